@@ -1,0 +1,235 @@
+"""The store in this process's memory: the reference, for tests and simulation."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import TYPE_CHECKING, Self
+
+from hostler.errors import Invalid
+from hostler.kit.clock import SystemClock
+from hostler.ports.store import (
+    Delete,
+    DeletePrefix,
+    Put,
+    Status,
+    check_delete_prefix,
+    check_key,
+    check_limit,
+    check_prefix,
+    check_put,
+    check_revision,
+    check_ttl,
+    check_txn,
+    lease_id,
+)
+
+from .hub import BACKLOG, WatchHub
+from .mvcc import Mvcc
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import TracebackType
+
+    from hostler.kit.clock import Clock
+    from hostler.ports.store import Comparison, Event, KeyValue, Lease, Operation, Page, TxnResult
+
+    from .hub import LocalWatch
+
+HISTORY = 100_000
+"""Revisions that stay readable before the store compacts itself."""
+
+
+class MemoryStore:
+    """Gone when it is closed. Every verb is one step of the event loop."""
+
+    def __init__(
+        self,
+        *,
+        clock: Clock | None = None,
+        rng: random.Random | None = None,
+        history: int = HISTORY,
+        backlog: int = BACKLOG,
+    ) -> None:
+        if history < 1:
+            raise Invalid(f"history {history}: must keep at least one revision")
+        self._clock = clock or SystemClock()
+        self._rng = rng or random.SystemRandom()
+        self._keep = history
+        self._state = Mvcc()
+        self._hub = WatchHub(self, backlog=backlog)
+        self._expiry: asyncio.Task[None] | None = None
+        self._earlier = asyncio.Event()
+
+    async def __aenter__(self) -> Self:
+        self._hub.open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        self._hub.close()
+        if self._expiry is not None:
+            self._expiry.cancel()
+            await asyncio.gather(self._expiry, return_exceptions=True)
+            self._expiry = None
+
+    # Reading
+
+    async def get(self, key: str, *, revision: int | None = None) -> KeyValue | None:
+        check_key(key)
+        check_revision(revision)
+        self._catch_up()
+        return self._state.get(key, revision)
+
+    async def range(
+        self,
+        prefix: str,
+        *,
+        after: str | None = None,
+        limit: int | None = None,
+        revision: int | None = None,
+        keys_only: bool = False,
+    ) -> Page:
+        check_prefix(prefix)
+        check_limit(limit)
+        check_revision(revision)
+        if after is not None:
+            check_prefix(after, what="after")
+        self._catch_up()
+        return self._state.range(prefix, after=after, limit=limit, revision=revision, keys_only=keys_only)
+
+    def watch(self, prefix: str, *, start_revision: int | None = None) -> LocalWatch:
+        return self._hub.watch(prefix, start_revision)
+
+    async def status(self) -> Status:
+        self._catch_up()
+        size = sum(len(kv.key) + len(kv.value) for kv in self._state.values())
+        details = {"keys": str(len(self._state)), "leases": str(len(self._state.leases))}
+        return Status("memory", "1", self._state.revision, self._state.compacted, size, details)
+
+    def lease_lateness(self, ttl: float) -> float:  # noqa: ARG002 - the same for every ttl
+        return 1.0
+
+    # Writing
+
+    async def put(self, key: str, value: bytes, *, lease: int | Lease | None = None) -> int:
+        check_put(key, value)
+        return self._write((), (Put(key, value, lease_id(lease)),), ()).revision
+
+    async def delete(self, key: str) -> bool:
+        check_key(key)
+        return bool(self._write((), (Delete(key),), ()).responses[0])
+
+    async def delete_prefix(self, prefix: str) -> int:
+        check_delete_prefix(prefix)
+        return int(self._write((), (DeletePrefix(prefix),), ()).responses[0])  # type: ignore[arg-type]
+
+    async def txn(
+        self, when: Sequence[Comparison], then: Sequence[Operation], otherwise: Sequence[Operation] = ()
+    ) -> TxnResult:
+        check_txn(when, then, otherwise)
+        return self._write(when, then, otherwise)
+
+    async def compact(self, revision: int) -> None:
+        check_revision(revision)
+        self._catch_up()
+        self._state.compact(revision)
+
+    async def grant(self, ttl: float) -> MemoryLease:
+        ttl = check_ttl(ttl)
+        self._catch_up()
+        id_ = self._rng.randrange(1, 2**63)
+        while id_ in self._state.leases:
+            id_ = self._rng.randrange(1, 2**63)
+        self._state.grant(id_, ttl, self._clock.now() + ttl)
+        if self._expiry is None:
+            self._expiry = asyncio.create_task(self._expire_on_time(), name="memory store: expiry")
+        self._earlier.set()
+        return MemoryLease(self, id_, ttl)
+
+    # For leases and watches
+
+    def keep_alive(self, id_: int) -> None:
+        self._catch_up()
+        lease = self._state.lease(id_)
+        lease.deadline = self._clock.now() + lease.ttl
+
+    def revoke(self, id_: int) -> None:
+        self._catch_up()
+        self._publish(self._state.revoke(id_))
+
+    def remaining(self, id_: int) -> float:
+        self._catch_up()
+        lease = self._state.leases.get(id_)
+        return 0.0 if lease is None else lease.deadline - self._clock.now()
+
+    def current_revision(self) -> int:
+        return self._state.revision
+
+    def compact_revision(self) -> int:
+        return self._state.compacted
+
+    def changes(self, prefix: str, start_revision: int, limit: int) -> tuple[list[Event], int]:
+        return self._state.changes(prefix, start_revision, limit)
+
+    # Inside
+
+    def _write(
+        self, when: Sequence[Comparison], then: Sequence[Operation], otherwise: Sequence[Operation]
+    ) -> TxnResult:
+        self._catch_up()
+        result, events = self._state.txn(when, then, otherwise)
+        self._publish(events)
+        if self._state.revision - self._state.compacted > 2 * self._keep:
+            self._state.compact(self._state.revision - self._keep)
+        return result
+
+    def _publish(self, events: tuple[Event, ...]) -> None:
+        if events:
+            self._hub.publish(self._state.revision, events, key=lambda e: e.kv.key, event=lambda e: e)
+
+    def _catch_up(self) -> None:
+        """End the leases whose time has come, so that no verb sees what should be gone."""
+        self._hub.check_open()
+        if not self._state.leases:
+            return
+        now = self._clock.now()
+        due = sorted((lease.deadline, lease.id) for lease in self._state.leases.values() if lease.deadline <= now)
+        for _, id_ in due:
+            self._publish(self._state.revoke(id_))
+
+    async def _expire_on_time(self) -> None:
+        while True:
+            self._earlier.clear()
+            self._catch_up()
+            if not self._state.leases:
+                await self._earlier.wait()
+                continue
+            first = min(lease.deadline for lease in self._state.leases.values())
+            pause = asyncio.ensure_future(self._clock.sleep(max(0.0, first - self._clock.now())))
+            earlier = asyncio.ensure_future(self._earlier.wait())
+            try:
+                await asyncio.wait((pause, earlier), return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                pause.cancel()
+                earlier.cancel()
+
+
+class MemoryLease:
+    """A lease of a MemoryStore."""
+
+    def __init__(self, store: MemoryStore, id_: int, ttl: float) -> None:
+        self._store, self.id, self.ttl = store, id_, ttl
+
+    async def keep_alive(self) -> None:
+        self._store.keep_alive(self.id)
+
+    async def revoke(self) -> None:
+        self._store.revoke(self.id)
+
+    async def remaining(self) -> float:
+        return self._store.remaining(self.id)

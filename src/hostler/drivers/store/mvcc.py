@@ -1,0 +1,248 @@
+"""Keys with their past, in memory: the reference for what a store means.
+
+Pure: no I/O, no clock, no waiting. The time of a lease is a number that the caller compares.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import TYPE_CHECKING
+
+from hostler.errors import Compacted, FutureRevision, LeaseGone
+from hostler.kit.sortedset import SortedSet
+from hostler.ports.store import Delete, DeletePrefix, Event, Get, KeyValue, Page, Put, TxnResult, lease_id
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from hostler.ports.store import Comparison, Operation, Response
+
+FIRST_REVISION = 1
+"""The revision of a store in which nothing happened yet, as in etcd."""
+
+
+class LeaseState:
+    """A lease that stands: when it ends and what is attached to it."""
+
+    __slots__ = ("deadline", "id", "keys", "ttl")
+
+    def __init__(self, id_: int, ttl: float, deadline: float) -> None:
+        self.id, self.ttl, self.deadline = id_, ttl, deadline
+        self.keys: set[str] = set()
+
+
+class Mvcc:
+    """All keys, their older versions since the last compaction, and the log of changes."""
+
+    def __init__(self) -> None:
+        self.revision = FIRST_REVISION
+        self.compacted = 0
+        self.leases: dict[int, LeaseState] = {}
+        self._live: dict[str, KeyValue] = {}
+        self._past: dict[str, list[KeyValue]] = {}  # superseded versions and tombstones, oldest first
+        self._keys = SortedSet()  # of both
+        self._log: list[tuple[Event, ...]] = []  # of each revision from _log_start on
+        self._log_start = FIRST_REVISION + 1
+
+    def __len__(self) -> int:
+        return len(self._live)
+
+    # Reading
+
+    def get(self, key: str, revision: int | None = None) -> KeyValue | None:
+        """The key now or at `revision`."""
+        if revision is None:
+            return self._live.get(key)
+        self.check_readable(revision)
+        return self._at(key, revision)
+
+    def range(
+        self, prefix: str, *, after: str | None, limit: int | None, revision: int | None, keys_only: bool
+    ) -> Page:
+        """A page of keys, now or at `revision`."""
+        if revision is not None:
+            self.check_readable(revision)
+        items: list[KeyValue] = []
+        for key in self._with_prefix(prefix, after):
+            kv = self._live.get(key) if revision is None else self._at(key, revision)
+            if kv is None:
+                continue
+            if limit is not None and len(items) == limit:
+                return Page(tuple(items), revision or self.revision, more=True)
+            items.append(without_value(kv) if keys_only else kv)
+        return Page(tuple(items), revision or self.revision, more=False)
+
+    def values(self) -> Iterable[KeyValue]:
+        """Every key that stands, in no order."""
+        return self._live.values()
+
+    def changes(self, prefix: str, start_revision: int, limit: int) -> tuple[list[Event], int]:
+        """Whole transactions from `start_revision` on, about `limit` events, and where to go on."""
+        if start_revision < self.compacted:
+            raise Compacted(self.compacted)
+        found: list[Event] = []
+        revision = max(start_revision, self._log_start)
+        while revision <= self.revision and len(found) < limit:
+            found.extend(event for event in self._log[revision - self._log_start] if event.kv.key.startswith(prefix))
+            revision += 1
+        return found, max(revision, start_revision)
+
+    def log(self, start_revision: int) -> Iterator[tuple[int, tuple[Event, ...]]]:
+        """Each kept revision from `start_revision` on, with its events."""
+        for revision in range(max(start_revision, self._log_start), self.revision + 1):
+            yield revision, self._log[revision - self._log_start]
+
+    def check_readable(self, revision: int) -> None:
+        """FutureRevision, Compacted: `revision` cannot be read."""
+        if revision > self.revision:
+            raise FutureRevision(f"revision {revision}: the store is at {self.revision}")
+        if revision < self.compacted:
+            raise Compacted(self.compacted)
+
+    # Writing
+
+    def txn(
+        self, when: Sequence[Comparison], then: Sequence[Operation], otherwise: Sequence[Operation]
+    ) -> tuple[TxnResult, tuple[Event, ...]]:
+        """Do a transaction that was checked at the door. LeaseGone: nothing was changed."""
+        succeeded = all(comparison.holds(self._live.get(comparison.key)) for comparison in when)
+        branch = then if succeeded else otherwise
+        for operation in branch:
+            if isinstance(operation, Put) and operation.lease is not None:
+                self.lease(lease_id(operation.lease) or 0)
+        events: list[Event] = []
+        responses: list[Response] = []
+        for operation in branch:
+            if isinstance(operation, Put):
+                events.append(self._put(operation))
+                responses.append(None)
+            elif isinstance(operation, Delete):
+                deleted = self._delete([operation.key])
+                events.extend(deleted)
+                responses.append(bool(deleted))
+            elif isinstance(operation, DeletePrefix):
+                deleted = self._delete(list(self._with_prefix(operation.prefix, None)))
+                events.extend(deleted)
+                responses.append(len(deleted))
+            elif isinstance(operation, Get):
+                responses.append(self._live.get(operation.key))
+        self._commit(events)
+        return TxnResult(succeeded, self.revision, tuple(responses)), tuple(events)
+
+    def grant(self, id_: int, ttl: float, deadline: float) -> LeaseState:
+        """A new lease."""
+        lease = self.leases[id_] = LeaseState(id_, ttl, deadline)
+        return lease
+
+    def lease(self, id_: int) -> LeaseState:
+        """The lease of that number. LeaseGone: there is none."""
+        try:
+            return self.leases[id_]
+        except KeyError:
+            raise LeaseGone(f"lease {id_}: it expired or was revoked; grant a new one") from None
+
+    def revoke(self, id_: int) -> tuple[Event, ...]:
+        """End a lease, if it stands, and delete what is attached to it, in one transaction."""
+        lease = self.leases.pop(id_, None)
+        if lease is None:
+            return ()
+        events = self._delete(sorted(lease.keys))
+        self._commit(events)
+        return tuple(events)
+
+    def compact(self, revision: int) -> None:
+        """Forget what was superseded at or before `revision`; the log from `revision` on stays."""
+        if revision > self.revision:
+            raise FutureRevision(f"compaction to revision {revision}: the store is at {self.revision}")
+        if revision <= self.compacted:
+            raise Compacted(self.compacted)
+        for changed_at, events in self.log(self.compacted):
+            if changed_at > revision:
+                break
+            for event in events:
+                self._forget(event.kv.key, revision)
+        kept = max(0, revision - self._log_start)
+        del self._log[:kept]
+        self._log_start += kept
+        self.compacted = revision
+
+    # Inside
+
+    def _with_prefix(self, prefix: str, after: str | None) -> Iterator[str]:
+        past_start = after is not None and after >= prefix
+        for key in self._keys.from_(after if past_start and after is not None else prefix, after=past_start):
+            if not key.startswith(prefix):
+                return
+            yield key
+
+    def _at(self, key: str, revision: int) -> KeyValue | None:
+        kv = self._live.get(key)
+        if kv is not None and kv.mod_revision <= revision:
+            return kv
+        past = self._past.get(key, ())
+        index = bisect_right(past, revision, key=lambda old: old.mod_revision)
+        if index == 0:
+            return None
+        kv = past[index - 1]
+        return kv if kv.version else None
+
+    def _put(self, operation: Put) -> Event:
+        revision = self.revision + 1
+        previous = self._live.get(operation.key)
+        id_ = lease_id(operation.lease)
+        if previous is None:
+            kv = KeyValue(operation.key, operation.value, revision, revision, 1, id_)
+            self._keys.add(operation.key)
+        else:
+            kv = KeyValue(operation.key, operation.value, previous.create_revision, revision, previous.version + 1, id_)
+            self._past.setdefault(operation.key, []).append(previous)
+            self._detach(previous)
+        if id_ is not None:
+            self.leases[id_].keys.add(operation.key)
+        self._live[operation.key] = kv
+        return Event("put", kv, previous)
+
+    def _delete(self, keys: Iterable[str]) -> list[Event]:
+        revision = self.revision + 1
+        events: list[Event] = []
+        for key in keys:
+            previous = self._live.pop(key, None)
+            if previous is None:
+                continue
+            self._detach(previous)
+            tombstone = KeyValue(key, b"", 0, revision, 0)
+            self._past.setdefault(key, []).extend((previous, tombstone))
+            events.append(Event("delete", tombstone, previous))
+        return events
+
+    def _detach(self, kv: KeyValue) -> None:
+        if kv.lease is not None:
+            lease = self.leases.get(kv.lease)
+            if lease is not None:
+                lease.keys.discard(kv.key)
+
+    def _commit(self, events: list[Event]) -> None:
+        if events:
+            self.revision += 1
+            self._log.append(tuple(events))
+
+    def _forget(self, key: str, revision: int) -> None:
+        past = self._past.get(key)
+        live = self._live.get(key)
+        if past is None:
+            return
+        kept = bisect_right(past, revision, key=lambda old: old.mod_revision)
+        superseded = kept < len(past) or live is not None
+        # The newest version at `revision` stays readable, unless it says that there was none.
+        if kept and not (live is not None and live.mod_revision <= revision) and past[kept - 1].version:
+            kept -= 1
+        del past[:kept]
+        if not past:
+            del self._past[key]
+            if not superseded:
+                self._keys.discard(key)
+
+
+def without_value(kv: KeyValue) -> KeyValue:
+    """The same without its value."""
+    return KeyValue(kv.key, b"", kv.create_revision, kv.mod_revision, kv.version, kv.lease)

@@ -1,0 +1,108 @@
+"""Errors, sorted by what the caller must do next.
+
+HostlerError
+├── Refused         stop: the request is wrong
+│   ├── Invalid         what was asked cannot be (a bad key, value, option, URL)
+│   │   ├── TooLarge        over the limit of one request
+│   │   └── FutureRevision  a revision that has not happened yet
+│   ├── NotFound        what was named does not exist
+│   │   └── LeaseGone       the lease expired or was revoked
+│   ├── Forbidden       the caller may not
+│   ├── Damaged         the data on disk cannot be trusted: an operator must look
+│   └── Closed          used before it was opened or after it was closed
+├── Missed          list again, then watch from there
+│   ├── Compacted       the history that was asked for is gone
+│   └── Lagged          the reader was too slow for its watch
+├── Conflict        read again, then retry; nothing was written
+├── Unavailable     retry later; nothing was written
+├── Uncertain       read first; it may have been written
+└── LeadershipLost  stop acting as leader now
+
+Messages read "subject: what happened; what to do next".
+Foreign exceptions stop at the edge of the driver that met them.
+"""
+
+from __future__ import annotations
+
+
+class HostlerError(Exception):
+    """Everything that Hostler raises on purpose."""
+
+
+class Refused(HostlerError):
+    """The request is wrong: repeating it changes nothing."""
+
+
+class Invalid(Refused):
+    """What was asked for cannot be; nothing was changed."""
+
+
+class TooLarge(Invalid):
+    """Over the size of one request; nothing was changed."""
+
+
+class FutureRevision(Invalid):
+    """The revision has not happened yet."""
+
+
+class NotFound(Refused):
+    """What was named does not exist."""
+
+
+class LeaseGone(NotFound):
+    """The lease expired or was revoked; whatever was attached to it is deleted."""
+
+
+class Forbidden(Refused):
+    """The caller has no right to this."""
+
+
+class Damaged(Refused):
+    """What is on disk cannot be trusted; nothing was changed."""
+
+
+class Closed(Refused):
+    """The object was used before it was opened or after it was closed."""
+
+
+class Missed(HostlerError):
+    """Events can no longer be delivered without a gap: list again, then watch from `page.revision + 1`."""
+
+    def __init__(self, message: str, revision: int) -> None:
+        super().__init__(message)
+        self.revision = revision
+
+
+class Compacted(Missed):
+    """History before `revision` is gone."""
+
+    def __init__(self, revision: int) -> None:
+        super().__init__(
+            f"history before revision {revision} is compacted; list again and watch from the page's revision + 1",
+            revision,
+        )
+
+
+class Lagged(Missed):
+    """The watch was not read fast enough and has ended; everything before `revision` was delivered."""
+
+    def __init__(self, prefix: str, revision: int) -> None:
+        super().__init__(
+            f"watch {prefix!r}: too many events are waiting to be read; watch again from revision {revision}", revision
+        )
+
+
+class Conflict(HostlerError):
+    """Somebody else was first; nothing was written."""
+
+
+class Unavailable(HostlerError):
+    """Could not be reached, or not in time; nothing was written."""
+
+
+class Uncertain(HostlerError):
+    """The answer was lost: it may have been written or not."""
+
+
+class LeadershipLost(HostlerError):
+    """This process no longer leads."""

@@ -1,0 +1,475 @@
+"""The store: everything Hostler knows, in one place, with the semantics of etcd v3.
+
+Every committed transaction that changes something gets one revision, one higher than the last. Every verb has a
+deadline (the store's `timeout`) and ends in one of these ways:
+
+    it returns        what it says has happened, durably
+    Refused           the request is wrong (`Invalid`, `TooLarge`, `FutureRevision`, `LeaseGone`, `Closed`, `Damaged`)
+    Compacted         the history it needs is gone
+    Unavailable       nothing was written; try later
+    Uncertain         only for verbs that write: the answer was lost, it may have been written; read before you act
+
+A driver never repeats a write whose outcome it does not know.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Literal, Protocol, Self, TypeAlias, runtime_checkable
+
+import msgspec
+
+from hostler.errors import Invalid, TooLarge
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+    from types import TracebackType
+
+MAX_REQUEST_BYTES = 1_572_864
+"""Keys and values of one request, with `OPERATION_OVERHEAD` for each operation, together (etcd's 1.5 MiB)."""
+OPERATION_OVERHEAD = 64
+MAX_OPERATIONS = 128
+"""Comparisons, operations, or operations of the other branch, in one transaction (etcd's default)."""
+MAX_TTL = 9_000_000_000.0
+
+
+class KeyValue(msgspec.Struct, frozen=True):
+    """A key as it stood at some revision. `version` counts the puts since it was created, from 1."""
+
+    key: str
+    value: bytes
+    create_revision: int
+    mod_revision: int
+    version: int
+    lease: int | None = None
+
+
+class Event(msgspec.Struct, frozen=True):
+    """One change. For a delete, `kv` has the key and the revision of the deletion, version 0 and no value.
+
+    `previous` is what stood there before; None if nothing did or if that was compacted away.
+    """
+
+    type: Literal["put", "delete"]
+    kv: KeyValue
+    previous: KeyValue | None = None
+
+
+class Page(msgspec.Struct, frozen=True):
+    """A part of a range, all of it as of `revision`; `more` if keys follow the last one.
+
+    The next page: `range(prefix, after=page.items[-1].key, revision=page.revision)`.
+    """
+
+    items: tuple[KeyValue, ...]
+    revision: int
+    more: bool
+
+
+class Comparison(msgspec.Struct, frozen=True):
+    """One condition of a transaction. Made with `Version(key) == 0` and its like.
+
+    An absent key has version, create revision and mod revision 0; no comparison of its value holds.
+    """
+
+    target: Literal["version", "create", "mod", "value"]
+    key: str
+    operator: Literal["==", "!=", "<", ">"]
+    operand: int | bytes
+
+    def holds(self, kv: KeyValue | None) -> bool:
+        """Whether the condition is true of `kv`."""
+        if self.target == "value":
+            if kv is None:
+                return False
+            return _compare(self.operator, kv.value, self.operand)
+        if kv is None:
+            actual = 0
+        elif self.target == "version":
+            actual = kv.version
+        elif self.target == "create":
+            actual = kv.create_revision
+        else:
+            actual = kv.mod_revision
+        return _compare(self.operator, actual, self.operand)
+
+
+def _compare(operator: str, actual: int | bytes, operand: int | bytes) -> bool:
+    if operator == "==":
+        return actual == operand
+    if operator == "!=":
+        return actual != operand
+    if operator == "<":
+        return actual < operand  # type: ignore[operator]
+    return actual > operand  # type: ignore[operator]
+
+
+class _Operand:
+    _target: Literal["version", "create", "mod", "value"]
+    __slots__ = ("key",)
+    __hash__ = None  # type: ignore[assignment]
+
+    def __init__(self, key: str) -> None:
+        self.key = key
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.key!r})"
+
+    def __bool__(self) -> bool:
+        raise TypeError(f"{self!r} is no condition by itself; compare it: {self!r} == …")
+
+
+class _Number(_Operand):
+    __slots__ = ()
+    __hash__ = None
+
+    def __eq__(self, other: int) -> Comparison:  # type: ignore[override]
+        return Comparison(self._target, self.key, "==", other)
+
+    def __ne__(self, other: int) -> Comparison:  # type: ignore[override]
+        return Comparison(self._target, self.key, "!=", other)
+
+    def __lt__(self, other: int) -> Comparison:
+        return Comparison(self._target, self.key, "<", other)
+
+    def __gt__(self, other: int) -> Comparison:
+        return Comparison(self._target, self.key, ">", other)
+
+
+class Version(_Number):
+    """How often the key was put since it was created; 0 if it is absent."""
+
+    __slots__ = ()
+    _target = "version"
+
+
+class CreateRevision(_Number):
+    """The revision in which the key was created; 0 if it is absent."""
+
+    __slots__ = ()
+    _target = "create"
+
+
+class ModRevision(_Number):
+    """The revision in which the key was last put; 0 if it is absent."""
+
+    __slots__ = ()
+    _target = "mod"
+
+
+class Value(_Operand):
+    """The key's value. Values compare as bytes; no comparison holds for an absent key."""
+
+    __slots__ = ()
+    __hash__ = None
+    _target = "value"
+
+    def __eq__(self, other: bytes) -> Comparison:  # type: ignore[override]
+        return Comparison("value", self.key, "==", other)
+
+    def __ne__(self, other: bytes) -> Comparison:  # type: ignore[override]
+        return Comparison("value", self.key, "!=", other)
+
+    def __lt__(self, other: bytes) -> Comparison:
+        return Comparison("value", self.key, "<", other)
+
+    def __gt__(self, other: bytes) -> Comparison:
+        return Comparison("value", self.key, ">", other)
+
+
+class Lease(Protocol):
+    """A span of time that keys can be attached to: when it ends, they are deleted, in one transaction."""
+
+    @property
+    def id(self) -> int:
+        """A positive number that no other lease of the store has."""
+
+    @property
+    def ttl(self) -> float:
+        """What was granted: at least what was asked for."""
+
+    async def keep_alive(self) -> None:
+        """Let it live for another `ttl` from now. LeaseGone: it ended before."""
+
+    async def revoke(self) -> None:
+        """End it now and delete what is attached; nothing happens if it has ended already."""
+
+    async def remaining(self) -> float:
+        """Seconds until it ends; 0.0 once it has."""
+
+
+class Put(msgspec.Struct, frozen=True):
+    """Set a key. It belongs to `lease` from now on, and to no other; without one it stays until deleted."""
+
+    key: str
+    value: bytes
+    lease: int | Lease | None = None
+
+
+class Delete(msgspec.Struct, frozen=True):
+    """Delete a key. Its response is whether there was one."""
+
+    key: str
+
+
+class DeletePrefix(msgspec.Struct, frozen=True):
+    """Delete every key that starts with `prefix`, which may not be empty. Its response is how many there were."""
+
+    prefix: str
+
+
+class Get(msgspec.Struct, frozen=True):
+    """Read a key. Its response is a KeyValue, or None; it sees what earlier operations of the transaction did."""
+
+    key: str
+
+
+Operation: TypeAlias = Put | Delete | DeletePrefix | Get
+Response: TypeAlias = KeyValue | int | bool | None
+
+
+class TxnResult(msgspec.Struct, frozen=True):
+    """What a transaction did: which branch ran, the store's revision after it, and a response for each operation.
+
+    The response to a Put is None.
+    """
+
+    succeeded: bool
+    revision: int
+    responses: tuple[Response, ...]
+
+
+class Status(msgspec.Struct, frozen=True):
+    """How the store is: for people and for health checks."""
+
+    engine: str
+    version: str
+    revision: int
+    compact_revision: int
+    size_bytes: int
+    details: dict[str, str]
+
+
+@runtime_checkable
+class Watch(Protocol):
+    """Changes under one prefix, in order, each once, the events of one transaction together.
+
+    From entering it on, every later change is seen. It ends by an error only: `Compacted` or `Lagged` (list again, then
+    watch), `Closed` when the store is closed. Losing the connection does not end it: it resumes where it was.
+    """
+
+    async def __aenter__(self) -> Self: ...
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None: ...
+
+    def __aiter__(self) -> AsyncIterator[Event]: ...
+
+    async def __anext__(self) -> Event: ...
+
+
+@runtime_checkable
+class Store(Protocol):
+    """The port. An async context manager: opened on entering, closed on leaving."""
+
+    async def __aenter__(self) -> Self: ...
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None: ...
+
+    async def get(self, key: str, *, revision: int | None = None) -> KeyValue | None:
+        """The key now, or as it was at `revision`; linearizable when it is now."""
+
+    async def range(
+        self,
+        prefix: str,
+        *,
+        after: str | None = None,
+        limit: int | None = None,
+        revision: int | None = None,
+        keys_only: bool = False,
+    ) -> Page:
+        """Keys that start with `prefix` and follow `after`, in order; `keys_only` leaves the values empty."""
+
+    async def put(self, key: str, value: bytes, *, lease: int | Lease | None = None) -> int:
+        """Set the key; the revision in which that happened."""
+
+    async def delete(self, key: str) -> bool:
+        """Delete the key; whether there was one."""
+
+    async def delete_prefix(self, prefix: str) -> int:
+        """Delete every key that starts with `prefix`, in one transaction; how many there were."""
+
+    async def txn(
+        self, when: Sequence[Comparison], then: Sequence[Operation], otherwise: Sequence[Operation] = ()
+    ) -> TxnResult:
+        """If every comparison holds do `then`, else `otherwise`; all of it in one atomic step."""
+
+    async def grant(self, ttl: float) -> Lease:
+        """A new lease of at least `ttl` seconds."""
+
+    def watch(self, prefix: str, *, start_revision: int | None = None) -> Watch:
+        """Changes under `prefix` from `start_revision` on; without it, from the moment of entering."""
+
+    async def compact(self, revision: int) -> None:
+        """Forget what was overwritten or deleted before `revision`. Compacted: that has happened already."""
+
+    async def status(self) -> Status:
+        """How the store is."""
+
+    def lease_lateness(self, ttl: float) -> float:
+        """How many seconds after its end a lease of `ttl` may at most still stand. It never ends early."""
+
+    async def aclose(self) -> None:
+        """Let go of everything; running verbs and watches end with Closed. Twice is fine."""
+
+
+# What every driver checks at the door, so that all refuse the same things.
+
+
+def check_key(key: str, *, what: str = "key") -> int:
+    """The key's size in bytes. Invalid: it is no text, is empty, or cannot be encoded."""
+    if not isinstance(key, str):
+        raise Invalid(f"{what} {key!r}: must be a str, not {type(key).__name__}")
+    if not key:
+        raise Invalid(f"{what}: must not be empty")
+    return _encoded_length(key, what)
+
+
+def check_prefix(prefix: str, *, what: str = "prefix") -> int:
+    """The prefix's size in bytes; it may be empty."""
+    if not isinstance(prefix, str):
+        raise Invalid(f"{what} {prefix!r}: must be a str, not {type(prefix).__name__}")
+    return _encoded_length(prefix, what)
+
+
+def _encoded_length(text: str, what: str) -> int:
+    if text.isascii():
+        return len(text)
+    try:
+        return len(text.encode())
+    except UnicodeEncodeError as error:
+        raise Invalid(f"{what} {text!r}: not encodable as UTF-8 ({error.reason} at {error.start})") from None
+
+
+def check_revision(revision: int | None) -> None:
+    """Invalid: not a whole number above 0."""
+    if revision is None:
+        return
+    if isinstance(revision, bool) or not isinstance(revision, int) or revision <= 0:
+        raise Invalid(f"revision {revision!r}: must be a whole number above 0")
+
+
+def check_limit(limit: int | None) -> None:
+    """Invalid: not a whole number above 0."""
+    if limit is None:
+        return
+    if isinstance(limit, bool) or not isinstance(limit, int) or limit <= 0:
+        raise Invalid(f"limit {limit!r}: must be a whole number above 0, or None for all")
+
+
+def check_ttl(ttl: float) -> float:
+    """Invalid: not a finite number above 0 and at most `MAX_TTL`."""
+    if isinstance(ttl, bool) or not isinstance(ttl, int | float) or not math.isfinite(ttl):
+        raise Invalid(f"ttl {ttl!r}: must be a finite number of seconds")
+    if not 0 < ttl <= MAX_TTL:
+        raise Invalid(f"ttl {ttl!r}: must be above 0 and at most {MAX_TTL:.0f} seconds")
+    return float(ttl)
+
+
+def lease_id(lease: int | Lease | None) -> int | None:
+    """The number of a lease given as itself or as its number."""
+    if lease is None:
+        return None
+    number = lease if isinstance(lease, int) else getattr(lease, "id", None)
+    if isinstance(number, bool) or not isinstance(number, int) or not 0 < number < 2**63:
+        raise Invalid(f"lease {lease!r}: must be a Lease, its id, or None")
+    return number
+
+
+def check_put(key: str, value: bytes) -> None:
+    """Invalid, TooLarge: what a single put cannot be."""
+    size = check_key(key) + OPERATION_OVERHEAD
+    if not isinstance(value, bytes):
+        raise Invalid(f"value of {key!r}: must be bytes, not {type(value).__name__}")
+    size += len(value)
+    if size > MAX_REQUEST_BYTES:
+        raise _too_large(size)
+
+
+def check_txn(when: Sequence[Comparison], then: Sequence[Operation], otherwise: Sequence[Operation]) -> None:
+    """Invalid, TooLarge: what a transaction cannot be.
+
+    As in etcd, one branch may not put a key twice, nor put a key that it also deletes.
+    """
+    size = 0
+    for name, part in (("when", when), ("then", then), ("otherwise", otherwise)):
+        if len(part) > MAX_OPERATIONS:
+            raise TooLarge(f"transaction: {len(part)} entries in {name!r}, at most {MAX_OPERATIONS} are allowed")
+    for comparison in when:
+        size += _check_comparison(comparison)
+    for branch in (then, otherwise):
+        size += _check_branch(branch)
+    if size > MAX_REQUEST_BYTES:
+        raise _too_large(size)
+
+
+def _check_comparison(comparison: Comparison) -> int:
+    if not isinstance(comparison, Comparison):
+        raise Invalid(f"transaction: {comparison!r} is no comparison; write for example Version(key) == 0")
+    size = check_key(comparison.key) + OPERATION_OVERHEAD
+    if comparison.target == "value":
+        if not isinstance(comparison.operand, bytes):
+            raise Invalid(f"comparison of the value of {comparison.key!r}: must be with bytes")
+        return size + len(comparison.operand)
+    if isinstance(comparison.operand, bool) or not isinstance(comparison.operand, int):
+        raise Invalid(f"comparison of {comparison.key!r}: must be with a whole number")
+    if not -(2**63) <= comparison.operand < 2**63:
+        raise Invalid(f"comparison of {comparison.key!r}: {comparison.operand} does not fit into 64 bits")
+    return size
+
+
+def _check_branch(branch: Sequence[Operation]) -> int:
+    size = 0
+    puts: set[str] = set()
+    deletes: set[str] = set()
+    prefixes: list[str] = []
+    for operation in branch:
+        size += OPERATION_OVERHEAD
+        if isinstance(operation, Put):
+            size += check_key(operation.key)
+            if not isinstance(operation.value, bytes):
+                raise Invalid(f"value of {operation.key!r}: must be bytes, not {type(operation.value).__name__}")
+            size += len(operation.value)
+            lease_id(operation.lease)
+            if operation.key in puts:
+                raise Invalid(f"transaction: two operations put {operation.key!r}; one transaction writes a key once")
+            puts.add(operation.key)
+        elif isinstance(operation, Delete):
+            size += check_key(operation.key)
+            deletes.add(operation.key)
+        elif isinstance(operation, DeletePrefix):
+            size += check_delete_prefix(operation.prefix)
+            prefixes.append(operation.prefix)
+        elif isinstance(operation, Get):
+            size += check_key(operation.key)
+        else:
+            raise Invalid(f"transaction: {operation!r} is no operation (Put, Delete, DeletePrefix, Get)")
+    for key in puts:
+        if key in deletes or any(key.startswith(prefix) for prefix in prefixes):
+            raise Invalid(f"transaction: {key!r} is both put and deleted; one transaction writes a key once")
+    return size
+
+
+def check_delete_prefix(prefix: str) -> int:
+    """The prefix's size. Invalid: it is empty, for that would delete the whole store."""
+    size = check_prefix(prefix)
+    if not prefix:
+        raise Invalid("delete by prefix: an empty prefix would delete every key of the store; name a prefix")
+    return size
+
+
+def _too_large(size: int) -> TooLarge:
+    return TooLarge(f"request: {size} bytes, at most {MAX_REQUEST_BYTES} fit into one; split it")

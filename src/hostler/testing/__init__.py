@@ -1,0 +1,1 @@
+"""For authors of other drivers: the suites that ours pass. May see everything; nothing sees it."""

@@ -1,0 +1,92 @@
+"""Where ports meet drivers: URLs in, open objects out. Only this module (and `hostler.sim`) names drivers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from urllib.parse import SplitResult, parse_qsl, urlsplit
+
+from hostler.errors import Invalid
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from hostler.ports.store import Store
+
+DEFAULT_TIMEOUT = 5.0
+
+
+class Options:
+    """The query parameters of a URL, taken out one by one; what is left over is an error."""
+
+    def __init__(self, url: SplitResult) -> None:
+        self._scheme = url.scheme
+        self._values: dict[str, str] = {}
+        for name, value in parse_qsl(url.query, keep_blank_values=True):
+            if name in self._values:
+                raise Invalid(f"store URL {url.scheme}://…: the option {name!r} is given twice")
+            self._values[name] = value
+        self._known: set[str] = set()
+
+    def text(self, name: str) -> str | None:
+        """An option as it is."""
+        self._known.add(name)
+        value = self._values.pop(name, None)
+        if value == "":
+            raise Invalid(f"store URL {self._scheme}://…: the option {name!r} is empty")
+        return value
+
+    def number(self, name: str, default: float, *, least: float) -> float:
+        """An option that is a number of at least `least`."""
+        text = self.text(name)
+        if text is None:
+            return default
+        try:
+            value = float(text)
+        except ValueError:
+            value = float("nan")
+        if not least <= value < float("inf"):
+            raise Invalid(f"store URL {self._scheme}://…: {name}={text!r} must be a number of at least {least:g}")
+        return value
+
+    def finish(self) -> None:
+        """Invalid: an option was given that nobody asked for."""
+        if self._values:
+            unknown = ", ".join(repr(name) for name in self._values)
+            known = ", ".join(sorted(self._known)) or "none"
+            raise Invalid(f"store URL {self._scheme}://…: unknown option {unknown}; known: {known}")
+
+
+def open_store(url: str) -> Store:
+    """The store behind `url`, to be entered with `async with`.
+
+    `memory://`, `sqlite:///abs/path.db`, `file:///abs/path/state.json`, `etcd://host:port[,host:port…]`, `etcds://…`.
+    """
+    if not isinstance(url, str):
+        raise Invalid(f"store URL: must be a str, not {type(url).__name__}")
+    try:
+        parts = urlsplit(url)
+    except ValueError as error:
+        raise Invalid(f"store URL: {error}") from None
+    opener = _STORES.get(parts.scheme)
+    if opener is None:
+        known = ", ".join(f"{scheme}://" for scheme in _STORES)
+        raise Invalid(f"store URL with scheme {parts.scheme!r}: unknown; known are {known}")
+    if parts.fragment:
+        raise Invalid(f"store URL {parts.scheme}://…: a '#' in it must be written %23")
+    options = Options(parts)
+    store = opener(parts, options)
+    options.finish()
+    return store
+
+
+def _open_memory(url: SplitResult, options: Options) -> Store:
+    from hostler.drivers.store.memory import HISTORY, MemoryStore
+
+    if url.netloc or url.path not in ("", "/"):
+        raise Invalid("store URL memory://: takes no host and no path")
+    return MemoryStore(history=int(options.number("history", HISTORY, least=1)))
+
+
+_STORES: Mapping[str, Callable[[SplitResult, Options], Store]] = {
+    "memory": _open_memory,
+}
