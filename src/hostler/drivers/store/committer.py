@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections import deque
+from contextlib import nullcontext
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -18,45 +20,55 @@ from hostler.errors import Closed, HostlerError, Unavailable, Uncertain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from contextlib import AbstractContextManager
 
 W = TypeVar("W")
+"""What a writer asks for."""
+B = TypeVar("B")
+"""What a batch did as a whole."""
 
-WAITING, RUNNING, DONE = "waiting", "running", "done"
+_WAITING, _RUNNING, _DONE = range(3)
 
 
 class Request(Generic[W]):
-    """One writer's work and its outcome: the batch sets `result` or `error`."""
+    """One writer's work and its outcome: `run` sets `result`, or `error` if this one alone failed."""
 
-    __slots__ = ("error", "future", "result", "state", "work")
+    __slots__ = ("deadline", "error", "future", "result", "state", "work")
 
-    def __init__(self, work: W, future: asyncio.Future[Any]) -> None:
+    def __init__(self, work: W, future: asyncio.Future[Any], deadline: float) -> None:
         self.work = work
         self.future = future
-        self.state = WAITING
+        self.deadline = deadline
+        self.state = _WAITING
         self.result: Any = None
         self.error: BaseException | None = None
 
 
-class Committer(Generic[W]):
+class Committer(Generic[W, B]):
     """Runs batches of requests in a thread of its own.
 
+    `turn()` is entered, in the thread, before a batch is put together: whoever else may write to the same place is kept
+    out until it is left. It may block for as long as it likes; requests whose deadline passes meanwhile are taken back.
     `run(requests)` does the work of a batch, makes it durable, and sets each request's outcome; what it raises is the
-    outcome of every request that has none. `committed(requests)` is then called on the event loop, before any writer is
-    woken, so that a writer who returns finds its own change delivered.
+    outcome of all of them. `committed(outcome)` is then called on the event loop with what `run` returned, before any
+    writer is woken, so that a writer who returns finds its own change delivered.
     """
 
     def __init__(
         self,
         name: str,
-        run: Callable[[Sequence[Request[W]]], None],
-        committed: Callable[[Sequence[Request[W]]], None],
+        run: Callable[[Sequence[Request[W]]], B],
+        committed: Callable[[B], None],
         *,
+        turn: Callable[[], AbstractContextManager[object]] = nullcontext,
         timeout: float,
     ) -> None:
-        self._name, self._run, self._committed, self._timeout = name, run, committed, timeout
+        self._name, self._run, self._committed, self._turn, self._timeout = name, run, committed, turn, timeout
         self._gathered: list[Request[W]] = []
         self._handed_over: SimpleQueue[list[Request[W]] | None] = SimpleQueue()
         self._claim = threading.Lock()  # between a deadline and the batch that takes the request
+        self._open: deque[Request[W]] = deque()  # in the order of their deadlines
+        self._timer: asyncio.TimerHandle | None = None
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closed = False
@@ -72,19 +84,18 @@ class Committer(Generic[W]):
         loop = self._loop
         if self._closed or loop is None:
             raise Closed(f"{self._name}: it is not open")
-        future: asyncio.Future[Any] = loop.create_future()
-        request = Request(work, future)
+        request = Request(work, loop.create_future(), loop.time() + self._timeout)
         if not self._gathered:
             loop.call_soon(self._hand_over)
         self._gathered.append(request)
-        timer = loop.call_later(self._timeout, self._expire, request)
+        self._open.append(request)
+        if self._timer is None:
+            self._timer = loop.call_at(request.deadline, self._expire)
         try:
-            return await future
+            return await request.future
         except asyncio.CancelledError:
             self._take_back(request)
             raise
-        finally:
-            timer.cancel()
 
     async def aclose(self) -> None:
         """Finish what was handed over, then stop the thread."""
@@ -93,18 +104,36 @@ class Committer(Generic[W]):
         self._closed = True
         self._hand_over()
         self._handed_over.put(None)
-        thread = self._thread
-        if thread is not None and self._loop is not None:
+        if self._thread is not None and self._loop is not None:
             # A thread that hangs in the kernel (a frozen disk, a lock held by a suspended process) cannot be ended:
-            # it is a daemon, and its writers have been told by their deadlines.
-            await self._loop.run_in_executor(None, thread.join, self._timeout)
+            # it is a daemon, and its writers are told by their deadlines.
+            await self._loop.run_in_executor(None, self._thread.join, self._timeout)
+        for request in self._open:
+            self._give_up(request)
+        self._open.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
     def _hand_over(self) -> None:
         if self._gathered:
             self._handed_over.put(self._gathered)
             self._gathered = []
 
-    def _expire(self, request: Request[W]) -> None:
+    def _expire(self) -> None:
+        assert self._loop is not None  # noqa: S101 - only a started committer has a timer
+        now = self._loop.time()
+        self._timer = None
+        while self._open:
+            request = self._open[0]
+            if not request.future.done():
+                if request.deadline > now:
+                    self._timer = self._loop.call_at(request.deadline, self._expire)
+                    return
+                self._give_up(request)
+            self._open.popleft()
+
+    def _give_up(self, request: Request[W]) -> None:
         if request.future.done():
             return
         if self._take_back(request):
@@ -119,48 +148,75 @@ class Committer(Generic[W]):
 
     def _take_back(self, request: Request[W]) -> bool:
         with self._claim:
-            if request.state is WAITING:
-                request.state = DONE
+            if request.state == _WAITING:
+                request.state = _DONE
                 return True
             return False
 
+    # In the thread
+
     def _work(self) -> None:
-        loop = self._loop
-        assert loop is not None  # noqa: S101 - start() set it before this thread ran
         stopping = False
         while not stopping:
-            handed = self._handed_over.get()
-            arrived: list[Request[W]] = []
-            while handed is not None:
-                arrived += handed
-                if self._handed_over.empty():
-                    break
-                handed = self._handed_over.get()
-            stopping = handed is None
-            with self._claim:
-                batch = [request for request in arrived if request.state is WAITING]
-                for request in batch:
-                    request.state = RUNNING
-            if not batch:
+            arrived, stopping = self._arrived()
+            if not arrived:
                 continue
             try:
-                self._run(batch)
+                with self._turn():
+                    late, stopped = self._arrived(wait=False)
+                    stopping = stopping or stopped
+                    batch = self._claimed(arrived + late)
+                    self._run_batch(batch)
             except BaseException as error:  # noqa: BLE001 - every writer must be told, whatever it was
-                for request in batch:
-                    if request.error is None and request.result is None:
-                        request.error = error
-            try:
-                loop.call_soon_threadsafe(self._finish, batch)
-            except RuntimeError:
-                return  # the event loop is gone, and every writer with it
+                self._finish_later(self._claimed(arrived), None, error)
 
-    def _finish(self, batch: Sequence[Request[W]]) -> None:
-        self._committed(batch)
+    def _arrived(self, *, wait: bool = True) -> tuple[list[Request[W]], bool]:
+        arrived: list[Request[W]] = []
+        while wait or not self._handed_over.empty():
+            handed = self._handed_over.get()
+            if handed is None:
+                return arrived, True
+            arrived += handed
+            wait = False
+        return arrived, False
+
+    def _claimed(self, arrived: list[Request[W]]) -> list[Request[W]]:
+        with self._claim:
+            batch = [request for request in arrived if request.state == _WAITING]
+            for request in batch:
+                request.state = _RUNNING
+        return batch
+
+    def _run_batch(self, batch: list[Request[W]]) -> None:
+        if not batch:
+            return
+        try:
+            outcome = self._run(batch)
+        except BaseException as error:  # noqa: BLE001 - every writer must be told, whatever it was
+            self._finish_later(batch, None, error)
+        else:
+            self._finish_later(batch, outcome, None)
+
+    def _finish_later(self, batch: list[Request[W]], outcome: B | None, error: BaseException | None) -> None:
+        assert self._loop is not None  # noqa: S101 - start() set it before this thread ran
+        try:
+            self._loop.call_soon_threadsafe(self._finish, batch, outcome, error)
+        except RuntimeError:
+            return  # the event loop is gone, and every writer with it
+
+    # On the event loop
+
+    def _finish(self, batch: list[Request[W]], outcome: B | None, error: BaseException | None) -> None:
+        if outcome is not None:
+            self._committed(outcome)
         for request in batch:
-            request.state = DONE
+            request.state = _DONE
             if request.future.done():
                 continue
-            if request.error is not None:
-                request.future.set_exception(request.error)
+            failure = error or request.error
+            if failure is not None:
+                request.future.set_exception(failure)
             else:
                 request.future.set_result(request.result)
+        while self._open and self._open[0].future.done():
+            self._open.popleft()
