@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
-from urllib.parse import SplitResult, parse_qsl, urlsplit
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from hostler.errors import Invalid
 
@@ -79,6 +79,18 @@ def open_store(url: str) -> Store:
     return store
 
 
+def local_path(url: SplitResult) -> str:
+    """The absolute path that a URL with three slashes names."""
+    path = unquote(url.path)
+    if url.netloc or not path.startswith("/"):
+        raise Invalid(
+            f"store URL {url.scheme}://…: needs an absolute path, with three slashes: {url.scheme}:///abs/path"
+        )
+    if path.endswith("/") or "\0" in path:
+        raise Invalid(f"store URL {url.scheme}://{path!r}: must name a file")
+    return path
+
+
 def _open_memory(url: SplitResult, options: Options) -> Store:
     from hostler.drivers.store.memory import HISTORY, MemoryStore
 
@@ -87,6 +99,19 @@ def _open_memory(url: SplitResult, options: Options) -> Store:
     return MemoryStore(history=int(options.number("history", HISTORY, least=1)))
 
 
+def _open_sqlite(url: SplitResult, options: Options) -> Store:
+    from hostler.drivers.store.sqlite import SqliteStore
+    from hostler.drivers.store.sqlite.store import HISTORY_AGE, HISTORY_MIB
+
+    return SqliteStore(
+        local_path(url),
+        timeout=options.number("timeout", DEFAULT_TIMEOUT, least=0.001),
+        history_age=options.number("history_age", HISTORY_AGE, least=0),
+        history_mib=options.number("history_mib", HISTORY_MIB, least=0),
+    )
+
+
 _STORES: Mapping[str, Callable[[SplitResult, Options], Store]] = {
     "memory": _open_memory,
+    "sqlite": _open_sqlite,
 }

@@ -71,11 +71,13 @@ class Committer(Generic[W, B]):
         self._timer: asyncio.TimerHandle | None = None
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._stopped: asyncio.Future[None] | None = None
         self._closed = False
 
     def start(self) -> None:
         """Start the thread, on the running event loop."""
         self._loop = asyncio.get_running_loop()
+        self._stopped = self._loop.create_future()
         self._thread = threading.Thread(target=self._work, name=self._name, daemon=True)
         self._thread.start()
 
@@ -104,10 +106,12 @@ class Committer(Generic[W, B]):
         self._closed = True
         self._hand_over()
         self._handed_over.put(None)
-        if self._thread is not None and self._loop is not None:
+        if self._thread is not None and self._stopped is not None:
             # A thread that hangs in the kernel (a frozen disk, a lock held by a suspended process) cannot be ended:
             # it is a daemon, and its writers are told by their deadlines.
-            await self._loop.run_in_executor(None, self._thread.join, self._timeout)
+            await asyncio.wait((self._stopped,), timeout=self._timeout)
+            if self._stopped.done():
+                self._thread.join()
         for request in self._open:
             self._give_up(request)
         self._open.clear()
@@ -169,6 +173,7 @@ class Committer(Generic[W, B]):
                     self._run_batch(batch)
             except BaseException as error:  # noqa: BLE001 - every writer must be told, whatever it was
                 self._finish_later(self._claimed(arrived), None, error)
+        self._on_loop(self._stop)
 
     def _arrived(self, *, wait: bool = True) -> tuple[list[Request[W]], bool]:
         arrived: list[Request[W]] = []
@@ -198,13 +203,20 @@ class Committer(Generic[W, B]):
             self._finish_later(batch, outcome, None)
 
     def _finish_later(self, batch: list[Request[W]], outcome: B | None, error: BaseException | None) -> None:
+        self._on_loop(self._finish, batch, outcome, error)
+
+    def _on_loop(self, call: Callable[..., None], *args: object) -> None:
         assert self._loop is not None  # noqa: S101 - start() set it before this thread ran
         try:
-            self._loop.call_soon_threadsafe(self._finish, batch, outcome, error)
+            self._loop.call_soon_threadsafe(call, *args)
         except RuntimeError:
             return  # the event loop is gone, and every writer with it
 
     # On the event loop
+
+    def _stop(self) -> None:
+        if self._stopped is not None and not self._stopped.done():
+            self._stopped.set_result(None)
 
     def _finish(self, batch: list[Request[W]], outcome: B | None, error: BaseException | None) -> None:
         if outcome is not None:

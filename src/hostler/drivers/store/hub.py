@@ -195,6 +195,11 @@ class WatchHub:
     def __len__(self) -> int:
         return len(self._watches)
 
+    @property
+    def listening(self) -> bool:
+        """Whether any watch is served by `publish`."""
+        return bool(self._by_prefix)
+
     def open(self) -> None:
         """Let watches be entered."""
         self._open = True

@@ -1,0 +1,263 @@
+"""Reading: keys now and then, ranges, history. Synchronous; one Reader per connection, used by one thread at a time."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeAlias
+from zlib import crc32
+
+import apsw
+
+from hostler.errors import Compacted, Damaged, FutureRevision
+from hostler.ports.store import Event, KeyValue, Page
+
+from .schema import translated
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+Row: TypeAlias = tuple[Any, ...]
+
+_COLUMNS = "log.key, log.value, log.created, log.revision, log.version, log.lease, log.checksum, log.previous"
+_GET = f"SELECT {_COLUMNS} FROM live JOIN log ON log.id = live.log WHERE live.key = ? AND live.version > 0"  # noqa: S608
+_ROW = f"SELECT {_COLUMNS} FROM log WHERE id = ?"  # noqa: S608
+_RANGE = f"SELECT {_COLUMNS} FROM live JOIN log ON log.id = live.log WHERE live.key >= ? AND live.key < ?"  # noqa: S608
+_SPAN = f"SELECT {_COLUMNS}, log.id FROM log WHERE id >= ? AND id < ? AND key >= ? AND key < ? ORDER BY id"  # noqa: S608
+_META = "SELECT revision, compacted FROM meta"
+
+BEYOND_ALL_KEYS = b"\xff"
+"""A blob, which SQLite sorts after every text."""
+_SCAN = 2_000
+"""Log rows looked at in one step of reading history."""
+
+
+def checksum(key: str, value: bytes) -> int:
+    """Guards a row against silent damage."""
+    return crc32(value, crc32(key.encode()))
+
+
+def end_of_prefix(prefix: str) -> str | bytes:
+    """The first text after everything that starts with `prefix`."""
+    for at in range(len(prefix) - 1, -1, -1):
+        following = ord(prefix[at]) + 1
+        if following == 0xD800:  # surrogates are no characters
+            following = 0xE000
+        if following <= 0x10FFFF:
+            return prefix[:at] + chr(following)
+    return BEYOND_ALL_KEYS
+
+
+class Reader:
+    """Reads through one connection."""
+
+    def __init__(self, path: Path, connection: apsw.Connection) -> None:
+        self._path = path
+        self._connection = connection
+        self._cursor: Any = connection.cursor()  # its rows have no types
+
+    def close(self) -> None:
+        """Let go of the connection."""
+        self._connection.close()
+
+    def data_version(self) -> int:
+        """Changes whenever another connection has committed."""
+        return int(self._connection.pragma("data_version"))
+
+    def meta(self) -> tuple[int, int]:
+        """The newest revision and the compacted one."""
+        with self._translating():
+            revision, compacted = self._cursor.execute(_META).fetchall()[0]
+            return revision, compacted
+
+    def get(self, key: str, revision: int | None) -> KeyValue | None:
+        """The key now or at `revision`."""
+        if revision is None:
+            try:  # not _translating(): this is the hottest line of all
+                rows = self._cursor.execute(_GET, (key,)).fetchall()
+            except apsw.Error as error:
+                raise translated(self._path, error) from error
+            return self._built(rows[0]) if rows else None
+        with self._snapshot(revision):
+            newest = self._cursor.execute("SELECT log FROM live WHERE key = ?", (key,)).fetchall()
+            return self._walk(newest[0][0], revision) if newest else None
+
+    def range(
+        self, prefix: str, after: str | None, limit: int | None, revision: int | None, *, keys_only: bool
+    ) -> Page:
+        """A page of keys, now or at `revision`."""
+        with self._snapshot(revision) as newest:
+            at = newest if revision is None else revision
+            items: list[KeyValue] = []
+            for kv in self._matching(prefix, after, at, newest, limit, keys_only=keys_only):
+                if len(items) == limit:
+                    return Page(tuple(items), at, more=True)
+                items.append(kv)
+            return Page(tuple(items), at, more=False)
+
+    def changes(self, prefix: str, start_revision: int) -> tuple[list[Event], int]:
+        """Whole transactions from `start_revision` on, a bounded number, and the revision to go on from."""
+        with self._snapshot(None) as newest:
+            compacted = self._cursor.execute(_META).fetchall()[0][1]
+            if start_revision < compacted:
+                raise Compacted(compacted)
+            if start_revision > newest:
+                return [], start_revision
+            first = self.first_row_of(start_revision)
+            last = self._cursor.execute(
+                "SELECT revision FROM log WHERE id < ? ORDER BY id DESC LIMIT 1", (first + _SCAN,)
+            ).fetchall()
+            resume = max(start_revision, last[0][0] if last else newest) + 1
+            end = self.first_row_of(resume)
+            rows = self._cursor.execute(_SPAN, (first, end, prefix, end_of_prefix(prefix))).fetchall()
+            return [self._event(row) for row in rows], resume
+
+    def previous(self, row_id: int | None) -> KeyValue | None:
+        """The version in a log row; None if it is purged or says that there was none."""
+        if row_id is None:
+            return None
+        with self._translating():
+            rows = self._cursor.execute(_ROW, (row_id,)).fetchall()
+        return self._built(rows[0]) if rows and rows[0][4] else None
+
+    def next_lease_end(self) -> float | None:
+        """When the next lease ends; None if there is none."""
+        with self._translating():
+            rows = self._cursor.execute("SELECT at FROM lease ORDER BY at LIMIT 1").fetchall()
+            return rows[0][0] if rows else None
+
+    def lease_end(self, id_: int) -> float | None:
+        """When that lease ends; None if it has."""
+        with self._translating():
+            rows = self._cursor.execute("SELECT at FROM lease WHERE id = ?", (id_,)).fetchall()
+            return rows[0][0] if rows else None
+
+    def compactable(self, before: int, keep_bytes: int) -> int:
+        """The highest revision to compact to, so that what is kept is younger than `before` or within `keep_bytes`."""
+        with self._snapshot(None) as newest:
+            by_age = self._first_row("at", before)
+            total = self._cursor.execute("SELECT total FROM log ORDER BY id DESC LIMIT 1").fetchall()
+            by_size = self._first_row("total", total[0][0] - keep_bytes) if total else 0
+            rows = self._cursor.execute(
+                "SELECT revision FROM log WHERE id >= ? ORDER BY id LIMIT 1", (max(by_age, by_size),)
+            ).fetchall()
+            return min(newest, rows[0][0] if rows else newest)
+
+    def purge_pending(self) -> bool:
+        """Whether a compaction has rows left to forget."""
+        with self._snapshot(None):
+            compacted, purged = self._cursor.execute("SELECT compacted, purged FROM meta").fetchall()[0]
+            return bool(purged < self.first_row_of(compacted))
+
+    def sizes(self) -> dict[str, int]:
+        """What there is, for people."""
+        with self._translating():
+            leases = self._cursor.execute("SELECT count(*) FROM lease").fetchall()[0][0]
+            pages = self._connection.pragma("page_count") * self._connection.pragma("page_size")
+            return {"leases": int(leases), "bytes": int(pages)}
+
+    def integrity(self) -> list[str]:
+        """What is wrong with the file; empty if nothing is. Reads all of it."""
+        with self._translating():
+            found = [row[0] for row in self._cursor.execute("PRAGMA integrity_check(20)").fetchall()]
+            problems = [] if found == ["ok"] else [str(problem) for problem in found]
+            for id_, key, value, kept in self._cursor.execute("SELECT id, key, value, checksum FROM log"):
+                if checksum(key, value) != kept:
+                    problems.append(f"log row {id_} (key {key!r}): its checksum is wrong")
+            lost = "SELECT key FROM live WHERE log NOT IN (SELECT id FROM log) LIMIT 20"
+            problems += [f"key {row[0]!r}: its value is missing" for row in self._cursor.execute(lost)]
+        return problems
+
+    def first_row_of(self, revision: int) -> int:
+        """The id of the first log row of `revision` or later; one past the last row if there is none."""
+        return self._first_row("revision", revision)
+
+    # Inside
+
+    def _first_row(self, column: str, least: int) -> int:
+        # Ids grow with revision, time and total size, so a binary search over ids needs no index.
+        ends = self._cursor.execute("SELECT min(id), max(id) FROM log").fetchall()[0]
+        if ends[0] is None:
+            return 0
+        low, high = int(ends[0]), int(ends[1]) + 1
+        probe = f"SELECT id, {column} FROM log WHERE id >= ? ORDER BY id LIMIT 1"  # noqa: S608 - named by us
+        while low < high:
+            middle = (low + high) // 2
+            id_, found = self._cursor.execute(probe, (middle,)).fetchall()[0]
+            if found >= least:
+                high = middle
+            else:
+                low = id_ + 1
+        return low
+
+    def _matching(
+        self, prefix: str, after: str | None, at: int, newest: int, limit: int | None, *, keys_only: bool
+    ) -> Iterator[KeyValue]:
+        bounds: tuple[Any, ...] = (prefix, end_of_prefix(prefix))
+        query = _RANGE.replace("log.value", "x''") if keys_only else _RANGE
+        if after is not None and after >= prefix:
+            query, bounds = query.replace("live.key >= ?", "live.key > ?"), (after, bounds[1])
+        if at == newest:
+            query += " AND live.version > 0 ORDER BY live.key"
+            if limit is not None:
+                query += f" LIMIT {limit + 1}"
+            for row in self._cursor.execute(query, bounds).fetchall():
+                yield self._built(row, keys_only=keys_only)
+            return
+        query = query.replace(_COLUMNS if not keys_only else _COLUMNS.replace("log.value", "x''"), "live.log")
+        for (row_id,) in self._connection.cursor().execute(query + " ORDER BY live.key", bounds):
+            kv = self._walk(row_id, at)
+            if kv is not None:
+                yield (
+                    KeyValue(kv.key, b"", kv.create_revision, kv.mod_revision, kv.version, kv.lease)
+                    if keys_only
+                    else kv
+                )
+
+    def _walk(self, row_id: int | None, revision: int) -> KeyValue | None:
+        """From a version back to the one that stood at `revision`."""
+        while row_id is not None:
+            rows = self._cursor.execute(_ROW, (row_id,)).fetchall()
+            if not rows:
+                return None
+            row = rows[0]
+            if row[3] <= revision:
+                return self._built(row) if row[4] else None
+            row_id = row[7]
+        return None
+
+    def _event(self, row: Row) -> Event:
+        kv = self._built(row)
+        if kv.version:
+            return Event("put", kv, self.previous(row[7]))
+        return Event("delete", kv, self.previous(row[7]))
+
+    def _built(self, row: Row, *, keys_only: bool = False) -> KeyValue:
+        key, value, created, revision, version, lease, kept, _ = row[:8]
+        if not keys_only and crc32(value, crc32(key.encode())) != kept:
+            raise Damaged(
+                f"{self._path}: the value of {key!r} is damaged; run `hostler store check`, or restore a backup"
+            )
+        return KeyValue(key, value, created, revision, version, lease)
+
+    @contextmanager
+    def _snapshot(self, revision: int | None) -> Iterator[int]:
+        """Everything read inside is of one instant; checks that `revision` can be read then."""
+        with self._translating():
+            self._cursor.execute("BEGIN")
+            try:
+                newest, compacted = self._cursor.execute(_META).fetchall()[0]
+                if revision is not None and revision > newest:
+                    raise FutureRevision(f"revision {revision}: the store is at {newest}")
+                if revision is not None and revision < compacted:
+                    raise Compacted(compacted)
+                yield newest
+            finally:
+                self._cursor.execute("COMMIT")
+
+    @contextmanager
+    def _translating(self) -> Iterator[None]:
+        try:
+            yield
+        except apsw.Error as error:
+            raise translated(self._path, error) from error

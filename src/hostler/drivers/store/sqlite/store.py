@@ -1,0 +1,398 @@
+"""The store port on one SQLite file: deadlines, group commit, watches, leases, upkeep.
+
+Three connections: the writer's, in the committer's thread; a reader's on the event loop, because reading a key costs
+less than handing the question to a thread; and one in a thread of its own for long ranges.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+import apsw
+
+from hostler.drivers.store.committer import Committer
+from hostler.drivers.store.deadline import HostTime
+from hostler.drivers.store.hub import BACKLOG, WatchHub
+from hostler.errors import Closed, Compacted, Damaged, HostlerError, Invalid, Unavailable
+from hostler.kit.clock import SystemClock
+from hostler.ports.store import (
+    Delete,
+    DeletePrefix,
+    Event,
+    KeyValue,
+    Put,
+    Status,
+    check_delete_prefix,
+    check_key,
+    check_limit,
+    check_prefix,
+    check_put,
+    check_revision,
+    check_ttl,
+    check_txn,
+    lease_id,
+)
+
+from . import schema
+from .reader import Reader
+from .writer import Committed, Compact, Grant, KeepAlive, Revoke, Transaction, Upkeep, Work, Writer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Iterator, Sequence
+    from types import TracebackType
+
+    from hostler.drivers.store.committer import Request
+    from hostler.drivers.store.hub import LocalWatch
+    from hostler.kit.clock import Clock
+    from hostler.ports.store import Comparison, Lease, Operation, Page, TxnResult
+
+    from .writer import Change
+
+T = TypeVar("T")
+
+HISTORY_AGE = 3_600.0
+HISTORY_MIB = 256.0
+_POLL_WATCHED = 0.02
+"""How often other processes' commits are looked for while somebody watches (a look costs microseconds)."""
+_POLL_IDLE = 0.25
+_UPKEEP_EVERY = 10.0
+_SHORT_RANGE = 200
+"""Keys that a range may have at most to be read on the event loop."""
+
+
+class SqliteStore:
+    """A store in one file. Several processes of one machine may have it open."""
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        timeout: float = 5.0,
+        history_age: float = HISTORY_AGE,
+        history_mib: float = HISTORY_MIB,
+        backlog: int = BACKLOG,
+        clock: Clock | None = None,
+        rng: random.Random | None = None,
+    ) -> None:
+        self._path = Path(path)
+        if not self._path.is_absolute():
+            raise Invalid(f"sqlite store {str(path)!r}: must be an absolute path")
+        self._timeout, self._history_age, self._history_bytes = timeout, history_age, int(history_mib * 2**20)
+        self._clock = clock or SystemClock()
+        self._rng = rng or random.SystemRandom()
+        self._hub = WatchHub(self, backlog=backlog)
+        self._committer: Committer[Work, Committed] = Committer(
+            str(self._path), self._run, self._committed, turn=self._turn, timeout=timeout
+        )
+        self._lock = -1
+        self._inode: tuple[int, int] | None = None
+        self._published = 0
+        self._poller: asyncio.Task[None] | None = None
+        self._hurry: asyncio.Event | None = None
+
+    # Opening and closing
+
+    async def __aenter__(self) -> Self:
+        if self._poller is not None:
+            raise Closed(f"{self._path}: this store is open already; make another with open_store")
+        opening = asyncio.get_running_loop().run_in_executor(None, self._open)
+        try:
+            await asyncio.wait_for(asyncio.shield(opening), self._timeout)
+        except TimeoutError:
+            raise Unavailable(f"{self._path}: another process holds its lock; not opened, try again") from None
+        self._published = self._reader.meta()[0]
+        self._hurry = asyncio.Event()
+        self._committer.start()
+        self._hub.open()
+        self._poller = asyncio.create_task(self._keep_up(), name=f"{self._path}: upkeep")
+        return self
+
+    def _open(self) -> None:
+        time = HostTime(self._clock)
+        self._lock = schema.open_lock(self._path)
+        try:
+            schema.prepare(self._path, self._lock, time.boot)
+            found = self._path.stat()
+            self._inode = (found.st_dev, found.st_ino)
+            self._writer = Writer(self._path, schema.connect(self._path, busy_timeout=self._timeout), self._clock, time)
+            with self._turn():
+                self._writer.adopt_boot()
+            self._reader = Reader(self._path, schema.connect(self._path, busy_timeout=min(1.0, self._timeout)))
+            self._far_reader = Reader(self._path, schema.connect(self._path, busy_timeout=self._timeout))
+            self._far = ThreadPoolExecutor(1, thread_name_prefix=f"{self._path}: ranges")
+        except BaseException:
+            os.close(self._lock)
+            raise
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        if self._poller is None:
+            return
+        poller, self._poller = self._poller, None
+        poller.cancel()
+        await asyncio.gather(poller, return_exceptions=True)
+        self._hub.close()
+        await self._committer.aclose()
+        await asyncio.get_running_loop().run_in_executor(self._far, self._close)
+        self._far.shutdown()
+
+    def _close(self) -> None:
+        for connected in (self._reader, self._far_reader, self._writer):
+            try:
+                connected.close()
+            except apsw.Error:
+                continue  # a last checkpoint that failed is made up for at the next opening
+        os.close(self._lock)
+
+    # Reading
+
+    async def get(self, key: str, *, revision: int | None = None) -> KeyValue | None:
+        check_key(key)
+        check_revision(revision)
+        self._hub.check_open()
+        return self._reader.get(key, revision)
+
+    async def range(
+        self,
+        prefix: str,
+        *,
+        after: str | None = None,
+        limit: int | None = None,
+        revision: int | None = None,
+        keys_only: bool = False,
+    ) -> Page:
+        check_prefix(prefix)
+        check_limit(limit)
+        check_revision(revision)
+        if after is not None:
+            check_prefix(after, what="after")
+        self._hub.check_open()
+        if limit is not None and limit <= _SHORT_RANGE:
+            return self._reader.range(prefix, after, limit, revision, keys_only=keys_only)
+        return await self._far_away(lambda: self._far_reader.range(prefix, after, limit, revision, keys_only=keys_only))
+
+    def watch(self, prefix: str, *, start_revision: int | None = None) -> LocalWatch:
+        return self._hub.watch(prefix, start_revision)
+
+    async def status(self) -> Status:
+        self._hub.check_open()
+        revision, compacted = self._reader.meta()
+        sizes = self._reader.sizes()
+        size = sizes["bytes"] + self._log_size()
+        details = {"path": str(self._path), "leases": str(sizes["leases"]), "watches": str(len(self._hub))}
+        return Status("sqlite", apsw.sqlite_lib_version(), revision, compacted, size, details)
+
+    async def check(self) -> list[str]:
+        """Read the whole file and tell what is wrong with it; empty if nothing is."""
+        self._hub.check_open()
+        return await asyncio.get_running_loop().run_in_executor(self._far, self._far_reader.integrity)
+
+    def _log_size(self) -> int:
+        log = Path(f"{self._path}-wal")
+        return log.stat().st_size if log.exists() else 0
+
+    def lease_lateness(self, ttl: float) -> float:  # noqa: ARG002 - the same for every ttl
+        return 1.0
+
+    async def _far_away(self, read: Callable[[], T]) -> T:
+        reading = asyncio.get_running_loop().run_in_executor(self._far, read)
+        try:
+            return await asyncio.wait_for(asyncio.shield(reading), self._timeout)
+        except TimeoutError:
+            raise Unavailable(
+                f"{self._path}: not read within {self._timeout:g} s; try again, or a smaller page"
+            ) from None
+
+    # Writing
+
+    async def put(self, key: str, value: bytes, *, lease: int | Lease | None = None) -> int:
+        check_put(key, value)
+        revision: int = await self._write(Put(key, value, None if lease is None else lease_id(lease)))
+        return revision
+
+    async def delete(self, key: str) -> bool:
+        check_key(key)
+        result: TxnResult = await self._write(Transaction((), (Delete(key),), ()))
+        return bool(result.responses[0])
+
+    async def delete_prefix(self, prefix: str) -> int:
+        check_delete_prefix(prefix)
+        result: TxnResult = await self._write(Transaction((), (DeletePrefix(prefix),), ()))
+        return int(result.responses[0])  # type: ignore[arg-type]
+
+    async def txn(
+        self, when: Sequence[Comparison], then: Sequence[Operation], otherwise: Sequence[Operation] = ()
+    ) -> TxnResult:
+        check_txn(when, then, otherwise)
+        result: TxnResult = await self._write(Transaction(tuple(when), tuple(then), tuple(otherwise)))
+        return result
+
+    async def grant(self, ttl: float) -> SqliteLease:
+        ttl = check_ttl(ttl)
+        id_ = self._rng.randrange(1, 2**63)
+        while not await self._write(Grant(id_, ttl)):
+            id_ = self._rng.randrange(1, 2**63)
+        return SqliteLease(self, id_, ttl)
+
+    async def compact(self, revision: int) -> None:
+        check_revision(revision)
+        await self._write(Compact(revision))
+        if self._hurry is not None:
+            self._hurry.set()
+
+    async def keep_alive(self, id_: int) -> None:
+        """For SqliteLease."""
+        await self._write(KeepAlive(id_))
+
+    async def revoke(self, id_: int) -> None:
+        """For SqliteLease."""
+        await self._write(Revoke(id_))
+
+    def remaining(self, id_: int) -> float:
+        """For SqliteLease."""
+        self._hub.check_open()
+        end = self._reader.lease_end(id_)
+        return 0.0 if end is None else max(0.0, end - self._clock.now())
+
+    def _write(self, work: Work) -> Coroutine[None, None, Any]:
+        self._hub.check_open()
+        return self._committer.submit(work)
+
+    # In the committer's thread
+
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        with schema.write_turn(self._path, self._lock):
+            try:
+                found = self._path.stat()
+            except OSError as error:
+                raise Damaged(f"{self._path}: the file is gone ({error.strerror}); close the store and look") from error
+            if (found.st_dev, found.st_ino) != self._inode:
+                raise Damaged(f"{self._path}: another file was put in its place; nothing was written, open it anew")
+            yield
+
+    def _run(self, batch: Sequence[Request[Work]]) -> Committed:
+        return self._writer.run(batch)
+
+    # For watches
+
+    def current_revision(self) -> int:
+        return self._reader.meta()[0]
+
+    def compact_revision(self) -> int:
+        return self._reader.meta()[1]
+
+    def changes(self, prefix: str, start_revision: int, limit: int) -> tuple[list[Event], int]:  # noqa: ARG002
+        return self._reader.changes(prefix, start_revision)
+
+    def _committed(self, outcome: Committed) -> None:
+        for revision, changes in outcome.revisions:
+            if revision == self._published + 1 or not self._hub.listening:
+                self._publish(revision, changes)
+            elif revision > self._published and self._hurry is not None:
+                self._hurry.set()  # another process wrote in between: read it all from the log, in order
+                return
+
+    def _publish(self, revision: int, changes: list[Change]) -> None:
+        def event(change: Change) -> Event:
+            key, value, created, version, lease, before = change
+            kv = KeyValue(key, value, created, revision, version, lease)
+            return Event("put" if version else "delete", kv, self._reader.previous(before))
+
+        self._hub.publish(revision, changes, key=_key_of, event=event)
+        self._published = max(self._published, revision)
+
+    # Upkeep
+
+    async def _keep_up(self) -> None:
+        """Deliver what other processes wrote, end leases on time, forget old history."""
+        assert self._hurry is not None  # noqa: S101 - set before this task was made
+        seen, lease_end, next_upkeep = -1, None, 0.0
+        while True:
+            try:
+                version = self._reader.data_version()
+                if version != seen:
+                    seen = version
+                    await self._deliver()
+                    lease_end = self._reader.next_lease_end()
+                now = self._clock.now()
+                if lease_end is not None and lease_end <= now:
+                    await self._committer.submit(Upkeep())
+                    lease_end = self._reader.next_lease_end()
+                if now >= next_upkeep or self._hurry.is_set():
+                    self._hurry.clear()
+                    await self._deliver()
+                    await self._forget()
+                    next_upkeep = self._clock.now() + _UPKEEP_EVERY
+            except HostlerError:
+                seen = -1  # a disk that is full, a lock that is held: try again soon
+                await asyncio.sleep(_POLL_IDLE)
+            await self._pause(_POLL_WATCHED if len(self._hub) else _POLL_IDLE, lease_end)
+
+    async def _pause(self, seconds: float, lease_end: float | None) -> None:
+        assert self._hurry is not None  # noqa: S101 - set before this task was made
+        if lease_end is not None:
+            seconds = max(0.001, min(seconds, lease_end - self._clock.now()))
+        try:
+            await asyncio.wait_for(self._hurry.wait(), seconds)
+        except TimeoutError:
+            return
+
+    async def _deliver(self) -> None:
+        """Publish what is in the log and was not published yet."""
+        newest = self._reader.meta()[0]
+        while self._published < newest and self._hub.listening:
+            try:
+                events, resume = self._reader.changes("", self._published + 1)
+            except Compacted as error:
+                self._hub.fail(error)
+                break
+            by_revision: dict[int, list[Event]] = {}
+            for event in events:
+                by_revision.setdefault(event.kv.mod_revision, []).append(event)
+            for revision, together in by_revision.items():
+                if revision > self._published:
+                    self._hub.publish(revision, together, key=lambda e: e.kv.key, event=lambda e: e)
+            self._published = max(self._published, resume - 1)
+            await asyncio.sleep(0)
+        self._published = max(self._published, newest)
+
+    async def _forget(self) -> None:
+        """Compact by age and size, and purge what is compacted, in steps that hold nobody up."""
+        before = int((self._clock.wall() - self._history_age) * 1000)
+        revision = self._reader.compactable(before, self._history_bytes)
+        if revision > self._reader.meta()[1] + 1:
+            await self._committer.submit(Compact(revision))
+        while self._reader.purge_pending():
+            await self._committer.submit(Upkeep())
+            await asyncio.sleep(0.002)
+
+
+def _key_of(change: Change) -> str:
+    return change.key
+
+
+class SqliteLease:
+    """A lease of a SqliteStore."""
+
+    def __init__(self, store: SqliteStore, id_: int, ttl: float) -> None:
+        self._store, self.id, self.ttl = store, id_, ttl
+
+    async def keep_alive(self) -> None:
+        await self._store.keep_alive(self.id)
+
+    async def revoke(self) -> None:
+        await self._store.revoke(self.id)
+
+    async def remaining(self) -> float:
+        return self._store.remaining(self.id)
