@@ -1,0 +1,67 @@
+"""The root command. Each command lives in a module of its own that is imported when it is called."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+
+import click
+
+# name: module, the object in it, and the line for --help, so that help imports nothing.
+COMMANDS: dict[str, tuple[str, str, str]] = {
+    "store": ("hostler.entry.cli.store", "store", "Read, write, watch, copy and back up a store."),
+    "demo": ("hostler.entry.cli.demo", "demo", "See the store at work, in ten seconds."),
+    "bench": ("hostler.entry.cli.bench", "bench", "Measure how fast a store is on this machine."),
+    "completion": ("hostler.entry.cli.completion", "completion", "Print the completion script for a shell."),
+}
+
+
+class LazyGroup(click.Group):
+    """A group that knows its commands' names and loads them when they are called."""
+
+    def __init__(self, *, commands_at: dict[str, tuple[str, str, str]], **settings: object) -> None:
+        super().__init__(**settings)  # type: ignore[arg-type]
+        self._at = commands_at
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        return list(self._at)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        found = self._at.get(cmd_name)
+        if found is None:
+            return None
+        command: click.Command = getattr(importlib.import_module(found[0]), found[1])
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in self._at and not args[0].startswith("-"):
+            close = difflib.get_close_matches(args[0], self._at, n=1)
+            known = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(self._at)}"
+            ctx.fail(f"no such command {args[0]!r}; {known}")
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, line) for name, (_, _, line) in self._at.items()])
+
+
+def _version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if wanted:
+        from hostler import __version__
+
+        click.echo(f"hostler {__version__}")
+        ctx.exit()
+
+
+@click.group(
+    cls=LazyGroup,
+    commands_at=COMMANDS,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="Every command says more with --help. Exit codes and settings: docs/cli.md.",
+)
+@click.option("--debug", is_flag=True, help="Show where an error came from. Also HOSTLER_DEBUG=1.")
+@click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Show the version.")
+def app(debug: bool) -> None:
+    """A control plane for virtual machines that keeps all it knows in one key-value store."""

@@ -1,0 +1,138 @@
+"""Keys, values and events as people and programs want to read them.
+
+A value is text where it is UTF-8, and base64 with a mark where it is not. On a terminal nothing that was stored can
+move the cursor: what is not printable is escaped.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import shutil
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from hostler.entry.cli import block
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from hostler.ports.store import Event, KeyValue
+
+FORMATS = ("table", "json", "yaml")
+SHORT = 2_000
+"""JSON values up to this many bytes are laid out over several lines where one key is shown."""
+
+output_option = click.option(
+    "-o", "--output", type=click.Choice(FORMATS), default="table", show_default=True, help="How to show it."
+)
+
+
+def plain_value(value: bytes) -> dict[str, str]:
+    """The value and how it is encoded."""
+    try:
+        return {"value": value.decode(), "encoding": "text"}
+    except UnicodeDecodeError:
+        return {"value": base64.b64encode(value).decode(), "encoding": "base64"}
+
+
+def plain_key_value(kv: KeyValue, *, keys_only: bool = False) -> dict[str, Any]:
+    """A key-value as plain data."""
+    shown: dict[str, Any] = {"key": kv.key}
+    if not keys_only:
+        shown |= plain_value(kv.value)
+    shown |= {"create_revision": kv.create_revision, "mod_revision": kv.mod_revision, "version": kv.version}
+    if kv.lease is not None:
+        shown["lease"] = kv.lease
+    return shown
+
+
+def plain_event(event: Event) -> dict[str, Any]:
+    """An event as plain data."""
+    if event.type == "delete":
+        shown: dict[str, Any] = {"type": "delete", "key": event.kv.key, "mod_revision": event.kv.mod_revision}
+    else:
+        shown = {"type": "put"} | plain_key_value(event.kv)
+    if event.previous is not None:
+        shown["previous"] = plain_value(event.previous.value) | {"mod_revision": event.previous.mod_revision}
+    return shown
+
+
+def as_json(data: object) -> str:
+    """Plain data on one line."""
+    return json.dumps(data, ensure_ascii=False, separators=(",", ":"))
+
+
+def safe(text: str) -> str:
+    """The text on one line, with what is not printable escaped."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
+def value_line(value: bytes) -> str:
+    """The value on one line."""
+    shown = plain_value(value)
+    if shown["encoding"] == "base64":
+        return f"(base64) {shown['value']}"
+    return safe(shown["value"])
+
+
+def value_block(value: bytes) -> str:
+    """The value for reading: JSON laid out, lines as lines."""
+    shown = plain_value(value)
+    if shown["encoding"] == "base64":
+        return f"(base64, {len(value)} bytes) {shown['value']}"
+    text = shown["value"]
+    if len(text) <= SHORT and text[:1] in ("{", "["):
+        try:
+            return json.dumps(json.loads(text), indent=2, ensure_ascii=False)
+        except ValueError:
+            pass
+    return "\n".join(safe(line) for line in text.split("\n"))
+
+
+def emit(data: object, output: str) -> None:
+    """One document of plain data as JSON or YAML."""
+    if output == "yaml":
+        click.echo(block.dump(data), nl=False)
+    else:
+        click.echo(json.dumps(data, indent=2, ensure_ascii=False))
+
+
+def pairs(rows: Sequence[tuple[str, str]]) -> None:
+    """Names and values in two columns; a value of several lines is indented."""
+    width = max((len(name) for name, _ in rows), default=0)
+    for name, value in rows:
+        first, *rest = value.split("\n")
+        click.echo(click.style(name.ljust(width), bold=True) + "  " + first)
+        for line in rest:
+            click.echo(" " * (width + 2) + line)
+
+
+class Columns:
+    """A table that is written as its rows come: the first rows decide how wide its columns are.
+
+    On a terminal the last column is cut to what fits; elsewhere nothing is cut.
+    """
+
+    def __init__(self, *heads: str, write: Callable[[str], Any] = click.echo) -> None:
+        self._heads, self._write = heads, write
+        self._widths: list[int] | None = None
+        self._room = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+    def rows(self, rows: Sequence[Sequence[str]]) -> None:
+        """Write some rows, below the heads if they are the first."""
+        if self._widths is None:
+            table = [self._heads, *rows]
+            self._widths = [max(len(row[i]) for row in table) for i in range(len(self._heads) - 1)]
+            self._write(click.style(self._line(self._heads), bold=True))
+        for row in rows:
+            self._write(self._line(row))
+
+    def _line(self, row: Sequence[str]) -> str:
+        cells = [cell.ljust(width) for cell, width in zip(row, self._widths or ())]
+        line = "  ".join([*cells, row[-1]]).rstrip()
+        if self._room is not None and len(line) > self._room:
+            return line[: self._room - 1] + "…"
+        return line

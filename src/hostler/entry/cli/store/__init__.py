@@ -1,0 +1,35 @@
+"""`hostler store`: everything a person does with a store by hand."""
+
+from __future__ import annotations
+
+import click
+
+from hostler.entry.cli.app import LazyGroup
+from hostler.entry.cli.target import store_option
+
+_READ = "hostler.entry.cli.store.read"
+_WRITE = "hostler.entry.cli.store.write"
+_TRANSFER = "hostler.entry.cli.store.transfer"
+
+COMMANDS = {
+    "get": (_READ, "get", "Show one key."),
+    "list": (_READ, "list_", "Show the keys under a prefix."),
+    "watch": (_READ, "watch", "Show changes as they happen."),
+    "status": (_READ, "status", "Show how the store is."),
+    "put": (_WRITE, "put", "Set a key."),
+    "delete": (_WRITE, "delete", "Delete a key, or all under a prefix."),
+    "compact": (_WRITE, "compact", "Forget old history."),
+    "copy": (_TRANSFER, "copy", "Copy one store into another, verified."),
+    "backup": (_TRANSFER, "backup", "Write a store into a file."),
+    "restore": (_TRANSFER, "restore", "Write a backup into a store."),
+}
+
+
+@click.group(cls=LazyGroup, commands_at=COMMANDS)
+@store_option
+def store(store_url: str | None) -> None:
+    """Read, write, watch, copy and back up a store.
+
+    The store is named by --store, else by HOSTLER_STORE, else by the settings; without any of these it is the embedded
+    one in your state folder. Put passwords into a file and name that: etcd://HOST:PORT?user=NAME&password_file=PATH.
+    """

@@ -1,0 +1,196 @@
+"""`hostler store get`, `list`, `watch`, `status`: nothing here changes a store."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from hostler.entry.cli import block, show
+from hostler.entry.cli.failure import note
+from hostler.entry.cli.target import chosen, complete, opened, store_option
+from hostler.entry.transfer.walk import pages
+from hostler.errors import Lagged, NotFound
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, AsyncIterator
+
+    from hostler.ports.store import Event, Page, Store
+
+
+@click.command()
+@click.argument("key")
+@click.option("--revision", type=click.IntRange(min=1), help="As it was at this revision.")
+@click.option("--raw", is_flag=True, help="The value alone, byte by byte.")
+@show.output_option
+@store_option
+def get(key: str, revision: int | None, raw: bool, output: str, store_url: str | None) -> None:
+    """Show KEY: its value, its revisions and its lease."""
+    complete(_get(chosen(store_url), key, revision, raw=raw, output=output))
+
+
+async def _get(url: str, key: str, revision: int | None, *, raw: bool, output: str) -> None:
+    async with opened(url, create=False) as store:
+        kv = await store.get(key, revision=revision)
+    if kv is None:
+        when = "" if revision is None else f" at revision {revision}"
+        raise NotFound(f"{key}: no such key{when}; `hostler store list` shows what is there")
+    if raw:
+        click.echo(kv.value, nl=False)
+    elif output != "table":
+        show.emit(show.plain_key_value(kv), output)
+    else:
+        rows = [
+            ("KEY", show.safe(kv.key)),
+            ("VALUE", show.value_block(kv.value)),
+            ("REVISION", f"{kv.mod_revision} (created {kv.create_revision}, version {kv.version})"),
+        ]
+        show.pairs(rows if kv.lease is None else [*rows, ("LEASE", str(kv.lease))])
+
+
+@click.command("list")
+@click.argument("prefix", default="")
+@click.option("--keys-only", is_flag=True, help="Keys without values.")
+@click.option("--revision", type=click.IntRange(min=1), help="As it was at this revision.")
+@click.option("--limit", type=click.IntRange(min=1), help="At most so many keys.")
+@show.output_option
+@store_option
+def list_(  # noqa: PLR0917
+    prefix: str,
+    keys_only: bool,
+    revision: int | None,
+    limit: int | None,
+    output: str,
+    store_url: str | None,
+) -> None:
+    """Show the keys that start with PREFIX (all without it), in order, as of one revision."""
+    complete(_list(chosen(store_url), prefix, revision, limit, keys_only=keys_only, output=output))
+
+
+async def _list(
+    url: str, prefix: str, revision: int | None, limit: int | None, *, keys_only: bool, output: str
+) -> None:
+    async with opened(url, create=False) as store:
+        found = pages(store, prefix, revision=revision, limit=limit, keys_only=keys_only)
+        if output == "table":
+            await _list_table(found, keys_only=keys_only)
+        else:
+            await _list_plain(found, output, keys_only=keys_only)
+
+
+async def _list_table(found: AsyncIterator[Page], *, keys_only: bool) -> None:
+    heads = ("REVISION", "VERSION", "KEY") if keys_only else ("REVISION", "VERSION", "KEY", "VALUE")
+    table = show.Columns(*heads)
+    count = 0
+    async for page in found:
+        rows = [[str(kv.mod_revision), str(kv.version), show.safe(kv.key)] for kv in page.items]
+        if not keys_only:
+            for row, kv in zip(rows, page.items):
+                row.append(show.value_line(kv.value))
+        count += len(rows)
+        if rows:
+            table.rows(rows)
+        revision = page.revision
+    note(f"{count:,} key{'' if count == 1 else 's'} at revision {revision}")
+
+
+async def _list_plain(found: AsyncIterator[Page], output: str, *, keys_only: bool) -> None:
+    """A document that is written while it is read: a store may hold more than fits into memory."""
+    opening = True
+    async for page in found:
+        if opening:
+            revision = f"revision: {page.revision}\nitems:" if output == "yaml" else f'{{"revision":{page.revision},'
+            click.echo(revision + ("" if output == "yaml" else '"items":['), nl=False)
+        for kv in page.items:
+            shown = show.plain_key_value(kv, keys_only=keys_only)
+            if output == "yaml":
+                click.echo(("\n" if opening else "") + block.dump([shown]), nl=False)
+            else:
+                click.echo(("\n" if opening else ",\n") + show.as_json(shown), nl=False)
+            opening = False
+        if opening and not page.more:
+            click.echo(" []" if output == "yaml" else "")
+    if output == "json":
+        click.echo("" if opening else "\n", nl=False)
+        click.echo("]}")
+
+
+@click.command()
+@click.argument("prefix", default="")
+@click.option("--from-revision", type=click.IntRange(min=1), help="Begin with the changes of this revision.")
+@click.option("--count", type=click.IntRange(min=1), help="End after so many changes.")
+@show.output_option
+@store_option
+def watch(prefix: str, from_revision: int | None, count: int | None, output: str, store_url: str | None) -> None:
+    """Show changes of keys that start with PREFIX, each once and in order, as they happen. Ctrl-C ends it."""
+    complete(_watch(chosen(store_url), prefix, from_revision, count, output))
+
+
+async def _watch(url: str, prefix: str, start: int | None, count: int | None, output: str) -> None:
+    async with opened(url, create=False) as store, aclosing(_changes(store, prefix, start)) as changes:
+        shown = 0
+        async for event in changes:
+            click.echo(_event_text(event, output), nl=False)
+            sys.stdout.flush()
+            shown += 1
+            if shown == count:
+                return
+
+
+async def _changes(store: Store, prefix: str, start: int | None) -> AsyncGenerator[Event, None]:
+    """Every event; where the watch was ended for being read too slowly, it is taken up again without a gap."""
+    while True:
+        try:
+            async with store.watch(prefix, start_revision=start) as events:
+                since = "" if start is None else f" from revision {start}"
+                note(f"watching {prefix or 'every key'}{since}; Ctrl-C ends it")
+                async for event in events:
+                    yield event
+        except Lagged as lag:
+            start = lag.revision
+            note("note: changes came faster than they could be shown; none is lost")
+
+
+def _event_text(event: Event, output: str) -> str:
+    if output == "json":
+        return show.as_json(show.plain_event(event)) + "\n"
+    if output == "yaml":
+        return "---\n" + block.dump(show.plain_event(event))
+    line = f"{event.kv.mod_revision:<8} {event.type.upper():<6}  {show.safe(event.kv.key)}"
+    return f"{line}  {show.value_line(event.kv.value)}\n" if event.type == "put" else f"{line}\n"
+
+
+@click.command()
+@show.output_option
+@store_option
+def status(output: str, store_url: str | None) -> None:
+    """Show how the store is: engine, revision, history, size."""
+    complete(_status(chosen(store_url), output))
+
+
+async def _status(url: str, output: str) -> None:
+    from hostler.entry.cli.target import redacted
+
+    async with opened(url, create=False) as store:
+        found = await store.status()
+    plain: dict[str, Any] = {
+        "store": redacted(url),
+        "engine": found.engine,
+        "version": found.version,
+        "revision": found.revision,
+        "compact_revision": found.compact_revision,
+        "size_bytes": found.size_bytes,
+        "details": found.details,
+    }
+    if output != "table":
+        show.emit(plain, output)
+        return
+    rows = [
+        ("STORE", plain["store"]),
+        ("ENGINE", f"{found.engine} {found.version}"),
+        ("REVISION", f"{found.revision:,} (history from {found.compact_revision or 1:,})"),
+        ("SIZE", f"{found.size_bytes:,} bytes"),
+    ]
+    show.pairs(rows + [(name.upper(), show.safe(text)) for name, text in found.details.items()])

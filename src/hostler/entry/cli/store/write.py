@@ -1,0 +1,143 @@
+"""`hostler store put`, `delete`, `compact`."""
+
+from __future__ import annotations
+
+import sys
+from typing import IO, TYPE_CHECKING
+
+import click
+
+from hostler.entry.cli.failure import note
+from hostler.entry.cli.show import safe
+from hostler.entry.cli.target import chosen, complete, opened, store_option
+from hostler.entry.transfer.walk import pages
+from hostler.errors import Conflict, Invalid, NotFound
+from hostler.ports.store import Get, ModRevision, Put, Version
+
+if TYPE_CHECKING:
+    from hostler.ports.store import Comparison, KeyValue
+
+KEEP = 1_000
+"""Revisions of history that `compact` leaves unless told otherwise."""
+
+
+@click.command()
+@click.argument("key")
+@click.argument("value", required=False)
+@click.option("--file", "-f", "file", type=click.File("rb"), help="Take the value from a file; - is standard input.")
+@click.option("--lease", "ttl", type=float, metavar="SECONDS", help="Let the key vanish after so long.")
+@click.option("--if-absent", is_flag=True, help="Only if there is no such key.")
+@click.option("--if-revision", type=click.IntRange(min=1), help="Only if its revision is still this one.")
+@store_option
+def put(  # noqa: PLR0917
+    key: str,
+    value: str | None,
+    file: IO[bytes] | None,
+    ttl: float | None,
+    if_absent: bool,
+    if_revision: int | None,
+    store_url: str | None,
+) -> None:
+    """Set KEY to VALUE. A VALUE of - is read from standard input.
+
+    With --if-absent or --if-revision it is compare-and-set: exit code 4 if somebody else was first.
+    """
+    if (value is None) == (file is None):
+        raise click.UsageError("give either a VALUE or a --file")
+    if if_absent and if_revision is not None:
+        raise click.UsageError("--if-absent and --if-revision exclude each other")
+    if file is not None:
+        data = file.read()
+    elif value == "-":
+        data = sys.stdin.buffer.read()
+    else:
+        data = (value or "").encode(errors="surrogateescape")
+    when = []
+    if if_absent:
+        when = [Version(key) == 0]
+    elif if_revision is not None:
+        when = [ModRevision(key) == if_revision]
+    complete(_put(chosen(store_url), key, data, ttl, when))
+
+
+async def _put(url: str, key: str, value: bytes, ttl: float | None, when: list[Comparison]) -> None:
+    async with opened(url, create=True) as store:
+        lease = None if ttl is None else await store.grant(ttl)
+        result = await store.txn(when, [Put(key, value, lease)], [Get(key)])
+        if not result.succeeded and lease is not None:
+            await lease.revoke()
+    if not result.succeeded:
+        raise _conflict(key, result.responses[0])  # type: ignore[arg-type]
+    until = "" if lease is None else f", vanishes in {lease.ttl:g} s"
+    click.echo(f"{safe(key)}: put in revision {result.revision}{until}")
+
+
+def _conflict(key: str, there: KeyValue | None) -> Conflict:
+    if there is None:
+        return Conflict(f"{key}: there is no such key; nothing was written, read again and decide")
+    return Conflict(f"{key}: it stands at revision {there.mod_revision}; nothing was written, read it and decide")
+
+
+@click.command()
+@click.argument("key")
+@click.option("--prefix", is_flag=True, help="Delete every key that starts with KEY.")
+@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@store_option
+def delete(key: str, prefix: bool, yes: bool, store_url: str | None) -> None:
+    """Delete KEY; with --prefix, every key that starts with it, after asking."""
+    url = chosen(store_url)
+    if not prefix:
+        complete(_delete(url, key))
+        return
+    if not key:
+        raise Invalid("delete --prefix: an empty prefix would delete the whole store; name a prefix")
+    count = complete(_count(url, key))
+    if count == 0:
+        raise NotFound(f"{key}: no key starts with it; `hostler store list` shows what is there")
+    if not yes:
+        if not sys.stdin.isatty():
+            raise Invalid(f"{key}: would delete {count:,} keys; run it with --yes to do that without being asked")
+        click.confirm(f"Delete {count:,} keys that start with {safe(key)}?", abort=True, err=True)
+    deleted = complete(_delete_prefix(url, key))
+    click.echo(f"{safe(key)}: deleted {deleted:,} keys")
+
+
+async def _delete(url: str, key: str) -> None:
+    async with opened(url, create=False) as store:
+        found = await store.delete(key)
+    if not found:
+        raise NotFound(f"{key}: no such key; nothing was deleted")
+    click.echo(f"{safe(key)}: deleted")
+
+
+async def _count(url: str, prefix: str) -> int:
+    async with opened(url, create=False) as store:
+        return sum([len(page.items) async for page in pages(store, prefix, keys_only=True)])
+
+
+async def _delete_prefix(url: str, prefix: str) -> int:
+    async with opened(url, create=False) as store:
+        return await store.delete_prefix(prefix)
+
+
+@click.command()
+@click.argument("revision", type=click.IntRange(min=1), required=False)
+@click.option("--keep", type=click.IntRange(min=0), help=f"Keep so many revisions; {KEEP} if neither is given.")
+@store_option
+def compact(revision: int | None, keep: int | None, store_url: str | None) -> None:
+    """Forget what was overwritten or deleted before REVISION. What is there now stays."""
+    if revision is not None and keep is not None:
+        raise click.UsageError("give a REVISION or --keep, not both")
+    complete(_compact(chosen(store_url), revision, KEEP if keep is None else keep))
+
+
+async def _compact(url: str, revision: int | None, keep: int) -> None:
+    async with opened(url, create=False) as store:
+        if revision is None:
+            status = await store.status()
+            revision = status.revision - keep
+            if revision <= max(status.compact_revision, 0):
+                note(f"nothing to forget: the store keeps its last {keep:,} revisions and has no older ones")
+                return
+        await store.compact(revision)
+    click.echo(f"history before revision {revision} is forgotten")

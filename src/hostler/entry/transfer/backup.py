@@ -1,0 +1,218 @@
+"""A store in one file: lines of JSON, readable by a person and by anything else.
+
+    {"hostler-backup":1,"prefix":"","revision":812,"engine":"sqlite","created":"2031-05-04T12:00:00Z"}
+    {"key":"/a","text":"a value that is UTF-8"}
+    {"key":"/b","base64":"/wD+"}
+    {"keys":2,"sha256":"…"}
+
+The first line says what it is, then comes one line for each key, in key order, all as of one revision. The last line
+holds the number of keys and the SHA-256 of every byte before it. A name that ends in `.gz` means gzip around all that.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import hashlib
+import os
+import tempfile
+from contextlib import aclosing, contextmanager
+from datetime import UTC, datetime
+from typing import IO, TYPE_CHECKING, Any
+
+import msgspec
+
+from hostler.errors import Damaged, Invalid, NotFound, Refused
+from hostler.ports.store import KeyValue, check_put
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable, Iterator
+    from pathlib import Path
+
+    from hostler.entry.transfer.copy import StoreOrigin
+
+LONGEST_LINE = 16 * 1024 * 1024
+
+
+class Header(msgspec.Struct, frozen=True):
+    """The first line."""
+
+    format: int = msgspec.field(name="hostler-backup")
+    prefix: str
+    revision: int
+    engine: str
+    created: str
+
+
+class Entry(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """The line of a key: its value is text, or else base64."""
+
+    key: str
+    text: str | None = None
+    base64: str | None = None
+
+
+class Trailer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The last line."""
+
+    keys: int
+    sha256: str
+
+
+_encode = msgspec.json.Encoder().encode
+_entry = msgspec.json.Decoder(Entry)
+
+
+async def write_backup(
+    path: Path, origin: StoreOrigin, *, prefix: str, engine: str, force: bool, report: Callable[[int], None]
+) -> Trailer:
+    """Write what `origin` has to `path`, whole or not at all. Invalid: the file exists, and `force` is False."""
+    _check_free(path, force=force)
+    created = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    header = Header(1, prefix, origin.revision, engine, created)
+    with _whole_file(path) as raw, _packed(raw, path, "wb") as file:
+        total, count = hashlib.sha256(), 0
+
+        def add(line: bytes) -> None:
+            total.update(line)
+            file.write(line)
+
+        add(_encode(header) + b"\n")
+        async with aclosing(origin.entries()) as entries:
+            async for kv in entries:
+                add(_encode(_to_entry(kv)) + b"\n")
+                count += 1
+                if count % 1000 == 0:
+                    report(count)
+        trailer = Trailer(count, total.hexdigest())
+        file.write(_encode(trailer) + b"\n")
+    return trailer
+
+
+def _check_free(path: Path, *, force: bool) -> None:
+    if path.exists() and not force:
+        raise Invalid(f"{path}: exists already; choose another name, or overwrite it with --force")
+
+
+@contextmanager
+def _whole_file(path: Path) -> Iterator[IO[bytes]]:
+    """A file that takes its name only once all of it is on the disk. Backups hold secrets: its owner alone reads it."""
+    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+@contextmanager
+def _packed(raw: IO[bytes], path: Path, mode: Any) -> Iterator[IO[bytes]]:
+    if path.suffix != ".gz":
+        yield raw
+        return
+    with gzip.GzipFile(filename="", fileobj=raw, mode=mode, compresslevel=6, mtime=0) as file:
+        yield file  # type: ignore[misc]
+
+
+def _to_entry(kv: KeyValue) -> Entry:
+    try:
+        return Entry(kv.key, text=kv.value.decode())
+    except UnicodeDecodeError:
+        return Entry(kv.key, base64=base64.b64encode(kv.value).decode())
+
+
+class Backup:
+    """A backup file, checked from end to end before anything is read from it. An origin for `fill`."""
+
+    def __init__(self, path: Path, prefix: str) -> None:
+        """Read and check the whole file. NotFound, Damaged: it is not there, or not as it was written."""
+        self._path, self._prefix = path, prefix
+        self.header, self.trailer = self._check()
+        self.name = f"backup sha256:{self.trailer.sha256}"
+
+    async def entries(self) -> AsyncGenerator[KeyValue, None]:
+        for kv in self._read():
+            if kv.key.startswith(self._prefix):
+                yield kv
+
+    def _check(self) -> tuple[Header, Trailer]:
+        for _ in self._read():
+            pass
+        return self._header, self._trailer
+
+    def _read(self) -> Iterator[KeyValue]:
+        """Every key; raises at the end at the latest if the file is not whole."""
+        total, count, last = hashlib.sha256(), 0, ""
+        with self._lines() as lines:
+            line = next(lines, b"")
+            self._header = self._read_header(line)
+            total.update(line)
+            for number, line in enumerate(lines, start=2):
+                if line.startswith(b'{"keys":'):
+                    self._trailer = self._read_trailer(line, count, total.hexdigest())
+                    if next(lines, None) is not None:
+                        raise self._damaged(f"line {number + 1}: more follows after its end")
+                    return
+                kv = self._read_entry(line, number)
+                if kv.key <= last:
+                    raise self._damaged(f"line {number}: keys out of order")
+                total.update(line)
+                count, last = count + 1, kv.key
+                yield kv
+        raise self._damaged("it ends early")
+
+    @contextmanager
+    def _lines(self) -> Iterator[Iterator[bytes]]:
+        try:
+            with self._path.open("rb") as raw, _packed(raw, self._path, "rb") as file:
+                yield iter(lambda: file.readline(LONGEST_LINE), b"")
+        except FileNotFoundError:
+            raise NotFound(f"{self._path}: there is no such file; name a backup") from None
+        except (EOFError, gzip.BadGzipFile, gzip.zlib.error) as error:  # type: ignore[attr-defined]
+            raise self._damaged(str(error)) from None
+
+    def _read_header(self, line: bytes) -> Header:
+        try:
+            header = msgspec.json.decode(line, type=Header)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            raise Damaged(f"{self._path}: no backup of ours; nothing was written") from None
+        if header.format != 1:
+            raise Invalid(f"{self._path}: written by a newer Hostler (format {header.format}); update, then restore")
+        return header
+
+    def _read_entry(self, line: bytes, number: int) -> KeyValue:
+        try:
+            entry = _entry.decode(line)
+            if (entry.text is None) == (entry.base64 is None):
+                raise self._damaged(f"line {number}: must have a text or a base64")
+            if entry.text is not None:
+                value = entry.text.encode()
+            else:
+                value = base64.b64decode(entry.base64 or "", validate=True)
+            check_put(entry.key, value)
+        except (msgspec.DecodeError, ValueError) as error:
+            raise self._damaged(f"line {number}: {error}") from None
+        except Refused as error:
+            raise error if isinstance(error, Damaged) else self._damaged(f"line {number}: {error}") from None
+        return KeyValue(entry.key, value, 0, 0, 0)
+
+    def _read_trailer(self, line: bytes, count: int, total: str) -> Trailer:
+        try:
+            trailer = msgspec.json.decode(line, type=Trailer)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise self._damaged(f"last line: {error}") from None
+        if trailer != Trailer(count, total):
+            raise self._damaged("its digest does not fit what is in it")
+        return trailer
+
+    def _damaged(self, why: str) -> Damaged:
+        return Damaged(f"{self._path}: damaged ({why}); nothing was written, use another backup")
