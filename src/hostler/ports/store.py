@@ -354,9 +354,9 @@ def _encoded_length(text: str, what: str) -> int:
         raise Invalid(f"{what} {text!r}: not encodable as UTF-8 ({error.reason} at {error.start})") from None
 
 
-def check_revision(revision: int | None) -> None:
+def check_revision(revision: int | None, *, optional: bool = True) -> None:
     """Invalid: not a whole number above 0."""
-    if revision is None:
+    if revision is None and optional:
         return
     if isinstance(revision, bool) or not isinstance(revision, int) or revision <= 0:
         raise Invalid(f"revision {revision!r}: must be a whole number above 0")

@@ -135,7 +135,7 @@ class MemoryStore:
         return self._write(when, then, otherwise)
 
     async def compact(self, revision: int) -> None:
-        check_revision(revision)
+        check_revision(revision, optional=False)
         self._catch_up()
         self._state.compact(revision)
 

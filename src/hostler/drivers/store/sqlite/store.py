@@ -245,7 +245,7 @@ class SqliteStore:
         return SqliteLease(self, id_, ttl)
 
     async def compact(self, revision: int) -> None:
-        check_revision(revision)
+        check_revision(revision, optional=False)
         await self._write(Compact(revision))
         if self._hurry is not None:
             self._hurry.set()
