@@ -1,0 +1,59 @@
+# Two commands do everything on a fresh machine: `make run` and `make test`. `make help` lists the rest.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+BIN := .venv/bin
+BUILT := .venv/.built-for-run
+READY := .venv/.ready-for-tests
+WORKERS ?= 4
+DOSE ?= 1
+
+.PHONY: help run test check format bench soak lock clean
+
+help: ## Show what there is
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+run: $(BUILT) ## Set everything up and see Hostler at work
+	@$(BIN)/hostler demo
+
+test: $(READY) ## Set everything up and prove it: every check, every test, real servers (under 20 minutes)
+	@$(MAKE) --no-print-directory static
+	$(BIN)/pytest -n $(WORKERS) --dist worksteal
+
+check: $(READY) ## What to run before each commit: format, lint, types, imports, unit tests (under a minute)
+	@$(MAKE) --no-print-directory static
+	$(BIN)/pytest -n 2 -q tests/unit
+
+.PHONY: static
+static:
+	$(BIN)/ruff format --check --quiet .
+	$(BIN)/ruff check --quiet .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache | tail -n 3
+
+format: $(READY) ## Put the code into shape
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(READY) ## Measure, side by side with the bare engines (figures: docs/performance.md)
+	$(BIN)/python scripts/bench
+
+soak: $(READY) ## The long campaigns at full dose, or at DOSE times that (figures: docs/reliability.md)
+	HOSTLER_DOSE=$(DOSE) $(BIN)/pytest -n 2 --dist worksteal --timeout 7200 tests/conformance tests/acceptance
+
+lock: ## Renew requirements.lock from pyproject.toml
+	$(BIN)/python -m uv --version >/dev/null 2>&1 || $(BIN)/pip install --quiet uv
+	$(BIN)/python -m uv pip compile pyproject.toml --group dev --generate-hashes --universal --python-version 3.11 \
+		--no-header --no-annotate --upgrade --quiet --output-file requirements.lock
+
+clean: ## Remove what was built here
+	rm -rf .venv dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+
+$(BUILT): scripts/setup requirements.lock pyproject.toml
+	@scripts/setup run
+	@touch $@
+
+$(READY): $(BUILT)
+	@scripts/setup test
+	@touch $@
