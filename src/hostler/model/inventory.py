@@ -1,0 +1,107 @@
+"""What stands in the datacenter, and who may touch it."""
+
+from __future__ import annotations
+
+import enum
+from typing import Annotated
+
+from msgspec import Meta, field
+
+from hostler.model.record import Record
+
+Name = Annotated[str, Meta(min_length=1)]
+
+
+class Condition(enum.StrEnum):
+    """Where a piece of hardware is in its life. Not the same as `enabled`, which an operator switches."""
+
+    NOT_IN_SERVICE = "not_in_service"
+    OPERATIONAL = "operational"
+    BURN_IN = "burn_in"
+    OUT_FOR_REPAIR = "out_for_repair"
+    RETIRING = "retiring"
+    RETIRED = "retired"
+
+
+class Rights(Record, frozen=True, kw_only=True):
+    """What a user may do beyond looking."""
+
+    manage_accounts: bool = False
+    step_time: bool = False
+    modify_workloads: bool = False
+    modify_inventory: bool = False
+    inject_faults: bool = False
+    perform_repairs: bool = False
+
+
+class User(Record, frozen=True, kw_only=True):
+    """`/users/{name}`. `name` is as typed; the key is folded."""
+
+    name: Name
+    full_name: str = ""
+    password_hash: str = ""
+    """argon2; empty: nobody can log in with a password."""
+    enabled: bool = True
+    protected: bool = False
+    """It can neither be deleted nor lose its rights."""
+    rights: Rights = Rights()
+    memberships: tuple[str, ...] = ()
+    """`org` or `org/project`."""
+    created_at: float = 0.0
+
+
+class Hardware(Record, frozen=True, kw_only=True):
+    """What racks, pdus, tors and blades have in common."""
+
+    name: Name
+    enabled: bool = True
+    condition: Condition = Condition.OPERATIONAL
+
+    @property
+    def on_duty(self) -> bool:
+        """Whether it may be used, as far as it is concerned itself; what stands above it has a say too."""
+        return self.enabled and self.condition is Condition.OPERATIONAL
+
+
+class Rack(Hardware, frozen=True, kw_only=True):
+    """`/racks/{rack}`."""
+
+    region: str = ""
+    zone: str = ""
+    location: str = ""
+
+
+class Port(Record, frozen=True, kw_only=True):
+    """One socket of a pdu or port of a tor. An unwired one has no item."""
+
+    wired: bool = False
+    item: str | None = None
+    """The blade, tor or pdu at the other end, by its name in the rack."""
+
+
+class Pdu(Hardware, frozen=True, kw_only=True):
+    """`/rack/{rack}/pdu`, and a second one at `/rack/{rack}/pdus/{n}`."""
+
+    ports: dict[int, Port] = field(default_factory=dict)
+
+
+class Tor(Hardware, frozen=True, kw_only=True):
+    """`/rack/{rack}/tor`, and a second one at `/rack/{rack}/tors/{n}`."""
+
+    ports: dict[int, Port] = field(default_factory=dict)
+
+
+class Capacity(Record, frozen=True, kw_only=True):
+    """What can be handed out."""
+
+    cpus: Annotated[int, Meta(ge=0)]
+    memory_mib: Annotated[int, Meta(ge=0)]
+    disk_gib: Annotated[int, Meta(ge=0)] = 0
+    network_mbps: Annotated[int, Meta(ge=0)] = 0
+
+
+class Blade(Hardware, frozen=True, kw_only=True):
+    """`/rack/{rack}/blades/{blade}`. A blade is a node."""
+
+    capacity: Capacity
+    labels: dict[str, str] = field(default_factory=dict)

@@ -1,0 +1,203 @@
+"""What all records share: their JSON, its errors, and respect for what other programs and later releases wrote.
+
+A record is a frozen value. Its JSON has the names of the contracts. Reading and writing it back loses nothing: fields
+that this release does not know are carried along, at every depth, as the very text they had.
+
+How: a typed decoder that refuses unknown fields reads the usual record in one go. Only when that fails are the unknown
+fields moved, level by level, into one field of their own (`unknown`), and the result is read by the same decoder.
+"""
+
+from __future__ import annotations
+
+import functools
+import types
+from typing import Annotated, Any, ClassVar, Self, TypeAlias, Union, get_args, get_origin
+
+import msgspec
+
+from hostler.errors import Damaged, Invalid
+
+_UNKNOWN = "hostler:unknown"
+_MARK = _UNKNOWN.encode()
+_ESCAPE = b"\\u"
+
+Fields: TypeAlias = dict[str, msgspec.Raw]
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The parent of every value that Hostler keeps.
+
+    A field added in a later release has a default, so that older JSON stays readable; where that is not enough, the
+    record overrides `lift`. A field that a contract lets out is `UNSET` while absent, and is then not written.
+    """
+
+    unknown: Fields | msgspec.UnsetType = msgspec.field(default=msgspec.UNSET, name=_UNKNOWN)
+    """What the JSON held beyond the fields below, untouched. A changed copy (`msgspec.structs.replace`) keeps it."""
+
+    kind: ClassVar[str] = ""
+    """How error messages call it; the class's name if empty."""
+
+    def encode(self) -> bytes:
+        """Compact JSON. Invalid: the record could not be read back as it is, so it may not be written."""
+        try:
+            plain = msgspec.json.encode(self)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise Invalid(f"{_name(type(self))}: cannot be written as JSON: {error}; correct the record") from None
+        data = plain
+        if _MARK in plain:
+            data = bytes(_scatter(type(self), msgspec.Raw(plain)))
+        if type(self).decode(data) != self:
+            raise Invalid(
+                f"{_name(type(self))}: its JSON would be read back as another value; give each field a value of its"
+                f" type: {self!r}"
+            )
+        return data
+
+    @classmethod
+    def decode(cls, data: bytes, *, strict: bool = False) -> Self:
+        """The record that `data` holds. With `strict`, an unknown field is an error (for what people type).
+
+        Invalid: it is none; the message has the kind of record, the JSON path and what was expected there.
+        """
+        fault = None
+        if _MARK not in data and _ESCAPE not in data:  # an escape could spell the name of our own field
+            try:
+                return _decoder(cls).decode(data)  # type: ignore[no-any-return]
+            except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+                fault = error
+        if strict and isinstance(fault, msgspec.ValidationError):
+            raise _refusal(cls, fault)
+        try:
+            data.decode()  # values that are carried along unread must be UTF-8 too
+            record: Self = _decoder(cls).decode(_gather(cls, msgspec.Raw(data)))
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            raise _refusal(cls, error) from None
+        if strict:
+            _refuse_unknown(cls, data)
+        return record
+
+    @classmethod
+    def stored(cls, data: bytes, *, where: str) -> Self:
+        """The record that stands at `where` in a store. Damaged: what stands there is none."""
+        try:
+            return cls.decode(data)
+        except Invalid as error:
+            raise Damaged(f"{where}: {error}; correct the value or delete the key") from None
+
+    @classmethod
+    def lift(cls, fields: Fields) -> Fields:
+        """Bring the fields of an older shape into today's; what is in today's shape must pass unchanged.
+
+        Asked only for JSON that does not read as today's shape, so a change of meaning needs a change of name.
+        """
+        return fields
+
+
+@functools.cache
+def _decoder(cls: type[Record]) -> msgspec.json.Decoder[Any]:
+    return msgspec.json.Decoder(cls)
+
+
+_fields_of = msgspec.json.Decoder(Fields)
+_items_of = msgspec.json.Decoder(list[msgspec.Raw])
+
+
+def _name(cls: type[Record]) -> str:
+    return cls.kind or cls.__name__
+
+
+def _refusal(cls: type[Record], error: Exception) -> Invalid:
+    what, _, path = str(error).partition(" - at ")
+    path = path.replace(f"{_UNKNOWN}.", "").replace("`", "") or "$"
+    if isinstance(error, RecursionError):
+        what = "nested too deeply"
+    what = what.replace("`", "")
+    return Invalid(f"{_name(cls)} at {path}: {what[:1].lower()}{what[1:]}")
+
+
+def _refuse_unknown(cls: type[Record], data: bytes) -> None:
+    """Invalid: there are unknown fields. For JSON whose escapes keep it from the plain decoder."""
+    plain = msgspec.json.encode(msgspec.json.decode(data))
+    try:
+        _decoder(cls).decode(plain)
+    except msgspec.ValidationError as error:
+        raise _refusal(cls, error) from None
+    if _MARK in plain and _UNKNOWN in msgspec.json.decode(data):
+        raise Invalid(f"{_name(cls)} at $: object contains unknown field {_UNKNOWN}")
+
+
+# Where records stand inside records. A shape is a record class, a list or a dict of shapes, or None: no record inside.
+
+_Shape: TypeAlias = type[Record] | tuple[str, Any] | None
+
+
+@functools.cache
+def _shapes(cls: type[Record]) -> tuple[frozenset[str], dict[str, _Shape]]:
+    """The names that the record knows, and the shapes of those fields that have records inside."""
+    infos = [info for info in msgspec.structs.fields(cls) if info.encode_name != _UNKNOWN]
+    shapes = {info.encode_name: _shape(info.type) for info in infos}
+    return frozenset(shapes), {name: shape for name, shape in shapes.items() if shape is not None}
+
+
+def _shape(type_: Any) -> _Shape:
+    if isinstance(type_, type) and issubclass(type_, Record):
+        return type_
+    origin, inside = get_origin(type_), get_args(type_)
+    if origin is Annotated:
+        return _shape(inside[0])
+    if origin in (Union, types.UnionType):
+        found = [shape for shape in map(_shape, inside) if shape is not None]
+        if len(found) > 1:
+            raise TypeError(f"{type_}: a field holds one kind of record")
+        return found[0] if found else None
+    if origin in (list, tuple):
+        inner = _shape(inside[0])
+        return ("list", inner) if inner is not None else None
+    if origin is dict:
+        inner = _shape(inside[1])
+        return ("dict", inner) if inner is not None else None
+    return None
+
+
+def _walk(shape: _Shape, raw: msgspec.Raw, visit: Any) -> msgspec.Raw:
+    """`raw` with every record in it passed through `visit`; what does not have the shape stays as it is."""
+    try:
+        if isinstance(shape, type):
+            return visit(shape, raw)  # type: ignore[no-any-return]
+        if isinstance(shape, tuple) and shape[0] == "list":
+            return _join([_walk(shape[1], item, visit) for item in _items_of.decode(raw)])
+        if isinstance(shape, tuple):
+            return _join({name: _walk(shape[1], item, visit) for name, item in _fields_of.decode(raw).items()})
+    except msgspec.ValidationError:  # not an object, or not an array: the decoder will say so
+        return raw
+    return raw
+
+
+def _join(parts: Any) -> msgspec.Raw:
+    return msgspec.Raw(msgspec.json.encode(parts))
+
+
+def _gather(cls: type[Record], raw: msgspec.Raw) -> msgspec.Raw:
+    """Move the fields that `cls` does not know into one of their own, in records inside it too."""
+    known, shapes = _shapes(cls)
+    fields: Fields = {}
+    unknown: Fields = {}
+    for name, value in cls.lift(_fields_of.decode(raw)).items():
+        if name in known:
+            fields[name] = _walk(shapes.get(name), value, _gather)
+        else:
+            unknown[name] = value
+    if unknown:
+        fields[_UNKNOWN] = _join(unknown)
+    return _join(fields)
+
+
+def _scatter(cls: type[Record], raw: msgspec.Raw) -> msgspec.Raw:
+    """The inverse of `_gather`."""
+    _, shapes = _shapes(cls)
+    fields = _fields_of.decode(raw)
+    unknown = fields.pop(_UNKNOWN, None)
+    whole = {name: _walk(shapes.get(name), value, _scatter) for name, value in fields.items()}
+    if unknown is not None:
+        whole |= {name: value for name, value in _fields_of.decode(unknown).items() if name not in whole}
+    return _join(whole)

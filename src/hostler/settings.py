@@ -1,0 +1,330 @@
+"""Settings: defaults < `hostler.toml` < environment < flags. Every value knows where it came from.
+
+An unknown name is an error, in the file, in the environment (`HOSTLER_…`, `PLASMAVMC_…`) and among the flags, so that a
+typing error never silently means a default.
+
+Not here: anything that opens what the settings name.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import tomllib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from urllib.parse import quote, urlsplit
+
+import msgspec
+
+from hostler.errors import Invalid, NotFound
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+Layer: TypeAlias = Literal["default", "file", "environment", "flag"]
+_LAYERS: tuple[Layer, ...] = ("default", "file", "environment", "flag")
+
+FILE_NAME = "hostler.toml"
+CONFIG_VARIABLE = "HOSTLER_CONFIG"
+FOREIGN_VARIABLES = frozenset({CONFIG_VARIABLE, "HOSTLER_SERVER", "HOSTLER_TOKEN", "HOSTLER_DOSE"})
+"""Variables of ours that are no settings: they belong to the client and to the test run."""
+DEFAULT_STATE_PATH = "/var/run/plasmavmc/state.json"
+DEFAULT_LOCK_TTL = 30.0
+
+
+class Origin(msgspec.Struct, frozen=True):
+    """Where a value came from: which layer, and what it is called there."""
+
+    layer: Layer
+    name: str
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class NamespaceOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Where in the store everything stands. Invalid: the three do not go together.
+
+    `use_unique_instance` says which test namespace, and nothing without `use_test_namespace`.
+    """
+
+    use_test_namespace: bool = False
+    use_unique_instance: bool = False
+    pre_clean_store: bool = False
+
+    def __post_init__(self) -> None:
+        if self.pre_clean_store and self.use_unique_instance:
+            raise Invalid(
+                "PreCleanStore: it cleans the standard test namespace, but UseUniqueInstance asks for a new one;"
+                " set only one of the two"
+            )
+        if self.pre_clean_store and not self.use_test_namespace:
+            raise Invalid("PreCleanStore: it is for the test namespace only; set UseTestNamespace too, or take it out")
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """What was settled at start."""
+
+    data: Path
+    store: str
+    lock_ttl: float
+    namespace: NamespaceOptions
+    origins: dict[str, Origin]
+    """By the name in `OPTIONS`."""
+
+
+class Option(msgspec.Struct, frozen=True):
+    """One setting and its names. `read` makes a value of what a layer holds, or raises ValueError."""
+
+    name: str
+    in_file: str
+    variable: str
+    read: Callable[[object], Any]
+    about: str
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise ValueError("must be a text that is not empty")
+    return value
+
+
+def _truth(value: object) -> bool:
+    if isinstance(value, bool):
+        return value
+    known = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False}
+    if isinstance(value, str) and value.strip().lower() in known:
+        return known[value.strip().lower()]
+    raise ValueError("must be true or false")
+
+
+def _seconds(value: object) -> float:
+    try:
+        number = float("nan") if isinstance(value, bool) else float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        number = float("nan")
+    if not 0 < number < float("inf"):
+        raise ValueError("must be a number of seconds above 0")
+    return number
+
+
+def _backend(value: object) -> str:
+    if value not in ("chainfire", "file"):
+        raise ValueError("must be chainfire or file")
+    return str(value)
+
+
+OPTIONS: tuple[Option, ...] = (
+    Option("data", "data", "HOSTLER_DATA", _text, "the folder of all state, sockets and logs"),
+    Option("store", "store", "HOSTLER_STORE", _text, "the store's URL"),
+    Option(
+        "use_test_namespace", "UseTestNamespace", "HOSTLER_USE_TEST_NAMESPACE", _truth, "keep every key under Test/"
+    ),
+    Option(
+        "use_unique_instance",
+        "UseUniqueInstance",
+        "HOSTLER_USE_UNIQUE_INSTANCE",
+        _truth,
+        "a test namespace of its own for each start",
+    ),
+    Option(
+        "pre_clean_store", "PreCleanStore", "HOSTLER_PRE_CLEAN_STORE", _truth, "empty the standard test namespace first"
+    ),
+)
+
+# The contract of virtual machines brought these names; together they make a store URL.
+STORAGE_OPTIONS: tuple[Option, ...] = (
+    Option("backend", "backend", "PLASMAVMC_STORAGE_BACKEND", _backend, "chainfire (any etcd) or file"),
+    Option("endpoint", "chainfire_endpoint", "PLASMAVMC_CHAINFIRE_ENDPOINT", _text, "http://host:port"),
+    Option("state_path", "state_path", "PLASMAVMC_STATE_PATH", _text, "the state file"),
+    Option("lock_ttl", "lock_ttl_seconds", "PLASMAVMC_LOCK_TTL_SECONDS", _seconds, "how long a lock lives"),
+)
+
+_Found: TypeAlias = dict[str, tuple[Any, Origin]]
+
+
+def load(
+    flags: Mapping[str, object] | None = None,
+    environ: Mapping[str, str] | None = None,
+    *,
+    file: Path | None = None,
+    toml: str | None = None,
+    cwd: Path | None = None,
+) -> Settings:
+    """Settle everything; nothing is created or changed.
+
+    `flags` are by the names in `OPTIONS`, None meaning not given. `environ` is the process's own unless given. The file
+    is `file`, else what HOSTLER_CONFIG names, else `hostler.toml` in `cwd` if there is one; `toml` is its text, if the
+    caller has it already. Invalid: an unknown name or an impossible value. NotFound: the file that was named.
+    """
+    environ = os.environ if environ is None else environ
+    cwd = Path.cwd() if cwd is None else cwd
+    name, text = (str(file or FILE_NAME), toml) if toml is not None else _read_file(file, environ, cwd)
+    table = _parse(name, text)
+    found, storage = _from_file(name, table)
+    found |= _from_environ(environ, OPTIONS, "HOSTLER_", FOREIGN_VARIABLES) | _from_flags(flags or {})
+    storage |= _from_environ(environ, STORAGE_OPTIONS, "PLASMAVMC_", frozenset())
+    return _settle(found, storage, present="storage" in table or bool(storage), file=name, environ=environ, cwd=cwd)
+
+
+def _settle(
+    found: _Found, storage: _Found, *, present: bool, file: str, environ: Mapping[str, str], cwd: Path
+) -> Settings:
+    built_in = Origin("default", "default")
+    chosen: _Found = {"lock_ttl": storage.get("lock_ttl", (DEFAULT_LOCK_TTL, built_in))}
+    if "data" in found:
+        given, origin = found["data"]
+        data = _path(given, environ, cwd, origin)
+    else:
+        data, origin = _state_folder(environ), built_in
+    chosen["data"] = data, origin
+    chosen["store"] = f"sqlite://{quote(str(data / 'hostler.db'))}", built_in
+    if present:
+        chosen["store"] = _storage_url(storage, Origin("file", f"{file}: [storage]"), environ, cwd)
+    own = found.get("store")
+    if own is not None and _LAYERS.index(own[1].layer) >= _LAYERS.index(chosen["store"][1].layer):
+        chosen["store"] = own
+    for name in NamespaceOptions.__struct_fields__:
+        chosen[name] = found.get(name, (False, built_in))
+    return Settings(
+        data=data,
+        store=chosen["store"][0],
+        lock_ttl=chosen["lock_ttl"][0],
+        namespace=NamespaceOptions(**{name: chosen[name][0] for name in NamespaceOptions.__struct_fields__}),
+        origins={name: origin for name, (_, origin) in chosen.items()},
+    )
+
+
+def _storage_url(storage: _Found, table: Origin, environ: Mapping[str, str], cwd: Path) -> tuple[str, Origin]:
+    """The store that the contract's names mean: the file if it is asked for, or if no endpoint is given."""
+    backend, said = storage.get("backend", ("chainfire", table))
+    origins = [origin for _, origin in storage.values()] or [table]
+    newest = max(origins, key=lambda origin: _LAYERS.index(origin.layer))
+    if backend == "chainfire" and "endpoint" in storage:
+        endpoint, origin = storage["endpoint"]
+        return _etcd_url(endpoint, origin), Origin(newest.layer, origin.name)
+    path, origin = storage.get("state_path", (DEFAULT_STATE_PATH, Origin(newest.layer, newest.name)))
+    why = said.name if backend == "file" else f"{origin.name} (no chainfire endpoint is set)"
+    return f"file://{quote(str(_path(path, environ, cwd, origin)))}", Origin(newest.layer, why)
+
+
+def _etcd_url(endpoint: str, origin: Origin) -> str:
+    """`http://host:port[,http://host:port…]` as the URL of a store; https means TLS."""
+    schemes, hosts = set(), []
+    for part in endpoint.split(","):
+        try:
+            url = urlsplit(part.strip())
+            usable = url.scheme in ("http", "https") and url.hostname and url.port and url.username is None
+        except ValueError:
+            usable = False
+        if not usable or url.path not in ("", "/") or url.query or url.fragment:
+            raise Invalid(f"{origin.name}: {endpoint!r} must be http://host:port or https://host:port")
+        schemes.add(url.scheme)
+        hosts.append(url.netloc)
+    if len(schemes) > 1:
+        raise Invalid(f"{origin.name}: {endpoint!r} mixes http and https; use one of them")
+    return f"{'etcds' if schemes == {'https'} else 'etcd'}://{','.join(hosts)}"
+
+
+def _state_folder(environ: Mapping[str, str]) -> Path:
+    """Where a user's programs keep their state, by the XDG rules: a relative XDG_STATE_HOME does not count."""
+    state = environ.get("XDG_STATE_HOME", "")
+    return (Path(state) if state.startswith("/") else _home(environ) / ".local" / "state") / "hostler"
+
+
+def _home(environ: Mapping[str, str]) -> Path:
+    home = environ.get("HOME", "")
+    return Path(home) if home.startswith("/") else Path("~").expanduser()
+
+
+def _path(text: str, environ: Mapping[str, str], cwd: Path, origin: Origin) -> Path:
+    if "\0" in text:
+        raise Invalid(f"{origin.name}: {text!r} is no path")
+    if text == "~" or text.startswith("~/"):
+        return _home(environ) / text[2:]
+    return cwd / text
+
+
+# The layers
+
+
+def _read_file(file: Path | None, environ: Mapping[str, str], cwd: Path) -> tuple[str, str]:
+    named = file if file is not None else environ.get(CONFIG_VARIABLE) or None
+    path = cwd / (named or FILE_NAME)
+    try:
+        return str(path), path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        if named is None:
+            return str(path), ""
+        raise NotFound(f"{path}: there is no such file; name another one with --config or {CONFIG_VARIABLE}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise Invalid(f"{path}: cannot be read: {reason}") from None
+
+
+def _parse(name: str, text: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise Invalid(f"{name}: not TOML: {error}") from None
+
+
+def _from_file(name: str, table: dict[str, Any]) -> tuple[_Found, _Found]:
+    own = _from_table(name, {key: value for key, value in table.items() if key != "storage"}, OPTIONS, ("storage",))
+    storage = table.get("storage", {})
+    if not isinstance(storage, dict):
+        raise Invalid(f"{name}: storage: must be a table, written [storage]")
+    return own, _from_table(f"{name}: [storage]", storage, STORAGE_OPTIONS, ())
+
+
+def _from_table(where: str, table: dict[str, Any], options: Iterable[Option], also: tuple[str, ...]) -> _Found:
+    names = {option.in_file: option for option in options}
+    found: _Found = {}
+    for key, value in table.items():
+        if key not in names:
+            raise _unknown(f"{where}: {key}", key, (*names, *also))
+        if names[key].read is _truth and not isinstance(value, bool):
+            raise Invalid(f"{where}: {key} = {value!r}: must be true or false, without quotes")
+        found[names[key].name] = _value(names[key], value, Origin("file", f"{where}: {key}"))
+    return found
+
+
+def _from_environ(
+    environ: Mapping[str, str], options: Iterable[Option], prefix: str, foreign: frozenset[str]
+) -> _Found:
+    names = {option.variable: option for option in options}
+    found: _Found = {}
+    for variable, value in environ.items():
+        if not variable.startswith(prefix) or variable in foreign:
+            continue
+        if variable not in names:
+            raise _unknown(f"environment: {variable}", variable, (*names, *foreign))
+        found[names[variable].name] = _value(names[variable], value, Origin("environment", variable))
+    return found
+
+
+def _from_flags(flags: Mapping[str, object]) -> _Found:
+    names = {option.name: option for option in OPTIONS}
+    found: _Found = {}
+    for flag, value in flags.items():
+        if flag not in names:
+            raise _unknown(f"flag {flag}", flag, names)
+        if value is not None:
+            plain = str(value) if isinstance(value, Path) else value
+            found[flag] = _value(names[flag], plain, Origin("flag", f"--{flag.replace('_', '-')}"))
+    return found
+
+
+def _value(option: Option, value: object, origin: Origin) -> tuple[Any, Origin]:
+    try:
+        return option.read(value), origin
+    except ValueError as error:
+        raise Invalid(f"{origin.name} = {value!r}: {error}") from None
+
+
+def _unknown(subject: str, name: str, known: Iterable[str]) -> Invalid:
+    by_lower = {candidate.lower(): candidate for candidate in known}
+    near = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.0)
+    hint = f"did you mean {by_lower[near[0]]}?" if near else "there are no settings here"
+    return Invalid(f"{subject}: unknown setting; {hint}")
