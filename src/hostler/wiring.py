@@ -111,7 +111,51 @@ def _open_sqlite(url: SplitResult, options: Options) -> Store:
     )
 
 
+def _open_file(url: SplitResult, options: Options) -> Store:
+    from hostler.drivers.store.file import Bounds, FileStore
+
+    bounds = Bounds()
+    return FileStore(
+        local_path(url),
+        timeout=options.number("timeout", DEFAULT_TIMEOUT, least=0.001),
+        bounds=Bounds(
+            revisions=int(options.number("history", bounds.revisions, least=1)),
+            age=options.number("history_age", bounds.age, least=0),
+            size_bytes=int(options.number("history_mib", bounds.size_bytes / 2**20, least=0) * 2**20),
+        ),
+    )
+
+
+def _open_etcd(url: SplitResult, options: Options) -> Store:
+    from hostler.drivers.store.etcd import EtcdStore
+    from hostler.drivers.store.etcd.access import Access
+
+    if url.path not in ("", "/"):
+        raise Invalid(f"store URL {url.scheme}://…: takes no path, only host:port[,host:port…]")
+    if "@" in url.netloc:
+        raise Invalid(f"store URL {url.scheme}://…: give the user as ?user=…&password=… (or password_file=…)")
+    access = Access(
+        tls=url.scheme == "etcds",
+        **{name: options.text(name) for name in ("ca", "cert", "key", "user", "password", "password_file")},
+    )
+    timeout = options.number("timeout", DEFAULT_TIMEOUT, least=0.01)
+    return EtcdStore([_endpoint(url.scheme, part) for part in url.netloc.split(",")], access=access, timeout=timeout)
+
+
+def _endpoint(scheme: str, text: str) -> str:
+    """`host:port` with etcd's port if none is given."""
+    host, colon, port = text.rpartition(":")
+    if not colon or text.endswith("]"):
+        host, port = text, "2379"
+    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise Invalid(f"store URL {scheme}://…: {text!r} is no host:port")
+    return f"{host}:{port}"
+
+
 _STORES: Mapping[str, Callable[[SplitResult, Options], Store]] = {
     "memory": _open_memory,
+    "etcd": _open_etcd,
+    "etcds": _open_etcd,
     "sqlite": _open_sqlite,
+    "file": _open_file,
 }

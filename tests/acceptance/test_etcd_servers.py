@@ -79,7 +79,7 @@ def test_a_missing_server_is_one_clear_line(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_server_that_does_not_start_says_why() -> None:
-    with pytest.raises(ServerFailed, match="not-an-option"), EtcdServer(arguments=["--not-an-option"]):
+    with pytest.raises(ServerFailed, match="not defined.*not-an-option"), EtcdServer(arguments=["--not-an-option"]):
         pass
 
 

@@ -109,7 +109,7 @@ class ServerProcess:
         self._process.kill()
         self._process.wait()
 
-    def tail(self, lines: int = 5) -> str:
+    def tail(self, lines: int = 40) -> str:
         """The last lines it wrote."""
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
 

@@ -1,0 +1,101 @@
+"""Who we are to etcd: certificates, user and password."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import grpc
+import grpc.aio
+
+from hostler.errors import Invalid
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+_OPTIONS: Sequence[tuple[str, int]] = (
+    # A range or a batch of events is as large as it is; the server bounds what it sends.
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_send_message_length", -1),
+    # Only our own code decides what is repeated.
+    ("grpc.enable_retries", 0),
+    # Every store has its own connections: closing one never touches another's.
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.service_config_disable_resolution", 1),
+    ("grpc.enable_http_proxy", 0),
+    # A dead connection that a stream runs over is noticed within 9 s. The server refuses pings more often than every
+    # 5 s, and pings on a connection without a stream.
+    ("grpc.keepalive_time_ms", 6_000),
+    ("grpc.keepalive_timeout_ms", 3_000),
+    ("grpc.keepalive_permit_without_calls", 0),
+    ("grpc.http2.max_pings_without_data", 0),
+    # How long one attempt to connect may take, and how long to wait between two.
+    ("grpc.min_reconnect_backoff_ms", 2_000),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 2_000),
+)
+
+
+class Access:
+    """How to be let in. Says nothing of the password when it is printed."""
+
+    def __init__(
+        self,
+        *,
+        tls: bool = False,
+        ca: str | None = None,
+        cert: str | None = None,
+        key: str | None = None,
+        user: str | None = None,
+        password: str | None = None,
+        password_file: str | None = None,
+    ) -> None:
+        if not tls and (ca or cert or key):
+            raise Invalid("etcd: ca, cert and key need TLS; write etcds:// instead of etcd://")
+        if (cert is None) != (key is None):
+            raise Invalid("etcd: cert and key belong together; give both")
+        if password is not None and password_file is not None:
+            raise Invalid("etcd: give either password or password_file")
+        if (user is None) != (password is None and password_file is None):
+            raise Invalid("etcd: user and password belong together; give both")
+        self._tls, self._ca, self._cert, self._key = tls, ca, cert, key
+        self.user, self._password, self._password_file = user, password, password_file
+
+    def __repr__(self) -> str:
+        return f"Access(tls={self._tls}, user={self.user!r})"
+
+    def password(self) -> str:
+        """Read anew from its file each time, so that it can be changed there."""
+        if self._password_file is not None:
+            return _read(self._password_file, "password_file").decode().rstrip("\r\n")
+        return self._password or ""
+
+    def check(self) -> None:
+        """Invalid: a file that is named cannot be read."""
+        if self._password_file is not None:
+            self.password()
+        self._credentials()
+
+    def channel(self, target: str) -> grpc.aio.Channel:
+        """A channel to one member, not yet connected."""
+        credentials = self._credentials()
+        if credentials is None:
+            return grpc.aio.insecure_channel(target, options=_OPTIONS)
+        return grpc.aio.secure_channel(target, credentials, options=_OPTIONS)
+
+    def _credentials(self) -> grpc.ChannelCredentials | None:
+        if not self._tls:
+            return None
+        return grpc.ssl_channel_credentials(
+            root_certificates=_read(self._ca, "ca") if self._ca else None,
+            private_key=_read(self._key, "key") if self._key else None,
+            certificate_chain=_read(self._cert, "cert") if self._cert else None,
+        )
+
+
+def _read(path: str, option: str) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise Invalid(f"etcd {option} {path!r}: {error.strerror}; name a file that can be read") from None

@@ -1,0 +1,75 @@
+"""The same work with generated stubs and nothing else: what the driver is measured against."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Self
+
+import grpc.aio
+from grpc.aio import EOF  # type: ignore[attr-defined]  # missing in the stubs
+
+from . import rpc_pb2 as pb
+from .codec import end_of
+from .methods import PUT, RANGE, TXN, WATCH, stubs
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+    from types import TracebackType
+
+
+class BareEtcd:
+    """One connection to one member (`host:port`). No deadline, no retries, no errors of ours."""
+
+    def __init__(self, endpoint: str) -> None:
+        self._endpoint = endpoint
+        self._channel: grpc.aio.Channel | None = None
+        self._stubs: list[Any] = []
+
+    async def __aenter__(self) -> Self:
+        options = [("grpc.max_receive_message_length", -1)]
+        self._channel = grpc.aio.insecure_channel(self._endpoint, options=options)
+        self._stubs = stubs(self._channel)
+        await self._channel.channel_ready()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._channel is not None:
+            await self._channel.close(None)
+
+    async def put(self, key: bytes, value: bytes) -> int:
+        """The revision."""
+        response = await self._stubs[PUT.index](pb.PutRequest(key=key, value=value))
+        return int(response.header.revision)
+
+    async def get(self, key: bytes) -> bytes | None:
+        """The value."""
+        response = await self._stubs[RANGE.index](pb.RangeRequest(key=key))
+        return bytes(response.kvs[0].value) if response.kvs else None
+
+    async def txn3(self, keys: Sequence[bytes], value: bytes) -> bool:
+        """Put three keys if the first of them was ever put or not, which always holds."""
+        first = pb.Compare(result=pb.Compare.GREATER, target=pb.Compare.VERSION, key=keys[0], version=-1)
+        puts = [pb.RequestOp(request_put=pb.PutRequest(key=key, value=value)) for key in keys[:3]]
+        response = await self._stubs[TXN.index](pb.TxnRequest(compare=[first], success=puts))
+        return bool(response.succeeded)
+
+    async def range(self, prefix: bytes, limit: int) -> list[tuple[bytes, bytes]]:
+        """Keys and values."""
+        request = pb.RangeRequest(key=prefix or b"\0", range_end=end_of(prefix), limit=limit)
+        response = await self._stubs[RANGE.index](request)
+        return [(kv.key, kv.value) for kv in response.kvs]
+
+    async def watch(self, prefix: bytes) -> AsyncIterator[tuple[bytes, bytes]]:
+        """Keys and values as they are put; the first item is empty and says that the watch stands."""
+        call = self._stubs[WATCH.index]()
+        create = pb.WatchCreateRequest(key=prefix or b"\0", range_end=end_of(prefix), prev_kv=True)
+        await call.write(pb.WatchRequest(create_request=create))
+        try:
+            while (response := await call.read()) is not EOF:
+                if response.created:
+                    yield b"", b""
+                for event in response.events:
+                    yield event.kv.key, event.kv.value
+        finally:
+            call.cancel()

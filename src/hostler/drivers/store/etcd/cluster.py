@@ -1,0 +1,302 @@
+"""Which member to ask, what to repeat, and what was lost.
+
+One member is asked until it fails; then another one, so that a dead, suspended or cut-off member costs at most the
+call that found it out. A write is sent once: only when it certainly did nothing does it go to another member.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import grpc
+
+from hostler.errors import Closed, Forbidden, HostlerError, Unavailable, Uncertain
+from hostler.kit.backoff import Backoff
+
+from . import methods
+from . import rpc_pb2 as pb
+from .methods import AUTHENTICATE, STATUS, Kind, Method
+from .outcome import NO_SPACE, Fate, fate, refusal, words_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from .access import Access
+
+Q = TypeVar("Q")
+R = TypeVar("R")
+
+_READY = grpc.ChannelConnectivity.READY
+_FAILED = grpc.ChannelConnectivity.TRANSIENT_FAILURE
+# A member that has lost its cluster answers at once, having done nothing, instead of holding the request.
+_LEADER = (("hasleader", "true"),)
+_MISTRUST = 5.0
+"""Seconds for which a member that failed is asked only if there is no other."""
+_RENEWALS = 3
+"""Tokens to fetch for one call before giving up."""
+
+
+class CompactedRevision(Exception):
+    """The revision that was asked for is compacted. Leaves this package as Compacted, once its number is known."""
+
+
+class LeaseExists(Exception):
+    """The lease was granted before: an earlier attempt of the same grant succeeded."""
+
+
+class Endpoint:
+    """One member of the cluster."""
+
+    def __init__(self, target: str, access: Access) -> None:
+        self.target = target
+        self.channel = access.channel(target)
+        self.stubs: list[Any] = methods.stubs(self.channel)
+        self.mistrusted_until = 0.0
+
+    def state(self) -> grpc.ChannelConnectivity:
+        """How the connection is; starts one if there is none."""
+        return self.channel.get_state(try_to_connect=True)
+
+
+class Cluster:
+    """The members of one etcd cluster, as one thing that can be called."""
+
+    def __init__(self, targets: Sequence[str], access: Access, timeout: float) -> None:
+        self.name = f"etcd {','.join(targets)}"
+        self.timeout = timeout
+        self._targets, self._access = tuple(targets), access
+        self._endpoints: list[Endpoint] = []
+        self._current: Endpoint | None = None
+        self._metadata: tuple[tuple[str, str], ...] | None = None
+        self._token_lock = asyncio.Lock()
+        self._full = False
+        self.on_mistrust: list[Callable[[Endpoint], None]] = []
+        # A member that swallows reads must leave time to ask another.
+        self._slice = timeout / 2 if len(targets) > 1 else timeout
+
+    def open(self) -> None:
+        """Make the channels; nothing is sent yet."""
+        self._access.check()
+        self._endpoints = [Endpoint(target, self._access) for target in self._targets]
+        self._current = self._endpoints[0]
+        self._metadata = _LEADER if self._access.user is None else None
+        self._token_lock = asyncio.Lock()
+
+    def shut(self) -> list[Endpoint]:
+        """Refuse further calls; the caller closes what is returned."""
+        endpoints, self._endpoints, self._current = self._endpoints, [], None
+        return endpoints
+
+    @property
+    def is_open(self) -> bool:
+        return bool(self._endpoints)
+
+    def check_open(self) -> None:
+        """Closed: it is not open."""
+        if not self._endpoints:
+            raise Closed("store: it is not open; use it inside `async with hostler.open_store(url) as store`")
+
+    # Calling
+
+    async def call(self, method: Method[Q, R], request: Q) -> R:
+        """The answer, or what the port says of its absence; CompactedRevision, LeaseExists."""
+        endpoint, metadata, error = self._current, self._metadata, None
+        deadline = asyncio.get_running_loop().time() + self.timeout
+        if endpoint is not None and metadata is not None and endpoint.channel.get_state() is _READY:
+            timeout = self._slice if method.kind is Kind.READ else self.timeout
+            try:
+                answer: R = await endpoint.stubs[method.index](request, timeout=timeout, metadata=metadata)
+            except grpc.aio.AioRpcError as caught:
+                error = caught
+            except asyncio.CancelledError:
+                self._explain_cancel()
+                raise
+            else:
+                self._full = False
+                return answer
+        repeated: R = await _Attempt(self, method, request, deadline).run(endpoint, metadata, error)
+        return repeated
+
+    async def connect(self, deadline: float) -> Endpoint:
+        """A member whose connection stands, the trusted first. Unavailable: none until the deadline."""
+        loop = asyncio.get_running_loop()
+        pause = 0.001
+        while True:
+            self.check_open()
+            now = loop.time()
+            found = self._choose(now)
+            if found is not None:
+                self._current = found
+                return found
+            if now >= deadline:
+                raise Unavailable(f"{self.name}: no member can be reached{await self._why()}; try again later")
+            await asyncio.sleep(min(pause, deadline - now))
+            pause = min(0.05, pause * 2)
+
+    def mistrust(self, endpoint: Endpoint) -> None:
+        """Prefer other members for a while."""
+        endpoint.mistrusted_until = asyncio.get_running_loop().time() + _MISTRUST
+        if len(self._endpoints) > 1:
+            for tell in self.on_mistrust:
+                tell(endpoint)
+
+    async def metadata(self, deadline: float) -> tuple[tuple[str, str], ...]:
+        """What goes along with every call; fetches a token if one is needed. Forbidden: not let in."""
+        if self._metadata is None:
+            await self.renew_token(None, deadline)
+        assert self._metadata is not None  # noqa: S101
+        return self._metadata
+
+    async def renew_token(self, stale: tuple[tuple[str, str], ...] | None, deadline: float) -> None:
+        """Fetch a token in place of the one in `stale`, unless somebody did meanwhile."""
+        try:
+            async with asyncio.timeout_at(deadline), self._token_lock:
+                if self._metadata is stale:
+                    self._metadata = await self._authenticate(deadline)
+        except TimeoutError:
+            raise Unavailable(f"{self.name}: no answer to the log-in of {self._access.user!r} in time") from None
+
+    async def _authenticate(self, deadline: float) -> tuple[tuple[str, str], ...]:
+        if self._access.user is None:
+            raise Forbidden(f"{self.name}: the server wants a user; give user and password in the store's URL")
+        request = pb.AuthenticateRequest(name=self._access.user, password=self._access.password())
+        try:
+            answer = await _Attempt(self, AUTHENTICATE, request, deadline).run(None, _LEADER, None)
+        except _NoUsers:
+            return _LEADER
+        return (*_LEADER, ("token", answer.token))
+
+    def _choose(self, now: float) -> Endpoint | None:
+        second: Endpoint | None = None
+        hope = False
+        start = self._endpoints.index(self._current) if self._current is not None else 0
+        for endpoint in self._endpoints[start:] + self._endpoints[:start]:
+            state = endpoint.state()
+            if endpoint.mistrusted_until <= now:
+                if state is _READY:
+                    return endpoint
+                hope = hope or state is not _FAILED
+            elif state is _READY and (second is None or endpoint.mistrusted_until < second.mistrusted_until):
+                second = endpoint
+        return None if hope else second
+
+    async def _why(self) -> str:
+        """What the first member's connection fails of, if it says."""
+        endpoint = self._endpoints[0]
+        if endpoint.channel.get_state() is not _FAILED:
+            return ""
+        try:
+            await endpoint.stubs[STATUS.index](pb.StatusRequest(), timeout=0.05)
+        except grpc.aio.AioRpcError as error:
+            return f" ({words_of(error)})"
+        return ""
+
+    def _explain_cancel(self) -> None:
+        """Closing a channel cancels its calls; the caller must not take that for a cancellation of itself."""
+        task = asyncio.current_task()
+        if not self._endpoints and (task is None or not task.cancelling()):
+            raise Closed("store: it was closed while this call ran") from None
+
+
+class _NoUsers(Exception):
+    """The server has authentication switched off."""
+
+
+class _Attempt:
+    """One call that did not succeed at once."""
+
+    def __init__(self, cluster: Cluster, method: Method[Any, Any], request: Any, deadline: float) -> None:
+        self._cluster, self._method, self._request, self._deadline = cluster, method, request, deadline
+        self._sent = False
+        self._renewals = 0
+        self._backoff = Backoff(0.01, 0.5)
+
+    async def run(
+        self,
+        endpoint: Endpoint | None,
+        metadata: tuple[tuple[str, str], ...] | None,
+        error: grpc.aio.AioRpcError | None,
+    ) -> Any:
+        """Go on after `error` until there is an answer, a refusal, or no time left."""
+        cluster, loop = self._cluster, asyncio.get_running_loop()
+        while True:
+            if error is not None and endpoint is not None:
+                await self._consider(error, endpoint, metadata)
+                if loop.time() >= self._deadline:
+                    raise self._out_of_time(words_of(error))
+            try:
+                endpoint = await cluster.connect(self._deadline)
+                if self._method is not AUTHENTICATE:
+                    metadata = await cluster.metadata(self._deadline)
+            except Unavailable as unavailable:
+                if self._sent:
+                    raise self._out_of_time(str(unavailable)) from None
+                raise
+            left = max(0.001, self._deadline - loop.time())
+            timeout = left if self._method.kind is Kind.WRITE else min(left, max(cluster._slice, 0.1))
+            try:
+                answer = await endpoint.stubs[self._method.index](self._request, timeout=timeout, metadata=metadata)
+            except grpc.aio.AioRpcError as caught:
+                error = caught
+            except asyncio.CancelledError:
+                cluster._explain_cancel()
+                raise
+            else:
+                cluster._full = False
+                return answer
+
+    async def _consider(
+        self, error: grpc.aio.AioRpcError, endpoint: Endpoint, metadata: tuple[tuple[str, str], ...] | None
+    ) -> None:
+        """Return if the call may be made again; raise how it ended otherwise."""
+        cluster = self._cluster
+        if not cluster.is_open:
+            raise Closed("store: it was closed while this call ran")
+        what = fate(error)
+        if what is Fate.TOKEN and self._renewals < _RENEWALS:
+            self._renewals += 1
+            await cluster.renew_token(metadata, self._deadline)
+        elif what is Fate.NOT_SENT:
+            cluster.mistrust(endpoint)
+            await self._pause()
+        elif what is Fate.UNKNOWN:
+            cluster.mistrust(endpoint)
+            self._sent = self._method.kind is not Kind.READ
+            if self._method.kind is Kind.WRITE:
+                raise self._out_of_time(words_of(error))
+            await self._pause()
+        else:
+            raise self._end(what, error)
+
+    def _end(self, what: Fate, error: grpc.aio.AioRpcError) -> Exception:
+        subject = f"etcd {self._method.verb}"
+        if what is Fate.COMPACTED:
+            return CompactedRevision()
+        if what is Fate.EXISTS:
+            return LeaseExists()
+        if what is Fate.NO_AUTH:
+            return _NoUsers()
+        if what is Fate.FULL:
+            return self._no_space(subject)
+        if what is Fate.REFUSED:
+            return refusal(subject, error)
+        return Unavailable(f"{subject}: {words_of(error)}; try again later")
+
+    def _no_space(self, subject: str) -> HostlerError:
+        """The write that crosses the limit is carried out all the same; once the alarm stands, none is."""
+        cluster = self._cluster
+        known, cluster._full = cluster._full, True
+        if known or self._method.kind is not Kind.WRITE:
+            return Unavailable(f"{subject}: {NO_SPACE}")
+        return Uncertain(f"{subject}: {NO_SPACE}; this write may still have been the last that fitted, so read first")
+
+    def _out_of_time(self, words: str) -> HostlerError:
+        subject = f"etcd {self._method.verb}"
+        if self._sent:
+            return Uncertain(f"{subject}: the answer was lost ({words}); read before you act")
+        return Unavailable(f"{subject}: no answer in time ({words}); try again later")
+
+    async def _pause(self) -> None:
+        left = self._deadline - asyncio.get_running_loop().time()
+        await asyncio.sleep(max(0.0, min(self._backoff.next(), left)))

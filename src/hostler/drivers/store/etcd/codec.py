@@ -1,0 +1,101 @@
+"""Our values ↔ etcd's messages."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hostler.ports.store import Comparison, Delete, DeletePrefix, Event, Get, KeyValue, Operation, Put, lease_id
+
+from . import rpc_pb2 as pb
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hostler.ports.store import Response
+
+_RESULTS = {
+    "==": pb.Compare.EQUAL,
+    "!=": pb.Compare.NOT_EQUAL,
+    "<": pb.Compare.LESS,
+    ">": pb.Compare.GREATER,
+}
+_TARGETS = {
+    "version": (pb.Compare.VERSION, "version"),
+    "create": (pb.Compare.CREATE, "create_revision"),
+    "mod": (pb.Compare.MOD, "mod_revision"),
+    "value": (pb.Compare.VALUE, "value"),
+}
+
+
+def key_of(raw: bytes) -> str:
+    """A key as text. One that is not UTF-8 (somebody else's) can be read, but not written."""
+    return raw.decode("utf-8", "surrogateescape")
+
+
+def key_value(kv: pb.KeyValue) -> KeyValue:
+    """A KeyValue from etcd's."""
+    return KeyValue(
+        kv.key.decode("utf-8", "surrogateescape"),
+        kv.value,
+        kv.create_revision,
+        kv.mod_revision,
+        kv.version,
+        kv.lease or None,
+    )
+
+
+def event(raw: pb.Event) -> Event:
+    """An Event from etcd's."""
+    previous = key_value(raw.prev_kv) if raw.HasField("prev_kv") else None
+    return Event("delete" if raw.type == pb.Event.DELETE else "put", key_value(raw.kv), previous)
+
+
+def span(prefix: str) -> tuple[bytes, bytes]:
+    """The first key of a prefix and the first one after it, as etcd wants a range."""
+    start = prefix.encode()
+    return start or b"\0", end_of(start)
+
+
+def end_of(prefix: bytes) -> bytes:
+    """The first key after all that start with `prefix`; `\\0` (which means: no end) if there is none."""
+    for at in range(len(prefix) - 1, -1, -1):
+        if prefix[at] != 0xFF:
+            return prefix[:at] + bytes((prefix[at] + 1,))
+    return b"\0"
+
+
+def compare(comparison: Comparison) -> pb.Compare:
+    """A condition of a transaction."""
+    target, field = _TARGETS[comparison.target]
+    made = pb.Compare(result=_RESULTS[comparison.operator], target=target, key=comparison.key.encode())
+    setattr(made, field, comparison.operand)
+    return made
+
+
+def request_op(operation: Operation) -> pb.RequestOp:
+    """An operation of a transaction."""
+    if isinstance(operation, Put):
+        put = pb.PutRequest(key=operation.key.encode(), value=operation.value, lease=lease_id(operation.lease) or 0)
+        return pb.RequestOp(request_put=put)
+    if isinstance(operation, Get):
+        return pb.RequestOp(request_range=pb.RangeRequest(key=operation.key.encode()))
+    if isinstance(operation, Delete):
+        return pb.RequestOp(request_delete_range=pb.DeleteRangeRequest(key=operation.key.encode()))
+    start, end = span(operation.prefix)
+    return pb.RequestOp(request_delete_range=pb.DeleteRangeRequest(key=start, range_end=end))
+
+
+def responses(operations: Sequence[Operation], raw: Sequence[pb.ResponseOp]) -> tuple[Response, ...]:
+    """What each operation of the branch that ran came to."""
+    made: list[Response] = []
+    for operation, response in zip(operations, raw, strict=True):
+        if isinstance(operation, Put):
+            made.append(None)
+        elif isinstance(operation, Get):
+            kvs = response.response_range.kvs
+            made.append(key_value(kvs[0]) if kvs else None)
+        elif isinstance(operation, DeletePrefix):
+            made.append(response.response_delete_range.deleted)
+        else:
+            made.append(response.response_delete_range.deleted > 0)
+    return tuple(made)

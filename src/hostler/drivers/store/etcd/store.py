@@ -1,0 +1,238 @@
+"""The verbs of the store port on etcd."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import random
+from typing import TYPE_CHECKING, Self
+
+from hostler.drivers.store.hub import BACKLOG
+from hostler.errors import Compacted, Forbidden, FutureRevision, Invalid
+from hostler.ports.store import (
+    Get,
+    Page,
+    Status,
+    TxnResult,
+    check_delete_prefix,
+    check_key,
+    check_limit,
+    check_prefix,
+    check_put,
+    check_revision,
+    check_ttl,
+    check_txn,
+    lease_id,
+)
+
+from . import codec
+from . import rpc_pb2 as pb
+from .access import Access
+from .cluster import Cluster, CompactedRevision, LeaseExists
+from .leasing import EtcdLease, KeepAlives
+from .methods import COMPACT, DELETE, GRANT, PUT, RANGE, STATUS, TXN, TXN_OF_READS
+from .watching import Watches
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import TracebackType
+
+    from hostler.ports.store import Comparison, KeyValue, Lease, Operation
+
+    from .watching import EtcdWatch
+
+DEFAULT_TIMEOUT = 5.0
+_LARGEST = 2**63 - 1
+_ELECTION = 5.0
+"""Seconds that a default cluster needs at most to find a new leader and to begin counting leases again."""
+
+
+class EtcdStore:
+    """A store on the etcd cluster at `targets` (`host:port` each).
+
+    `timeout` is the deadline of every verb. A member that fails is replaced by another; a verb ends with Unavailable
+    only if none could be reached, or none took it, until its deadline.
+    """
+
+    def __init__(
+        self,
+        targets: Sequence[str],
+        *,
+        access: Access | None = None,
+        timeout: float = DEFAULT_TIMEOUT,
+        backlog: int = BACKLOG,
+        rng: random.Random | None = None,
+    ) -> None:
+        if not targets:
+            raise Invalid("etcd: no endpoint; name at least one as host:port")
+        self._cluster = Cluster(targets, access or Access(), timeout)
+        self._watches = Watches(self._cluster, backlog=backlog)
+        self._keep_alives = KeepAlives(self._cluster)
+        self._rng = rng or random.SystemRandom()
+
+    def __repr__(self) -> str:
+        return f"EtcdStore({self._cluster.name!r})"
+
+    async def __aenter__(self) -> Self:
+        self._cluster.open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        endpoints = self._cluster.shut()
+        await self._watches.aclose()
+        await self._keep_alives.aclose()
+        for endpoint in endpoints:
+            await endpoint.channel.close(None)
+
+    # Reading
+
+    async def get(self, key: str, *, revision: int | None = None) -> KeyValue | None:
+        check_key(key)
+        check_revision(revision)
+        self._cluster.check_open()
+        response = await self._range(pb.RangeRequest(key=key.encode(), revision=_at(revision)))
+        return codec.key_value(response.kvs[0]) if response.kvs else None
+
+    async def range(
+        self,
+        prefix: str,
+        *,
+        after: str | None = None,
+        limit: int | None = None,
+        revision: int | None = None,
+        keys_only: bool = False,
+    ) -> Page:
+        check_prefix(prefix)
+        check_limit(limit)
+        check_revision(revision)
+        self._cluster.check_open()
+        start, end = codec.span(prefix)
+        if after is not None:
+            start = max(start, _after(after))
+        request = pb.RangeRequest(
+            key=start,
+            range_end=end,
+            limit=min(limit or 0, _LARGEST),
+            revision=_at(revision),
+            keys_only=keys_only,
+        )
+        response = await self._range(request)
+        items = tuple(map(codec.key_value, response.kvs))
+        return Page(items, revision or response.header.revision, response.more)
+
+    def watch(self, prefix: str, *, start_revision: int | None = None) -> EtcdWatch:
+        return self._watches.watch(prefix, start_revision)
+
+    async def status(self) -> Status:
+        self._cluster.check_open()
+        key = b"\0"
+        details: dict[str, str] = {}
+        answer = await self._cluster.call(STATUS, pb.StatusRequest())
+        revision, compacted = answer.header.revision, 0
+        try:
+            revision = (await self._cluster.call(RANGE, pb.RangeRequest(key=key))).header.revision
+            await self._cluster.call(RANGE, pb.RangeRequest(key=key, revision=1))
+        except CompactedRevision:
+            compacted = await self._watches.compact_revision(key)
+        except Forbidden:
+            details["compact_revision"] = "unknown: the user may not read"
+        details |= {
+            "cluster": f"{answer.header.cluster_id:x}",
+            "member": f"{answer.header.member_id:x}",
+            "leader": f"{answer.leader:x}" if answer.leader else "none",
+            "raft_term": str(answer.raftTerm),
+            "raft_index": str(answer.raftIndex),
+            "size_in_use_bytes": str(answer.dbSizeInUse),
+        }
+        if answer.errors:
+            details["errors"] = "; ".join(answer.errors)
+        return Status("etcd", answer.version, revision, compacted, answer.dbSize, details)
+
+    def lease_lateness(self, ttl: float) -> float:
+        """A new leader gives every lease its whole ttl again, counted from its election."""
+        return max(2.0, math.ceil(ttl)) + _ELECTION
+
+    # Writing
+
+    async def put(self, key: str, value: bytes, *, lease: int | Lease | None = None) -> int:
+        check_put(key, value)
+        number = lease_id(lease)
+        self._cluster.check_open()
+        request = pb.PutRequest(key=key.encode(), value=value, lease=number or 0)
+        return (await self._cluster.call(PUT, request)).header.revision
+
+    async def delete(self, key: str) -> bool:
+        check_key(key)
+        self._cluster.check_open()
+        return (await self._cluster.call(DELETE, pb.DeleteRangeRequest(key=key.encode()))).deleted > 0
+
+    async def delete_prefix(self, prefix: str) -> int:
+        check_delete_prefix(prefix)
+        self._cluster.check_open()
+        start, end = codec.span(prefix)
+        return (await self._cluster.call(DELETE, pb.DeleteRangeRequest(key=start, range_end=end))).deleted
+
+    async def txn(
+        self, when: Sequence[Comparison], then: Sequence[Operation], otherwise: Sequence[Operation] = ()
+    ) -> TxnResult:
+        check_txn(when, then, otherwise)
+        self._cluster.check_open()
+        request = pb.TxnRequest(
+            compare=map(codec.compare, when),
+            success=map(codec.request_op, then),
+            failure=map(codec.request_op, otherwise),
+        )
+        reads = all(isinstance(operation, Get) for branch in (then, otherwise) for operation in branch)
+        response = await self._cluster.call(TXN_OF_READS if reads else TXN, request)
+        branch = then if response.succeeded else otherwise
+        return TxnResult(response.succeeded, response.header.revision, codec.responses(branch, response.responses))
+
+    async def compact(self, revision: int) -> None:
+        check_revision(revision)
+        self._cluster.check_open()
+        try:
+            await self._cluster.call(COMPACT, pb.CompactionRequest(revision=_at(revision)))
+        except CompactedRevision:
+            raise Compacted(await self._watches.compact_revision(b"\0")) from None
+
+    async def grant(self, ttl: float) -> EtcdLease:
+        seconds = math.ceil(check_ttl(ttl))
+        self._cluster.check_open()
+        id_ = self._rng.randrange(1, 2**63)
+        asked_at = asyncio.get_running_loop().time()
+        try:
+            granted = (await self._cluster.call(GRANT, pb.LeaseGrantRequest(TTL=seconds, ID=id_))).TTL
+        except LeaseExists:
+            # Only our own earlier attempt can have made it; some of its time is gone.
+            asked_at = asyncio.get_running_loop().time()
+            granted = await self._keep_alives.keep(id_)
+        return EtcdLease(self._cluster, self._keep_alives, id_, float(granted), asked_at)
+
+    # Inside
+
+    async def _range(self, request: pb.RangeRequest) -> pb.RangeResponse:
+        try:
+            return await self._cluster.call(RANGE, request)
+        except CompactedRevision:
+            raise Compacted(await self._watches.compact_revision(request.key)) from None
+
+
+def _at(revision: int | None) -> int:
+    if revision is not None and revision > _LARGEST:
+        raise FutureRevision(f"revision {revision}: it has not happened yet")
+    return revision or 0
+
+
+def _after(after: str) -> bytes:
+    """The smallest key that follows. It may be one that somebody else wrote and that is not UTF-8."""
+    if not isinstance(after, str):
+        raise Invalid(f"after {after!r}: must be a str, not {type(after).__name__}")
+    try:
+        return after.encode("utf-8", "surrogateescape") + b"\0"
+    except UnicodeEncodeError as error:
+        raise Invalid(f"after {after!r}: not encodable as UTF-8 ({error.reason} at {error.start})") from None

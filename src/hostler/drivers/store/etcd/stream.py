@@ -1,0 +1,130 @@
+"""One long conversation with the cluster, opened again elsewhere when it breaks."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+import grpc
+from grpc.aio import EOF  # type: ignore[attr-defined]  # missing in the stubs
+
+from hostler.errors import HostlerError
+from hostler.kit.backoff import Backoff
+
+from .outcome import Fate, fate
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from .cluster import Cluster, Endpoint
+    from .methods import Method
+
+Q = TypeVar("Q")
+R = TypeVar("R")
+
+
+class Stream(Generic[Q, R]):
+    """Sends requests in order and hands over what comes back.
+
+    `greet` gives what must be said first on every new connection; `receive` takes each message. Opened by the first
+    `send`; from then on it stays open or tries to be.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        method: Method[Q, R],
+        *,
+        greet: Callable[[], Iterable[Q]],
+        receive: Callable[[R], None],
+    ) -> None:
+        self._cluster, self._method, self._greet, self._receive = cluster, method, greet, receive
+        self._outbox: asyncio.Queue[Q] | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._call: Any = None
+        self._heard = False
+        self.endpoint: Endpoint | None = None
+        cluster.on_mistrust.append(self._mistrusted)
+
+    def send(self, request: Q) -> bool:
+        """Send it if there is a connection; otherwise `greet` will have to, and the answer is False."""
+        if self._task is None:
+            self._task = asyncio.create_task(self._run(), name=f"{self._cluster.name}: {self._method.verb}")
+        if self._outbox is None:
+            return False
+        self._outbox.put_nowait(request)
+        return True
+
+    def restart(self) -> None:
+        """Break the conversation, so that it begins anew."""
+        if self._call is not None:
+            self._call.cancel()
+
+    async def aclose(self) -> None:
+        """End it."""
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    def _mistrusted(self, endpoint: Endpoint) -> None:
+        if endpoint is self.endpoint:
+            self.restart()
+
+    async def _run(self) -> None:
+        backoff = Backoff(0.02, 1.0)
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                deadline = loop.time() + self._cluster.timeout
+                self.endpoint = await self._cluster.connect(deadline)
+                metadata = await self._cluster.metadata(deadline)
+                self._heard = False
+                await self._converse(self.endpoint, metadata)
+            except HostlerError:
+                pass  # whoever waits for an answer has a deadline of their own
+            if self._heard:
+                backoff.reset()
+            self.endpoint = None
+            await asyncio.sleep(backoff.next())
+
+    async def _converse(self, endpoint: Endpoint, metadata: tuple[tuple[str, str], ...]) -> None:
+        self._call = call = endpoint.stubs[self._method.index](metadata=metadata)
+        outbox: asyncio.Queue[Q] = asyncio.Queue()
+        self._outbox = outbox
+        for request in self._greet():
+            outbox.put_nowait(request)
+        writer = asyncio.create_task(_write(call, outbox), name=f"{self._cluster.name}: {self._method.verb} requests")
+        try:
+            while (message := await call.read()) is not EOF:
+                self._heard = True
+                self._receive(message)
+        except grpc.aio.AioRpcError as error:
+            await self._learn(error, endpoint, metadata)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+        finally:
+            self._outbox = self._call = None
+            call.cancel()
+            writer.cancel()
+            await asyncio.gather(writer, return_exceptions=True)
+
+    async def _learn(
+        self, error: grpc.aio.AioRpcError, endpoint: Endpoint, metadata: tuple[tuple[str, str], ...]
+    ) -> None:
+        if fate(error) is Fate.TOKEN:
+            await self._cluster.renew_token(metadata, asyncio.get_running_loop().time() + self._cluster.timeout)
+        else:
+            self.endpoint = None  # so that mistrusting it does not restart what has ended
+            self._cluster.mistrust(endpoint)
+
+
+async def _write(call: Any, outbox: asyncio.Queue[Any]) -> None:
+    """Write what is in the outbox until the call ends; how it ended is the reader's to learn."""
+    try:
+        while True:
+            await call.write(await outbox.get())
+    except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
+        return

@@ -1,0 +1,282 @@
+"""All watches of one store, on one stream.
+
+A watch always knows the revision it must see next: it is created from there on every new connection, so nothing is
+lost or seen twice. A reader that is slow while it catches up makes its watch pause, and go on from where it was; one
+that is slow on live events is told that it lags.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from typing import TYPE_CHECKING, Self
+
+from hostler.drivers.store.hub import BACKLOG, EventQueue
+from hostler.errors import Closed, Compacted, Forbidden, FutureRevision, Unavailable
+from hostler.ports.store import check_prefix, check_revision
+
+from . import rpc_pb2 as pb
+from .cluster import CompactedRevision
+from .codec import event, span
+from .methods import RANGE, WATCH
+from .stream import Stream
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator, Sequence
+    from types import TracebackType
+
+    from hostler.errors import HostlerError
+    from hostler.ports.store import Event
+
+    from .cluster import Cluster
+
+_NEVER = 2**63
+
+
+class _Queue(EventQueue):
+    @property
+    def full(self) -> bool:
+        """The next offer would end it."""
+        return len(self._events) >= self._backlog
+
+
+class EtcdWatch:
+    """A watch on etcd."""
+
+    def __init__(self, watches: Watches, prefix: str, start_revision: int | None) -> None:
+        check_prefix(prefix)
+        check_revision(start_revision)
+        self.prefix = prefix
+        self.key, self.range_end = span(prefix)
+        self.next_revision = start_revision
+        self.id = 0
+        self.denied = False
+        self.paused = False
+        self.created: asyncio.Event = asyncio.Event()
+        self._watches = watches
+        self._queue = _Queue(prefix, watches.backlog)
+        self._live_from = _NEVER
+
+    async def __aenter__(self) -> Self:
+        await self._watches.enter(self)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._watches.leave(self)
+        self._queue.fail(Closed(f"watch {self.prefix!r}: it was left"))
+
+    def __aiter__(self) -> AsyncIterator[Event]:
+        return self
+
+    async def __anext__(self) -> Event:
+        while True:
+            found = self._queue.take()
+            if found is not None:
+                return found
+            if self.paused:
+                self._watches.unpause(self)
+            await self._queue.wait()
+
+    def create_request(self) -> pb.WatchRequest:
+        """What makes the server watch from where we are."""
+        return pb.WatchRequest(
+            create_request=pb.WatchCreateRequest(
+                key=self.key,
+                range_end=self.range_end,
+                start_revision=self.next_revision or 0,
+                progress_notify=True,
+                prev_kv=True,
+                watch_id=self.id,
+            )
+        )
+
+    def on_created(self, revision: int) -> None:
+        """The server watches; its store stands at `revision`, and what comes up to there is history."""
+        self._live_from = revision + 1
+        self.created.set()
+
+    def on_progress(self, revision: int) -> None:
+        """Everything up to `revision` was sent."""
+        self.next_revision = max(self.next_revision or 0, revision + 1)
+
+    def deliver(self, events: Sequence[pb.Event]) -> None:
+        """Take events, transaction by transaction, that were not taken before."""
+        batch: list[Event] = []
+        revision = 0
+        for raw in events:
+            at = raw.kv.mod_revision
+            if at < (self.next_revision or 0):
+                continue
+            if at != revision and batch and not self._take(batch, revision):
+                return
+            if at != revision:
+                batch, revision = [], at
+            batch.append(event(raw))
+        if batch:
+            self._take(batch, revision)
+
+    def fail(self, error: HostlerError) -> None:
+        """End it; whoever waits for it to be created waits no more."""
+        self._queue.fail(error)
+        self.created.set()
+
+    def raise_failure(self) -> None:
+        """Raise how it ended, if it did before any event came."""
+        if self._queue.ended:
+            self._queue.take()
+
+    async def ended(self) -> None:
+        """Until it has ended or has an event."""
+        await self._queue.wait()
+
+    def _take(self, batch: list[Event], revision: int) -> bool:
+        position = self.next_revision or 0
+        if self._queue.full and position < self._live_from:
+            self._watches.pause(self)
+            return False
+        if not self._queue.offer(batch, position):
+            self._watches.leave(self)
+            return False
+        self.next_revision = revision + 1
+        return True
+
+
+class Watches:
+    """The watches of one store."""
+
+    def __init__(self, cluster: Cluster, *, backlog: int = BACKLOG) -> None:
+        self.backlog = backlog
+        self._cluster = cluster
+        self._by_id: dict[int, EtcdWatch] = {}
+        self._paused: dict[EtcdWatch, None] = {}
+        self._ids = itertools.count(1)
+        self._stream = Stream(cluster, WATCH, greet=self._greet, receive=self._receive)
+
+    def watch(self, prefix: str, start_revision: int | None) -> EtcdWatch:
+        """A watch, not yet entered."""
+        return EtcdWatch(self, prefix, start_revision)
+
+    async def aclose(self) -> None:
+        """End every watch and the stream."""
+        for watch in [*self._by_id.values(), *self._paused]:
+            watch.fail(Closed("watch: the store was closed"))
+        self._by_id.clear()
+        self._paused.clear()
+        await self._stream.aclose()
+
+    async def enter(self, watch: EtcdWatch) -> None:
+        """Register it and wait until the server has it. Compacted: its start is gone."""
+        self._cluster.check_open()
+        await self._find_start(watch)
+        self._add(watch)
+        try:
+            await self._wait_created(watch)
+            watch.raise_failure()
+        except BaseException:
+            self.leave(watch)
+            raise
+
+    async def compact_revision(self, key: bytes) -> int:
+        """History before this is gone. Asked when it is known that some is: then the server says where."""
+        probe = EtcdWatch(self, "", 1)
+        probe.key, probe.range_end = key, b""
+        self._add(probe)
+        try:
+            async with asyncio.timeout(self._cluster.timeout):
+                await probe.ended()
+            probe.raise_failure()
+        except Compacted as compacted:
+            return compacted.revision
+        except TimeoutError:
+            raise Unavailable("etcd: the compacted revision could not be found out in time; try again later") from None
+        finally:
+            self.leave(probe)
+        return 0
+
+    # For the watches
+
+    def leave(self, watch: EtcdWatch) -> None:
+        """It wants nothing more."""
+        self._paused.pop(watch, None)
+        if self._by_id.pop(watch.id, None) is not None:
+            self._stream.send(pb.WatchRequest(cancel_request=pb.WatchCancelRequest(watch_id=watch.id)))
+
+    def pause(self, watch: EtcdWatch) -> None:
+        """It wants nothing for a while."""
+        self.leave(watch)
+        watch.paused = True
+        self._paused[watch] = None
+
+    def unpause(self, watch: EtcdWatch) -> None:
+        """It goes on from where it was."""
+        self._paused.pop(watch, None)
+        watch.paused = False
+        self._add(watch)
+
+    # Inside
+
+    async def _find_start(self, watch: EtcdWatch) -> None:
+        """Fix the first revision: linearizable, so that a member that lags does not send what was before.
+
+        Asks for one key, which costs the same however much is under the prefix and needs no more rights than watching.
+        """
+        start = watch.next_revision
+        if start is not None and start >= _NEVER:
+            raise FutureRevision(f"watch {watch.prefix!r}: revision {start} does not fit into 64 bits")
+        request = pb.RangeRequest(key=watch.key, revision=start or 0, keys_only=True)
+        try:
+            answer = await self._cluster.call(RANGE, request)
+        except CompactedRevision:
+            raise Compacted(await self.compact_revision(watch.key)) from None
+        except FutureRevision:
+            return
+        if start is None:
+            watch.next_revision = answer.header.revision + 1
+
+    async def _wait_created(self, watch: EtcdWatch) -> None:
+        half = self._cluster.timeout / 2
+        for patience in (half, half):
+            try:
+                async with asyncio.timeout(patience):
+                    await watch.created.wait()
+                    return
+            except TimeoutError:
+                if self._stream.endpoint is not None:
+                    self._cluster.mistrust(self._stream.endpoint)
+        raise Unavailable(f"watch {watch.prefix!r}: the server did not take it in time; try again later")
+
+    def _add(self, watch: EtcdWatch) -> None:
+        watch.id = next(self._ids)
+        self._by_id[watch.id] = watch
+        self._stream.send(watch.create_request())
+
+    def _greet(self) -> Iterator[pb.WatchRequest]:
+        for watch in self._by_id.values():
+            yield watch.create_request()
+
+    def _receive(self, response: pb.WatchResponse) -> None:
+        watch = self._by_id.get(response.watch_id)
+        if watch is None:
+            return
+        if response.canceled:
+            self._canceled(watch, response)
+        elif response.created:
+            watch.on_created(response.header.revision)
+        elif response.events:
+            watch.deliver(response.events)
+        else:
+            watch.on_progress(response.header.revision)
+
+    def _canceled(self, watch: EtcdWatch, response: pb.WatchResponse) -> None:
+        if response.compact_revision:
+            del self._by_id[watch.id]
+            watch.fail(Compacted(response.compact_revision))
+            return
+        # The stream is deaf after a denial on some versions, and its token may just be old: on a new one, once more.
+        if "permission denied" in response.cancel_reason and watch.denied:
+            del self._by_id[watch.id]
+            watch.fail(Forbidden(f"watch {watch.prefix!r}: the user has no right to these keys"))
+        watch.denied = "permission denied" in response.cancel_reason
+        self._stream.restart()
