@@ -36,6 +36,10 @@ class HostTime:
         """This boot's monotonic time."""
         return self._clock.now()
 
+    def wall(self) -> float:
+        """The calendar's time."""
+        return self._clock.wall()
+
     def after(self, seconds: float) -> Deadline:
         """The instant `seconds` from now."""
         return Deadline(self.boot, self._clock.now() + seconds, self._clock.wall() + seconds)

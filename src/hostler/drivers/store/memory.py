@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import heapq
+import math
 import random
 from typing import TYPE_CHECKING, Self
 
@@ -58,8 +60,12 @@ class MemoryStore:
         self._keep = history
         self._state = Mvcc()
         self._hub = WatchHub(self, backlog=backlog)
+        self._ends: list[
+            tuple[float, int]
+        ] = []  # a heap; a lease that was kept alive or revoked is noticed at its turn
         self._expiry: asyncio.Task[None] | None = None
-        self._earlier = asyncio.Event()
+        self._pause: asyncio.Future[None] | None = None
+        self._paused_until = math.inf
 
     async def __aenter__(self) -> Self:
         self._hub.open()
@@ -145,10 +151,9 @@ class MemoryStore:
         id_ = self._rng.randrange(1, 2**63)
         while id_ in self._state.leases:
             id_ = self._rng.randrange(1, 2**63)
-        self._state.grant(id_, ttl, self._clock.now() + ttl)
-        if self._expiry is None:
-            self._expiry = asyncio.create_task(self._expire_on_time(), name="memory store: expiry")
-        self._earlier.set()
+        deadline = self._clock.now() + ttl
+        self._state.grant(id_, ttl, deadline)
+        self._end_at(deadline, id_)
         return MemoryLease(self, id_, ttl)
 
     # For leases and watches
@@ -195,28 +200,40 @@ class MemoryStore:
     def _catch_up(self) -> None:
         """End the leases whose time has come, so that no verb sees what should be gone."""
         self._hub.check_open()
-        if not self._state.leases:
+        if not self._ends:
             return
         now = self._clock.now()
-        due = sorted((lease.deadline, lease.id) for lease in self._state.leases.values() if lease.deadline <= now)
-        for _, id_ in due:
-            self._publish(self._state.revoke(id_))
+        while self._ends and self._ends[0][0] <= now:
+            _, id_ = heapq.heappop(self._ends)
+            lease = self._state.leases.get(id_)
+            if lease is None:
+                continue
+            if lease.deadline > now:
+                heapq.heappush(self._ends, (lease.deadline, id_))
+            else:
+                self._publish(self._state.revoke(id_))
+
+    def _end_at(self, deadline: float, id_: int) -> None:
+        if len(self._ends) > 2 * len(self._state.leases) + 100:
+            self._ends = [(lease.deadline, lease.id) for lease in self._state.leases.values()]
+            heapq.heapify(self._ends)
+        else:
+            heapq.heappush(self._ends, (deadline, id_))
+        if self._expiry is None:
+            self._expiry = asyncio.create_task(self._expire_on_time(), name="memory store: expiry")
+        elif deadline < self._paused_until and self._pause is not None:
+            self._pause.cancel()
 
     async def _expire_on_time(self) -> None:
-        while True:
-            self._earlier.clear()
-            self._catch_up()
-            if not self._state.leases:
-                await self._earlier.wait()
-                continue
-            first = min(lease.deadline for lease in self._state.leases.values())
-            pause = asyncio.ensure_future(self._clock.sleep(max(0.0, first - self._clock.now())))
-            earlier = asyncio.ensure_future(self._earlier.wait())
+        while self._ends:
+            self._paused_until = self._ends[0][0]
+            self._pause = asyncio.ensure_future(self._clock.sleep(max(0.0, self._paused_until - self._clock.now())))
             try:
-                await asyncio.wait((pause, earlier), return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait((self._pause,))
             finally:
-                pause.cancel()
-                earlier.cancel()
+                self._pause.cancel()
+            self._catch_up()
+        self._expiry = None
 
 
 class MemoryLease:

@@ -44,6 +44,32 @@ class Mvcc:
         self._log: list[tuple[Event, ...]] = []  # of each revision from _log_start on
         self._log_start = FIRST_REVISION + 1
 
+    @classmethod
+    def restore(
+        cls,
+        live: Iterable[KeyValue],
+        log: Sequence[tuple[Event, ...]],
+        leases: Iterable[LeaseState],
+        *,
+        revision: int,
+        compacted: int,
+    ) -> Mvcc:
+        """What was written down: every key, the events of the newest `len(log)` revisions, and every lease."""
+        self = cls()
+        self.revision, self.compacted = revision, compacted
+        self._log = list(log)
+        self._log_start = revision + 1 - len(self._log)
+        self.leases = {lease.id: lease for lease in leases}
+        self._live = {kv.key: kv for kv in live}
+        for events in self._log[max(0, compacted + 1 - self._log_start) :]:
+            for event in events:
+                self._supersede(event)
+        self._keys = SortedSet((*self._live, *self._past))
+        for kv in self._live.values():
+            if kv.lease is not None:
+                self.leases[kv.lease].keys.add(kv.key)
+        return self
+
     def __len__(self) -> int:
         return len(self._live)
 
@@ -129,6 +155,17 @@ class Mvcc:
         self._commit(events)
         return TxnResult(succeeded, self.revision, tuple(responses)), tuple(events)
 
+    def replay(self, events: Sequence[Event]) -> None:
+        """Do again what another copy of this store did in its next revision."""
+        for event in events:
+            previous = self._live.pop(event.kv.key, None)
+            if previous is not None:
+                self._detach(previous)
+            if event.type == "put":
+                self._attach(event.kv)
+            self._supersede(event)
+        self._commit(events)
+
     def grant(self, id_: int, ttl: float, deadline: float) -> LeaseState:
         """A new lease."""
         lease = self.leases[id_] = LeaseState(id_, ttl, deadline)
@@ -192,15 +229,13 @@ class Mvcc:
         id_ = lease_id(operation.lease)
         if previous is None:
             kv = KeyValue(operation.key, operation.value, revision, revision, 1, id_)
-            self._keys.add(operation.key)
         else:
             kv = KeyValue(operation.key, operation.value, previous.create_revision, revision, previous.version + 1, id_)
-            self._past.setdefault(operation.key, []).append(previous)
             self._detach(previous)
-        if id_ is not None:
-            self.leases[id_].keys.add(operation.key)
-        self._live[operation.key] = kv
-        return Event("put", kv, previous)
+        self._attach(kv)
+        event = Event("put", kv, previous)
+        self._supersede(event)
+        return event
 
     def _delete(self, keys: Iterable[str]) -> list[Event]:
         revision = self.revision + 1
@@ -210,10 +245,27 @@ class Mvcc:
             if previous is None:
                 continue
             self._detach(previous)
-            tombstone = KeyValue(key, b"", 0, revision, 0)
-            self._past.setdefault(key, []).extend((previous, tombstone))
-            events.append(Event("delete", tombstone, previous))
+            event = Event("delete", KeyValue(key, b"", 0, revision, 0), previous)
+            self._supersede(event)
+            events.append(event)
         return events
+
+    def _supersede(self, event: Event) -> None:
+        """Keep what the event replaced, and that the key was gone if it deleted it."""
+        if event.previous is None:
+            return
+        past = self._past.setdefault(event.kv.key, [])
+        past.append(event.previous)
+        if event.type == "delete":
+            past.append(event.kv)
+
+    def _attach(self, kv: KeyValue) -> None:
+        self._live[kv.key] = kv
+        self._keys.add(kv.key)
+        # Replayed history may name a lease that has ended since; the deletion follows in that history.
+        lease = None if kv.lease is None else self.leases.get(kv.lease)
+        if lease is not None:
+            lease.keys.add(kv.key)
 
     def _detach(self, kv: KeyValue) -> None:
         if kv.lease is not None:
@@ -221,7 +273,7 @@ class Mvcc:
             if lease is not None:
                 lease.keys.discard(kv.key)
 
-    def _commit(self, events: list[Event]) -> None:
+    def _commit(self, events: Sequence[Event]) -> None:
         if events:
             self.revision += 1
             self._log.append(tuple(events))

@@ -1,0 +1,431 @@
+"""The store in one JSON file that a person can read: for small installations, and for looking at.
+
+    file_format   what the file looks like
+    file_disk     how it is locked, read and replaced
+    file_state    what it means: a copy for readers, a draft for the next save
+    file          this: the store; readers on the event loop, one thread that writes
+
+Readers see the newest saved state, of whichever process: each read compares the file at the path with the one last
+loaded. Every save writes the whole file, so the cost of a write grows with the store; writers that come together share
+a save.
+
+A file that is deleted, or replaced by an older or another one, while the store is open stops the store (`Unavailable`,
+`Damaged`) until it is put back or every process is restarted: revisions must never go back under their readers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import os
+import random
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
+
+from hostler.errors import Compacted, HostlerError, Invalid, Unavailable
+from hostler.kit.clock import SystemClock
+from hostler.ports.store import (
+    Delete,
+    DeletePrefix,
+    Put,
+    Status,
+    check_delete_prefix,
+    check_key,
+    check_limit,
+    check_prefix,
+    check_put,
+    check_revision,
+    check_ttl,
+    check_txn,
+    lease_id,
+)
+
+from .committer import Committer
+from .deadline import HostTime
+from .file_disk import Version, load, locked, save, size
+from .file_format import parse
+from .file_state import Advance, Bounds, Copy, Draft
+from .hub import BACKLOG, LocalWatch, WatchHub
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from types import TracebackType
+
+    from hostler.kit.clock import Clock
+    from hostler.ports.store import Comparison, Event, KeyValue, Lease, Operation, Page, TxnResult
+
+    from .committer import Request
+    from .file_format import Content
+
+    Work: TypeAlias = Callable[[Draft], Any]
+
+_WATCHED_EVERY = 0.015
+"""How often the file is looked at while somebody watches it."""
+_IDLE_EVERY = 0.25
+"""How often otherwise, to learn of other processes' leases."""
+
+
+class _Step:
+    """A state that the writing thread loaded or saved: from which version of the file to which."""
+
+    __slots__ = ("advance", "after", "before")
+
+    def __init__(self, before: Version | None, advance: Advance, after: Version) -> None:
+        self.before, self.advance, self.after = before, advance, after
+
+
+class FileStore:
+    """A store in the JSON file at `path`, shared with other processes of this host."""
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        timeout: float = 5.0,
+        bounds: Bounds | None = None,
+        backlog: int = BACKLOG,
+        clock: Clock | None = None,
+        boot: str | None = None,
+    ) -> None:
+        if not os.path.isabs(path) or path.endswith("/"):
+            raise Invalid(f"state file {path!r}: must be an absolute path of a file")
+        self._path = os.path.realpath(path)
+        self._timeout = timeout
+        self._bounds = bounds or Bounds()
+        self._clock = clock or SystemClock()
+        self._host = HostTime(self._clock, boot)
+        self._hub = WatchHub(self, backlog=backlog)
+        # On the event loop: what readers see.
+        self._visible = Copy(self._host)
+        self._version: Version | None = None
+        self._refreshing: asyncio.Task[None] | None = None
+        self._reader: ThreadPoolExecutor | None = None
+        self._poller: asyncio.Task[None] | None = None
+        self._pause: asyncio.Future[None] | None = None
+        self._expiring: asyncio.Task[None] | None = None
+        self._next_end: tuple[Version | None, float] | None = None
+        # In the writing thread: what will be saved next.
+        self._draft: Draft | None = None
+        self._drafted: Version | None = None
+        self._committer: Committer[Work, list[_Step]] | None = None
+
+    async def __aenter__(self) -> Self:
+        self._reader = ThreadPoolExecutor(1, "file store: reader")
+        self._committer = Committer(
+            f"file store {self._path}",
+            self._run,
+            self._committed,
+            turn=lambda: locked(self._path),
+            timeout=self._timeout,
+        )
+        self._committer.start()
+        self._hub.open()
+        try:
+            await self._load_first()
+            if self._end_of_first_lease() <= self._host.now():
+                with contextlib.suppress(HostlerError):
+                    await self._submit(_nothing)
+        except BaseException:
+            await self.aclose()
+            raise
+        self._poller = asyncio.create_task(self._poll(), name="file store: poll")
+        return self
+
+    async def _load_first(self) -> None:
+        try:
+            content, self._version = await asyncio.wait_for(self._read(), self._timeout)
+        except TimeoutError:
+            raise Unavailable(f"{self._path}: could not be read within {self._timeout:g} s; try again") from None
+        if content is not None:
+            self._visible.replace(content)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        self._hub.close()
+        tasks = [task for task in (self._poller, self._expiring, self._refreshing) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._poller = self._expiring = self._refreshing = None
+        if self._committer is not None:
+            await self._committer.aclose()
+        if self._reader is not None:
+            self._reader.shutdown(wait=False, cancel_futures=True)
+            self._reader = None
+
+    # Reading
+
+    async def get(self, key: str, *, revision: int | None = None) -> KeyValue | None:
+        check_key(key)
+        check_revision(revision)
+        await self.fresh()
+        return self._visible.mvcc.get(key, revision)
+
+    async def range(
+        self,
+        prefix: str,
+        *,
+        after: str | None = None,
+        limit: int | None = None,
+        revision: int | None = None,
+        keys_only: bool = False,
+    ) -> Page:
+        check_prefix(prefix)
+        check_limit(limit)
+        check_revision(revision)
+        if after is not None:
+            check_prefix(after, what="after")
+        await self.fresh()
+        return self._visible.mvcc.range(prefix, after=after, limit=limit, revision=revision, keys_only=keys_only)
+
+    def watch(self, prefix: str, *, start_revision: int | None = None) -> FileWatch:
+        return FileWatch(self, self._hub, prefix, start_revision)
+
+    async def status(self) -> Status:
+        await self.fresh()
+        mvcc = self._visible.mvcc
+        details = {"path": self._path, "keys": str(len(mvcc)), "leases": str(len(mvcc.leases))}
+        return Status("file", "1", mvcc.revision, mvcc.compacted, size(self._path), details)
+
+    def lease_lateness(self, ttl: float) -> float:  # noqa: ARG002 - the same for every ttl
+        return 1.0
+
+    async def remaining(self, id_: int) -> float:
+        """Seconds until a lease ends."""
+        await self.fresh()
+        lease = self._visible.mvcc.leases.get(id_)
+        return 0.0 if lease is None else max(0.0, lease.deadline - self._host.now())
+
+    # Writing
+
+    async def put(self, key: str, value: bytes, *, lease: int | Lease | None = None) -> int:
+        check_put(key, value)
+        return (await self._txn((), (Put(key, value, lease_id(lease)),), ())).revision
+
+    async def delete(self, key: str) -> bool:
+        check_key(key)
+        return bool((await self._txn((), (Delete(key),), ())).responses[0])
+
+    async def delete_prefix(self, prefix: str) -> int:
+        check_delete_prefix(prefix)
+        return int((await self._txn((), (DeletePrefix(prefix),), ())).responses[0])  # type: ignore[arg-type]
+
+    async def txn(
+        self, when: Sequence[Comparison], then: Sequence[Operation], otherwise: Sequence[Operation] = ()
+    ) -> TxnResult:
+        check_txn(when, then, otherwise)
+        return await self._txn(tuple(when), tuple(then), tuple(otherwise))
+
+    async def compact(self, revision: int) -> None:
+        check_revision(revision)
+        await self._submit(lambda draft: draft.compact(revision))
+
+    async def grant(self, ttl: float) -> FileLease:
+        ttl = check_ttl(ttl)
+        return FileLease(self, await self._submit(lambda draft: draft.grant(ttl)), ttl)
+
+    async def keep_alive(self, id_: int) -> None:
+        """Let a lease live on."""
+        await self._submit(lambda draft: draft.keep_alive(id_))
+
+    async def revoke(self, id_: int) -> None:
+        """End a lease."""
+        await self._submit(lambda draft: draft.revoke(id_))
+
+    async def _txn(
+        self, when: Sequence[Comparison], then: Sequence[Operation], otherwise: Sequence[Operation]
+    ) -> TxnResult:
+        result: TxnResult = await self._submit(lambda draft: draft.txn(when, then, otherwise))
+        return result
+
+    async def _submit(self, work: Work) -> Any:
+        self._hub.check_open()
+        assert self._committer is not None  # noqa: S101 - it is open
+        return await self._committer.submit(work)
+
+    # In the writing thread, which holds the lock
+
+    def _run(self, batch: Sequence[Request[Work]]) -> list[_Step]:
+        draft, self._draft = self._draft or Draft(self._host, self._bounds, random.SystemRandom()), None
+        steps = self._catch_up(draft)
+        draft.begin()
+        for request in batch:
+            try:
+                request.result = request.work(draft)
+            except HostlerError as error:
+                request.error = error
+        finished = draft.finish()
+        if finished is not None:
+            data, advance = finished
+            after = save(self._path, data)
+            steps.append(_Step(self._drafted, advance, after))
+            self._drafted = after
+        self._draft = draft  # only now: a draft whose save failed is not what the file says
+        return steps
+
+    def _catch_up(self, draft: Draft) -> list[_Step]:
+        """Bring the draft to what other processes saved."""
+        if draft.store_id and self._drafted is not None and self._drafted.is_at(self._path):
+            return []
+        content, version = self._load(draft.store_id)
+        before, self._drafted = self._drafted, version
+        if content is None or version is None:
+            return []
+        advance = draft.way_to(self._path, content) if draft.store_id else None
+        if advance is None:
+            draft.replace(content)
+            return []
+        draft.take(advance)
+        return [_Step(before, advance, version)]
+
+    def _load(self, known: str) -> tuple[Content | None, Version | None]:
+        found = load(self._path)
+        if found is None:
+            if known:
+                raise Unavailable(
+                    f"{self._path}: deleted or moved while the store is open; put it back, or restart every process "
+                    "that uses it to begin with an empty store"
+                )
+            return None, None
+        data, version = found
+        return parse(self._path, data), version
+
+    # On the event loop: what readers see
+
+    def _committed(self, steps: list[_Step]) -> None:
+        for step in steps:
+            if self._version == step.before:
+                self._take(step.advance, step.after)
+        # Where a step did not fit, another process's save came between: the next read or poll loads the file.
+
+    def _take(self, advance: Advance, version: Version) -> None:
+        self._visible.take(advance)
+        self._version = version
+        for commit in advance.commits:
+            self._hub.publish(commit.revision, commit.events, key=lambda e: e.kv.key, event=lambda e: e)
+
+    def _is_fresh(self) -> bool:
+        return not os.path.lexists(self._path) if self._version is None else self._version.is_at(self._path)
+
+    async def fresh(self) -> None:
+        """Until readers see whatever was saved before this call."""
+        self._hub.check_open()
+        for _ in range(2):
+            if self._is_fresh():
+                return
+            # One that is under way may have begun too early for this reader; the one after it has not.
+            if self._refreshing is None:
+                self._refreshing = asyncio.create_task(self._refresh(), name="file store: refresh")
+            refreshing = self._refreshing
+            done, _ = await asyncio.wait((refreshing,), timeout=self._timeout)
+            if not done:
+                raise Unavailable(f"{self._path}: could not be read within {self._timeout:g} s; try again")
+            self._hub.check_open()
+            refreshing.result()
+
+    async def _refresh(self) -> None:
+        try:
+            began = self._version
+            content, version = await self._read()
+            if content is None or version is None or version == self._version:
+                return
+            if began is not self._version and content.saved < self._visible.saved:
+                return  # a save of our own came in while we read
+            advance = self._visible.way_to(self._path, content)
+            if advance is not None:
+                self._take(advance, version)
+                return
+            missed = content.revision > self._visible.mvcc.revision
+            self._visible.replace(content)
+            self._version = version
+            if missed:
+                self._hub.fail(Compacted(content.compacted))
+        finally:
+            self._refreshing = None
+
+    async def _read(self) -> tuple[Content | None, Version | None]:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._reader, self._load, self._visible.store_id)
+
+    # On the event loop: what happens by itself
+
+    def wake(self) -> None:
+        """Somebody watches: look at the file more often."""
+        if self._pause is not None:
+            self._pause.cancel()
+
+    async def _poll(self) -> None:
+        while True:
+            every = _WATCHED_EVERY if len(self._hub) else _IDLE_EVERY
+            until_end = max(0.001, self._end_of_first_lease() - self._host.now())
+            self._pause = asyncio.ensure_future(self._clock.sleep(min(every, until_end)))
+            await asyncio.wait((self._pause,))
+            # Trouble with the file is told to whoever asks for something; watches wait until it is over.
+            with contextlib.suppress(HostlerError):
+                await self.fresh()
+            if self._expiring is None and self._end_of_first_lease() <= self._host.now():
+                self._expiring = asyncio.create_task(self._expire(), name="file store: expiry")
+
+    async def _expire(self) -> None:
+        try:
+            await self._submit(_nothing)  # a batch begins with what is due
+        except HostlerError:
+            await self._clock.sleep(_IDLE_EVERY)
+        finally:
+            self._expiring = None
+
+    def _end_of_first_lease(self) -> float:
+        if self._next_end is None or self._next_end[0] is not self._version:
+            first = min((lease.deadline for lease in self._visible.mvcc.leases.values()), default=math.inf)
+            self._next_end = (self._version, first)
+        return self._next_end[1]
+
+    # For watches
+
+    def current_revision(self) -> int:
+        return self._visible.mvcc.revision
+
+    def compact_revision(self) -> int:
+        return self._visible.mvcc.compacted
+
+    def changes(self, prefix: str, start_revision: int, limit: int) -> tuple[list[Event], int]:
+        return self._visible.mvcc.changes(prefix, start_revision, limit)
+
+
+def _nothing(draft: Draft) -> None:
+    """For a batch that only does what every batch does."""
+
+
+class FileWatch(LocalWatch):
+    """A watch on a FileStore: what other processes saved before it was entered is behind it."""
+
+    def __init__(self, store: FileStore, hub: WatchHub, prefix: str, start_revision: int | None) -> None:
+        super().__init__(hub, prefix, start_revision)
+        self._store = store
+
+    async def __aenter__(self) -> Self:
+        await self._store.fresh()
+        await super().__aenter__()
+        self._store.wake()
+        return self
+
+
+class FileLease:
+    """A lease of a FileStore."""
+
+    def __init__(self, store: FileStore, id_: int, ttl: float) -> None:
+        self._store, self.id, self.ttl = store, id_, ttl
+
+    async def keep_alive(self) -> None:
+        await self._store.keep_alive(self.id)
+
+    async def revoke(self) -> None:
+        await self._store.revoke(self.id)
+
+    async def remaining(self) -> float:
+        return await self._store.remaining(self.id)

@@ -1,0 +1,259 @@
+"""What a state file means, in memory, with its lines ready to be written again."""
+
+from __future__ import annotations
+
+import secrets
+from collections import deque
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from hostler.errors import Damaged
+
+from .file_format import Lease, document, history_line, key_line, lease_line
+from .mvcc import LeaseState, Mvcc
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Sequence
+
+    from hostler.ports.store import Comparison, Event, Operation, TxnResult
+
+    from .deadline import HostTime
+    from .file_format import Content
+
+
+class Bounds(NamedTuple):
+    """How much history is kept: each bound alone is enough to let the oldest go."""
+
+    revisions: int = 10_000
+    age: float = 86_400.0
+    size_bytes: int = 16 * 1024 * 1024
+
+
+class Commit(NamedTuple):
+    """One revision."""
+
+    revision: int
+    at: float
+    events: tuple[Event, ...]
+
+
+class Advance(msgspec.Struct):
+    """The way from one saved state to a later one. A copy of the store that takes it arrives where that one is."""
+
+    store_id: str
+    saved: int
+    compacted: int = 0
+    leases: dict[int, Lease] = msgspec.field(default_factory=dict)
+    commits: list[Commit] = msgspec.field(default_factory=list)
+    ended: list[int] = msgspec.field(default_factory=list)
+
+
+class Copy:
+    """The store as of one saved state, for reading."""
+
+    def __init__(self, host: HostTime) -> None:
+        self._host = host
+        self.store_id = ""
+        self.saved = 0
+        self.mvcc = Mvcc()
+
+    def replace(self, content: Content) -> None:
+        """Forget all and be what was read."""
+        self.mvcc = Mvcc.restore(
+            content.live(),
+            [events for _, _, events in content.log(0)],
+            [LeaseState(lease.id, lease.ttl, self._local(lease)) for lease in content.leases.values()],
+            revision=content.revision,
+            compacted=content.compacted,
+        )
+        self.store_id, self.saved = content.id, content.saved
+
+    def way_to(self, path: str, content: Content) -> Advance | None:
+        """How to get to what was read; None if only `replace` does. Damaged: that is no later state of this store."""
+        older = content.saved < self.saved or content.revision < self.mvcc.revision
+        if self.store_id and (content.id != self.store_id or older):
+            raise Damaged(
+                f"{path}: another or an older state was put in its place while the store is open; "
+                "put it back, or restart every process that uses it"
+            )
+        if content.saved == self.saved or content.first_revision > self.mvcc.revision + 1:
+            return None  # edited by hand, or so far ahead that its history does not reach back to us
+        ended = [id_ for id_ in self.mvcc.leases if id_ not in content.leases]
+        commits = [Commit(*entry) for entry in content.log(self.mvcc.revision + 1)]
+        return Advance(content.id, content.saved, content.compacted, content.leases, commits, ended)
+
+    def take(self, advance: Advance) -> None:
+        """Go the way to a later state."""
+        for lease in advance.leases.values():
+            state = self.mvcc.leases.get(lease.id)
+            if state is None:
+                self.mvcc.grant(lease.id, lease.ttl, self._local(lease))
+            else:
+                state.deadline = self._local(lease)
+        for commit in advance.commits:
+            self.mvcc.replay(commit.events)
+        for id_ in advance.ended:
+            self.mvcc.leases.pop(id_, None)
+        if advance.compacted > self.mvcc.compacted:
+            self.mvcc.compact(advance.compacted)
+        self.store_id, self.saved = advance.store_id, advance.saved
+
+    def _local(self, lease: Lease) -> float:
+        return self._host.local(lease.deadline, lease.ttl).at
+
+
+class Draft(Copy):
+    """The store with the changes of one batch, and the bytes that make them last.
+
+    Between `begin` and `finish` it is ahead of the file. If saving fails it must be thrown away.
+    """
+
+    def __init__(self, host: HostTime, bounds: Bounds, rng: random.Random) -> None:
+        super().__init__(host)
+        self._bounds, self._rng = bounds, rng
+        self._lines: dict[str, bytes] = {}
+        self._leases: dict[int, Lease] = {}
+        self._history: deque[tuple[int, float, bytes]] = deque()
+        self._history_bytes = 0
+        self._advance = Advance("", 0)
+        self._dirty = False
+
+    def replace(self, content: Content) -> None:
+        super().replace(content)
+        self._lines = {kv.key: key_line(kv) for kv in self.mvcc.values()}
+        self._history.clear()
+        self._history_bytes = 0
+        for entry in content.log(0):
+            self._remember(Commit(*entry))
+        self._note_leases(content.leases)
+
+    def take(self, advance: Advance) -> None:
+        super().take(advance)
+        for commit in advance.commits:
+            self._write_down(commit)
+        self._forget_compacted()
+        self._note_leases(advance.leases)
+
+    def begin(self) -> None:
+        """Start a batch: end the leases whose time has come."""
+        self._advance = Advance(self.store_id or secrets.token_hex(8), self.saved + 1)
+        now = self._host.now()
+        due = sorted((lease.deadline, lease.id) for lease in self.mvcc.leases.values() if lease.deadline <= now)
+        for _, id_ in due:
+            self.revoke(id_)
+
+    def finish(self) -> tuple[bytes, Advance] | None:
+        """End a batch: the bytes to save and the way there; None if nothing changed."""
+        if not self._dirty:
+            return None
+        self._dirty = False
+        self._compact_by_itself()
+        advance = self._advance
+        advance.compacted = self.mvcc.compacted
+        self.store_id, self.saved = advance.store_id, advance.saved
+        data = document(
+            self.store_id,
+            self.saved,
+            self.mvcc.revision,
+            self.mvcc.compacted,
+            keys=[self._lines[key] for key in sorted(self._lines)],
+            leases=[lease_line(self._leases[id_]) for id_ in sorted(self._leases)],
+            history=[line for _, _, line in self._history],
+        )
+        return data, advance
+
+    # What a batch may do
+
+    def txn(self, when: Sequence[Comparison], then: Sequence[Operation], otherwise: Sequence[Operation]) -> TxnResult:
+        """Do a transaction."""
+        result, events = self.mvcc.txn(when, then, otherwise)
+        self._commit(events)
+        return result
+
+    def grant(self, ttl: float) -> int:
+        """A new lease; its number, which every reader of JSON can hold exactly."""
+        id_ = self._rng.randrange(1, 2**53)
+        while id_ in self.mvcc.leases:
+            id_ = self._rng.randrange(1, 2**53)
+        deadline = self._host.after(ttl)
+        self.mvcc.grant(id_, ttl, deadline.at)
+        self._set_lease(Lease(id_, ttl, deadline))
+        return id_
+
+    def keep_alive(self, id_: int) -> None:
+        """Let a lease live for another ttl. LeaseGone: it has ended."""
+        lease = self.mvcc.lease(id_)
+        deadline = self._host.after(lease.ttl)
+        lease.deadline = deadline.at
+        self._set_lease(Lease(id_, lease.ttl, deadline))
+
+    def revoke(self, id_: int) -> None:
+        """End a lease, if it stands."""
+        if self._leases.pop(id_, None) is not None:
+            self._dirty = True
+            self._advance.ended.append(id_)
+            self._commit(self.mvcc.revoke(id_))
+
+    def compact(self, revision: int) -> None:
+        """Forget what was superseded at or before `revision`."""
+        self.mvcc.compact(revision)
+        self._forget_compacted()
+        self._dirty = True
+
+    # Inside
+
+    def _commit(self, events: tuple[Event, ...]) -> None:
+        if events:
+            commit = Commit(self.mvcc.revision, self._host.wall(), events)
+            self._write_down(commit)
+            self._advance.commits.append(commit)
+            self._dirty = True
+
+    def _set_lease(self, lease: Lease) -> None:
+        self._leases[lease.id] = self._advance.leases[lease.id] = lease
+        self._dirty = True
+
+    def _note_leases(self, leases: dict[int, Lease]) -> None:
+        """Leases as they stand in the file; those of an earlier boot get their place on this boot's clock."""
+        self._leases = {id_: self._on_this_boot(lease) for id_, lease in leases.items()}
+        self._dirty = any(self._leases[id_] is not lease for id_, lease in leases.items())
+
+    def _on_this_boot(self, lease: Lease) -> Lease:
+        deadline = self._host.local(lease.deadline, lease.ttl)
+        return lease if deadline is lease.deadline else Lease(lease.id, lease.ttl, deadline)
+
+    def _write_down(self, commit: Commit) -> None:
+        for event in commit.events:
+            if event.type == "put":
+                self._lines[event.kv.key] = key_line(event.kv)
+            else:
+                self._lines.pop(event.kv.key, None)
+        self._remember(commit)
+
+    def _remember(self, commit: Commit) -> None:
+        line = history_line(*commit)
+        self._history.append((commit.revision, commit.at, line))
+        self._history_bytes += len(line)
+
+    def _forget_compacted(self) -> None:
+        while self._history and self._history[0][0] < self.mvcc.compacted:
+            self._history_bytes -= len(self._history.popleft()[2])
+
+    def _compact_by_itself(self) -> None:
+        """Let the oldest history go, more than one revision at a time where the bound is a number."""
+        bounds, excess = self._bounds, 0
+        if len(self._history) > bounds.revisions * 1.1:
+            excess = len(self._history) - bounds.revisions
+        oldest_at = self._host.wall() - bounds.age
+        size = self._history_bytes
+        target_size = size if size <= bounds.size_bytes else bounds.size_bytes * 0.9
+        for index, (revision, at, line) in enumerate(self._history):
+            newest = revision == self.mvcc.revision
+            if newest or (index >= excess and at >= oldest_at and size <= target_size):
+                if index:
+                    self.mvcc.compact(revision)
+                    self._forget_compacted()
+                return
+            size -= len(line)
