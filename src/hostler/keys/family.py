@@ -1,0 +1,37 @@
+"""All families in one list, for tools that look at a store without knowing what is in it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from hostler.keys import deployment, inventory, node, replica, vm
+
+if TYPE_CHECKING:
+    from hostler.keys.key import Key
+
+FAMILIES: dict[str, tuple[Key[Any], ...]] = {
+    "virtual machines": (vm.VM, vm.HANDLE, vm.LOCK),
+    "replicas": (replica.LEADER, replica.FENCE),
+    "inventory": (
+        inventory.USER,
+        inventory.RACK,
+        inventory.TOR,
+        inventory.PDU,
+        inventory.MORE_TORS,
+        inventory.MORE_PDUS,
+        inventory.BLADE,
+    ),
+    "workloads": (inventory.WORKLOAD, inventory.INSTANCE, inventory.ACTUAL, inventory.TARGET),
+    "deployments": (deployment.BLUEPRINT, deployment.SLICE, deployment.ENDPOINT),
+    "nodes": (node.MEMBER, node.ALIVE, node.COMMAND),
+}
+KEYS: tuple[Key[Any], ...] = tuple(key for keys in FAMILIES.values() for key in keys)
+
+
+def find(key: str) -> tuple[Key[Any], dict[str, str]] | None:
+    """The family that a key belongs to, and its parts; None: it is not of Hostler's."""
+    for family in KEYS:
+        parts = family.match(key)
+        if parts is not None:
+            return family, parts
+    return None

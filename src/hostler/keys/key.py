@@ -1,0 +1,202 @@
+"""`Key[T]`: a template and the record that stands at the keys it makes.
+
+    VM = Key("/plasmavmc/vms/{org}/{project}/{vm}", VirtualMachine)
+
+Operations and comparisons are values for transactions; verbs that take a store act at once.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+import msgspec
+
+from hostler.errors import Conflict, Damaged, Invalid
+from hostler.keys.entry import PAGE, Change, Entry, KeyWatch, Listing, Scan, Unreadable
+from hostler.keys.template import Template
+from hostler.model.record import Record
+from hostler.ports.store import CreateRevision, Delete, Get, ModRevision, Put, Version
+
+if TYPE_CHECKING:
+    from hostler.ports.store import Comparison, Event, KeyValue, Lease, Operation, Store
+
+T = TypeVar("T")
+
+
+class Key(Generic[T]):
+    """One family of keys. `record` is a Record, or a plain type whose JSON is the value (a counter)."""
+
+    def __init__(self, template: str, record: type[T]) -> None:
+        self._template = Template(template)
+        self.template, self.names, self.record = template, self._template.names, record
+
+    def __repr__(self) -> str:
+        return f"Key({self.template!r}, {self.record.__name__})"
+
+    # Names
+
+    def fill(self, **parts: str | int) -> str:
+        """The key with these parts."""
+        return self._template.fill(parts)
+
+    def parse(self, key: str) -> dict[str, str]:
+        """The parts of `key`, as text. Invalid: it is not of this family."""
+        parts = self._template.parse(key)
+        if parts is None:
+            raise Invalid(f"key {key!r}: it is not of the form {self.template}")
+        return parts
+
+    def match(self, key: str) -> dict[str, str] | None:
+        """The parts of `key`; None if it is not of this family."""
+        return self._template.parse(key)
+
+    def prefix(self, **leading: str | int) -> str:
+        """What every key with these leading parts begins with; it ends in a slash."""
+        return self._template.prefix(leading)
+
+    # Values
+
+    def encode(self, value: T) -> bytes:
+        """The bytes that stand in the store. Invalid: `value` is not of this family."""
+        if not isinstance(value, self.record) or (self.record is int and isinstance(value, bool)):
+            raise Invalid(f"{self.template}: takes a {self.record.__name__}, not a {type(value).__name__}")
+        return value.encode() if isinstance(value, Record) else msgspec.json.encode(value)
+
+    def decode(self, data: bytes, *, where: str | None = None) -> T:
+        """The value that `data` holds. Damaged: it holds none."""
+        where = where or self.template
+        if issubclass(self.record, Record):
+            return self.record.stored(data, where=where)
+        try:
+            return msgspec.json.decode(data, type=self.record)
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise Damaged(f"{where}: {error}; correct the value or delete the key") from None
+
+    def entry(self, kv: KeyValue) -> Entry[T]:
+        """A KeyValue of this family, typed: for the response to `get_op`. Invalid, Damaged: it is none."""
+        parts = self.parse(kv.key)
+        value = self.decode(kv.value, where=kv.key)
+        return Entry(value, parts, kv.key, kv.create_revision, kv.mod_revision, kv.version, kv.lease)
+
+    # For transactions
+
+    def put(self, value: T, *, lease: int | Lease | None = None, **parts: str | int) -> Put:
+        """Set the record."""
+        return Put(self.fill(**parts), self.encode(value), lease)
+
+    def delete(self, **parts: str | int) -> Delete:
+        """Delete the record."""
+        return Delete(self.fill(**parts))
+
+    def get_op(self, **parts: str | int) -> Get:
+        """Read the record; `entry` makes something of the response."""
+        return Get(self.fill(**parts))
+
+    def absent(self, **parts: str | int) -> Comparison:
+        """The key is not there."""
+        return Version(self.fill(**parts)) == 0
+
+    def exists(self, **parts: str | int) -> Comparison:
+        """The key is there."""
+        return Version(self.fill(**parts)) > 0
+
+    def unchanged(self, entry: Entry[T]) -> Comparison:
+        """Nobody wrote or deleted it since `entry` was read."""
+        return ModRevision(entry.key) == entry.mod_revision
+
+    def same_life(self, entry: Entry[T]) -> Comparison:
+        """It was not deleted since `entry` was read, though it may have been written."""
+        return CreateRevision(entry.key) == entry.create_revision
+
+    def version(self, **parts: str | int) -> Version:
+        """The key's version, to be compared: `VM.version(**ids) == 3`."""
+        return Version(self.fill(**parts))
+
+    # On a store
+
+    async def get(self, store: Store, /, *, revision: int | None = None, **parts: str | int) -> Entry[T] | None:
+        """The record now, or as it was at `revision`. Damaged: what stands there is none."""
+        kv = await store.get(self.fill(**parts), revision=revision)
+        return None if kv is None else self.entry(kv)
+
+    def scan(
+        self, store: Store, /, *, revision: int | None = None, page_size: int = PAGE, **leading: str | int
+    ) -> Scan[T]:
+        """Iterate over the family, or the part of it under `leading`. Keys of other families there are passed over."""
+        return Scan(store, self.prefix(**leading), self._found, revision=revision, page_size=page_size)
+
+    async def list(
+        self,
+        store: Store,
+        /,
+        *,
+        revision: int | None = None,
+        page_size: int = PAGE,
+        strict: bool = True,
+        **leading: str | int,
+    ) -> Listing[T]:
+        """All of it at once. Damaged: a value cannot be read; not `strict`: such are listed apart."""
+        entries: list[Entry[T]] = []
+        unreadable: list[Unreadable] = []
+        scan = self.scan(store, revision=revision, page_size=page_size, **leading)
+        async for found in scan:
+            if not isinstance(found, Unreadable):
+                entries.append(found)
+            elif strict:
+                raise found.error
+            else:
+                unreadable.append(found)
+        return Listing(tuple(entries), scan.revision or 0, tuple(unreadable))
+
+    def watch(self, store: Store, /, *, start_revision: int | None = None, **leading: str | int) -> KeyWatch[T]:
+        """Changes of the family, or of the part of it under `leading`."""
+        return KeyWatch(store.watch(self.prefix(**leading), start_revision=start_revision), self._change)
+
+    async def create(
+        self, store: Store, value: T, /, *, lease: int | Lease | None = None, **parts: str | int
+    ) -> Entry[T]:
+        """Write a record that is not there yet. Conflict: it is."""
+        operation = self.put(value, lease=lease, **parts)
+        result = await store.txn([self.absent(**parts)], [operation, self.get_op(**parts)])
+        if not result.succeeded:
+            raise Conflict(f"{operation.key}: it exists already; read it first")
+        return self._response(result.responses[1])
+
+    async def replace(
+        self, store: Store, entry: Entry[T], value: T, /, *, lease: int | Lease | None = None
+    ) -> Entry[T]:
+        """Write over what was read; without `lease` the key belongs to none. Conflict: somebody else was first."""
+        then: list[Operation] = [Put(entry.key, self.encode(value), lease), Get(entry.key)]
+        result = await store.txn([self.unchanged(entry)], then)
+        if not result.succeeded:
+            raise Conflict(f"{entry.key}: changed since revision {entry.mod_revision} was read; read it again")
+        return self._response(result.responses[1])
+
+    async def remove(self, store: Store, entry: Entry[T], /) -> None:
+        """Delete what was read. Conflict: somebody else was first."""
+        result = await store.txn([self.unchanged(entry)], [Delete(entry.key)])
+        if not result.succeeded:
+            raise Conflict(f"{entry.key}: changed since revision {entry.mod_revision} was read; read it again")
+
+    # Inside
+
+    def _response(self, response: object) -> Entry[T]:
+        return self.entry(response)  # type: ignore[arg-type]
+
+    def _found(self, kv: KeyValue) -> Entry[T] | Unreadable | None:
+        parts = self.match(kv.key)
+        if parts is None:
+            return None
+        try:
+            return self.entry(kv)
+        except Damaged as error:
+            return Unreadable(error, parts, kv)
+
+    def _change(self, event: Event) -> Change[T] | None:
+        key = event.kv.key
+        parts = self.match(key)
+        if parts is None:
+            return None
+        current = self._found(event.kv) if event.type == "put" else None
+        previous = None if event.previous is None else self._found(event.previous)
+        return Change(event.type, key, parts, event.kv.mod_revision, current, previous)

@@ -1,0 +1,110 @@
+"""The parts of a key: what may stand between two slashes.
+
+A part is never empty, never `.` or `..`, holds no `/`, no control character or line separator and no lone surrogate,
+and takes at most `MAX_PART` bytes. So it can neither leave its segment nor make two keys look the same in a listing.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from hostler.errors import Invalid
+from hostler.model.deployment import Artifact
+from hostler.model.name import fold
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+MAX_PART = 255
+"""Bytes of UTF-8."""
+_PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._:-]{0,254}", re.ASCII)
+_NUMBER = re.compile(r"[1-9][0-9]{0,17}|0", re.ASCII)
+_BARRED = frozenset(("Cc", "Cs", "Zl", "Zp"))
+
+
+def check_part(text: str, what: str = "part") -> str:
+    """`text`, if it can be a part of a key. Invalid: it cannot."""
+    if not isinstance(text, str):
+        raise Invalid(f"{what} {text!r}: must be a str, not {type(text).__name__}")
+    if _PLAIN.fullmatch(text):
+        return text
+    if not text:
+        raise Invalid(f"{what}: must not be empty")
+    if text in (".", ".."):
+        raise Invalid(f"{what} {text!r}: must not be a dot or two")
+    if "/" in text:
+        raise Invalid(f"{what} {_short(text)}: must not hold a '/'")
+    barred = next((char for char in text if unicodedata.category(char) in _BARRED), None)
+    if barred is not None:
+        raise Invalid(f"{what} {_short(text)}: must not hold {barred!r} (control characters and surrogates)")
+    size = len(text.encode())
+    if size > MAX_PART:
+        raise Invalid(f"{what} {_short(text)}: takes {size} bytes, at most {MAX_PART} are allowed")
+    return text
+
+
+def _short(text: str) -> str:
+    return repr(text) if len(text) <= 80 else f"{text[:80]!r}…"
+
+
+def _text(value: str | int, what: str) -> str:
+    return check_part(value, what)  # type: ignore[arg-type]
+
+
+def _name(value: str | int, what: str) -> str:
+    return check_part(fold(_text(value, what)), what)
+
+
+def _rack(value: str | int, what: str) -> str:
+    name = _name(value, what)
+    if "-" in name:
+        raise Invalid(f"{what} {name!r}: a rack's id holds no '-', for a node's is rack-blade")
+    return name
+
+
+def _number(value: str | int, what: str) -> str:
+    text = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+    if not isinstance(text, str) or not _NUMBER.fullmatch(text):
+        raise Invalid(f"{what} {value!r}: must be a whole number of at least 0, written without leading zeros")
+    return text
+
+
+def _artifact(value: str | int, what: str) -> str:
+    return str(Artifact.parse(_text(value, what)))
+
+
+KINDS: Mapping[str, Callable[[str | int, str], str]] = {
+    "text": _text,
+    "name": _name,
+    "rack": _rack,
+    "int": _number,
+    "artifact": _artifact,
+}
+"""What a part may be: as it is; folded; a folded rack id; a number; `group:name:version`."""
+
+
+class Part(msgspec.Struct, frozen=True):
+    """A place for a part in a template: its name, its kind, and the separators it may not hold."""
+
+    name: str
+    kind: str
+    barred: str = ""
+
+    def canonical(self, value: str | int) -> str:
+        """The text that stands in the key. Invalid: `value` cannot stand there."""
+        text = KINDS[self.kind](value, self.name)
+        for separator in self.barred:
+            if separator in text:
+                raise Invalid(f"{self.name} {text!r}: must not hold {separator!r}, which ends it in the key")
+        return text
+
+    def matches(self, text: str) -> bool:
+        """Whether `text` is what `canonical` would have put there."""
+        try:
+            return self.canonical(text) == text
+        except Invalid:
+            return False

@@ -1,0 +1,11 @@
+"""Elections: `sysvvm/…`. The first number tells what is kept, the second which election key it is for, from 1."""
+
+from __future__ import annotations
+
+from hostler.keys.key import Key
+from hostler.model.replica import LeaderRecord
+
+LEADER = Key("sysvvm/1/{n:int}", LeaderRecord)
+"""Expires unless it is renewed."""
+FENCE = Key("sysvvm/2/{n:int}", int)
+"""The highest fence that was ever given out; only grows, never deleted."""

@@ -1,0 +1,112 @@
+"""Key templates: `/plasmavmc/vms/{org}/{project}/{vm}`, filled, parsed and cut to prefixes.
+
+`fill` and `parse` are exact inverses. A part's kind follows its name, `{n:int}`; without one it is taken as it is.
+Several parts may share a segment if one character stands between each two; none of them may hold that character.
+"""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+from hostler.errors import Invalid
+from hostler.keys.part import KINDS, Part
+
+RESERVED = frozenset(("self", "store", "value", "entry", "lease", "revision", "start_revision", "page_size", "strict"))
+"""Names that the verbs of a Key use themselves."""
+_PLACE = re.compile(r"\{([a-z_]+)(?::([a-z]+))?\}")
+
+
+class _Segment(msgspec.Struct, frozen=True):
+    """What stands between two slashes: literals and parts in turn, a literal first and last."""
+
+    literals: tuple[str, ...]
+    parts: tuple[Part, ...]
+    pattern: re.Pattern[str]
+
+
+class Template:
+    """A key with places for its parts."""
+
+    def __init__(self, template: str) -> None:
+        self.text = template
+        self._segments = tuple(_segment(template, text) for text in template.split("/"))
+        self.parts = tuple(part for segment in self._segments for part in segment.parts)
+        self.names = tuple(part.name for part in self.parts)
+        if len(set(self.names)) < len(self.names) or RESERVED.intersection(self.names):
+            raise ValueError(f"template {template}: a name is used twice or is one of {sorted(RESERVED)}")
+
+    def __repr__(self) -> str:
+        return f"Template({self.text!r})"
+
+    def fill(self, values: dict[str, str | int]) -> str:
+        """The key with these parts. Invalid: one is missing, too many, or cannot stand there."""
+        if len(values) != len(self.names) or any(name not in values for name in self.names):
+            raise self._misnamed(values)
+        return "/".join(self._filled(segment, values) for segment in self._segments)
+
+    def parse(self, key: str) -> dict[str, str] | None:
+        """The parts of a key; None if the template does not make that key."""
+        texts = key.split("/")
+        if len(texts) != len(self._segments):
+            return None
+        found: dict[str, str] = {}
+        for segment, text in zip(self._segments, texts):
+            match = segment.pattern.fullmatch(text)
+            if match is None:
+                return None
+            for part, value in zip(segment.parts, match.groups()):
+                if not part.matches(value):
+                    return None
+                found[part.name] = value
+        return found
+
+    def prefix(self, values: dict[str, str | int]) -> str:
+        """What all keys with these leading parts begin with, up to and with a slash.
+
+        Invalid: a part is given and one before it, or one of its own segment, is not.
+        """
+        done: list[str] = []
+        left = dict(values)
+        for segment in self._segments:
+            if segment.parts and any(part.name not in left for part in segment.parts):
+                break
+            done.append(self._filled(segment, left))
+            for part in segment.parts:
+                del left[part.name]
+        if left or len(done) == len(self._segments):
+            raise Invalid(
+                f"prefix of {self.text}: takes the first of {', '.join(self.names) or 'no parts'},"
+                f" whole segments, not all; given: {', '.join(values) or 'none'}"
+            )
+        return "/".join(done) + "/"
+
+    def _filled(self, segment: _Segment, values: dict[str, str | int]) -> str:
+        if not segment.parts:
+            return segment.literals[0]
+        pieces = [segment.literals[0]]
+        for part, literal in zip(segment.parts, segment.literals[1:]):
+            pieces += (part.canonical(values[part.name]), literal)
+        return "".join(pieces)
+
+    def _misnamed(self, values: dict[str, str | int]) -> Invalid:
+        return Invalid(
+            f"key {self.text}: needs {', '.join(self.names) or 'no parts'}; given: {', '.join(values) or 'none'}"
+        )
+
+
+def _segment(template: str, text: str) -> _Segment:
+    pieces = _PLACE.split(text)
+    literals, names, kinds = pieces[0::3], pieces[1::3], pieces[2::3]
+    between = literals[1:-1]
+    if any(kind not in (None, *KINDS) for kind in kinds) or any(
+        "{" in literal or "}" in literal for literal in literals
+    ):
+        raise ValueError(f"template {template}: {text!r} has a place that is not {{name}} or {{name:kind}}")
+    if any(len(literal) != 1 for literal in between):
+        raise ValueError(f"template {template}: in {text!r} exactly one character must stand between two parts")
+    barred = "".join(dict.fromkeys(between))
+    parts = tuple(Part(name, kind or "text", barred) for name, kind in zip(names, kinds))
+    place = f"([^{re.escape(barred)}]+)" if barred else "(.+)"
+    return _Segment(tuple(literals), parts, re.compile(place.join(map(re.escape, literals)), re.DOTALL))

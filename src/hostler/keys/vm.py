@@ -1,0 +1,14 @@
+"""Virtual machines: `/plasmavmc/…`, as the contract spells them."""
+
+from __future__ import annotations
+
+from hostler.keys.key import Key
+from hostler.model.vm import LockInfo, VirtualMachine, VmHandle
+
+VM = Key("/plasmavmc/vms/{org}/{project}/{vm}", VirtualMachine)
+HANDLE = Key("/plasmavmc/handles/{org}/{project}/{vm}", VmHandle)
+LOCK = Key("/plasmavmc/locks/{org}/{project}/{vm}", LockInfo)
+"""Attached to a lease: 30 seconds, unless set otherwise."""
+
+LABS_ORG = "labs"
+"""The org of all labs; the project is the web user's id."""
