@@ -20,7 +20,7 @@ import contextlib
 import math
 import os
 import random
-from concurrent.futures import ThreadPoolExecutor
+import threading
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 from hostler.errors import Compacted, HostlerError, Invalid, Unavailable
@@ -62,6 +62,8 @@ if TYPE_CHECKING:
 
 _WATCHED_EVERY = 0.015
 """How often the file is looked at while somebody watches it."""
+_READERS_TURN = 0.001
+"""How long reads may keep the event loop to themselves."""
 _IDLE_EVERY = 0.25
 """How often otherwise, to learn of other processes' leases."""
 
@@ -100,7 +102,7 @@ class FileStore:
         self._visible = Copy(self._host)
         self._version: Version | None = None
         self._refreshing: asyncio.Task[None] | None = None
-        self._reader: ThreadPoolExecutor | None = None
+        self._shared_at = 0.0
         self._poller: asyncio.Task[None] | None = None
         self._pause: asyncio.Future[None] | None = None
         self._expiring: asyncio.Task[None] | None = None
@@ -111,7 +113,7 @@ class FileStore:
         self._committer: Committer[Work, list[_Step]] | None = None
 
     async def __aenter__(self) -> Self:
-        self._reader = ThreadPoolExecutor(1, "file store: reader")
+        self._visible, self._version, self._draft, self._drafted = Copy(self._host), None, None, None
         self._committer = Committer(
             f"file store {self._path}",
             self._run,
@@ -123,9 +125,6 @@ class FileStore:
         self._hub.open()
         try:
             await self._load_first()
-            if self._end_of_first_lease() <= self._host.now():
-                with contextlib.suppress(HostlerError):
-                    await self._submit(_nothing)
         except BaseException:
             await self.aclose()
             raise
@@ -137,8 +136,13 @@ class FileStore:
             content, self._version = await asyncio.wait_for(self._read(), self._timeout)
         except TimeoutError:
             raise Unavailable(f"{self._path}: could not be read within {self._timeout:g} s; try again") from None
-        if content is not None:
-            self._visible.replace(content)
+        if content is None:
+            return
+        self._visible.replace(content)
+        of_earlier_boot = any(lease.deadline.boot != self._host.boot for lease in content.leases.values())
+        if of_earlier_boot or self._end_of_first_lease() <= self._host.now():
+            with contextlib.suppress(HostlerError):  # a store that cannot be written to can still be read
+                await self._submit(_nothing)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -147,16 +151,15 @@ class FileStore:
 
     async def aclose(self) -> None:
         self._hub.close()
-        tasks = [task for task in (self._poller, self._expiring, self._refreshing) if task is not None]
+        tasks = [task for task in (self._poller, self._expiring) if task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        self._poller = self._expiring = self._refreshing = None
+        self._poller = self._expiring = None
+        if self._refreshing is not None:
+            await asyncio.wait((self._refreshing,), timeout=self._timeout)
         if self._committer is not None:
             await self._committer.aclose()
-        if self._reader is not None:
-            self._reader.shutdown(wait=False, cancel_futures=True)
-            self._reader = None
 
     # Reading
 
@@ -222,7 +225,7 @@ class FileStore:
         return await self._txn(tuple(when), tuple(then), tuple(otherwise))
 
     async def compact(self, revision: int) -> None:
-        check_revision(revision)
+        check_revision(revision, optional=False)
         await self._submit(lambda draft: draft.compact(revision))
 
     async def grant(self, ttl: float) -> FileLease:
@@ -315,6 +318,7 @@ class FileStore:
     async def fresh(self) -> None:
         """Until readers see whatever was saved before this call."""
         self._hub.check_open()
+        await self._share_the_loop()
         for _ in range(2):
             if self._is_fresh():
                 return
@@ -327,6 +331,13 @@ class FileStore:
                 raise Unavailable(f"{self._path}: could not be read within {self._timeout:g} s; try again")
             self._hub.check_open()
             refreshing.result()
+
+    async def _share_the_loop(self) -> None:
+        """A reader that finds all it asks for in memory never waits; it must not starve those who do."""
+        now = asyncio.get_running_loop().time()
+        if now - self._shared_at > _READERS_TURN:
+            await asyncio.sleep(0)
+            self._shared_at = now
 
     async def _refresh(self) -> None:
         try:
@@ -349,8 +360,24 @@ class FileStore:
             self._refreshing = None
 
     async def _read(self) -> tuple[Content | None, Version | None]:
+        """Load in a thread that nobody waits for if the disk hangs."""
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._reader, self._load, self._visible.store_id)
+        answer: asyncio.Future[tuple[Content | None, Version | None]] = loop.create_future()
+        known = self._visible.store_id
+
+        def read() -> None:
+            try:
+                found, error = self._load(known), None
+            except BaseException as raised:  # noqa: BLE001 - the reader must be told, whatever it was
+                found, error = (None, None), raised
+            with contextlib.suppress(RuntimeError):  # the event loop is gone, and the reader with it
+                loop.call_soon_threadsafe(_settle, answer, found, error)
+
+        thread = threading.Thread(target=read, name="file store: reader", daemon=True)
+        thread.start()
+        found = await answer
+        thread.join()
+        return found
 
     # On the event loop: what happens by itself
 
@@ -364,7 +391,10 @@ class FileStore:
             every = _WATCHED_EVERY if len(self._hub) else _IDLE_EVERY
             until_end = max(0.001, self._end_of_first_lease() - self._host.now())
             self._pause = asyncio.ensure_future(self._clock.sleep(min(every, until_end)))
-            await asyncio.wait((self._pause,))
+            try:
+                await asyncio.wait((self._pause,))
+            finally:
+                self._pause.cancel()
             # Trouble with the file is told to whoever asks for something; watches wait until it is over.
             with contextlib.suppress(HostlerError):
                 await self.fresh()
@@ -395,6 +425,15 @@ class FileStore:
 
     def changes(self, prefix: str, start_revision: int, limit: int) -> tuple[list[Event], int]:
         return self._visible.mvcc.changes(prefix, start_revision, limit)
+
+
+def _settle(answer: asyncio.Future[Any], found: object, error: BaseException | None) -> None:
+    if answer.done():
+        return
+    if error is not None:
+        answer.set_exception(error)
+    else:
+        answer.set_result(found)
 
 
 def _nothing(draft: Draft) -> None:
