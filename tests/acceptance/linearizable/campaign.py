@@ -1,0 +1,132 @@
+"""Several client processes against one store, and the verdict on what they recorded."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+from client_process import Orders
+
+from hostler.testing import check_linearizable, read_history
+from hostler.testing.history import unexpected_errors
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from hostler.testing import Call, Violation
+
+PROGRAM = Path(__file__).with_name("client_process.py")
+
+
+class Process:
+    """A client process; its errors go to a file beside its journal."""
+
+    def __init__(self, orders: Orders) -> None:
+        self.orders = orders
+        self.killed = False
+        self._errors = Path(f"{orders.journal}.stderr")
+        with self._errors.open("wb") as errors:
+            self._process = subprocess.Popen(
+                ["setpriv", "--pdeathsig", "KILL", "--", sys.executable, str(PROGRAM), msgspec.json.encode(orders)],
+                stdin=subprocess.DEVNULL,
+                stderr=errors,
+            )
+
+    @property
+    def running(self) -> bool:
+        return self._process.poll() is None
+
+    def kill(self) -> None:
+        """SIGKILL, unless it has ended by itself."""
+        if self.running:
+            self.killed = True
+            self._process.kill()
+        self._process.wait()
+
+    def check(self) -> None:
+        """Wait for its end; AssertionError if it was not a good one."""
+        code = self._process.wait(timeout=self.orders.seconds + 30)
+        assert self.killed or code == 0, f"{self.orders.name} ended with {code}:\n{self._errors.read_text()}"
+
+
+class Campaign:
+    """`count` processes of `clients` clients each; a process that was killed can be replaced."""
+
+    def __init__(
+        self,
+        url: str,
+        directory: Path,
+        *,
+        count: int,
+        clients: int,
+        keys: int,
+        calls: int,
+        seconds: float,
+        broken: str = "",
+    ) -> None:
+        self.url, self.directory = url, directory
+        self._shape = {"clients": clients, "keys": keys, "calls": calls, "broken": broken}
+        self._until = time.monotonic() + seconds
+        self.processes: list[Process] = []
+        for _ in range(count):
+            self.add()
+
+    def add(self) -> Process:
+        """One more process, for the time that is left."""
+        name = f"p{len(self.processes)}"
+        orders = Orders(
+            url=self.url,
+            journal=str(self.directory / f"{name}.jsonl"),
+            name=name,
+            seed=len(self.processes),
+            seconds=max(0.1, self._until - time.monotonic()),
+            **self._shape,  # type: ignore[arg-type]
+        )
+        self.processes.append(Process(orders))
+        return self.processes[-1]
+
+    @property
+    def running(self) -> list[Process]:
+        """The processes that still go on."""
+        return [process for process in self.processes if process.running]
+
+    def history(self) -> list[Call]:
+        """What all of them recorded, once they have ended well."""
+        for process in self.processes:
+            process.check()
+        return read_history(path for path in sorted(self.directory.glob("*.jsonl")))
+
+    def stop(self) -> None:
+        """End what still runs."""
+        for process in self.processes:
+            process.kill()
+
+
+@contextlib.contextmanager
+def campaign(url: str, directory: Path, **shape: object) -> Iterator[Campaign]:
+    """A campaign that leaves no process behind."""
+    running = Campaign(url, directory, **shape)  # type: ignore[arg-type]
+    try:
+        yield running
+    finally:
+        running.stop()
+
+
+def judge(history: list[Call], *, least_done: int, title: str) -> Violation | None:
+    """Say what was recorded, make sure that it was enough to mean something, and check it."""
+    outcomes = Counter(call.outcome for call in history)
+    written = sum(call.outcome == "done" and call.writes for call in history)
+    print(f"{title}: {len(history)} calls, {dict(outcomes)}, {written} acknowledged writes")
+    assert not unexpected_errors(history), unexpected_errors(history)[:3]
+    assert outcomes["done"] >= least_done, f"only {outcomes['done']} calls were answered"
+    assert written >= least_done // 5
+    started = time.monotonic()
+    violation = check_linearizable(history)
+    print(f"{title}: checked in {time.monotonic() - started:.2f} s")
+    return violation
