@@ -1,0 +1,66 @@
+"""Every release reads what every earlier release wrote.
+
+`golden/{release}/{Record}.json` is a record as that release wrote it. The files of a release that is out are never
+changed; a release that adds fields adds a folder. The `-minimal` ones hold the required fields alone.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from hostler.keys.family import KEYS
+from hostler.model import deployment, inventory, lab, node, reason, replica, vm, workload
+from hostler.model.record import Record
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+GOLDEN = Path(__file__).parent / "golden"
+MODULES: tuple[ModuleType, ...] = (deployment, inventory, lab, node, reason, replica, vm, workload)
+RECORDS: dict[str, type[Record]] = {
+    name: cls
+    for module in MODULES
+    for name, cls in inspect.getmembers(module, inspect.isclass)
+    if issubclass(cls, Record) and cls not in (Record, inventory.Hardware)
+}
+FILES = sorted(GOLDEN.glob("*/*.json"))
+
+
+def contains(whole: Any, part: Any) -> bool:
+    """Whether everything in `part` is in `whole`, which may have more fields."""
+    if isinstance(part, dict):
+        return isinstance(whole, dict) and all(k in whole and contains(whole[k], v) for k, v in part.items())
+    if isinstance(part, list):
+        return isinstance(whole, list) and len(whole) == len(part) and all(map(contains, whole, part))
+    return bool(whole == part) and isinstance(whole, bool) == isinstance(part, bool)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_an_earlier_record_is_read_and_nothing_of_it_is_lost(path: Path) -> None:
+    data = path.read_bytes()
+    record = RECORDS[path.stem.removesuffix("-minimal")].decode(data)
+    written = json.loads(record.encode())
+    assert contains(written, json.loads(data))
+    assert type(record).decode(record.encode()) == record
+
+
+@pytest.mark.parametrize("name", RECORDS)
+def test_every_record_has_its_golden_files(name: str) -> None:
+    stems = {path.stem for path in FILES}
+    assert {name, f"{name}-minimal"} <= stems, f"{name}: add golden files of it to {GOLDEN}"
+
+
+@pytest.mark.parametrize("name", RECORDS)
+def test_the_newest_golden_file_shows_every_field(name: str) -> None:
+    newest = [path for path in FILES if path.stem == name][-1]
+    shown = set(json.loads(newest.read_bytes()))
+    assert shown == set(RECORDS[name].__struct_encode_fields__) - {"hostler:unknown"}
+
+
+def test_every_record_in_the_store_is_among_them() -> None:
+    assert {key.record.__name__ for key in KEYS if key.record is not int} <= set(RECORDS)
