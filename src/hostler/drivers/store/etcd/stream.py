@@ -43,6 +43,7 @@ class Stream(Generic[Q, R]):
         self._task: asyncio.Task[None] | None = None
         self._call: Any = None
         self._heard = False
+        self._renew = False
         self.endpoint: Endpoint | None = None
         cluster.on_mistrust.append(self._mistrusted)
 
@@ -55,9 +56,10 @@ class Stream(Generic[Q, R]):
         self._outbox.put_nowait(request)
         return True
 
-    def restart(self) -> None:
-        """Break the conversation, so that it begins anew."""
+    def restart(self, *, renew: bool = False) -> None:
+        """Break the conversation, so that it begins anew; with a new token if `renew`."""
         if self._call is not None:
+            self._renew = renew
             self._call.cancel()
 
     async def aclose(self) -> None:
@@ -81,6 +83,9 @@ class Stream(Generic[Q, R]):
                 metadata = await self._cluster.metadata(deadline)
                 self._heard = False
                 await self._converse(self.endpoint, metadata)
+                if self._renew:
+                    self._renew = False
+                    await self._cluster.renew_token(metadata, loop.time() + self._cluster.timeout)
             except HostlerError:
                 pass  # whoever waits for an answer has a deadline of their own
             if self._heard:

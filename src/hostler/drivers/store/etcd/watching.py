@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from collections import deque
 from typing import TYPE_CHECKING, Self
 
 from hostler.drivers.store.hub import BACKLOG, EventQueue
@@ -152,6 +153,7 @@ class Watches:
         self._by_id: dict[int, EtcdWatch] = {}
         self._paused: dict[EtcdWatch, None] = {}
         self._ids = itertools.count(1)
+        self._creating: deque[int] = deque()
         self._stream = Stream(cluster, WATCH, greet=self._greet, receive=self._receive)
 
     def watch(self, prefix: str, start_revision: int | None) -> EtcdWatch:
@@ -250,14 +252,21 @@ class Watches:
     def _add(self, watch: EtcdWatch) -> None:
         watch.id = next(self._ids)
         self._by_id[watch.id] = watch
-        self._stream.send(watch.create_request())
+        if self._stream.send(watch.create_request()):
+            self._creating.append(watch.id)
 
     def _greet(self) -> Iterator[pb.WatchRequest]:
+        self._creating = deque(self._by_id)
         for watch in self._by_id.values():
             yield watch.create_request()
 
     def _receive(self, response: pb.WatchResponse) -> None:
-        watch = self._by_id.get(response.watch_id)
+        number = response.watch_id
+        if response.created:
+            # Answered in the order of the requests; a denial is not told by its number on 3.4.
+            asked = self._creating.popleft()
+            number = asked if number < 0 else number
+        watch = self._by_id.get(number)
         if watch is None:
             return
         if response.canceled:
@@ -274,9 +283,10 @@ class Watches:
             del self._by_id[watch.id]
             watch.fail(Compacted(response.compact_revision))
             return
-        # The stream is deaf after a denial on some versions, and its token may just be old: on a new one, once more.
-        if "permission denied" in response.cancel_reason and watch.denied:
+        denied = "permission denied" in response.cancel_reason
+        if denied and watch.denied:
             del self._by_id[watch.id]
             watch.fail(Forbidden(f"watch {watch.prefix!r}: the user has no right to these keys"))
-        watch.denied = "permission denied" in response.cancel_reason
-        self._stream.restart()
+        # After a denial some versions hear nothing more on the stream. Its token may just be old: once more with a new.
+        self._stream.restart(renew=denied and not watch.denied)
+        watch.denied = denied
