@@ -344,7 +344,9 @@ class SqliteStore:
         if lease_end is not None:
             seconds = max(0.001, min(seconds, lease_end - self._clock.now()))
         try:
-            await asyncio.wait_for(self._hurry.wait(), seconds)
+            # Not wait_for: on 3.11 it swallows a cancellation that comes as the event is set, and closing hangs.
+            async with asyncio.timeout(seconds):
+                await self._hurry.wait()
         except TimeoutError:
             return
 
