@@ -1,6 +1,7 @@
 """The store in one JSON file that a person can read: for small installations, and for looking at.
 
     file_format   what the file looks like
+    file_parse    how it is read, and what can be wrong with it
     file_disk     how it is locked, read and replaced
     file_state    what it means: a copy for readers, a draft for the next save
     file          this: the store; readers on the event loop, one thread that writes
@@ -44,7 +45,7 @@ from hostler.ports.store import (
 from .committer import Committer
 from .deadline import HostTime
 from .file_disk import Version, load, locked, save, size
-from .file_format import parse
+from .file_parse import parse
 from .file_state import Advance, Bounds, Copy, Draft
 from .hub import BACKLOG, LocalWatch, WatchHub
 
@@ -56,7 +57,7 @@ if TYPE_CHECKING:
     from hostler.ports.store import Comparison, Event, KeyValue, Lease, Operation, Page, TxnResult
 
     from .committer import Request
-    from .file_format import Content
+    from .file_parse import Content, Known
 
     Work: TypeAlias = Callable[[Draft], Any]
 
@@ -275,7 +276,7 @@ class FileStore:
         """Bring the draft to what other processes saved."""
         if draft.store_id and self._drafted is not None and self._drafted.is_at(self._path):
             return []
-        content, version = self._load(draft.store_id)
+        content, version = self._load(draft.known)
         before, self._drafted = self._drafted, version
         if content is None or version is None:
             return []
@@ -286,17 +287,17 @@ class FileStore:
         draft.take(advance)
         return [_Step(before, advance, version)]
 
-    def _load(self, known: str) -> tuple[Content | None, Version | None]:
+    def _load(self, known: Known | None) -> tuple[Content | None, Version | None]:
         found = load(self._path)
         if found is None:
-            if known:
+            if known is not None:
                 raise Unavailable(
                     f"{self._path}: deleted or moved while the store is open; put it back, or restart every process "
                     "that uses it to begin with an empty store"
                 )
             return None, None
         data, version = found
-        return parse(self._path, data), version
+        return parse(self._path, data, known), version
 
     # On the event loop: what readers see
 
@@ -351,6 +352,8 @@ class FileStore:
             if advance is not None:
                 self._take(advance, version)
                 return
+            if content.partial:
+                return  # edited by hand while it was read: the next look reads all of it
             missed = content.revision > self._visible.mvcc.revision
             self._visible.replace(content)
             self._version = version
@@ -363,7 +366,7 @@ class FileStore:
         """Load in a thread that nobody waits for if the disk hangs."""
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[tuple[Content | None, Version | None]] = loop.create_future()
-        known = self._visible.store_id
+        known = self._visible.known
 
         def read() -> None:
             try:

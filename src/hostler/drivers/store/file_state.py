@@ -11,6 +11,7 @@ import msgspec
 from hostler.errors import Damaged
 
 from .file_format import Lease, document, history_line, key_line, lease_line
+from .file_parse import Known
 from .mvcc import LeaseState, Mvcc
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from hostler.ports.store import Comparison, Event, Operation, TxnResult
 
     from .deadline import HostTime
-    from .file_format import Content
+    from .file_parse import Content
 
 
 class Bounds(NamedTuple):
@@ -58,6 +59,11 @@ class Copy:
         self.store_id = ""
         self.saved = 0
         self.mvcc = Mvcc()
+
+    @property
+    def known(self) -> Known | None:
+        """What it is a copy of; None of nothing yet."""
+        return Known(self.store_id, self.saved, self.mvcc.revision) if self.store_id else None
 
     def replace(self, content: Content) -> None:
         """Forget all and be what was read."""
@@ -122,11 +128,14 @@ class Draft(Copy):
 
     def replace(self, content: Content) -> None:
         super().replace(content)
-        self._lines = {kv.key: key_line(kv) for kv in self.mvcc.values()}
-        self._history.clear()
-        self._history_bytes = 0
-        for entry in content.log(0):
-            self._remember(Commit(*entry))
+        log = content.log(0)
+        keys, history = content.lines() or (
+            {kv.key: key_line(kv) for kv in self.mvcc.values()},
+            [history_line(*entry) for entry in log],
+        )
+        self._lines = keys
+        self._history = deque((entry[0], entry[1], line) for entry, line in zip(log, history, strict=True))
+        self._history_bytes = sum(map(len, history))
         self._note_leases(content.leases)
 
     def take(self, advance: Advance) -> None:
