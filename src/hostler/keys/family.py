@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from hostler.keys import deployment, inventory, node, replica, vm
+from hostler.keys import deployment, inventory, node, replica, transfer, vm
 
 if TYPE_CHECKING:
     from hostler.keys.key import Key
@@ -24,6 +24,7 @@ FAMILIES: dict[str, tuple[Key[Any], ...]] = {
     "workloads": (inventory.WORKLOAD, inventory.INSTANCE, inventory.ACTUAL, inventory.TARGET),
     "deployments": (deployment.BLUEPRINT, deployment.SLICE, deployment.ENDPOINT),
     "nodes": (node.MEMBER, node.ALIVE, node.COMMAND),
+    "transfers": (transfer.FILLING,),
 }
 KEYS: tuple[Key[Any], ...] = tuple(key for keys in FAMILIES.values() for key in keys)
 

@@ -23,6 +23,7 @@ import msgspec
 
 from hostler.entry.transfer.walk import items, side_by_side
 from hostler.errors import Conflict, Unavailable, Uncertain
+from hostler.keys.transfer import FILLING
 from hostler.kit.backoff import Backoff
 from hostler.ports.store import MAX_OPERATIONS, MAX_REQUEST_BYTES, OPERATION_OVERHEAD, Delete, ModRevision, Put, Version
 
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
     from hostler.ports.store import Comparison, KeyValue, Operation, Store
 
-MARKER = "/hostler/v1/filling"
+MARKER = FILLING.fill()
 BATCH_BYTES = MAX_REQUEST_BYTES // 2
 AT_ONCE = 8
 """Transactions under way at the same time."""

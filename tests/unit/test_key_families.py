@@ -1,0 +1,168 @@
+"""The families, to the letter of the documents, each on one page."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import pkgutil
+import re
+from pathlib import Path
+
+import pytest
+
+import hostler
+import hostler.keys
+from hostler.errors import Invalid
+from hostler.keys.deployment import BLUEPRINT, ENDPOINT, SLICE
+from hostler.keys.family import KEYS, find
+from hostler.keys.inventory import (
+    ACTUAL,
+    BLADE,
+    INSTANCE,
+    MORE_PDUS,
+    MORE_TORS,
+    PDU,
+    RACK,
+    TARGET,
+    TOR,
+    USER,
+    WORKLOAD,
+)
+from hostler.keys.key import Key
+from hostler.keys.lab import LabNames, check_user
+from hostler.keys.node import ALIVE, COMMAND, MEMBER
+from hostler.keys.replica import FENCE, LEADER
+from hostler.keys.transfer import FILLING
+from hostler.keys.vm import HANDLE, LOCK, VM
+
+VM_IDS = {"org": "o1", "project": "p1", "vm": "v1"}
+
+
+def test_virtual_machines() -> None:
+    assert VM.fill(**VM_IDS) == "/plasmavmc/vms/o1/p1/v1"
+    assert HANDLE.fill(**VM_IDS) == "/plasmavmc/handles/o1/p1/v1"
+    assert LOCK.fill(**VM_IDS) == "/plasmavmc/locks/o1/p1/v1"
+    assert VM.prefix(org="o1", project="p1") == "/plasmavmc/vms/o1/p1/"
+
+
+def test_replicas() -> None:
+    assert LEADER.fill(n=1) == "sysvvm/1/1"
+    assert FENCE.fill(n=1) == "sysvvm/2/1"
+    assert LEADER.prefix() == "sysvvm/1/"
+
+
+def test_inventory() -> None:
+    assert USER.fill(user="u") == "/CloudChamber/V0.1/users/u"
+    assert USER.prefix() == "/CloudChamber/V0.1/users/"
+    assert RACK.fill(rack="rack1") == "/CloudChamber/V0.1/racks/rack1"
+    assert RACK.prefix() == "/CloudChamber/V0.1/racks/"
+    assert TOR.fill(rack="rack1") == "/CloudChamber/V0.1/rack/rack1/tor"
+    assert PDU.fill(rack="rack1") == "/CloudChamber/V0.1/rack/rack1/pdu"
+    assert MORE_TORS.fill(rack="rack1", n=2) == "/CloudChamber/V0.1/rack/rack1/tors/2"
+    assert MORE_PDUS.fill(rack="rack1", n=2) == "/CloudChamber/V0.1/rack/rack1/pdus/2"
+    assert BLADE.fill(rack="rack1", blade="b2") == "/CloudChamber/V0.1/rack/rack1/blades/b2"
+    assert BLADE.prefix(rack="rack1") == "/CloudChamber/V0.1/rack/rack1/blades/"
+
+
+def test_workloads() -> None:
+    ids = {"workload": "w", "instance": "i"}
+    assert WORKLOAD.fill(workload="w") == "/CloudChamber/V0.1/workloads/w"
+    assert WORKLOAD.prefix() == "/CloudChamber/V0.1/workloads/"
+    assert INSTANCE.fill(**ids) == "/CloudChamber/V0.1/workload/w/instances/i"
+    assert INSTANCE.prefix(workload="w") == "/CloudChamber/V0.1/workload/w/instances/"
+    assert ACTUAL.fill(**ids) == "/CloudChamber/V0.1/workload/w/instance/i/actual"
+    assert TARGET.fill(**ids) == "/CloudChamber/V0.1/workload/w/instance/i/target"
+
+
+def test_deployments() -> None:
+    artifact = "org.example:slice:1.0.0"
+    assert BLUEPRINT.fill(blueprint="production") == "blueprints/production"
+    assert SLICE.fill(node="node-1", artifact=artifact) == "slices/node-1/org.example:slice:1.0.0"
+    assert SLICE.prefix(node="node-1") == "slices/node-1/"
+    assert (
+        ENDPOINT.fill(artifact=artifact, method="process", instance=1) == "endpoints/org.example:slice:1.0.0/process:1"
+    )
+
+
+def test_nodes() -> None:
+    assert COMMAND.fill(node="local-1", vm="v1") == "/hostler/v1/nodes/local-1/vms/v1"
+    assert COMMAND.prefix(node="local-1") == "/hostler/v1/nodes/local-1/vms/"
+    assert MEMBER.fill(node="local-1") == "/hostler/v1/members/local-1"
+    assert ALIVE.fill(node="local-1") == "/hostler/v1/alive/local-1"
+
+
+def test_transfers() -> None:
+    assert FILLING.fill() == "/hostler/v1/filling"
+
+
+def test_names_in_redis() -> None:
+    names = LabNames()
+    assert names.provision == "vmmanager:provision"
+    assert names.decommission == "vmmanager:decommission"
+    assert names.dead == "vmmanager:dead"
+    assert names.servers == "vmmanager:servers:*"
+    assert names.server("userA") == "vmmanager:servers:userA"
+    assert names.user_of("vmmanager:servers:userA") == "userA"
+    assert names.events("userA") == "vmmanager:events:userA"
+    assert names.processing("provision", "w1") == "vmmanager:processing:provision:w1"
+
+
+def test_names_in_redis_stand_apart_in_a_test_namespace() -> None:
+    names = LabNames("Test:Standard:")
+    assert names.provision == "Test:Standard:vmmanager:provision"
+    assert names.server("u") == "Test:Standard:vmmanager:servers:u"
+    assert names.user_of(names.server("u")) == "u"
+    with pytest.raises(Invalid):
+        names.user_of("vmmanager:servers:u")
+    with pytest.raises(Invalid):
+        names.processing("other", "w")
+
+
+@pytest.mark.parametrize("user", ["", "a:b", "*", "a?", "[a]", "a\\", "a\nb", "a/b", "x" * 256, "..", "x" * 10_000])
+def test_a_user_id_cannot_name_somebody_elses_record(user: str) -> None:
+    with pytest.raises(Invalid, match="webuserid"):
+        check_user(user)
+    with pytest.raises(Invalid, match="webuserid"):
+        LabNames().server(user)
+
+
+def test_every_key_of_every_page_is_registered_once() -> None:
+    pages = {
+        value.template: value
+        for info in pkgutil.iter_modules(hostler.keys.__path__)
+        for value in vars(importlib.import_module(f"hostler.keys.{info.name}")).values()
+        if isinstance(value, Key)
+    }
+    assert pages == {key.template: key for key in KEYS}
+    assert len(pages) == len(KEYS)
+    found = find("/CloudChamber/V0.1/rack/rack1/pdu")
+    assert found is not None
+    assert found == (PDU, {"rack": "rack1"})
+    assert find("/unheard/of") is None
+
+
+ROOTS = re.compile(
+    r"^/?(plasmavmc|CloudChamber|sysvvm|blueprints|slices|endpoints|hostler/v1)/|^/hostler/|^/?(users|racks?|workloads?)/\{?"
+    r"|vmmanager:|^Test:"
+)
+
+
+def test_no_key_is_spelled_anywhere_else() -> None:
+    """Texts in code, docstrings aside."""
+    source = Path(hostler.__file__).parent
+    spelled = []
+    for path in source.rglob("*.py"):
+        inside = path.relative_to(source).parts
+        if inside[0] in ("keys", "testing"):
+            continue
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        docs = {
+            id(node.value)
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+        }
+        for node in ast.walk(tree):
+            text = node.value if isinstance(node, ast.Constant) and id(node) not in docs else None
+            if isinstance(text, str) and ROOTS.search(text):
+                spelled.append(f"{path}:{node.lineno}: {text!r}")
+    assert spelled == []
