@@ -1,0 +1,176 @@
+"""Settings: which layer wins, where a value came from, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hostler.errors import HostlerError, Invalid, NotFound
+from hostler.settings import FOREIGN_VARIABLES, OPTIONS, STORAGE_OPTIONS, Settings, load
+
+HOME = {"HOME": "/home/ada"}
+CHAINFIRE = "PLASMAVMC_CHAINFIRE_ENDPOINT"
+
+
+def settled(toml: str = "", environ: dict[str, str] | None = None, **flags: object) -> Settings:
+    return load(flags, HOME | (environ or {}), toml=toml, cwd=Path("/work dir"))
+
+
+def test_without_anything_the_store_is_embedded_in_the_state_folder() -> None:
+    found = settled()
+    assert found.data == Path("/home/ada/.local/state/hostler")
+    assert found.store == "sqlite:///home/ada/.local/state/hostler/hostler.db"
+    assert found.lock_ttl == 30.0
+    assert not found.namespace.use_test_namespace
+    assert {str(origin) for origin in found.origins.values()} == {"default"}
+
+
+def test_the_state_folder_follows_xdg() -> None:
+    assert settled(environ={"XDG_STATE_HOME": "/var/x"}).store == "sqlite:///var/x/hostler/hostler.db"
+    assert settled(environ={"XDG_STATE_HOME": "not/absolute"}).data == Path("/home/ada/.local/state/hostler")
+
+
+def test_each_layer_beats_the_one_below_and_says_so() -> None:
+    toml, environ = 'store = "memory://?history=1"', {"HOSTLER_STORE": "memory://?history=2"}
+    for found, number, layer, name in (
+        (settled(toml), 1, "file", "hostler.toml: store"),
+        (settled(toml, environ), 2, "environment", "HOSTLER_STORE"),
+        (settled(toml, environ, store="memory://?history=3"), 3, "flag", "--store"),
+        (settled(toml, environ, store=None), 2, "environment", "HOSTLER_STORE"),
+    ):
+        assert found.store == f"memory://?history={number}"
+        assert found.origins["store"].layer == layer
+        assert found.origins["store"].name == name
+
+
+def test_the_default_store_follows_the_data_folder() -> None:
+    assert settled(data="/srv/h").store == "sqlite:///srv/h/hostler.db"
+    assert settled('data = "~/h"').data == Path("/home/ada/h")
+    assert settled(data=Path("rel")).store == "sqlite:///work%20dir/rel/hostler.db"
+
+
+def test_namespace_options_are_spelled_as_in_the_contract() -> None:
+    assert settled("UseTestNamespace = true\nPreCleanStore = true").namespace.pre_clean_store
+    found = settled("UseTestNamespace = true", {"HOSTLER_USE_UNIQUE_INSTANCE": "yes"})
+    assert found.namespace.use_unique_instance
+    assert found.origins["use_unique_instance"].name == "HOSTLER_USE_UNIQUE_INSTANCE"
+    assert not settled("UseTestNamespace = true", {"HOSTLER_USE_TEST_NAMESPACE": "0"}).namespace.use_test_namespace
+
+
+@pytest.mark.parametrize(
+    "toml", ["PreCleanStore = true", "UseTestNamespace = true\nUseUniqueInstance = true\nPreCleanStore = true"]
+)
+def test_options_that_do_not_go_together_are_refused_at_start(toml: str) -> None:
+    with pytest.raises(Invalid, match="PreCleanStore"):
+        settled(toml)
+
+
+# The contract's own names
+
+
+@pytest.mark.parametrize(
+    ("toml", "environ", "store"),
+    [
+        ("", {CHAINFIRE: "http://127.0.0.1:50051"}, "etcd://127.0.0.1:50051"),
+        ("", {CHAINFIRE: "https://h:1/"}, "etcds://h:1"),
+        ("", {CHAINFIRE: "http://a:1,http://b:2"}, "etcd://a:1,b:2"),
+        ("", {CHAINFIRE: "http://[::1]:50051"}, "etcd://[::1]:50051"),
+        ("", {"PLASMAVMC_STORAGE_BACKEND": "file"}, "file:///var/run/plasmavmc/state.json"),
+        ("", {"PLASMAVMC_STORAGE_BACKEND": "file", CHAINFIRE: "http://h:1"}, "file:///var/run/plasmavmc/state.json"),
+        ("", {"PLASMAVMC_STORAGE_BACKEND": "chainfire"}, "file:///var/run/plasmavmc/state.json"),
+        ("", {"PLASMAVMC_STATE_PATH": "/x/a b.json"}, "file:///x/a%20b.json"),
+        ("", {"PLASMAVMC_LOCK_TTL_SECONDS": "5"}, "file:///var/run/plasmavmc/state.json"),
+        ("[storage]", {}, "file:///var/run/plasmavmc/state.json"),
+        ('[storage]\nbackend="chainfire"\nchainfire_endpoint="http://h:1"', {}, "etcd://h:1"),
+        ('[storage]\nchainfire_endpoint="http://h:1"', {"PLASMAVMC_STORAGE_BACKEND": "file"}, "file:///var/run/plasmavmc/state.json"),
+        ('[storage]\nchainfire_endpoint="http://h:1"', {CHAINFIRE: "http://g:2"}, "etcd://g:2"),
+        ('[storage]\nbackend="file"\nstate_path="s.json"', {}, "file:///work%20dir/s.json"),
+    ],
+)  # fmt: skip
+def test_the_storage_names_of_the_contract_mean_a_store(toml: str, environ: dict[str, str], store: str) -> None:
+    found = settled(toml, environ)
+    assert found.store == store
+    assert found.origins["store"].layer == ("environment" if environ else "file")
+    assert settled(toml, environ, store="memory://").store == "memory://"
+
+
+def test_an_own_name_wins_within_its_layer_and_loses_to_a_higher_one() -> None:
+    table = '[storage]\nchainfire_endpoint="http://h:1"'
+    assert settled('store = "memory://"\n' + table).store == "memory://"
+    assert settled(table, {"HOSTLER_STORE": "memory://"}).store == "memory://"
+    assert settled('store = "memory://"', {CHAINFIRE: "http://h:1"}).store == "etcd://h:1"
+    assert settled("", {CHAINFIRE: "http://h:1", "HOSTLER_STORE": "memory://"}).store == "memory://"
+
+
+def test_the_life_of_a_lock_is_set_by_the_contracts_names() -> None:
+    assert settled("[storage]\nlock_ttl_seconds = 5").lock_ttl == 5.0
+    found = settled("[storage]\nlock_ttl_seconds = 5", {"PLASMAVMC_LOCK_TTL_SECONDS": "7.5"})
+    assert found.lock_ttl == 7.5
+    assert found.origins["lock_ttl"].name == "PLASMAVMC_LOCK_TTL_SECONDS"
+
+
+@pytest.mark.parametrize(
+    ("toml", "environ", "flags", "message"),
+    [
+        ("stor = 'x'", {}, {}, "hostler.toml: stor: unknown setting; did you mean store"),
+        ("usetestnamespace = true", {}, {}, "did you mean UseTestNamespace"),
+        ("[storage]\nbackends = 'file'", {}, {}, r"\[storage\]: backends: unknown setting; did you mean backend"),
+        ("[stroage]\nbackend = 'file'", {}, {}, "did you mean storage"),
+        ("storage = 1", {}, {}, "must be a table"),
+        ("", {"HOSTLER_STOR": "x"}, {}, "environment: HOSTLER_STOR: unknown setting; did you mean HOSTLER_STORE"),
+        ("", {"PLASMAVMC_STATE_PTH": "x"}, {}, "did you mean PLASMAVMC_STATE_PATH"),
+        ("", {}, {"sotre": "x"}, "did you mean store"),
+        ("store = 1", {}, {}, "hostler.toml: store = 1: must be a text"),
+        ("", {"HOSTLER_STORE": ""}, {}, "HOSTLER_STORE = '': must be a text"),
+        ("UseTestNamespace = 'true'", {}, {}, "without quotes"),
+        ("", {"HOSTLER_USE_TEST_NAMESPACE": "maybe"}, {}, "must be true or false"),
+        ("", {"PLASMAVMC_STORAGE_BACKEND": "etcd"}, {}, "must be chainfire or file"),
+        ("", {CHAINFIRE: "127.0.0.1:50051"}, {}, "must be http://host:port"),
+        ("", {CHAINFIRE: "http://h"}, {}, "must be http://host:port"),
+        ("", {CHAINFIRE: "http://h:99999"}, {}, "must be http://host:port"),
+        ("", {CHAINFIRE: "http://h:1/x"}, {}, "must be http://host:port"),
+        ("", {CHAINFIRE: "http://a:1,https://b:1"}, {}, "mixes http and https"),
+        ("", {"PLASMAVMC_LOCK_TTL_SECONDS": "0"}, {}, "above 0"),
+        ("", {"PLASMAVMC_LOCK_TTL_SECONDS": "nan"}, {}, "above 0"),
+        ("[storage]\nlock_ttl_seconds = true", {}, {}, "above 0"),
+        ("", {}, {"data": "a\0b"}, "is no path"),
+        ("a = ", {}, {}, "hostler.toml: not TOML"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_its_place(
+    toml: str, environ: dict[str, str], flags: dict[str, object], message: str
+) -> None:
+    with pytest.raises(Invalid, match=message):
+        settled(toml, environ, **flags)
+
+
+def test_variables_of_the_client_and_of_others_are_no_settings() -> None:
+    assert settled(environ=dict.fromkeys(FOREIGN_VARIABLES, "1") | {"HOSTNAME": "h"}).store.startswith("sqlite:")
+
+
+def test_the_file_is_the_one_named_else_the_one_in_the_folder(tmp_path: Path) -> None:
+    (tmp_path / "hostler.toml").write_text('store = "memory://?history=1"')
+    other = tmp_path / "other.toml"
+    other.write_text('store = "memory://?history=2"')
+    assert load({}, HOME, cwd=tmp_path).store.endswith("=1")
+    assert load({}, HOME | {"HOSTLER_CONFIG": "other.toml"}, cwd=tmp_path).store.endswith("=2")
+    found = load({}, HOME, file=other, cwd=tmp_path)
+    assert found.origins["store"].name == f"{other}: store"
+    assert load({}, HOME, cwd=tmp_path / "nowhere").origins["store"].layer == "default"
+
+
+def test_a_file_that_was_named_must_be_there_and_readable(tmp_path: Path) -> None:
+    for name, kind, content in (("none.toml", NotFound, None), ("latin", Invalid, b"\xff"), (".", Invalid, None)):
+        if content is not None:
+            (tmp_path / name).write_bytes(content)
+        with pytest.raises(HostlerError) as caught:
+            load({}, HOME, file=Path(name), cwd=tmp_path)
+        assert isinstance(caught.value, kind)
+
+
+def test_every_setting_has_names_of_its_own() -> None:
+    options = (*OPTIONS, *STORAGE_OPTIONS)
+    for names in zip(*((option.name, option.in_file, option.variable) for option in options)):
+        assert len(set(names)) == len(options)
+    assert set(settled().origins) == {option.name for option in OPTIONS} | {"lock_ttl"}
