@@ -27,7 +27,9 @@ _LAYERS: tuple[Layer, ...] = ("default", "file", "environment", "flag")
 
 FILE_NAME = "hostler.toml"
 CONFIG_VARIABLE = "HOSTLER_CONFIG"
-FOREIGN_VARIABLES = frozenset({CONFIG_VARIABLE, "HOSTLER_SERVER", "HOSTLER_TOKEN", "HOSTLER_DOSE"})
+FOREIGN_VARIABLES = frozenset(
+    {CONFIG_VARIABLE, "HOSTLER_SERVER", "HOSTLER_TOKEN", "HOSTLER_DEBUG", "HOSTLER_DOSE", "HOSTLER_ETCD"}
+)
 """Variables of ours that are no settings: they belong to the client and to the test run."""
 DEFAULT_STATE_PATH = "/var/run/plasmavmc/state.json"
 DEFAULT_LOCK_TTL = 30.0

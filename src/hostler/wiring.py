@@ -10,6 +10,7 @@ from hostler.errors import Invalid
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from hostler.ports.bare import Bare
     from hostler.ports.store import Store
 
 DEFAULT_TIMEOUT = 5.0
@@ -159,3 +160,20 @@ _STORES: Mapping[str, Callable[[SplitResult, Options], Store]] = {
     "sqlite": _open_sqlite,
     "file": _open_file,
 }
+
+
+def open_bare(url: str) -> Bare | None:
+    """The engine behind `url` without Hostler, for benchmarks; None if there is nothing below the driver.
+
+    SQLite gets a file of its own beside the store's. etcd is asked through its first endpoint, without TLS.
+    """
+    parts = urlsplit(url)
+    if parts.scheme == "sqlite":
+        from hostler.drivers.store.sqlite.bare import BareSqlite
+
+        return BareSqlite(local_path(parts) + ".bare")
+    if parts.scheme == "etcd" and not parts.query:
+        from hostler.drivers.store.etcd.bare import BareEtcd
+
+        return BareEtcd(parts.netloc.split(",")[0])
+    return None

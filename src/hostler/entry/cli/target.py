@@ -42,7 +42,11 @@ def chosen(store_url: str | None) -> str:
         context = context.parent
     from hostler.settings import load
 
-    return load().store
+    url = load().store
+    path = local_path(url)
+    if path is not None:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return url
 
 
 def redacted(url: str) -> str:
@@ -86,23 +90,14 @@ async def opened(url: str, *, create: bool) -> AsyncIterator[Store]:
 
     store = open_store(url)
     path = local_path(url)
-    if path is not None:
-        if not create and not path.exists():
-            raise NotFound(f"store {redacted(url)}: there is no such file; the first put creates it")
-        if create and url == _default():
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if path is not None and not create and not path.exists():
+        raise NotFound(f"store {redacted(url)}: there is no such file; the first put creates it")
     try:
         async with store:
             yield store
     except HostlerError as error:
         error.add_note(f"store {redacted(url)}")
         raise
-
-
-def _default() -> str | None:
-    from hostler.settings import load
-
-    return load().store
 
 
 def complete(work: Coroutine[Any, Any, T]) -> T:

@@ -16,6 +16,7 @@ COMMANDS = {
     "list": (_READ, "list_", "Show the keys under a prefix."),
     "watch": (_READ, "watch", "Show changes as they happen."),
     "status": (_READ, "status", "Show how the store is."),
+    "check": (_READ, "check", "Read everything and tell what is damaged."),
     "put": (_WRITE, "put", "Set a key."),
     "delete": (_WRITE, "delete", "Delete a key, or all under a prefix."),
     "compact": (_WRITE, "compact", "Forget old history."),

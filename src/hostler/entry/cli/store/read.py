@@ -10,9 +10,9 @@ import click
 
 from hostler.entry.cli import block, show
 from hostler.entry.cli.failure import note
-from hostler.entry.cli.target import chosen, complete, opened, store_option
+from hostler.entry.cli.target import chosen, complete, opened, redacted, store_option
 from hostler.entry.transfer.walk import pages
-from hostler.errors import Lagged, NotFound
+from hostler.errors import Damaged, Lagged, NotFound
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator
@@ -171,8 +171,6 @@ def status(output: str, store_url: str | None) -> None:
 
 
 async def _status(url: str, output: str) -> None:
-    from hostler.entry.cli.target import redacted
-
     async with opened(url, create=False) as store:
         found = await store.status()
     plain: dict[str, Any] = {
@@ -194,3 +192,23 @@ async def _status(url: str, output: str) -> None:
         ("SIZE", f"{found.size_bytes:,} bytes"),
     ]
     show.pairs(rows + [(name.upper(), show.safe(text)) for name, text in found.details.items()])
+
+
+@click.command()
+@store_option
+def check(store_url: str | None) -> None:
+    """Read the whole store and tell what is damaged; exit code 8 if anything is."""
+    complete(_check(chosen(store_url)))
+
+
+async def _check(url: str) -> None:
+    async with opened(url, create=False) as store:
+        # An engine that can look below the keys does so; reading every key is what can be asked of the others.
+        look = getattr(store, "check", None)
+        problems: list[str] = [] if look is None else await look()
+        keys = sum([len(page.items) async for page in pages(store, "")]) if not problems else 0
+    for problem in problems:
+        click.echo(show.safe(problem))
+    if problems:
+        raise Damaged(f"store {redacted(url)}: {len(problems)} problems; stop writing to it and restore a backup")
+    click.echo(f"{redacted(url)}: sound, {keys:,} keys read")

@@ -1,0 +1,109 @@
+"""A store of a million keys: what it costs to open, to hold and to read. Each part is a process of its own.
+
+python -m hostler.entry.bench.million fill URL COUNT     write the keys
+python -m hostler.entry.bench.million open URL COUNT     open, measure memory, read
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import subprocess
+import sys
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+from hostler.entry.bench.measure import figure
+from hostler.entry.bench.work import VALUE
+from hostler.ports.store import MAX_OPERATIONS, Put
+from hostler.wiring import open_store
+
+READS = 20_000
+
+
+def million(url: str, empty_url: str, count: int) -> dict[str, Any]:
+    """Fill the store at `url`, then open it in a new process. `empty_url` tells what a process holds anyway."""
+    fill = _part("fill", url, count)
+    _part("fill", empty_url, 0)
+    empty = _part("open", empty_url, 0)
+    full = _part("open", url, count)
+    return {
+        "keys": count,
+        "fill_seconds": fill["seconds"],
+        "open_seconds": full["open_seconds"],
+        "memory_bytes_per_key_after_open": (full["rss_open"] - empty["rss_open"]) / max(1, count),
+        "memory_bytes_per_key_after_reads": (full["rss_read"] - empty["rss_open"]) / max(1, count),
+        "disk_bytes_per_key": full["size_bytes"] / max(1, count),
+        "payload_bytes_per_key": len(VALUE) + len(_key(0)),
+        "get_p50_us": full["get_p50_us"],
+        "get_p99_us": full["get_p99_us"],
+        "range_1000_ms": full["range_ms"],
+    }
+
+
+def _part(verb: str, url: str, count: int) -> dict[str, Any]:
+    command = [sys.executable, "-m", "hostler.entry.bench.million", verb, url, str(count)]
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE)
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def _key(number: int) -> str:
+    return f"/hostler-bench/million/{number:08d}"
+
+
+def _rss() -> int:
+    fields = Path("/proc/self/statm").read_text(encoding="ascii").split()
+    return int(fields[1]) * 4096
+
+
+async def _fill(url: str, count: int) -> dict[str, Any]:
+    async with open_store(url) as store:
+        started = perf_counter()
+        waiting: set[asyncio.Task[object]] = set()
+        for first in range(0, count, MAX_OPERATIONS):
+            puts = [Put(_key(number), VALUE) for number in range(first, min(count, first + MAX_OPERATIONS))]
+            waiting.add(asyncio.ensure_future(store.txn([], puts)))
+            if len(waiting) == 16:
+                done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    task.result()
+        for task in waiting:
+            await task
+        return {"seconds": perf_counter() - started}
+
+
+async def _open(url: str, count: int) -> dict[str, Any]:
+    started = perf_counter()
+    async with open_store(url) as store:
+        opened = perf_counter() - started
+        rss_open = _rss()
+        numbers = random.Random(1)  # noqa: S311 - the same keys each time
+        times = []
+        for _ in range(READS if count else 0):
+            key = _key(numbers.randrange(count))
+            before = perf_counter()
+            found = await store.get(key)
+            times.append(perf_counter() - before)
+            if found is None:
+                raise SystemExit(f"{key}: missing")
+        before = perf_counter()
+        await store.range(_key(count // 2)[:-4], limit=1000)
+        range_ms = (perf_counter() - before) * 1000
+        reads = figure([0.0], times)
+        return {
+            "open_seconds": opened,
+            "rss_open": rss_open,
+            "rss_read": _rss(),
+            "size_bytes": (await store.status()).size_bytes,
+            "get_p50_us": reads.p50_us,
+            "get_p99_us": reads.p99_us,
+            "range_ms": range_ms,
+        }
+
+
+if __name__ == "__main__":
+    part = _fill if sys.argv[1] == "fill" else _open
+    print(json.dumps(asyncio.run(part(sys.argv[2], int(sys.argv[3])))))

@@ -1,0 +1,66 @@
+"""The result as JSON, as a table for the terminal, and as Markdown for `docs/performance.md`."""
+
+from __future__ import annotations
+
+import os
+import platform
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hostler.entry.bench.run import Row
+
+HEADS = ("operation", "clients", "per second", "p50", "p99", "against", "per second", "p50", "ratio")
+
+
+def cells(rows: Sequence[Row]) -> list[tuple[str, ...]]:
+    """The rows as text."""
+    return [_cells(row) for row in rows]
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    ours = (f"{row.ours.per_second:,.0f}", _time(row.ours.p50_us), _time(row.ours.p99_us))
+    if row.other is None or row.ratio is None:
+        return (row.name, str(row.clients), *ours, "", "", "", "")
+    other = (row.against, f"{row.other.per_second:,.0f}", _time(row.other.p50_us), f"{row.ratio:.2f}")
+    return (row.name, str(row.clients), *ours, *other)
+
+
+def _time(us: float) -> str:
+    return f"{us:.0f} µs" if us < 1000 else f"{us / 1000:.1f} ms"
+
+
+def plain(url: str, rows: Sequence[Row], million: dict[str, Any] | None) -> dict[str, Any]:
+    """Everything, for programs."""
+    data: dict[str, Any] = {
+        "store": url,
+        "machine": {"cores": os.cpu_count(), "python": platform.python_version(), "system": platform.platform()},
+        "rows": [msgspec.to_builtins(row) | {"ratio": row.ratio} for row in rows],
+    }
+    return data if million is None else data | {"million": million}
+
+
+def million_pairs(found: dict[str, Any]) -> list[tuple[str, str]]:
+    """The figures of the store of a million keys as text."""
+    return [
+        (f"opening {found['keys']:,} keys", f"{found['open_seconds']:.3f} s"),
+        ("memory per key, once open", f"{found['memory_bytes_per_key_after_open']:.1f} bytes"),
+        ("memory per key, after 20,000 random gets", f"{found['memory_bytes_per_key_after_reads']:.1f} bytes"),
+        (f"disk per key (payload {found['payload_bytes_per_key']})", f"{found['disk_bytes_per_key']:.0f} bytes"),
+        ("get, random key, p50 / p99", f"{found['get_p50_us']:.0f} / {found['get_p99_us']:.0f} µs"),
+        ("range of 1,000", f"{found['range_1000_ms']:.1f} ms"),
+        ("filling", f"{found['fill_seconds']:.1f} s"),
+    ]
+
+
+def markdown(rows: Sequence[Row], million: dict[str, Any] | None) -> str:
+    """Tables for a page."""
+    lines = ["| " + " | ".join(HEADS) + " |", "|---|" + "--:|" * 4 + "---|" + "--:|" * 3]
+    lines += ["| " + " | ".join(row) + " |" for row in cells(rows)]
+    if million is not None:
+        lines += ["", "| at a million keys | |", "|---|--:|"]
+        lines += [f"| {name} | {value} |" for name, value in million_pairs(million)]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,41 @@
+"""`hostler demo`: the store at work, live, on the embedded engine."""
+
+from __future__ import annotations
+
+import tempfile
+from contextlib import nullcontext
+from pathlib import Path
+
+import click
+
+from hostler.entry.cli.target import complete, path_url
+
+
+@click.command()
+@click.option("--data", type=click.Path(file_okay=False, path_type=Path), help="Keep the store in this folder.")
+def demo(data: Path | None) -> None:
+    """See the store at work: put, watch, lease, transaction, history. Ten seconds, nothing to press.
+
+    Without --data everything happens in a temporary folder, which is gone afterwards.
+    """
+    from hostler.entry.demo import Show, perform
+
+    if data is not None:
+        data.mkdir(parents=True, exist_ok=True)
+    temporary = tempfile.TemporaryDirectory(prefix="hostler-demo-") if data is None else nullcontext(str(data))
+    with temporary as folder:
+        url = path_url("sqlite", Path(folder) / "demo.db")
+        complete(perform(url, Show()))
+        _farewell(Path(folder), keep=data is not None)
+
+
+def _farewell(folder: Path, *, keep: bool) -> None:
+    url = path_url("sqlite", (folder if keep else Path.home() / "hostler-demo") / "demo.db")
+    click.echo("\nYour turn:\n")
+    click.echo("  hostler demo --data ~/hostler-demo" if not keep else f"  export HOSTLER_STORE={url}")
+    flag = "" if keep else f" --store {url}"
+    click.echo(f"  hostler store list /labs/{flag}")
+    click.echo(
+        f"  hostler store watch /labs/{flag}      (and in a second terminal: hostler store put /labs/me hello …)"
+    )
+    click.echo("\nhostler --help shows everything; docs/cli.md explains it.")
