@@ -35,12 +35,13 @@ class Ledger:
         self._toggle = {}
         *lines, _unfinished = journal.read_bytes().split(b"\n")
         for line in lines:
-            self._take(json.loads(line))
+            self.take(json.loads(line))
         for lease in self._leases.values():
             if lease.pop("keeping", None) is not None:  # it may have been kept alive up to its last moment
                 lease["latest"] = max(lease["latest"], killed_at + lease["ttl"])
 
-    def _take(self, note: dict[str, Any]) -> None:
+    def take(self, note: dict[str, Any]) -> None:
+        """One note."""
         what = note["what"]
         self._revision = max(self._revision, note.get("revision", 0) if what != "compacting" else 0)
         if what in ("put", "group"):
@@ -125,12 +126,19 @@ class Ledger:
             if key.startswith("/lease/"):
                 assert key in known, f"{key}: a lease that nobody was granted"
 
+    def short_leases(self) -> dict[str, dict[str, Any]]:
+        """Those that end within a second of their last grant."""
+        return {key: lease for key, lease in self._leases.items() if lease["ttl"] <= 1}
+
+    def end_of_short_leases(self) -> float:
+        """When the last of them must have ended."""
+        return max(lease["latest"] for lease in self.short_leases().values())
+
     async def await_expiry(self, store: Store) -> int:
         """Wait for every short lease to end by itself, on time, seen by a watch; how many did."""
-        pending = {}
         async with store.watch("/lease/") as watch:
             there = {kv.key for kv in (await store.range("/lease/")).items}
-            pending = {key: lease for key, lease in self._leases.items() if key in there and lease["ttl"] <= 1}
+            pending = {key: lease for key, lease in self.short_leases().items() if key in there}
             count = len(pending)
             while pending:
                 async with asyncio.timeout(max(lease["latest"] for lease in pending.values()) - now() + 1.2):

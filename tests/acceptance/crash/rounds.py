@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 PROGRAM = Path(__file__).with_name("writing_process.py")
-INSTANTS = ("running", "running", "running", "opening", "compacting", "expiring")
+INSTANTS = ("running", "opening", "running", "compacting", "running", "expiring")
 ROUNDS_PER_STORE = 12
 
 
@@ -79,9 +79,8 @@ class Subject:
         self._round = 0
         self.expired = 0
 
-    def crash(self, warm: WarmProcess, rng: random.Random) -> str:
-        """Let a writer write and kill it; the instant that was chosen."""
-        instant = rng.choice(INSTANTS)
+    def crash(self, warm: WarmProcess, rng: random.Random, instant: str) -> None:
+        """Let a writer write and kill it at an instant of that kind."""
         self._round += 1
         journal = self.journals / f"{self._round}.jsonl"
         order = {"url": self.url, "journal": str(journal), "seed": rng.random(), "compacting": instant == "compacting"}
@@ -97,7 +96,6 @@ class Subject:
         )
         if journal.exists():
             self.ledger.read(journal, now())
-        return instant
 
     def _await_instant(self, journal: Path, instant: str, rng: random.Random) -> None:
         if instant == "opening":

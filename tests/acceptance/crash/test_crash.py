@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
+import shutil
 import time
 from collections import Counter
 from typing import TYPE_CHECKING
 
 import pytest
 from dose import dose
-from rounds import ROUNDS_PER_STORE, Subject, warm_process
+from rounds import INSTANTS, ROUNDS_PER_STORE, Subject, warm_process
+from writing_process import now
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -18,7 +21,7 @@ if TYPE_CHECKING:
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("engine", ["sqlite", "file"])
 async def test_a_writer_killed_at_any_instant_leaves_all_that_was_acknowledged(engine: str, tmp_path: Path) -> None:
-    rounds = dose(test=18, full=200)
+    rounds = dose(test=24, full=240)
     seed = random.randrange(2**32)
     print(f"seed {seed}")
     rng = random.Random(seed)
@@ -29,7 +32,9 @@ async def test_a_writer_killed_at_any_instant_leaves_all_that_was_acknowledged(e
         while instants.total() < rounds:
             subject = Subject(engine, tmp_path / f"store-{instants.total()}")
             for number in range(min(ROUNDS_PER_STORE, rounds - instants.total())):
-                instants[subject.crash(warm, rng)] += 1
+                instant = INSTANTS[instants.total() % len(INSTANTS)]
+                subject.crash(warm, rng, instant)
+                instants[instant] += 1
                 await subject.inspect(await_expiry=number % 4 == 3)
             acknowledged += subject.ledger.acknowledged
             expired += subject.expired
@@ -38,3 +43,31 @@ async def test_a_writer_killed_at_any_instant_leaves_all_that_was_acknowledged(e
         f"{expired} leases ended after the crash, {time.monotonic() - started:.1f} s"
     )
     assert acknowledged > 20 * rounds, "too little was written for this to mean something"
+
+
+@pytest.mark.parametrize("engine", ["sqlite", "file"])
+async def test_leases_that_ended_while_no_process_lived_are_gone_at_the_first_look(engine: str, tmp_path: Path) -> None:
+    rng = random.Random(2)
+    with warm_process() as warm:
+        for number in range(dose(test=1, full=8)):
+            subject = Subject(engine, tmp_path / f"store-{number}")
+            subject.crash(warm, rng, "expiring")
+            assert subject.ledger.short_leases()
+            await asyncio.sleep(subject.ledger.end_of_short_leases() + 1.05 - now())
+            await subject.inspect(await_expiry=False)
+
+
+@pytest.mark.parametrize("engine", ["sqlite", "file"])
+async def test_the_rounds_notice_a_store_that_went_back_in_time(engine: str, tmp_path: Path) -> None:
+    """The proof can fail: put the state of an earlier round in place of the newest."""
+    rng = random.Random(1)
+    with warm_process() as warm:
+        subject = Subject(engine, tmp_path / "store")
+        subject.crash(warm, rng, "expiring")
+        await subject.inspect(await_expiry=False)
+        shutil.copytree(subject.directory, tmp_path / "earlier")
+        subject.crash(warm, rng, "expiring")
+        shutil.rmtree(subject.directory)
+        shutil.copytree(tmp_path / "earlier", subject.directory)
+    with pytest.raises(AssertionError, match="acknowledged"):
+        await subject.inspect(await_expiry=False)

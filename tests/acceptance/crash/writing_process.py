@@ -126,7 +126,7 @@ def write(order: dict[str, Any]) -> None:
     """What a forked process does."""
     try:
         asyncio.run(Writer(order).run())
-    except BaseException:
+    except BaseException:  # noqa: BLE001 - whatever it was, the round must show it
         with open(order["journal"] + ".error", "w", encoding="utf-8") as file:
             traceback.print_exc(file=file)
         os._exit(1)

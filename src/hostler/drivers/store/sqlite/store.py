@@ -10,7 +10,7 @@ import asyncio
 import os
 import random
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -111,6 +111,11 @@ class SqliteStore:
         self._committer.start()
         self._hub.open()
         self._poller = asyncio.create_task(self._keep_up(), name=f"{self._path}: upkeep")
+        lease_end = self._reader.next_lease_end()
+        if lease_end is not None and lease_end <= self._clock.now():
+            # While nobody had the store open nobody could end it. A full disk must not keep readers out.
+            with suppress(HostlerError):
+                await self._committer.submit(Upkeep())
         return self
 
     def _open(self) -> None:
