@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 import sys
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from hostler.ports.store import Put, Version
 from hostler.wiring import open_store
@@ -68,7 +69,7 @@ class _Watcher:
         self._seen: asyncio.Queue[Event] = asyncio.Queue()
         self._stack = AsyncExitStack()
 
-    async def __aenter__(self) -> _Watcher:
+    async def __aenter__(self) -> Self:
         await self._stack.enter_async_context(self._watch)
         task = asyncio.create_task(self._read())
         self._stack.callback(task.cancel)
@@ -88,9 +89,7 @@ class _Watcher:
 
 
 async def _put_and_watch(store: Store, show: Show) -> None:
-    show.scene(
-        "Put and watch", "One task writes; another watches the prefix and is told at once, in order, without polling."
-    )
+    show.scene("Put and watch", "One task writes. Another watches the prefix and is told at once, in order.")
     async with _Watcher(store, ROOT, show) as watcher:
         for lab, state in (("ada", "wanted"), ("ben", "wanted"), ("ada", "running")):
             show.does("writer", f"put {ROOT}{lab} = {state}")
@@ -100,9 +99,7 @@ async def _put_and_watch(store: Store, show: Show) -> None:
 
 
 async def _second_process(store: Store, url: str, show: Show) -> None:
-    show.scene(
-        "Another process", "The store is one file, and any process on this machine may join in: here is a second one."
-    )
+    show.scene("Another process", "The store is one file, and any process of this machine may join in.")
     async with _Watcher(store, ROOT, show) as watcher:
         arguments = ("store", "put", "--store", url, f"{ROOT}cem", "wanted")
         process = await asyncio.create_subprocess_exec(
@@ -115,9 +112,7 @@ async def _second_process(store: Store, url: str, show: Show) -> None:
 
 
 async def _race(store: Store, show: Show) -> None:
-    show.scene(
-        "Transaction", "Two workers want the same lab. Each says: if nobody has it, it is mine. One step, one winner."
-    )
+    show.scene("Transaction", "Two workers want one lab. Each says: if nobody has it, it is mine. One of them wins.")
     key = f"{ROOT}ada/worker"
 
     async def take(worker: str) -> bool:
@@ -127,8 +122,8 @@ async def _race(store: Store, show: Show) -> None:
     workers = ("worker 1", "worker 2")
     for worker in workers:
         show.does(worker, f"if {key} is absent: put {key} = {worker}")
-    won = await asyncio.gather(*(take(worker) for worker in workers))
-    for worker, mine in zip(workers, won):
+    off = random.sample(workers, 2)  # who is off first is not ours to say
+    for worker, mine in zip(off, await asyncio.gather(*(take(worker) for worker in off))):
         show.does(worker, "won" if mine else "lost, and nothing was written")
     found = await store.get(key)
     show.remark(f"the store says: {found.value.decode() if found else 'nobody'}")
@@ -136,10 +131,7 @@ async def _race(store: Store, show: Show) -> None:
 
 
 async def _lease(store: Store, show: Show) -> None:
-    show.scene(
-        "Lease",
-        "A node that is alive renews its lease. This one falls silent: in three seconds its key vanishes by itself.",
-    )
+    show.scene("Lease", "A living node renews its lease. This one falls silent, and its key vanishes by itself.")
     key = f"{ROOT}node-7/alive"
     async with _Watcher(store, key, show) as watcher:
         lease = await store.grant(3.0)
@@ -160,11 +152,9 @@ async def _history(store: Store, show: Show) -> None:
     if now is None:
         return
     before = await store.get(f"{ROOT}ada", revision=now.mod_revision - 1)
-    show.does("reader", f"{ROOT}ada now:                 {now.value.decode()}  (version {now.version})")
+    show.does("reader", f"{ROOT}ada now            = {now.value.decode()}  (version {now.version})")
     if before is not None:
-        show.does(
-            "reader",
-            f"{ROOT}ada at revision {now.mod_revision - 1:<9} {before.value.decode()}  (version {before.version})",
-        )
+        at = f"at revision {now.mod_revision - 1}"
+        show.does("reader", f"{ROOT}ada {at:<14} = {before.value.decode()}  (version {before.version})")
     page = await store.range(ROOT)
     show.remark(f"{len(page.items)} keys at revision {page.revision}: {', '.join(kv.key for kv in page.items)}")

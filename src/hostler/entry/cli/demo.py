@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import sys
 import tempfile
 from contextlib import nullcontext
 from pathlib import Path
@@ -30,12 +33,19 @@ def demo(data: Path | None) -> None:
 
 
 def _farewell(folder: Path, *, keep: bool) -> None:
-    url = path_url("sqlite", (folder if keep else Path.home() / "hostler-demo") / "demo.db")
+    me = _called()
+    place = str(folder.absolute()) if keep else "$HOME/hostler-demo"
+    store = f"--store sqlite://{place}/demo.db"
     click.echo("\nYour turn:\n")
-    click.echo("  hostler demo --data ~/hostler-demo" if not keep else f"  export HOSTLER_STORE={url}")
-    flag = "" if keep else f" --store {url}"
-    click.echo(f"  hostler store list /labs/{flag}")
-    click.echo(
-        f"  hostler store watch /labs/{flag}      (and in a second terminal: hostler store put /labs/me hello …)"
-    )
-    click.echo("\nhostler --help shows everything; docs/cli.md explains it.")
+    click.echo(f"  {me} store put /labs/me hello {store}" if keep else f"  {me} demo --data ~/hostler-demo")
+    click.echo(f"  {me} store list /labs/ {store}")
+    click.echo(f"  {me} store watch /labs/ {store}")
+    click.echo(f"\n`{me} --help` shows everything; docs/cli.md explains it.")
+
+
+def _called() -> str:
+    """How this program was called, so that what is printed can be typed."""
+    program = Path(sys.argv[0])
+    if program.name == "__main__.py":
+        return "python -m hostler"
+    return "hostler" if shutil.which("hostler") else os.path.relpath(program)
