@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 import subprocess
 import sys
 import time
@@ -48,6 +49,14 @@ class Process:
             self.killed = True
             self._process.kill()
         self._process.wait()
+
+    def suspend(self) -> None:
+        """SIGSTOP: it keeps what it holds, locks too."""
+        self._process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """SIGCONT."""
+        self._process.send_signal(signal.SIGCONT)
 
     def check(self) -> None:
         """Wait for its end; AssertionError if it was not a good one."""

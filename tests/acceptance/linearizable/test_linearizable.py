@@ -78,6 +78,29 @@ def kill_and_replace(running: Campaign, rng: random.Random, *, until: float) -> 
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.parametrize("engine", LOCAL)
+def test_what_is_refused_while_a_suspended_process_holds_the_lock_never_happens(engine: str, tmp_path: Path) -> None:
+    """Deadlines pass while writers wait for their turn: Unavailable must mean that it is never made up for later."""
+    rng = random.Random(6)
+    seconds = dose(test=6, full=30)
+    url = local_url(engine, tmp_path) + "?timeout=0.15"
+    with campaign(url, tmp_path, count=3, clients=4, keys=4, calls=1_000_000, seconds=seconds) as running:
+        time.sleep(1)
+        until = time.monotonic() + seconds - 2.5
+        while time.monotonic() < until:
+            victim = rng.choice(running.running)
+            victim.suspend()
+            time.sleep(rng.uniform(0.1, 0.4))
+            victim.resume()
+            time.sleep(rng.uniform(0.02, 0.1))
+        history = running.history()
+    refused = sum(call.outcome == "failed" for call in history)
+    violation = judge(history, least_done=40 * seconds, title=f"{engine}, processes suspended, {refused} refused")
+    assert refused >= 3, "nobody was held up"
+    assert violation is None, str(violation)
+
+
+@pytest.mark.timeout(600)
 def test_an_etcd_cluster_whose_leader_is_killed_and_suspended_is_one_store(tmp_path: Path) -> None:
     seconds = dose(test=12, full=60)
     with EtcdCluster(heartbeat_ms=50, election_ms=400) as cluster:
