@@ -55,11 +55,11 @@ def redacted(url: str) -> str:
         parts = urlsplit(url)
         host = parts.netloc.rpartition("@")
         user = host[0].partition(":")[0]
-        netloc = f"{user}:…@{host[2]}" if ":" in host[0] else parts.netloc
-        query = [(k, "…" if k == "password" else v) for k, v in parse_qsl(parts.query, keep_blank_values=True)]
+        netloc = f"{user}:***@{host[2]}" if ":" in host[0] else parts.netloc
+        query = [(k, "***" if k == "password" else v) for k, v in parse_qsl(parts.query, keep_blank_values=True)]
     except ValueError:
         return "(a URL that cannot be read)"
-    text = urlunsplit((parts.scheme, netloc, parts.path, urlencode(query, safe="/:,…"), parts.fragment))
+    text = urlunsplit((parts.scheme, netloc, parts.path, urlencode(query, safe="/:,*"), parts.fragment))
     # urlunsplit drops an empty authority for the schemes that it does not know
     return text if "://" in text else text.replace(":", "://", 1)
 

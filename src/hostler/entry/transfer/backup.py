@@ -157,6 +157,8 @@ class Backup:
             self._header = self._read_header(line)
             total.update(line)
             for number, line in enumerate(lines, start=2):
+                if not line.endswith(b"\n"):
+                    break
                 if line.startswith(b'{"keys":'):
                     self._trailer = self._read_trailer(line, count, total.hexdigest())
                     if next(lines, None) is not None:
