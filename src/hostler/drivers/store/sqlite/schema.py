@@ -149,7 +149,8 @@ def translated(path: Path, error: apsw.Error, *, committing: bool = False) -> Ho
 
 def _no_space(error: apsw.Error) -> bool:
     # A shared-memory file that cannot grow, or a write that the file size limit stopped: nothing was committed.
-    return getattr(error, "extendedresult", 0) in (apsw.SQLITE_IOERR_SHMSIZE, apsw.SQLITE_IOERR_WRITE, apsw.SQLITE_IOERR_TRUNCATE)
+    code = getattr(error, "extendedresult", 0)
+    return code in (apsw.SQLITE_IOERR_SHMSIZE, apsw.SQLITE_IOERR_WRITE, apsw.SQLITE_IOERR_TRUNCATE)
 
 
 def _create(path: Path, boot: str) -> None:

@@ -21,6 +21,7 @@ from hostler.drivers.store.deadline import HostTime
 from hostler.drivers.store.hub import BACKLOG, WatchHub
 from hostler.errors import Closed, Compacted, Damaged, HostlerError, Invalid, Unavailable
 from hostler.kit.clock import SystemClock
+from hostler.kit.fairness import Fairness
 from hostler.ports.store import (
     Delete,
     DeletePrefix,
@@ -90,6 +91,7 @@ class SqliteStore:
         self._committer: Committer[Work, Committed] = Committer(
             str(self._path), self._run, self._committed, turn=self._turn, timeout=timeout
         )
+        self._fairness = Fairness()
         self._lock = -1
         self._inode: tuple[int, int] | None = None
         self._published = 0
@@ -165,6 +167,7 @@ class SqliteStore:
         check_key(key)
         check_revision(revision)
         self._hub.check_open()
+        await self._fairness.share()
         return self._reader.get(key, revision)
 
     async def range(
@@ -183,6 +186,7 @@ class SqliteStore:
             check_prefix(after, what="after")
         self._hub.check_open()
         if limit is not None and limit <= _SHORT_RANGE:
+            await self._fairness.share()
             return self._reader.range(prefix, after, limit, revision, keys_only=keys_only)
         return await self._far_away(lambda: self._far_reader.range(prefix, after, limit, revision, keys_only=keys_only))
 
