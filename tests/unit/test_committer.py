@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 
 import pytest
 
@@ -63,8 +63,10 @@ async def opened(timeout: float = 0.15) -> AsyncIterator[Disk]:
         await disk.committer.aclose()
 
 
-async def reached(event: threading.Event) -> None:
-    assert await asyncio.to_thread(event.wait, WITHIN)
+async def until(what: Callable[[], bool]) -> None:
+    async with asyncio.timeout(WITHIN):
+        while not what():
+            await asyncio.sleep(0.001)
 
 
 async def test_writers_that_come_together_share_a_batch_and_get_their_own_answers() -> None:
@@ -81,7 +83,7 @@ async def test_writers_that_come_during_a_batch_share_the_next_one() -> None:
     async with opened(timeout=WITHIN) as disk:
         disk.batch.clear()
         first = asyncio.ensure_future(disk.committer.submit("a"))
-        await reached(disk.running)
+        await until(disk.running.is_set)
         rest = [asyncio.ensure_future(disk.committer.submit(word)) for word in "bcd"]
         await asyncio.sleep(0)
         disk.batch.set()
@@ -109,7 +111,7 @@ async def test_a_deadline_that_passes_behind_another_batch_is_unavailable_and_re
     async with opened() as disk:
         disk.batch.clear()
         first = asyncio.ensure_future(disk.committer.submit("first"))
-        await reached(disk.running)
+        await until(disk.running.is_set)
         with pytest.raises(Unavailable):
             await disk.committer.submit("late")
         with pytest.raises(Uncertain):
@@ -150,7 +152,7 @@ async def test_a_writer_cancelled_before_its_turn_writes_nothing() -> None:
     async with opened(timeout=WITHIN) as disk:
         disk.turn.clear()
         cancelled = asyncio.ensure_future(disk.committer.submit("a"))
-        await reached(disk.waiting)
+        await until(disk.waiting.is_set)
         cancelled.cancel()
         await asyncio.gather(cancelled, return_exceptions=True)
         disk.turn.set()
@@ -162,7 +164,7 @@ async def test_a_writer_cancelled_inside_a_batch_does_not_harm_its_neighbours() 
     async with opened(timeout=WITHIN) as disk:
         disk.batch.clear()
         cancelled, other = (asyncio.ensure_future(disk.committer.submit(word)) for word in "ab")
-        await reached(disk.running)
+        await until(disk.running.is_set)
         cancelled.cancel()
         await asyncio.sleep(0)
         disk.batch.set()
@@ -188,14 +190,12 @@ async def test_closing_does_not_wait_for_ever_for_a_turn_and_tells_the_writer() 
     disk.committer.start()
     disk.turn.clear()
     writer = asyncio.ensure_future(disk.committer.submit("a"))
-    await reached(disk.waiting)
+    await until(disk.waiting.is_set)
     await asyncio.wait_for(disk.committer.aclose(), WITHIN)
     with pytest.raises(Unavailable):
         await writer
     disk.turn.set()
-    for thread in threading.enumerate():
-        if thread.name == "disk":
-            await asyncio.to_thread(thread.join, WITHIN)
+    await until(lambda: not any(thread.name == "disk" for thread in threading.enumerate()))
     assert disk.batches == []
 
 

@@ -46,7 +46,7 @@ from .committer import Committer
 from .deadline import HostTime
 from .file_disk import Version, load, locked, save, size
 from .file_parse import parse
-from .file_state import Advance, Bounds, Copy, Draft
+from .file_state import Advance, Bounds, Copy, Draft, check_later
 from .hub import BACKLOG, LocalWatch, WatchHub
 
 if TYPE_CHECKING:
@@ -108,13 +108,14 @@ class FileStore:
         self._pause: asyncio.Future[None] | None = None
         self._expiring: asyncio.Task[None] | None = None
         self._next_end: tuple[Version | None, float] | None = None
+        self._known: Known | None = None  # a state that this store has seen or made, for both sides to check against
         # In the writing thread: what will be saved next.
         self._draft: Draft | None = None
         self._drafted: Version | None = None
         self._committer: Committer[Work, list[_Step]] | None = None
 
     async def __aenter__(self) -> Self:
-        self._visible, self._version, self._draft, self._drafted = Copy(self._host), None, None, None
+        self._forget()
         self._committer = Committer(
             f"file store {self._path}",
             self._run,
@@ -132,6 +133,11 @@ class FileStore:
         self._poller = asyncio.create_task(self._poll(), name="file store: poll")
         return self
 
+    def _forget(self) -> None:
+        """Hold nothing of the file, nor the file itself."""
+        self._visible, self._version, self._next_end = Copy(self._host), None, None
+        self._draft, self._drafted, self._known = None, None, None
+
     async def _load_first(self) -> None:
         try:
             content, self._version = await asyncio.wait_for(self._read(), self._timeout)
@@ -140,6 +146,7 @@ class FileStore:
         if content is None:
             return
         self._visible.replace(content)
+        self._known = self._visible.known
         of_earlier_boot = any(lease.deadline.boot != self._host.boot for lease in content.leases.values())
         if of_earlier_boot or self._end_of_first_lease() <= self._host.now():
             with contextlib.suppress(HostlerError):  # a store that cannot be written to can still be read
@@ -161,6 +168,7 @@ class FileStore:
             await asyncio.wait((self._refreshing,), timeout=self._timeout)
         if self._committer is not None:
             await self._committer.aclose()
+        self._forget()
 
     # Reading
 
@@ -268,7 +276,7 @@ class FileStore:
             data, advance = finished
             after = save(self._path, data)
             steps.append(_Step(self._drafted, advance, after))
-            self._drafted = after
+            self._drafted, self._known = after, draft.known
         self._draft = draft  # only now: a draft whose save failed is not what the file says
         return steps
 
@@ -277,6 +285,8 @@ class FileStore:
         if draft.store_id and self._drafted is not None and self._drafted.is_at(self._path):
             return []
         content, version = self._load(draft.known)
+        if content is not None:
+            check_later(self._path, self._known, content)  # a new draft knows nothing, but readers may
         before, self._drafted = self._drafted, version
         if content is None or version is None:
             return []
@@ -290,7 +300,7 @@ class FileStore:
     def _load(self, known: Known | None) -> tuple[Content | None, Version | None]:
         found = load(self._path)
         if found is None:
-            if known is not None:
+            if self._known is not None:
                 raise Unavailable(
                     f"{self._path}: deleted or moved while the store is open; put it back, or restart every process "
                     "that uses it to begin with an empty store"
@@ -309,7 +319,7 @@ class FileStore:
 
     def _take(self, advance: Advance, version: Version) -> None:
         self._visible.take(advance)
-        self._version = version
+        self._version, self._known = version, self._visible.known
         for commit in advance.commits:
             self._hub.publish(commit.revision, commit.events, key=lambda e: e.kv.key, event=lambda e: e)
 
@@ -356,7 +366,7 @@ class FileStore:
                 return  # edited by hand while it was read: the next look reads all of it
             missed = content.revision > self._visible.mvcc.revision
             self._visible.replace(content)
-            self._version = version
+            self._version, self._known = version, self._visible.known
             if missed:
                 self._hub.fail(Compacted(content.compacted))
         finally:

@@ -51,6 +51,18 @@ class Advance(msgspec.Struct):
     ended: list[int] = msgspec.field(default_factory=list)
 
 
+def check_later(path: str, known: Known | None, content: Content) -> None:
+    """Damaged: what was read is no later state of the store that is known."""
+    if known is None:
+        return
+    older = content.saved < known.saved or content.revision < known.revision
+    if older or content.id != known.store_id:
+        raise Damaged(
+            f"{path}: another or an older state was put in its place while the store is open; "
+            "put it back, or restart every process that uses it"
+        )
+
+
 class Copy:
     """The store as of one saved state, for reading."""
 
@@ -77,13 +89,8 @@ class Copy:
         self.store_id, self.saved = content.id, content.saved
 
     def way_to(self, path: str, content: Content) -> Advance | None:
-        """How to get to what was read; None if only `replace` does. Damaged: that is no later state of this store."""
-        older = content.saved < self.saved or content.revision < self.mvcc.revision
-        if self.store_id and (content.id != self.store_id or older):
-            raise Damaged(
-                f"{path}: another or an older state was put in its place while the store is open; "
-                "put it back, or restart every process that uses it"
-            )
+        """How to get to what was read; None if only `replace` does."""
+        check_later(path, self.known, content)
         if content.saved == self.saved or content.first_revision > self.mvcc.revision + 1:
             return None  # edited by hand, or so far ahead that its history does not reach back to us
         ended = [id_ for id_ in self.mvcc.leases if id_ not in content.leases]
