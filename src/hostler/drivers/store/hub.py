@@ -184,9 +184,10 @@ class LocalWatch:
 class WatchHub:
     """The watches of one store in this process, found by prefix."""
 
-    def __init__(self, history: History, *, backlog: int = BACKLOG) -> None:
+    def __init__(self, history: History, *, backlog: int = BACKLOG, entered: Callable[[], None] | None = None) -> None:
         self.history = history
         self.backlog = backlog
+        self._entered = entered  # somebody watches now: look for other processes' changes more often
         self._open = False
         self._watches: dict[LocalWatch, None] = {}
         self._by_prefix: dict[str, dict[LocalWatch, None]] = {}
@@ -243,6 +244,8 @@ class WatchHub:
     def opened(self, watch: LocalWatch) -> None:
         """A watch was entered."""
         self._watches[watch] = None
+        if self._entered is not None:
+            self._entered()
 
     def join(self, watch: LocalWatch) -> None:
         """From now on the watch is served by `publish`."""

@@ -87,7 +87,7 @@ class SqliteStore:
         self._timeout, self._history_age, self._history_bytes = timeout, history_age, int(history_mib * 2**20)
         self._clock = clock or SystemClock()
         self._rng = rng or random.SystemRandom()
-        self._hub = WatchHub(self, backlog=backlog)
+        self._hub = WatchHub(self, backlog=backlog, entered=self._look)
         self._committer: Committer[Work, Committed] = Committer(
             str(self._path), self._run, self._committed, turn=self._turn, timeout=timeout
         )
@@ -96,7 +96,8 @@ class SqliteStore:
         self._inode: tuple[int, int] | None = None
         self._published = 0
         self._poller: asyncio.Task[None] | None = None
-        self._hurry: asyncio.Event | None = None
+        self._wake = asyncio.Event()
+        self._purge = False
 
     # Opening and closing
 
@@ -109,7 +110,6 @@ class SqliteStore:
         except TimeoutError:
             raise Unavailable(f"{self._path}: another process holds its lock; not opened, try again") from None
         self._published = self._reader.meta()[0]
-        self._hurry = asyncio.Event()
         self._committer.start()
         self._hub.open()
         self._poller = asyncio.create_task(self._keep_up(), name=f"{self._path}: upkeep")
@@ -256,8 +256,8 @@ class SqliteStore:
     async def compact(self, revision: int) -> None:
         check_revision(revision, optional=False)
         await self._write(Compact(revision))
-        if self._hurry is not None:
-            self._hurry.set()
+        self._purge = True
+        self._look()
 
     async def keep_alive(self, id_: int) -> None:
         """For SqliteLease."""
@@ -308,8 +308,8 @@ class SqliteStore:
         for revision, changes in outcome.revisions:
             if revision == self._published + 1 or not self._hub.listening:
                 self._publish(revision, changes)
-            elif revision > self._published and self._hurry is not None:
-                self._hurry.set()  # another process wrote in between: read it all from the log, in order
+            elif revision > self._published:
+                self._look()  # another process wrote in between: read it all from the log, in order
                 return
 
     def _publish(self, revision: int, changes: list[Change]) -> None:
@@ -323,14 +323,19 @@ class SqliteStore:
 
     # Upkeep
 
+    def _look(self) -> None:
+        """Do not wait for the next turn of upkeep."""
+        self._wake.set()
+
     async def _keep_up(self) -> None:
         """Deliver what other processes wrote, end leases on time, forget old history."""
-        assert self._hurry is not None  # noqa: S101 - set before this task was made
         seen, lease_end, next_upkeep = -1, None, 0.0
         while True:
             try:
+                woken = self._wake.is_set()
+                self._wake.clear()
                 version = self._reader.data_version()
-                if version != seen:
+                if version != seen or woken:
                     seen = version
                     await self._deliver()
                     lease_end = self._reader.next_lease_end()
@@ -338,9 +343,8 @@ class SqliteStore:
                 if lease_end is not None and lease_end <= now:
                     await self._committer.submit(Upkeep())
                     lease_end = self._reader.next_lease_end()
-                if now >= next_upkeep or self._hurry.is_set():
-                    self._hurry.clear()
-                    await self._deliver()
+                if now >= next_upkeep or self._purge:
+                    self._purge = False
                     await self._forget()
                     next_upkeep = self._clock.now() + _UPKEEP_EVERY
             except HostlerError:
@@ -349,13 +353,12 @@ class SqliteStore:
             await self._pause(_POLL_WATCHED if len(self._hub) else _POLL_IDLE, lease_end)
 
     async def _pause(self, seconds: float, lease_end: float | None) -> None:
-        assert self._hurry is not None  # noqa: S101 - set before this task was made
         if lease_end is not None:
             seconds = max(0.001, min(seconds, lease_end - self._clock.now()))
         try:
             # Not wait_for: on 3.11 it swallows a cancellation that comes as the event is set, and closing hangs.
             async with asyncio.timeout(seconds):
-                await self._hurry.wait()
+                await self._wake.wait()
         except TimeoutError:
             return
 
