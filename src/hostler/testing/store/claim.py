@@ -186,10 +186,10 @@ async def check_store(
         except Exception as error:  # noqa: BLE001 - all of them are reported, together
             failures.append(error)
 
+    await asyncio.gather(*(attempt(claim) for claim in claims if claim.waits))
     for claim in claims:
         if not claim.waits:
             await attempt(claim)
-    await asyncio.gather(*(attempt(claim) for claim in claims if claim.waits))
     if failures:
         raise ExceptionGroup(f"store: {len(failures)} of {len(claims)} claims do not hold", failures)
 

@@ -13,7 +13,7 @@ from .claim import WITHIN, Trial, claim, take
 if TYPE_CHECKING:
     from hostler.ports.store import Event, Watch
 
-TRANSACTIONS = 160
+TRANSACTIONS = 100
 """With 128 events each: more than any driver should keep waiting for one reader."""
 
 

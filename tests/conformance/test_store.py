@@ -1,0 +1,35 @@
+"""Every claim about stores, on every driver, against the real thing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from hostler.testing import check_store, store_claims
+
+from .conftest import DRIVERS
+
+if TYPE_CHECKING:
+    from hostler.testing import Claim
+
+    from .conftest import Driver
+
+CASES = [
+    pytest.param(driver, claim, id=f"{driver}-{claim}")
+    for driver in DRIVERS
+    for claim in store_claims(persistent=driver != "memory")
+    if not claim.waits
+]
+
+
+@pytest.mark.parametrize(("driver", "claim"), CASES, indirect=["driver"])
+async def test_claim(driver: Driver, claim: Claim) -> None:
+    await claim.check(driver.open, persistent=driver.persistent)
+
+
+@pytest.mark.parametrize("driver", DRIVERS, indirect=True)
+async def test_claims_that_wait_for_leases(driver: Driver) -> None:
+    waiting = [claim.name for claim in store_claims(persistent=driver.persistent) if claim.waits]
+    assert len(waiting) >= 8
+    await check_store(driver.open, persistent=driver.persistent, only=waiting)

@@ -1,0 +1,112 @@
+"""What every test stands on: servers that are shared, and the check that nothing is left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import inspect
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+import pytest
+
+pytest.register_assert_rewrite("hostler.testing.store")
+
+from hostler.testing.servers import EtcdCluster, EtcdServer, ServerFailed, ServerMissing  # noqa: E402
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterator
+
+T = TypeVar("T")
+
+# Servers of the session: they outlive the test that asked for them first.
+_shared: dict[str, EtcdCluster] = {}
+_shared_pids: set[int] = set()
+
+
+def shared_etcd(kind: str) -> EtcdCluster:
+    """One server ("etcd") or cluster ("etcd-cluster") for all tests of this worker, started when first asked for."""
+    if kind not in _shared:
+        cluster = EtcdServer() if kind == "etcd" else EtcdCluster(3)
+        try:
+            cluster.__enter__()
+        except (ServerMissing, ServerFailed) as error:
+            pytest.fail(str(error), pytrace=False)
+        _shared[kind] = cluster
+        _shared_pids.update(cluster.pid(index) for index in range(len(cluster.endpoints)))
+    return _shared[kind]
+
+
+def pytest_sessionfinish() -> None:
+    while _shared:
+        _shared.popitem()[1].stop()
+
+
+@pytest.fixture
+def etcd() -> EtcdCluster:
+    """An etcd that all tests of this worker share: use keys of your own, and leave it as it was."""
+    return shared_etcd("etcd")
+
+
+@pytest.fixture
+def etcd_cluster() -> EtcdCluster:
+    """Three etcd members that all tests of this worker share."""
+    return shared_etcd("etcd-cluster")
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
+    """No thread, child process or asyncio task outlives a test."""
+    threads, children = _threads(), _children()
+    if inspect.iscoroutinefunction(getattr(request.node, "obj", None)):
+        request.getfixturevalue("_no_task_left")
+    yield
+    left_children = _settled(lambda: _children() - children - _shared_pids)
+    left_threads = _settled(lambda: _threads() - threads)
+    if left_children:
+        pytest.fail(f"child processes left behind: {sorted(left_children)}", pytrace=False)
+    if left_threads:
+        pytest.fail(f"threads left behind: {sorted(thread.name for thread in left_threads)}", pytrace=False)
+
+
+@pytest.fixture
+async def _no_task_left() -> AsyncIterator[None]:
+    # The plugin runs each step of a fixture in a task of its own, so those of the test are told apart by when they end.
+    before = asyncio.all_tasks()
+    yield
+    for _ in range(100):
+        left = asyncio.all_tasks() - before - {asyncio.current_task()}
+        if not left:
+            return
+        await asyncio.sleep(0.01)
+    pytest.fail(f"tasks left behind: {sorted(task.get_name() for task in left)}: {left}", pytrace=False)
+
+
+def _settled(look: Callable[[], set[T]]) -> set[T]:
+    """What is still there after a second: a thread that is ending needs a moment."""
+    end = time.monotonic() + 1
+    while (left := look()) and time.monotonic() < end:
+        gc.collect()
+        time.sleep(0.02)
+    return left
+
+
+def _threads() -> set[threading.Thread]:
+    """The threads that run; grpc keeps one for the whole process."""
+    return {
+        thread for thread in threading.enumerate() if "grpc" not in repr(thread) and "_poll_wrapper" not in repr(thread)
+    }
+
+
+def _children() -> set[int]:
+    """Processes that this one started and that have not ended."""
+    found: set[int] = set()
+    for task in Path("/proc/self/task").iterdir():
+        try:
+            listed = (task / "children").read_text()
+        except OSError:  # the thread ended while we looked
+            continue
+        found.update(int(pid) for pid in listed.split())
+    return found
