@@ -193,7 +193,7 @@ class EtcdStore:
         return TxnResult(response.succeeded, response.header.revision, codec.responses(branch, response.responses))
 
     async def compact(self, revision: int) -> None:
-        check_revision(revision)
+        check_revision(revision, optional=False)
         self._cluster.check_open()
         try:
             await self._cluster.call(COMPACT, pb.CompactionRequest(revision=_at(revision)))
