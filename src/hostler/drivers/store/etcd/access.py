@@ -24,10 +24,11 @@ _OPTIONS: Sequence[tuple[str, int]] = (
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.service_config_disable_resolution", 1),
     ("grpc.enable_http_proxy", 0),
-    # A dead connection that a stream runs over is noticed within 9 s. The server refuses pings more often than every
-    # 5 s, and pings on a connection without a stream.
+    # A dead connection that a stream runs over is noticed within 9 s: the time-out of keep-alives alone ends nothing,
+    # that of pings does. The server refuses pings more often than every 5 s, or on a connection without a stream.
     ("grpc.keepalive_time_ms", 6_000),
     ("grpc.keepalive_timeout_ms", 3_000),
+    ("grpc.http2.ping_timeout_ms", 3_000),
     ("grpc.keepalive_permit_without_calls", 0),
     ("grpc.http2.max_pings_without_data", 0),
     # How long one attempt to connect may take, and how long to wait between two.

@@ -33,6 +33,8 @@ _FAILED = grpc.ChannelConnectivity.TRANSIENT_FAILURE
 _LEADER = (("hasleader", "true"),)
 _MISTRUST = 5.0
 """Seconds for which a member that failed is asked only if there is no other."""
+_HEAD_START = 0.1
+"""Seconds that one member has to connect before the next one is asked to as well."""
 _RENEWALS = 3
 """Tokens to fetch for one call before giving up."""
 
@@ -79,7 +81,6 @@ class Cluster:
         """Make the channels; nothing is sent yet."""
         self._access.check()
         self._endpoints = [Endpoint(target, self._access) for target in self._targets]
-        self._current = self._endpoints[0]
         self._metadata = _LEADER if self._access.user is None else None
         self._token_lock = asyncio.Lock()
 
@@ -108,10 +109,10 @@ class Cluster:
             try:
                 answer: R = await endpoint.stubs[method.index](request, timeout=timeout, metadata=metadata)
             except grpc.aio.AioRpcError as caught:
-                error = caught
+                error = caught.with_traceback(None)  # which holds the call, and the call its connection
             except asyncio.CancelledError:
-                self._explain_cancel()
-                raise
+                if self._is_cancelled():
+                    raise
             else:
                 self._full = False
                 return answer
@@ -121,11 +122,11 @@ class Cluster:
     async def connect(self, deadline: float) -> Endpoint:
         """A member whose connection stands, the trusted first. Unavailable: none until the deadline."""
         loop = asyncio.get_running_loop()
-        pause = 0.001
+        began, pause = loop.time(), 0.001
         while True:
             self.check_open()
             now = loop.time()
-            found = self._choose(now)
+            found = self._choose(now, now - began)
             if found is not None:
                 self._current = found
                 return found
@@ -137,6 +138,8 @@ class Cluster:
     def mistrust(self, endpoint: Endpoint) -> None:
         """Prefer other members for a while."""
         endpoint.mistrusted_until = asyncio.get_running_loop().time() + _MISTRUST
+        if endpoint is self._current:
+            self._current = None
         if len(self._endpoints) > 1:
             for tell in self.on_mistrust:
                 tell(endpoint)
@@ -167,19 +170,24 @@ class Cluster:
             return _LEADER
         return (*_LEADER, ("token", answer.token))
 
-    def _choose(self, now: float) -> Endpoint | None:
-        second: Endpoint | None = None
-        hope = False
-        start = self._endpoints.index(self._current) if self._current is not None else 0
-        for endpoint in self._endpoints[start:] + self._endpoints[:start]:
-            state = endpoint.state()
-            if endpoint.mistrusted_until <= now:
-                if state is _READY:
-                    return endpoint
-                hope = hope or state is not _FAILED
-            elif state is _READY and (second is None or endpoint.mistrusted_until < second.mistrusted_until):
-                second = endpoint
-        return None if hope else second
+    def _choose(self, now: float, waited: float) -> Endpoint | None:
+        """A member that is connected, or None while one may still become so.
+
+        Members are asked to connect one after the other, each with a small head start.
+        """
+        trusted = [endpoint for endpoint in self._endpoints if endpoint.mistrusted_until <= now]
+        for endpoint in trusted:
+            if endpoint.channel.get_state() is _READY:
+                return endpoint
+        connecting = 0
+        for endpoint in trusted:
+            connecting += endpoint.state() is not _FAILED
+            if connecting * _HEAD_START > waited:
+                return None
+        if connecting:
+            return None
+        others = [endpoint for endpoint in self._endpoints if endpoint not in trusted and endpoint.state() is _READY]
+        return min(others, key=lambda endpoint: endpoint.mistrusted_until, default=None)
 
     async def _why(self) -> str:
         """What the first member's connection fails of, if it says."""
@@ -192,11 +200,10 @@ class Cluster:
             return f" ({words_of(error)})"
         return ""
 
-    def _explain_cancel(self) -> None:
-        """Closing a channel cancels its calls; the caller must not take that for a cancellation of itself."""
+    def _is_cancelled(self) -> bool:
+        """Whether the caller is cancelled; closing a channel cancels its calls, which is another thing."""
         task = asyncio.current_task()
-        if not self._endpoints and (task is None or not task.cancelling()):
-            raise Closed("store: it was closed while this call ran") from None
+        return bool(self._endpoints) or (task is not None and task.cancelling() > 0)
 
 
 class _NoUsers(Exception):
@@ -238,10 +245,11 @@ class _Attempt:
             try:
                 answer = await endpoint.stubs[self._method.index](self._request, timeout=timeout, metadata=metadata)
             except grpc.aio.AioRpcError as caught:
-                error = caught
+                error = caught.with_traceback(None)
             except asyncio.CancelledError:
-                cluster._explain_cancel()
-                raise
+                if cluster._is_cancelled():
+                    raise
+                error = None
             else:
                 cluster._full = False
                 return answer

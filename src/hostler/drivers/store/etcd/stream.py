@@ -74,6 +74,12 @@ class Stream(Generic[Q, R]):
             self.restart()
 
     async def _run(self) -> None:
+        try:
+            await self._converse_for_ever()
+        except asyncio.CancelledError:
+            return  # a task that ends with an error keeps its last frames, and those the connection
+
+    async def _converse_for_ever(self) -> None:
         backoff = Backoff(0.02, 1.0)
         loop = asyncio.get_running_loop()
         while True:
@@ -131,5 +137,5 @@ async def _write(call: Any, outbox: asyncio.Queue[Any]) -> None:
     try:
         while True:
             await call.write(await outbox.get())
-    except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
+    except (grpc.aio.AioRpcError, asyncio.InvalidStateError, asyncio.CancelledError):
         return
