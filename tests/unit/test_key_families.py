@@ -166,3 +166,9 @@ def test_no_key_is_spelled_anywhere_else() -> None:
             if isinstance(text, str) and ROOTS.search(text):
                 spelled.append(f"{path}:{node.lineno}: {text!r}")
     assert spelled == []
+
+
+def test_the_page_about_keys_names_every_family_and_its_record() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "keys.md").read_text(encoding="utf-8")
+    for key in KEYS:
+        assert f"| `{key.template}` | `{key.record.__name__}` |" in page
