@@ -78,6 +78,7 @@ def run(command: click.Command, arguments: Sequence[str] | None = None) -> int:
     """Run `command`; the exit code."""
     debug = os.environ.get("HOSTLER_DEBUG", "") not in ("", "0")
     debug = debug or "--debug" in (sys.argv[1:] if arguments is None else arguments)
+    _open_what_is_closed()
     try:
         code = command.main(arguments, prog_name="hostler", standalone_mode=False)
         sys.stdout.flush()
@@ -88,6 +89,13 @@ def run(command: click.Command, arguments: Sequence[str] | None = None) -> int:
             traceback.print_exc()
         return _ended_by(error)
     return code if isinstance(code, int) else 0
+
+
+def _open_what_is_closed() -> None:
+    """Where the shell closed an output (`>&-`), Python has none at all; what is written there then goes nowhere."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 - open until the end
 
 
 def _ended_by(error: BaseException) -> int:

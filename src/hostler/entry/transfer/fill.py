@@ -243,8 +243,9 @@ class _Run:
         """Wait until at most `most` transactions are under way; raise how one failed."""
         while len(self._running) > most:
             done, self._running = await asyncio.wait(self._running, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                task.result()
+            failures = [failure for task in done if (failure := task.exception())]
+            if failures:
+                raise failures[0]
 
     async def _write(self, batch: list[Operation]) -> None:
         if not await _patiently(self._target, self._guard, batch):
