@@ -161,6 +161,53 @@ async def test_a_watch_on_a_store_without_a_file_sees_the_first_write_of_another
         assert (await asyncio.wait_for(anext(watch), WITHIN)).kv.key == "a"
 
 
+BUSY = """
+import asyncio, sys, hostler
+async def main(url, name, times):
+    async with hostler.open_store(url) as store:
+        lease = await store.grant(60)
+        for number in range(times):
+            await asyncio.gather(*(store.put(f"/busy/{name}/{part}", b"%d" % number, lease=lease) for part in range(3)))
+            if number % 5 == 4:
+                await store.delete_prefix(f"/busy/{name}/")
+            if number % 7 == 6:
+                await lease.revoke()
+                lease = await store.grant(60)
+asyncio.run(main(sys.argv[1], sys.argv[2], int(sys.argv[3])))
+"""
+
+
+async def test_watches_in_every_process_see_every_revision_once_while_all_of_them_write(path: Path) -> None:
+    times = dose(test=20, full=300)
+
+    async def follow(store: Store, until: int) -> list[tuple[int, str, str]]:
+        seen: list[tuple[int, str, str]] = []
+        async with store.watch("/", start_revision=2) as watch:
+            while not seen or seen[-1][0] < until:
+                event = await asyncio.wait_for(anext(watch), WITHIN)
+                seen.append((event.kv.mod_revision, event.type, event.kv.key))
+        return seen
+
+    async with opened(path, 30) as one, opened(path, 30) as other, contextlib.AsyncExitStack() as stack:
+        children = [await stack.enter_async_context(child(BUSY, f"file://{path}?timeout=30", n, times)) for n in "ab"]
+        async with one.watch("/") as live:
+            for number in range(times):
+                await asyncio.gather(one.put("/one", b"%d" % number), other.put("/other", b"%d" % number))
+            for process in children:
+                assert await process.wait() == 0
+            last = await one.put("/last", b"")
+            joined: list[tuple[int, str, str]] = []
+            while not joined or joined[-1][0] < last:
+                event = await asyncio.wait_for(anext(live), WITHIN)
+                joined.append((event.kv.mod_revision, event.type, event.kv.key))
+        stories = await asyncio.gather(follow(one, last), follow(other, last))
+        assert stories[0] == stories[1]
+        assert sorted({revision for revision, _, _ in stories[0]}) == list(range(2, last + 1))
+        assert joined == stories[0][-len(joined) :]
+        states = [(await store.range("")).items for store in (one, other)]
+        assert states[0] == states[1]
+
+
 async def test_writers_that_come_together_share_a_save(path: Path) -> None:
     async with opened(path) as store:
         await asyncio.gather(*(store.put(f"{number}", b"") for number in range(64)))

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 from hostler.errors import Compacted, HostlerError, Invalid, Unavailable
 from hostler.kit.clock import SystemClock
+from hostler.kit.fairness import Fairness
 from hostler.ports.store import (
     Delete,
     DeletePrefix,
@@ -63,8 +64,6 @@ if TYPE_CHECKING:
 
 _WATCHED_EVERY = 0.015
 """How often the file is looked at while somebody watches it."""
-_READERS_TURN = 0.001
-"""How long reads may keep the event loop to themselves."""
 _IDLE_EVERY = 0.25
 """How often otherwise, to learn of other processes' leases."""
 
@@ -103,7 +102,7 @@ class FileStore:
         self._visible = Copy(self._host)
         self._version: Version | None = None
         self._refreshing: asyncio.Task[None] | None = None
-        self._shared_at = 0.0
+        self._fairness = Fairness()
         self._poller: asyncio.Task[None] | None = None
         self._pause: asyncio.Future[None] | None = None
         self._expiring: asyncio.Task[None] | None = None
@@ -329,7 +328,7 @@ class FileStore:
     async def fresh(self) -> None:
         """Until readers see whatever was saved before this call."""
         self._hub.check_open()
-        await self._share_the_loop()
+        await self._fairness.share()
         for _ in range(2):
             if self._is_fresh():
                 return
@@ -342,13 +341,6 @@ class FileStore:
                 raise Unavailable(f"{self._path}: could not be read within {self._timeout:g} s; try again")
             self._hub.check_open()
             refreshing.result()
-
-    async def _share_the_loop(self) -> None:
-        """A reader that finds all it asks for in memory never waits; it must not starve those who do."""
-        now = asyncio.get_running_loop().time()
-        if now - self._shared_at > _READERS_TURN:
-            await asyncio.sleep(0)
-            self._shared_at = now
 
     async def _refresh(self) -> None:
         try:

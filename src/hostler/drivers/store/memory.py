@@ -40,10 +40,11 @@ if TYPE_CHECKING:
 
 HISTORY = 100_000
 """Revisions that stay readable before the store compacts itself."""
+_CALLS_IN_A_ROW = 50
 
 
 class MemoryStore:
-    """Gone when it is closed. Every verb is one step of the event loop."""
+    """Gone when it is closed. Every verb is one step of the event loop, and few of them wait."""
 
     def __init__(
         self,
@@ -60,9 +61,9 @@ class MemoryStore:
         self._keep = history
         self._state = Mvcc()
         self._hub = WatchHub(self, backlog=backlog)
-        self._ends: list[
-            tuple[float, int]
-        ] = []  # a heap; a lease that was kept alive or revoked is noticed at its turn
+        # A heap. A lease that was kept alive or revoked meanwhile is noticed when its entry comes up.
+        self._ends: list[tuple[float, int]] = []
+        self._calls = 0
         self._expiry: asyncio.Task[None] | None = None
         self._pause: asyncio.Future[None] | None = None
         self._paused_until = math.inf
@@ -88,6 +89,7 @@ class MemoryStore:
     async def get(self, key: str, *, revision: int | None = None) -> KeyValue | None:
         check_key(key)
         check_revision(revision)
+        await self._turn()
         self._catch_up()
         return self._state.get(key, revision)
 
@@ -105,6 +107,7 @@ class MemoryStore:
         check_revision(revision)
         if after is not None:
             check_prefix(after, what="after")
+        await self._turn()
         self._catch_up()
         return self._state.range(prefix, after=after, limit=limit, revision=revision, keys_only=keys_only)
 
@@ -112,6 +115,7 @@ class MemoryStore:
         return self._hub.watch(prefix, start_revision)
 
     async def status(self) -> Status:
+        await self._turn()
         self._catch_up()
         size = sum(len(kv.key) + len(kv.value) for kv in self._state.values())
         details = {"keys": str(len(self._state)), "leases": str(len(self._state.leases))}
@@ -124,29 +128,31 @@ class MemoryStore:
 
     async def put(self, key: str, value: bytes, *, lease: int | Lease | None = None) -> int:
         check_put(key, value)
-        return self._write((), (Put(key, value, lease_id(lease)),), ()).revision
+        return (await self._write((), (Put(key, value, lease_id(lease)),), ())).revision
 
     async def delete(self, key: str) -> bool:
         check_key(key)
-        return bool(self._write((), (Delete(key),), ()).responses[0])
+        return bool((await self._write((), (Delete(key),), ())).responses[0])
 
     async def delete_prefix(self, prefix: str) -> int:
         check_delete_prefix(prefix)
-        return int(self._write((), (DeletePrefix(prefix),), ()).responses[0])  # type: ignore[arg-type]
+        return int((await self._write((), (DeletePrefix(prefix),), ())).responses[0])  # type: ignore[arg-type]
 
     async def txn(
         self, when: Sequence[Comparison], then: Sequence[Operation], otherwise: Sequence[Operation] = ()
     ) -> TxnResult:
         check_txn(when, then, otherwise)
-        return self._write(when, then, otherwise)
+        return await self._write(when, then, otherwise)
 
     async def compact(self, revision: int) -> None:
         check_revision(revision, optional=False)
+        await self._turn()
         self._catch_up()
         self._state.compact(revision)
 
     async def grant(self, ttl: float) -> MemoryLease:
         ttl = check_ttl(ttl)
+        await self._turn()
         self._catch_up()
         id_ = self._rng.randrange(1, 2**63)
         while id_ in self._state.leases:
@@ -183,9 +189,16 @@ class MemoryStore:
 
     # Inside
 
-    def _write(
+    async def _turn(self) -> None:
+        """Let others run now and then, by count: a simulation must not depend on how fast the machine is."""
+        self._calls += 1
+        if self._calls % _CALLS_IN_A_ROW == 0:
+            await asyncio.sleep(0)
+
+    async def _write(
         self, when: Sequence[Comparison], then: Sequence[Operation], otherwise: Sequence[Operation]
     ) -> TxnResult:
+        await self._turn()
         self._catch_up()
         result, events = self._state.txn(when, then, otherwise)
         self._publish(events)
@@ -204,11 +217,11 @@ class MemoryStore:
             return
         now = self._clock.now()
         while self._ends and self._ends[0][0] <= now:
-            _, id_ = heapq.heappop(self._ends)
+            deadline, id_ = heapq.heappop(self._ends)
             lease = self._state.leases.get(id_)
             if lease is None:
                 continue
-            if lease.deadline > now:
+            if lease.deadline != deadline:
                 heapq.heappush(self._ends, (lease.deadline, id_))
             else:
                 self._publish(self._state.revoke(id_))
