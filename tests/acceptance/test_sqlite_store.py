@@ -305,3 +305,13 @@ async def test_two_stores_in_one_process_race_and_one_wins(path: Path) -> None:
 )
 def test_the_end_of_a_prefix_is_a_character_or_beyond_all(prefix: str, end: str | bytes) -> None:
     assert end_of_prefix(prefix) == end
+
+
+async def test_opening_a_file_whose_lock_is_held_ends_at_the_deadline(path: Path) -> None:
+    held = schema.open_lock(path)
+    with schema.write_turn(path, held), pytest.raises(Unavailable, match="holds its lock"):
+        async with SqliteStore(path, timeout=0.3):
+            pass
+    os.close(held)
+    async with SqliteStore(path) as store:
+        await store.put("a", b"1")

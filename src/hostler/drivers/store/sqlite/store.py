@@ -104,10 +104,15 @@ class SqliteStore:
     async def __aenter__(self) -> Self:
         if self._poller is not None:
             raise Closed(f"{self._path}: this store is open already; make another with open_store")
-        opening = asyncio.get_running_loop().run_in_executor(None, self._open)
+        self._far = ThreadPoolExecutor(1, thread_name_prefix=f"{self._path}: ranges")
+        opening = asyncio.get_running_loop().run_in_executor(self._far, self._open)
         try:
             await asyncio.wait_for(asyncio.shield(opening), self._timeout)
-        except TimeoutError:
+        except BaseException as error:
+            self._far.shutdown(wait=False)
+            opening.add_done_callback(self._opened_too_late)
+            if not isinstance(error, TimeoutError):
+                raise
             raise Unavailable(f"{self._path}: another process holds its lock; not opened, try again") from None
         self._published = self._reader.meta()[0]
         self._committer.start()
@@ -132,10 +137,13 @@ class SqliteStore:
                 self._writer.adopt_boot()
             self._reader = Reader(self._path, schema.connect(self._path, busy_timeout=min(1.0, self._timeout)))
             self._far_reader = Reader(self._path, schema.connect(self._path, busy_timeout=self._timeout))
-            self._far = ThreadPoolExecutor(1, thread_name_prefix=f"{self._path}: ranges")
         except BaseException:
             os.close(self._lock)
             raise
+
+    def _opened_too_late(self, opening: asyncio.Future[None]) -> None:
+        if not opening.cancelled() and opening.exception() is None:
+            self._close()
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
