@@ -12,7 +12,7 @@ import pytest
 from dose import dose
 
 from hostler.drivers.store.etcd import EtcdStore
-from hostler.errors import Closed, Compacted, Lagged, LeaseGone, Unavailable, Uncertain
+from hostler.errors import Closed, Compacted, Lagged, LeaseGone, TooLarge, Unavailable, Uncertain
 from hostler.ports.store import Delete, Get, Put, Version
 from hostler.testing.proxy import FaultyProxy
 from hostler.testing.servers import EtcdServer, free_ports
@@ -21,6 +21,7 @@ from hostler.wiring import open_store
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
+    from hostler.errors import HostlerError
     from hostler.ports.store import Event, Store, Watch
 
 
@@ -465,3 +466,48 @@ async def _next(watch: Watch) -> Event:
 
 async def _enter(watch: Watch) -> None:
     await watch.__aenter__()
+
+
+# Limits
+
+
+async def test_a_full_database_is_told_with_what_to_do_and_loses_nothing() -> None:
+    with EtcdServer(arguments=["--quota-backend-bytes", str(2 * 1024 * 1024)]) as own:
+        async with open_store(own.url) as store:
+            errors: list[HostlerError] = []
+            written = 0
+            while len(errors) < 3:
+                try:
+                    await store.put(f"full/{written:04}", b"x" * 100_000)
+                    written += 1
+                except (Unavailable, Uncertain) as error:
+                    errors.append(error)
+            # The one that crosses the limit may have been carried out; those after it were not.
+            assert [type(error) for error in errors] == [Uncertain, Unavailable, Unavailable]
+            assert all("compact and defragment" in str(error) for error in errors)
+            page = await store.range("full/", keys_only=True)
+            assert written <= len(page.items) <= written + 1
+            with pytest.raises(Unavailable, match="compact and defragment"):
+                await store.grant(5)
+            assert "NOSPACE" in (await store.status()).details["errors"]
+            assert await store.delete_prefix("full/") == len(page.items)
+            await store.compact(await _revision(store))
+            own.ctl("defrag")
+            own.ctl("alarm", "disarm")
+            await store.put("full/again", b"there is room")
+
+
+async def test_what_the_server_finds_too_large_is_refused_and_not_written() -> None:
+    with EtcdServer(arguments=["--max-request-bytes", "10000", "--max-txn-ops", "4"]) as own:
+        async with open_store(own.url) as store:
+            with pytest.raises(TooLarge):
+                await store.put("big", b"x" * 11_000)
+            with pytest.raises(TooLarge):
+                await store.put("big", b"x" * 1_500_000)
+            with pytest.raises(TooLarge):
+                await store.txn([], [Put(f"k{n}", b"") for n in range(5)])
+            assert (await store.range("")).items == ()
+
+
+async def _revision(store: Store) -> int:
+    return (await store.range("", limit=1)).revision
