@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import difflib
 import importlib
+from typing import Any
 
 import click
+
+from hostler.entry.cli.failure import BROKEN_PIPE, forget_stdout
 
 # name: module, the object in it, and the line for --help, so that help imports nothing.
 COMMANDS: dict[str, tuple[str, str, str]] = {
@@ -41,6 +44,13 @@ class LazyGroup(click.Group):
             known = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(self._at)}"
             ctx.fail(f"no such command {args[0]!r}; {known}")
         return super().resolve_command(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:  # before click makes it a failure like any other
+            forget_stdout()
+            raise click.exceptions.Exit(BROKEN_PIPE) from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         with formatter.section("Commands"):

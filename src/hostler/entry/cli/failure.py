@@ -108,7 +108,7 @@ def _ended_by(error: BaseException) -> int:
             error.show()
             return error.exit_code
         case BrokenPipeError():
-            _forget_stdout()
+            forget_stdout()
             return BROKEN_PIPE
         case HostlerError():
             what, advice = describe(error)
@@ -136,7 +136,7 @@ def _say(*lines: str) -> None:
             click.echo(line, err=True)
 
 
-def _forget_stdout() -> None:
+def forget_stdout() -> None:
     """Keep the interpreter from writing to the closed pipe once more as it ends."""
     with suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -96,7 +96,8 @@ async def opened(url: str, *, create: bool) -> AsyncIterator[Store]:
         async with store:
             yield store
     except HostlerError as error:
-        error.add_note(f"store {redacted(url)}")
+        if path is None:  # a message about a local store names its file
+            error.add_note(f"store {redacted(url)}")
         raise
 
 
