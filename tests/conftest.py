@@ -94,9 +94,12 @@ def _settled(look: Callable[[], set[T]]) -> set[T]:
 
 
 def _threads() -> set[threading.Thread]:
-    """The threads that run; grpc keeps one for the whole process."""
+    """The threads that run, without those that last as long as the event loop (its pool) or the process (grpc's)."""
+    kept = "asyncio_"
     return {
-        thread for thread in threading.enumerate() if "grpc" not in repr(thread) and "_poll_wrapper" not in repr(thread)
+        thread
+        for thread in threading.enumerate()
+        if not thread.name.startswith(kept) and "_poll_wrapper" not in thread.name
     }
 
 

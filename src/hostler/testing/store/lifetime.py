@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from typing import TYPE_CHECKING
 
 from hostler.errors import Closed, Unavailable, Uncertain
@@ -133,8 +134,9 @@ async def a_closed_store_leaves_no_task_and_no_thread(t: Trial) -> None:
     tasks, threads = asyncio.all_tasks(), _threads()
     for _ in range(3):
         await _live_once(t)
-    for _ in range(3):
-        await asyncio.sleep(0)  # what was cancelled at the very end has ended by now
+    end = time.monotonic() + 1  # what was cancelled or told to stop needs a moment
+    while (asyncio.all_tasks() - tasks or _threads() - threads) and time.monotonic() < end:
+        await asyncio.sleep(0.01)
     assert asyncio.all_tasks() <= tasks, f"left: {asyncio.all_tasks() - tasks}"
     assert _threads() <= threads, f"left: {_threads() - threads}"
 
