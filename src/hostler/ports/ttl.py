@@ -21,11 +21,11 @@ MAX_VALUE_BYTES = 65_536
 class TtlStorage(Protocol):
     """Text under keys, each with a life of its own. Every verb is one atomic step of the storage.
 
-    True: it was done. False: the condition did not hold, nothing changed. Unavailable: nothing changed. Uncertain: it may
-    have been done; read before you act. The two kinds of "no" are never mixed.
+    True: it was done. False: the condition did not hold, nothing changed. Unavailable: nothing changed. Uncertain: it
+    may have been done; read before you act. The two kinds of "no" are never mixed.
 
-    `ttl=0` never expires. A record whose time has come is gone: no verb finds it, and none waits for a sweep that removes
-    it. A driver never repeats a verb whose outcome it does not know.
+    `ttl=0` never expires. A record whose time has come is gone: no verb finds it, and none waits for a sweep that
+    removes it. A driver never repeats a verb whose outcome it does not know.
     """
 
     async def __aenter__(self) -> Self: ...
