@@ -164,6 +164,18 @@ async def test_a_watch_that_breaks_does_so_between_transactions_and_can_be_taken
             assert [(await anext(again)).kv.key for _ in range(2)] == ["c", "d"]
 
 
+async def test_a_watch_never_breaks_inside_of_a_transaction() -> None:
+    async with faulty() as store, store.watch("") as watch:
+        await store.txn([], [Put("a", b""), Put("b", b"")])
+        await store.put("c", b"")
+        assert (await anext(watch)).kv.key == "a"
+        store.faults.lagged = 1.0
+        assert (await anext(watch)).kv.key == "b"
+        with pytest.raises(Lagged) as raised:
+            await anext(watch)
+        assert raised.value.revision == 3
+
+
 async def test_a_reader_cancelled_while_its_event_is_late_finds_it_next_time() -> None:
     inner = MemoryStore()
     late = FaultyStore(inner, random.Random(1), faults=Faults(slow=1.0, slowest=600.0))

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import os
 import threading
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ import pytest
 
 from hostler.drivers.store import file_disk
 from hostler.drivers.store.file import FileStore
+from hostler.drivers.store.file_disk import locked
 from hostler.errors import Closed, Unavailable
 
 WITHIN = 5.0
@@ -81,6 +84,8 @@ async def test_a_read_does_not_settle_for_what_an_earlier_read_has_found(path: P
 
 async def test_a_save_of_our_own_that_overtakes_a_read_is_not_undone_by_it(path: Path) -> None:
     async with pair(path) as (store, other), store.watch("") as watch:
+        await store.put("b", b"")  # from here on its writer knows the file
+        assert (await asyncio.wait_for(anext(watch), WITHIN)).kv.key == "b"
         store.hold()
         await other.put("a", b"1")
         reader = asyncio.ensure_future(value(store))
@@ -172,3 +177,58 @@ async def test_a_store_without_watches_or_leases_rests(path: Path, monkeypatch: 
         await asyncio.sleep(0.5)
         monkeypatch.undo()
     assert looks <= 4
+
+
+def free(path: Path) -> bool:
+    """Whether nobody holds the lock that the next writer would take."""
+    fd = os.open(f"{path}.lock", os.O_RDWR)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(fd)
+    return True
+
+
+def test_who_waited_for_a_lock_file_that_was_deleted_locks_the_one_that_is_there(path: Path) -> None:
+    inside, leave = threading.Event(), threading.Event()
+
+    def wait_for_it() -> None:
+        with locked(str(path)):
+            inside.set()
+            leave.wait(WITHIN)
+
+    waiter = threading.Thread(target=wait_for_it)
+    with locked(str(path)):
+        waiter.start()
+        while not _blocked_on_flock(waiter):
+            time.sleep(0.001)
+        os.unlink(f"{path}.lock")
+    assert inside.wait(WITHIN)
+    assert not free(path)
+    leave.set()
+    waiter.join()
+    assert free(path)
+
+
+def _blocked_on_flock(thread: threading.Thread) -> bool:
+    with open("/proc/locks", encoding="ascii") as locks:
+        waiting = any("->" in lock and "FLOCK" in lock and f" {os.getpid()} " in lock for lock in locks)
+    return waiting and thread.is_alive()
+
+
+def test_a_child_forked_while_the_lock_is_held_does_not_keep_it(path: Path) -> None:
+    reading, writing = os.pipe()
+    with locked(str(path)):
+        child = os.fork()
+        if child == 0:
+            os.close(writing)
+            os.read(reading, 1)
+            os._exit(0)
+    try:
+        assert free(path)
+    finally:
+        os.close(writing)
+        os.waitpid(child, 0)
+        os.close(reading)

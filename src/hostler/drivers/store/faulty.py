@@ -37,7 +37,7 @@ Verb: TypeAlias = Literal[
     "get", "range", "status", "remaining", "put", "delete", "delete_prefix", "txn", "compact", "grant", "keep_alive",
     "revoke", "event",
 ]  # fmt: skip
-"""The verbs of a store and its leases; `event` is the delivery of an event to the reader of a watch."""
+"""The verbs of a store and its leases; `event` is the delivery of a transaction, by its first event, to a watch."""
 Kind: TypeAlias = Literal["unavailable", "lost", "never", "slow", "lagged", "compacted"]
 
 _READS = ("get", "range", "status", "remaining")

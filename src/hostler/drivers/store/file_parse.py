@@ -228,8 +228,6 @@ def _parse_news(path: str, data: bytes, known: Known) -> Content | None:
         head = msgspec.json.decode(data[:keys_at] + b"}", type=_Head)
         if (head.format, head.version, head.id) != (FORMAT, VERSION, known.store_id) or head.saved <= known.saved:
             return None
-        if known.revision + 1 < head.compact_revision:
-            return None
         leases = msgspec.json.decode(b"[%b]" % data[leases_at + len(LEASES) : history_at], type=list[_Lease])
         history = _newest(data, history_at + len(HISTORY), head.revision - known.revision)
         keys: dict[str, _Key] = {}
