@@ -1,0 +1,109 @@
+"""Asyncio on virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+
+from hostler.kit.virtual import Deadlock, Leftover, VirtualClock, run_virtual
+
+
+async def race(names: str) -> str:
+    order: list[str] = []
+
+    async def runner(name: str) -> None:
+        for _ in range(3):
+            await asyncio.sleep(1)
+            order.append(name)
+
+    await asyncio.gather(*(runner(name) for name in names))
+    return "".join(order)
+
+
+def test_a_year_of_waiting_costs_nothing() -> None:
+    clock = VirtualClock()
+
+    async def main() -> float:
+        await clock.sleep(365 * 86_400)
+        return clock.now()
+
+    started = time.monotonic()
+    assert run_virtual(main) == 365 * 86_400
+    assert time.monotonic() - started < 1
+
+
+def test_the_same_seed_gives_the_same_order_and_seeds_differ() -> None:
+    orders = [run_virtual(lambda: race("abcdef"), seed=seed) for seed in range(50)]
+    assert orders == [run_virtual(lambda: race("abcdef"), seed=seed) for seed in range(50)]
+    assert len(set(orders)) > 40
+
+
+def test_timers_fire_in_the_order_of_their_instants_whatever_the_seed() -> None:
+    async def main() -> list[int]:
+        fired: list[int] = []
+
+        async def at(second: int) -> None:
+            await asyncio.sleep(second)
+            fired.append(second)
+
+        await asyncio.gather(*(at(second) for second in (5, 3, 9, 1)))
+        return fired
+
+    for seed in range(20):
+        assert run_virtual(main, seed=seed) == [1, 3, 5, 9]
+
+
+def test_everybody_waiting_for_nothing_is_a_deadlock_that_says_who() -> None:
+    async def main() -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(asyncio.Event().wait(), name="the waiter")
+
+    with pytest.raises(Deadlock, match="the waiter"):
+        run_virtual(main)
+
+
+def test_a_task_left_behind_is_named() -> None:
+    left: list[asyncio.Task[None]] = []
+
+    async def main() -> None:
+        left.append(asyncio.create_task(asyncio.sleep(5), name="forgotten"))
+
+    with pytest.raises(Leftover, match="forgotten"):
+        run_virtual(main)
+
+
+def test_timeouts_queues_and_locks_work() -> None:
+    async def main() -> list[int]:
+        queue: asyncio.Queue[int] = asyncio.Queue(2)
+        lock = asyncio.Lock()
+        got: list[int] = []
+
+        async def produce() -> None:
+            for n in range(10):
+                await queue.put(n)
+
+        async def consume() -> None:
+            while True:
+                async with lock:
+                    got.append(await queue.get())
+                    if len(got) == 10:
+                        return
+
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(3):
+                await asyncio.Event().wait()
+        await asyncio.gather(produce(), consume())
+        return got
+
+    for seed in range(20):
+        assert run_virtual(main, seed=seed) == list(range(10))
+
+
+def test_a_thread_that_calls_in_is_refused() -> None:
+    async def main() -> None:
+        await asyncio.to_thread(time.sleep, 0)
+
+    with pytest.raises((RuntimeError, Deadlock)):
+        run_virtual(main)
