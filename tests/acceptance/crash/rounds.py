@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 PROGRAM = Path(__file__).with_name("writing_process.py")
 INSTANTS = ("running", "opening", "running", "compacting", "running", "expiring")
 ROUNDS_PER_STORE = 12
+WIDTHS = {"sqlite": (1, 1, 300, 20_000), "file": (1, 1, 300)}
+"""Of values, in bytes. Wide ones make SQLite move its log into the database every few hundred writes."""
 
 
 class WarmProcess:
@@ -83,7 +85,13 @@ class Subject:
         """Let a writer write and kill it at an instant of that kind."""
         self._round += 1
         journal = self.journals / f"{self._round}.jsonl"
-        order = {"url": self.url, "journal": str(journal), "seed": rng.random(), "compacting": instant == "compacting"}
+        order = {
+            "url": self.url + rng.choice(("", "?history_age=0")),  # the latter compacts by itself when it opens
+            "journal": str(journal),
+            "seed": rng.random(),
+            "compacting": instant == "compacting",
+            "width": rng.choice(WIDTHS[self.engine]),
+        }
         pid = warm.ask(**order)["pid"]
         try:
             self._await_instant(journal, instant, rng)
@@ -105,12 +113,14 @@ class Subject:
         self._await_note(journal, b'"open"')
         if instant == "compacting":
             self._await_note(journal, b'"compacting"')
-            pause(rng.uniform(0, 0.01))
+            pause(
+                rng.choice((rng.uniform(0, 0.005), rng.uniform(0, 0.06)))
+            )  # while it is asked for, or while it is done
         elif instant == "expiring":
             self._await_note(journal, b'"leased"')
             pause(0.05 + rng.uniform(-0.01, 0.02))
         else:
-            pause(rng.uniform(0, 0.12))
+            pause(rng.uniform(0, 0.15))
 
     def _await_note(self, journal: Path, note: bytes) -> None:
         end = time.monotonic() + 20

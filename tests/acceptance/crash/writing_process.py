@@ -37,6 +37,10 @@ class Writer:
         self._rng = random.Random(order["seed"])
         self._journal = os.open(order["journal"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
 
+    def value(self, number: int) -> bytes:
+        """The number, with spaces before it to make it as wide as ordered."""
+        return b"%*d" % (self._order.get("width", 1), number)
+
     def note(self, what: str, **more: Any) -> None:
         os.write(self._journal, json.dumps({"what": what, **more}).encode() + b"\n")
 
@@ -59,7 +63,7 @@ class Writer:
         number = int(kv.value) if kv else 0
         while True:
             number += 1
-            revision = await store.put(key, b"%d" % number)
+            revision = await store.put(key, self.value(number))
             self.note("put", key=key, number=number, revision=revision)
 
     async def _put_together(self, store: hostler.Store, prefix: str) -> None:
@@ -69,7 +73,9 @@ class Writer:
         while True:
             number += 1
             result = await store.txn(
-                [ModRevision(keys[0]) == revision], [Put(key, b"%d" % number) for key in keys], [Delete("/impossible")]
+                [ModRevision(keys[0]) == revision],
+                [Put(key, self.value(number)) for key in keys],
+                [Delete("/impossible")],
             )
             assert result.succeeded, f"{prefix} was at {revision}, nobody else writes there"
             revision = result.revision
