@@ -13,6 +13,8 @@ from hostler.ports.store import check_key, check_ttl
 if TYPE_CHECKING:
     from types import TracebackType
 
+    from hostler.ports.store import Comparison
+
 MAX_VALUE_BYTES = 65_536
 """A record is an address and a few numbers; storages differ in what they take beyond that."""
 
@@ -56,6 +58,14 @@ class Watchable(Protocol):
 
     async def wait_change(self, key: str, seen: str | None, *, within: float) -> str | None:
         """Until the live record differs from `seen`, or `within` seconds have passed; the live record then."""
+
+
+@runtime_checkable
+class Guarding(Protocol):
+    """What a storage that is a store has beside the verbs."""
+
+    def guard(self, key: str, value: str) -> Comparison:
+        """A comparison for the store's transactions: it holds while the live record at `key` equals `value`."""
 
 
 def check_record(key: str, value: str) -> None:

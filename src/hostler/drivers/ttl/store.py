@@ -1,0 +1,146 @@
+"""Any store as a ttl storage: a record is a key attached to a lease.
+
+Renewing a record that stays the same keeps its lease alive and then looks, in one transaction, whether the record is
+still what it was and still on that lease: no write, so a thousand leaderships cost a thousand keep-alives. Any other
+swap moves the record to a new lease in the transaction that compares it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import TYPE_CHECKING, Self
+
+from hostler.errors import HostlerError, LeaseGone, Missed, Unavailable, Uncertain
+from hostler.ports.store import Delete, Get, KeyValue, Put, Value, Version
+from hostler.ports.ttl import check_life, check_record, check_swap
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from hostler.ports.store import Comparison, Lease, Operation, Store
+
+
+class StoreTtlStorage:
+    """Owns the store: opens it on entering, closes it on leaving."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._leases: dict[str, Lease] = {}  # of the records that this object wrote last
+
+    async def __aenter__(self) -> Self:
+        await self._store.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        self._leases.clear()  # the leases themselves belong to the records
+        await self._store.aclose()
+
+    async def insert_if_not_exist(self, key: str, value: str, *, ttl: float) -> bool:
+        check_record(key, value)
+        ttl = check_life(ttl)
+        if await self._store.get(key) is not None:
+            return False  # saves a lease; who decides is the transaction
+        return await self._write(key, Version(key) == 0, value, ttl)
+
+    async def compare_and_swap(self, key: str, old: str, new: str, *, ttl: float) -> bool:
+        check_swap(key, old, new)
+        ttl = check_life(ttl)
+        lease = self._leases.get(key)
+        if old == new and lease is not None and lease.ttl >= ttl > 0:
+            renewed = await self._renew(key, old, lease)
+            if renewed is not None:
+                return renewed
+        return await self._write(key, Value(key) == old.encode(), new, ttl)
+
+    async def compare_and_delete(self, key: str, old: str) -> bool:
+        check_record(key, old)
+        result = await self._store.txn([Value(key) == old.encode()], [Delete(key)])
+        if result.succeeded:
+            await self._forget(key)
+        return result.succeeded
+
+    async def get(self, key: str) -> str | None:
+        check_record(key, "-")
+        return _text(await self._store.get(key))
+
+    async def wait_change(self, key: str, seen: str | None, *, within: float) -> str | None:
+        check_record(key, "-")
+        with suppress(TimeoutError):
+            async with asyncio.timeout(within):
+                return await self._changed(key, seen)
+        return await self.get(key)
+
+    def guard(self, key: str, value: str) -> Comparison:
+        """What holds for as long as the record is what it is."""
+        return Value(key) == value.encode()
+
+    # Inside
+
+    async def _write(self, key: str, condition: Comparison, value: str, ttl: float) -> bool:
+        lease = await self._granted(ttl) if ttl else None
+        operation: Operation = Put(key, value.encode(), lease.id if lease else None)
+        try:
+            result = await self._store.txn([condition], [operation])
+        except Uncertain:
+            raise  # the lease, and the record if it is there, end by themselves
+        except HostlerError:
+            await _revoked(lease)
+            raise
+        if not result.succeeded:
+            await _revoked(lease)
+            return False
+        await self._forget(key)
+        if lease is not None:
+            self._leases[key] = lease
+        return True
+
+    async def _renew(self, key: str, value: str, lease: Lease) -> bool | None:
+        """Whether it was renewed; None if the record is no longer on this lease."""
+        try:
+            await lease.keep_alive()
+        except LeaseGone:
+            self._leases.pop(key, None)
+            return None
+        result = await self._store.txn([Value(key) == value.encode()], [Get(key)])
+        if not result.succeeded:
+            return False
+        kv = result.responses[0]
+        return True if isinstance(kv, KeyValue) and kv.lease == lease.id else None
+
+    async def _granted(self, ttl: float) -> Lease:
+        try:
+            return await self._store.grant(ttl)
+        except Uncertain as error:  # a lease with nothing on it is nothing
+            raise Unavailable(f"{error}; no record was written") from error
+
+    async def _forget(self, key: str) -> None:
+        await _revoked(self._leases.pop(key, None))
+
+    async def _changed(self, key: str, seen: str | None) -> str | None:
+        while True:
+            page = await self._store.range(key, limit=1)
+            now = _text(next((kv for kv in page.items if kv.key == key), None))
+            if now != seen:
+                return now
+            with suppress(Missed):
+                async with self._store.watch(key, start_revision=page.revision + 1) as watch:
+                    async for event in watch:
+                        if event.kv.key == key and _text(event.kv) != seen:
+                            return _text(event.kv)
+
+
+async def _revoked(lease: Lease | None) -> None:
+    """End a lease that has nothing on it; if that fails it ends by itself."""
+    if lease is not None:
+        with suppress(HostlerError):
+            await lease.revoke()
+
+
+def _text(kv: KeyValue | None) -> str | None:
+    return kv.value.decode(errors="surrogateescape") if kv is not None and kv.version else None
