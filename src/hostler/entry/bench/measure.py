@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import statistics
-from time import perf_counter
+from time import perf_counter, process_time
 from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
@@ -21,17 +21,31 @@ BREATH = 16
 
 
 class Figure(msgspec.Struct, frozen=True):
-    """What was measured of one side. Times in microseconds; `per_second` is the median over the rounds."""
+    """What was measured of one side. Times in microseconds; `per_second` and `cpu_us` are medians over the rounds.
+
+    `cpu_us` is what this process worked for one operation, in all its threads: on a busy machine it is the figure to
+    trust.
+    """
 
     per_second: float
+    cpu_us: float
     p50_us: float
     p99_us: float
     count: int
 
 
-async def one_round(operation: Operation, clients: int, seconds: float, turn: int = 0) -> tuple[float, list[float]]:
-    """Operations per second, and how long each took in seconds."""
+class Round(msgspec.Struct, frozen=True):
+    """One round of one side: `times` are seconds."""
+
+    per_second: float
+    cpu_us: float
+    times: list[float]
+
+
+async def one_round(operation: Operation, clients: int, seconds: float, turn: int = 0) -> Round:
+    """Let the clients repeat the operation for so long."""
     times: list[float] = []
+    worked = process_time()
     started = perf_counter()
     until = started + seconds
 
@@ -49,29 +63,27 @@ async def one_round(operation: Operation, clients: int, seconds: float, turn: in
             before = now
 
     await asyncio.gather(*(client(number) for number in range(clients)))
-    return len(times) / (perf_counter() - started), times
+    cpu = (process_time() - worked) * 1e6 / max(1, len(times))
+    return Round(len(times) / (perf_counter() - started), cpu, times)
 
 
 async def alternate(sides: Sequence[Operation], clients: int, seconds: float) -> list[Figure]:
     """Let the sides take turns until each had `seconds`; the first round of each is not counted."""
-    rates: list[list[float]] = [[] for _ in sides]
-    times: list[list[float]] = [[] for _ in sides]
+    done: list[list[Round]] = [[] for _ in sides]
     rounds = max(3, round(seconds / ROUND))
     for number in range(rounds + 1):
         for side, operation in enumerate(sides):
-            rate, taken = await one_round(operation, clients, seconds / rounds, number * 100_003)
-            if number:
-                rates[side].append(rate)
-                times[side] += taken
-    return [figure(rate, taken) for rate, taken in zip(rates, times)]
+            done[side].append(await one_round(operation, clients, seconds / rounds, number * 100_003))
+    return [figure(side[1:]) for side in done]
 
 
-def figure(rates: Sequence[float], times: Sequence[float]) -> Figure:
-    """Rates and times of several rounds as one figure."""
-    ordered = sorted(times) or [0.0]
+def figure(rounds: Sequence[Round]) -> Figure:
+    """Several rounds as one figure."""
+    ordered = sorted(time for round_ in rounds for time in round_.times) or [0.0]
     return Figure(
-        per_second=statistics.median(rates),
+        per_second=statistics.median(round_.per_second for round_ in rounds),
+        cpu_us=statistics.median(round_.cpu_us for round_ in rounds),
         p50_us=ordered[len(ordered) // 2] * 1e6,
         p99_us=ordered[min(len(ordered) - 1, len(ordered) * 99 // 100)] * 1e6,
-        count=len(times),
+        count=len(ordered),
     )

@@ -15,7 +15,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from hostler.entry.bench.measure import figure
+from hostler.entry.bench.measure import Round, figure
 from hostler.entry.bench.work import VALUE
 from hostler.ports.store import MAX_OPERATIONS, Put
 from hostler.wiring import open_store
@@ -92,7 +92,7 @@ async def _open(url: str, count: int) -> dict[str, Any]:
         before = perf_counter()
         await store.range(_key(count // 2)[:-4], limit=1000)
         range_ms = (perf_counter() - before) * 1000
-        reads = figure([0.0], times)
+        reads = figure([Round(0.0, 0.0, times)])
         return {
             "open_seconds": opened,
             "rss_open": rss_open,

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import os
 import platform
+import statistics
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from hostler.entry.bench.run import Row
 
-HEADS = ("operation", "clients", "per second", "p50", "p99", "against", "per second", "p50", "ratio")
+HEADS = ("operation", "clients", "per second", "p50", "p99", "CPU", "against", "per second", "p50", "CPU", "ratio")
 
 
 def cells(rows: Sequence[Row]) -> list[tuple[str, ...]]:
@@ -22,22 +25,23 @@ def cells(rows: Sequence[Row]) -> list[tuple[str, ...]]:
 
 
 def _cells(row: Row) -> tuple[str, ...]:
-    ours = (f"{row.ours.per_second:,.0f}", _time(row.ours.p50_us), _time(row.ours.p99_us))
+    ours = (f"{row.ours.per_second:,.0f}", _time(row.ours.p50_us), _time(row.ours.p99_us), _time(row.ours.cpu_us))
     if row.other is None or row.ratio is None:
-        return (row.name, str(row.clients), *ours, "", "", "", "")
-    other = (row.against, f"{row.other.per_second:,.0f}", _time(row.other.p50_us), f"{row.ratio:.2f}")
-    return (row.name, str(row.clients), *ours, *other)
+        return (row.name, str(row.clients), *ours, "", "", "", "", "")
+    other = (f"{row.other.per_second:,.0f}", _time(row.other.p50_us), _time(row.other.cpu_us), f"{row.ratio:.2f}")
+    return (row.name, str(row.clients), *ours, row.against, *other)
 
 
 def _time(us: float) -> str:
     return f"{us:.0f} µs" if us < 1000 else f"{us / 1000:.1f} ms"
 
 
-def plain(url: str, rows: Sequence[Row], million: dict[str, Any] | None) -> dict[str, Any]:
+def plain(url: str, rows: Sequence[Row], million: dict[str, Any] | None, fsync_us: float) -> dict[str, Any]:
     """Everything, for programs."""
     data: dict[str, Any] = {
         "store": url,
         "machine": {"cores": os.cpu_count(), "python": platform.python_version(), "system": platform.platform()},
+        "fdatasync_p50_us": fsync_us,
         "rows": [msgspec.to_builtins(row) | {"ratio": row.ratio} for row in rows],
     }
     return data if million is None else data | {"million": million}
@@ -56,9 +60,25 @@ def million_pairs(found: dict[str, Any]) -> list[tuple[str, str]]:
     ]
 
 
-def markdown(rows: Sequence[Row], million: dict[str, Any] | None) -> str:
+def fdatasync_us(folder: Path) -> float:
+    """What the disk takes to make 4 KiB durable, in microseconds: the median of 200."""
+    times = []
+    with (folder / "fdatasync").open("wb", buffering=0) as file:
+        file.write(bytes(4096))
+        os.fsync(file.fileno())
+        for _ in range(200):
+            file.seek(0)
+            started = perf_counter()
+            file.write(bytes(4096))
+            os.fdatasync(file.fileno())
+            times.append(perf_counter() - started)
+    return statistics.median(times) * 1e6
+
+
+def markdown(rows: Sequence[Row], million: dict[str, Any] | None, fsync_us: float) -> str:
     """Tables for a page."""
-    lines = ["| " + " | ".join(HEADS) + " |", "|---|" + "--:|" * 4 + "---|" + "--:|" * 3]
+    lines = [f"Median fdatasync of this disk during the run: {fsync_us:.0f} µs.", ""]
+    lines += ["| " + " | ".join(HEADS) + " |", "|---|" + "--:|" * 5 + "---|" + "--:|" * 4]
     lines += ["| " + " | ".join(row) + " |" for row in cells(rows)]
     if million is not None:
         lines += ["", "| at a million keys | |", "|---|--:|"]

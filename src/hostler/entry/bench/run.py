@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from hostler.entry.bench.measure import ROUND, Figure, alternate, figure, one_round
+from hostler.entry.bench.measure import ROUND, Figure, Round, alternate, figure, one_round
 from hostler.entry.bench.work import VALUE, of_bare, of_store, prepare_bare, prepare_store
 from hostler.wiring import open_bare, open_store
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from hostler.ports.store import Store, Watch
 
 WATCHERS = 1_000
+SETTLE = 0.2
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -111,12 +112,9 @@ async def _watch_row(store: Store, root: str, clients: int, seconds: float) -> R
             await store.put(f"{root}w/{client}/{turn % 100}", VALUE)
             await seen
 
-        rates, times = [], []
-        for number in range(max(3, round(seconds / ROUND))):
-            rate, taken = await one_round(put_and_see, clients, ROUND, number * 1000)
-            rates.append(rate)
-            times += taken
-    return Row("watch: put to event", clients, figure(rates, times))
+        numbers = range(max(3, round(seconds / ROUND)))
+        rounds = [await one_round(put_and_see, clients, ROUND, number * 1000) for number in numbers]
+    return Row("watch: put to event", clients, figure(rounds))
 
 
 async def _watcher_rows(plan: Plan, store: Store, root: str, tell: Callable[[str], None]) -> list[Row]:
@@ -138,20 +136,17 @@ async def _watcher_row(store: Store, root: str, clients: int, seconds: float, *,
     # One watcher that sees all is what many that see one each are compared with: an event is delivered either way.
     few = [f"{root}{kind}/"] if concerned else []
     many = [f"{root}{'v' if concerned else 'n'}/{n}/" for n in range(WATCHERS)]
-    rates: list[list[float]] = [[], []]
-    times: list[list[float]] = [[], []]
+    rounds: list[list[Round]] = [[], []]
     for number in range(max(4, round(seconds / ROUND)) + 1):
         for side, prefixes in enumerate((many, few)):
             async with AsyncExitStack() as stack:
                 readers = [await _reader(stack, store.watch(prefix)) for prefix in prefixes]
-                rate, taken = await one_round(put, clients, ROUND, number * 1000)
+                await one_round(put, clients, SETTLE)  # the watches of the round before are still being forgotten
+                rounds[side].append(await one_round(put, clients, ROUND, number * 1000))
                 for reader in readers:
                     reader.cancel()
                 await asyncio.gather(*readers, return_exceptions=True)
-            if number:
-                rates[side].append(rate)
-                times[side] += taken
-    ours, other = (figure(r, t) for r, t in zip(rates, times))
+    ours, other = (figure(side[1:]) for side in rounds)
     name = f"put, {WATCHERS:,} watchers, " + ("each put seen by one" if concerned else "none concerned")
     return Row(name, clients, ours, other, "one watcher" if concerned else "no watcher")
 

@@ -64,16 +64,18 @@ def store(  # noqa: PLR0917
     with tempfile.TemporaryDirectory(prefix="hostler-bench-", dir=_beside(url)) as folder:
         target = url or path_url("sqlite", Path(folder) / "bench.db")
         rows = _measure(target, seconds, clients, peer)
+        fsync_us = report.fdatasync_us(Path(folder))
         found = _million(Path(folder)) if million else None
-    data = report.plain(redacted(target), rows, found)
+    data = report.plain(redacted(target), rows, found, fsync_us)
     if json_file is not None and str(json_file) == "-":
         click.echo(json.dumps(data, indent=2))
     else:
         _show(target, rows, found)
+        click.echo(f"fdatasync on this disk, median: {fsync_us:.0f} µs")
         if json_file is not None:
             json_file.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
     if markdown_file is not None:
-        markdown_file.write_text(report.markdown(rows, found), encoding="utf-8")
+        markdown_file.write_text(report.markdown(rows, found, fsync_us), encoding="utf-8")
 
 
 def _beside(url: str | None) -> Path | None:
@@ -106,10 +108,10 @@ def _show(url: str, rows: Sequence[Row], found: dict[str, Any] | None) -> None:
 
     table = Table(title=redacted(url), title_justify="left")
     for number, head in enumerate(report.HEADS):
-        table.add_column(head, justify="left" if number in (0, 5) else "right", no_wrap=True)
+        table.add_column(head, justify="left" if number in (0, 6) else "right", no_wrap=True)
     for row in report.cells(rows):
         table.add_row(*row)
-    console = Console(width=None if sys.stdout.isatty() else 140)
+    console = Console(width=None if sys.stdout.isatty() else 160)
     console.print(table)
     if found is not None:
         more = Table(title="a million keys", title_justify="left", show_header=False)
