@@ -87,6 +87,24 @@ async def test_a_write_that_was_cut_off_on_its_way_is_uncertain(
     await store.put("cut/put", b"2")
 
 
+async def test_a_write_is_sent_once_even_when_there_is_time_to_send_it_again(proxy: FaultyProxy, direct: Store) -> None:
+    async with EtcdStore([proxy.endpoint, proxy.endpoint], timeout=5.0) as store:
+        await store.get("connected")
+        proxy.swallow_answers = True
+        async with direct.watch("once/") as watch:
+            writes = [
+                asyncio.create_task(store.put("once/put", b"")),
+                asyncio.create_task(store.txn([], [Put("once/txn", b"")])),
+            ]
+            assert {(await anext(watch)).kv.key for _ in writes} == {"once/put", "once/txn"}
+            proxy.cut()
+            proxy.heal()
+            outcomes = await asyncio.gather(*writes, return_exceptions=True)
+            assert [type(outcome) for outcome in outcomes] == [Uncertain] * 2
+            await store.put("once/next", b"")
+            assert (await anext(watch)).kv.key == "once/next"
+
+
 async def test_a_read_whose_answer_was_lost_is_asked_again(store: EtcdStore, proxy: FaultyProxy, direct: Store) -> None:
     await direct.put("reread", b"here")
     proxy.stalled = True
