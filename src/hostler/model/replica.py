@@ -14,4 +14,5 @@ class LeaderRecord(Record, frozen=True, kw_only=True):
 
     address: str
     holder: Annotated[str, Meta(min_length=1)]
-    fence: Annotated[int, Meta(ge=1)]
+    fence: Annotated[int, Meta(ge=0)]
+    """Grows with each leadership; 0 while the key is claimed and its fence not drawn yet."""
