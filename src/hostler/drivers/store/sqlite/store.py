@@ -126,6 +126,8 @@ class SqliteStore:
         return self
 
     def _open(self) -> None:
+        if os.path.exists(self._path) and not os.path.isfile(self._path):
+            raise Invalid(f"{self._path}: it is no regular file; name another")  # SQLite would lose data in a pipe
         time = HostTime(self._clock)
         self._lock = schema.open_lock(self._path)
         try:
