@@ -44,7 +44,7 @@ soak: $(READY) ## The long campaigns at full dose, or at DOSE times that (figure
 
 lock: ## Renew requirements.lock from pyproject.toml
 	$(BIN)/python -m uv --version >/dev/null 2>&1 || $(BIN)/pip install --quiet uv
-	$(BIN)/python -m uv pip compile pyproject.toml --group dev --generate-hashes --universal --python-version 3.11 \
+	$(BIN)/python -m uv pip compile pyproject.toml --all-extras --group dev --generate-hashes --universal --python-version 3.11 \
 		--no-header --no-annotate --upgrade --quiet --output-file requirements.lock
 
 clean: ## Remove what was built here
