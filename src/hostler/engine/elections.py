@@ -62,6 +62,10 @@ class Leadership:
         self.key, self.fence, self.ttl = key, fence, ttl
         self.lost: HostlerError | None = None
         """Why it ended; None while it stands."""
+        self.lost_at: float | None = None
+        """When it ended, on the clock of the elections."""
+        self.released = False
+        """Whether it ended because it was given up."""
         self.deadline = deadline
         """On the clock of the elections: when it ends unless it is renewed."""
         self._elections = elections
@@ -108,17 +112,17 @@ class Leadership:
 
     async def release(self) -> None:
         """Give it up, once the work it was for has stopped: others may take it at once."""
-        if not self._end(LeadershipLost(f"leadership {self.key}: it was released")):
+        if not self._end(LeadershipLost(f"leadership {self.key}: it was released"), released=self.held):
             return
         await self._stop_tasks()
         await self._elections.tidy(self.key, self._record)
 
     # Inside
 
-    def _end(self, reason: HostlerError) -> bool:
+    def _end(self, reason: HostlerError, *, released: bool = False) -> bool:
         if self.lost is not None:
             return False
-        self.lost = reason
+        self.lost, self.lost_at, self.released = reason, self._elections.clock.now(), released
         self._elections.forget(self)
         self._ended.set()
         return True
