@@ -24,10 +24,7 @@ class Killer(Protocol):
     """What makes sure that a loss is the end. A simulation brings its own, which ends one simulated process."""
 
     def guard(self, leadership: Leadership) -> None:
-        """From now on, end the process if this leadership is overdue."""
-
-    def release(self, leadership: Leadership) -> None:
-        """It was given up in good order, or never served. After a loss this changes nothing."""
+        """From now on, end the process if this leadership is overdue; not once it was given up in good order."""
 
 
 def overdue_at(leadership: Leadership) -> float:
@@ -53,15 +50,10 @@ class ProcessKiller:
                 self._thread.start()
             self._changed.notify()
 
-    def release(self, leadership: Leadership) -> None:
-        with self._changed:
-            if leadership.released:
-                self._guarded.pop(leadership, None)
-                self._changed.notify()
-
     def _watch(self) -> None:
         with self._changed:
             while True:
+                self._guarded = {leadership: None for leadership in self._guarded if not leadership.released}
                 left = [overdue_at(leadership) - self._clock.now() for leadership in self._guarded]
                 if any(seconds <= 0 for seconds in left):
                     self._kill()

@@ -171,7 +171,7 @@ class Replica:
             await self._controllers.start(self)
         except HostlerError as error:
             self._problem.update(error)
-        await self._give_back(old)
+        await old.release()
 
     async def _stand(self, numbers: range, ttl: float, within: float) -> Leadership:
         """Take any of the keys, as soon as one is free. Conflict: none became free in time."""
@@ -247,14 +247,8 @@ class Replica:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        if self._leadership is not None:
-            await self._give_back(self._leadership)
         if self._elections is not None:
             await self._elections.aclose()
-
-    async def _give_back(self, leadership: Leadership) -> None:
-        await leadership.release()
-        self._killer.release(leadership)
 
     def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
         self._tasks.append(asyncio.create_task(work, name=name))
