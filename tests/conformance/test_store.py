@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import random
 from typing import TYPE_CHECKING
 
 import pytest
 
-from hostler.testing import check_store, store_claims
+from hostler.drivers.store.memory import MemoryStore
+from hostler.testing import FaultyStore, check_store, store_claims
 
 from .conftest import DRIVERS
 
@@ -33,3 +35,7 @@ async def test_claims_that_wait_for_leases(driver: Driver) -> None:
     waiting = [claim.name for claim in store_claims(persistent=driver.persistent) if claim.waits]
     assert len(waiting) >= 8
     await check_store(driver.open, persistent=driver.persistent, only=waiting)
+
+
+async def test_a_faulty_store_without_faults_is_a_store() -> None:
+    await check_store(lambda: FaultyStore(MemoryStore(), random.Random(0)), persistent=False)
