@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from contextlib import AsyncExitStack
+from time import perf_counter
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -63,7 +64,7 @@ async def run(plan: Plan, tell: Callable[[str], None]) -> list[Row]:
             rows += await _operations(plan, store, bare, root, tell)
             for clients in plan.clients:
                 tell(f"watch, {clients} clients")
-                rows.append(await _watch_row(store, root, clients, plan.seconds))
+                rows += await _watch_rows(store, root, clients, plan.seconds)
             if plan.watchers:
                 rows += await _watcher_rows(plan, store, root, tell)
             if plan.peer is not None:
@@ -102,19 +103,30 @@ async def _peer_rows(plan: Plan, store: Store, root: str, tell: Callable[[str], 
     return rows
 
 
-async def _watch_row(store: Store, root: str, clients: int, seconds: float) -> Row:
-    """From the call of a put until its event is in the reader's hands, each client with a watch of its own."""
+async def _watch_rows(store: Store, root: str, clients: int, seconds: float) -> list[Row]:
+    """Each client has a watch of its own, puts, and waits until the event is in its reader's hands.
+
+    Two figures: from the call of the put, which includes making it durable, and from the put's answer, which does not.
+    """
     async with AsyncExitStack() as stack:
         watches = [await stack.enter_async_context(store.watch(f"{root}w/{n}/")) for n in range(clients)]
+        late: list[float] = []
+
+        async def see(client: int) -> float:
+            await anext(watches[client])
+            return perf_counter()
 
         async def put_and_see(client: int, turn: int) -> None:
-            seen = asyncio.ensure_future(anext(watches[client]))
+            seeing = asyncio.ensure_future(see(client))
             await store.put(f"{root}w/{client}/{turn % 100}", VALUE)
-            await seen
+            answered = perf_counter()
+            late.append(max(0.0, await seeing - answered))
 
         numbers = range(max(3, round(seconds / ROUND)))
-        rounds = [await one_round(put_and_see, clients, ROUND, number * 1000) for number in numbers]
-    return Row("watch: put to event", clients, figure(rounds))
+        rounds = [await one_round(put_and_see, clients, min(ROUND, seconds), number * 1000) for number in numbers]
+    whole = figure(rounds)
+    after = figure([Round(whole.per_second, whole.cpu_us, late)])
+    return [Row("watch: put to event", clients, whole), Row("watch: answer to event", clients, after)]
 
 
 async def _watcher_rows(plan: Plan, store: Store, root: str, tell: Callable[[str], None]) -> list[Row]:
@@ -141,8 +153,10 @@ async def _watcher_row(store: Store, root: str, clients: int, seconds: float, *,
         for side, prefixes in enumerate((many, few)):
             async with AsyncExitStack() as stack:
                 readers = [await _reader(stack, store.watch(prefix)) for prefix in prefixes]
-                await one_round(put, clients, SETTLE)  # the watches of the round before are still being forgotten
-                rounds[side].append(await one_round(put, clients, ROUND, number * 1000))
+                await one_round(
+                    put, clients, min(SETTLE, seconds)
+                )  # the watches of the round before are still being forgotten
+                rounds[side].append(await one_round(put, clients, min(ROUND, seconds), number * 1000))
                 for reader in readers:
                     reader.cancel()
                 await asyncio.gather(*readers, return_exceptions=True)
