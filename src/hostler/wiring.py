@@ -113,7 +113,8 @@ def _open_sqlite(url: SplitResult, options: Options) -> Store:
 
 
 def _open_file(url: SplitResult, options: Options) -> Store:
-    from hostler.drivers.store.file import Bounds, FileStore
+    from hostler.drivers.store.file import FileStore
+    from hostler.drivers.store.file_state import Bounds
 
     bounds = Bounds()
     return FileStore(

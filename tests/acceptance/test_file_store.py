@@ -21,7 +21,8 @@ from dose import dose
 
 import hostler
 from hostler.drivers.store import file_disk
-from hostler.drivers.store.file import Bounds, FileStore
+from hostler.drivers.store.file import FileStore
+from hostler.drivers.store.file_state import Bounds
 from hostler.errors import Compacted, Damaged, HostlerError, Invalid, LeaseGone, Unavailable, Uncertain
 from hostler.ports.store import Put, Store, Version
 
