@@ -10,6 +10,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import grpc
+from grpc.aio import Metadata
 
 from hostler.errors import Closed, Forbidden, HostlerError, Unavailable, Uncertain
 from hostler.kit.backoff import Backoff
@@ -30,7 +31,7 @@ R = TypeVar("R")
 _READY = grpc.ChannelConnectivity.READY
 _FAILED = grpc.ChannelConnectivity.TRANSIENT_FAILURE
 # A member that has lost its cluster answers at once, having done nothing, instead of holding the request.
-_LEADER = (("hasleader", "true"),)
+_LEADER = Metadata(("hasleader", "true"))
 _MISTRUST = 5.0
 """Seconds for which a member that failed is asked only if there is no other."""
 _HEAD_START = 0.1
@@ -70,7 +71,7 @@ class Cluster:
         self._targets, self._access = tuple(targets), access
         self._endpoints: list[Endpoint] = []
         self._current: Endpoint | None = None
-        self._metadata: tuple[tuple[str, str], ...] | None = None
+        self._metadata: Metadata | None = None
         self._token_lock = asyncio.Lock()
         self._full = False
         self.on_mistrust: list[Callable[[Endpoint], None]] = []
@@ -144,14 +145,14 @@ class Cluster:
             for tell in self.on_mistrust:
                 tell(endpoint)
 
-    async def metadata(self, deadline: float) -> tuple[tuple[str, str], ...]:
+    async def metadata(self, deadline: float) -> Metadata:
         """What goes along with every call; fetches a token if one is needed. Forbidden: not let in."""
         if self._metadata is None:
             await self.renew_token(None, deadline)
         assert self._metadata is not None  # noqa: S101
         return self._metadata
 
-    async def renew_token(self, stale: tuple[tuple[str, str], ...] | None, deadline: float) -> None:
+    async def renew_token(self, stale: Metadata | None, deadline: float) -> None:
         """Fetch a token in place of the one in `stale`, unless somebody did meanwhile."""
         try:
             async with asyncio.timeout_at(deadline), self._token_lock:
@@ -160,7 +161,7 @@ class Cluster:
         except TimeoutError:
             raise Unavailable(f"{self.name}: no answer to the log-in of {self._access.user!r} in time") from None
 
-    async def _authenticate(self, deadline: float) -> tuple[tuple[str, str], ...]:
+    async def _authenticate(self, deadline: float) -> Metadata:
         if self._access.user is None:
             raise Forbidden(f"{self.name}: the server wants a user; give user and password in the store's URL")
         request = pb.AuthenticateRequest(name=self._access.user, password=self._access.password())
@@ -168,7 +169,7 @@ class Cluster:
             answer = await _Attempt(self, AUTHENTICATE, request, deadline).run(None, _LEADER, None)
         except _NoUsers:
             return _LEADER
-        return (*_LEADER, ("token", answer.token))
+        return Metadata(("hasleader", "true"), ("token", answer.token))
 
     def _choose(self, now: float, waited: float) -> Endpoint | None:
         """A member that is connected, or None while one may still become so.
@@ -222,7 +223,7 @@ class _Attempt:
     async def run(
         self,
         endpoint: Endpoint | None,
-        metadata: tuple[tuple[str, str], ...] | None,
+        metadata: Metadata | None,
         error: grpc.aio.AioRpcError | None,
     ) -> Any:
         """Go on after `error` until there is an answer, a refusal, or no time left."""
@@ -254,9 +255,7 @@ class _Attempt:
                 cluster._full = False
                 return answer
 
-    async def _consider(
-        self, error: grpc.aio.AioRpcError, endpoint: Endpoint, metadata: tuple[tuple[str, str], ...] | None
-    ) -> None:
+    async def _consider(self, error: grpc.aio.AioRpcError, endpoint: Endpoint, metadata: Metadata | None) -> None:
         """Return if the call may be made again; raise how it ended otherwise."""
         cluster = self._cluster
         if not cluster.is_open:

@@ -64,25 +64,38 @@ def end_of(prefix: bytes) -> bytes:
     return b"\0"
 
 
-def compare(comparison: Comparison) -> pb.Compare:
-    """A condition of a transaction."""
-    target, field = _TARGETS[comparison.target]
-    made = pb.Compare(result=_RESULTS[comparison.operator], target=target, key=comparison.key.encode())
-    setattr(made, field, comparison.operand)
-    return made
+# Filled in place: building each part by itself and copying it in takes three times as long.
 
 
-def request_op(operation: Operation) -> pb.RequestOp:
-    """An operation of a transaction."""
+def txn_request(when: Sequence[Comparison], then: Sequence[Operation], otherwise: Sequence[Operation]) -> pb.TxnRequest:
+    """A transaction."""
+    request = pb.TxnRequest()
+    for comparison in when:
+        target, field = _TARGETS[comparison.target]
+        made = request.compare.add()
+        made.result = _RESULTS[comparison.operator]
+        made.target = target
+        made.key = comparison.key.encode()
+        setattr(made, field, comparison.operand)
+    for operation in then:
+        _fill(request.success.add(), operation)
+    for operation in otherwise:
+        _fill(request.failure.add(), operation)
+    return request
+
+
+def _fill(made: pb.RequestOp, operation: Operation) -> None:
     if isinstance(operation, Put):
-        put = pb.PutRequest(key=operation.key.encode(), value=operation.value, lease=lease_id(operation.lease) or 0)
-        return pb.RequestOp(request_put=put)
-    if isinstance(operation, Get):
-        return pb.RequestOp(request_range=pb.RangeRequest(key=operation.key.encode()))
-    if isinstance(operation, Delete):
-        return pb.RequestOp(request_delete_range=pb.DeleteRangeRequest(key=operation.key.encode()))
-    start, end = span(operation.prefix)
-    return pb.RequestOp(request_delete_range=pb.DeleteRangeRequest(key=start, range_end=end))
+        put = made.request_put
+        put.key, put.value = operation.key.encode(), operation.value
+        if operation.lease is not None:
+            put.lease = lease_id(operation.lease) or 0
+    elif isinstance(operation, Get):
+        made.request_range.key = operation.key.encode()
+    elif isinstance(operation, Delete):
+        made.request_delete_range.key = operation.key.encode()
+    else:
+        made.request_delete_range.key, made.request_delete_range.range_end = span(operation.prefix)
 
 
 def responses(operations: Sequence[Operation], raw: Sequence[pb.ResponseOp]) -> tuple[Response, ...]:

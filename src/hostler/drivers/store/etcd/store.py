@@ -182,11 +182,7 @@ class EtcdStore:
     ) -> TxnResult:
         check_txn(when, then, otherwise)
         self._cluster.check_open()
-        request = pb.TxnRequest(
-            compare=map(codec.compare, when),
-            success=map(codec.request_op, then),
-            failure=map(codec.request_op, otherwise),
-        )
+        request = codec.txn_request(when, then, otherwise)
         reads = all(isinstance(operation, Get) for branch in (then, otherwise) for operation in branch)
         response = await self._cluster.call(TXN_OF_READS if reads else TXN, request)
         branch = then if response.succeeded else otherwise

@@ -16,6 +16,8 @@ from .outcome import Fate, fate
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from grpc.aio import Metadata
+
     from .cluster import Cluster, Endpoint
     from .methods import Method
 
@@ -99,7 +101,7 @@ class Stream(Generic[Q, R]):
             self.endpoint = None
             await asyncio.sleep(backoff.next())
 
-    async def _converse(self, endpoint: Endpoint, metadata: tuple[tuple[str, str], ...]) -> None:
+    async def _converse(self, endpoint: Endpoint, metadata: Metadata) -> None:
         self._call = call = endpoint.stubs[self._method.index](metadata=metadata)
         outbox: asyncio.Queue[Q] = asyncio.Queue()
         self._outbox = outbox
@@ -122,9 +124,7 @@ class Stream(Generic[Q, R]):
             writer.cancel()
             await asyncio.gather(writer, return_exceptions=True)
 
-    async def _learn(
-        self, error: grpc.aio.AioRpcError, endpoint: Endpoint, metadata: tuple[tuple[str, str], ...]
-    ) -> None:
+    async def _learn(self, error: grpc.aio.AioRpcError, endpoint: Endpoint, metadata: Metadata) -> None:
         if fate(error) is Fate.TOKEN:
             await self._cluster.renew_token(metadata, asyncio.get_running_loop().time() + self._cluster.timeout)
         else:
