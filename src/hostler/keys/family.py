@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 FAMILIES: dict[str, tuple[Key[Any], ...]] = {
     "virtual machines": (vm.VM, vm.HANDLE, vm.LOCK),
-    "replicas": (replica.LEADER, replica.FENCE),
+    "replicas": (replica.LEADER, replica.FENCE, replica.REPLICA, replica.DEMONSTRATION),
     "inventory": (
         inventory.USER,
         inventory.RACK,

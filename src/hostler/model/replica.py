@@ -1,4 +1,4 @@
-"""Who leads."""
+"""Who leads, and who stands by."""
 
 from __future__ import annotations
 
@@ -16,3 +16,32 @@ class LeaderRecord(Record, frozen=True, kw_only=True):
     holder: Annotated[str, Meta(min_length=1)]
     fence: Annotated[int, Meta(ge=0)]
     """Grows with each leadership; 0 while the key is claimed and its fence not drawn yet."""
+
+
+class ReplicaRecord(Record, frozen=True, kw_only=True):
+    """`/hostler/v1/replicas/{holder}`: a replica that runs, attached to a lease of its own; gone means silent.
+
+    Written when it starts and when what it holds changes. Who leads is told by the `LeaderRecord` alone: this one is for
+    people, and may be a moment behind.
+    """
+
+    address: str
+    holder: Annotated[str, Meta(min_length=1)]
+    """Unique to the process; the same as in its `LeaderRecord`."""
+    ttl: Annotated[float, Meta(gt=0)]
+    """The life of its leaderships, in seconds."""
+    started_at: float
+    key: int | None = None
+    """The election key that it holds."""
+    fence: Annotated[int, Meta(ge=0)] = 0
+    held_at: float | None = None
+    """Since when it holds the key."""
+
+
+class Tally(Record, frozen=True, kw_only=True):
+    """`/hostler/v1/demonstration`: what every leader counts on, under its fence."""
+
+    count: Annotated[int, Meta(ge=0)]
+    fence: Annotated[int, Meta(ge=0)]
+    """Of the leader that counted last."""
+    holder: Annotated[str, Meta(min_length=1)]
