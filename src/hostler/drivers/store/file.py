@@ -210,7 +210,10 @@ class FileStore:
         """Seconds until a lease ends."""
         await self.fresh()
         lease = self._visible.mvcc.leases.get(id_)
-        return 0.0 if lease is None else max(0.0, lease.deadline - self._host.now())
+        return 0.0 if lease is None else min(lease.ttl, max(0.0, lease.deadline - self._host.now()))
+
+    async def time_left(self, lease: int) -> float:
+        return await self.remaining(lease)
 
     # Writing
 

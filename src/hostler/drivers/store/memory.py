@@ -176,7 +176,10 @@ class MemoryStore:
     def remaining(self, id_: int) -> float:
         self._catch_up()
         lease = self._state.leases.get(id_)
-        return 0.0 if lease is None else lease.deadline - self._clock.now()
+        return 0.0 if lease is None else min(lease.ttl, lease.deadline - self._clock.now())
+
+    async def time_left(self, lease: int) -> float:
+        return self.remaining(lease)
 
     def current_revision(self) -> int:
         return self._state.revision
