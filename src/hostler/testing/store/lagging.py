@@ -13,7 +13,7 @@ from .claim import WITHIN, Trial, claim, take
 if TYPE_CHECKING:
     from hostler.ports.store import Event, Watch
 
-TRANSACTIONS = 100
+TRANSACTIONS = 85
 """With 128 events each: more than any driver should keep waiting for one reader."""
 
 
