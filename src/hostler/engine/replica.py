@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import uuid
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
@@ -78,12 +79,15 @@ class Replica:
         controllers: Sequence[Service] = (),
         clock: Clock | None = None,
         killer: Killer | None = None,
+        holder: str | None = None,
     ) -> None:
         if config.num_vvm < 1:
             raise Invalid(f"replica: num_vvm is {config.num_vvm}, must be at least 1")
         if not config.ip:
             raise Invalid("replica: ip is empty; give the address that others see for this replica")
         self._config, self._storage = config, storage
+        self.holder = holder or uuid.uuid4().hex
+        """Tells this replica from every other; it stands in the record of the key it holds."""
         self._clock: Clock = clock or SystemClock()
         self._killer: Killer = killer or ProcessKiller(self._clock)
         self._problem = Problem()
@@ -137,7 +141,7 @@ class Replica:
     # Inside
 
     async def _launch(self, ttl: float, within: float) -> None:
-        self._elections = Elections(self._storage, clock=self._clock)
+        self._elections = Elections(self._storage, clock=self._clock, new_id=lambda: self.holder)
         keys = range(1, self._config.num_vvm + 1)
         leadership = await self._unless_shut_down(self._stand(keys, ttl, within))
         if leadership is None:

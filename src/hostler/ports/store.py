@@ -326,6 +326,14 @@ class Store(Protocol):
         """Let go of everything; running verbs and watches end with Closed. Twice is fine."""
 
 
+@runtime_checkable
+class TellsLeases(Protocol):
+    """What a store may have beside the verbs, for people who look: a lease that another process was granted."""
+
+    async def time_left(self, lease: int) -> float:
+        """Seconds until the lease of that number ends; 0.0 once it has. May be up to a second too little."""
+
+
 # What every driver checks at the door, so that all refuse the same things.
 
 

@@ -13,7 +13,7 @@ from hostler.ports.store import check_key, check_ttl
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from hostler.ports.store import Comparison
+    from hostler.ports.store import Comparison, Store
 
 MAX_VALUE_BYTES = 65_536
 """A record is an address and a few numbers; storages differ in what they take beyond that."""
@@ -48,6 +48,9 @@ class TtlStorage(Protocol):
     async def get(self, key: str) -> str | None:
         """The live record, or None."""
 
+    def lateness(self, ttl: float) -> float:
+        """How many seconds after its end a record of `ttl` may at most still be found. It is never gone early."""
+
     async def aclose(self) -> None:
         """Let go of everything. Twice is fine."""
 
@@ -57,7 +60,10 @@ class Watchable(Protocol):
     """What a storage that can watch has beside the verbs; with the others, one polls."""
 
     async def wait_change(self, key: str, seen: str | None, *, within: float) -> str | None:
-        """Until the live record differs from `seen`, or `within` seconds have passed; the live record then."""
+        """Until the live record differs from `seen`, or `within` seconds have passed; the live record then.
+
+        Unavailable: as for `get`.
+        """
 
 
 @runtime_checkable
@@ -66,6 +72,23 @@ class Guarding(Protocol):
 
     def guard(self, key: str, value: str) -> Comparison:
         """A comparison for the store's transactions: it holds while the live record at `key` equals `value`."""
+
+
+@runtime_checkable
+class StoreBacked(Protocol):
+    """What a storage that is a store has beside the verbs: the store itself, for the transactions that are guarded."""
+
+    @property
+    def store(self) -> Store:
+        """Open while the storage is."""
+
+
+@runtime_checkable
+class TellsLife(Protocol):
+    """What a storage may have beside the verbs, for people who look."""
+
+    async def time_left(self, key: str) -> float | None:
+        """Seconds until the live record ends unless it is renewed; None: there is none, or nobody can tell."""
 
 
 def check_record(key: str, value: str) -> None:

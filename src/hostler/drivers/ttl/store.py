@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Self
 
 from hostler.errors import HostlerError, LeaseGone, Missed, Unavailable, Uncertain
-from hostler.ports.store import Delete, Get, KeyValue, Put, Value, Version
+from hostler.ports.store import Delete, Get, KeyValue, Put, TellsLeases, Value, Version
 from hostler.ports.ttl import check_life, check_record, check_swap
 
 if TYPE_CHECKING:
@@ -69,12 +69,27 @@ class StoreTtlStorage:
         check_record(key, "-")
         return _text(await self._store.get(key))
 
+    def lateness(self, ttl: float) -> float:
+        return self._store.lease_lateness(ttl)
+
     async def wait_change(self, key: str, seen: str | None, *, within: float) -> str | None:
         check_record(key, "-")
         with suppress(TimeoutError):
             async with asyncio.timeout(within):
                 return await self._changed(key, seen)
         return await self.get(key)
+
+    @property
+    def store(self) -> Store:
+        """For transactions that are guarded."""
+        return self._store
+
+    async def time_left(self, key: str) -> float | None:
+        check_record(key, "-")
+        kv = await self._store.get(key)
+        if kv is None or kv.lease is None or not isinstance(self._store, TellsLeases):
+            return None
+        return await self._store.time_left(kv.lease)
 
     def guard(self, key: str, value: str) -> Comparison:
         """What holds for as long as the record is what it is."""

@@ -13,6 +13,8 @@ from hostler.entry.cli.failure import BROKEN_PIPE, forget_stdout
 # name: module, the object in it, and the line for --help, so that help imports nothing.
 COMMANDS: dict[str, tuple[str, str, str]] = {
     "store": ("hostler.entry.cli.store", "store", "Read, write, watch, copy and back up a store."),
+    "replica": ("hostler.entry.cli.replica", "replica", "Run one replica: it stands by, leads, and hands over."),
+    "leader": ("hostler.entry.cli.leader", "leader", "Show who leads and who stands by."),
     "demo": ("hostler.entry.cli.demo", "demo", "See the store at work, in ten seconds."),
     "bench": ("hostler.entry.cli.bench", "bench", "Measure how fast a store is on this machine."),
     "completion": ("hostler.entry.cli.completion", "completion", "Print the completion script for a shell."),

@@ -209,6 +209,9 @@ class EtcdStore:
             granted = await self._keep_alives.keep(id_)
         return EtcdLease(self._cluster, self._keep_alives, id_, float(granted), asked_at)
 
+    async def time_left(self, lease: int) -> float:
+        return await EtcdLease(self._cluster, self._keep_alives, lease, 0.0, -math.inf).remaining()
+
     # Inside
 
     async def _range(self, request: pb.RangeRequest) -> pb.RangeResponse:

@@ -283,6 +283,9 @@ class SqliteStore:
         end = self._reader.lease_end(id_)
         return 0.0 if end is None else max(0.0, end - self._clock.now())
 
+    async def time_left(self, lease: int) -> float:
+        return self.remaining(lease)
+
     def _write(self, work: Work) -> Coroutine[None, None, Any]:
         self._hub.check_open()
         return self._committer.submit(work)

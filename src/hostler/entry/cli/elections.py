@@ -1,0 +1,56 @@
+"""Which storage a command about leadership works on."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from hostler.entry.cli.target import local_path, redacted
+from hostler.errors import HostlerError, NotFound
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    from hostler.ports.ttl import TtlStorage
+
+
+def storage_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """`--store URL`: any storage that elections can stand on."""
+    return click.option(
+        "--store",
+        "store_url",
+        metavar="URL",
+        help="A store (sqlite:///PATH, etcd://HOST:PORT, …), redis://, dynamodb:// or cassandra://.  "
+        "[env: HOSTLER_STORE]",
+    )(command)
+
+
+@asynccontextmanager
+async def opened_storage(url: str, *, create: bool) -> AsyncIterator[TtlStorage]:
+    """The open storage. NotFound: it is a local file that does not exist, and `create` is False."""
+    storage = _open(url)
+    path = local_path(url)
+    if path is not None and not create and not path.exists():
+        raise NotFound(f"store {redacted(url)}: there is no such file; the first replica creates it")
+    try:
+        async with storage:
+            yield storage
+    except HostlerError as error:
+        if path is None:  # a message about a local store names its file
+            error.add_note(f"store {redacted(url)}")
+        raise
+
+
+def _open(url: str) -> TtlStorage:
+    from hostler import wiring
+
+    opener = getattr(wiring, "open_ttl_storage", None)
+    if opener is None:
+        import importlib
+
+        opener = lambda url: importlib.import_module("hostler.drivers.ttl.store").StoreTtlStorage(
+            wiring.open_store(url)
+        )
+    return opener(url)

@@ -1,0 +1,99 @@
+"""`hostler leader`."""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from hostler.entry.cli import block, show
+from hostler.entry.cli.elections import opened_storage, storage_option
+from hostler.entry.cli.failure import note
+from hostler.entry.cli.target import chosen, complete
+
+if TYPE_CHECKING:
+    from hostler.entry.leader import Holder, Scene
+    from hostler.model.replica import LeaderRecord
+
+SHORT = 8
+"""So much of a holder's id is shown to people."""
+
+
+@click.command()
+@click.option("--watch", "watching", is_flag=True, help="Go on, and tell each takeover as it happens.")
+@show.output_option
+@storage_option
+def leader(watching: bool, output: str, store_url: str | None) -> None:
+    """Show who leads, with which fence, since when and for how long unless it renews; and who stands by."""
+    url = chosen(store_url)
+    complete(_watch(url, output) if watching else _show(url, output))
+
+
+async def _show(url: str, output: str) -> None:
+    import msgspec
+
+    from hostler.entry.leader import look
+
+    async with opened_storage(url, create=False) as storage:
+        scene = await look(storage)
+    if output == "table":
+        _table(scene)
+    else:
+        show.emit(msgspec.to_builtins(scene), output)
+
+
+def _table(scene: Scene) -> None:
+    rows = [_row("leads", scene.leader)] if scene.leader is not None else []
+    rows += [_row(f"holds key {other.key}", other) for other in scene.others]
+    rows += [
+        ["stands by", show.safe(w.address), w.holder[:SHORT], "", _span(w.age_s), ""] for w in scene.standing_by or ()
+    ]
+    if rows:
+        show.Columns("ROLE", "ADDRESS", "HOLDER", "FENCE", "AGE", "TIME LEFT").rows(rows)
+    if scene.leader is None:
+        note("nobody leads")
+    if scene.standing_by is None:
+        note("this storage cannot tell who stands by")
+
+
+def _row(role: str, holder: Holder) -> list[str]:
+    left = "?" if holder.time_left_s is None else f"{holder.time_left_s:.1f} s"
+    return [role, show.safe(holder.address), holder.holder[:SHORT], str(holder.fence), _span(holder.age_s), left]
+
+
+def _span(seconds: float | None) -> str:
+    """A duration for people, in two units."""
+    if seconds is None:
+        return "?"
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours < 24 else f"{hours // 24} d {hours % 24} h"
+
+
+async def _watch(url: str, output: str) -> None:
+    from hostler.entry.leader import takeovers
+
+    async with opened_storage(url, create=False) as storage, aclosing(takeovers(storage, note)) as changes:
+        async for record in changes:
+            click.echo(_change(record, output), nl=False)
+
+
+def _change(record: LeaderRecord | None, output: str) -> str:
+    now = datetime.now().astimezone()
+    plain: dict[str, Any] = {"at": now.isoformat(timespec="milliseconds"), "leader": None}
+    if record is not None:
+        plain["leader"] = {"address": record.address, "holder": record.holder, "fence": record.fence}
+    if output == "json":
+        return show.as_json(plain) + "\n"
+    if output == "yaml":
+        return "---\n" + block.dump(plain)
+    if record is None:
+        return f"{now:%H:%M:%S.%f}"[:-3] + " nobody leads\n"
+    who = f"{show.safe(record.address)} leads with fence {record.fence} ({record.holder[:SHORT]})"
+    return f"{now:%H:%M:%S.%f}"[:-3] + f" {who}\n"
