@@ -16,7 +16,20 @@ if TYPE_CHECKING:
 
     from hostler.entry.bench.run import Row
 
-HEADS = ("operation", "clients", "per second", "p50", "p99", "CPU", "against", "per second", "p50", "CPU", "ratio")
+HEADS = (
+    "operation",
+    "clients",
+    "per second",
+    "p50",
+    "p99",
+    "CPU",
+    "against",
+    "per second",
+    "p50",
+    "CPU",
+    "ratio",
+    "by CPU",
+)
 
 
 def cells(rows: Sequence[Row]) -> list[tuple[str, ...]]:
@@ -26,10 +39,10 @@ def cells(rows: Sequence[Row]) -> list[tuple[str, ...]]:
 
 def _cells(row: Row) -> tuple[str, ...]:
     ours = (f"{row.ours.per_second:,.0f}", _time(row.ours.p50_us), _time(row.ours.p99_us), _time(row.ours.cpu_us))
-    if row.other is None or row.ratio is None:
-        return (row.name, str(row.clients), *ours, "", "", "", "", "")
-    other = (f"{row.other.per_second:,.0f}", _time(row.other.p50_us), _time(row.other.cpu_us), f"{row.ratio:.2f}")
-    return (row.name, str(row.clients), *ours, row.against, *other)
+    if row.other is None or row.ratio is None or row.cpu_ratio is None:
+        return (row.name, str(row.clients), *ours, "", "", "", "", "", "")
+    other = (f"{row.other.per_second:,.0f}", _time(row.other.p50_us), _time(row.other.cpu_us))
+    return (row.name, str(row.clients), *ours, row.against, *other, f"{row.ratio:.2f}", f"{row.cpu_ratio:.2f}")
 
 
 def _time(us: float) -> str:
@@ -42,7 +55,7 @@ def plain(url: str, rows: Sequence[Row], million: dict[str, Any] | None, fsync_u
         "store": url,
         "machine": {"cores": os.cpu_count(), "python": platform.python_version(), "system": platform.platform()},
         "fdatasync_p50_us": fsync_us,
-        "rows": [msgspec.to_builtins(row) | {"ratio": row.ratio} for row in rows],
+        "rows": [msgspec.to_builtins(row) | {"ratio": row.ratio, "cpu_ratio": row.cpu_ratio} for row in rows],
     }
     return data if million is None else data | {"million": million}
 
@@ -78,7 +91,7 @@ def fdatasync_us(folder: Path) -> float:
 def markdown(rows: Sequence[Row], million: dict[str, Any] | None, fsync_us: float) -> str:
     """Tables for a page."""
     lines = [f"Median fdatasync of this disk during the run: {fsync_us:.0f} µs.", ""]
-    lines += ["| " + " | ".join(HEADS) + " |", "|---|" + "--:|" * 5 + "---|" + "--:|" * 4]
+    lines += ["| " + " | ".join(HEADS) + " |", "|---|" + "--:|" * 5 + "---|" + "--:|" * 5]
     lines += ["| " + " | ".join(row) + " |" for row in cells(rows)]
     if million is not None:
         lines += ["", "| at a million keys | |", "|---|--:|"]

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from hostler.ports.store import Store, Watch
 
 WATCHERS = 1_000
-SETTLE = 0.2
+SETTLE = 0.5
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -37,6 +37,11 @@ class Row(msgspec.Struct, frozen=True):
     def ratio(self) -> float | None:
         """How many times as fast as the other side."""
         return None if self.other is None else self.ours.per_second / self.other.per_second
+
+    @property
+    def cpu_ratio(self) -> float | None:
+        """How many times as much is done with the same processor time."""
+        return None if self.other is None else self.other.cpu_us / self.ours.cpu_us
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -154,7 +159,7 @@ async def _watcher_row(store: Store, root: str, clients: int, seconds: float, *,
             async with AsyncExitStack() as stack:
                 readers = [await _reader(stack, store.watch(prefix)) for prefix in prefixes]
                 await one_round(
-                    put, clients, min(SETTLE, seconds)
+                    put, clients, min(SETTLE, seconds / 2)
                 )  # the watches of the round before are still being forgotten
                 rounds[side].append(await one_round(put, clients, min(ROUND, seconds), number * 1000))
                 for reader in readers:
