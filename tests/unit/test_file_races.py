@@ -232,3 +232,31 @@ def test_a_child_forked_while_the_lock_is_held_does_not_keep_it(path: Path) -> N
         os.close(writing)
         os.waitpid(child, 0)
         os.close(reading)
+
+
+async def test_a_lease_that_is_due_is_ended_by_a_read_even_if_the_clock_stands_still(path: Path) -> None:
+    class Standing:
+        """Time that moves when told; who sleeps on it sleeps for good."""
+
+        at = 1_000.0
+
+        def now(self) -> float:
+            return self.at
+
+        def wall(self) -> float:
+            return self.at
+
+        async def sleep(self, seconds: float) -> None:
+            await asyncio.get_running_loop().create_future()
+
+    clock = Standing()
+    async with FileStore(str(path), clock=clock) as store:
+        lease = await store.grant(10)
+        await store.put("a", b"", lease=lease)
+        clock.at += 9.9
+        assert await store.get("a") is not None
+        clock.at += 0.1
+        async with asyncio.timeout(WITHIN):
+            while await store.get("a") is not None:
+                await asyncio.sleep(0.001)
+        assert await lease.remaining() == 0.0

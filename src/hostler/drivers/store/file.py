@@ -330,8 +330,9 @@ class FileStore:
 
     async def fresh(self) -> None:
         """Until readers see whatever was saved before this call."""
-        self._hub.check_open()
         await self._fairness.share()
+        self._hub.check_open()
+        self._expire_what_is_due()
         for _ in range(2):
             if self._is_fresh():
                 return
@@ -397,8 +398,8 @@ class FileStore:
     async def _poll(self) -> None:
         while True:
             every = _WATCHED_EVERY if len(self._hub) else _IDLE_EVERY
-            until_end = max(0.001, self._end_of_first_lease() - self._host.now())
-            self._pause = asyncio.ensure_future(self._clock.sleep(min(every, until_end)))
+            until_end = self._end_of_first_lease() - self._host.now() if self._expiring is None else every
+            self._pause = asyncio.ensure_future(self._clock.sleep(max(0.0, min(every, until_end))))
             try:
                 await asyncio.wait((self._pause,))
             finally:
@@ -406,8 +407,11 @@ class FileStore:
             # Trouble with the file is told to whoever asks for something; watches wait until it is over.
             with contextlib.suppress(HostlerError):
                 await self.fresh()
-            if self._expiring is None and self._end_of_first_lease() <= self._host.now():
-                self._expiring = asyncio.create_task(self._expire(), name="file store: expiry")
+            self._expire_what_is_due()
+
+    def _expire_what_is_due(self) -> None:
+        if self._expiring is None and self._end_of_first_lease() <= self._host.now():
+            self._expiring = asyncio.create_task(self._expire(), name="file store: expiry")
 
     async def _expire(self) -> None:
         try:
