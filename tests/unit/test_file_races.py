@@ -246,7 +246,7 @@ async def test_a_lease_that_is_due_is_ended_by_a_read_even_if_the_clock_stands_s
         def wall(self) -> float:
             return self.at
 
-        async def sleep(self, seconds: float) -> None:
+        async def sleep(self, seconds: float) -> None:  # noqa: ARG002 - it is for good
             await asyncio.get_running_loop().create_future()
 
     clock = Standing()
