@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import re
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from hostler.errors import Invalid
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from hostler.ports.bare import Bare
     from hostler.ports.store import Store
+    from hostler.ports.ttl import TtlStorage
+
+T = TypeVar("T")
 
 DEFAULT_TIMEOUT = 5.0
 
@@ -19,12 +25,12 @@ DEFAULT_TIMEOUT = 5.0
 class Options:
     """The query parameters of a URL, taken out one by one; what is left over is an error."""
 
-    def __init__(self, url: SplitResult) -> None:
-        self._scheme = url.scheme
+    def __init__(self, url: SplitResult, what: str = "store URL") -> None:
+        self._subject = f"{what} {url.scheme}://…"
         self._values: dict[str, str] = {}
         for name, value in parse_qsl(url.query, keep_blank_values=True):
             if name in self._values:
-                raise Invalid(f"store URL {url.scheme}://…: the option {name!r} is given twice")
+                raise Invalid(f"{self._subject}: the option {name!r} is given twice")
             self._values[name] = value
         self._known: set[str] = set()
 
@@ -33,7 +39,7 @@ class Options:
         self._known.add(name)
         value = self._values.pop(name, None)
         if value == "":
-            raise Invalid(f"store URL {self._scheme}://…: the option {name!r} is empty")
+            raise Invalid(f"{self._subject}: the option {name!r} is empty")
         return value
 
     def number(self, name: str, default: float, *, least: float) -> float:
@@ -46,15 +52,34 @@ class Options:
         except ValueError:
             value = float("nan")
         if not least <= value < float("inf"):
-            raise Invalid(f"store URL {self._scheme}://…: {name}={text!r} must be a number of at least {least:g}")
+            raise Invalid(f"{self._subject}: {name}={text!r} must be a number of at least {least:g}")
         return value
+
+    def flag(self, name: str) -> bool:
+        """An option that is true or false; false if it is not given."""
+        text = self.text(name) or "false"
+        if text not in ("true", "false"):
+            raise Invalid(f"{self._subject}: {name}={text!r} must be true or false")
+        return text == "true"
+
+    def password(self) -> str | None:
+        """`password`, or what is in the file that `password_file` names."""
+        password, file = self.text("password"), self.text("password_file")
+        if file is None:
+            return password
+        if password is not None:
+            raise Invalid(f"{self._subject}: give either password or password_file")
+        try:
+            return Path(file).read_text(encoding="utf-8").rstrip("\r\n")
+        except (OSError, UnicodeDecodeError) as error:
+            raise Invalid(f"{self._subject}: password_file cannot be read ({error})") from None
 
     def finish(self) -> None:
         """Invalid: an option was given that nobody asked for."""
         if self._values:
             unknown = ", ".join(repr(name) for name in self._values)
             known = ", ".join(sorted(self._known)) or "none"
-            raise Invalid(f"store URL {self._scheme}://…: unknown option {unknown}; known: {known}")
+            raise Invalid(f"{self._subject}: unknown option {unknown}; known: {known}")
 
 
 def open_store(url: str) -> Store:
@@ -62,22 +87,34 @@ def open_store(url: str) -> Store:
 
     `memory://`, `sqlite:///abs/path.db`, `file:///abs/path/state.json`, `etcd://host:port[,host:port…]`, `etcds://…`.
     """
+    return _opened(url, _STORES, "store URL")
+
+
+def open_ttl_storage(url: str) -> TtlStorage:
+    """The ttl storage behind `url`, to be entered with `async with`.
+
+    Every store URL; `redis://host:port/db`, `rediss://…`, `dynamodb://table?region=…`, `cassandra://host:port/keyspace`.
+    """
+    return _opened(url, _TTL_STORAGES, "ttl storage URL")
+
+
+def _opened(url: str, openers: Mapping[str, Callable[[SplitResult, Options], T]], what: str) -> T:
     if not isinstance(url, str):
-        raise Invalid(f"store URL: must be a str, not {type(url).__name__}")
+        raise Invalid(f"{what}: must be a str, not {type(url).__name__}")
     try:
         parts = urlsplit(url)
     except ValueError as error:
-        raise Invalid(f"store URL: {error}") from None
-    opener = _STORES.get(parts.scheme)
+        raise Invalid(f"{what}: {error}") from None
+    opener = openers.get(parts.scheme)
     if opener is None:
-        known = ", ".join(f"{scheme}://" for scheme in _STORES)
-        raise Invalid(f"store URL with scheme {parts.scheme!r}: unknown; known are {known}")
+        known = ", ".join(f"{scheme}://" for scheme in openers)
+        raise Invalid(f"{what} with scheme {parts.scheme!r}: unknown; known are {known}")
     if parts.fragment:
-        raise Invalid(f"store URL {parts.scheme}://…: a '#' in it must be written %23")
-    options = Options(parts)
-    store = opener(parts, options)
+        raise Invalid(f"{what} {parts.scheme}://…: a '#' in it must be written %23")
+    options = Options(parts, what)
+    opened = opener(parts, options)
     options.finish()
-    return store
+    return opened
 
 
 def local_path(url: SplitResult) -> str:
@@ -113,8 +150,7 @@ def _open_sqlite(url: SplitResult, options: Options) -> Store:
 
 
 def _open_file(url: SplitResult, options: Options) -> Store:
-    from hostler.drivers.store.file import FileStore
-    from hostler.drivers.store.file_state import Bounds
+    from hostler.drivers.store.file import Bounds, FileStore
 
     bounds = Bounds()
     return FileStore(
@@ -160,6 +196,117 @@ _STORES: Mapping[str, Callable[[SplitResult, Options], Store]] = {
     "etcds": _open_etcd,
     "sqlite": _open_sqlite,
     "file": _open_file,
+}
+
+
+def _on_store(opener: Callable[[SplitResult, Options], Store]) -> Callable[[SplitResult, Options], TtlStorage]:
+    def opened(url: SplitResult, options: Options) -> TtlStorage:
+        from hostler.drivers.ttl.store import StoreTtlStorage
+
+        return StoreTtlStorage(opener(url, options))
+
+    return opened
+
+
+def _open_redis(url: SplitResult, options: Options) -> TtlStorage:
+    with _extra("redis"):
+        from hostler.drivers.ttl.redis import RedisTtlStorage
+
+    host, port = _address(url, 6379)
+    db = unquote(url.path).strip("/") or "0"
+    if not db.isdecimal():
+        raise Invalid(f"ttl storage URL {url.scheme}://…: {db!r} is no number of a database; write …/0")
+    tls = url.scheme == "rediss"
+    files = {name: options.text(name) for name in ("ca", "cert", "key")} if tls else {}
+    return RedisTtlStorage(
+        host,
+        port,
+        db=int(db),
+        user=_user(url, options),
+        password=_password(url, options),
+        tls=tls,
+        timeout=options.number("timeout", DEFAULT_TIMEOUT, least=0.01),
+        **files,
+    )
+
+
+def _open_dynamodb(url: SplitResult, options: Options) -> TtlStorage:
+    with _extra("dynamodb"):
+        from hostler.drivers.ttl.dynamodb import DynamodbTtlStorage
+
+    if not re.fullmatch(r"[A-Za-z0-9_.-]{3,255}", url.netloc) or url.path not in ("", "/"):
+        raise Invalid("ttl storage URL dynamodb://…: names a table: 3 to 255 of A-Z, a-z, 0-9, _, . and -")
+    return DynamodbTtlStorage(
+        url.netloc,
+        endpoint=options.text("endpoint"),
+        region=options.text("region"),
+        create=options.flag("create"),
+        timeout=options.number("timeout", DEFAULT_TIMEOUT, least=0.01),
+    )
+
+
+def _open_cassandra(url: SplitResult, options: Options) -> TtlStorage:
+    with _extra("cassandra"):
+        from hostler.drivers.ttl.cassandra import TABLE, CassandraTtlStorage
+
+    hosts, port = _address(url, 9042)
+    keyspace, table = unquote(url.path).strip("/"), options.text("table") or TABLE
+    for name in (keyspace, table):
+        if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]{0,47}", name):
+            raise Invalid(
+                f"ttl storage URL cassandra://…: {name!r} is no name of a keyspace or table: "
+                "a letter, then letters, digits or _; write cassandra://host:port/keyspace"
+            )
+    return CassandraTtlStorage(
+        hosts.split(","),
+        port,
+        keyspace=keyspace,
+        table=table,
+        user=_user(url, options),
+        password=_password(url, options),
+        datacenter=options.text("datacenter"),
+        create=options.flag("create"),
+        replicas=int(options.number("replicas", 0, least=1)) or None,
+        timeout=options.number("timeout", DEFAULT_TIMEOUT, least=0.01),
+    )
+
+
+def _address(url: SplitResult, default_port: int) -> tuple[str, int]:
+    """Host and port of a URL that has one of each."""
+    try:
+        port = url.port or default_port
+    except ValueError:
+        port = 0
+    if not url.hostname or not port:
+        raise Invalid(f"ttl storage URL {url.scheme}://…: {url.netloc.rpartition('@')[2]!r} is no host:port")
+    return url.hostname, port
+
+
+def _user(url: SplitResult, options: Options) -> str | None:
+    return options.text("user") or unquote(url.username or "") or None
+
+
+def _password(url: SplitResult, options: Options) -> str | None:
+    return options.password() or unquote(url.password or "") or None
+
+
+@contextmanager
+def _extra(name: str) -> Iterator[None]:
+    """Around the import of a driver whose client is an extra."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] == "hostler":
+            raise
+        raise Invalid(f"{name}: its client is not installed; run: pip install 'hostler[{name}]'") from None
+
+
+_TTL_STORAGES: Mapping[str, Callable[[SplitResult, Options], TtlStorage]] = {
+    **{scheme: _on_store(opener) for scheme, opener in _STORES.items()},
+    "redis": _open_redis,
+    "rediss": _open_redis,
+    "dynamodb": _open_dynamodb,
+    "cassandra": _open_cassandra,
 }
 
 

@@ -20,9 +20,8 @@ import pytest
 from dose import dose
 
 import hostler
-from hostler.drivers.store import file_disk
-from hostler.drivers.store.file import FileStore
-from hostler.drivers.store.file_state import Bounds
+from hostler.drivers.store.file import FileStore, disk
+from hostler.drivers.store.file.state import Bounds
 from hostler.errors import Compacted, Damaged, HostlerError, Invalid, LeaseGone, Unavailable, Uncertain
 from hostler.ports.store import Put, Store, Version
 
@@ -219,7 +218,7 @@ async def test_writers_that_come_together_share_a_save(path: Path) -> None:
 
 VICTIM = """
 import asyncio, os, signal, sys, threading, hostler
-from hostler.drivers.store import file_disk
+from hostler.drivers.store.file import disk
 
 class Fatal:
     \"\"\"os, until the nth call: then the process dies, before the call or after it.\"\"\"
@@ -243,7 +242,7 @@ class Fatal:
         return call
 
 async def main(url, nth, after):
-    fatal = file_disk.os = Fatal(nth, after)
+    fatal = disk.os = Fatal(nth, after)
     async with hostler.open_store(url) as store:
         print(await store.put("/k", b"old"), flush=True)
         fatal.armed = True
@@ -296,7 +295,7 @@ async def test_a_save_is_durable_before_it_has_the_name_and_the_name_before_it_i
             return call
 
     async with opened(path) as store:
-        monkeypatch.setattr(file_disk, "os", Watched())
+        monkeypatch.setattr(disk, "os", Watched())
         await store.put("a", b"")
         told = list(done)
     assert told == ["write", "fsync", "rename", "fsync folder"]
@@ -528,7 +527,7 @@ async def test_an_error_of_the_disk_is_told_for_what_it_is(
         await store.put("a", b"1")
         with monkeypatch.context() as broken:
             if call == "sync folder":
-                broken.setattr(file_disk, "_sync_folder", fail)
+                broken.setattr(disk, "_sync_folder", fail)
             else:
                 broken.setattr(os, call, fail)
             with pytest.raises(expected) as raised:

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hostler.drivers.store.deadline import HostTime
-from hostler.drivers.store.file_parse import Content, parse
-from hostler.drivers.store.file_state import Advance, Bounds, Copy, Draft
+from hostler.drivers.store.file.parse import Content, parse
+from hostler.drivers.store.file.state import Advance, Bounds, Copy, Draft
 from hostler.drivers.store.mvcc import Mvcc
 from hostler.errors import Compacted, Damaged, HostlerError, Invalid
 from hostler.ports.store import Delete, KeyValue, Operation, Put

@@ -14,9 +14,8 @@ from typing import Any
 
 import pytest
 
-from hostler.drivers.store import file_disk
-from hostler.drivers.store.file import FileStore
-from hostler.drivers.store.file_disk import locked
+from hostler.drivers.store.file import FileStore, disk
+from hostler.drivers.store.file.disk import locked
 from hostler.errors import Closed, Unavailable
 
 WITHIN = 5.0
@@ -132,7 +131,7 @@ async def test_what_a_reader_has_seen_of_another_process_cannot_vanish_with_the_
             raise OSError(5, "I/O error")
 
         with monkeypatch.context() as broken:
-            broken.setattr(file_disk, "_sync_folder", fail)
+            broken.setattr(disk, "_sync_folder", fail)
             with pytest.raises(Unavailable):
                 await store.get("a")
         assert await value(store) == b"1"

@@ -2,7 +2,7 @@
 
     memory   the reference: everything in this process, for tests and simulation      memory.py on mvcc.py
     sqlite   one file, several processes, durable: the embedded default               sqlite/
-    file     one JSON file that a person can read                                     file.py on mvcc.py
+    file     one JSON file that a person can read                                     file/ on mvcc.py
     etcd     the distributed engine                                                   etcd/
     faulty   wraps any of them and breaks it on purpose, for tests and simulation     faulty.py
 

@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from .deadline import Deadline  # noqa: TC001 - msgspec reads the annotation
+from hostler.drivers.store.deadline import Deadline  # noqa: TC001 - msgspec reads the annotation
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -9,11 +9,11 @@ from typing import Annotated, Any, NamedTuple, NoReturn
 
 import msgspec
 
+from hostler.drivers.store.deadline import Deadline
 from hostler.errors import Damaged, Invalid
 from hostler.ports.store import Event, KeyValue, check_key
 
-from .deadline import Deadline
-from .file_format import END, FORMAT, HISTORY, KEYS, LEASES, VERSION, Lease, encode
+from .format import END, FORMAT, HISTORY, KEYS, LEASES, VERSION, Lease, encode
 
 _Instant = Annotated[datetime, msgspec.Meta(tz=True)]
 

@@ -8,20 +8,20 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
+from hostler.drivers.store.mvcc import LeaseState, Mvcc
 from hostler.errors import Damaged
 
-from .file_format import Lease, document, history_line, key_line, lease_line
-from .file_parse import Known
-from .mvcc import LeaseState, Mvcc
+from .format import Lease, document, history_line, key_line, lease_line
+from .parse import Known
 
 if TYPE_CHECKING:
     import random
     from collections.abc import Sequence
 
+    from hostler.drivers.store.deadline import HostTime
     from hostler.ports.store import Comparison, Event, Operation, TxnResult
 
-    from .deadline import HostTime
-    from .file_parse import Content
+    from .parse import Content
 
 
 class Bounds(NamedTuple):

@@ -1,18 +1,4 @@
-"""The store in one JSON file that a person can read: for small installations, and for looking at.
-
-    file_format   what the file looks like
-    file_parse    how it is read, and what can be wrong with it
-    file_disk     how it is locked, read and replaced
-    file_state    what it means: a copy for readers, a draft for the next save
-    file          this: the store; readers on the event loop, one thread that writes
-
-Readers see the newest saved state, of whichever process: each read compares the file at the path with the one last
-loaded. Every save writes the whole file, so the cost of a write grows with the store; writers that come together share
-a save.
-
-A file that is deleted, or replaced by an older or another one, while the store is open stops the store (`Unavailable`,
-`Damaged`) until it is put back or every process is restarted: revisions must never go back under their readers.
-"""
+"""The file store itself: readers on the event loop, one thread that writes."""
 
 from __future__ import annotations
 
@@ -24,6 +10,9 @@ import random
 import threading
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
+from hostler.drivers.store.committer import Committer
+from hostler.drivers.store.deadline import HostTime
+from hostler.drivers.store.hub import BACKLOG, LocalWatch, WatchHub
 from hostler.errors import Compacted, HostlerError, Invalid, Unavailable
 from hostler.kit.clock import SystemClock
 from hostler.kit.fairness import Fairness
@@ -43,22 +32,19 @@ from hostler.ports.store import (
     lease_id,
 )
 
-from .committer import Committer
-from .deadline import HostTime
-from .file_disk import Version, load, locked, save, size
-from .file_parse import parse
-from .file_state import Advance, Bounds, Copy, Draft, check_later
-from .hub import BACKLOG, LocalWatch, WatchHub
+from .disk import Version, load, locked, save, size
+from .parse import parse
+from .state import Advance, Bounds, Copy, Draft, check_later
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from types import TracebackType
 
+    from hostler.drivers.store.committer import Request
     from hostler.kit.clock import Clock
     from hostler.ports.store import Comparison, Event, KeyValue, Lease, Operation, Page, TxnResult
 
-    from .committer import Request
-    from .file_parse import Content, Known
+    from .parse import Content, Known
 
     Work: TypeAlias = Callable[[Draft], Any]
 
