@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 import uuid
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -71,9 +72,10 @@ class Leadership:
         self._elections = elections
         self._record = record
         self._ended = asyncio.Event()
+        self._giving_up: asyncio.Task[None] | None = None
         self._tasks = [
-            asyncio.create_task(self._renew(), name=f"leadership {key}: renewal"),
-            asyncio.create_task(self._watch_deadline(), name=f"leadership {key}: deadline"),
+            elections.spawn(self._renew(), f"leadership {key}: renewal"),
+            elections.spawn(self._watch_deadline(), f"leadership {key}: deadline"),
         ]
 
     def __repr__(self) -> str:
@@ -111,11 +113,14 @@ class Leadership:
             raise self.lost or LeadershipLost(f"leadership {self.key}: its time ran out; stop what it was for")
 
     async def release(self) -> None:
-        """Give it up, once the work it was for has stopped: others may take it at once."""
-        if not self._end(LeadershipLost(f"leadership {self.key}: it was released"), released=self.held):
-            return
-        await self._stop_tasks()
-        await self._elections.tidy(self.key, self._record)
+        """Give it up, once the work it was for has stopped: others may take it at once.
+
+        Who is cancelled while waiting leaves no record behind: giving up goes on, and `Elections.aclose` waits for it.
+        """
+        if self._end(LeadershipLost(f"leadership {self.key}: it was released"), released=self.held):
+            self._giving_up = self._elections.spawn(self._give_up(), f"leadership {self.key}: giving up")
+        if self._giving_up is not None:
+            await asyncio.shield(self._giving_up)
 
     # Inside
 
@@ -127,86 +132,111 @@ class Leadership:
         self._ended.set()
         return True
 
-    async def _lose(self, reason: HostlerError) -> None:
-        """The record is left to lapse: removing it could remove somebody else's time to stop."""
-        if self._end(reason):
+    def _lose(self, why: str) -> None:
+        """The record is left to lapse: removing it would take from others the time to see that this one stopped."""
+        if self._end(LeadershipLost(f"leadership {self.key}: {why}")):
             for task in self._tasks:
                 if task is not asyncio.current_task():
                     task.cancel()
 
-    async def _stop_tasks(self) -> None:
+    def _lose_in_time(self) -> None:
+        self._lose(f"not renewed within {self.ttl:g} s; stop what it was for")
+
+    async def _give_up(self) -> None:
         for task in self._tasks:
             task.cancel()
         await asyncio.wait(self._tasks, timeout=PATIENCE)  # a storage that hangs may hang when it is cancelled, too
+        await self._elections.tidy(self.key, self._record)
 
     async def _watch_deadline(self) -> None:
         clock = self._elections.clock
         while (left := self.deadline - clock.now()) > 0:
             await clock.sleep(left)
-        await self._lose(
-            LeadershipLost(f"leadership {self.key}: not renewed within {self.ttl:g} s; stop what it was for")
-        )
+        self._lose_in_time()
 
     async def _renew(self) -> None:
         clock = self._elections.clock
-        backoff = Backoff(self.ttl / 100, self.ttl / 10)
+        backoff = Backoff(self.ttl / 100, self.ttl / 10, rng=self._elections.rng)
         pause = self.ttl / RENEWALS
         while True:
             await clock.sleep(pause)
             started = clock.now()
+            if started >= self.deadline:
+                self._lose_in_time()  # it ended while this task slept: a renewal must not bring it back
+                return
             try:
-                # Swapping a record for itself may be repeated, so an unknown outcome is no reason to stop.
-                # A storage that hangs is left to the deadline, which ends this task.
-                renewed = await self._elections.storage.compare_and_swap(
+                renewed = await self._renewed()
+            except Exception as error:  # noqa: BLE001 - whatever it was: who cannot renew must not go on leading
+                self._lose(str(error))
+                return
+            if self.lost is not None or clock.now() >= self.deadline:
+                self._lose_in_time()  # the answer came too late, or the storage swallowed the cancellation
+                return
+            if renewed is None:
+                pause = backoff.next()
+            elif renewed:
+                self.deadline = max(self.deadline, started + self.ttl)
+                backoff.reset()
+                pause = self.ttl / RENEWALS
+            else:
+                self._lose("somebody took or removed its record; stop what it was for")
+                return
+
+    async def _renewed(self) -> bool | None:
+        """One try; None if its outcome is unknown, which is no reason to stop: it may be repeated.
+
+        One answer that never comes costs one try. A storage that never answers is left to the deadline.
+        """
+        try:
+            async with asyncio.timeout(self.ttl / RENEWALS):
+                return await self._elections.storage.compare_and_swap(
                     self.key, self._record, self._record, ttl=self.ttl
                 )
-            except (Unavailable, Uncertain):
-                pause = backoff.next()
-                continue
-            except HostlerError as error:
-                await self._lose(LeadershipLost(f"leadership {self.key}: {error}"))
-                return
-            if not renewed:
-                await self._lose(LeadershipLost(f"leadership {self.key}: somebody took or removed its record"))
-                return
-            self.deadline = max(self.deadline, started + self.ttl)
-            backoff.reset()
-            pause = self.ttl / RENEWALS
+        except (Unavailable, Uncertain, TimeoutError):
+            return None
 
 
 class Elections:
     """Acquires, renews and releases leaderships on one storage. The storage is the caller's to open and close."""
 
     def __init__(
-        self, storage: TtlStorage, *, clock: Clock | None = None, new_id: Callable[[], str] | None = None
+        self,
+        storage: TtlStorage,
+        *,
+        clock: Clock | None = None,
+        new_id: Callable[[], str] | None = None,
+        rng: random.Random | None = None,
     ) -> None:
         self.storage = storage
         self.clock: Clock = clock or SystemClock()
+        self.rng = rng or random.Random()  # noqa: S311 - spreads retries; guards nothing
         self.holder = (new_id or (lambda: uuid.uuid4().hex))()
         """Tells this process from every other."""
         self._held: dict[str, Leadership] = {}
-        self._busy: set[str] = set()
+        self._acquiring: dict[str, asyncio.Future[None]] = {}  # by key; done when it must end because of a close
+        self._tasks: set[asyncio.Task[Any]] = set()
         self._idle = asyncio.Event()
         self._closed = False
 
     async def acquire(self, key: str, value: str, *, ttl: float) -> Leadership | None:
         """Try once to lead `key`; None if somebody does, this object included. `value` is the address others see.
 
-        Unavailable, Uncertain: the storage failed; what may have been written lapses within `ttl`.
+        Unavailable, Uncertain: the storage failed; what may have been written lapses within `ttl`. Closed: these
+        elections are, or were while it tried.
         """
         check_key(key)
         ttl = check_ttl(ttl)
         if not isinstance(value, str) or not value:
             raise Invalid(f"election {key!r}: the value must be a text that is not empty, for example an address")
         if self._closed:
-            raise Closed("elections: closed; make new ones to stand again")
-        if key in self._held or key in self._busy:
+            raise _closed()
+        if key in self._held or key in self._acquiring:
             return None
-        self._busy.add(key)
+        self._acquiring[key] = asyncio.get_running_loop().create_future()
         try:
             return await self._acquire(key, value, ttl)
         finally:
-            self._busy.discard(key)
+            del self._acquiring[key]
             self._idle.set()
 
     async def release(self, key: str) -> None:
@@ -216,12 +246,26 @@ class Elections:
             await leadership.release()
 
     async def aclose(self) -> None:
-        """Release everything that is held, and acquire nothing more."""
+        """Release everything that is held, and acquire nothing more; what is being acquired ends with Closed."""
         self._closed = True
-        while self._busy:  # an acquisition that is under way finds out and cleans up after itself
+        for closing in self._acquiring.values():
+            if not closing.done():
+                closing.set_result(None)
+        await asyncio.gather(*(leadership.release() for leadership in list(self._held.values())))
+        while self._acquiring:
             self._idle.clear()
             await self._idle.wait()
-        await asyncio.gather(*(leadership.release() for leadership in list(self._held.values())))
+        if self._tasks:  # tidying up takes PATIENCE at most, and what was cancelled ends unless the storage hangs
+            await asyncio.wait(self._tasks, timeout=3 * PATIENCE)
+
+    # For leaderships
+
+    def spawn(self, work: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
+        """A task that closing waits for."""
+        task = asyncio.create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._finished)
+        return task
 
     def forget(self, leadership: Leadership) -> None:
         """The leadership has ended."""
@@ -230,71 +274,91 @@ class Elections:
 
     async def tidy(self, key: str, *records: str) -> None:
         """Remove what this process alone can have written, so that nobody waits for it to lapse; or let it lapse."""
+        removal = self._within(PATIENCE, self._removed(key, [record for record in records if record]))
         with suppress(HostlerError):
-            for record in records:
-                await self._within(PATIENCE, self._removed(key, record))
+            await asyncio.shield(self.spawn(removal, f"elections: tidying {key}"))
 
     # Inside
 
     async def _acquire(self, key: str, value: str, ttl: float) -> Leadership | None:
         claim, record = self._record(value, 0), ""
+        closing = self._acquiring[key]
+        if await self._within(ttl, self.storage.get(key), unless=closing) is not None:
+            return None
+        ends_at = self.clock.now() + ttl
         try:
-            if await self._within(ttl, self.storage.get(key)) is not None:
+            inserting = self.storage.insert_if_not_exist(key, claim, ttl=ttl)
+            if not await self._within(ttl, inserting, unless=closing):
                 return None
-            started = self.clock.now()
-            if not await self._within(ttl, self.storage.insert_if_not_exist(key, claim, ttl=ttl)):
-                return None
-            fence = await self._within(ttl, self._next_fence(fence_key(key), started + ttl))
+            drawing = self._next_fence(fence_key(key), ttl)
+            fence = await self._within(ends_at - self.clock.now(), drawing, unless=closing)
             record = self._record(value, fence)
             started = self.clock.now()
-            if not await self._within(ttl, self._confirm(key, claim, record, ttl)):
-                return None
+            confirming = self._confirmed(key, claim, record, ttl)
+            confirmed = await self._within(ends_at - self.clock.now(), confirming, unless=closing)
         except BaseException:
-            await self.tidy(key, *filter(None, (claim, record)))
+            await self.tidy(key, claim, record)
             raise
-        if self._closed or self.clock.now() >= started + ttl:
+        if not confirmed or self._closed or self.clock.now() >= started + ttl:
             await self.tidy(key, record)
+            if self._closed:
+                raise _closed()
             return None
         leadership = self._held[key] = Leadership(self, key, record, fence=fence, ttl=ttl, deadline=started + ttl)
         return leadership
 
-    async def _removed(self, key: str, record: str) -> None:
-        backoff = Backoff()
-        while True:
-            try:
-                await self.storage.compare_and_delete(key, record)
-            except (Unavailable, Uncertain):
-                await self.clock.sleep(backoff.next())
-            else:
-                return
+    async def _removed(self, key: str, records: list[str]) -> None:
+        backoff = Backoff(rng=self.rng)
+        for record in records:
+            while True:
+                try:
+                    await self.storage.compare_and_delete(key, record)
+                except (Unavailable, Uncertain):
+                    await self.clock.sleep(backoff.next())
+                else:
+                    break
 
-    async def _within(self, seconds: float, step: Coroutine[Any, Any, T]) -> T:
-        """The step's outcome; Uncertain if there is none in time, also when the storage hangs."""
-        running = asyncio.create_task(step, name="elections: step")
-        alarm = asyncio.create_task(self.clock.sleep(seconds), name="elections: alarm")
+    async def _within(
+        self, seconds: float, step: Coroutine[Any, Any, T], *, unless: asyncio.Future[None] | None = None
+    ) -> T:
+        """The step's outcome; Uncertain if there is none in time, also when the storage hangs; Closed if `unless`."""
+        running = self.spawn(step, "elections: step")
+        alarm = self.spawn(self.clock.sleep(max(0.0, seconds)), "elections: alarm")
+        awaited: list[asyncio.Future[Any]] = [running, alarm]
+        if unless is not None:
+            awaited.append(unless)
         try:
-            await asyncio.wait((running, alarm), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(awaited, return_when=asyncio.FIRST_COMPLETED)
             if running.done():
                 return running.result()
+            if unless is not None and unless.done():
+                raise _closed()
             raise Uncertain(f"storage: no answer within {seconds:g} s")
         finally:
-            # Not awaited: a storage that hangs may hang when it is cancelled, too.
-            running.cancel()
             alarm.cancel()
+            if not running.done():
+                running.cancel()
+                # What follows should find it ended; but a storage that hangs may hang when it is cancelled, too.
+                await asyncio.wait((running,), timeout=PATIENCE)
 
-    async def _confirm(self, key: str, claim: str, record: str, ttl: float) -> bool:
+    async def _confirmed(self, key: str, claim: str, record: str, ttl: float) -> bool:
         """Put the fence into the record; False if the claim is gone."""
-        try:
-            return await self.storage.compare_and_swap(key, claim, record, ttl=ttl)
-        except Uncertain:
-            now = await self.storage.get(key)
-            if now == claim:
-                return await self.storage.compare_and_swap(key, claim, record, ttl=ttl)
-            return now == record
+        backoff = Backoff(ttl / 1000, ttl / 10, rng=self.rng)
+        while True:
+            try:
+                if await self.storage.compare_and_swap(key, claim, record, ttl=ttl):
+                    return True
+                return await self.storage.get(key) == record  # an earlier try may have come through meanwhile
+            except Uncertain:
+                now = await self.storage.get(key)
+                if now != claim:
+                    return now == record
+            await self.clock.sleep(backoff.next())
 
-    async def _next_fence(self, key: str, deadline: float) -> int:
+    async def _next_fence(self, key: str, ttl: float) -> int:
         """A number higher than every one before it."""
-        while self.clock.now() < deadline:
+        backoff = Backoff(ttl / 1000, ttl / 10, rng=self.rng)
+        while True:
             kept = await self.storage.get(key)
             fence = 1 + (_number(key, kept) if kept is not None else 0)
             with suppress(Uncertain):  # then the next round reads what is there; a number may be left out
@@ -304,13 +368,22 @@ class Elections:
                     drawn = await self.storage.compare_and_swap(key, kept, str(fence), ttl=0)
                 if drawn:
                     return fence
-        raise Unavailable(f"fence {key}: not drawn before the claim ran out; try again")
+            await self.clock.sleep(backoff.next())
+
+    def _finished(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            task.exception()  # whoever waited for it has it; of one that was given up nobody wants to hear
 
     def _record(self, address: str, fence: int) -> str:
         return json.dumps({"address": address, "holder": self.holder, "fence": fence}, separators=(",", ":"))
 
 
+def _closed() -> Closed:
+    return Closed("elections: closed; make new ones to stand again")
+
+
 def _number(key: str, text: str) -> int:
-    if not text.isdecimal():
+    if not (text.isascii() and text.isdecimal()):
         raise Damaged(f"fence {key}: {text!r} is no number; set it to one that is higher than every fence before")
     return int(text)

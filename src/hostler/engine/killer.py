@@ -8,8 +8,9 @@ a thread of its own, which needs nothing from the event loop but the deadlines i
 from __future__ import annotations
 
 import os
-import sys
+import select
 import threading
+from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
 
 GRACE = 4
 """A leadership's life divided by this is the time between its loss and the end of the process."""
+
+LOOK = 0.25
+"""Seconds between two looks at the deadlines, at most."""
 
 
 class Killer(Protocol):
@@ -54,14 +58,20 @@ class ProcessKiller:
         with self._changed:
             while True:
                 self._guarded = {leadership: None for leadership in self._guarded if not leadership.released}
-                left = [overdue_at(leadership) - self._clock.now() for leadership in self._guarded]
-                if any(seconds <= 0 for seconds in left):
-                    self._kill()
-                # A deadline only moves away while it is renewed, and comes near at once when the key is lost.
-                self._changed.wait(min((*left, 0.25)) if left else None)
+                now = self._clock.now()
+                overdue = [leadership for leadership in self._guarded if overdue_at(leadership) <= now]
+                if overdue:
+                    _kill(overdue)
+                # A deadline only moves away while it is renewed, but comes near at once when the key is lost: so look
+                # several times within the grace that a loss leaves.
+                waits = [min(overdue_at(each) - now, each.ttl / GRACE / 4, LOOK) for each in self._guarded]
+                self._changed.wait(max(0.001, min(waits)) if waits else None)
 
-    def _kill(self) -> None:
-        keys = ", ".join(leadership.key for leadership in self._guarded)
-        sys.stderr.write(f"hostler: leadership {keys} was lost and the process did not stop in time; ending it now\n")
-        sys.stderr.flush()
-        os._exit(1)
+
+def _kill(overdue: list[Leadership]) -> None:
+    keys = ", ".join(leadership.key for leadership in overdue)
+    text = f"hostler: leadership {keys} was lost and the process did not stop in time; ending it now\n"
+    with suppress(Exception):  # the end must come also when nobody is there to read why
+        if select.select([], [2], [], 0)[1]:
+            os.write(2, text.encode()[: select.PIPE_BUF])
+    os._exit(1)

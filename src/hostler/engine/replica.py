@@ -13,11 +13,11 @@ from __future__ import annotations
 import asyncio
 import math
 import uuid
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from hostler.engine.elections import Elections
+from hostler.engine.elections import PATIENCE, Elections
 from hostler.engine.killer import ProcessKiller
 from hostler.engine.service import Pipeline
 from hostler.errors import Conflict, HostlerError, Invalid, LeadershipLost, Unavailable, Uncertain
@@ -28,7 +28,8 @@ from hostler.ports.store import check_ttl
 from hostler.ports.ttl import Watchable
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Sequence
+    import random
+    from collections.abc import Sequence
 
     from hostler.engine.elections import Leadership
     from hostler.engine.killer import Killer
@@ -36,10 +37,10 @@ if TYPE_CHECKING:
     from hostler.kit.clock import Clock
     from hostler.ports.ttl import TtlStorage
 
-T = TypeVar("T")
-
 LEADERSHIP_TTL = 20.0
 ACQUISITION_TIMEOUT = 120.0
+POLL = 0.5
+"""Seconds between two looks at a key, at most, where the storage cannot watch."""
 
 
 class ReplicaConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,7 +69,7 @@ class Problem:
 
 
 class Replica:
-    """Made once, launched once, shut down once."""
+    """Made once, launched once, shut down once. The storage is the caller's to open, and to close after shutdown."""
 
     def __init__(
         self,
@@ -80,22 +81,22 @@ class Replica:
         clock: Clock | None = None,
         killer: Killer | None = None,
         holder: str | None = None,
+        rng: random.Random | None = None,
     ) -> None:
-        if config.num_vvm < 1:
-            raise Invalid(f"replica: num_vvm is {config.num_vvm}, must be at least 1")
-        if not config.ip:
-            raise Invalid("replica: ip is empty; give the address that others see for this replica")
+        _check(config)
         self._config, self._storage = config, storage
         self.holder = holder or uuid.uuid4().hex
         """Tells this replica from every other; it stands in the record of the key it holds."""
         self._clock: Clock = clock or SystemClock()
         self._killer: Killer = killer or ProcessKiller(self._clock)
+        self._elections = Elections(storage, clock=self._clock, new_id=lambda: self.holder, rng=rng)
         self._problem = Problem()
-        self._services = Pipeline(services, self._problem.update)
-        self._controllers = Pipeline(controllers, self._problem.update)
-        self._elections: Elections | None = None
+        self._services = Pipeline(services, self._trouble)
+        self._controllers = Pipeline(controllers, self._trouble)
         self._leadership: Leadership | None = None
-        self._tasks: list[asyncio.Task[None]] = []  # monitors, and the one that stands for key 1
+        self._monitors: list[asyncio.Task[None]] = []
+        self._standing: asyncio.Task[None] | None = None  # for key 1, while a higher one is held
+        self._promotion: asyncio.Task[None] | None = None  # to key 1, once it was got
         self._shutting = asyncio.Event()
         self._launched: asyncio.Event | None = None
         self._shutdown: asyncio.Task[None] | None = None
@@ -112,18 +113,22 @@ class Replica:
     ) -> Problem:
         """Take a key, start the services, and return what will tell of problems; it may tell of one already.
 
-        `acquisition_timeout=None` waits for ever. `shutdown` may be called meanwhile.
+        `acquisition_timeout=None` waits for ever. `shutdown` may be called meanwhile. If this is cancelled, everything
+        is shut down first.
         """
         ttl = check_ttl(leadership_ttl)
-        if acquisition_timeout is not None and not acquisition_timeout >= 0:
-            raise Invalid(f"acquisition timeout {acquisition_timeout!r}: must be at least 0 s, or None for ever")
+        within = _check_timeout(acquisition_timeout)
         if self._launched is not None:
             raise RuntimeError("replica: it was launched already; make a new Replica to launch again")
         self._launched = asyncio.Event()
         try:
-            await self._launch(ttl, math.inf if acquisition_timeout is None else acquisition_timeout)
+            await self._launch(ttl, within)
+        except asyncio.CancelledError:
+            self._launched.set()
+            await self.shutdown()
+            raise
         except Exception as error:  # noqa: BLE001 - whatever went wrong is the problem
-            self._problem.update(error)
+            self._trouble(error)
         finally:
             self._launched.set()
         return self._problem
@@ -134,94 +139,129 @@ class Replica:
             raise RuntimeError("replica: it was never launched; call launch() before shutdown()")
         self._shutting.set()
         if self._shutdown is None:
-            self._shutdown = asyncio.create_task(self._shut_down(), name="replica: shutdown")
+            self._shutdown = asyncio.create_task(self._shut_down(self._launched), name="replica: shutdown")
         await asyncio.shield(self._shutdown)
         return self._problem.error
 
     # Inside
 
+    def _trouble(self, error: Exception) -> None:
+        """All problems are reported here. Who has one must not take another key."""
+        self._problem.update(error)
+        if self._standing is not None:
+            self._standing.cancel()
+
     async def _launch(self, ttl: float, within: float) -> None:
-        self._elections = Elections(self._storage, clock=self._clock, new_id=lambda: self.holder)
         keys = range(1, self._config.num_vvm + 1)
-        leadership = await self._unless_shut_down(self._stand(keys, ttl, within))
+        leadership = await self._acquired(keys, ttl, within)
         if leadership is None:
             return
         self._hold(leadership)
         await self._services.start(self)
         if leadership.key == LEADER.fill(n=1):
             await self._controllers.start(self)
-        else:
-            self._spawn(self._stand_for_the_first(ttl), "replica: standing for key 1")
+        elif self._problem.error is None and not self._shutting.is_set():
+            standing = self._stand_for_the_first(leadership, ttl)
+            self._standing = asyncio.create_task(standing, name="replica: standing for key 1")
 
     def _hold(self, leadership: Leadership) -> None:
         self._leadership = leadership
         self._killer.guard(leadership)
-        self._spawn(self._monitor(leadership), f"replica: monitor of {leadership.key}")
+        monitor = asyncio.create_task(self._monitor(leadership), name=f"replica: monitor of {leadership.key}")
+        self._monitors.append(monitor)
 
     async def _monitor(self, leadership: Leadership) -> None:
         """On loss: stop work first. The killer has been counting since."""
         await leadership.wait_lost()
         if leadership.released:
             return
-        self._problem.update(leadership.lost or LeadershipLost(f"leadership {leadership.key}: lost"))
+        self._trouble(leadership.lost or LeadershipLost(f"leadership {leadership.key}: lost"))
         await self._controllers.stop()
         await self._services.stop()
 
-    async def _stand_for_the_first(self, ttl: float) -> None:
-        first = await self._stand(range(1, 2), ttl, math.inf)
-        old = self.leadership
+    async def _stand_for_the_first(self, old: Leadership, ttl: float) -> None:
+        try:
+            first = await self._stand(range(1, 2), ttl, _Trouble())
+        except Exception as error:  # noqa: BLE001 - whatever it was, it ends the standing and people must know
+            self._trouble(error)
+            return
         self._hold(first)
+        self._promotion = asyncio.create_task(self._promoted(old), name="replica: promotion")
+
+    async def _promoted(self, old: Leadership) -> None:
+        """The controllers run under key 1, and the old key is given back."""
+        releasing = asyncio.create_task(old.release(), name="replica: giving the old key back")
         try:
             await self._controllers.start(self)
-        except HostlerError as error:
-            self._problem.update(error)
-        await old.release()
+        except Exception as error:  # noqa: BLE001 - whatever it was, it is the problem
+            self._trouble(error)
+        await releasing
 
-    async def _stand(self, numbers: range, ttl: float, within: float) -> Leadership:
+    async def _acquired(self, numbers: range, ttl: float, within: float) -> Leadership | None:
+        """Any of the keys; None if shutdown was called first. Conflict, or what the storage said: none in time."""
+        trouble = _Trouble()
+        standing = asyncio.create_task(self._stand(numbers, ttl, trouble, within), name="replica: acquisition")
+        # A storage that hangs must not make it longer. The first try has its time even if `within` is 0.
+        ends: list[asyncio.Task[Any]] = [
+            asyncio.create_task(self._shutting.wait(), name="replica: shutdown wanted"),
+        ]
+        if within < math.inf:
+            alarm = self._clock.sleep(within + PATIENCE)
+            ends.append(asyncio.create_task(alarm, name="replica: acquisition timeout"))
+        try:
+            await asyncio.wait((standing, *ends), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (standing, *ends):
+                task.cancel()
+            await asyncio.gather(standing, *ends, return_exceptions=True)
+        if not standing.cancelled():
+            return standing.result()
+        if self._shutting.is_set():
+            return None
+        raise trouble.error or Unavailable(f"replica: the storage gave no answer within {within:g} s; try again later")
+
+    async def _stand(self, numbers: range, ttl: float, trouble: _Trouble, within: float = math.inf) -> Leadership:
         """Take any of the keys, as soon as one is free. Conflict: none became free in time."""
-        assert self._elections is not None  # noqa: S101 - made at launch
         deadline = self._clock.now() + within
-        backoff = Backoff(min(0.05, ttl / 100), min(1.0, ttl / 10))
-        trouble: HostlerError | None = None
+        backoff = Backoff(min(0.05, ttl / 100), min(1.0, ttl / 10), rng=self._elections.rng)
         while True:
-            pause = None
+            trouble.error = None
             for number in numbers:
                 try:
                     leadership = await self._elections.acquire(LEADER.fill(n=number), self._config.ip, ttl=ttl)
                 except (Unavailable, Uncertain) as error:
-                    trouble, pause = error, backoff.next()
+                    trouble.error = error
                     continue
                 if leadership is not None:
                     return leadership
             left = deadline - self._clock.now()
             if left <= 0:
-                if trouble is not None:
-                    raise trouble
-                raise Conflict(
+                raise trouble.error or Conflict(
                     f"replica: all {len(numbers)} keys are held by others after {within:g} s; try again later"
                 )
-            if pause is None:
+            if trouble.error is None:
                 backoff.reset()
-                trouble = None
                 await self._wait_for_change(numbers, min(left, ttl / 2), ttl)
             else:
-                await self._clock.sleep(min(pause, left))
+                await self._clock.sleep(min(backoff.next(), left))
 
     async def _wait_for_change(self, numbers: range, within: float, ttl: float) -> None:
         """Until one of the keys may be free."""
         if not isinstance(self._storage, Watchable):
-            await self._clock.sleep(min(within, ttl / 20))
+            await self._clock.sleep(min(within, ttl / 20, POLL))
             return
         waits = [
             asyncio.create_task(self._changed(LEADER.fill(n=number), within), name=f"replica: waiting for key {number}")
             for number in numbers
         ]
         try:
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for wait in waits:
                 wait.cancel()
             await asyncio.gather(*waits, return_exceptions=True)
+        for wait in done:
+            wait.result()
 
     async def _changed(self, key: str, within: float) -> None:
         try:
@@ -231,28 +271,40 @@ class Replica:
         except (Unavailable, Uncertain):
             await self._clock.sleep(min(within, 0.1))
 
-    async def _unless_shut_down(self, step: Coroutine[Any, Any, T]) -> T | None:
-        """The step's outcome; None, and the step cancelled, if shutdown was called first."""
-        task = asyncio.create_task(step, name="replica: acquisition")
-        shutting = asyncio.create_task(self._shutting.wait(), name="replica: shutdown wanted")
-        try:
-            await asyncio.wait((task, shutting), return_when=asyncio.FIRST_COMPLETED)
-            return task.result() if task.done() else None
-        finally:
-            for each in (task, shutting):
-                each.cancel()
-            await asyncio.gather(task, shutting, return_exceptions=True)
-
-    async def _shut_down(self) -> None:
-        assert self._launched is not None  # noqa: S101 - shutdown() has looked
-        await self._launched.wait()
+    async def _shut_down(self, launched: asyncio.Event) -> None:
+        # First, for a service that is just starting would keep the launch from ending.
         await self._controllers.stop()
         await self._services.stop()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        if self._elections is not None:
-            await self._elections.aclose()
+        await launched.wait()
+        if self._standing is not None:
+            self._standing.cancel()
+            await asyncio.gather(self._standing, return_exceptions=True)
+        if self._promotion is not None:  # its controllers were stopped, so it ends
+            await self._promotion
+        for monitor in self._monitors:
+            monitor.cancel()
+        await asyncio.gather(*self._monitors, return_exceptions=True)
+        await self._elections.aclose()
 
-    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
-        self._tasks.append(asyncio.create_task(work, name=name))
+
+class _Trouble:
+    """What the storage said last, while standing for keys."""
+
+    def __init__(self) -> None:
+        self.error: HostlerError | None = None
+
+
+def _check(config: ReplicaConfig) -> None:
+    number = config.num_vvm
+    if isinstance(number, bool) or not isinstance(number, int) or number < 1:
+        raise Invalid(f"replica: num_vvm is {number!r}, must be a whole number, at least 1")
+    if not isinstance(config.ip, str) or not config.ip:
+        raise Invalid(f"replica: ip is {config.ip!r}; give the address that others see for this replica, as text")
+
+
+def _check_timeout(within: float | None) -> float:
+    if within is None:
+        return math.inf
+    if isinstance(within, bool) or not isinstance(within, int | float) or not within >= 0:
+        raise Invalid(f"acquisition timeout {within!r}: must be at least 0 s, or None for ever")
+    return float(within)

@@ -60,9 +60,10 @@ class StoreTtlStorage:
 
     async def compare_and_delete(self, key: str, old: str) -> bool:
         check_record(key, old)
+        lease = self._leases.get(key)
         result = await self._store.txn([Value(key) == old.encode()], [Delete(key)])
         if result.succeeded:
-            await self._forget(key)
+            await self._replace(key, lease, None)
         return result.succeeded
 
     async def get(self, key: str) -> str | None:
@@ -98,6 +99,7 @@ class StoreTtlStorage:
     # Inside
 
     async def _write(self, key: str, condition: Comparison, value: str, ttl: float) -> bool:
+        before = self._leases.get(key)
         lease = await self._granted(ttl) if ttl else None
         operation: Operation = Put(key, value.encode(), lease.id if lease else None)
         try:
@@ -110,9 +112,7 @@ class StoreTtlStorage:
         if not result.succeeded:
             await _revoked(lease)
             return False
-        await self._forget(key)
-        if lease is not None:
-            self._leases[key] = lease
+        await self._replace(key, before, lease)
         return True
 
     async def _renew(self, key: str, value: str, lease: Lease) -> bool | None:
@@ -134,8 +134,18 @@ class StoreTtlStorage:
         except Uncertain as error:  # a lease with nothing on it is nothing
             raise Unavailable(f"{error}; no record was written") from error
 
-    async def _forget(self, key: str) -> None:
-        await _revoked(self._leases.pop(key, None))
+    async def _replace(self, key: str, before: Lease | None, after: Lease | None) -> None:
+        """The record left the lease that was known before the transaction, and is on `after` now.
+
+        Only what was known before may be ended: answers come in any order, and a record that somebody wrote through
+        this object meanwhile lives on a lease of its own.
+        """
+        if self._leases.get(key) is before:
+            if after is None:
+                self._leases.pop(key, None)
+            else:
+                self._leases[key] = after
+        await _revoked(before)
 
     async def _changed(self, key: str, seen: str | None) -> str | None:
         while True:
