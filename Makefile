@@ -54,6 +54,6 @@ $(BUILT): scripts/setup requirements.lock pyproject.toml
 	@scripts/setup run
 	@touch $@
 
-$(READY): $(BUILT)
+$(READY): $(BUILT) tests/servers/package-lock.json tests/servers/node.lock
 	@scripts/setup test
 	@touch $@

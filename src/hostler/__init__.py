@@ -40,7 +40,7 @@ from hostler.ports.store import (
     Version,
     Watch,
 )
-from hostler.wiring import open_store
+from hostler.wiring import open_store, open_ttl_storage
 
 __version__ = "0.1.0"
 
@@ -81,4 +81,5 @@ __all__ = [
     "Watch",
     "__version__",
     "open_store",
+    "open_ttl_storage",
 ]

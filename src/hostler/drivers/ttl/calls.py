@@ -1,0 +1,90 @@
+"""Calls to a storage: each ends at its deadline, all of them when the storage is closed."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+from hostler.errors import Closed, Unavailable, Uncertain
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from hostler.errors import HostlerError
+
+
+class Call:
+    """One call. `sent` is set just before the request may leave: from then on a write may have been done."""
+
+    def __init__(self, subject: str, end: float, *, writes: bool) -> None:
+        self.subject, self.end, self.writes = subject, end, writes
+        self.sent = False
+
+    def remaining(self) -> float:
+        """Seconds until its deadline; a little more than none after it."""
+        return max(0.001, self.end - asyncio.get_running_loop().time())
+
+    def lost(self, why: str) -> HostlerError:
+        """What to raise when no answer came."""
+        if self.writes and self.sent:
+            return Uncertain(f"{self.subject}: {why}; it may have been done, read before you act")
+        return Unavailable(f"{self.subject}: {why}; nothing was written, try later")
+
+
+class Calls:
+    """Every call of one storage object, which is opened once and closed once."""
+
+    def __init__(self, name: str, timeout: float) -> None:
+        self._name, self._timeout = name, timeout
+        self._state = "new"
+        self._scopes: set[asyncio.Timeout] = set()
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    def open(self) -> None:
+        """Closed: it was opened before."""
+        if self._state != "new":
+            raise Closed(f"{self._name}: it is {self._state}; make another with open_ttl_storage")
+        self._state = "open"
+
+    def check(self) -> None:
+        """Closed: it is not open."""
+        if self._state != "open":
+            raise Closed(
+                f"{self._name}: it is not open; use it inside `async with hostler.open_ttl_storage(url) as storage`"
+            )
+
+    async def shut(self) -> None:
+        """End the calls that run, and let no other begin. Twice is fine."""
+        self._state = "closed"
+        for scope in self._scopes:
+            if not scope.expired():
+                scope.reschedule(asyncio.get_running_loop().time())
+        await self._idle.wait()
+
+    @asynccontextmanager
+    async def call(self, verb: str, key: str, *, writes: bool) -> AsyncIterator[Call]:
+        """Around one request. What the storage said must be translated inside."""
+        self.check()
+        end = asyncio.get_running_loop().time() + self._timeout
+        call = Call(f"{self._name}: {verb} of {key!r}", end, writes=writes)
+        scope = asyncio.timeout_at(end)
+        try:
+            async with scope:
+                self._scopes.add(scope)
+                self._idle.clear()
+                yield call
+        except TimeoutError:
+            if self._state == "closed":
+                raise self._closed_meanwhile(call) from None
+            raise call.lost(f"no answer within {self._timeout:g} s") from None
+        finally:
+            self._scopes.discard(scope)
+            if not self._scopes:
+                self._idle.set()
+
+    def _closed_meanwhile(self, call: Call) -> HostlerError:
+        if call.writes and call.sent:
+            return call.lost("the storage was closed before the answer came")
+        return Closed(f"{call.subject}: the storage was closed while this call ran")

@@ -1,0 +1,293 @@
+"""Records in Cassandra or Scylla: one lightweight transaction a verb, reads at SERIAL.
+
+The table has a text key and one text column. A row has a life of its own beside its value's, given by INSERT alone, and
+it exists for as long as the longer of the two. So a swap renews both in one batch: with an UPDATE alone, a swap to a
+shorter ttl would leave a row without a value that nobody could insert over.
+
+Lives are whole seconds, counted from the last full second of the server's clock: a ttl is rounded up and one second
+is added, so a record is never gone early, and less than two seconds late. The clocks are the servers': they must agree.
+
+The client runs threads of its own; answers are brought to the event loop from there. It repeats nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Self
+
+from cassandra import (
+    AuthenticationFailed,
+    ConsistencyLevel,
+    InvalidRequest,
+    OperationTimedOut,
+    RequestExecutionException,
+    Unauthorized,
+    UnresolvableContactPoints,
+)
+from cassandra import Unavailable as TooFewReplicas
+from cassandra.auth import PlainTextAuthProvider
+from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile, NoHostAvailable
+from cassandra.connection import ConnectionException
+from cassandra.policies import (
+    DCAwareRoundRobinPolicy,
+    ExponentialReconnectionPolicy,
+    FallthroughRetryPolicy,
+    NoSpeculativeExecutionPolicy,
+    RoundRobinPolicy,
+)
+from cassandra.protocol import ErrorMessage, IsBootstrappingErrorMessage
+from cassandra.query import SimpleStatement
+
+from hostler.drivers.ttl.calls import Calls
+from hostler.errors import Forbidden, HostlerError, Invalid, NotFound, Refused, Unavailable
+from hostler.ports.store import check_key
+from hostler.ports.ttl import check_life, check_record, check_swap
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import TracebackType
+
+    from hostler.drivers.ttl.calls import Call
+
+MAX_TTL = 630_720_000
+"""Twenty years, the servers' own limit."""
+TABLE = "hostler_ttl"
+REPLICAS = 3
+"""Copies of a keyspace that we make, if there are so many servers."""
+
+_STATEMENTS = {
+    "insert": "INSERT INTO {table} (key, value) VALUES (%s, %s) IF NOT EXISTS USING TTL %s",
+    "swap": (
+        "BEGIN BATCH UPDATE {table} USING TTL %s SET value = %s WHERE key = %s IF value = %s; "
+        "INSERT INTO {table} (key) VALUES (%s) USING TTL %s; APPLY BATCH"
+    ),
+    "delete": "DELETE FROM {table} WHERE key = %s IF value = %s",
+    "get": "SELECT value FROM {table} WHERE key = %s",
+}
+"""Not prepared: that would save the servers some parsing, and cost a conversation whenever one of them forgot."""
+
+
+class CassandraTtlStorage:
+    """Connects when first used, and again after it lost the servers.
+
+    `create`: make keyspace and table if they do not exist. `datacenter`: ask only the servers there.
+    """
+
+    def __init__(
+        self,
+        hosts: Sequence[str],
+        port: int = 9042,
+        *,
+        keyspace: str,
+        table: str = TABLE,
+        user: str | None = None,
+        password: str | None = None,
+        datacenter: str | None = None,
+        create: bool = False,
+        replicas: int | None = None,
+        timeout: float = 5.0,
+    ) -> None:
+        self._keyspace, self._create, self._replicas = keyspace, create, replicas
+        self._table = f'"{keyspace}"."{table}"'
+        self._timeout = timeout
+        self._name = f"cassandra {','.join(hosts)}:{port}/{keyspace}"
+        self._calls = Calls(self._name, timeout)
+        policy = DCAwareRoundRobinPolicy(local_dc=datacenter) if datacenter else RoundRobinPolicy()
+        profile = ExecutionProfile(
+            load_balancing_policy=policy,
+            retry_policy=FallthroughRetryPolicy(),
+            request_timeout=timeout,
+            speculative_execution_policy=NoSpeculativeExecutionPolicy(),
+        )
+        self._options: dict[str, Any] = {
+            "contact_points": list(hosts),
+            "port": port,
+            "auth_provider": PlainTextAuthProvider(user, password or "") if user else None,
+            "execution_profiles": {EXEC_PROFILE_DEFAULT: profile},
+            "reconnection_policy": ExponentialReconnectionPolicy(0.1, 2.0),
+            # Every server from Cassandra 2.1 on speaks it; older ones do not answer a question for a newer version.
+            "protocol_version": 3,
+            "connect_timeout": timeout,
+            "control_connection_timeout": timeout,
+            "schema_metadata_enabled": False,
+            "token_metadata_enabled": False,
+            "executor_threads": 2,
+        }
+        self._connecting: asyncio.Task[None] | None = None
+        self._cluster: Any = None
+        self._session: Any = None
+        self._statements = {
+            verb: SimpleStatement(
+                statement.format(table=self._table),
+                consistency_level=ConsistencyLevel.SERIAL if verb == "get" else ConsistencyLevel.QUORUM,
+                serial_consistency_level=ConsistencyLevel.SERIAL,
+            )
+            for verb, statement in _STATEMENTS.items()
+        }
+
+    async def __aenter__(self) -> Self:
+        self._calls.open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        await self._calls.shut()
+        if self._connecting is not None:
+            await asyncio.wait([self._connecting])  # a thread cannot be cancelled; it ends at its own deadline
+            self._connecting = None
+        cluster, self._cluster, self._session = self._cluster, None, None
+        if cluster is not None:
+            await asyncio.to_thread(_shut_down, cluster)
+
+    def lateness(self, ttl: float) -> float:
+        return math.ceil(ttl) + 1 - ttl + 0.25
+
+    # The verbs
+
+    async def insert_if_not_exist(self, key: str, value: str, *, ttl: float) -> bool:
+        check_record(key, value)
+        return await self._applied("insert", key, [key, value, _life(ttl)])
+
+    async def compare_and_swap(self, key: str, old: str, new: str, *, ttl: float) -> bool:
+        check_swap(key, old, new)
+        life = _life(ttl)
+        return await self._applied("swap", key, [life, new, key, old, key, life])
+
+    async def compare_and_delete(self, key: str, old: str) -> bool:
+        check_record(key, old)
+        return await self._applied("delete", key, [key, old])
+
+    async def get(self, key: str) -> str | None:
+        check_key(key)
+        async with self._calls.call("get", key, writes=False) as call:
+            rows = await self._asked(call, "get", [key])
+            return rows[0].value if rows else None
+
+    # Inside
+
+    async def _applied(self, verb: str, key: str, values: Sequence[str | int]) -> bool:
+        async with self._calls.call(verb, key, writes=True) as call:
+            (row,) = await self._asked(call, verb, values)
+            return bool(row[0])
+
+    async def _asked(self, call: Call, verb: str, values: Sequence[str | int]) -> Any:
+        await self._connect(call)
+        call.sent = True
+        try:
+            future = self._session.execute_async(self._statements[verb], values, timeout=call.remaining())
+            return await _answer(future)
+        except _FOREIGN as error:
+            raise _translated(call, error) from error
+
+    async def _connect(self, call: Call) -> None:
+        """Connect, or wait for the attempt that is under way."""
+        if self._session is not None:
+            return
+        if self._connecting is None:
+            self._connecting = asyncio.create_task(asyncio.to_thread(self._connected), name=f"{self._name}: connecting")
+        attempt = self._connecting
+        try:
+            await asyncio.shield(attempt)
+        except _FOREIGN as error:
+            raise _translated(call, error) from error
+        finally:
+            if attempt.done() and self._connecting is attempt:
+                self._connecting = None
+
+    def _connected(self) -> None:
+        """In a thread: connect, and create what is asked for."""
+        cluster = Cluster(**self._options)
+        try:
+            session = cluster.connect()
+            if self._create:
+                self._create_table(cluster, session)
+        except BaseException:
+            _shut_down(cluster)
+            raise
+        self._cluster, self._session = cluster, session
+
+    def _create_table(self, cluster: Any, session: Any) -> None:
+        replicas = self._replicas or min(REPLICAS, len(cluster.metadata.all_hosts()))
+        session.execute(
+            f'CREATE KEYSPACE IF NOT EXISTS "{self._keyspace}" WITH replication = '
+            f"{{'class': 'SimpleStrategy', 'replication_factor': {replicas}}}"
+        )
+        session.execute(f"CREATE TABLE IF NOT EXISTS {self._table} (key text PRIMARY KEY, value text)")
+
+
+_FOREIGN = (
+    NoHostAvailable,
+    UnresolvableContactPoints,
+    RequestExecutionException,
+    OperationTimedOut,
+    InvalidRequest,
+    Unauthorized,
+    AuthenticationFailed,
+    ConnectionException,
+    ErrorMessage,
+    OSError,
+)
+_ANSWERED = (RequestExecutionException, OperationTimedOut, ErrorMessage)
+"""From a server that had got the request."""
+
+
+def _shut_down(cluster: Any) -> None:
+    """End the cluster's connections and threads."""
+    cluster.shutdown()
+    # The thread that serves all connections ends with the last of them, but sleeps until its next timer: wake it.
+    cluster.connection_class.create_timer(0.001, lambda: None)
+
+
+async def _answer(future: Any) -> Any:
+    """The rows, brought over from the client's thread."""
+    loop = asyncio.get_running_loop()
+    arrived: asyncio.Future[Any] = loop.create_future()
+
+    def deliver(settle: Any, outcome: Any) -> None:
+        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            loop.call_soon_threadsafe(lambda: None if arrived.done() else settle(outcome))
+
+    future.add_callbacks(
+        callback=lambda rows: deliver(arrived.set_result, rows),
+        errback=lambda error: deliver(arrived.set_exception, error),
+    )
+    return await arrived
+
+
+def _life(ttl: float) -> int:
+    ttl = check_life(ttl)
+    if ttl > MAX_TTL - 1:
+        raise Invalid(f"ttl {ttl!r}: Cassandra takes at most {MAX_TTL - 1} seconds; 0 never expires")
+    return math.ceil(ttl) + 1 if ttl else 0
+
+
+def _translated(call: Call, error: Exception) -> HostlerError:
+    """What the client's exceptions mean to the caller."""
+    said = str(error)
+    if isinstance(error, NoHostAvailable):
+        reasons = list(error.errors.values()) if isinstance(error.errors, dict) else []
+        if any(isinstance(reason, AuthenticationFailed) for reason in reasons):
+            return Forbidden(f"{call.subject}: wrong user or password; correct them in the URL ({reasons[0]})")
+        if any(isinstance(reason, _ANSWERED) for reason in reasons):
+            return call.lost(f"no clear answer ({said})")
+        return Unavailable(f"{call.subject}: no server can be reached ({said}); nothing was written, try later")
+    if isinstance(error, AuthenticationFailed | Unauthorized):
+        return Forbidden(f"{call.subject}: the servers do not allow it ({said})")
+    if isinstance(error, InvalidRequest):
+        if "does not exist" in said or "unconfigured" in said:
+            return NotFound(
+                f"{call.subject}: keyspace or table is missing; create them, or add create=true to the URL ({said})"
+            )
+        return Refused(f"{call.subject}: the servers refused it ({said})")
+    if isinstance(error, UnresolvableContactPoints):
+        return Unavailable(f"{call.subject}: no such host ({said}); nothing was written, try later")
+    if isinstance(error, TooFewReplicas | IsBootstrappingErrorMessage):
+        return Unavailable(f"{call.subject}: too few servers are up ({said}); nothing was written, try later")
+    # A time-out or a failure of a lightweight transaction, or a connection that broke: another may complete it.
+    return call.lost(f"no clear answer ({said})")
