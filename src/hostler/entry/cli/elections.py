@@ -30,7 +30,9 @@ def storage_option(command: Callable[..., Any]) -> Callable[..., Any]:
 @asynccontextmanager
 async def opened_storage(url: str, *, create: bool) -> AsyncIterator[TtlStorage]:
     """The open storage. NotFound: it is a local file that does not exist, and `create` is False."""
-    storage = _open(url)
+    from hostler.wiring import open_ttl_storage
+
+    storage = open_ttl_storage(url)
     path = local_path(url)
     if path is not None and not create and not path.exists():
         raise NotFound(f"store {redacted(url)}: there is no such file; the first replica creates it")
@@ -41,16 +43,3 @@ async def opened_storage(url: str, *, create: bool) -> AsyncIterator[TtlStorage]
         if path is None:  # a message about a local store names its file
             error.add_note(f"store {redacted(url)}")
         raise
-
-
-def _open(url: str) -> TtlStorage:
-    from hostler import wiring
-
-    opener = getattr(wiring, "open_ttl_storage", None)
-    if opener is None:
-        import importlib
-
-        opener = lambda url: importlib.import_module("hostler.drivers.ttl.store").StoreTtlStorage(
-            wiring.open_store(url)
-        )
-    return opener(url)

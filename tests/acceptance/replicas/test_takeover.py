@@ -1,0 +1,184 @@
+"""Two and five replicas as real processes: one leads, and when it ends another does, soon."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from dose import dose
+from troupe import START, Stage, until
+
+from hostler.testing.servers import EtcdServer
+
+ALL = ["etcd", "sqlite", "redis"]
+GRACEFUL = 1.0
+BEYOND_TTL = 1.0
+
+
+def hostler(*arguments: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "hostler", *arguments], check=True, capture_output=True, text=True, timeout=START
+    )
+    return done.stdout
+
+
+@pytest.mark.parametrize("place", ALL, indirect=True)
+@pytest.mark.parametrize("size", [2, 5])
+async def test_who_is_asked_to_stop_hands_over_within_a_second(stage: Stage, size: int) -> None:
+    async with stage:
+        troupe = await stage.troupe(size)
+        for round_ in range(dose(test=size - 1, full=20)):
+            leader = await stage.leader()
+            fence = stage.fence
+            if round_ >= size - 1:  # the one that stopped comes back
+                await stage.start(f"s{round_}:1").says("leads with fence")
+            asked_at = leader.stop()
+            change = await stage.led_by_another(fence, within=10)
+            assert change.at - asked_at < GRACEFUL, stage.changes
+            assert await leader.ends(within=10) == 0
+            assert leader.said("stopped leading")
+            assert await stage.leader() is not leader
+        assert sum(process.running for process in troupe) <= size
+        stage.check_tally()
+
+
+@pytest.mark.parametrize("place", ALL, indirect=True)
+@pytest.mark.parametrize("size", [2, 5])
+async def test_after_kill_9_another_leads_within_the_ttl_and_a_second(stage: Stage, size: int) -> None:
+    async with stage:
+        await stage.troupe(size)
+        for _ in range(dose(test=1, full=size - 1)):
+            leader = await stage.leader()
+            fence = stage.fence
+            killed_at = time.monotonic()
+            leader.kill()
+            change = await stage.led_by_another(fence, within=stage.ttl + 10)
+            assert change.at - killed_at < stage.ttl + BEYOND_TTL, stage.changes
+            # No earlier than the record's life allows: it was renewed at most a quarter of its life before.
+            assert change.at - killed_at > stage.ttl * 0.7, stage.changes
+        stage.check_tally()
+
+
+@pytest.mark.parametrize("place", ALL, indirect=True)
+async def test_the_chain_of_takeovers_of_the_manual_test(stage: Stage) -> None:
+    async with stage:
+        first = stage.start("one:1")
+        await first.says("leading with fence")
+        second = stage.start("two:1")
+        await second.says("standing by; one:1 leads")
+
+        first.stop()
+        await second.says("leading with fence", within=10)
+        assert await first.ends(within=10) == 0
+        first = stage.start("one:1")
+        await first.says("standing by; two:1 leads")
+
+        second.stop()
+        await first.says("leading with fence", within=10)
+        assert await second.ends(within=10) == 0
+        await until(lambda: len(stage.terms()) == 3, 5, f"three terms: {stage.changes}")
+        assert stage.terms() == ["one:1", "two:1", "one:1"]
+        stage.check_tally()
+
+
+async def test_a_replica_is_told_what_to_do_while_it_waits_and_stops_at_once(
+    own_etcd: EtcdServer, tmp_path: Path
+) -> None:
+    async with Stage(own_etcd.url, tmp_path) as stage:
+        leader, waiting = await stage.troupe(2)
+        asked_at = time.monotonic()
+        waiting.signal(signal.SIGINT)
+        assert await waiting.ends(within=10) == 0
+        assert time.monotonic() - asked_at < 2
+        assert leader.running
+
+
+async def test_of_several_keys_the_holder_of_a_higher_one_moves_up(own_etcd: EtcdServer, tmp_path: Path) -> None:
+    async with Stage(own_etcd.url, tmp_path) as stage:
+        first, second, third = (
+            stage.start(f"{name}:1", arguments=("--replicas", "2")) for name in ("one", "two", "three")
+        )
+        await until(
+            lambda: sum(p.said("leading with") or p.said("holding key 2") for p in stage.processes) == 2,
+            START,
+            "both keys are held",
+        )
+        leader = await stage.leader()
+        holder = next(p for p in (first, second, third) if p.said("holding key 2"))
+        waiting = next(p for p in (first, second, third) if p not in (leader, holder))
+        await waiting.says("standing by")
+        seen = json.loads(hostler("leader", "--store", own_etcd.url, "-o", "json"))
+        assert seen["leader"]["address"] == leader.address
+        assert [other["address"] for other in seen["others"]] == [holder.address]
+        assert [waits["address"] for waits in seen["standing_by"]] == [waiting.address]
+
+        waiting.stop()  # it would stand for key 1, too
+        assert await waiting.ends(within=10) == 0
+        leader.stop()
+        await holder.says("leading with fence", within=10)
+        assert await leader.ends(within=10) == 0
+        seen = json.loads(hostler("leader", "--store", own_etcd.url, "-o", "json"))
+        assert seen["leader"]["address"] == holder.address
+        assert seen["leader"]["age_s"] < START
+        assert seen["others"] == [], "the old key was given back"
+        await stage.counted(stage.fence)
+        stage.check_tally()
+
+
+@pytest.mark.parametrize("place", ["etcd", "sqlite"], indirect=True)
+async def test_hostler_leader_shows_who_leads_and_who_stands_by(stage: Stage) -> None:
+    async with stage:
+        leader, *others = await stage.troupe(3)
+        seen = json.loads(hostler("leader", "--store", stage.url, "-o", "json"))
+        assert seen["leader"]["address"] == leader.address
+        assert seen["leader"]["fence"] == stage.fence
+        assert 0 < seen["leader"]["time_left_s"] <= stage.ttl
+        assert 0 <= seen["leader"]["age_s"] < START
+        assert {waits["address"] for waits in seen["standing_by"]} == {other.address for other in others}
+        table = hostler("leader", "--store", stage.url).splitlines()
+        assert [line.split()[0] for line in table] == ["ROLE", "leads", "stands", "stands"]
+
+        leader.stop()
+        await leader.ends(within=10)
+        seen = json.loads(hostler("leader", "--store", stage.url, "-o", "json"))
+        assert leader.address not in {waits["address"] for waits in seen["standing_by"]}
+
+
+@pytest.mark.parametrize("place", ["redis"], indirect=True)
+async def test_hostler_leader_on_redis_says_what_it_cannot_tell(stage: Stage) -> None:
+    async with stage:
+        leader, _ = await stage.troupe(2)
+        seen = json.loads(hostler("leader", "--store", stage.url, "-o", "json"))
+        assert seen["leader"]["address"] == leader.address
+        assert seen["standing_by"] is None
+
+
+@pytest.mark.parametrize("place", ALL, indirect=True)
+async def test_watching_tells_each_takeover_as_it_happens(stage: Stage, tmp_path: Path) -> None:
+    async with stage:
+        first, second = await stage.troupe(2)
+        log = tmp_path / "watch.json"
+        with log.open("w") as output:
+            watcher = subprocess.Popen(
+                [sys.executable, "-m", "hostler", "leader", "--store", stage.url, "--watch", "-o", "json"],
+                stdout=output,
+            )
+        try:
+            await until(lambda: log.read_text().count("\n") == 1, START, "the watcher tells who leads")
+            first.stop()
+            await until(lambda: second.address in log.read_text(), 10, "the watcher tells the takeover")
+            told_at = time.monotonic()
+            second.stop()
+            await until(lambda: log.read_text().endswith('"leader":null}\n'), 10, "the watcher tells the end")
+            assert time.monotonic() - told_at < 2
+        finally:
+            watcher.send_signal(signal.SIGINT)
+            watcher.wait(10)
+        told = [json.loads(line)["leader"] for line in log.read_text().splitlines()]
+        leaders = [entry["address"] for entry in told if entry]
+        assert leaders == [first.address, second.address]
