@@ -81,23 +81,25 @@ class Committer(Generic[W, B]):
         self._thread = threading.Thread(target=self._work, name=self._name, daemon=True)
         self._thread.start()
 
-    async def submit(self, work: W) -> Any:
-        """Do `work` as part of the next batch; its result."""
+    def submit(self, work: W) -> asyncio.Future[Any]:
+        """Do `work` as part of the next batch; its result. Cancelling it while it waits for its turn takes it back."""
         loop = self._loop
         if self._closed or loop is None:
             raise Closed(f"{self._name}: it is not open")
-        request = Request(work, loop.create_future(), loop.time() + self._timeout)
+        future: asyncio.Future[Any] = loop.create_future()
+        request = Request(work, future, loop.time() + self._timeout)
         if not self._gathered:
             loop.call_soon(self._hand_over)
         self._gathered.append(request)
         self._open.append(request)
         if self._timer is None:
             self._timer = loop.call_at(request.deadline, self._expire)
-        try:
-            return await request.future
-        except asyncio.CancelledError:
-            self._take_back(request)
-            raise
+        return future
+
+    @property
+    def committing(self) -> bool:
+        """Whether something was submitted that has no outcome yet."""
+        return bool(self._open)
 
     async def aclose(self) -> None:
         """Finish what was handed over, then stop the thread."""
@@ -187,7 +189,7 @@ class Committer(Generic[W, B]):
 
     def _claimed(self, arrived: list[Request[W]]) -> list[Request[W]]:
         with self._claim:
-            batch = [request for request in arrived if request.state == _WAITING]
+            batch = [request for request in arrived if request.state == _WAITING and not request.future.cancelled()]
             for request in batch:
                 request.state = _RUNNING
         return batch

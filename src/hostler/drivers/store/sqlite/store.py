@@ -45,7 +45,7 @@ from .reader import Reader
 from .writer import Committed, Compact, Grant, KeepAlive, Revoke, Transaction, Upkeep, Work, Writer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from types import TracebackType
 
     from hostler.drivers.store.committer import Request
@@ -63,6 +63,8 @@ _POLL_WATCHED = 0.02
 """How often other processes' commits are looked for while somebody watches (a look costs microseconds)."""
 _POLL_IDLE = 0.25
 _UPKEEP_EVERY = 10.0
+_AT_ONCE = 500
+"""Revisions of other processes that are published before others may run."""
 _SHORT_RANGE = 200
 """Keys that a range may have at most to be read on the event loop."""
 
@@ -107,7 +109,8 @@ class SqliteStore:
         self._far = ThreadPoolExecutor(1, thread_name_prefix=f"{self._path}: ranges")
         opening = asyncio.get_running_loop().run_in_executor(self._far, self._open)
         try:
-            await asyncio.wait_for(asyncio.shield(opening), self._timeout)
+            async with asyncio.timeout(self._timeout):
+                await asyncio.shield(opening)
         except BaseException as error:
             self._far.shutdown(wait=False)
             opening.add_done_callback(self._opened_too_late)
@@ -226,7 +229,8 @@ class SqliteStore:
     async def _far_away(self, read: Callable[[], T]) -> T:
         reading = asyncio.get_running_loop().run_in_executor(self._far, read)
         try:
-            return await asyncio.wait_for(asyncio.shield(reading), self._timeout)
+            async with asyncio.timeout(self._timeout):
+                return await asyncio.shield(reading)
         except TimeoutError:
             raise Unavailable(
                 f"{self._path}: not read within {self._timeout:g} s; try again, or a smaller page"
@@ -286,7 +290,7 @@ class SqliteStore:
     async def time_left(self, lease: int) -> float:
         return self.remaining(lease)
 
-    def _write(self, work: Work) -> Coroutine[None, None, Any]:
+    def _write(self, work: Work) -> asyncio.Future[Any]:
         self._hub.check_open()
         return self._committer.submit(work)
 
@@ -318,12 +322,16 @@ class SqliteStore:
         return self._reader.changes(prefix, start_revision)
 
     def _committed(self, outcome: Committed) -> None:
+        if not outcome.revisions:
+            return
+        if not self._hub.listening:
+            self._published = max(self._published, outcome.revisions[-1][0])
+            return
+        if outcome.revisions[0][0] > self._published + 1:
+            self._publish_log(outcome.revisions[0][0] - 1)  # another process wrote in between
         for revision, changes in outcome.revisions:
-            if revision == self._published + 1 or not self._hub.listening:
+            if revision > self._published:
                 self._publish(revision, changes)
-            elif revision > self._published:
-                self._look()  # another process wrote in between: read it all from the log, in order
-                return
 
     def _publish(self, revision: int, changes: list[Change]) -> None:
         def event(change: Change) -> Event:
@@ -332,7 +340,7 @@ class SqliteStore:
             return Event("put" if version else "delete", kv, self._reader.previous(before))
 
         self._hub.publish(revision, changes, key=_key_of, event=event)
-        self._published = max(self._published, revision)
+        self._published = revision
 
     # Upkeep
 
@@ -376,9 +384,17 @@ class SqliteStore:
             return
 
     async def _deliver(self) -> None:
-        """Publish what is in the log and was not published yet."""
+        """Publish what other processes wrote."""
+        if self._committer.committing and self._hub.listening:
+            return  # the batch under way publishes what came before it, and then itself
         newest = self._reader.meta()[0]
-        while self._published < newest and self._hub.listening:
+        while self._published < newest:
+            self._publish_log(min(newest, self._published + _AT_ONCE))
+            await asyncio.sleep(0)
+
+    def _publish_log(self, until: int) -> None:
+        """Publish revisions up to `until` from the log."""
+        while self._published < until and self._hub.listening:
             try:
                 events, resume = self._reader.changes("", self._published + 1)
             except Compacted as error:
@@ -388,11 +404,9 @@ class SqliteStore:
             for event in events:
                 by_revision.setdefault(event.kv.mod_revision, []).append(event)
             for revision, together in by_revision.items():
-                if revision > self._published:
-                    self._hub.publish(revision, together, key=lambda e: e.kv.key, event=lambda e: e)
-            self._published = max(self._published, resume - 1)
-            await asyncio.sleep(0)
-        self._published = max(self._published, newest)
+                self._hub.publish(revision, together, key=lambda e: e.kv.key, event=lambda e: e)
+            self._published = resume - 1
+        self._published = max(self._published, until)
 
     async def _forget(self) -> None:
         """Compact by age and size, and purge what is compacted, in steps that hold nobody up."""
