@@ -248,6 +248,7 @@ class MemoryStore:
                 await asyncio.wait((self._pause,))
             finally:
                 self._pause.cancel()
+                await asyncio.gather(self._pause, return_exceptions=True)
             self._catch_up()
         self._expiry = None
 
