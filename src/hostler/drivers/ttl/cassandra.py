@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any, Self
 
 from cassandra import (
@@ -41,6 +41,7 @@ from cassandra.protocol import ErrorMessage, IsBootstrappingErrorMessage
 from cassandra.query import SimpleStatement
 
 from hostler.drivers.ttl.calls import Calls
+from hostler.drivers.ttl.cassandra_reactor import Reactor
 from hostler.errors import Forbidden, HostlerError, Invalid, NotFound, Refused, Unavailable
 from hostler.ports.store import check_key
 from hostler.ports.ttl import check_life, check_record, check_swap
@@ -116,7 +117,7 @@ class CassandraTtlStorage:
             "executor_threads": 2,
         }
         self._connecting: asyncio.Task[None] | None = None
-        self._cluster: Any = None
+        self._stop: ExitStack | None = None
         self._session: Any = None
         self._statements = {
             verb: SimpleStatement(
@@ -141,9 +142,9 @@ class CassandraTtlStorage:
         if self._connecting is not None:
             await asyncio.wait([self._connecting])  # a thread cannot be cancelled; it ends at its own deadline
             self._connecting = None
-        cluster, self._cluster, self._session = self._cluster, None, None
-        if cluster is not None:
-            await asyncio.to_thread(_shut_down, cluster)
+        stop, self._stop, self._session = self._stop, None, None
+        if stop is not None:
+            await asyncio.to_thread(stop.close)
 
     def lateness(self, ttl: float) -> float:
         return math.ceil(ttl) + 1 - ttl + 0.25
@@ -202,15 +203,15 @@ class CassandraTtlStorage:
 
     def _connected(self) -> None:
         """In a thread: connect, and create what is asked for."""
-        cluster = Cluster(**self._options)
-        try:
+        with ExitStack() as stack:
+            reactor = Reactor()
+            stack.callback(reactor.close)
+            cluster = Cluster(**self._options, connection_class=reactor.connection_class)
+            stack.callback(cluster.shutdown)
             session = cluster.connect()
             if self._create:
                 self._create_table(cluster, session)
-        except BaseException:
-            _shut_down(cluster)
-            raise
-        self._cluster, self._session = cluster, session
+            self._session, self._stop = session, stack.pop_all()
 
     def _create_table(self, cluster: Any, session: Any) -> None:
         replicas = self._replicas or min(REPLICAS, len(cluster.metadata.all_hosts()))
@@ -235,13 +236,6 @@ _FOREIGN = (
 )
 _ANSWERED = (RequestExecutionException, OperationTimedOut, ErrorMessage)
 """From a server that had got the request."""
-
-
-def _shut_down(cluster: Any) -> None:
-    """End the cluster's connections and threads."""
-    cluster.shutdown()
-    # The thread that serves all connections ends with the last of them, but sleeps until its next timer: wake it.
-    cluster.connection_class.create_timer(0.001, lambda: None)
 
 
 async def _answer(future: Any) -> Any:

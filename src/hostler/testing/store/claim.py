@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 import importlib
 import secrets
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from hostler.errors import HostlerError
+from hostler.testing.claim import check_all, trying
+from hostler.testing.claim import refused as refused  # noqa: PLC0414 - one of the words that claims are written in
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
+    from collections.abc import Awaitable, Callable, Collection, Sequence
 
     from hostler.ports.store import Event, KeyValue, Page, Store, Watch
 
@@ -35,8 +35,6 @@ _CHAPTERS = (
     "lifetime",
 )
 
-E = TypeVar("E", bound=HostlerError)
-
 
 class Claim(msgspec.Struct, frozen=True):
     """One thing that is true of every store. `str(claim)` is the claim in words.
@@ -55,12 +53,8 @@ class Claim(msgspec.Struct, frozen=True):
 
     async def check(self, open_store: Callable[[], Store], *, persistent: bool = True) -> None:
         """Try the claim; AssertionError or what the store raised, with a note that names it."""
-        try:
-            async with asyncio.timeout(4 * WITHIN):
-                await self._try(Trial(open_store, persistent=persistent))
-        except Exception as error:
-            error.add_note(f"claim: {self.name.replace('_', ' ')}")
-            raise
+        async with trying(self.name, within=4 * WITHIN):
+            await self._try(Trial(open_store, persistent=persistent))
 
     async def _try(self, trial: Trial) -> None:
         try:
@@ -172,49 +166,15 @@ async def check_store(
 
     It takes about a minute. Leases are waited for in real time.
     """
-    if not __debug__:
-        raise RuntimeError("check_store: python -O takes the assertions out; run it without")
-    claims = [claim for claim in store_claims(persistent=persistent) if only is None or claim.name in only]
-    unknown = set(only or ()) - {claim.name for claim in claims}
-    if unknown:
-        raise ValueError(f"check_store: no such claim: {', '.join(sorted(unknown))}")
-    failures: list[Exception] = []
-
-    async def attempt(claim: Claim) -> None:
-        try:
-            await claim.check(open_store, persistent=persistent)
-        except Exception as error:  # noqa: BLE001 - all of them are reported, together
-            failures.append(error)
-
-    await asyncio.gather(*(attempt(claim) for claim in claims if claim.waits))
-    for claim in claims:
-        if not claim.waits:
-            await attempt(claim)
-    if failures:
-        raise ExceptionGroup(f"store: {len(failures)} of {len(claims)} claims do not hold", failures)
+    await check_all(
+        "store",
+        store_claims(persistent=persistent),
+        lambda claim: claim.check(open_store, persistent=persistent),
+        only,
+    )
 
 
 # Words that claims are written in.
-
-
-class Refusal(Generic[E]):
-    """What `refused` caught."""
-
-    error: E
-
-
-@contextmanager
-def refused(kind: type[E]) -> Iterator[Refusal[E]]:
-    """What happens inside must raise `kind`."""
-    refusal: Refusal[E] = Refusal()
-    try:
-        yield refusal
-    except kind as error:
-        if not str(error):
-            raise AssertionError(f"{kind.__name__} says nothing") from error
-        refusal.error = error
-        return
-    raise AssertionError(f"{kind.__name__} was not raised")
 
 
 def values(items: Sequence[KeyValue]) -> dict[str, bytes]:
