@@ -76,6 +76,7 @@ async def counting(url: str, ttl: float, address: str) -> int:
     loop.add_signal_handler(signal.SIGTERM, stop.set)
     async with open_store(url) as store, open_ttl_storage(url) as storage:
         replica = Replica(ReplicaConfig(ip=address), storage, [Counting(store)])
+        say("standing")
         problem = await replica.launch(ttl, None)
         ended = [asyncio.create_task(stop.wait()), asyncio.create_task(problem.wait())]
         await asyncio.wait(ended, return_when=asyncio.FIRST_COMPLETED)

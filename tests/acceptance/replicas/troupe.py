@@ -199,6 +199,11 @@ class Stage:
     # Witnesses
 
     @property
+    def keeps_data(self) -> bool:
+        """Whether there is a tally: the storage is a store."""
+        return isinstance(self._storage, StoreBacked)
+
+    @property
     def fence(self) -> int:
         """The highest fence that has led."""
         return max((change.record.fence for change in self.changes if change.record), default=0)
@@ -214,11 +219,18 @@ class Stage:
         )
         return next(change for change in self.changes if change.record and change.record.fence > fence)
 
-    async def counted(self, fence: int, times: int = 3, within: float = 10.0) -> None:
-        """Wait until so much was written under `fence`."""
-        await until(
-            lambda: sum(tally.fence == fence for tally in self.tallies) >= times, within, f"writes under {fence}"
-        )
+    async def counted(self, more: int = 3) -> int:
+        """Wait until the leader of now has written so much more; its fence."""
+        await self.leader()
+        fence = self.fence
+        enough = more + sum(tally.fence == fence for tally in self.tallies)
+        await until(lambda: sum(t.fence == fence for t in self.tallies) >= enough, 10, f"writes under fence {fence}")
+        return fence
+
+    async def written(self, more: int) -> None:
+        """Wait until so much more was written, under whatever fence."""
+        enough = len(self.tallies) + more
+        await until(lambda: len(self.tallies) >= enough, START, f"{more} more writes: {self.changes} {self.processes}")
 
     def check_fences(self) -> None:
         """No write came after one of a higher fence, and no fence led twice."""

@@ -1,0 +1,141 @@
+"""A leader that stands still for longer than its leadership: it wakes up, writes nothing, and is gone at once."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from dose import dose
+from troupe import START, ReplicaProcess, Stage, until
+
+STORES = ["etcd", "sqlite"]
+SLACK = 0.5
+"""Seconds that a busy machine may add to a measured time."""
+
+
+@pytest.mark.parametrize("place", [*STORES, "redis"], indirect=True)
+async def test_a_suspended_leader_is_succeeded_and_when_it_wakes_it_writes_nothing_and_dies(stage: Stage) -> None:
+    async with stage:
+        for _ in range(dose(test=1, full=20)):
+            await stage.troupe(2)
+            sleeper = await stage.leader()
+            fence = stage.fence
+            suspended_at = await stage.suspend(sleeper)
+            change = await stage.led_by_another(fence, within=stage.ttl + 10)
+            assert change.at - suspended_at < stage.ttl + 1
+            successor = await stage.leader()
+            assert successor is not sleeper
+            if stage.keeps_data:
+                await stage.counted()
+
+            sleeper.signal(signal.SIGCONT)
+            woken_at = time.monotonic()
+            assert await sleeper.ends(within=10) == 1
+            assert time.monotonic() - woken_at < stage.ttl / 4 + SLACK
+            if stage.keeps_data:
+                await stage.counted()
+            assert successor.running
+            stage.check_tally()
+            successor.stop()
+            assert await successor.ends(within=10) == 0
+
+
+@pytest.mark.parametrize("place", STORES, indirect=True)
+async def test_what_a_sleeper_goes_on_trying_to_write_is_refused_by_the_guard_alone(stage: Stage) -> None:
+    """No killer and no look at a deadline here: the process goes on writing with a leadership that is over."""
+    async with stage:
+        sleeper = await _put_to_sleep_and_wake(stage, "stubborn")
+        await sleeper.says("was refused after its loss", within=10)
+        await stage.counted(20)
+        assert not sleeper.said("wrote after its loss")
+        stage.check_fences()
+
+
+@pytest.mark.parametrize("place", STORES, indirect=True)
+async def test_without_the_guard_the_same_sleeper_does_harm(stage: Stage) -> None:
+    """So the test above can fail."""
+    async with stage:
+        sleeper = await _put_to_sleep_and_wake(stage, "careless")
+        await sleeper.says("wrote after its loss", within=10)
+        await asyncio.sleep(0.1)
+        with pytest.raises(AssertionError, match="an older leader got through"):
+            stage.check_fences()
+
+
+async def _put_to_sleep_and_wake(stage: Stage, mode: str) -> ReplicaProcess:
+    sleeper = stage.start("one:1", mode=mode)
+    await sleeper.says("leading with fence")
+    other = stage.start("two:1", mode=mode)
+    fence = await stage.counted()
+    await stage.suspend(sleeper)
+    await stage.led_by_another(fence, within=START + stage.ttl)
+    await stage.counted()
+    assert other.running
+    sleeper.signal(signal.SIGCONT)
+    return sleeper
+
+
+@pytest.mark.parametrize("place", [*STORES], indirect=True)
+async def test_a_leader_whose_event_loop_spins_is_dead_a_quarter_of_the_ttl_after_its_loss(stage: Stage) -> None:
+    async with stage:
+        spinner = stage.start("one:1", mode="counting")
+        await spinner.says("leading with fence")
+        successor = stage.start("two:1", mode="counting")
+        fence = await stage.counted()
+        await successor.says("standing")
+        spinner.signal(signal.SIGUSR1)
+        spun_at = await spinner.says("spinning", within=5)
+        assert await spinner.ends(within=stage.ttl * 3) == 1
+        lasted = time.monotonic() - spun_at
+        # Its leadership ended one ttl after its last renewal, which was at most a quarter of the ttl before it span.
+        assert stage.ttl * 0.9 < lasted < stage.ttl * 1.25 + SLACK
+        assert spinner.said("was lost and the process did not stop in time"), spinner.tail()
+        await stage.led_by_another(fence, within=START)
+        await stage.counted()
+        assert successor.running
+        stage.check_tally()
+
+
+async def test_a_process_suspended_in_mid_commit_holds_up_the_embedded_store_until_it_is_killed(
+    tmp_path: Path,
+) -> None:
+    """docs/decisions/0004: nobody writes meanwhile, so nobody leads; nothing is written twice or lost."""
+    async with Stage(f"sqlite://{tmp_path}/store.db", tmp_path) as stage:
+        sleeper = stage.start("one:1", mode="counting")
+        await sleeper.says("leading with fence")
+        successor = stage.start("two:1", mode="counting")
+        fence = await stage.counted()
+        await _suspend_while_it_holds_the_lock(stage, sleeper.pid)
+        await asyncio.sleep(stage.ttl * 1.5)
+        assert stage.fence == fence, "somebody led although nobody can write"
+        assert successor.running
+        sleeper.kill()
+        await stage.led_by_another(fence, within=START)
+        await stage.counted()
+        stage.check_fences()
+        stage.check_tally()
+
+
+async def _suspend_while_it_holds_the_lock(stage: Stage, pid: int) -> None:
+    inode = os.stat(stage.url.removeprefix("sqlite://") + ".lock").st_ino
+    end = time.monotonic() + 20
+    process = next(process for process in stage.processes if process.pid == pid)
+    while True:
+        process.signal(signal.SIGSTOP)
+        await until(process.suspended, 5, "it stands still")
+        for line in Path("/proc/locks").read_text().splitlines():
+            fields = line.split()
+            if (
+                "->" not in fields
+                and fields[1] == "FLOCK"
+                and int(fields[4]) == pid
+                and fields[5].endswith(f":{inode}")
+            ):
+                return
+        process.signal(signal.SIGCONT)
+        assert time.monotonic() < end, "never caught in a commit"
+        await asyncio.sleep(0.003)

@@ -1,0 +1,158 @@
+"""The storage fails under replicas that never give up: at no instant do two of them get a guarded write through."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import time
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+from dose import dose
+from troupe import START, Stage
+
+from hostler.testing.servers import EtcdCluster, EtcdServer, find_binary
+
+FAKETIME = ("/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1", "/usr/lib/faketime/libfaketime.so.1")
+HOUR = 3600
+
+
+async def test_a_server_that_stands_still_for_longer_than_the_ttl_ends_the_leadership(
+    own_etcd: EtcdServer, tmp_path: Path
+) -> None:
+    async with Stage(own_etcd.url, tmp_path) as stage:
+        leader, waiting = await stage.troupe(2)
+        fence = await stage.counted()
+        own_etcd.suspend()
+        try:
+            suspended_at = time.monotonic()
+            assert await leader.ends(within=stage.ttl * 4) == 1
+            # It believes for at most the ttl and lives for at most a quarter more.
+            assert time.monotonic() - suspended_at < stage.ttl * 1.25 + 0.5
+            assert waiting.running, "who stands by waits for the storage to come back"
+        finally:
+            own_etcd.resume()
+        await stage.led_by_another(fence, within=START)
+        assert await stage.leader() is waiting
+        await stage.counted()
+        stage.check_tally()
+
+
+async def test_a_short_absence_of_the_server_is_ridden_over(tmp_path: Path) -> None:
+    with EtcdServer() as server:
+        async with Stage(server.url, tmp_path, ttl=4.0) as stage:
+            leader, waiting = await stage.troupe(2)
+            fence = await stage.counted()
+            server.restart()
+            assert await stage.counted(10) == fence
+            server.suspend()
+            await asyncio.sleep(stage.ttl / 4)
+            server.resume()
+            assert await stage.counted(10) == fence
+            assert leader.running
+            assert waiting.running
+            stage.check_fences()
+
+
+async def test_replicas_that_never_give_up_on_a_server_that_is_killed_and_suspended_again_and_again(
+    tmp_path: Path,
+) -> None:
+    with EtcdServer() as server:
+        async with Stage(server.url, tmp_path) as stage:
+            for name in ("one", "two", "three"):
+                stage.start(f"{name}:1", mode="stubborn")
+            await stage.counted()
+            for round_ in range(dose(test=2, full=20)):
+                if round_ % 2:
+                    server.kill()
+                    await asyncio.sleep(stage.ttl * 1.2)
+                    server.restart()
+                else:
+                    server.suspend()
+                    await asyncio.sleep(stage.ttl * 1.2)
+                    server.resume()
+                await stage.written(10)
+            assert len({tally.fence for tally in stage.tallies}) > 1, "no leadership was ever lost"
+            stage.check_fences()
+
+
+async def test_the_leading_member_of_three_is_suspended_and_killed(tmp_path: Path) -> None:
+    with EtcdCluster(3, heartbeat_ms=50, election_ms=500) as cluster:
+        async with Stage(cluster.url, tmp_path) as stage:
+            for name in ("one", "two", "three"):
+                stage.start(f"{name}:1", mode="stubborn")
+            await stage.counted()
+            for _ in range(dose(test=1, full=10)):
+                member = cluster.leader()
+                cluster.suspend(member)
+                await stage.written(20)
+                cluster.resume(member)
+                await stage.written(20)
+                member = cluster.leader()
+                cluster.kill(member)
+                await stage.written(20)
+                cluster.restart(member)
+                await stage.written(20)
+            stage.check_fences()
+
+
+async def test_a_member_cut_off_from_the_others_lets_nobody_write_twice(tmp_path: Path) -> None:
+    """In namespaces of its own, which end with the process: the leading member still reaches clients, not its peers."""
+    namespaces = ["--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
+    if os.geteuid() != 0:
+        namespaces += ["--user", "--map-root-user"]
+    script = Path(__file__).parent / "partition_process.py"
+    process = await asyncio.create_subprocess_exec(
+        *(find_binary("unshare"), *namespaces, sys.executable, str(script), str(tmp_path), str(dose(test=1, full=10))),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+    try:
+        async with asyncio.timeout(100 if not os.environ.get("HOSTLER_DOSE") else 1000):
+            output, _ = await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    text = output.decode()
+    assert process.returncode == 0, text
+    found = json.loads(text.splitlines()[-1])
+    assert found["writes"] >= 40, text
+    assert found["fences"] >= 1, text
+    assert found["refused_while_cut_off"], text
+
+
+@pytest.mark.parametrize("place", ["etcd", "sqlite", "redis"], indirect=True)
+async def test_the_clock_of_a_replica_may_jump(stage: Stage, tmp_path: Path) -> None:
+    library = next((path for path in FAKETIME if Path(path).exists()), None)
+    assert library is not None, "libfaketime: not installed; run scripts/setup test"
+    clock = tmp_path / "clock"
+    clock.write_text("+0")
+    settings = [f"LD_PRELOAD={library}", f"FAKETIME_TIMESTAMP_FILE={clock}"]
+    settings += ["FAKETIME_NO_CACHE=1", "FAKETIME_DONT_FAKE_MONOTONIC=1", "FAKETIME_DONT_RESET=1"]
+    async with stage:
+        leader = stage.start("jumping:1", before=("env", *settings))
+        await leader.says("leading with fence")
+        waiting = stage.start("steady:1", before=("env", *settings))
+        await waiting.says("standing by; jumping:1 leads")
+        fence = stage.fence
+        for jump in (f"+{HOUR}", f"-{HOUR}", f"+{10 * HOUR}"):
+            clock.write_text(jump)
+            await asyncio.sleep(stage.ttl * 0.6)
+            assert leader.running, leader.tail()
+            assert stage.fence == fence
+            assert stage.terms() == ["jumping:1"]
+        leader.kill()
+        killed_at = time.monotonic()
+        change = await stage.led_by_another(fence, within=START)
+        assert change.at - killed_at < stage.ttl + 1
+        waiting.stop()
+        assert await waiting.ends(within=10) == 0
+        said_at = datetime.strptime(waiting.tail(1).split()[0], "%H:%M:%S").astimezone()
+        apart = abs((said_at.hour - datetime.now().astimezone().hour) % 24)
+        assert 9 <= apart <= 11, f"its clock did not jump: {waiting.tail(1)}"
+        stage.check_tally()
