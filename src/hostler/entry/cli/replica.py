@@ -59,8 +59,10 @@ def replica(ctx: click.Context, store_url: str | None, ttl: float, replicas: int
     again then (a supervisor such as systemd does that).
     """
     from hostler.entry.replica import Plan
+    from hostler.ports.store import check_ttl
 
-    code = complete(_run(chosen(store_url), Plan(address=address, ttl=ttl, replicas=replicas)))
+    plan = Plan(address=address, ttl=check_ttl(ttl), replicas=replicas)  # not a number passes the range, too
+    code = complete(_run(chosen(store_url), plan))
     ctx.exit(code)
 
 
