@@ -12,9 +12,12 @@ from typing import TYPE_CHECKING, TypeVar
 
 import pytest
 
-pytest.register_assert_rewrite("hostler.testing.store")
+pytest.register_assert_rewrite("hostler.testing.store", "hostler.testing.ttl")
+
+from shared_server import SharedServer  # noqa: E402
 
 from hostler.testing.servers import EtcdCluster, EtcdServer, ServerFailed, ServerMissing  # noqa: E402
+from hostler.testing.ttl_servers import CassandraServer, DynamodbServer, RedisServer, TtlServer  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
@@ -39,9 +42,54 @@ def shared_etcd(kind: str) -> EtcdCluster:
     return _shared[kind]
 
 
+_ttl_servers: dict[str, TtlServer] = {}
+_shared_cassandra = SharedServer(CassandraServer)
+
+
+def ttl_server(kind: str) -> TtlServer:
+    """A "redis" or "dynamodb" for all tests of this worker, or the "cassandra" of the whole run: leave it as it was."""
+    if kind not in _ttl_servers:
+        try:
+            _ttl_servers[kind] = _shared_one() if kind == "cassandra" else _own_one(kind)
+        except (ServerMissing, ServerFailed) as error:
+            pytest.fail(str(error), pytrace=False)
+    return _ttl_servers[kind]
+
+
+def _own_one(kind: str) -> TtlServer:
+    server = RedisServer() if kind == "redis" else DynamodbServer()
+    server.__enter__()
+    _shared_pids.add(server.process.pid)
+    return server
+
+
+def _shared_one() -> TtlServer:
+    ports = _shared_cassandra.hold()
+    if _shared_cassandra.started is not None:
+        _shared_pids.add(_shared_cassandra.started.process.pid)
+    server = CassandraServer()
+    server.ports = ports
+    return server
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _credentials() -> Iterator[None]:
+    """What a client of DynamoDB must have; the tests' server takes any."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+            patch.setenv(name, "test")
+        patch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+        yield
+
+
 def pytest_sessionfinish() -> None:
     while _shared:
         _shared.popitem()[1].stop()
+    for kind, server in _ttl_servers.items():
+        if kind != "cassandra":
+            server.stop()
+    _ttl_servers.clear()
+    _shared_cassandra.release()
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ from hostler.drivers.store.faulty import Faults, FaultyStore
 from hostler.testing.history import Call, Journal, Recorder, read_history
 from hostler.testing.linearizability import Violation, check_linearizable
 from hostler.testing.store import Claim, Trial, check_store, store_claims
+from hostler.testing.ttl import TtlClaim, TtlTrial, check_ttl_storage, ttl_storage_claims
 
 __all__ = [
     "Call",
@@ -15,9 +16,13 @@ __all__ = [
     "Journal",
     "Recorder",
     "Trial",
+    "TtlClaim",
+    "TtlTrial",
     "Violation",
     "check_linearizable",
     "check_store",
+    "check_ttl_storage",
     "read_history",
     "store_claims",
+    "ttl_storage_claims",
 ]

@@ -1,0 +1,166 @@
+"""What a claim about ttl storages is, what it works with, and how all of them are run."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import secrets
+import time
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from hostler.ports.ttl import Watchable
+from hostler.testing.claim import check_all, trying
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Collection, Sequence
+
+    from hostler.ports.ttl import TtlStorage
+
+    Body = Callable[["TtlTrial"], Awaitable[None]]
+
+WITHIN = 30.0
+"""Seconds in which whatever a claim waits for must have happened; lives are timed by themselves."""
+TTL = 1.0
+"""The life of a record that a claim sees the end of."""
+LONG = 60.0
+ROUNDS = 1000
+"""How often two clients race for each verb."""
+_CHAPTERS = ("use", "lives", "races", "watching", "lifetime")
+
+
+class TtlClaim(msgspec.Struct, frozen=True):
+    """One thing that is true of every ttl storage. `str(claim)` is the claim in words.
+
+    `waits`: it mostly sleeps, so it may run beside others that wait. `watches`: made only of storages that can watch.
+    """
+
+    name: str
+    body: Body
+    waits: bool = False
+    watches: bool = False
+
+    def __str__(self) -> str:
+        return self.name
+
+    async def check(
+        self, open_storage: Callable[[], TtlStorage], *, persistent: bool = True, rounds: int = ROUNDS
+    ) -> None:
+        """Try the claim; AssertionError or what the storage raised, with a note that names it."""
+        async with trying(self.name, within=8 * WITHIN):
+            trial = TtlTrial(open_storage, persistent=persistent, rounds=rounds)
+            try:
+                await trial.open()
+                if not self.watches or isinstance(trial.storage, Watchable):
+                    await self.body(trial)
+                await trial.tidy()
+            finally:
+                await trial.aclose()
+
+
+class TtlTrial:
+    """What a claim works with: an open storage, another client of it, and keys that nobody else knows."""
+
+    storage: TtlStorage
+    other: TtlStorage
+    """The same one if the data lives in the object."""
+
+    def __init__(self, open_storage: Callable[[], TtlStorage], *, persistent: bool, rounds: int) -> None:
+        self._open_storage, self.persistent, self.rounds = open_storage, persistent, rounds
+        self._opened: list[TtlStorage] = []
+        self._keys: set[str] = set()
+        self._prefix = f"check-ttl/{secrets.token_hex(6)}/"
+
+    def fresh(self) -> TtlStorage:
+        """A storage that was not opened yet."""
+        return self._open_storage()
+
+    async def open(self) -> None:
+        """Open both clients."""
+        self.storage = await self._enter()
+        self.other = await self._enter() if self.persistent else self.storage
+
+    def key(self, name: str = "record") -> str:
+        """A key of this trial; what is there is removed at its end."""
+        key = self._prefix + name
+        self._keys.add(key)
+        return key
+
+    def forget(self, key: str) -> None:
+        """There is nothing under this key any more."""
+        self._keys.discard(key)
+
+    async def tidy(self) -> None:
+        """Remove what the trial left."""
+        for key in self._keys:
+            value = await self.storage.get(key)
+            if value is not None:
+                await self.storage.compare_and_delete(key, value)
+
+    async def aclose(self) -> None:
+        """Close both clients."""
+        while self._opened:
+            await self._opened.pop().aclose()
+
+    async def lapsed(self, key: str, ttl: float, began: float) -> None:
+        """Until the record is gone: not before its time, counted from `began`, and not later than the driver says."""
+        written = time.monotonic()
+        while True:
+            asked = time.monotonic()
+            value = await self.other.get(key)
+            if value is None:
+                early = began + ttl - time.monotonic()
+                assert early <= 0, f"gone {early:.3f} s before its time"
+                return
+            late = asked - (written + ttl + self.storage.lateness(ttl))
+            assert late <= 0, f"still there {late:.3f} s after the latest end"
+            await asyncio.sleep(0.02)
+
+    async def _enter(self) -> TtlStorage:
+        storage = self._open_storage()
+        await storage.__aenter__()
+        self._opened.append(storage)
+        await storage.get(self._prefix)  # connected: how long that takes is no part of any claim
+        return storage
+
+
+_CLAIMS: list[TtlClaim] = []
+
+
+def claim(*, waits: bool = False, watches: bool = False) -> Callable[[Body], Body]:
+    """Make a claim of an async function: its name is the claim in words."""
+
+    def register(body: Body) -> Body:
+        _CLAIMS.append(TtlClaim(getattr(body, "__name__", "?"), body, waits, watches))
+        return body
+
+    return register
+
+
+def ttl_storage_claims() -> Sequence[TtlClaim]:
+    """Every claim that is made of a ttl storage."""
+    for chapter in _CHAPTERS:
+        importlib.import_module(f"hostler.testing.ttl.{chapter}")
+    return tuple(_CLAIMS)
+
+
+async def check_ttl_storage(
+    open_storage: Callable[[], TtlStorage],
+    *,
+    persistent: bool = True,
+    rounds: int = ROUNDS,
+    only: Collection[str] | None = None,
+) -> None:
+    """Check that a driver does what the ttl storage port promises; raises a group with every claim that does not hold.
+
+    `open_storage()` returns a storage that is not open yet; each call gives a new client of the same data, and several
+    may be open at once. `persistent=False`: the data lives in the object, so one client is tried twice. `rounds`: how
+    often two clients race for each verb. `only` names the claims to check (see `ttl_storage_claims`).
+    """
+    await check_all(
+        "ttl storage",
+        ttl_storage_claims(),
+        lambda claim: claim.check(open_storage, persistent=persistent, rounds=rounds),
+        only,
+    )

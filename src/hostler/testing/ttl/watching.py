@@ -1,0 +1,94 @@
+"""Waiting for a change, on storages that can watch."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING
+
+from hostler.ports.ttl import Watchable
+from hostler.testing.ttl.claim import LONG, TTL, WITHIN, claim
+
+if TYPE_CHECKING:
+    from hostler.testing.ttl.claim import TtlTrial
+
+PROMPT = 0.75
+"""Seconds in which a change is noticed: less than anybody would poll for it."""
+
+
+async def _noticed(t: TtlTrial, key: str, seen: str | None) -> tuple[str | None, float]:
+    """What the wait answers, and when it did."""
+    assert isinstance(t.storage, Watchable)
+    value = await t.storage.wait_change(key, seen, within=WITHIN)
+    return value, time.monotonic()
+
+
+@claim(watches=True)
+async def what_differs_already_is_told_at_once(t: TtlTrial) -> None:
+    key = t.key()
+    assert await t.storage.insert_if_not_exist(key, "value", ttl=LONG)
+    for seen in (None, "other"):
+        began = time.monotonic()
+        value, told = await _noticed(t, key, seen)
+        assert value == "value"
+        assert told - began < PROMPT
+
+
+@claim(watches=True)
+async def insert_swap_and_delete_are_noticed_at_once(t: TtlTrial) -> None:
+    key = t.key()
+    steps: list[tuple[str | None, str | None]] = [(None, "one"), ("one", "two"), ("two", None)]
+    for old, new in steps:
+        waiting = [asyncio.create_task(_noticed(t, key, old)) for _ in range(3)]
+        await asyncio.sleep(0.3)
+        assert not any(task.done() for task in waiting)
+        if old is None:
+            assert await t.other.insert_if_not_exist(key, "one", ttl=LONG)
+        elif new is None:
+            assert await t.other.compare_and_delete(key, old)
+        else:
+            assert await t.other.compare_and_swap(key, old, new, ttl=LONG)
+        changed = time.monotonic()
+        for value, told in await asyncio.gather(*waiting):
+            assert value == new
+            assert told - changed < PROMPT, f"{old!r} to {new!r}: noticed after {told - changed:.2f} s"
+
+
+@claim(watches=True, waits=True)
+async def the_end_of_a_life_is_noticed(t: TtlTrial) -> None:
+    key = t.key()
+    began = time.monotonic()
+    assert await t.other.insert_if_not_exist(key, "value", ttl=TTL)
+    written = time.monotonic()
+    value, told = await _noticed(t, key, "value")
+    assert value is None
+    assert told >= began + TTL
+    assert told <= written + TTL + t.storage.lateness(TTL) + PROMPT
+
+
+@claim(watches=True, waits=True)
+async def a_wait_ends_in_time_when_nothing_changes(t: TtlTrial) -> None:
+    key = t.key()
+    assert isinstance(t.storage, Watchable)
+    assert await t.storage.insert_if_not_exist(key, "value", ttl=LONG)
+    assert await t.other.insert_if_not_exist(t.key("record2"), "noise", ttl=LONG)
+    began = time.monotonic()
+    waiting = asyncio.create_task(t.storage.wait_change(key, "value", within=1.0))
+    await asyncio.sleep(0.3)
+    assert await t.other.compare_and_swap(key, "value", "value", ttl=LONG)  # a renewal is no change
+    assert await t.other.compare_and_swap(t.key("record2"), "noise", "more", ttl=LONG)
+    assert await waiting == "value"
+    assert 1.0 <= time.monotonic() - began + 0.01 < 1.0 + PROMPT
+
+
+@claim(watches=True)
+async def a_wait_that_is_cancelled_leaves_the_storage_as_it_was(t: TtlTrial) -> None:
+    key = t.key()
+    assert isinstance(t.storage, Watchable)
+    for pause in (0, 0, 0.01, 0.2):
+        waiting = asyncio.create_task(t.storage.wait_change(key, None, within=WITHIN))
+        await asyncio.sleep(pause)
+        waiting.cancel()
+        await asyncio.wait([waiting])
+    assert await t.storage.insert_if_not_exist(key, "value", ttl=LONG)
+    assert (await _noticed(t, key, None))[0] == "value"
