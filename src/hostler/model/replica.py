@@ -21,8 +21,8 @@ class LeaderRecord(Record, frozen=True, kw_only=True):
 class ReplicaRecord(Record, frozen=True, kw_only=True):
     """`/hostler/v1/replicas/{holder}`: a replica that runs, attached to a lease of its own; gone means silent.
 
-    Written when it starts and when what it holds changes. Who leads is told by the `LeaderRecord` alone: this one is for
-    people, and may be a moment behind.
+    Written when it starts and when what it holds changes. Who leads is told by the `LeaderRecord` alone: this one is
+    for people, and may be a moment behind.
     """
 
     address: str
