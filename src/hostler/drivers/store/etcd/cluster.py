@@ -114,6 +114,7 @@ class Cluster:
             except asyncio.CancelledError:
                 if self._is_cancelled():
                     raise
+                raise _closed_meanwhile(method) from None
             else:
                 self._full = False
                 return answer
@@ -207,6 +208,12 @@ class Cluster:
         return bool(self._endpoints) or (task is not None and task.cancelling() > 0)
 
 
+def _closed_meanwhile(method: Method[Any, Any], *, sent: bool = True) -> HostlerError:
+    if sent and method.kind is Kind.WRITE:
+        return Uncertain(f"etcd {method.verb}: the store was closed before the answer came; read before you act")
+    return Closed("store: it was closed while this call ran")
+
+
 class _NoUsers(Exception):
     """The server has authentication switched off."""
 
@@ -250,7 +257,7 @@ class _Attempt:
             except asyncio.CancelledError:
                 if cluster._is_cancelled():
                     raise
-                error = None
+                raise _closed_meanwhile(self._method) from None
             else:
                 cluster._full = False
                 return answer
@@ -258,9 +265,9 @@ class _Attempt:
     async def _consider(self, error: grpc.aio.AioRpcError, endpoint: Endpoint, metadata: Metadata | None) -> None:
         """Return if the call may be made again; raise how it ended otherwise."""
         cluster = self._cluster
-        if not cluster.is_open:
-            raise Closed("store: it was closed while this call ran")
         what = fate(error)
+        if not cluster.is_open:
+            raise _closed_meanwhile(self._method, sent=what is not Fate.NOT_SENT)
         if what is Fate.TOKEN and self._renewals < _RENEWALS:
             self._renewals += 1
             await cluster.renew_token(metadata, self._deadline)
