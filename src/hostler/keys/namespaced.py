@@ -21,10 +21,9 @@ from hostler.ports.store import (
     TxnResult,
     check_delete_prefix,
     check_key,
-    check_limit,
     check_prefix,
     check_put,
-    check_revision,
+    check_range,
     check_txn,
 )
 
@@ -84,11 +83,7 @@ class NamespacedStore:
         revision: int | None = None,
         keys_only: bool = False,
     ) -> Page:
-        check_prefix(prefix)
-        check_limit(limit)
-        check_revision(revision)
-        if after is not None:
-            check_prefix(after, what="after")
+        check_range(prefix, after, limit, revision)
         runs = self._namespace.runs(prefix)
         if len(runs) == 1 and runs[0].pure:
             return await self._one_run(runs[0], after, limit, revision, keys_only)

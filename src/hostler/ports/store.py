@@ -397,6 +397,15 @@ def lease_id(lease: int | Lease | None) -> int | None:
     return number
 
 
+def check_range(prefix: str, after: str | None, limit: int | None, revision: int | None) -> None:
+    """Invalid: what cannot be a range."""
+    check_prefix(prefix)
+    check_limit(limit)
+    check_revision(revision)
+    if after is not None:
+        check_prefix(after, what="after")
+
+
 def check_put(key: str, value: bytes) -> None:
     """Invalid, TooLarge: what a single put cannot be."""
     size = check_key(key) + OPERATION_OVERHEAD

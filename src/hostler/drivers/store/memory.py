@@ -17,9 +17,8 @@ from hostler.ports.store import (
     Status,
     check_delete_prefix,
     check_key,
-    check_limit,
-    check_prefix,
     check_put,
+    check_range,
     check_revision,
     check_ttl,
     check_txn,
@@ -102,11 +101,7 @@ class MemoryStore:
         revision: int | None = None,
         keys_only: bool = False,
     ) -> Page:
-        check_prefix(prefix)
-        check_limit(limit)
-        check_revision(revision)
-        if after is not None:
-            check_prefix(after, what="after")
+        check_range(prefix, after, limit, revision)
         await self._turn()
         self._catch_up()
         return self._state.range(prefix, after=after, limit=limit, revision=revision, keys_only=keys_only)

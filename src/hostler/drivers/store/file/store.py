@@ -23,9 +23,8 @@ from hostler.ports.store import (
     Status,
     check_delete_prefix,
     check_key,
-    check_limit,
-    check_prefix,
     check_put,
+    check_range,
     check_revision,
     check_ttl,
     check_txn,
@@ -172,11 +171,7 @@ class FileStore:
         revision: int | None = None,
         keys_only: bool = False,
     ) -> Page:
-        check_prefix(prefix)
-        check_limit(limit)
-        check_revision(revision)
-        if after is not None:
-            check_prefix(after, what="after")
+        check_range(prefix, after, limit, revision)
         await self.fresh()
         return self._visible.mvcc.range(prefix, after=after, limit=limit, revision=revision, keys_only=keys_only)
 

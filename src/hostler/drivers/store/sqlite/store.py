@@ -31,9 +31,8 @@ from hostler.ports.store import (
     Status,
     check_delete_prefix,
     check_key,
-    check_limit,
-    check_prefix,
     check_put,
+    check_range,
     check_revision,
     check_ttl,
     check_txn,
@@ -192,11 +191,7 @@ class SqliteStore:
         revision: int | None = None,
         keys_only: bool = False,
     ) -> Page:
-        check_prefix(prefix)
-        check_limit(limit)
-        check_revision(revision)
-        if after is not None:
-            check_prefix(after, what="after")
+        check_range(prefix, after, limit, revision)
         self._hub.check_open()
         if limit is not None and limit <= _SHORT_RANGE:
             await self._fairness.share()
