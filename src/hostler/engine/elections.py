@@ -20,180 +20,28 @@ import uuid
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from hostler.errors import (
-    Closed,
-    Damaged,
-    HostlerError,
-    Invalid,
-    LeadershipLost,
-    Unavailable,
-    Uncertain,
-)
+from hostler.engine.leadership import PATIENCE, Leadership
+from hostler.errors import Closed, Damaged, HostlerError, Invalid, Unavailable, Uncertain
 from hostler.keys.replica import FENCE, LEADER
 from hostler.kit.backoff import Backoff
 from hostler.kit.clock import SystemClock
 from hostler.ports.store import check_key, check_ttl
-from hostler.ports.ttl import Guarding
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
     from hostler.kit.clock import Clock
-    from hostler.ports.store import Comparison
     from hostler.ports.ttl import TtlStorage
 
 T = TypeVar("T")
 
-RENEWALS = 4
-"""Renewals in the life of a record, if all goes well."""
-PATIENCE = 1.0
-"""Seconds that tidying up may take before it is left to the end of the record's life."""
+__all__ = ["PATIENCE", "Elections", "Leadership", "fence_key"]
 
 
 def fence_key(key: str) -> str:
     """Where the fence counter of an election key is kept: beside it."""
     parts = LEADER.match(key)
     return f"{key}.fence" if parts is None else FENCE.fill(**parts)
-
-
-class Leadership:
-    """One term of leading, until it is lost or released. Made by `Elections.acquire`."""
-
-    def __init__(self, elections: Elections, key: str, record: str, *, fence: int, ttl: float, deadline: float) -> None:
-        self.key, self.fence, self.ttl = key, fence, ttl
-        self.lost: HostlerError | None = None
-        """Why it ended; None while it stands."""
-        self.lost_at: float | None = None
-        """When it ended, on the clock of the elections."""
-        self.released = False
-        """Whether it ended because it was given up."""
-        self.deadline = deadline
-        """On the clock of the elections: when it ends unless it is renewed."""
-        self._elections = elections
-        self._record = record
-        self._ended = asyncio.Event()
-        self._giving_up: asyncio.Task[None] | None = None
-        self._tasks = [
-            elections.spawn(self._renew(), f"leadership {key}: renewal"),
-            elections.spawn(self._watch_deadline(), f"leadership {key}: deadline"),
-        ]
-
-    def __repr__(self) -> str:
-        return f"<Leadership {self.key} fence={self.fence} {'held' if self.held else 'lost'}>"
-
-    @property
-    def held(self) -> bool:
-        """Whether it stands now. True is no promise for the next instant: writes need the fence."""
-        return self.lost is None and self._elections.clock.now() < self.deadline
-
-    @property
-    def record(self) -> str:
-        """The record as it stands in the storage."""
-        return self._record
-
-    async def wait_lost(self) -> None:
-        """Until it has ended, for whatever reason (`lost` tells)."""
-        await self._ended.wait()
-
-    def guard(self) -> Comparison:
-        """A comparison for transactions of the store behind the elections: it holds while this leadership stands.
-
-        Invalid: the storage is not a store; compare the fence with what you kept instead.
-        """
-        storage = self._elections.storage
-        if not isinstance(storage, Guarding):
-            raise Invalid(
-                f"leadership {self.key}: its storage is no store, so there is nothing to compare; keep the fence"
-            )
-        return storage.guard(self.key, self._record)
-
-    def check(self) -> None:
-        """LeadershipLost: it has ended."""
-        if not self.held:
-            raise self.lost or LeadershipLost(f"leadership {self.key}: its time ran out; stop what it was for")
-
-    async def release(self) -> None:
-        """Give it up, once the work it was for has stopped: others may take it at once.
-
-        Who is cancelled while waiting leaves no record behind: giving up goes on, and `Elections.aclose` waits for it.
-        """
-        if self._end(LeadershipLost(f"leadership {self.key}: it was released"), released=self.held):
-            self._giving_up = self._elections.spawn(self._give_up(), f"leadership {self.key}: giving up")
-        if self._giving_up is not None:
-            await asyncio.shield(self._giving_up)
-
-    # Inside
-
-    def _end(self, reason: HostlerError, *, released: bool = False) -> bool:
-        if self.lost is not None:
-            return False
-        self.lost, self.lost_at, self.released = reason, self._elections.clock.now(), released
-        self._elections.forget(self)
-        self._ended.set()
-        return True
-
-    def _lose(self, why: str) -> None:
-        """The record is left to lapse: removing it would take from others the time to see that this one stopped."""
-        if self._end(LeadershipLost(f"leadership {self.key}: {why}")):
-            for task in self._tasks:
-                if task is not asyncio.current_task():
-                    task.cancel()
-
-    def _lose_in_time(self) -> None:
-        self._lose(f"not renewed within {self.ttl:g} s; stop what it was for")
-
-    async def _give_up(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.wait(self._tasks, timeout=PATIENCE)  # a storage that hangs may hang when it is cancelled, too
-        await self._elections.tidy(self.key, self._record)
-
-    async def _watch_deadline(self) -> None:
-        clock = self._elections.clock
-        while (left := self.deadline - clock.now()) > 0:
-            await clock.sleep(left)
-        self._lose_in_time()
-
-    async def _renew(self) -> None:
-        clock = self._elections.clock
-        backoff = Backoff(self.ttl / 100, self.ttl / 10, rng=self._elections.rng)
-        pause = self.ttl / RENEWALS
-        while True:
-            await clock.sleep(pause)
-            started = clock.now()
-            if started >= self.deadline:
-                self._lose_in_time()  # it ended while this task slept: a renewal must not bring it back
-                return
-            try:
-                renewed = await self._renewed()
-            except Exception as error:  # noqa: BLE001 - whatever it was: who cannot renew must not go on leading
-                self._lose(str(error))
-                return
-            if self.lost is not None or clock.now() >= self.deadline:
-                self._lose_in_time()  # the answer came too late, or the storage swallowed the cancellation
-                return
-            if renewed is None:
-                pause = backoff.next()
-            elif renewed:
-                self.deadline = max(self.deadline, started + self.ttl)
-                backoff.reset()
-                pause = self.ttl / RENEWALS
-            else:
-                self._lose("somebody took or removed its record; stop what it was for")
-                return
-
-    async def _renewed(self) -> bool | None:
-        """One try; None if its outcome is unknown, which is no reason to stop: it may be repeated.
-
-        One answer that never comes costs one try. A storage that never answers is left to the deadline.
-        """
-        try:
-            async with asyncio.timeout(self.ttl / RENEWALS):
-                return await self._elections.storage.compare_and_swap(
-                    self.key, self._record, self._record, ttl=self.ttl
-                )
-        except (Unavailable, Uncertain, TimeoutError):
-            return None
 
 
 class Elections:
@@ -216,6 +64,7 @@ class Elections:
         self._acquiring: dict[str, asyncio.Future[None]] = {}  # by key; done when it must end because of a close
         self._tasks: set[asyncio.Task[Any]] = set()
         self._idle = asyncio.Event()
+        self._tries = 0
         self._closed = False
 
     async def acquire(self, key: str, value: str, *, ttl: float) -> Leadership | None:
@@ -274,14 +123,17 @@ class Elections:
 
     async def tidy(self, key: str, *records: str) -> None:
         """Remove what this process alone can have written, so that nobody waits for it to lapse; or let it lapse."""
-        removal = self._within(PATIENCE, self._removed(key, [record for record in records if record]))
+        until = self.clock.now() + PATIENCE
+        removal = self._within(PATIENCE, self._removed(key, [record for record in records if record], until))
         with suppress(HostlerError):
             await asyncio.shield(self.spawn(removal, f"elections: tidying {key}"))
 
     # Inside
 
     async def _acquire(self, key: str, value: str, ttl: float) -> Leadership | None:
-        claim, record = self._record(value, 0), ""
+        self._tries += 1
+        # Each try has a claim of its own: what an earlier one sent may arrive late, and must not find this one's.
+        claim, record = self._record(value, f"{self.holder}#{self._tries}", 0), ""
         closing = self._acquiring[key]
         if await self._within(ttl, self.storage.get(key), unless=closing) is not None:
             return None
@@ -290,11 +142,11 @@ class Elections:
             inserting = self.storage.insert_if_not_exist(key, claim, ttl=ttl)
             if not await self._within(ttl, inserting, unless=closing):
                 return None
-            drawing = self._next_fence(fence_key(key), ttl)
+            drawing = self._next_fence(fence_key(key), ttl, ends_at)
             fence = await self._within(ends_at - self.clock.now(), drawing, unless=closing)
-            record = self._record(value, fence)
+            record = self._record(value, self.holder, fence)
             started = self.clock.now()
-            confirming = self._confirmed(key, claim, record, ttl)
+            confirming = self._confirmed(key, claim, record, ttl, ends_at)
             confirmed = await self._within(ends_at - self.clock.now(), confirming, unless=closing)
         except BaseException:
             await self.tidy(key, claim, record)
@@ -307,10 +159,16 @@ class Elections:
         leadership = self._held[key] = Leadership(self, key, record, fence=fence, ttl=ttl, deadline=started + ttl)
         return leadership
 
-    async def _removed(self, key: str, records: list[str]) -> None:
+    # Steps. Each ends by itself, for a storage may swallow the cancellation that should end it.
+
+    def _goes_on(self, until: float) -> bool:
+        task = asyncio.current_task()
+        return self.clock.now() < until and not (task is not None and task.cancelling())
+
+    async def _removed(self, key: str, records: list[str], until: float) -> None:
         backoff = Backoff(rng=self.rng)
         for record in records:
-            while True:
+            while self._goes_on(until):
                 try:
                     await self.storage.compare_and_delete(key, record)
                 except (Unavailable, Uncertain):
@@ -331,20 +189,18 @@ class Elections:
             await asyncio.wait(awaited, return_when=asyncio.FIRST_COMPLETED)
             if running.done():
                 return running.result()
-            if unless is not None and unless.done():
-                raise _closed()
-            raise Uncertain(f"storage: no answer within {seconds:g} s")
+            if alarm.done():
+                raise Uncertain(f"storage: no answer within {seconds:g} s")
+            raise _closed()
         finally:
-            alarm.cancel()
             if not running.done():
-                running.cancel()
-                # What follows should find it ended; but a storage that hangs may hang when it is cancelled, too.
-                await asyncio.wait((running,), timeout=PATIENCE)
+                await _ended(running, alarm)
+            alarm.cancel()
 
-    async def _confirmed(self, key: str, claim: str, record: str, ttl: float) -> bool:
+    async def _confirmed(self, key: str, claim: str, record: str, ttl: float, until: float) -> bool:
         """Put the fence into the record; False if the claim is gone."""
         backoff = Backoff(ttl / 1000, ttl / 10, rng=self.rng)
-        while True:
+        while self._goes_on(until):
             try:
                 if await self.storage.compare_and_swap(key, claim, record, ttl=ttl):
                     return True
@@ -354,11 +210,12 @@ class Elections:
                 if now != claim:
                     return now == record
             await self.clock.sleep(backoff.next())
+        return False
 
-    async def _next_fence(self, key: str, ttl: float) -> int:
+    async def _next_fence(self, key: str, ttl: float, until: float) -> int:
         """A number higher than every one before it."""
         backoff = Backoff(ttl / 1000, ttl / 10, rng=self.rng)
-        while True:
+        while self._goes_on(until):
             kept = await self.storage.get(key)
             fence = 1 + (_number(key, kept) if kept is not None else 0)
             with suppress(Uncertain):  # then the next round reads what is there; a number may be left out
@@ -369,14 +226,28 @@ class Elections:
                 if drawn:
                     return fence
             await self.clock.sleep(backoff.next())
+        raise Unavailable(f"fence {key}: not drawn before the claim ran out; try again")
 
     def _finished(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled():
             task.exception()  # whoever waited for it has it; of one that was given up nobody wants to hear
 
-    def _record(self, address: str, fence: int) -> str:
-        return json.dumps({"address": address, "holder": self.holder, "fence": fence}, separators=(",", ":"))
+    def _record(self, address: str, holder: str, fence: int) -> str:
+        return json.dumps({"address": address, "holder": holder, "fence": fence}, separators=(",", ":"))
+
+
+async def _ended(step: asyncio.Task[Any], alarm: asyncio.Task[None]) -> None:
+    """Until a step that nobody wants any more has ended, or PATIENCE is over.
+
+    It may end by itself while it has time: what was sent and is then cancelled may arrive after the tidying up. A
+    storage that hangs may hang when it is cancelled, too.
+    """
+    try:
+        await asyncio.wait((step, alarm), timeout=PATIENCE, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        step.cancel()
+    await asyncio.wait((step,), timeout=PATIENCE)
 
 
 def _closed() -> Closed:

@@ -255,7 +255,8 @@ class Replica:
             for number in numbers
         ]
         try:
-            done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            # The limit is for a storage that hangs; the others look at `within` themselves.
+            done, _ = await asyncio.wait(waits, timeout=within + PATIENCE, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for wait in waits:
                 wait.cancel()

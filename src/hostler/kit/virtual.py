@@ -56,7 +56,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
             timer._scheduled = False  # type: ignore[attr-defined]
             if not timer.cancelled():
                 ready.append(timer)
-        handles = list(ready)
+        handles = self._admitted(list(ready))
         ready.clear()
         if len(handles) > 1:
             self.rng.shuffle(handles)
@@ -64,6 +64,10 @@ class VirtualLoop(asyncio.BaseEventLoop):
             if not handle.cancelled():
                 self.steps += 1
                 handle._run()
+
+    def _admitted(self, handles: list[asyncio.Handle]) -> list[asyncio.Handle]:
+        """Those that may run now: all of them. A loop that models sleeping processes keeps the others for later."""
+        return handles
 
     def _drop_cancelled(self, timers: list[asyncio.TimerHandle]) -> None:
         while timers and timers[0].cancelled():
@@ -97,9 +101,12 @@ class VirtualClock:
         await asyncio.sleep(seconds)
 
 
-def run_virtual(main: Callable[[], Awaitable[T]], *, seed: int = 0) -> T:
-    """Run `main()` on virtual time; its result. Leftover: it returned while tasks of its own were still running."""
-    loop = VirtualLoop(seed)
+def run_virtual(main: Callable[[], Awaitable[T]], *, seed: int = 0, loop: VirtualLoop | None = None) -> T:
+    """Run `main()` on virtual time; its result. Leftover: it returned while tasks of its own were still running.
+
+    `loop` in the place of a new one with that seed: it is used up.
+    """
+    loop = loop or VirtualLoop(seed)
     asyncio.set_event_loop(loop)
     try:
         result = loop.run_until_complete(_awaited(main))
