@@ -16,7 +16,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "replica": ("hostler.entry.cli.replica", "replica", "Run one replica: it stands by, leads, and hands over."),
     "leader": ("hostler.entry.cli.leader", "leader", "Show who leads and who stands by."),
     "demo": ("hostler.entry.cli.demo", "demo", "See the store at work, in ten seconds."),
-    "bench": ("hostler.entry.cli.bench", "bench", "Measure how fast a store is on this machine."),
+    "bench": ("hostler.entry.cli.bench", "bench", "Measure how fast stores and elections are on this machine."),
     "completion": ("hostler.entry.cli.completion", "completion", "Print the completion script for a shell."),
 }
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from hostler.entry.cli.bench_election import election
 from hostler.entry.cli.target import complete, path_url, redacted
 from hostler.errors import Invalid
 
@@ -33,7 +34,7 @@ def _clients(_: click.Context, __: click.Parameter, text: str) -> tuple[int, ...
 
 @click.group()
 def bench() -> None:
-    """Measure how fast a store is on this machine."""
+    """Measure how fast stores and elections are on this machine."""
 
 
 @bench.command()
@@ -118,3 +119,6 @@ def _show(url: str, rows: Sequence[Row], found: dict[str, Any] | None) -> None:
         for name, value in report.million_pairs(found):
             more.add_row(name, value)
         console.print(more)
+
+
+bench.add_command(election)
