@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from hostler.errors import (
     Closed,
     Compacted,
@@ -42,7 +45,30 @@ from hostler.ports.store import (
 )
 from hostler.wiring import open_store, open_ttl_storage
 
+if TYPE_CHECKING:
+    from hostler.engine.elections import Elections, Leadership
+    from hostler.engine.replica import Problem, Replica, ReplicaConfig
+    from hostler.engine.service import Service, Standing
+
 __version__ = "0.1.0"
+
+# What few programs use, and asyncio with it, is imported when it is asked for: the command line starts sooner.
+_WHERE = {
+    "Elections": "elections",
+    "Leadership": "elections",
+    "Problem": "replica",
+    "Replica": "replica",
+    "ReplicaConfig": "replica",
+    "Service": "service",
+    "Standing": "service",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _WHERE:
+        raise AttributeError(f"module 'hostler' has no attribute {name!r}")
+    return getattr(import_module(f"hostler.engine.{_WHERE[name]}"), name)
+
 
 __all__ = [
     "Closed",
@@ -53,6 +79,7 @@ __all__ = [
     "Damaged",
     "Delete",
     "DeletePrefix",
+    "Elections",
     "Event",
     "Forbidden",
     "FutureRevision",
@@ -61,6 +88,7 @@ __all__ = [
     "Invalid",
     "KeyValue",
     "Lagged",
+    "Leadership",
     "LeadershipLost",
     "Lease",
     "LeaseGone",
@@ -68,8 +96,13 @@ __all__ = [
     "ModRevision",
     "NotFound",
     "Page",
+    "Problem",
     "Put",
     "Refused",
+    "Replica",
+    "ReplicaConfig",
+    "Service",
+    "Standing",
     "Status",
     "Store",
     "TooLarge",

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+import hostler
 from hostler.drivers.store.memory import MemoryStore
 from hostler.drivers.ttl.store import StoreTtlStorage
 from hostler.engine.elections import Elections
@@ -342,3 +343,11 @@ async def test_the_fence_stays_when_everything_else_is_gone(tmp_path: Path) -> N
         await elections.aclose()
     async with open_store(url) as store:
         assert [kv.key for kv in (await store.range("")).items] == [FENCE.fill(n=1)]
+
+
+def test_every_public_name_is_there() -> None:
+    for name in hostler.__all__:
+        assert getattr(hostler, name) is not None
+    assert hostler.Replica.__module__ == "hostler.engine.replica"
+    with pytest.raises(AttributeError, match="Nobody"):
+        hostler.Nobody  # noqa: B018
