@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import inspect
+import signal
 import threading
 import time
 from pathlib import Path
@@ -23,6 +24,10 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
 
 T = TypeVar("T")
+
+# A run that was started in the background ignores Ctrl-C, and would hand that down to the programs it tests.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Servers of the session: they outlive the test that asked for them first.
 _shared: dict[str, EtcdCluster] = {}

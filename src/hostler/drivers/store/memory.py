@@ -242,8 +242,8 @@ class MemoryStore:
             try:
                 await asyncio.wait((self._pause,))
             finally:
-                self._pause.cancel()
-                await asyncio.gather(self._pause, return_exceptions=True)
+                if self._pause.cancel():
+                    await asyncio.gather(self._pause, return_exceptions=True)
             self._catch_up()
         self._expiry = None
 

@@ -384,8 +384,8 @@ class FileStore:
             try:
                 await asyncio.wait((self._pause,))
             finally:
-                self._pause.cancel()
-                await asyncio.gather(self._pause, return_exceptions=True)
+                if self._pause.cancel():
+                    await asyncio.gather(self._pause, return_exceptions=True)
             # Trouble with the file is told to whoever asks for something; watches wait until it is over.
             with contextlib.suppress(HostlerError):
                 await self.fresh()
