@@ -3,26 +3,44 @@
 from __future__ import annotations
 
 from hostler.drivers.store.faulty import Faults, FaultyStore
+from hostler.kit.virtual import Deadlock, Leftover, VirtualClock, VirtualLoop, run_virtual
+from hostler.testing.elections import (
+    BreakableTtlStorage,
+    ElectionClaim,
+    ElectionTrial,
+    check_elections,
+    election_claims,
+)
 from hostler.testing.history import Call, Journal, Recorder, read_history
 from hostler.testing.linearizability import Violation, check_linearizable
 from hostler.testing.store import Claim, Trial, check_store, store_claims
 from hostler.testing.ttl import TtlClaim, TtlTrial, check_ttl_storage, ttl_storage_claims
 
 __all__ = [
+    "BreakableTtlStorage",
     "Call",
     "Claim",
+    "Deadlock",
+    "ElectionClaim",
+    "ElectionTrial",
     "Faults",
     "FaultyStore",
     "Journal",
+    "Leftover",
     "Recorder",
     "Trial",
     "TtlClaim",
     "TtlTrial",
     "Violation",
+    "VirtualClock",
+    "VirtualLoop",
+    "check_elections",
     "check_linearizable",
     "check_store",
     "check_ttl_storage",
+    "election_claims",
     "read_history",
+    "run_virtual",
     "store_claims",
     "ttl_storage_claims",
 ]

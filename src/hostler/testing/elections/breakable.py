@@ -1,0 +1,107 @@
+"""A ttl storage that breaks when told to."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, TypeVar
+
+from hostler.errors import Unavailable, Uncertain
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from types import TracebackType
+
+    from hostler.ports.ttl import TtlStorage
+
+T = TypeVar("T")
+
+Mood: TypeAlias = Literal["fine", "unavailable", "lost", "never", "hang", "deaf"]
+
+
+class BreakableTtlStorage:
+    """Wraps a ttl storage; what the other has beside the verbs (`wait_change`, `guard`, `store`) is there too.
+
+    `mood` is what happens to each call from now on, `moods` to the next ones:
+    `unavailable` nothing is done and Unavailable raised; `lost` it is done, `never` it is not, and Uncertain raised
+    (reads: Unavailable); `hang` it never returns; `deaf` it never returns, not even when it is cancelled, until `hear`.
+    """
+
+    def __init__(self, storage: TtlStorage) -> None:
+        self._storage = storage
+        self.mood: Mood = "fine"
+        self.moods: deque[Mood] = deque()
+        self.calls = 0
+        self._listening = asyncio.Event()
+        self._begun = asyncio.Event()
+
+    def after(self, calls: int, mood: Mood) -> None:
+        """Let that many calls from now be fine, and the one after them meet this."""
+        self.moods.extend(["fine"] * calls)
+        self.moods.append(mood)
+
+    def hear(self) -> None:
+        """Be fine again; what was deaf ends."""
+        self.mood = "fine"
+        self.moods.clear()
+        self._listening.set()
+
+    async def begun(self) -> None:
+        """Until the next call has begun."""
+        self._begun.clear()
+        await self._begun.wait()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._storage, name)
+
+    async def __aenter__(self) -> Self:
+        await self._storage.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        await self._storage.aclose()
+
+    def lateness(self, ttl: float) -> float:
+        return self._storage.lateness(ttl)
+
+    async def insert_if_not_exist(self, key: str, value: str, *, ttl: float) -> bool:
+        return await self._call(lambda: self._storage.insert_if_not_exist(key, value, ttl=ttl))
+
+    async def compare_and_swap(self, key: str, old: str, new: str, *, ttl: float) -> bool:
+        return await self._call(lambda: self._storage.compare_and_swap(key, old, new, ttl=ttl))
+
+    async def compare_and_delete(self, key: str, old: str) -> bool:
+        return await self._call(lambda: self._storage.compare_and_delete(key, old))
+
+    async def get(self, key: str) -> str | None:
+        return await self._call(lambda: self._storage.get(key), writes=False)
+
+    # Inside
+
+    async def _call(self, do: Callable[[], Awaitable[T]], *, writes: bool = True) -> T:
+        mood = self.moods.popleft() if self.moods else self.mood
+        self.calls += 1
+        self._begun.set()
+        if mood == "fine":
+            return await do()
+        if mood == "lost":
+            await do()
+        elif mood == "hang":
+            await asyncio.Event().wait()
+        elif mood == "deaf":
+            await self._deaf()
+        if writes and mood != "unavailable":
+            raise Uncertain("storage: the answer was lost; it may have been done, read before you act")
+        raise Unavailable("storage: out of reach; nothing was done, try again")
+
+    async def _deaf(self) -> None:
+        while not self._listening.is_set():
+            try:
+                await self._listening.wait()
+            except asyncio.CancelledError:
+                continue
