@@ -13,7 +13,8 @@ import sys
 from contextlib import suppress
 
 from hostler import HostlerError, open_store
-from hostler.engine.elections import Elections, Leadership
+from hostler.engine.elections import Elections
+from hostler.engine.leadership import Leadership
 from hostler.engine.replica import Replica, ReplicaConfig
 from hostler.engine.service import Standing
 from hostler.keys.replica import DEMONSTRATION, LEADER
