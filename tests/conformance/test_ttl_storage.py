@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from conftest import shared_etcd, ttl_server
 from dose import dose
+from running import shared_etcd, ttl_server
 
 import hostler
 from hostler.ports.ttl import Watchable

@@ -1,0 +1,67 @@
+"""The servers that run for all tests of this worker, started when first asked for."""
+
+from __future__ import annotations
+
+import pytest
+from shared_server import SharedServer
+
+from hostler.testing.servers import EtcdCluster, EtcdServer, ServerFailed, ServerMissing
+from hostler.testing.ttl_servers import CassandraServer, DynamodbServer, RedisServer, TtlServer
+
+_shared: dict[str, EtcdCluster] = {}
+PIDS: set[int] = set()
+"""Of the servers that run: they are no test's leftovers."""
+
+
+def shared_etcd(kind: str) -> EtcdCluster:
+    """One server ("etcd") or cluster ("etcd-cluster") for all tests of this worker, started when first asked for."""
+    if kind not in _shared:
+        cluster = EtcdServer() if kind == "etcd" else EtcdCluster(3)
+        try:
+            cluster.__enter__()
+        except (ServerMissing, ServerFailed) as error:
+            pytest.fail(str(error), pytrace=False)
+        _shared[kind] = cluster
+        PIDS.update(cluster.pid(index) for index in range(len(cluster.endpoints)))
+    return _shared[kind]
+
+
+_ttl_servers: dict[str, TtlServer] = {}
+_shared_cassandra = SharedServer(CassandraServer)
+
+
+def ttl_server(kind: str) -> TtlServer:
+    """A "redis" or "dynamodb" for all tests of this worker, or the "cassandra" of the whole run: leave it as it was."""
+    if kind not in _ttl_servers:
+        try:
+            _ttl_servers[kind] = _shared_one() if kind == "cassandra" else _own_one(kind)
+        except (ServerMissing, ServerFailed) as error:
+            pytest.fail(str(error), pytrace=False)
+    return _ttl_servers[kind]
+
+
+def _own_one(kind: str) -> TtlServer:
+    server = RedisServer() if kind == "redis" else DynamodbServer()
+    server.__enter__()
+    PIDS.add(server.process.pid)
+    return server
+
+
+def _shared_one() -> TtlServer:
+    ports = _shared_cassandra.hold()
+    if _shared_cassandra.started is not None:
+        PIDS.add(_shared_cassandra.started.process.pid)
+    server = CassandraServer()
+    server.ports = ports
+    return server
+
+
+def stop_all() -> None:
+    """At the end of the run."""
+    while _shared:
+        _shared.popitem()[1].stop()
+    for kind, server in _ttl_servers.items():
+        if kind != "cassandra":
+            server.stop()
+    _ttl_servers.clear()
+    _shared_cassandra.release()
