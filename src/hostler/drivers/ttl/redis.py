@@ -162,6 +162,11 @@ class RedisTtlStorage:
         async with self._calls.call("get", key, writes=False) as call:
             return _text(key, await self._asked(call, "GET", key))
 
+    async def time_left(self, key: str) -> float | None:
+        check_key(key)
+        value, left = await self._read(key)
+        return None if value is None or math.isinf(left) else left
+
     async def wait_change(self, key: str, seen: str | None, *, within: float) -> str | None:
         check_key(key)
         self._calls.check()
@@ -196,45 +201,51 @@ class RedisTtlStorage:
     async def _asked(self, call: Call, *command: str | int) -> Any:
         """The server's answer. A connection that did not give one is not used again."""
         async with self._turns:
-            connection = await self._borrowed(call)
-            answered = False
-            call.sent = True
-            try:
-                await connection.send_command(*command)
-                answer = await connection.read_response()
-                answered = True
-            except (RedisError, OSError) as error:
-                answered = _said(error)
-                raise (
-                    _refusal(call.subject, error) if answered else call.lost(f"the connection broke ({error})")
-                ) from error
-            finally:
-                if answered and connection.is_connected:
-                    self._idle.append(connection)
-                else:
-                    await _dropped(connection)
-            return answer
+            while (connection := await self._idle_one()) is not None:
+                try:
+                    return await self._exchanged(call, connection, *command)
+                except Unavailable as error:
+                    if not isinstance(error.__cause__, RedisError | OSError) or _said(error.__cause__):
+                        raise
+                    # A read, over a connection that broke while nobody looked: ask again over another.
+            return await self._exchanged(call, await self._new_one(call), *command)
 
-    async def _borrowed(self, call: Call) -> Connection:
-        connection = await self._fresh()
-        if connection is not None:
-            return connection
+    async def _exchanged(self, call: Call, connection: Connection, *command: str | int) -> Any:
+        answered = False
+        call.sent = True
+        try:
+            await connection.send_command(*command)
+            answer = await connection.read_response()
+            answered = True
+        except (RedisError, OSError) as error:
+            answered = _said(error)
+            if answered:
+                raise _refusal(call.subject, error) from error
+            raise call.lost(f"the connection broke ({error})") from error
+        finally:
+            if answered and connection.is_connected:
+                self._idle.append(connection)
+            else:
+                await _dropped(connection)
+        return answer
+
+    async def _idle_one(self) -> Connection | None:
+        """A connection that the server has not closed meanwhile."""
+        while self._idle:
+            connection = self._idle.pop()
+            with suppress(RedisError, OSError):
+                if _stands(connection) and not await connection.can_read():
+                    return connection
+            await _dropped(connection)
+        return None
+
+    async def _new_one(self, call: Call) -> Connection:
         try:
             return await self._connected()
         except (RedisError, OSError) as error:
             if _said(error):
                 raise _refusal(call.subject, error) from error
             raise Unavailable(f"{call.subject}: cannot connect ({error}); nothing was written, try later") from error
-
-    async def _fresh(self) -> Connection | None:
-        """An idle connection that the server has not closed meanwhile."""
-        while self._idle:
-            connection = self._idle.pop()
-            with suppress(RedisError, OSError):
-                if not await connection.can_read():
-                    return connection
-            await _dropped(connection)
-        return None
 
     async def _connected(self) -> Connection:
         connection = self._kind(**self._options)
@@ -279,6 +290,12 @@ def _refusal(subject: str, error: Exception) -> HostlerError:
     if kind is Refused and isinstance(error, ConnectionError):
         kind, words = Unavailable, "the server takes no more connections; try later"
     return kind(f"{subject}: {words} ({said})")
+
+
+def _stands(connection: Connection) -> bool:
+    """Whether it was not reset meanwhile: the client itself finds that out only when it writes."""
+    reader, writer = connection._reader, connection._writer
+    return reader is not None and reader.exception() is None and writer is not None and not writer.is_closing()
 
 
 async def _dropped(connection: Connection) -> None:
