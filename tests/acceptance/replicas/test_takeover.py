@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 from dose import dose
-from troupe import START, Stage, until
+from troupe import START, ReplicaProcess, Stage, until
 
-from hostler.testing.servers import EtcdServer
+from hostler.testing.servers import EtcdServer, free_ports
+from hostler.testing.ttl_servers import RedisServer
 
 ALL = ["etcd", "sqlite", "redis"]
 GRACEFUL = 1.0
@@ -155,6 +156,8 @@ async def test_hostler_leader_on_redis_says_what_it_cannot_tell(stage: Stage) ->
         leader, _ = await stage.troupe(2)
         seen = json.loads(hostler("leader", "--store", stage.url, "-o", "json"))
         assert seen["leader"]["address"] == leader.address
+        assert 0 < seen["leader"]["time_left_s"] <= stage.ttl + 0.1
+        assert seen["leader"]["age_s"] is None
         assert seen["standing_by"] is None
 
 
@@ -182,3 +185,26 @@ async def test_watching_tells_each_takeover_as_it_happens(stage: Stage, tmp_path
         told = [json.loads(line)["leader"] for line in log.read_text().splitlines()]
         leaders = [entry["address"] for entry in told if entry]
         assert leaders == [first.address, second.address]
+
+
+async def test_a_wrong_password_ends_it_with_one_clear_line(own_redis: RedisServer, tmp_path: Path) -> None:
+    url = f"redis://{own_redis.endpoint}/0?password=wrong"
+    replica = ReplicaProcess(url, "one:1", tmp_path, ttl=2.0)
+    try:
+        assert await replica.ends(within=START) == 1
+        assert replica.log.read_text().count("problem: ") == 1
+        assert "password" in replica.log.read_text()
+        assert "Traceback" not in replica.log.read_text()
+    finally:
+        replica.kill()
+
+
+async def test_a_storage_that_is_away_is_waited_for_and_that_is_said(tmp_path: Path) -> None:
+    [port] = free_ports(1)
+    replica = ReplicaProcess(f"etcd://127.0.0.1:{port}?timeout=0.5", "one:1", tmp_path, ttl=2.0)
+    try:
+        await replica.says("standing by, but")
+        replica.stop()
+        assert await replica.ends(within=5) == 0
+    finally:
+        replica.kill()
