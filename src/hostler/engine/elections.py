@@ -193,9 +193,11 @@ class Elections:
                 raise Uncertain(f"storage: no answer within {seconds:g} s")
             raise _closed()
         finally:
-            if not running.done():
-                await _ended(running, alarm)
-            alarm.cancel()
+            try:
+                if not running.done():
+                    await _ended(running, alarm)
+            finally:
+                alarm.cancel()
 
     async def _confirmed(self, key: str, claim: str, record: str, ttl: float, until: float) -> bool:
         """Put the fence into the record; False if the claim is gone."""
