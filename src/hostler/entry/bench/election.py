@@ -8,8 +8,9 @@ too, in blocks, so that a machine that is busy for a while is busy for all.
 from __future__ import annotations
 
 import json
+import os
 import random
-import selectors
+import select
 import subprocess
 import sys
 import time
@@ -79,11 +80,9 @@ class Process:
         else:
             command = [plan.peers_python, str(Path(__file__).with_name("election_peers.py")), entrant.kind]
         self._process = subprocess.Popen(
-            [*command, entrant.url, f"{plan.ttl:g}"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [*command, entrant.url, f"{plan.ttl:g}"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
         )
-        self._selector = selectors.DefaultSelector()
-        if self._process.stdout is not None:
-            self._selector.register(self._process.stdout, selectors.EVENT_READ)
+        self._said = b""
         try:
             self.answer("ready")
         except Unavailable:
@@ -93,17 +92,20 @@ class Process:
     def ask(self, verb: str) -> None:
         """Tell it what to do."""
         assert self._process.stdin is not None  # noqa: S101
-        self._process.stdin.write(verb + "\n")
-        self._process.stdin.flush()
+        self._process.stdin.write(verb.encode() + b"\n")
 
     def answer(self, what: str) -> float:
         """Wait for this answer, which is the next one; its time."""
         assert self._process.stdout is not None  # noqa: S101
-        if not self._selector.select(PATIENCE):
-            raise Unavailable(f"{self._name}: a contestant did not say {what!r} within {PATIENCE:g} s")
-        line = self._process.stdout.readline()
-        if not line:
-            raise Unavailable(f"{self._name}: a contestant ended by itself; it says above why")
+        pipe = self._process.stdout.fileno()
+        while b"\n" not in self._said:
+            if not select.select([pipe], [], [], PATIENCE)[0]:
+                raise Unavailable(f"{self._name}: a contestant did not say {what!r} within {PATIENCE:g} s")
+            more = os.read(pipe, 4096)
+            if not more:
+                raise Unavailable(f"{self._name}: a contestant ended by itself; it says above why")
+            self._said += more
+        line, _, self._said = self._said.partition(b"\n")
         return float(json.loads(line)[what])
 
     def kill(self) -> float:
@@ -117,7 +119,6 @@ class Process:
         """End it, if it has not ended."""
         self._process.kill()
         self._process.wait()
-        self._selector.close()
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:
                 pipe.close()
