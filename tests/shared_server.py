@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 import tempfile
 import time
 from contextlib import contextmanager
@@ -55,6 +56,7 @@ class SharedServer:
             self._wait_alone(self._users)
             self.started.stop()
             self.started = None
+            shutil.rmtree(self._folder, ignore_errors=True)
         self._users.close()
         self._users = None
 

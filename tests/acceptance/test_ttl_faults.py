@@ -103,7 +103,8 @@ async def test_a_write_whose_answer_is_lost_is_uncertain_and_was_done_once(
         hostler.open_ttl_storage(server.url) as direct,
         hostler.open_ttl_storage(server.url_of(proxy.endpoint, timeout=str(TIMEOUT))) as storage,
     ):
-        assert set(await asyncio.gather(*(storage.get("lost/get") for _ in range(6)))) == {"old"}  # all are connected
+        connected = [_until_answered(lambda: storage.get("lost/get")) for _ in range(6)]
+        assert set(await asyncio.gather(*connected)) == {"old"}
         proxy.swallow_answers = True
         outcomes = await asyncio.gather(*(outcome(verb(storage, "lost")) for _, verb in WRITES))
         assert kinds(outcomes) == {Uncertain}
@@ -141,7 +142,7 @@ async def test_a_write_that_never_reached_the_server_is_not_reported_as_a_condit
         hostler.open_ttl_storage(server.url) as direct,
         hostler.open_ttl_storage(server.url_of(proxy.endpoint, timeout=str(TIMEOUT))) as storage,
     ):
-        assert await storage.get("cut/get") == "old"
+        assert await _until_answered(lambda: storage.get("cut/get")) == "old"
         proxy.swallow_requests = True
         calls = [asyncio.create_task(outcome(verb(storage, "cut"))) for _, verb in WRITES]
         await asyncio.sleep(0.3)
@@ -172,7 +173,7 @@ async def test_a_suspended_server_and_one_that_is_killed_and_restarted(own_serve
     await prepared(own_server.url, "sleep")
     url = own_server.url_of(own_server.endpoint, timeout=str(TIMEOUT))
     async with hostler.open_ttl_storage(url) as storage:
-        assert await storage.get("sleep/get") == "old"
+        assert await _until_answered(lambda: storage.get("sleep/get")) == "old"
         own_server.suspend()
         try:
             outcomes = [await outcome(verb(storage, "sleep")) for _, verb in (*WRITES, READ)]

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 DRIVERS = ("memory", "sqlite", "file", "etcd", "redis", "dynamodb", "cassandra")
 WATCHABLE = ("memory", "sqlite", "file", "etcd", "redis")
 FAST = ("memory", "redis")
-"""Two clients race 1,000 times for each verb on these in every run; on the others 100 times, and 1,000 in `make soak`."""
+"""Two clients race 1,000 times for each verb on these in every run; on the others 100 times (`make soak`: 1,000)."""
 
 
 def rounds(driver: str) -> int:
