@@ -214,12 +214,26 @@ class CassandraTtlStorage:
             self._session, self._stop = session, stack.pop_all()
 
     def _create_table(self, cluster: Any, session: Any) -> None:
+        """Make keyspace and table unless they are there. Of several who do so at once the servers may fail some."""
         replicas = self._replicas or min(REPLICAS, len(cluster.metadata.all_hosts()))
-        session.execute(
-            f'CREATE KEYSPACE IF NOT EXISTS "{self._keyspace}" WITH replication = '
-            f"{{'class': 'SimpleStrategy', 'replication_factor': {replicas}}}"
-        )
-        session.execute(f"CREATE TABLE IF NOT EXISTS {self._table} (key text PRIMARY KEY, value text)")
+        if self._has_table(session):
+            return
+        try:
+            session.execute(
+                f'CREATE KEYSPACE IF NOT EXISTS "{self._keyspace}" WITH replication = '
+                f"{{'class': 'SimpleStrategy', 'replication_factor': {replicas}}}"
+            )
+            session.execute(f"CREATE TABLE IF NOT EXISTS {self._table} (key text PRIMARY KEY, value text)")
+        except ErrorMessage:
+            if not self._has_table(session):
+                raise
+
+    def _has_table(self, session: Any) -> bool:
+        try:
+            session.execute(f"SELECT key FROM {self._table} LIMIT 1")  # noqa: S608 - both names were checked
+        except InvalidRequest:
+            return False
+        return True
 
 
 _FOREIGN = (

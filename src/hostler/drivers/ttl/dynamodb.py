@@ -12,8 +12,8 @@ A record is never taken twice: every write also compares what it replaces.
 from __future__ import annotations
 
 import asyncio
-import functools
 import math
+import threading
 from contextlib import AsyncExitStack, suppress
 from typing import TYPE_CHECKING, Any, Self
 
@@ -225,7 +225,7 @@ class DynamodbTtlStorage:
             max_pool_connections=CONNECTIONS,
         )
         session = get_session()
-        session.register_component("data_loader", await asyncio.to_thread(_loader))
+        session.register_component("data_loader", await asyncio.to_thread(_shared_loader))
         client = await stack.enter_async_context(session.create_client("dynamodb", config=config, **self._options))
         if self._create:
             await self._create_table(client)
@@ -262,15 +262,21 @@ def _check_key(key: str) -> None:
         raise TooLarge(f"key: {size} bytes, DynamoDB takes at most {MAX_KEY_BYTES}")
 
 
-@functools.cache
-def _loader() -> Any:
+def _shared_loader() -> Any:
     """The client's large descriptions, read once and in a thread: each client would read them anew, in the loop."""
-    loader = get_session().get_component("data_loader")
-    for description in ("service-2", "endpoint-rule-set-1"):
-        loader.load_service_model("dynamodb", description)
-    for data in ("endpoints", "partitions", "sdk-default-configuration"):
-        loader.load_data(data)
-    return loader
+    with _reading:
+        if not _loaders:
+            loader = get_session().get_component("data_loader")
+            for description in ("service-2", "endpoint-rule-set-1"):
+                loader.load_service_model("dynamodb", description)
+            for data in ("endpoints", "partitions", "sdk-default-configuration"):
+                loader.load_data(data)
+            _loaders.append(loader)
+    return _loaders[0]
+
+
+_loaders: list[Any] = []
+_reading = threading.Lock()
 
 
 def _code(error: ClientError) -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from hostler.errors import Unavailable
 from hostler.ports.ttl import Watchable
 from hostler.testing.claim import check_all, trying
 
@@ -121,8 +122,15 @@ class TtlTrial:
         storage = self._open_storage()
         await storage.__aenter__()
         self._opened.append(storage)
-        await storage.get(self._prefix)  # connected: how long that takes is no part of any claim
-        return storage
+        end = time.monotonic() + WITHIN
+        while True:  # until it is connected: how long that takes is no part of any claim
+            try:
+                await storage.get(self._prefix)
+            except Unavailable:
+                if time.monotonic() > end:
+                    raise
+            else:
+                return storage
 
 
 _CLAIMS: list[TtlClaim] = []
