@@ -315,3 +315,16 @@ async def test_opening_a_file_whose_lock_is_held_ends_at_the_deadline(path: Path
     os.close(held)
     async with SqliteStore(path) as store:
         await store.put("a", b"1")
+
+
+async def test_upkeep_leaves_a_young_store_its_whole_history(path: Path) -> None:
+    async with SqliteStore(path) as store:
+        await store.put("a", b"1")
+        store._purge = True  # by itself it comes every ten seconds
+        store._look()
+        async with asyncio.timeout(5):
+            while store._purge:
+                await asyncio.sleep(0.01)
+        await store.put("a", b"2")
+        assert (await store.status()).compact_revision == 0
+        assert await store.get("a", revision=1) is None

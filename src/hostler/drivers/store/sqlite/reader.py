@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
+from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeAlias
 from zlib import crc32
 
 import apsw
 
+from hostler.drivers.store.mvcc import without_value
 from hostler.errors import Compacted, Damaged, FutureRevision
 from hostler.ports.store import Event, KeyValue, Page
 
@@ -22,8 +24,18 @@ Row: TypeAlias = tuple[Any, ...]
 _COLUMNS = "log.key, log.value, log.created, log.revision, log.version, log.lease, log.checksum, log.previous"
 _GET = f"SELECT {_COLUMNS} FROM live JOIN log ON log.id = live.log WHERE live.key = ? AND live.version > 0"  # noqa: S608
 _ROW = f"SELECT {_COLUMNS} FROM log WHERE id = ?"  # noqa: S608
-_RANGE = f"SELECT {_COLUMNS} FROM live JOIN log ON log.id = live.log WHERE live.key >= ? AND live.key < ?"  # noqa: S608
-_SPAN = f"SELECT {_COLUMNS}, log.id FROM log WHERE id >= ? AND id < ? AND key >= ? AND key < ? ORDER BY id"  # noqa: S608
+_NOW = {  # by whether the first bound is left out, and whether values are
+    (follows, keys_only): f"SELECT {_COLUMNS.replace('log.value', 'NULL') if keys_only else _COLUMNS}"  # noqa: S608
+    f" FROM live JOIN log ON log.id = live.log WHERE live.key {'>' if follows else '>='} ? AND live.key < ?"
+    " AND live.version > 0 ORDER BY live.key LIMIT ?"
+    for follows in (False, True)
+    for keys_only in (False, True)
+}
+_THEN = {
+    follows: f"SELECT log FROM live WHERE key {'>' if follows else '>='} ? AND key < ? ORDER BY key"  # noqa: S608
+    for follows in (False, True)
+}
+_SPAN = f"SELECT {_COLUMNS} FROM log WHERE id >= ? AND id < ? AND key >= ? AND key < ? ORDER BY id"  # noqa: S608
 _META = "SELECT revision, compacted FROM meta"
 
 BEYOND_ALL_KEYS = b"\xff"
@@ -88,12 +100,20 @@ class Reader:
         """A page of keys, now or at `revision`."""
         with self._snapshot(revision) as newest:
             at = newest if revision is None else revision
-            items: list[KeyValue] = []
-            for kv in self._matching(prefix, after, at, newest, limit, keys_only=keys_only):
-                if len(items) == limit:
-                    return Page(tuple(items), at, more=True)
-                items.append(kv)
-            return Page(tuple(items), at, more=False)
+            follows = after is not None and after >= prefix
+            bounds = (after if follows else prefix, end_of_prefix(prefix))
+            enough = -1 if limit is None else limit + 1
+            if at == newest:
+                rows = self._cursor.execute(_NOW[follows, keys_only], (*bounds, enough)).fetchall()
+                items = [self._built(row, keys_only=keys_only) for row in rows]
+            else:
+                items = list(
+                    islice(
+                        self._stood(bounds, at, follows=follows, keys_only=keys_only), None if limit is None else enough
+                    )
+                )
+            more = limit is not None and len(items) > limit
+            return Page(tuple(items[:limit]), at, more=more)
 
     def changes(self, prefix: str, start_revision: int) -> tuple[list[Event], int]:
         """Whole transactions from `start_revision` on, a bounded number, and the revision to go on from."""
@@ -133,15 +153,20 @@ class Reader:
             return rows[0][0] if rows else None
 
     def compactable(self, before: int, keep_bytes: int) -> int:
-        """The highest revision to compact to, so that what is kept is younger than `before` or within `keep_bytes`."""
+        """The revision to compact to, so that what is kept is younger than `before` and within `keep_bytes`, or 0."""
         with self._snapshot(None) as newest:
-            by_age = self._first_row("at", before)
-            total = self._cursor.execute("SELECT total FROM log ORDER BY id DESC LIMIT 1").fetchall()
-            by_size = self._first_row("total", total[0][0] - keep_bytes) if total else 0
+            oldest, total = self._cursor.execute(
+                "SELECT (SELECT min(id) FROM log), (SELECT total FROM log ORDER BY id DESC LIMIT 1)"
+            ).fetchall()[0]
+            if oldest is None:
+                return 0
+            kept = max(self._first_row("at", before), self._first_row("total", total - keep_bytes))
+            if kept <= oldest:
+                return 0
             rows = self._cursor.execute(
-                "SELECT revision FROM log WHERE id >= ? ORDER BY id LIMIT 1", (max(by_age, by_size),)
+                "SELECT revision FROM log WHERE id >= ? ORDER BY id LIMIT 1", (kept,)
             ).fetchall()
-            return min(newest, rows[0][0] if rows else newest)
+            return int(rows[0][0]) if rows else newest
 
     def purge_pending(self) -> bool:
         """Whether a compaction has rows left to forget."""
@@ -190,29 +215,12 @@ class Reader:
                 low = id_ + 1
         return low
 
-    def _matching(
-        self, prefix: str, after: str | None, at: int, newest: int, limit: int | None, *, keys_only: bool
-    ) -> Iterator[KeyValue]:
-        bounds: tuple[Any, ...] = (prefix, end_of_prefix(prefix))
-        query = _RANGE.replace("log.value", "x''") if keys_only else _RANGE
-        if after is not None and after >= prefix:
-            query, bounds = query.replace("live.key >= ?", "live.key > ?"), (after, bounds[1])
-        if at == newest:
-            query += " AND live.version > 0 ORDER BY live.key"
-            if limit is not None:
-                query += f" LIMIT {limit + 1}"
-            for row in self._cursor.execute(query, bounds).fetchall():
-                yield self._built(row, keys_only=keys_only)
-            return
-        query = query.replace(_COLUMNS if not keys_only else _COLUMNS.replace("log.value", "x''"), "live.log")
-        for (row_id,) in self._connection.cursor().execute(query + " ORDER BY live.key", bounds):
+    def _stood(self, bounds: tuple[Any, ...], at: int, *, follows: bool, keys_only: bool) -> Iterator[KeyValue]:
+        """The keys between the bounds as they were at a revision."""
+        for (row_id,) in self._connection.cursor().execute(_THEN[follows], bounds):
             kv = self._walk(row_id, at)
             if kv is not None:
-                yield (
-                    KeyValue(kv.key, b"", kv.create_revision, kv.mod_revision, kv.version, kv.lease)
-                    if keys_only
-                    else kv
-                )
+                yield without_value(kv) if keys_only else kv
 
     def _walk(self, row_id: int | None, revision: int) -> KeyValue | None:
         """From a version back to the one that stood at `revision`."""
@@ -233,8 +241,10 @@ class Reader:
         return Event("delete", kv, self.previous(row[7]))
 
     def _built(self, row: Row, *, keys_only: bool = False) -> KeyValue:
-        key, value, created, revision, version, lease, kept, _ = row[:8]
-        if not keys_only and crc32(value, crc32(key.encode())) != kept:
+        key, value, created, revision, version, lease, kept, _ = row
+        if keys_only:
+            return KeyValue(key, b"", created, revision, version, lease)
+        if crc32(value, crc32(key.encode())) != kept:
             raise Damaged(
                 f"{self._path}: the value of {key!r} is damaged; run `hostler store check`, or restore a backup"
             )

@@ -407,7 +407,7 @@ class SqliteStore:
         """Compact by age and size, and purge what is compacted, in steps that hold nobody up."""
         before = int((self._clock.wall() - self._history_age) * 1000)
         revision = self._reader.compactable(before, self._history_bytes)
-        if revision > self._reader.meta()[1] + 1:
+        if revision > self._reader.meta()[1]:
             await self._committer.submit(Compact(revision))
         while self._reader.purge_pending():
             await self._committer.submit(Upkeep())
