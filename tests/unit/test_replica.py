@@ -649,6 +649,22 @@ def test_the_key_of_a_dead_replica_is_taken_when_its_life_is_over() -> None:
         play(story, seed=seed)
 
 
+def test_a_look_that_hangs_does_not_keep_a_standby_from_leading() -> None:
+    async def story(cluster: Cluster) -> None:
+        first = cluster.replica()
+        await first.launch(TTL)
+        second = cluster.replica()
+        cluster.storages[1].after(1, "hang")  # the acquisition finds the key held; then the look before the watch
+        launching = asyncio.create_task(second.launch(TTL, None))
+        await asyncio.sleep(1)
+        assert not cluster.storages[1].moods
+        await first.shutdown()
+        await asyncio.wait_for(launching, TTL)
+        assert await cluster.leader() == "r2"
+
+    play(story)
+
+
 def test_a_storage_that_cannot_watch_is_polled() -> None:
     class Blind:
         """The verbs and nothing else."""
