@@ -1,9 +1,9 @@
 """Drivers of the ttl storage port.
 
     store      any store: memory, sqlite, file, etcd                                       store.py
-    redis      one Lua script a verb; the server's clock; tells of changes at once         redis.py, redis_listener.py
+    redis      one Lua script a verb; the server's clock; tells of changes at once         redis.py (and _listener)
     dynamodb   one conditional write a verb; the client's clock, as there is no other      dynamodb.py
-    cassandra  one lightweight transaction a verb; the servers' clocks, whole seconds      cassandra.py, cassandra_reactor.py
+    cassandra  one lightweight transaction a verb; the servers' clocks, whole seconds      cassandra.py (and _reactor)
 
 What they share: `calls` (each call ends at its deadline, all of them when the storage is closed).
 
