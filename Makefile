@@ -40,7 +40,7 @@ bench: $(READY) ## Measure, side by side with the bare engines (figures: docs/pe
 	$(BIN)/python scripts/bench
 
 soak: $(READY) ## The long campaigns at full dose, or at DOSE times that (figures: docs/reliability.md)
-	HOSTLER_DOSE=$(DOSE) $(BIN)/pytest -n 2 --dist worksteal --timeout 7200 tests/conformance tests/acceptance
+	HOSTLER_DOSE=$(DOSE) $(BIN)/pytest -n 2 --dist worksteal --timeout 7200 tests/conformance tests/acceptance tests/sim
 
 lock: ## Renew requirements.lock from pyproject.toml
 	$(BIN)/python -m uv --version >/dev/null 2>&1 || $(BIN)/pip install --quiet uv

@@ -123,10 +123,9 @@ class Elections:
 
     async def tidy(self, key: str, *records: str) -> None:
         """Remove what this process alone can have written, so that nobody waits for it to lapse; or let it lapse."""
-        until = self.clock.now() + PATIENCE
-        removal = self._within(PATIENCE, self._removed(key, [record for record in records if record], until))
+        tidying = self._tidied(key, [record for record in records if record])
         with suppress(HostlerError):
-            await asyncio.shield(self.spawn(removal, f"elections: tidying {key}"))
+            await asyncio.shield(self.spawn(tidying, f"elections: tidying {key}"))
 
     # Inside
 
@@ -158,6 +157,9 @@ class Elections:
             return None
         leadership = self._held[key] = Leadership(self, key, record, fence=fence, ttl=ttl, deadline=started + ttl)
         return leadership
+
+    async def _tidied(self, key: str, records: list[str]) -> None:
+        await self._within(PATIENCE, self._removed(key, records, self.clock.now() + PATIENCE))
 
     # Steps. Each ends by itself, for a storage may swallow the cancellation that should end it.
 
