@@ -323,7 +323,10 @@ class Store(Protocol):
         """How many seconds after its end a lease of `ttl` may at most still stand. It never ends early."""
 
     async def aclose(self) -> None:
-        """Let go of everything; running verbs and watches end with Closed. Twice is fine."""
+        """Let go of everything. Verbs and watches that run end with Closed, writes that may be done with Uncertain.
+
+        Twice is fine.
+        """
 
 
 @runtime_checkable
