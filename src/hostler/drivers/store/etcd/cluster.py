@@ -114,10 +114,11 @@ class Cluster:
             except asyncio.CancelledError:
                 if self._is_cancelled():
                     raise
-                raise _closed_meanwhile(method) from None
             else:
                 self._full = False
                 return answer
+            if error is None:  # said out here: an error that is raised up there holds the call, and that its connection
+                raise _closed_meanwhile(method)
         repeated: R = await _Attempt(self, method, request, deadline).run(endpoint, metadata, error)
         return repeated
 
@@ -257,10 +258,12 @@ class _Attempt:
             except asyncio.CancelledError:
                 if cluster._is_cancelled():
                     raise
-                raise _closed_meanwhile(self._method) from None
+                error = None
             else:
                 cluster._full = False
                 return answer
+            if error is None:
+                raise _closed_meanwhile(self._method)
 
     async def _consider(self, error: grpc.aio.AioRpcError, endpoint: Endpoint, metadata: Metadata | None) -> None:
         """Return if the call may be made again; raise how it ended otherwise."""
