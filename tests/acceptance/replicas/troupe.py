@@ -29,11 +29,11 @@ START = 30.0
 """Seconds that a process may take to start, on a machine that is busy with other tests."""
 
 
-async def until(condition: Callable[[], object], within: float, what: str) -> float:
-    """Wait for it; the instant (monotonic) at which it was seen."""
+async def until(condition: Callable[[], object], within: float, what: str | Callable[[], str]) -> float:
+    """Wait for it; the instant (monotonic) at which it was seen. `what` is asked for once the time is over."""
     end = time.monotonic() + within
     while not condition():
-        assert time.monotonic() < end, f"not within {within:g} s: {what}"
+        assert time.monotonic() < end, f"not within {within:g} s: {what if isinstance(what, str) else what()}"
         await asyncio.sleep(0.01)
     return time.monotonic()
 
@@ -72,13 +72,15 @@ class ReplicaProcess(ServerProcess):
 
     async def says(self, text: str, within: float = START) -> float:
         """Wait until it has said so; it must not end before."""
-        await until(lambda: self.said(text) or not self.running, within, f"{self.address} says {text!r}: {self.tail()}")
+        await until(
+            lambda: self.said(text) or not self.running, within, lambda: f"{self.address} says {text!r}: {self.tail()}"
+        )
         assert self.said(text), f"{self.address} ended with {self.code} without saying {text!r}: {self.tail()}"
         return time.monotonic()
 
     async def ends(self, within: float) -> int:
         """Wait for its end; the exit code."""
-        await until(lambda: not self.running, within, f"{self.address} ends: {self.tail()}")
+        await until(lambda: not self.running, within, lambda: f"{self.address} ends: {self.threads()} {self.tail()}")
         assert self.code is not None
         return self.code
 
@@ -87,13 +89,18 @@ class ReplicaProcess(ServerProcess):
         self.signal(signal.SIGTERM)
         return time.monotonic()
 
-    def suspended(self) -> bool:
-        """Whether every thread of it stands still."""
-        states = []
+    def threads(self) -> list[str]:
+        """The state of each thread and the processor time it has had, in ticks."""
+        found = []
         for stat in Path(f"/proc/{self.pid}/task").glob("*/stat"):
             with contextlib.suppress(OSError):
-                states.append(stat.read_text().rpartition(")")[2].split()[0])
-        return set(states) == {"T"}
+                fields = stat.read_text().rpartition(")")[2].split()
+                found.append(f"{fields[0]} {fields[11]}+{fields[12]}")
+        return found
+
+    def suspended(self) -> bool:
+        """Whether every thread of it stands still."""
+        return {state[0] for state in self.threads()} == {"T"}
 
 
 @contextlib.contextmanager
@@ -176,14 +183,14 @@ class Stage:
             await until(
                 lambda: process.said("leading with") or process.said("leads with"),  # noqa: B023
                 START,
-                f"{process.address} has found its place: {process.tail()}",
+                lambda: f"{process.address} has found its place: {process.tail()}",  # noqa: B023
             )
         leader = await self.leader()
         return sorted(processes, key=lambda process: process is not leader)
 
     async def leader(self) -> ReplicaProcess:
         """The process that leads, by the record; waits until there is one."""
-        await until(lambda: self.changes and self.changes[-1].record, 5, f"somebody leads: {self.processes}")
+        await until(lambda: self.changes and self.changes[-1].record, 5, lambda: f"somebody leads: {self.processes}")
         record = self.changes[-1].record
         assert record is not None
         return next(p for p in reversed(self.processes) if p.address == record.address)
@@ -215,7 +222,7 @@ class Stage:
     async def led_by_another(self, fence: int, within: float) -> Change:
         """Wait for a leader with a higher fence."""
         await until(
-            lambda: self.fence > fence, within, f"a leader after fence {fence}: {self.changes} {self.processes}"
+            lambda: self.fence > fence, within, lambda: f"a leader after fence {fence}: {self.changes} {self.processes}"
         )
         return next(change for change in self.changes if change.record and change.record.fence > fence)
 
@@ -230,7 +237,9 @@ class Stage:
     async def written(self, more: int) -> None:
         """Wait until so much more was written, under whatever fence."""
         enough = len(self.tallies) + more
-        await until(lambda: len(self.tallies) >= enough, START, f"{more} more writes: {self.changes} {self.processes}")
+        await until(
+            lambda: len(self.tallies) >= enough, START, lambda: f"{more} more writes: {self.changes} {self.processes}"
+        )
 
     def check_fences(self) -> None:
         """No write came after one of a higher fence, and no fence led twice."""
