@@ -92,9 +92,8 @@ class Process:
     async def _main(self) -> None:
         try:
             await self.main()
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - the world raises it
             self.world.failure = self.world.failure or error
-            raise
 
     async def main(self) -> None:
         raise NotImplementedError
@@ -327,7 +326,13 @@ class World:
     def go(self, work: Any) -> None:
         task = self.loop.create_task(work, context=outside())
         self.healing.add(task)
-        task.add_done_callback(self.healing.discard)
+        task.add_done_callback(self._healed)
+
+    def _healed(self, task: asyncio.Task[None]) -> None:
+        self.healing.discard(task)
+        if not task.cancelled():
+            error = task.exception()
+            self.failure = self.failure or (error if isinstance(error, Exception) else None)
 
     # How it ends
 
@@ -369,15 +374,13 @@ class World:
         for process in self.alive():
             process.leaving.set()
         tasks = [process.task for process in self.processes]
-        done, pending = await asyncio.wait(tasks, timeout=4 * TTL)
+        _, pending = await asyncio.wait(tasks, timeout=4 * TTL)
         if pending:
             raise Wrong(f"still there {4 * TTL:g} s after leaving: {sorted(task.get_name() for task in pending)}")
-        for task in done:
-            if not task.cancelled():
-                task.result()
         await self.arrivals()
         while self.healing:
             await asyncio.wait(self.healing)
+        self.look()
 
     async def check_left(self) -> None:
         """All left in good order, so nothing is left but the counters."""
