@@ -98,6 +98,18 @@ def open_ttl_storage(url: str) -> TtlStorage:
     return _opened(url, _TTL_STORAGES, "ttl storage URL")
 
 
+def is_store(url: str) -> bool:
+    """Whether `url` is one that `open_store` takes, by its scheme."""
+    return url.partition("://")[0] in _STORES
+
+
+def ttl_storage_on(store: Store) -> TtlStorage:
+    """A ttl storage on a store that somebody else opens and closes; it is not entered."""
+    from hostler.drivers.ttl.store import StoreTtlStorage
+
+    return StoreTtlStorage(store)
+
+
 def _opened(url: str, openers: Mapping[str, Callable[[SplitResult, Options], T]], what: str) -> T:
     if not isinstance(url, str):
         raise Invalid(f"{what}: must be a str, not {type(url).__name__}")
@@ -201,9 +213,7 @@ _STORES: Mapping[str, Callable[[SplitResult, Options], Store]] = {
 
 def _on_store(opener: Callable[[SplitResult, Options], Store]) -> Callable[[SplitResult, Options], TtlStorage]:
     def opened(url: SplitResult, options: Options) -> TtlStorage:
-        from hostler.drivers.ttl.store import StoreTtlStorage
-
-        return StoreTtlStorage(opener(url, options))
+        return ttl_storage_on(opener(url, options))
 
     return opened
 

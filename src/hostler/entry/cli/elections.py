@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hostler.entry.cli.target import local_path, redacted
-from hostler.errors import HostlerError, NotFound
+from hostler.errors import HostlerError, Invalid, NotFound
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
     from hostler.ports.ttl import TtlStorage
+    from hostler.settings import NamespaceOptions
 
 
 def storage_option(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -29,17 +30,35 @@ def storage_option(command: Callable[..., Any]) -> Callable[..., Any]:
 
 @asynccontextmanager
 async def opened_storage(url: str, *, create: bool) -> AsyncIterator[TtlStorage]:
-    """The open storage. NotFound: it is a local file that does not exist, and `create` is False."""
+    """The open storage, in the namespace that the settings mean.
+
+    NotFound: it is a local file that does not exist, and `create` is False.
+    """
+    from hostler.settings import load
     from hostler.wiring import open_ttl_storage
 
-    storage = open_ttl_storage(url)
+    options = load().namespace
+    storage = _namespaced(url, options) if options.use_test_namespace else open_ttl_storage(url)
     path = local_path(url)
     if path is not None and not create and not path.exists():
         raise NotFound(f"store {redacted(url)}: there is no such file; the first replica creates it")
     try:
-        async with storage:
-            yield storage
+        async with storage as opened:
+            yield opened
     except HostlerError as error:
         if path is None:  # a message about a local store names its file
             error.add_note(f"store {redacted(url)}")
         raise
+
+
+@asynccontextmanager
+async def _namespaced(url: str, options: NamespaceOptions) -> AsyncIterator[TtlStorage]:
+    from hostler.keys.namespaced import enter
+    from hostler.kit.clock import SystemClock
+    from hostler.wiring import is_store, open_store, ttl_storage_on
+
+    if not is_store(url):
+        raise Invalid(f"UseTestNamespace: test namespaces are for stores, not for {redacted(url)}; take it out")
+    async with open_store(url) as store:
+        seen, _ = await enter(store, options, clock=SystemClock())
+        yield ttl_storage_on(seen)
