@@ -53,6 +53,17 @@ def child(program: str, *args: str) -> subprocess.Popen[str]:
     return subprocess.Popen([sys.executable, "-c", program, *args], stdout=subprocess.PIPE, text=True)
 
 
+async def upkeep(store: SqliteStore) -> None:
+    """What comes every ten seconds by itself, now, to its end."""
+    before = store._forgetting
+    store._purge = True
+    store._look()
+    async with asyncio.timeout(30):
+        while store._forgetting is before or store._forgetting is None:
+            await asyncio.sleep(0.01)
+        await store._forgetting
+
+
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "hostler.db"
@@ -245,11 +256,8 @@ async def test_history_is_forgotten_by_size_and_the_file_stays_bounded(path: Pat
     async with SqliteStore(path, history_mib=0.5) as store:
         for n in range(300):
             await store.txn([], [Put(f"k{i}", bytes([n % 256]) * 2000) for i in range(10)])
-        store._purge = True  # by itself it comes every ten seconds
-        store._look()
-        async with asyncio.timeout(20):
-            while (await store.status()).compact_revision < 250 or store._reader.purge_pending():
-                await asyncio.sleep(0.02)
+        await upkeep(store)
+        assert (await store.status()).compact_revision >= 250
         rows = store._reader._cursor.execute("SELECT count(*) FROM log").fetchall()[0][0]
         assert rows < 500
         assert len((await store.range("k")).items) == 10
@@ -320,11 +328,38 @@ async def test_opening_a_file_whose_lock_is_held_ends_at_the_deadline(path: Path
 async def test_upkeep_leaves_a_young_store_its_whole_history(path: Path) -> None:
     async with SqliteStore(path) as store:
         await store.put("a", b"1")
-        store._purge = True  # by itself it comes every ten seconds
-        store._look()
-        async with asyncio.timeout(5):
-            while store._purge:
-                await asyncio.sleep(0.01)
+        await upkeep(store)
         await store.put("a", b"2")
         assert (await store.status()).compact_revision == 0
         assert await store.get("a", revision=1) is None
+
+
+async def test_writers_and_other_processes_are_served_while_much_is_forgotten(path: Path) -> None:
+    async with SqliteStore(path) as store, SqliteStore(path) as other:
+        for n in range(300):
+            await store.txn([], [Put(f"k{i}", str(n).encode()) for i in range(100)])
+        await store.delete_prefix("k1")
+        async with store.watch("w") as watch:
+            await store.compact(300)
+            for n in range(50):
+                await other.put("w", str(n).encode())
+                event = await asyncio.wait_for(anext(watch), 1)
+                assert event.kv.value == str(n).encode()
+        await upkeep(store)
+        assert not store._reader.purge_pending()
+        rows = store._reader._cursor.execute("SELECT count(*) FROM log").fetchall()[0][0]
+        assert rows < 600, "at most the versions that stand, those of the last revisions, and what was put meanwhile"
+        assert len((await store.range("k", limit=1000)).items) == 89
+        assert await store.check() == []
+
+
+async def test_a_file_whose_history_was_forgotten_gives_its_pages_back(path: Path) -> None:
+    async with SqliteStore(path) as store:
+        for n in range(120):
+            await store.txn([], [Put(f"k{i}", bytes([n]) * 10_000) for i in range(50)])
+        large = (await store.status()).size_bytes
+        await store.compact(120)
+        await upkeep(store)
+        await upkeep(store)
+        assert store._reader.free_pages() == 0
+        assert (await store.status()).size_bytes < large - 20_000_000

@@ -41,7 +41,7 @@ from hostler.ports.store import (
 
 from . import schema
 from .reader import Reader
-from .writer import Committed, Compact, Grant, KeepAlive, Revoke, Transaction, Upkeep, Work, Writer
+from .writer import Committed, Compact, Expire, Grant, KeepAlive, Purge, Revoke, Shrink, Transaction, Work, Writer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -64,6 +64,12 @@ _POLL_IDLE = 0.25
 _UPKEEP_EVERY = 10.0
 _AT_ONCE = 500
 """Revisions of other processes that are published before others may run."""
+_LOOK_AT = 50_000
+"""Log rows that a purge looks at before it forgets what it found."""
+_FORGET_AT_ONCE = 500
+"""Log rows, or keys, forgotten in one batch."""
+_SHRINK_AT_ONCE = 32
+"""Pages given back to the file system in one batch."""
 _SHORT_RANGE = 200
 """Keys that a range may have at most to be read on the event loop."""
 
@@ -99,6 +105,7 @@ class SqliteStore:
         self._poller: asyncio.Task[None] | None = None
         self._wake = asyncio.Event()
         self._purge = False
+        self._forgetting: asyncio.Task[None] | None = None
 
     # Opening and closing
 
@@ -124,7 +131,7 @@ class SqliteStore:
         if lease_end is not None and lease_end <= self._clock.now():
             # While nobody had the store open nobody could end it. A full disk must not keep readers out.
             with suppress(HostlerError):
-                await self._committer.submit(Upkeep())
+                await self._committer.submit(Expire())
         return self
 
     def _open(self) -> None:
@@ -157,9 +164,11 @@ class SqliteStore:
     async def aclose(self) -> None:
         if self._poller is None:
             return
-        poller, self._poller = self._poller, None
-        poller.cancel()
-        await asyncio.gather(poller, return_exceptions=True)
+        tasks = [task for task in (self._poller, self._forgetting) if task is not None]
+        self._poller = self._forgetting = None
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         self._hub.close()
         await self._committer.aclose()
         await asyncio.get_running_loop().run_in_executor(self._far, self._close)
@@ -357,12 +366,12 @@ class SqliteStore:
                     lease_end = self._reader.next_lease_end()
                 now = self._clock.now()
                 if lease_end is not None and lease_end <= now:
-                    await self._committer.submit(Upkeep())
+                    await self._committer.submit(Expire())
                     lease_end = self._reader.next_lease_end()
-                if now >= next_upkeep or self._purge:
+                if (now >= next_upkeep or self._purge) and (self._forgetting is None or self._forgetting.done()):
                     self._purge = False
-                    await self._forget()
-                    next_upkeep = self._clock.now() + _UPKEEP_EVERY
+                    self._forgetting = asyncio.create_task(self._forget(), name=f"{self._path}: forgetting")
+                    next_upkeep = now + _UPKEEP_EVERY
             except HostlerError:
                 seen = -1  # a disk that is full, a lock that is held: try again soon
                 await asyncio.sleep(_POLL_IDLE)
@@ -404,14 +413,27 @@ class SqliteStore:
         self._published = max(self._published, until)
 
     async def _forget(self) -> None:
-        """Compact by age and size, and purge what is compacted, in steps that hold nobody up."""
-        before = int((self._clock.wall() - self._history_age) * 1000)
-        revision = self._reader.compactable(before, self._history_bytes)
-        if revision > self._reader.meta()[1]:
-            await self._committer.submit(Compact(revision))
-        while self._reader.purge_pending():
-            await self._committer.submit(Upkeep())
-            await asyncio.sleep(0.002)
+        """Compact by age and size, and purge what is compacted, in steps so small that nobody waits long for one."""
+        with suppress(HostlerError):  # a full disk, a lock that is held: the next round goes on where this one was
+            before = int((self._clock.wall() - self._history_age) * 1000)
+            revision = self._reader.compactable(before, self._history_bytes)
+            if revision > self._reader.meta()[1]:
+                await self._committer.submit(Compact(revision))
+            while self._reader.purge_pending():
+                rows, deleted, purged = await self._far_away(lambda: self._far_reader.unreachable(_LOOK_AT))
+                for at in range(0, len(rows), _FORGET_AT_ONCE):
+                    await self._step(Purge(rows[at : at + _FORGET_AT_ONCE]))
+                for at in range(0, len(deleted), _FORGET_AT_ONCE):
+                    await self._step(Purge(deleted=deleted[at : at + _FORGET_AT_ONCE]))
+                await self._step(Purge(purged=purged))
+            while self._reader.free_pages():
+                await self._step(Shrink(_SHRINK_AT_ONCE))
+
+    async def _step(self, work: Work) -> None:
+        """A step of upkeep, and then at least as long for the others."""
+        began = self._clock.now()
+        await self._committer.submit(work)
+        await asyncio.sleep(min(0.05, max(0.001, self._clock.now() - began)))
 
 
 def _key_of(change: Change) -> str:

@@ -25,9 +25,6 @@ if TYPE_CHECKING:
     from hostler.kit.clock import Clock
     from hostler.ports.store import Comparison, Operation, Response
 
-PURGED_AT_ONCE = 2_000
-"""Log rows that one step of a purge looks at, so that writers never wait long for it."""
-
 
 class Transaction(msgspec.Struct, frozen=True, gc=False):
     """Compare, then do."""
@@ -62,11 +59,26 @@ class Compact(msgspec.Struct, frozen=True):
     revision: int
 
 
-class Upkeep(msgspec.Struct, frozen=True):
-    """End the leases whose time has come (every batch does), and forget a little of what is compacted."""
+class Expire(msgspec.Struct, frozen=True):
+    """End the leases whose time has come, as every batch does first."""
 
 
-Work: TypeAlias = Put | Transaction | Grant | KeepAlive | Revoke | Compact | Upkeep
+class Purge(msgspec.Struct, frozen=True):
+    """Forget log rows that nobody can reach any more, and keys whose last row is a deletion that is among them."""
+
+    rows: Sequence[int] = ()
+    deleted: Sequence[tuple[int, str]] = ()
+    purged: int = 0
+    """Every row below this id has been looked at."""
+
+
+class Shrink(msgspec.Struct, frozen=True):
+    """Give some free pages back to the file system."""
+
+    pages: int
+
+
+Work: TypeAlias = Put | Transaction | Grant | KeepAlive | Revoke | Compact | Expire | Purge | Shrink
 
 
 class Change(NamedTuple):
@@ -279,7 +291,11 @@ class Writer:
             return self._revoke(work.id)
         if isinstance(work, Compact):
             return self._compact(work.revision)
-        return self._purge()
+        if isinstance(work, Purge):
+            return self._purge(work)
+        if isinstance(work, Shrink):
+            self._cursor.execute(f"PRAGMA incremental_vacuum({work.pages})").fetchall()
+        return None
 
     def _grant(self, work: Grant) -> bool:
         if self._cursor.execute("SELECT 1 FROM lease WHERE id = ?", (work.id,)).fetchall():
@@ -312,29 +328,10 @@ class Writer:
             raise Compacted(compacted)
         self._cursor.execute("UPDATE meta SET compacted = ?", (revision,))
 
-    def _purge(self) -> bool:
-        """Forget some of what is compacted; whether there is more.
-
-        A row that was changed before the compacted revision makes the version before it unreachable. A deletion stays
-        until the compacted revision has passed it, so that a watch from that revision still sees it.
-        """
+    def _purge(self, work: Purge) -> None:
         execute = self._cursor.execute
-        compacted, purged = execute("SELECT compacted, purged FROM meta").fetchall()[0]
-        end = self._reader.first_row_of(compacted)
-        stop = min(end, purged + PURGED_AT_ONCE)
-        if purged < end:
-            span = "FROM log WHERE id >= ? AND id < ?"
-            gone = execute(f"SELECT id, key, version {span} AND version = 0", (purged, stop)).fetchall()
-            execute(f"DELETE FROM log WHERE id IN (SELECT previous {span})", (purged, stop))  # noqa: S608
-            for id_, key, _ in gone:
-                execute("DELETE FROM live WHERE key = ? AND log = ?", (key, id_))
-                execute("DELETE FROM log WHERE id = ?", (id_,))
-            stop = max(stop, self._next_row(stop, end))
-            execute("UPDATE meta SET purged = ?", (stop,))
-            execute("PRAGMA incremental_vacuum(200)").fetchall()
-        return bool(stop < end)
-
-    def _next_row(self, at: int, end: int) -> int:
-        """Leap over ids that earlier purges emptied."""
-        rows = self._cursor.execute("SELECT id FROM log WHERE id >= ? ORDER BY id LIMIT 1", (at,)).fetchall()
-        return min(end, rows[0][0]) if rows else end
+        self._cursor.executemany("DELETE FROM log WHERE id = ?", ((row,) for row in work.rows))
+        for row, key in work.deleted:
+            execute("DELETE FROM live WHERE key = ? AND log = ?", (key, row))
+        if work.purged:
+            execute("UPDATE meta SET purged = max(purged, ?)", (work.purged,))
