@@ -3,6 +3,9 @@
 Renewing a record that stays the same keeps its lease alive and then looks, in one transaction, whether the record is
 still what it was and still on that lease: no write, so a thousand leaderships cost a thousand keep-alives. Any other
 swap moves the record to a new lease in the transaction that compares it.
+
+A new lease is granted before that transaction, so one that arrives late brings a lease that is already old. A renewal
+therefore also compares the revision that it saw: after any other write, one that is late changes nothing.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Self
 
 from hostler.errors import HostlerError, LeaseGone, Missed, Unavailable, Uncertain
-from hostler.ports.store import Delete, Get, KeyValue, Put, TellsLeases, Value, Version
+from hostler.ports.store import Delete, Get, KeyValue, ModRevision, Put, TellsLeases, Value, Version
 from hostler.ports.ttl import check_life, check_record, check_swap
 
 if TYPE_CHECKING:
@@ -51,11 +54,8 @@ class StoreTtlStorage:
     async def compare_and_swap(self, key: str, old: str, new: str, *, ttl: float) -> bool:
         check_swap(key, old, new)
         ttl = check_life(ttl)
-        lease = self._leases.get(key)
-        if old == new and lease is not None and lease.ttl >= ttl > 0:
-            renewed = await self._renew(key, old, lease)
-            if renewed is not None:
-                return renewed
+        if old == new:
+            return await self._renew(key, old, ttl)
         return await self._write(key, Value(key) == old.encode(), new, ttl)
 
     async def compare_and_delete(self, key: str, old: str) -> bool:
@@ -115,18 +115,31 @@ class StoreTtlStorage:
         await self._replace(key, before, lease)
         return True
 
-    async def _renew(self, key: str, value: str, lease: Lease) -> bool | None:
-        """Whether it was renewed; None if the record is no longer on this lease."""
+    async def _renew(self, key: str, value: str, ttl: float) -> bool:
+        kept = await self._kept_alive(key, ttl)
+        while True:
+            result = await self._store.txn([Value(key) == value.encode()], [Get(key)])
+            if not result.succeeded:
+                return False
+            [kv] = result.responses
+            assert isinstance(kv, KeyValue)
+            if kept is not None and kv.lease == kept.id:
+                return True
+            if await self._write(key, ModRevision(key) == kv.mod_revision, value, ttl):
+                return True  # else somebody wrote in between, perhaps the same: look again
+
+    async def _kept_alive(self, key: str, ttl: float) -> Lease | None:
+        """The known lease of the record, if it could be made to last for another `ttl`."""
+        lease = self._leases.get(key)
+        if lease is None or not lease.ttl >= ttl > 0:
+            return None
         try:
             await lease.keep_alive()
         except LeaseGone:
-            self._leases.pop(key, None)
+            if self._leases.get(key) is lease:
+                del self._leases[key]
             return None
-        result = await self._store.txn([Value(key) == value.encode()], [Get(key)])
-        if not result.succeeded:
-            return False
-        kv = result.responses[0]
-        return True if isinstance(kv, KeyValue) and kv.lease == lease.id else None
+        return lease
 
     async def _granted(self, ttl: float) -> Lease:
         try:
