@@ -14,7 +14,7 @@ from pathlib import Path
 import apsw
 import pytest
 
-from hostler import Damaged, Invalid, LeaseGone, Put, Unavailable, Version
+from hostler import Closed, Damaged, Invalid, LeaseGone, Put, Unavailable, Version
 from hostler.drivers.store.sqlite import SqliteStore, schema
 from hostler.drivers.store.sqlite.reader import end_of_prefix
 
@@ -313,6 +313,90 @@ async def test_two_stores_in_one_process_race_and_one_wins(path: Path) -> None:
 )
 def test_the_end_of_a_prefix_is_a_character_or_beyond_all(prefix: str, end: str | bytes) -> None:
     assert end_of_prefix(prefix) == end
+
+
+async def test_a_reader_opens_a_file_while_its_lock_is_held(path: Path) -> None:
+    async with SqliteStore(path) as store:
+        await store.put("a", b"1")
+    held = schema.open_lock(path)
+    with schema.write_turn(path, held):
+        async with SqliteStore(path, timeout=1) as store:
+            assert (await store.get("a")).value == b"1"  # type: ignore[union-attr]
+            with pytest.raises(Unavailable, match="no turn"):
+                await store.put("a", b"2")
+    os.close(held)
+
+
+async def test_a_store_can_be_opened_again_after_it_was_closed(path: Path) -> None:
+    store = SqliteStore(path)
+    for n in range(3):
+        async with store:
+            await store.put("a", str(n).encode())
+    async with store:
+        assert (await store.get("a")).version == 3  # type: ignore[union-attr]
+
+
+async def test_a_close_that_was_cancelled_still_closes(path: Path) -> None:
+    store = await SqliteStore(path).__aenter__()
+    closing = asyncio.create_task(store.aclose())
+    await asyncio.sleep(0)
+    closing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await closing
+    with pytest.raises(Closed):
+        await store.get("a")
+    await store.aclose()
+
+
+async def test_upkeep_outlives_an_error_of_the_engine(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with SqliteStore(path) as store:
+        lease = await store.grant(0.6)
+        await store.put("a", b"1", lease=lease)
+        sound = store._reader._connection
+
+        class Failing:
+            failed = 0
+
+            def pragma(self, _: str) -> object:
+                self.failed += 1
+                raise apsw.IOError("disk I/O error")
+
+        failing = Failing()
+        monkeypatch.setattr(store._reader, "_connection", failing)
+        async with asyncio.timeout(5):
+            while not failing.failed:
+                await asyncio.sleep(0.01)
+        monkeypatch.setattr(store._reader, "_connection", sound)
+        async with asyncio.timeout(5):
+            while await store.get("a") is not None:
+                await asyncio.sleep(0.01)
+
+
+async def test_closing_ends_a_long_read(path: Path) -> None:
+    store = await SqliteStore(path).__aenter__()
+    for n in range(40):
+        await store.txn([], [Put(f"k{n}/{i}", b"x" * 1000) for i in range(128)])
+    checking = asyncio.gather(*(store.check() for _ in range(200)), return_exceptions=True)
+    await asyncio.sleep(0.05)
+    started = time.monotonic()
+    await store.aclose()
+    assert time.monotonic() - started < 3
+    checking.cancel()
+    await asyncio.gather(checking, return_exceptions=True)
+
+
+def test_a_program_that_could_not_open_a_locked_store_ends(path: Path) -> None:
+    held = schema.open_lock(path)
+    program = "import asyncio, sys, hostler\nasyncio.run(hostler.open_store(sys.argv[1]).__aenter__())"
+    with schema.write_turn(path, held):
+        done = subprocess.run(
+            [sys.executable, "-c", program, f"sqlite://{path}?timeout=0.5"],
+            capture_output=True,
+            timeout=20,
+            check=False,
+        )
+    os.close(held)
+    assert b"holds its lock" in done.stderr
 
 
 async def test_opening_a_file_whose_lock_is_held_ends_at_the_deadline(path: Path) -> None:

@@ -73,11 +73,14 @@ class Committer(Generic[W, B]):
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopped: asyncio.Future[None] | None = None
         self._closed = False
+        self.stopped = True
+        """Whether the thread has ended, or never ran; one that hangs in the kernel does not end."""
 
     def start(self) -> None:
         """Start the thread, on the running event loop."""
         self._loop = asyncio.get_running_loop()
         self._stopped = self._loop.create_future()
+        self.stopped = False
         self._thread = threading.Thread(target=self._work, name=self._name, daemon=True)
         self._thread.start()
 
@@ -114,6 +117,7 @@ class Committer(Generic[W, B]):
             await asyncio.wait((self._stopped,), timeout=self._timeout)
             if self._stopped.done():
                 self._thread.join()
+                self.stopped = True
         for request in self._open:
             self._give_up(request)
         self._open.clear()

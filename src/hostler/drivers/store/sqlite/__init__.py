@@ -1,6 +1,7 @@
 """The embedded store: one SQLite file, durable, shared by the processes of one machine.
 
     schema.py   the tables, and what must be true of a file before it is trusted
+    opening.py  the open file: its lock and its connections
     reader.py   reading: keys now and then, ranges, history
     writer.py   writing: a batch of requests in one SQLite transaction
     store.py    the store port on top: deadlines, group commit, watches, leases, upkeep

@@ -68,13 +68,18 @@ class Reader:
         self._connection = connection
         self._cursor: Any = connection.cursor()  # its rows have no types
 
+    def interrupt(self) -> None:
+        """End what another thread is reading, with Closed."""
+        self._connection.interrupt()
+
     def close(self) -> None:
         """Let go of the connection."""
         self._connection.close()
 
     def data_version(self) -> int:
         """Changes whenever another connection has committed."""
-        return int(self._connection.pragma("data_version"))
+        with self._translating():
+            return int(self._connection.pragma("data_version"))
 
     def meta(self) -> tuple[int, int]:
         """The newest revision and the compacted one."""

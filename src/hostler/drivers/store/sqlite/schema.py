@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import apsw
 
-from hostler.errors import Damaged, HostlerError, Invalid, Unavailable, Uncertain
+from hostler.errors import Closed, Damaged, HostlerError, Invalid, Unavailable, Uncertain
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -95,17 +95,23 @@ def open_lock(path: Path) -> int:
 
 
 def prepare(path: Path, descriptor: int, boot: str) -> None:
-    """Make the file if there is none, and check what is there before anything is written to it."""
+    """Make the file if there is none, and check what is there before anything is written to it.
+
+    A file that is there is whole, so looking at it needs no turn: who only reads can open it while others write.
+    """
     check_library()
-    with write_turn(path, descriptor):
-        try:
-            size = path.stat().st_size if path.exists() else 0
-            if size == 0:
-                _create(path, boot)
-            else:
-                _check_header(path, size)
-        except OSError as error:
-            raise _cannot_open(path, error) from error
+    try:
+        if _size(path) == 0:
+            with write_turn(path, descriptor):
+                if _size(path) == 0:
+                    _create(path, boot)
+        _check_header(path, _size(path))
+    except OSError as error:
+        raise _cannot_open(path, error) from error
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
 
 
 def connect(path: Path, *, busy_timeout: float) -> apsw.Connection:
@@ -134,6 +140,8 @@ def translated(path: Path, error: apsw.Error, *, committing: bool = False) -> Ho
     """What a SQLite error means to the caller. `committing`: it came while a commit was being made durable."""
     if isinstance(error, apsw.CorruptError | apsw.NotADBError):
         return Damaged(f"{path}: the file is damaged ({error}); run `hostler store check`, or restore a backup")
+    if isinstance(error, apsw.InterruptError):
+        return Closed(f"{path}: the store was closed while this was being read")
     if isinstance(error, apsw.FullError):
         return Unavailable(f"{path}: no space left on the disk; nothing was written, free some space and try again")
     if isinstance(error, apsw.BusyError | apsw.LockedError):

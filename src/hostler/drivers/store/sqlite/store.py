@@ -7,19 +7,17 @@ less than handing the question to a thread; and one in a thread of its own for l
 from __future__ import annotations
 
 import asyncio
-import os
 import random
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import apsw
 
 from hostler.drivers.store.committer import Committer
-from hostler.drivers.store.deadline import HostTime
 from hostler.drivers.store.hub import BACKLOG, WatchHub
-from hostler.errors import Closed, Compacted, Damaged, HostlerError, Invalid, Unavailable
+from hostler.errors import Closed, Compacted, HostlerError, Invalid, Unavailable
 from hostler.kit.clock import SystemClock
 from hostler.kit.fairness import Fairness
 from hostler.ports.store import (
@@ -39,15 +37,14 @@ from hostler.ports.store import (
     lease_id,
 )
 
-from . import schema
-from .reader import Reader
-from .writer import Committed, Compact, Expire, Grant, KeepAlive, Purge, Revoke, Shrink, Transaction, Work, Writer
+from .opening import OpenFiles, open_in_thread
+from .writer import Committed, Compact, Expire, Grant, KeepAlive, Purge, Revoke, Shrink, Transaction, Work
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    import os
+    from collections.abc import Callable, Sequence
     from types import TracebackType
 
-    from hostler.drivers.store.committer import Request
     from hostler.drivers.store.hub import LocalWatch
     from hostler.kit.clock import Clock
     from hostler.ports.store import Comparison, Lease, Operation, Page, TxnResult
@@ -95,66 +92,48 @@ class SqliteStore:
         self._clock = clock or SystemClock()
         self._rng = rng or random.SystemRandom()
         self._hub = WatchHub(self, backlog=backlog, entered=self._look)
-        self._committer: Committer[Work, Committed] = Committer(
-            str(self._path), self._run, self._committed, turn=self._turn, timeout=timeout
-        )
         self._fairness = Fairness()
-        self._lock = -1
-        self._inode: tuple[int, int] | None = None
         self._published = 0
-        self._poller: asyncio.Task[None] | None = None
         self._wake = asyncio.Event()
         self._purge = False
+        self._poller: asyncio.Task[None] | None = None
         self._forgetting: asyncio.Task[None] | None = None
+        self._closing: asyncio.Task[None] | None = None
 
     # Opening and closing
 
     async def __aenter__(self) -> Self:
         if self._poller is not None:
             raise Closed(f"{self._path}: this store is open already; make another with open_store")
+        self._files = files = await self._opened()
+        self._reader, self._far_reader = files.reader, files.far_reader
         self._far = ThreadPoolExecutor(1, thread_name_prefix=f"{self._path}: ranges")
-        opening = asyncio.get_running_loop().run_in_executor(self._far, self._open)
-        try:
-            async with asyncio.timeout(self._timeout):
-                await asyncio.shield(opening)
-        except BaseException as error:
-            self._far.shutdown(wait=False)
-            opening.add_done_callback(self._opened_too_late)
-            if not isinstance(error, TimeoutError):
-                raise
-            raise Unavailable(f"{self._path}: another process holds its lock; not opened, try again") from None
-        self._published = self._reader.meta()[0]
+        self._committer: Committer[Work, Committed] = Committer(
+            str(self._path), files.writer.run, self._committed, turn=files.turn, timeout=self._timeout
+        )
         self._committer.start()
         self._hub.open()
+        self._closing = None
         self._poller = asyncio.create_task(self._keep_up(), name=f"{self._path}: upkeep")
-        lease_end = self._reader.next_lease_end()
-        if lease_end is not None and lease_end <= self._clock.now():
-            # While nobody had the store open nobody could end it. A full disk must not keep readers out.
-            with suppress(HostlerError):
-                await self._committer.submit(Expire())
+        try:
+            self._published = self._reader.meta()[0]
+            lease_end = self._reader.next_lease_end()
+            if lease_end is not None and lease_end <= self._clock.now():
+                # While nobody had the store open nobody could end it. A full disk must not keep readers out.
+                with suppress(HostlerError):
+                    await self._committer.submit(Expire())
+        except BaseException:
+            await self.aclose()
+            raise
         return self
 
-    def _open(self) -> None:
-        if os.path.exists(self._path) and not os.path.isfile(self._path):
-            raise Invalid(f"{self._path}: it is no regular file; name another")  # SQLite would lose data in a pipe
-        time = HostTime(self._clock)
-        self._lock = schema.open_lock(self._path)
+    async def _opened(self) -> OpenFiles:
+        opening = open_in_thread(lambda: OpenFiles(self._path, self._timeout, self._clock), asyncio.get_running_loop())
         try:
-            schema.prepare(self._path, self._lock, time.boot)
-            found = self._path.stat()
-            self._inode = (found.st_dev, found.st_ino)
-            self._writer = Writer(self._path, schema.connect(self._path, busy_timeout=self._timeout), self._clock, time)
-            with self._turn():
-                self._writer.adopt_boot()
-            self._reader = Reader(self._path, schema.connect(self._path, busy_timeout=min(1.0, self._timeout)))
-            self._far_reader = Reader(self._path, schema.connect(self._path, busy_timeout=self._timeout))
-        except BaseException:
-            os.close(self._lock)
-            raise
-
-    def _opened_too_late(self, opening: asyncio.Future[None]) -> None:
-        if not opening.cancelled() and opening.exception() is None:
-            self._close()
+            async with asyncio.timeout(self._timeout):
+                return await opening
+        except TimeoutError:
+            raise Unavailable(f"{self._path}: another process holds its lock; not opened, try again") from None
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -162,25 +141,24 @@ class SqliteStore:
         await self.aclose()
 
     async def aclose(self) -> None:
-        if self._poller is None:
+        if self._poller is None and self._closing is None:
             return
+        if self._closing is None:
+            self._closing = asyncio.create_task(self._close(), name=f"{self._path}: closing")
+        await asyncio.shield(self._closing)
+
+    async def _close(self) -> None:
+        self._hub.close()
         tasks = [task for task in (self._poller, self._forgetting) if task is not None]
         self._poller = self._forgetting = None
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        self._hub.close()
         await self._committer.aclose()
-        await asyncio.get_running_loop().run_in_executor(self._far, self._close)
+        self._far_reader.interrupt()
+        closing = self._far.submit(self._files.close, writer=self._committer.stopped)
+        await asyncio.wrap_future(closing)
         self._far.shutdown()
-
-    def _close(self) -> None:
-        for connected in (self._reader, self._far_reader, self._writer):
-            try:
-                connected.close()
-            except apsw.Error:
-                continue  # a last checkpoint that failed is made up for at the next opening
-        os.close(self._lock)
 
     # Reading
 
@@ -297,22 +275,6 @@ class SqliteStore:
     def _write(self, work: Work) -> asyncio.Future[Any]:
         self._hub.check_open()
         return self._committer.submit(work)
-
-    # In the committer's thread
-
-    @contextmanager
-    def _turn(self) -> Iterator[None]:
-        with schema.write_turn(self._path, self._lock):
-            try:
-                found = self._path.stat()
-            except OSError as error:
-                raise Damaged(f"{self._path}: the file is gone ({error.strerror}); close the store and look") from error
-            if (found.st_dev, found.st_ino) != self._inode:
-                raise Damaged(f"{self._path}: another file was put in its place; nothing was written, open it anew")
-            yield
-
-    def _run(self, batch: Sequence[Request[Work]]) -> Committed:
-        return self._writer.run(batch)
 
     # For watches
 

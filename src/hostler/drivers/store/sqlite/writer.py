@@ -115,13 +115,20 @@ class Writer:
         """Let go of the connection."""
         self._connection.close()
 
+    def of_this_boot(self) -> bool:
+        """Whether the leases are on this boot's clock."""
+        try:
+            return bool(self._cursor.execute("SELECT boot FROM meta").fetchall()[0][0] == self._time.boot)
+        except apsw.Error as error:
+            raise translated(self._path, error) from error
+
     def adopt_boot(self) -> None:
         """Bring the leases of an earlier boot of the machine onto this boot's clock."""
         execute = self._cursor.execute
         try:
             execute("BEGIN IMMEDIATE")
             try:
-                if execute("SELECT boot FROM meta").fetchall()[0][0] != self._time.boot:
+                if not self.of_this_boot():
                     now, wall = self._clock.now(), self._clock.wall()
                     left = "max(0.0, min(ttl, wall - ?1))"
                     execute(f"UPDATE lease SET at = ?2 + {left}, wall = ?1 + {left}", (wall, now))  # noqa: S608
@@ -164,10 +171,10 @@ class Writer:
     def _do(self, batch: Sequence[Request[Work]]) -> list[tuple[int, list[Change]]]:
         execute = self._cursor.execute
         started, purged = execute("SELECT revision, purged FROM meta").fetchall()[0]
-        newest = execute("SELECT id, total FROM log ORDER BY id DESC LIMIT 1").fetchall()
-        self._revision, self._changes = started, []
-        self._row, self._total = (max(newest[0][0], purged), newest[0][1]) if newest else (purged, 0)
-        self._at = int(self._clock.wall() * 1000)
+        newest = execute("SELECT id, total, at FROM log ORDER BY id DESC LIMIT 1").fetchall()
+        row, self._total, at = newest[0] if newest else (0, 0, 0)
+        self._revision, self._changes, self._row = started, [], max(row, purged)
+        self._at = max(at, int(self._clock.wall() * 1000))  # the search for a time needs it never to go back
         revisions: list[tuple[int, list[Change]]] = []
         self._expire(revisions)
         for request in batch:

@@ -1,0 +1,109 @@
+"""The open file: its lock and its connections, and how to come by them without waiting for ever."""
+
+from __future__ import annotations
+
+import os
+import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import apsw
+
+from hostler.drivers.store.deadline import HostTime
+from hostler.errors import Damaged, Invalid
+
+from . import schema
+from .reader import Reader
+from .writer import Writer
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from hostler.kit.clock import Clock
+
+
+class OpenFiles:
+    """What belongs to one opening of a store."""
+
+    def __init__(self, path: Path, timeout: float, clock: Clock) -> None:
+        if path.exists() and not path.is_file():
+            raise Invalid(f"{path}: it is no regular file; name another")  # SQLite would lose data in a pipe
+        time = HostTime(clock)
+        self._path = path
+        self._lock = schema.open_lock(path)
+        self._connected: list[Reader | Writer] = []
+        try:
+            schema.prepare(path, self._lock, time.boot)
+            found = path.stat()
+            self._inode = (found.st_dev, found.st_ino)
+            self.writer = Writer(path, schema.connect(path, busy_timeout=timeout), clock, time)
+            self._connected.append(self.writer)
+            if not self.writer.of_this_boot():
+                with self.turn():
+                    self.writer.adopt_boot()
+            # The first is used on the event loop, which must not wait long; the second in a thread.
+            self.reader = Reader(path, schema.connect(path, busy_timeout=min(1.0, timeout)))
+            self._connected.append(self.reader)
+            self.far_reader = Reader(path, schema.connect(path, busy_timeout=timeout))
+            self._connected.append(self.far_reader)
+        except BaseException:
+            self.close()
+            raise
+
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        """The right to write to the file, if it is still the one that was opened."""
+        with schema.write_turn(self._path, self._lock):
+            try:
+                found = self._path.stat()
+            except OSError as error:
+                raise Damaged(f"{self._path}: the file is gone ({error.strerror}); close the store and look") from error
+            if (found.st_dev, found.st_ino) != self._inode:
+                raise Damaged(f"{self._path}: another file was put in its place; nothing was written, open it anew")
+            yield
+
+    def close(self, *, writer: bool = True) -> None:
+        """Let go of everything; not of what the writer uses, if its thread hangs and may still come back to it."""
+        for connected in reversed(self._connected):  # the last one moves the log into the file: the writer
+            if connected is getattr(self, "writer", None) and not writer:
+                continue
+            try:
+                connected.close()
+            except apsw.Error:
+                continue  # a last checkpoint that failed is made up for at the next opening
+        if writer:
+            os.close(self._lock)
+
+
+def open_in_thread(open_files: Callable[[], OpenFiles], loop: asyncio.AbstractEventLoop) -> asyncio.Future[OpenFiles]:
+    """Open in a daemon thread, which may wait for a lock without holding up the event loop or the program's end.
+
+    What comes of it after the future was cancelled is closed.
+    """
+    opened: asyncio.Future[OpenFiles] = loop.create_future()
+
+    def finish(files: OpenFiles | None, error: BaseException | None) -> None:
+        if opened.done():
+            if files is not None:
+                files.close()
+        elif files is not None:
+            opened.set_result(files)
+        elif error is not None:
+            opened.set_exception(error)
+
+    def run() -> None:
+        files, error = None, None
+        try:
+            files = open_files()
+        except BaseException as caught:  # noqa: BLE001 - whoever waits must be told, whatever it was
+            error = caught
+        try:
+            loop.call_soon_threadsafe(finish, files, error)
+        except RuntimeError:  # the event loop is gone, and whoever waited with it
+            if files is not None:
+                files.close()
+
+    threading.Thread(target=run, name="sqlite store: opening", daemon=True).start()
+    return opened
