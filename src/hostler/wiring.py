@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
+from hostler.drivers.password import read_password
 from hostler.errors import Invalid
 
 if TYPE_CHECKING:
@@ -69,10 +69,7 @@ class Options:
             return password
         if password is not None:
             raise Invalid(f"{self._subject}: give either password or password_file")
-        try:
-            return Path(file).read_text(encoding="utf-8").rstrip("\r\n")
-        except (OSError, UnicodeDecodeError) as error:
-            raise Invalid(f"{self._subject}: password_file cannot be read ({error})") from None
+        return read_password(file, self._subject)
 
     def finish(self) -> None:
         """Invalid: an option was given that nobody asked for."""

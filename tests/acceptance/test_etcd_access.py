@@ -194,3 +194,25 @@ async def test_a_password_file_that_cannot_be_read_is_refused_on_opening() -> No
     with pytest.raises(Invalid, match="/nowhere/secret"):
         async with open_store("etcd://127.0.0.1:1?user=a&password_file=/nowhere/secret"):
             pass
+
+
+async def test_a_password_file_that_is_not_utf8_is_refused_on_opening(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_bytes(b"hunter2\xff\n")
+    with pytest.raises(Invalid, match=f"{tmp_path}/secret.*not UTF-8") as caught:
+        async with open_store(f"etcd://127.0.0.1:1?user=a&password_file={tmp_path}/secret"):
+            pass
+    assert "hunter2" not in str(caught.value)
+
+
+async def test_a_password_file_that_goes_bad_is_named_and_read_anew(guarded: EtcdServer, tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    url = f"etcd://{guarded.endpoints[0]}?user=reader&password_file={secret}&timeout=2"
+    secret.write_text("reading\n")
+    async with open_store(url) as store:
+        secret.write_bytes(b"reading\xff")
+        with pytest.raises(Invalid, match="not UTF-8"):
+            await store.get("/one")
+        secret.write_text("reading\n")
+        async with store.watch("/mine/") as watch:
+            await store.put("/mine/a", b"1")
+            assert (await anext(watch)).kv.value == b"1"

@@ -44,7 +44,7 @@ def test_a_url_gives_its_storage(url: str, kind: type) -> None:
         ("redis://host?timeout=0", "timeout='0' must be a number"),
         ("redis://host?ca=/x", "unknown option 'ca'"),
         ("redis://host?password=a&password_file=b", "either password or password_file"),
-        ("redis://host?password_file=/nonexistent", "password_file cannot be read"),
+        ("redis://host?password_file=/nonexistent", "password_file '/nonexistent' cannot be read"),
         ("redis://host#x", "%23"),
         ("dynamodb://", "names a table"),
         ("dynamodb://table/more", "names a table"),
@@ -59,6 +59,14 @@ def test_a_url_that_cannot_be_is_refused_with_a_reason(url: str, says: str) -> N
     with pytest.raises(Invalid, match=says) as caught:
         hostler.open_ttl_storage(url)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("scheme", ["redis://host", "cassandra://host/ks"])
+def test_a_password_file_that_is_not_utf8_is_refused_by_its_name(scheme: str, tmp_path: Path) -> None:
+    (tmp_path / "pw").write_bytes(b"s3cret\xff\n")
+    with pytest.raises(Invalid, match=f"password_file '{tmp_path}/pw' cannot be read .it is not UTF-8") as caught:
+        hostler.open_ttl_storage(f"{scheme}?password_file={tmp_path}/pw")
+    assert "s3cret" not in str(caught.value)
 
 
 def test_a_password_comes_from_its_file_and_is_in_no_message(tmp_path: Path) -> None:

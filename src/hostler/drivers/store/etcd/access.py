@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import grpc
 import grpc.aio
 
+from hostler.drivers.password import read_password
 from hostler.errors import Invalid
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ class Access:
     def password(self) -> str:
         """Read anew from its file each time, so that it can be changed there."""
         if self._password_file is not None:
-            return _read(self._password_file, "password_file").decode().rstrip("\r\n")
+            return read_password(self._password_file, "etcd")
         return self._password or ""
 
     def check(self) -> None:
@@ -98,5 +99,6 @@ class Access:
 def _read(path: str, option: str) -> bytes:
     try:
         return Path(path).read_bytes()
-    except OSError as error:
-        raise Invalid(f"etcd {option} {path!r}: {error.strerror}; name a file that can be read") from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise Invalid(f"etcd {option} {path!r}: {reason}; name a file that can be read") from None
