@@ -12,6 +12,7 @@ import pytest
 from dose import dose
 
 from hostler.drivers.store.etcd import EtcdStore
+from hostler.drivers.store.etcd import rpc_pb2 as pb
 from hostler.errors import Closed, Compacted, Lagged, LeaseGone, TooLarge, Unavailable, Uncertain
 from hostler.ports.store import Delete, Get, Put, Version
 from hostler.testing.proxy import FaultyProxy
@@ -307,6 +308,46 @@ async def test_reading_and_watching_before_a_compaction_names_its_revision(direc
     assert (await direct.status()).compact_revision == last
 
 
+def _unforeseen(*_: object) -> None:
+    raise ZeroDivisionError("unforeseen")
+
+
+@pytest.mark.parametrize("place", ["_receive", "_greet", "metadata", "write"])
+async def test_an_error_that_nobody_foresaw_ends_the_watch_and_the_stream_goes_on(
+    store: EtcdStore, proxy: FaultyProxy, direct: Store, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    stream = store._watches._stream
+    async with store.watch("odd/") as watch:
+        with monkeypatch.context() as broken:
+            owner = {"metadata": stream._cluster, "write": stream._call}.get(place, stream)
+            broken.setattr(owner, place, _unforeseen)
+            if place == "_receive":
+                await direct.put("odd/a", b"1")
+            elif place == "write":
+                for _ in range(2):  # the writer holds on to the method while it waits for the first
+                    stream.send(pb.WatchRequest())
+            else:
+                proxy.cut()
+            with pytest.raises(Unavailable, match="unforeseen"):
+                await asyncio.wait_for(anext(watch), 5)
+    async with store.watch("odd/") as watch:
+        await store.put("odd/a", b"2")
+        assert (await asyncio.wait_for(anext(watch), 5)).kv.value == b"2"
+
+
+async def test_an_error_that_nobody_foresaw_ends_a_keep_alive_and_the_next_one_works(
+    store: EtcdStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lease = await store.grant(30)
+    await lease.keep_alive()
+    with monkeypatch.context() as broken:
+        broken.setattr(store._keep_alives._stream, "_receive", _unforeseen)
+        with pytest.raises(Uncertain, match="unforeseen"):
+            await lease.keep_alive()
+    await lease.keep_alive()
+    await lease.revoke()
+
+
 async def test_a_thousand_watches_share_one_connection(proxy: FaultyProxy, direct: Store) -> None:
     async with EtcdStore([proxy.endpoint], timeout=60) as store:  # patience, for one slow moment would be a reconnect
         watches = [store.watch(f"many/{number}/") for number in range(1_000)]
@@ -413,7 +454,7 @@ async def test_closing_ends_what_runs_and_leaves_no_task(proxy: FaultyProxy) -> 
     await asyncio.sleep(0.1)
     await store.aclose()
     outcomes = await asyncio.wait_for(asyncio.gather(*running, return_exceptions=True), 5)
-    assert [type(outcome) for outcome in outcomes] == [Closed, Uncertain, Closed, Closed, Closed]
+    assert [type(outcome) for outcome in outcomes] == [Closed, Uncertain, Closed, Uncertain, Closed]
     with pytest.raises(Closed):
         await store.get("w/a")
     await store.aclose()

@@ -15,6 +15,8 @@ from .stream import Stream
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from hostler.errors import HostlerError
+
     from .cluster import Cluster
 
 
@@ -34,7 +36,7 @@ class KeepAlives:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._waiting: dict[int, deque[_Waiter]] = {}
-        self._stream = Stream(cluster, KEEP_ALIVE, greet=self._greet, receive=self._receive)
+        self._stream = Stream(cluster, KEEP_ALIVE, greet=self._greet, receive=self._receive, give_up=self._give_up)
 
     async def keep(self, id_: int) -> int:
         """Keep a lease; the seconds it has from now. LeaseGone: it ended before."""
@@ -51,13 +53,25 @@ class KeepAlives:
         return ttl
 
     async def aclose(self) -> None:
-        """End the stream, and those who wait with Closed."""
+        """End the stream, and those who wait: with Uncertain if their request may have arrived, else with Closed."""
+        self._end_all(
+            Closed("store: it was closed before a lease was kept alive"),
+            "lease: the store was closed before its keep-alive was answered; it may have been kept, or not",
+        )
+        await self._stream.aclose()
+
+    def _give_up(self, error: Exception) -> None:
+        self._end_all(
+            Unavailable(f"lease: it was not kept alive ({error!r}); try again"),
+            f"lease: its keep-alive broke off ({error!r}); keep it alive again, or take it for lost",
+        )
+
+    def _end_all(self, unsent: HostlerError, uncertain: str) -> None:
         for queue in self._waiting.values():
             for waiter in queue:
                 if not waiter.answer.done():
-                    waiter.answer.set_exception(Closed("store: it was closed while a lease was being kept alive"))
+                    waiter.answer.set_exception(Uncertain(uncertain) if waiter.sent else unsent)
         self._waiting.clear()
-        await self._stream.aclose()
 
     async def _wait(self, waiter: _Waiter) -> int:
         half = self._cluster.timeout / 2

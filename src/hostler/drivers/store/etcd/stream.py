@@ -30,6 +30,9 @@ class Stream(Generic[Q, R]):
 
     `greet` gives what must be said first on every new connection; `receive` takes each message. Opened by the first
     `send`; from then on it stays open or tries to be.
+
+    `give_up` is told of an error that nobody foresaw. Trying again may meet it for ever, so it must end whatever waits;
+    the stream goes on for those who come after.
     """
 
     def __init__(
@@ -39,8 +42,10 @@ class Stream(Generic[Q, R]):
         *,
         greet: Callable[[], Iterable[Q]],
         receive: Callable[[R], None],
+        give_up: Callable[[Exception], None],
     ) -> None:
         self._cluster, self._method, self._greet, self._receive = cluster, method, greet, receive
+        self._give_up = give_up
         self._outbox: asyncio.Queue[Q] | None = None
         self._task: asyncio.Task[None] | None = None
         self._call: Any = None
@@ -96,6 +101,8 @@ class Stream(Generic[Q, R]):
                     await self._cluster.renew_token(metadata, loop.time() + self._cluster.timeout)
             except HostlerError:
                 pass  # whoever waits for an answer has a deadline of their own
+            except Exception as error:  # noqa: BLE001 - ends what waits, in place of this task in silence
+                self._give_up(error)
             if self._heard:
                 backoff.reset()
             self.endpoint = None
@@ -122,7 +129,9 @@ class Stream(Generic[Q, R]):
             self._outbox = self._call = None
             call.cancel()
             writer.cancel()
-            await asyncio.gather(writer, return_exceptions=True)
+            [ended] = await asyncio.gather(writer, return_exceptions=True)
+        if isinstance(ended, Exception):
+            raise ended
 
     async def _learn(self, error: grpc.aio.AioRpcError, endpoint: Endpoint, metadata: Metadata) -> None:
         if fate(error) is Fate.TOKEN:
@@ -139,3 +148,5 @@ async def _write(call: Any, outbox: asyncio.Queue[Any]) -> None:
             await call.write(await outbox.get())
     except (grpc.aio.AioRpcError, asyncio.InvalidStateError, asyncio.CancelledError):
         return
+    finally:
+        call.cancel()

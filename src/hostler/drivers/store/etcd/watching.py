@@ -154,7 +154,7 @@ class Watches:
         self._paused: dict[EtcdWatch, None] = {}
         self._ids = itertools.count(1)
         self._creating: deque[int] = deque()
-        self._stream = Stream(cluster, WATCH, greet=self._greet, receive=self._receive)
+        self._stream = Stream(cluster, WATCH, greet=self._greet, receive=self._receive, give_up=self._give_up)
 
     def watch(self, prefix: str, start_revision: int | None) -> EtcdWatch:
         """A watch, not yet entered."""
@@ -277,6 +277,12 @@ class Watches:
             watch.deliver(response.events)
         else:
             watch.on_progress(response.header.revision)
+
+    def _give_up(self, error: Exception) -> None:
+        ended = list(self._by_id.values())
+        self._by_id.clear()
+        for watch in ended:
+            watch.fail(Unavailable(f"watch {watch.prefix!r}: it broke off ({error!r}); watch again from where it was"))
 
     def _canceled(self, watch: EtcdWatch, response: pb.WatchResponse) -> None:
         if response.compact_revision:
