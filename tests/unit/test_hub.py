@@ -8,8 +8,9 @@ import random
 import pytest
 
 from hostler.drivers.store.hub import LocalWatch, WatchHub
+from hostler.drivers.store.memory import MemoryStore
 from hostler.drivers.store.mvcc import Mvcc
-from hostler.errors import Closed, Compacted, Invalid, Lagged
+from hostler.errors import Closed, Compacted, Invalid, Lagged, Unavailable
 from hostler.ports.store import Event, Operation, Put
 
 
@@ -186,3 +187,21 @@ async def test_a_change_builds_an_event_only_if_somebody_wants_it() -> None:
 async def test_a_start_that_is_no_revision_is_refused(start: object) -> None:
     with pytest.raises(Invalid):
         World().hub.watch("", start)  # type: ignore[arg-type]
+
+
+async def test_an_outage_while_history_is_read_does_not_end_the_watch() -> None:
+    async with MemoryStore() as store:
+        await store.put("a", b"1")
+        read, outages = store.changes, 2
+
+        def failing(prefix: str, start_revision: int, limit: int) -> tuple[list[Event], int]:
+            nonlocal outages
+            if outages:
+                outages -= 1
+                raise Unavailable("history: not now")
+            return read(prefix, start_revision, limit)
+
+        store.changes = failing  # type: ignore[method-assign]
+        async with store.watch("a", start_revision=1) as watch:
+            assert (await asyncio.wait_for(anext(watch), 5)).kv.value == b"1"
+        assert not outages

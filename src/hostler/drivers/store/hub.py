@@ -11,7 +11,7 @@ import asyncio
 from collections import deque
 from typing import TYPE_CHECKING, Protocol, Self, TypeVar
 
-from hostler.errors import Closed, Compacted, HostlerError, Lagged
+from hostler.errors import Closed, Compacted, HostlerError, Lagged, Unavailable
 from hostler.ports.store import check_prefix, check_revision
 
 if TYPE_CHECKING:
@@ -25,7 +25,9 @@ C = TypeVar("C")
 BACKLOG = 10_000
 """Events that may wait in one watch before its reader is told that it lags."""
 CHUNK = 500
-"""Events that a watch reads from history at once."""
+"""Events that a watch reads from history at once, about."""
+RETRY = 0.05
+"""Seconds after which history that could not be read is looked at again."""
 
 
 class History(Protocol):
@@ -145,8 +147,7 @@ class LocalWatch:
             if self._live:
                 await self._queue.wait()
             else:
-                self._catch_up()
-                await asyncio.sleep(0)
+                await asyncio.sleep(self._catch_up())
 
     def deliver(self, events: Sequence[Event], revision: int) -> None:
         """Take the events of one live transaction, unless history already gave them."""
@@ -161,13 +162,16 @@ class LocalWatch:
         """End the watch."""
         self._queue.fail(error)
 
-    def _catch_up(self) -> None:
+    def _catch_up(self) -> float:
+        """Read some history; the seconds to wait before the next look."""
         history = self._hub.history
         try:
             events, resume = history.changes(self.prefix, self.next_revision, CHUNK)
+        except Unavailable:
+            return RETRY  # an outage does not end a watch
         except HostlerError as error:
             self.fail(error)
-            return
+            return 0.0
         if events:
             self._queue.offer(events, self.next_revision)
             self.next_revision = max(self.next_revision, resume)
@@ -175,6 +179,7 @@ class LocalWatch:
             self._join()
         else:
             self.next_revision = max(self.next_revision, resume)
+        return 0.0
 
     def _join(self) -> None:
         self._live = True
@@ -213,11 +218,14 @@ class WatchHub:
     def close(self) -> None:
         """End every watch."""
         self._open = False
-        self.fail(Closed("watch: the store was closed"))
+        self._end(list(self._watches), Closed("watch: the store was closed"))
 
     def fail(self, error: HostlerError) -> None:
-        """End every live watch with `error`."""
-        for watch in list(self._watches):
+        """End every watch that is served by `publish`, which cannot go on; those that read history can."""
+        self._end([watch for peers in self._by_prefix.values() for watch in peers], error)
+
+    def _end(self, watches: list[LocalWatch], error: HostlerError) -> None:
+        for watch in watches:
             watch.fail(error)
             self.left(watch)
 
