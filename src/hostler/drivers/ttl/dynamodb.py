@@ -6,7 +6,8 @@ nothing here waits for.
 
 Conditions know no server clock, so the time in them is this client's wall clock when the call sets out. Clients whose
 clocks differ by a second see lives differ by a second, and a clock that jumps can end a record's life early or late.
-A record is never taken twice: every write also compares what it replaces.
+A record is never taken twice: every write also compares what it replaces. A renewal carries the end of life that it
+had when it set out, so one that arrives late must not set the end back: it is written only where it lengthens.
 """
 
 from __future__ import annotations
@@ -52,6 +53,7 @@ SWEEP_AFTER = 86_400
 
 _ALIVE = "(expires_ms = :never OR expires_ms > :now)"
 _FREE = "attribute_not_exists(#key) OR (expires_ms <> :never AND expires_ms <= :now)"
+_NO_LONGER = "(expires_ms = :never OR expires_ms <= :expires)"
 _NAMES = {"#key": "key", "#value": "value"}
 _NEVER = {"N": "0"}
 
@@ -130,7 +132,14 @@ class DynamodbTtlStorage:
     async def compare_and_swap(self, key: str, old: str, new: str, *, ttl: float) -> bool:
         check_swap(key, old, new)
         item = self._item(key, new, check_life(ttl))
-        return await self._written("swap", "put_item", key, Item=item, condition=f"#value = :old AND {_ALIVE}", old=old)
+        condition = f"#value = :old AND {_ALIVE}"
+        if old != new or item["expires_ms"] == _NEVER:
+            return await self._written("swap", "put_item", key, Item=item, condition=condition, old=old)
+        condition += f" AND {_NO_LONGER}"
+        if await self._written("swap", "put_item", key, Item=item, condition=condition, old=old):
+            return True
+        found = await self._found(key)  # this clock may have gone back: then the record is as wanted, and lives longer
+        return found is not None and found[0] == old and found[1] >= int(item["expires_ms"]["N"])
 
     async def compare_and_delete(self, key: str, old: str) -> bool:
         check_record(key, old)
@@ -140,6 +149,13 @@ class DynamodbTtlStorage:
         )
 
     async def get(self, key: str) -> str | None:
+        found = await self._found(key)
+        return None if found is None else found[0]
+
+    # Inside
+
+    async def _found(self, key: str) -> tuple[str, int] | None:
+        """The live record and the end of its life."""
         _check_key(key)
         async with self._calls.call("get", key, writes=False) as call:
             answer = await self._asked(call, "get_item", Key={"key": {"S": key}}, ConsistentRead=True)
@@ -150,9 +166,7 @@ class DynamodbTtlStorage:
             value, expires_ms = str(item["value"]["S"]), int(item["expires_ms"]["N"])
         except (KeyError, ValueError):
             raise Invalid(f"record {key!r}: the item in {self._table} is no record; choose another key") from None
-        return value if not expires_ms or expires_ms > self._now_ms() else None
-
-    # Inside
+        return (value, expires_ms) if not expires_ms or expires_ms > self._now_ms() else None
 
     def _now_ms(self) -> int:
         return math.floor(self._clock.wall() * 1000)
@@ -175,6 +189,8 @@ class DynamodbTtlStorage:
         values: dict[str, dict[str, str]] = {":never": _NEVER, ":now": {"N": str(self._now_ms())}}
         if old is not None:
             values[":old"] = {"S": old}
+        if _NO_LONGER in condition:
+            values[":expires"] = parameters["Item"]["expires_ms"]
         used = {name: word for name, word in _NAMES.items() if name in condition}
         async with self._calls.call(verb, key, writes=True) as call:
             answer = await self._asked(

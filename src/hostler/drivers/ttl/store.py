@@ -14,7 +14,7 @@ import asyncio
 from contextlib import suppress
 from typing import TYPE_CHECKING, Self
 
-from hostler.errors import HostlerError, LeaseGone, Missed, Unavailable, Uncertain
+from hostler.errors import Damaged, HostlerError, LeaseGone, Missed, Unavailable, Uncertain
 from hostler.ports.store import Delete, Get, KeyValue, ModRevision, Put, TellsLeases, Value, Version
 from hostler.ports.ttl import check_life, check_record, check_swap
 
@@ -121,8 +121,9 @@ class StoreTtlStorage:
             result = await self._store.txn([Value(key) == value.encode()], [Get(key)])
             if not result.succeeded:
                 return False
-            [kv] = result.responses
-            assert isinstance(kv, KeyValue)
+            kv = result.responses[0]
+            if not isinstance(kv, KeyValue):
+                raise Damaged(f"record {key!r}: the store found it and did not give it; report this as a defect")
             if kept is not None and kv.lease == kept.id:
                 return True
             if await self._write(key, ModRevision(key) == kv.mod_revision, value, ttl):
