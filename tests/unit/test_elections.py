@@ -12,6 +12,7 @@ from hostler import LeadershipLost
 from hostler.drivers.store.memory import MemoryStore
 from hostler.drivers.ttl.store import StoreTtlStorage
 from hostler.engine.elections import Elections, Leadership, fence_key
+from hostler.errors import Closed, Conflict, Damaged, Forbidden, Invalid, NotFound, Refused
 from hostler.testing import BreakableTtlStorage, VirtualClock, run_virtual
 
 if TYPE_CHECKING:
@@ -165,18 +166,74 @@ def test_a_storage_that_swallows_cancellation_is_not_renewed_for_ever() -> None:
     play(story)
 
 
-def test_an_error_that_is_no_storage_fault_ends_leadership_at_once_and_is_told() -> None:
+class FailingRenewals(SlowStorage):
+    """Raises `failure` instead of a swap, while there is one."""
+
+    failure: Exception | None = None
+
+    async def compare_and_swap(self, key: str, old: str, new: str, *, ttl: float) -> bool:
+        if self.failure is not None:
+            raise self.failure
+        return await super().compare_and_swap(key, old, new, ttl=ttl)
+
+
+@pytest.mark.parametrize(
+    "error", [TypeError("a defect of the driver"), Closed("it was closed"), Invalid("no such key")], ids=repr
+)
+def test_an_error_that_no_later_try_can_mend_ends_leadership_at_once_and_is_told(error: Exception) -> None:
     async def story(scene: Scene) -> None:
+        scene.storage = storage = FailingRenewals(scene.raw)
+        scene.elections = scene.another()
         leadership = await scene.leader()
-
-        async def broken(*_: object, **__: object) -> bool:
-            raise TypeError("a defect of the driver")
-
-        scene.storage.compare_and_swap = broken  # type: ignore[method-assign]
+        storage.failure = error
         await leadership.wait_lost()
         assert scene.clock.now() == TTL / 4
-        assert "a defect of the driver" in str(leadership.lost)
+        assert str(error) in str(leadership.lost)
         await asyncio.sleep(TTL)
+
+    play(story)
+
+
+STORAGE_ERRORS = [Forbidden("no right"), NotFound("no table"), Damaged("torn"), Refused("no"), Conflict("busy")]
+
+
+@pytest.mark.parametrize("error", STORAGE_ERRORS, ids=repr)
+def test_any_other_error_of_the_storage_is_ridden_over(error: Exception) -> None:
+    async def story(scene: Scene) -> None:
+        scene.storage = storage = FailingRenewals(scene.raw)
+        scene.elections = scene.another()
+        leadership = await scene.leader()
+        storage.failure = error
+        await asyncio.sleep(TTL * 0.85)
+        storage.failure = None
+        await asyncio.sleep(2 * TTL)
+        assert leadership.held
+
+    play(story)
+
+
+@pytest.mark.parametrize("error", STORAGE_ERRORS, ids=repr)
+def test_an_error_of_the_storage_that_lasts_ends_leadership_at_the_deadline_and_is_told(error: Exception) -> None:
+    async def story(scene: Scene) -> None:
+        scene.storage = storage = FailingRenewals(scene.raw)
+        scene.elections = scene.another()
+        leadership = await scene.leader()
+        storage.failure = error
+        deadline = leadership.deadline
+        await leadership.wait_lost()
+        assert leadership.lost_at == deadline
+        assert f"not renewed within 8 s ({error})" in str(leadership.lost)
+        await asyncio.sleep(TTL)
+
+    play(story)
+
+
+def test_a_storage_that_gives_no_answer_is_named_as_the_reason_of_the_loss() -> None:
+    async def story(scene: Scene) -> None:
+        leadership = await scene.leader()
+        scene.storage.mood = "hang"
+        await leadership.wait_lost()
+        assert "not renewed within 8 s (no answer within 2 s)" in str(leadership.lost)
 
     play(story)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from hostler.errors import HostlerError, Invalid, LeadershipLost, Unavailable, Uncertain
+from hostler.errors import Closed, HostlerError, Invalid, LeadershipLost
 from hostler.kit.backoff import Backoff
-from hostler.ports.ttl import Guarding
+from hostler.ports.ttl import StoreBacked
 
 if TYPE_CHECKING:
     from hostler.engine.elections import Elections
@@ -34,6 +34,7 @@ class Leadership:
         """On the clock of the elections: when it ends unless it is renewed."""
         self._elections = elections
         self._record = record
+        self._trouble = ""  # why the last try to renew it failed
         self._ended = asyncio.Event()
         self._giving_up: asyncio.Task[None] | None = None
         self._tasks = [
@@ -64,7 +65,7 @@ class Leadership:
         Invalid: the storage is not a store; compare the fence with what you kept instead.
         """
         storage = self._elections.storage
-        if not isinstance(storage, Guarding):
+        if not isinstance(storage, StoreBacked):
             raise Invalid(
                 f"leadership {self.key}: its storage is no store, so there is nothing to compare; keep the fence"
             )
@@ -103,7 +104,8 @@ class Leadership:
                     task.cancel()
 
     def _lose_in_time(self) -> None:
-        self._lose(f"not renewed within {self.ttl:g} s; stop what it was for")
+        why = f" ({self._trouble})" if self._trouble else ""
+        self._lose(f"not renewed within {self.ttl:g} s{why}; stop what it was for")
 
     async def _give_up(self) -> None:
         for task in self._tasks:
@@ -129,7 +131,7 @@ class Leadership:
                 return
             try:
                 renewed = await self._renewed()
-            except Exception as error:  # noqa: BLE001 - whatever it was: who cannot renew must not go on leading
+            except Exception as error:  # noqa: BLE001 - it will not get better: who cannot renew must not go on leading
                 self._lose(str(error))
                 return
             if self.lost is not None or clock.now() >= self.deadline:
@@ -139,6 +141,7 @@ class Leadership:
                 pause = backoff.next()
             elif renewed:
                 self.deadline = max(self.deadline, started + self.ttl)
+                self._trouble = ""
                 backoff.reset()
                 pause = self.ttl / RENEWALS
             else:
@@ -146,14 +149,21 @@ class Leadership:
                 return
 
     async def _renewed(self) -> bool | None:
-        """One try; None if its outcome is unknown, which is no reason to stop: it may be repeated.
+        """One try; None if it failed or its outcome is unknown, which is no reason to stop: it may be repeated.
 
-        One answer that never comes costs one try. A storage that never answers is left to the deadline.
+        One answer that never comes costs one try. A storage that never answers, or that goes on refusing, is left to
+        the deadline. Closed, Invalid: no later try can do better.
         """
+        patience = self.ttl / RENEWALS
         try:
-            async with asyncio.timeout(self.ttl / RENEWALS):
+            async with asyncio.timeout(patience):
                 return await self._elections.storage.compare_and_swap(
                     self.key, self._record, self._record, ttl=self.ttl
                 )
-        except (Unavailable, Uncertain, TimeoutError):
-            return None
+        except TimeoutError:
+            self._trouble = f"no answer within {patience:g} s"
+        except (Closed, Invalid):
+            raise
+        except HostlerError as error:
+            self._trouble = str(error)
+        return None

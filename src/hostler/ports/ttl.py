@@ -40,7 +40,11 @@ class TtlStorage(Protocol):
         """Take a free or expired key."""
 
     async def compare_and_swap(self, key: str, old: str, new: str, *, ttl: float) -> bool:
-        """Replace a live record that equals `old`, and let it live for another `ttl` from now."""
+        """Replace a live record that equals `old`, and let it live for another `ttl` from now.
+
+        `old == new` renews: the record lives at least that long, and a renewal that arrives after a later one never
+        shortens its life.
+        """
 
     async def compare_and_delete(self, key: str, old: str) -> bool:
         """Remove a live record that equals `old`."""
@@ -67,20 +71,15 @@ class Watchable(Protocol):
 
 
 @runtime_checkable
-class Guarding(Protocol):
-    """What a storage that is a store has beside the verbs."""
-
-    def guard(self, key: str, value: str) -> Comparison:
-        """A comparison for the store's transactions: it holds while the live record at `key` equals `value`."""
-
-
-@runtime_checkable
 class StoreBacked(Protocol):
-    """What a storage that is a store has beside the verbs: the store itself, for the transactions that are guarded."""
+    """What a storage that is a store has beside the verbs: the store itself, and what guards its transactions."""
 
     @property
     def store(self) -> Store:
         """Open while the storage is."""
+
+    def guard(self, key: str, value: str) -> Comparison:
+        """A comparison for the store's transactions: it holds while the live record at `key` equals `value`."""
 
 
 @runtime_checkable

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from hostler.errors import Damaged, Invalid
 from hostler.ports.store import Put
-from hostler.ports.ttl import Guarding, StoreBacked
+from hostler.ports.ttl import StoreBacked
 from hostler.testing.claim import refused
 
 from .claim import LONG, TTL, ElectionTrial, acquired, claim
@@ -88,7 +88,7 @@ async def a_damaged_counter_is_an_error_and_leaves_no_claim(t: ElectionTrial) ->
 @claim()
 async def the_guard_holds_exactly_while_the_leadership_stands(t: ElectionTrial) -> None:
     leadership, _, _ = await t.leader()
-    if not isinstance(t.storage, Guarding) or not isinstance(t.storage, StoreBacked):
+    if not isinstance(t.storage, StoreBacked):
         with refused(Invalid) as refusal:
             leadership.guard()
         assert "fence" in str(refusal.error)
