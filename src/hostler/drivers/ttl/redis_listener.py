@@ -69,8 +69,8 @@ class Listener:
             with suppress(RedisError, OSError):
                 connection = await self._connect()
                 try:
+                    self._connection = connection  # first: who joins while this is being sent subscribes for himself
                     await connection.send_command("SUBSCRIBE", *self._waiting)
-                    self._connection = connection
                     backoff.reset()
                     await self._hear(connection)
                 finally:
