@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from hostler.errors import Invalid
+
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
@@ -36,10 +38,21 @@ async def pages(
 
 
 async def items(store: Store, prefix: str, *, revision: int | None = None) -> AsyncGenerator[KeyValue, None]:
-    """Every key under `prefix`, as of one revision."""
+    """Every key under `prefix`, as of one revision. Invalid: one is not UTF-8; it fits into no other store."""
     async for page in pages(store, prefix, revision=revision):
         for kv in page.items:
+            _check_text(kv.key)
             yield kv
+
+
+def _check_text(key: str) -> None:
+    try:
+        key.encode()
+    except UnicodeEncodeError:
+        raw = key.encode("utf-8", "surrogateescape")
+        raise Invalid(
+            f"key {raw!r}: not UTF-8, so another program wrote it; delete it there, or choose a prefix without it"
+        ) from None
 
 
 async def side_by_side(
