@@ -14,7 +14,7 @@ from hostler.drivers.store.memory import MemoryStore
 from hostler.entry.cli import main
 from hostler.entry.transfer import fill as filling
 from hostler.entry.transfer.backup import Backup, write_backup
-from hostler.entry.transfer.copy import copy, origin_of
+from hostler.entry.transfer.copy import copy, source_of
 from hostler.entry.transfer.fill import MARKER, fill
 from hostler.errors import Conflict, Damaged, HostlerError, Invalid, NotFound, Unavailable, Uncertain
 from hostler.ports.store import MAX_REQUEST_BYTES, Put
@@ -253,7 +253,7 @@ async def test_a_stranger_who_writes_meanwhile_is_noticed(source: MemoryStore, t
 
 
 async def backup_of(store: Store, path: Path, **options: Any) -> None:
-    origin = await origin_of(store, "s", "", with_leased=False)
+    origin = await source_of(store, "s", "", with_leased=False)
     chosen = {"force": False} | options
     await write_backup(path, origin, prefix="", engine="memory", report=lambda _: None, **chosen)
 
@@ -283,7 +283,7 @@ async def test_a_backup_never_overwrites_unless_forced(source: MemoryStore, tmp_
 
 async def test_a_backup_that_fails_leaves_nothing(source: MemoryStore, tmp_path: Path) -> None:
     await put_all(source, {f"/{number}": b"x" for number in range(300)})
-    origin = await origin_of(source, "s", "", with_leased=False)
+    origin = await source_of(source, "s", "", with_leased=False)
     await source.put("/x", b"1")
     await source.compact((await source.status()).revision)
     with pytest.raises(HostlerError):

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterator
     from pathlib import Path
 
-    from hostler.entry.transfer.copy import StoreOrigin
+    from hostler.entry.transfer.copy import StoreSource
 
 LONGEST_LINE = 16 * 1024 * 1024
 
@@ -44,7 +44,7 @@ class Header(msgspec.Struct, frozen=True):
     created: str
 
 
-class Entry(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+class Line(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """The line of a key: its value is text, or else base64."""
 
     key: str
@@ -60,16 +60,16 @@ class Trailer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 _encode = msgspec.json.Encoder().encode
-_entry = msgspec.json.Decoder(Entry)
+_line = msgspec.json.Decoder(Line)
 
 
 async def write_backup(
-    path: Path, origin: StoreOrigin, *, prefix: str, engine: str, force: bool, report: Callable[[int], None]
+    path: Path, source: StoreSource, *, prefix: str, engine: str, force: bool, report: Callable[[int], None]
 ) -> Trailer:
-    """Write what `origin` has to `path`, whole or not at all. Invalid: the file exists, and `force` is False."""
+    """Write what `source` has to `path`, whole or not at all. Invalid: the file exists, and `force` is False."""
     _check_free(path, force=force)
     created = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    header = Header(1, prefix, origin.revision, engine, created)
+    header = Header(1, prefix, source.revision, engine, created)
     with _whole_file(path) as raw, _packed(raw, path, "wb") as file:
         total, count = hashlib.sha256(), 0
 
@@ -78,9 +78,9 @@ async def write_backup(
             file.write(line)
 
         add(_encode(header) + b"\n")
-        async with aclosing(origin.entries()) as entries:
+        async with aclosing(source.entries()) as entries:
             async for kv in entries:
-                add(_encode(_to_entry(kv)) + b"\n")
+                add(_encode(_to_line(kv)) + b"\n")
                 count += 1
                 if count % 1000 == 0:
                     report(count)
@@ -123,15 +123,15 @@ def _packed(raw: IO[bytes], path: Path, mode: Any) -> Iterator[IO[bytes]]:
         yield file  # type: ignore[misc]
 
 
-def _to_entry(kv: KeyValue) -> Entry:
+def _to_line(kv: KeyValue) -> Line:
     try:
-        return Entry(kv.key, text=kv.value.decode())
+        return Line(kv.key, text=kv.value.decode())
     except UnicodeDecodeError:
-        return Entry(kv.key, base64=base64.b64encode(kv.value).decode())
+        return Line(kv.key, base64=base64.b64encode(kv.value).decode())
 
 
 class Backup:
-    """A backup file, checked from end to end before anything is read from it. An origin for `fill`."""
+    """A backup file, checked from end to end before anything is read from it. A source for `fill`."""
 
     def __init__(self, path: Path, prefix: str) -> None:
         """Read and check the whole file. NotFound, Damaged: it is not there, or not as it was written."""
@@ -164,7 +164,7 @@ class Backup:
                     if next(lines, None) is not None:
                         raise self._damaged(f"line {number + 1}: more follows after its end")
                     return
-                kv = self._read_entry(line, number)
+                kv = self._read_line(line, number)
                 if kv.key <= last:
                     raise self._damaged(f"line {number}: keys out of order")
                 total.update(line)
@@ -191,21 +191,21 @@ class Backup:
             raise Invalid(f"{self._path}: written by a newer Hostler (format {header.format}); update, then restore")
         return header
 
-    def _read_entry(self, line: bytes, number: int) -> KeyValue:
+    def _read_line(self, line: bytes, number: int) -> KeyValue:
         try:
-            entry = _entry.decode(line)
-            if (entry.text is None) == (entry.base64 is None):
+            found = _line.decode(line)
+            if (found.text is None) == (found.base64 is None):
                 raise self._damaged(f"line {number}: must have a text or a base64")
-            if entry.text is not None:
-                value = entry.text.encode()
+            if found.text is not None:
+                value = found.text.encode()
             else:
-                value = base64.b64decode(entry.base64 or "", validate=True)
-            check_put(entry.key, value)
+                value = base64.b64decode(found.base64 or "", validate=True)
+            check_put(found.key, value)
         except (msgspec.DecodeError, ValueError) as error:
             raise self._damaged(f"line {number}: {error}") from None
         except Refused as error:
             raise error if isinstance(error, Damaged) else self._damaged(f"line {number}: {error}") from None
-        return KeyValue(entry.key, value, 0, 0, 0)
+        return KeyValue(found.key, value, 0, 0, 0)
 
     def _read_trailer(self, line: bytes, count: int, total: str) -> Trailer:
         try:

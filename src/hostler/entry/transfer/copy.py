@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from hostler.ports.store import KeyValue, Store
 
 
-class StoreOrigin:
+class StoreSource:
     """A store as of one revision.
 
     Keys that are attached to a lease are left out and counted, unless `with_leased`: without their lease they would
@@ -38,11 +38,11 @@ class StoreOrigin:
                     yield kv
 
 
-async def origin_of(store: Store, name: str, prefix: str, *, with_leased: bool) -> StoreOrigin:
+async def source_of(store: Store, name: str, prefix: str, *, with_leased: bool) -> StoreSource:
     """The store as it is now. Conflict: it is an unfinished copy itself."""
     check_complete(await store.get(MARKER), name)
     page = await store.range(prefix, limit=1, keys_only=True)
-    return StoreOrigin(store, name, prefix, revision=page.revision, with_leased=with_leased)
+    return StoreSource(store, name, prefix, revision=page.revision, with_leased=with_leased)
 
 
 async def copy(
@@ -54,7 +54,7 @@ async def copy(
     overwrite: bool,
     with_leased: bool,
     report: Callable[[Progress], None],
-) -> tuple[Outcome, StoreOrigin]:
+) -> tuple[Outcome, StoreSource]:
     """Make what is under `prefix` in `target` what it is in `source` now; see `fill` for how it can end."""
-    origin = await origin_of(source, name, prefix, with_leased=with_leased)
-    return await fill(target, origin, prefix, merge=overwrite, report=report), origin
+    snapshot = await source_of(source, name, prefix, with_leased=with_leased)
+    return await fill(target, snapshot, prefix, merge=overwrite, report=report), snapshot

@@ -40,12 +40,12 @@ PATIENCE = 30.0
 """Seconds for which a target that does not answer is asked again."""
 
 
-class Origin(Protocol):
+class Source(Protocol):
     """Where the data comes from."""
 
     @property
     def name(self) -> str:
-        """Says what is copied, the same each time: an interrupted filling goes on only from the same origin."""
+        """Says what is copied, the same each time: an interrupted filling goes on only from the same source."""
 
     def entries(self) -> AsyncGenerator[KeyValue, None]:
         """Everything to be written, in key order; the same each time it is asked for."""
@@ -91,14 +91,14 @@ def digest(state: hashlib._Hash, key: str, value: bytes) -> None:
 
 
 async def fill(
-    target: Store, origin: Origin, prefix: str, *, merge: bool, report: Callable[[Progress], None]
+    target: Store, source: Source, prefix: str, *, merge: bool, report: Callable[[Progress], None]
 ) -> Outcome:
-    """Write everything of `origin` to `target`.
+    """Write everything of `source` to `target`.
 
     Conflict: the target is not empty, or somebody else writes to it. Unavailable: it did not answer for `PATIENCE`.
     After either, and after a crash, the same call goes on where this one ended.
     """
-    run = await _begin(target, origin, prefix, merge=merge, report=report)
+    run = await _begin(target, source, prefix, merge=merge, report=report)
     await run.write_all()
     outcome = await run.verify()
     await run.finish()
@@ -106,9 +106,9 @@ async def fill(
 
 
 async def _begin(
-    target: Store, origin: Origin, prefix: str, *, merge: bool, report: Callable[[Progress], None]
+    target: Store, source: Source, prefix: str, *, merge: bool, report: Callable[[Progress], None]
 ) -> _Run:
-    wanted = Marker(origin.name, prefix, merge, secrets.token_hex(8))
+    wanted = Marker(source.name, prefix, merge, secrets.token_hex(8))
     found = await target.get(MARKER)
     if found is not None:
         _check_same(found, wanted)
@@ -121,7 +121,7 @@ async def _begin(
     marker = await target.get(MARKER)
     if marker is None or marker.value != msgspec.json.encode(wanted):
         raise Conflict("target: somebody else fills it at this moment; let them finish, or run it again")
-    return _Run(target, origin, wanted, marker.mod_revision, resumed=found is not None, report=report)
+    return _Run(target, source, wanted, marker.mod_revision, resumed=found is not None, report=report)
 
 
 def _check_same(found: KeyValue, wanted: Marker) -> None:
@@ -165,7 +165,7 @@ class _Run:
     def __init__(
         self,
         target: Store,
-        origin: Origin,
+        source: Source,
         marker: Marker,
         marker_revision: int,
         *,
@@ -173,7 +173,7 @@ class _Run:
         report: Callable[[Progress], None],
     ) -> None:
         self.progress = Progress()
-        self._target, self._origin, self._marker, self._resumed = target, origin, marker, resumed
+        self._target, self._source, self._marker, self._resumed = target, source, marker, resumed
         self._guard = ModRevision(MARKER) == marker_revision
         self._report = report
         self._batch: list[Operation] = []
@@ -205,7 +205,7 @@ class _Run:
 
     async def _both_sides(self) -> AsyncGenerator[tuple[KeyValue | None, KeyValue | None], None]:
         async with (
-            aclosing(self._origin.entries()) as source,
+            aclosing(self._source.entries()) as source,
             aclosing(items(self._target, self._marker.prefix)) as target,
             aclosing(side_by_side(source, target)) as both,
         ):

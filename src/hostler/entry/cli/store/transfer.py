@@ -43,7 +43,7 @@ async def _copy(source: str, target: str, prefix: str, *, overwrite: bool, with_
 
     async with opened(source, create=False) as one, opened(target, create=True) as other:
         with Ticker() as ticker:
-            outcome, origin = await copy_store(
+            outcome, snapshot = await copy_store(
                 one,
                 other,
                 redacted(source),
@@ -52,8 +52,8 @@ async def _copy(source: str, target: str, prefix: str, *, overwrite: bool, with_
                 with_leased=with_leased,
                 report=_reporter(ticker),
             )
-    _tell(outcome, f"revision {origin.revision} of {redacted(source)}")
-    _tell_leased(origin.leased, with_leased=with_leased)
+    _tell(outcome, f"revision {snapshot.revision} of {redacted(source)}")
+    _tell_leased(snapshot.leased, with_leased=with_leased)
 
 
 def _reporter(ticker: Ticker) -> Callable[[Progress], None]:
@@ -66,10 +66,10 @@ def _reporter(ticker: Ticker) -> Callable[[Progress], None]:
     return report
 
 
-def _tell(outcome: Outcome, origin: str) -> None:
+def _tell(outcome: Outcome, source: str) -> None:
     if outcome.resumed:
         note("went on with an interrupted transfer")
-    click.echo(f"{outcome.keys:,} keys equal {origin}, verified on both sides")
+    click.echo(f"{outcome.keys:,} keys equal {source}, verified on both sides")
     click.echo(f"  written {outcome.written:,}, there already {outcome.unchanged:,}, removed {outcome.removed:,}")
     if outcome.left_alone:
         click.echo(f"  only in the target, left alone {outcome.left_alone:,}")
@@ -99,23 +99,23 @@ def backup(file: Path, prefix: str, force: bool, with_leased: bool, store_url: s
 
 async def _backup(url: str, file: Path, prefix: str, *, force: bool, with_leased: bool) -> None:
     from hostler.entry.transfer.backup import write_backup
-    from hostler.entry.transfer.copy import origin_of
+    from hostler.entry.transfer.copy import source_of
 
     async with opened(url, create=False) as store:
-        origin = await origin_of(store, redacted(url), prefix, with_leased=with_leased)
+        source = await source_of(store, redacted(url), prefix, with_leased=with_leased)
         engine = (await store.status()).engine
         with Ticker() as ticker:
             trailer = await write_backup(
                 file,
-                origin,
+                source,
                 prefix=prefix,
                 engine=engine,
                 force=force,
                 report=lambda count: ticker.tell(f"writing: {count:,} keys"),
             )
-    click.echo(f"{file}: {trailer.keys:,} keys as of revision {origin.revision}")
+    click.echo(f"{file}: {trailer.keys:,} keys as of revision {source.revision}")
     click.echo(f"  sha256 {trailer.sha256}")
-    _tell_leased(origin.leased, with_leased=with_leased)
+    _tell_leased(source.leased, with_leased=with_leased)
 
 
 @click.command()
