@@ -330,5 +330,5 @@ def open_bare(url: str) -> Bare | None:
     if parts.scheme == "etcd" and not parts.query:
         from hostler.drivers.store.etcd.bare import BareEtcd
 
-        return BareEtcd(parts.netloc.split(",")[0])
+        return BareEtcd(_endpoint(parts.scheme, parts.netloc.split(",")[0]))
     return None
