@@ -107,6 +107,7 @@ class EtcdStore:
         revision: int | None = None,
         keys_only: bool = False,
     ) -> Page:
+        # Not check_range: `after` may be a key of somebody else that is not UTF-8; `_after` checks it.
         check_prefix(prefix)
         check_limit(limit)
         check_revision(revision)
