@@ -28,7 +28,11 @@ _LAYERS: tuple[Layer, ...] = ("default", "file", "environment", "flag")
 FILE_NAME = "hostler.toml"
 CONFIG_VARIABLE = "HOSTLER_CONFIG"
 FOREIGN_VARIABLES = frozenset(
-    {CONFIG_VARIABLE, "HOSTLER_SERVER", "HOSTLER_TOKEN", "HOSTLER_DEBUG", "HOSTLER_DOSE", "HOSTLER_ETCD"}
+    {
+        *(CONFIG_VARIABLE, "HOSTLER_SERVER", "HOSTLER_TOKEN", "HOSTLER_DEBUG"),
+        *("HOSTLER_DOSE", "HOSTLER_TEST_SERVERS"),
+        *("HOSTLER_ETCD", "HOSTLER_ETCDCTL", "HOSTLER_REDIS", "HOSTLER_NODE", "HOSTLER_JAVA"),
+    }
 )
 """Variables of ours that are no settings: they belong to the client and to the test run."""
 DEFAULT_STATE_PATH = "/var/run/plasmavmc/state.json"
@@ -259,7 +263,7 @@ def _read_file(file: Path | None, environ: Mapping[str, str], cwd: Path) -> tupl
     except FileNotFoundError:
         if named is None:
             return str(path), ""
-        raise NotFound(f"{path}: there is no such file; name another one with --config or {CONFIG_VARIABLE}") from None
+        raise NotFound(f"{path}: there is no such file; name another one with {CONFIG_VARIABLE}") from None
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         raise Invalid(f"{path}: cannot be read: {reason}") from None

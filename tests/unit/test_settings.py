@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ CHAINFIRE = "PLASMAVMC_CHAINFIRE_ENDPOINT"
 
 
 def settled(toml: str = "", environ: dict[str, str] | None = None, **flags: object) -> Settings:
-    return load(flags, HOME | (environ or {}), toml=toml, cwd=Path("/work dir"))
+    return load(flags, HOME | (environ or {}), toml=toml, cwd=Path("/some dir"))
 
 
 def test_without_anything_the_store_is_embedded_in_the_state_folder() -> None:
@@ -47,7 +48,7 @@ def test_each_layer_beats_the_one_below_and_says_so() -> None:
 def test_the_default_store_follows_the_data_folder() -> None:
     assert settled(data="/srv/h").store == "sqlite:///srv/h/hostler.db"
     assert settled('data = "~/h"').data == Path("/home/ada/h")
-    assert settled(data=Path("rel")).store == "sqlite:///work%20dir/rel/hostler.db"
+    assert settled(data=Path("rel")).store == "sqlite:///some%20dir/rel/hostler.db"
 
 
 def test_namespace_options_are_spelled_as_in_the_contract() -> None:
@@ -85,7 +86,7 @@ def test_options_that_do_not_go_together_are_refused_at_start(toml: str) -> None
         ('[storage]\nbackend="chainfire"\nchainfire_endpoint="http://h:1"', {}, "etcd://h:1"),
         ('[storage]\nchainfire_endpoint="http://h:1"', {"PLASMAVMC_STORAGE_BACKEND": "file"}, "file:///var/run/plasmavmc/state.json"),
         ('[storage]\nchainfire_endpoint="http://h:1"', {CHAINFIRE: "http://g:2"}, "etcd://g:2"),
-        ('[storage]\nbackend="file"\nstate_path="s.json"', {}, "file:///work%20dir/s.json"),
+        ('[storage]\nbackend="file"\nstate_path="s.json"', {}, "file:///some%20dir/s.json"),
     ],
 )  # fmt: skip
 def test_the_storage_names_of_the_contract_mean_a_store(toml: str, environ: dict[str, str], store: str) -> None:
@@ -149,6 +150,16 @@ def test_variables_of_the_client_and_of_others_are_no_settings() -> None:
     assert settled(environ=dict.fromkeys(FOREIGN_VARIABLES, "1") | {"HOSTNAME": "h"}).store.startswith("sqlite:")
 
 
+def test_every_variable_of_ours_in_the_tree_is_known_to_the_settings() -> None:
+    root = Path(__file__).parents[2]
+    files = [root / "Makefile", *(root / "scripts").iterdir()]
+    files += [file for folder in ("src", "tests") for file in (root / folder).rglob("*.py") if file != Path(__file__)]
+    texts = [file.read_text(encoding="utf-8") for file in files if file.is_file()]
+    named = {name for text in texts for name in re.findall(r"(?<![A-Z_])HOSTLER_[A-Z_]*[A-Z]\b", text)}
+    assert {"HOSTLER_STORE", "HOSTLER_DOSE"} <= named, "nothing was found: it looks in the wrong place"
+    assert named - {option.variable for option in OPTIONS} - FOREIGN_VARIABLES == set()
+
+
 def test_the_file_is_the_one_named_else_the_one_in_the_folder(tmp_path: Path) -> None:
     (tmp_path / "hostler.toml").write_text('store = "memory://?history=1"')
     other = tmp_path / "other.toml"
@@ -158,6 +169,11 @@ def test_the_file_is_the_one_named_else_the_one_in_the_folder(tmp_path: Path) ->
     found = load({}, HOME, file=other, cwd=tmp_path)
     assert found.origins["store"].name == f"{other}: store"
     assert load({}, HOME, cwd=tmp_path / "nowhere").origins["store"].layer == "default"
+
+
+def test_a_missing_file_is_told_with_a_way_that_exists(tmp_path: Path) -> None:
+    with pytest.raises(NotFound, match="name another one with HOSTLER_CONFIG$"):
+        load({}, HOME | {"HOSTLER_CONFIG": "none.toml"}, cwd=tmp_path)
 
 
 def test_a_file_that_was_named_must_be_there_and_readable(tmp_path: Path) -> None:
