@@ -1,4 +1,4 @@
-"""Leadership: at most one process believes that it leads, and its writes carry a number that proves when.
+"""Leadership: at most one process holds the record, and its writes carry a number that proves when.
 
 A leader is whoever holds the record of a key. The record expires unless it is renewed, and it is renewed every quarter
 of its life. The holder stops believing at a deadline of its own: one life after the last renewal that succeeded,
