@@ -13,7 +13,7 @@ from dose import dose
 from troupe import START, ReplicaProcess, Stage, until
 
 STORES = ["etcd", "sqlite"]
-SLACK = 0.5
+SLACK = 1.5
 """Seconds that a busy machine may add to a measured time."""
 
 
@@ -61,9 +61,14 @@ async def test_without_the_guard_the_same_sleeper_does_harm(stage: Stage) -> Non
     async with stage:
         sleeper = await _put_to_sleep_and_wake(stage, "careless")
         await sleeper.says("wrote after its loss", within=10)
-        await asyncio.sleep(0.1)
+        await until(lambda: _out_of_order(stage), 10, "the harm is seen")
         with pytest.raises(AssertionError, match="an older leader got through"):
             stage.check_fences()
+
+
+def _out_of_order(stage: Stage) -> bool:
+    fences = [tally.fence for tally in stage.tallies]
+    return fences != sorted(fences)
 
 
 async def _put_to_sleep_and_wake(stage: Stage, mode: str) -> ReplicaProcess:
@@ -91,8 +96,9 @@ async def test_a_leader_whose_event_loop_spins_is_dead_a_quarter_of_the_ttl_afte
         spun_at = await spinner.says("spinning", within=5)
         assert await spinner.ends(within=stage.ttl * 3) == 1
         lasted = time.monotonic() - spun_at
-        # Its leadership ended one ttl after its last renewal, which was at most a quarter of the ttl before it span.
-        assert stage.ttl * 0.9 < lasted < stage.ttl * 1.25 + SLACK
+        # Its leadership ended one ttl after its last renewal, which was a quarter of the ttl before it span, or on a
+        # busy machine half of it.
+        assert stage.ttl * 0.75 < lasted < stage.ttl * 1.25 + SLACK
         assert spinner.said("was lost and the process did not stop in time"), spinner.tail()
         await stage.led_by_another(fence, within=START)
         await stage.counted()

@@ -19,6 +19,8 @@ from hostler.testing.servers import EtcdCluster, EtcdServer, find_binary
 
 FAKETIME = ("/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1", "/usr/lib/faketime/libfaketime.so.1")
 HOUR = 3600
+SLACK = 1.5
+"""Seconds that a busy machine may add to a measured time."""
 
 
 async def test_a_server_that_stands_still_for_longer_than_the_ttl_ends_the_leadership(
@@ -32,7 +34,7 @@ async def test_a_server_that_stands_still_for_longer_than_the_ttl_ends_the_leade
             suspended_at = time.monotonic()
             assert await leader.ends(within=stage.ttl * 4) == 1
             # It believes for at most the ttl and lives for at most a quarter more.
-            assert time.monotonic() - suspended_at < stage.ttl * 1.25 + 0.5
+            assert time.monotonic() - suspended_at < stage.ttl * 1.25 + SLACK
             assert waiting.running, "who stands by waits for the storage to come back"
         finally:
             own_etcd.resume()

@@ -60,8 +60,9 @@ async def test_after_kill_9_another_leads_within_the_ttl_and_a_second(stage: Sta
             leader.kill()
             change = await stage.led_by_another(fence, within=stage.ttl + 10)
             assert change.at - killed_at < stage.ttl + BEYOND_TTL, stage.changes
-            # No earlier than the record's life allows: it was renewed at most a quarter of its life before.
-            assert change.at - killed_at > stage.ttl * 0.7, stage.changes
+            # No earlier than the record's life allows: it was renewed a quarter of its life before, on a busy machine
+            # perhaps half of it.
+            assert change.at - killed_at > stage.ttl * 0.5, stage.changes
         stage.check_tally()
 
 
