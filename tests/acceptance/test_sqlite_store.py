@@ -17,6 +17,7 @@ import pytest
 from hostler import Closed, Damaged, Invalid, LeaseGone, Put, Unavailable, Version
 from hostler.drivers.store.sqlite import SqliteStore, schema
 from hostler.drivers.store.sqlite.reader import end_of_prefix
+from hostler.drivers.store.sqlite.writer import Purge
 
 WATCHER = """
 import asyncio, json, sys, time, hostler
@@ -447,3 +448,32 @@ async def test_a_file_whose_history_was_forgotten_gives_its_pages_back(path: Pat
         await upkeep(store)
         assert store._reader.free_pages() == 0
         assert (await store.status()).size_bytes < large - 20_000_000
+
+
+async def test_forgetting_may_be_interrupted_after_any_step(path: Path) -> None:
+    async with SqliteStore(path) as store:
+        for n in range(12):
+            await store.txn([], [Put(f"k{i}", str(n).encode()) for i in range(20)])
+        await store.delete_prefix("k1")
+        revision = await store.put("last", b"")
+        store._poller.cancel()  # type: ignore[union-attr]
+        await store.compact(revision)
+    steps = 0
+    while True:
+        async with SqliteStore(path) as store:
+            store._poller.cancel()  # type: ignore[union-attr]
+            rows, deleted, purged = store._far_reader.unreachable(7)
+            work = [
+                *(Purge(rows=[row]) for row in rows),
+                *(Purge(deleted=[each]) for each in deleted),
+                Purge(purged=purged),
+            ]
+            for step in work[: 1 + steps % (len(work) + 1)]:  # and then the power fails
+                await store._committer.submit(step)
+            steps += 1
+            assert await store.check() == []
+            if not store._reader.purge_pending():
+                break
+    async with SqliteStore(path) as store:
+        left = store._reader._cursor.execute("SELECT count(*) FROM log").fetchall()[0][0]
+        assert left == len((await store.range("")).items) == 10

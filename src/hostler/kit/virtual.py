@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
+_NO_THREADS = "a loop on virtual time knows no threads: what they do is not deterministic; use a port instead"
+
+
 class Deadlock(RuntimeError):
     """Everything waits, and nothing is left that could wake it."""
 
@@ -81,8 +84,11 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def _process_events(self, event_list: object) -> None:
         raise NotImplementedError
 
-    def _write_to_self(self) -> None:
-        raise RuntimeError("a thread called into a loop on virtual time: what threads do is not deterministic")
+    def run_in_executor(self, *_: Any) -> Any:  # type: ignore[override]
+        raise RuntimeError(_NO_THREADS)
+
+    def call_soon_threadsafe(self, *_: Any, context: Any = None) -> Any:  # type: ignore[override] # noqa: ARG002
+        raise RuntimeError(_NO_THREADS)
 
 
 class VirtualClock:

@@ -180,11 +180,11 @@ class Reader:
             return bool(purged < self.first_row_of(compacted))
 
     def unreachable(self, most: int) -> tuple[list[int], list[tuple[int, str]], int]:
-        """Log rows to forget, found by looking at up to `most` rows; the deletions among them; how far it looked.
+        """Versions to forget, found by looking at up to `most` log rows; deletions to forget; how far it looked.
 
         A row from before the compacted revision makes the version before it unreachable. A deletion stays until the
-        compacted revision has passed it, so that a watch from that revision still sees it. The ids are in order, so
-        that forgetting them goes through the file page by page.
+        compacted revision has passed it, so that a watch from that revision still sees it; and it goes last, for it
+        tells of the version before it. The ids are in order, so that forgetting goes through the file page by page.
         """
         with self._snapshot(None):
             compacted, purged = self._cursor.execute("SELECT compacted, purged FROM meta").fetchall()[0]
@@ -192,8 +192,8 @@ class Reader:
             look = "SELECT id, key, version, previous FROM log WHERE id >= ? AND id < ? ORDER BY id LIMIT ?"
             seen = self._cursor.execute(look, (purged, end, most)).fetchall()
         deleted = [(row, key) for row, key, version, _ in seen if not version]
-        rows = [previous for *_, previous in seen if previous is not None] + [row for row, _ in deleted]
-        return sorted(rows), deleted, seen[-1][0] + 1 if len(seen) == most else end
+        rows = sorted(previous for *_, previous in seen if previous is not None)
+        return rows, deleted, seen[-1][0] + 1 if len(seen) == most else end
 
     def free_pages(self) -> int:
         """Pages that could be given back, if they are worth it: more than a quarter of the file and than 16 MiB."""

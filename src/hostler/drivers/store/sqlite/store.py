@@ -210,6 +210,7 @@ class SqliteStore:
 
     async def _far_away(self, read: Callable[[], T]) -> T:
         reading = asyncio.get_running_loop().run_in_executor(self._far, read)
+        reading.add_done_callback(_heard)  # also when its reader was cancelled meanwhile
         try:
             async with asyncio.timeout(self._timeout):
                 return await asyncio.shield(reading)
@@ -396,6 +397,11 @@ class SqliteStore:
         began = self._clock.now()
         await self._committer.submit(work)
         await asyncio.sleep(min(0.05, max(0.001, self._clock.now() - began)))
+
+
+def _heard(future: asyncio.Future[Any]) -> None:
+    if not future.cancelled():
+        future.exception()
 
 
 def _key_of(change: Change) -> str:

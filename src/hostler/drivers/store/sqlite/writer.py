@@ -64,7 +64,7 @@ class Expire(msgspec.Struct, frozen=True):
 
 
 class Purge(msgspec.Struct, frozen=True):
-    """Forget log rows that nobody can reach any more, and keys whose last row is a deletion that is among them."""
+    """Forget log rows that nobody can reach any more, and deletions together with the keys that end in them."""
 
     rows: Sequence[int] = ()
     deleted: Sequence[tuple[int, str]] = ()
@@ -340,5 +340,6 @@ class Writer:
         self._cursor.executemany("DELETE FROM log WHERE id = ?", ((row,) for row in work.rows))
         for row, key in work.deleted:
             execute("DELETE FROM live WHERE key = ? AND log = ?", (key, row))
+            execute("DELETE FROM log WHERE id = ?", (row,))
         if work.purged:
             execute("UPDATE meta SET purged = max(purged, ?)", (work.purged,))
