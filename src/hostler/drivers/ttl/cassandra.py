@@ -209,6 +209,8 @@ class CassandraTtlStorage:
             cluster = Cluster(**self._options, connection_class=reactor.connection_class)
             stack.callback(cluster.shutdown)
             session = cluster.connect()
+            # The servers judge by a request's own time whether a record lives: theirs, not this machine's.
+            session.use_client_timestamp = False
             if self._create:
                 self._create_table(cluster, session)
             self._session, self._stop = session, stack.pop_all()
