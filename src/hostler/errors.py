@@ -8,13 +8,18 @@ HostlerError
 │   ├── NotFound        what was named does not exist
 │   │   └── LeaseGone       the lease expired or was revoked
 │   ├── Forbidden       the caller may not
+│   │   └── Unauthenticated  nobody knows who the caller is
+│   ├── QuotaExceeded   it would be more than the project may have
 │   ├── Damaged         the data on disk cannot be trusted: an operator must look
 │   └── Closed          used before it was opened or after it was closed
 ├── Missed          list again, then watch from there
 │   ├── Compacted       the history that was asked for is gone
 │   └── Lagged          the reader was too slow for its watch
 ├── Conflict        read again, then retry; nothing was written
+│   ├── Stale           the revision that the caller named is not the present one
+│   └── KeyReused       the same Idempotency-Key came with another request
 ├── Unavailable     retry later; nothing was written
+│   └── TooManyTries    retry after `after` seconds
 ├── Uncertain       read first; it may have been written
 └── LeadershipLost  stop acting as leader now
 
@@ -57,6 +62,14 @@ class Forbidden(Refused):
     """The caller has no right to this."""
 
 
+class Unauthenticated(Forbidden):
+    """No token, or none that counts; nothing says why."""
+
+
+class QuotaExceeded(Refused):
+    """The project would have more than its quota; nothing was changed."""
+
+
 class Damaged(Refused):
     """What is on disk cannot be trusted; nothing was changed."""
 
@@ -96,8 +109,24 @@ class Conflict(HostlerError):
     """Somebody else was first; nothing was written."""
 
 
+class Stale(Conflict):
+    """The record has changed since the revision that the caller named; nothing was written."""
+
+
+class KeyReused(Conflict):
+    """An Idempotency-Key that stands for another request; nothing was written."""
+
+
 class Unavailable(HostlerError):
     """Could not be reached, or not in time; nothing was written."""
+
+
+class TooManyTries(Unavailable):
+    """Slowed down: try again after `after` seconds; nothing was written."""
+
+    def __init__(self, message: str, after: float) -> None:
+        super().__init__(message)
+        self.after = after
 
 
 class Uncertain(HostlerError):

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from hostler.keys import deployment, inventory, node, replica, transfer, vm
+from hostler.keys import access, deployment, inventory, node, replica, transfer, vm
 
 if TYPE_CHECKING:
     from hostler.keys.key import Key
 
 FAMILIES: dict[str, tuple[Key[Any], ...]] = {
-    "virtual machines": (vm.VM, vm.HANDLE, vm.LOCK),
+    "virtual machines": (vm.VM, vm.HANDLE, vm.LOCK, vm.NAME),
     "replicas": (replica.LEADER, replica.FENCE, replica.REPLICA, replica.DEMONSTRATION),
     "inventory": (
         inventory.USER,
@@ -23,7 +23,8 @@ FAMILIES: dict[str, tuple[Key[Any], ...]] = {
     ),
     "workloads": (inventory.WORKLOAD, inventory.INSTANCE, inventory.ACTUAL, inventory.TARGET),
     "deployments": (deployment.BLUEPRINT, deployment.SLICE, deployment.ENDPOINT),
-    "nodes": (node.MEMBER, node.ALIVE, node.COMMAND),
+    "nodes": (node.MEMBER, node.ALIVE, node.COMMAND, node.CLUSTER),
+    "access": (access.TOKEN, access.QUOTA, access.AUDIT, access.ANSWERED),
     "transfers": (transfer.FILLING,),
 }
 KEYS: tuple[Key[Any], ...] = tuple(key for keys in FAMILIES.values() for key in keys)

@@ -9,6 +9,8 @@ VM = Key("/plasmavmc/vms/{org}/{project}/{vm}", VirtualMachine)
 HANDLE = Key("/plasmavmc/handles/{org}/{project}/{vm}", VmHandle)
 LOCK = Key("/plasmavmc/locks/{org}/{project}/{vm}", LockInfo)
 """Attached to a lease: 30 seconds, unless set otherwise."""
+NAME = Key("/hostler/v1/names/{org}/{project}/{name:name}", str)
+"""The id of the machine that has this name in its project. Written and deleted with the machine's own record."""
 
 LABS_ORG = "labs"
 """The org of all labs; the project is the web user's id."""

@@ -8,8 +8,9 @@ from msgspec import field
 
 from hostler.errors import Invalid
 from hostler.model.inventory import Capacity
+from hostler.model.reason import Reason
 from hostler.model.record import Record
-from hostler.model.vm import Id, Power, VmSpec
+from hostler.model.vm import Id, Power, Restore, VmSpec
 
 
 class Lifecycle(enum.StrEnum):
@@ -20,6 +21,22 @@ class Lifecycle(enum.StrEnum):
     DRAINING = "DRAINING"
     DECOMMISSIONED = "DECOMMISSIONED"
     SHUTTING_DOWN = "SHUTTING_DOWN"
+
+
+class DrainMode(enum.StrEnum):
+    """What becomes of the machines of a node that is drained."""
+
+    MOVE = "move"
+    """Each is destroyed there, then made elsewhere from its image; one after the other."""
+    STOP = "stop"
+    """Each is stopped and stays; one after the other."""
+
+
+class OffConfirmation(Record, frozen=True, kw_only=True):
+    """Somebody stands for it: the silent node is off, and nothing runs on it. A node that comes back takes it away."""
+
+    by: str
+    at: float
 
 
 class NodeRecord(Record, frozen=True, kw_only=True):
@@ -34,6 +51,12 @@ class NodeRecord(Record, frozen=True, kw_only=True):
     tors: tuple[str, ...] = ()
     address: str = ""
     driver: str = ""
+    fences: bool = False
+    """Its driver stops machines by itself when the agent no longer can: `on_node_loss=fence` is possible there."""
+    fencing_time: float = 0.0
+    """Seconds after the last heartbeat by which fenced machines have stopped."""
+    drain: DrainMode = DrainMode.MOVE
+    off: OffConfirmation | None = None
     registered_at: float
 
 
@@ -42,6 +65,8 @@ class Heartbeat(Record, frozen=True, kw_only=True):
 
     holder: str
     """Unique to the agent's process."""
+    place: str = ""
+    """Where the machines are (`Machines.place`): who has the same place open knows that the other process is dead."""
     started_at: float
 
 
@@ -54,8 +79,27 @@ class VmCommand(Record, frozen=True, kw_only=True):
     spec: VmSpec
     power: Power = Power.ON
     deleting: bool = False
+    """Destroy it: the machine shall be gone, or shall go elsewhere."""
+    resets: int = 0
+    snapshots: tuple[str, ...] = ()
+    restore: Restore | None = None
+    lost: tuple[str, ...] = ()
+    """Snapshots that are wished for but went with an earlier node: they are not taken anew."""
+    fenced: bool = False
+    """It stops by itself when the node loses the store for the fencing time."""
     generation: int = 1
+    """Of the wish that this was made from."""
     fence: int = 0
+    """Of the leader who wrote it."""
+    reasons: tuple[Reason, ...] = ()
+    """Why this node."""
+
+
+class Cluster(Record, frozen=True, kw_only=True):
+    """`/hostler/v1/cluster`: tells this control plane from every other. Made once, by whoever comes first."""
+
+    id: Id
+    created_at: float
 
 
 def node_id(rack: str, blade: str) -> str:

@@ -36,8 +36,12 @@ class OnNodeLoss(enum.StrEnum):
 
 
 class MachineState(enum.StrEnum):
-    """What the agent sees."""
+    """What there is of a machine."""
 
+    PENDING = "pending"
+    """Nothing: no node will do. Said by the leader."""
+    PLACED = "placed"
+    """Nothing yet: a node was told. Said by the leader; everything below by the node's agent."""
     CREATING = "creating"
     STARTING = "starting"
     RUNNING = "running"
@@ -45,6 +49,8 @@ class MachineState(enum.StrEnum):
     STOPPED = "stopped"
     FAILED = "failed"
     DELETING = "deleting"
+    GONE = "gone"
+    """It was destroyed, as commanded; the leader may forget it."""
 
 
 class VmSpec(Record, frozen=True, kw_only=True):
@@ -59,8 +65,36 @@ class VmSpec(Record, frozen=True, kw_only=True):
     ssh_keys: tuple[str, ...] = ()
 
 
+class Level(enum.StrEnum):
+    """What machines can share, and lose together."""
+
+    NODE = "node"
+    RACK = "rack"
+    PDU = "pdu"
+    TOR = "tor"
+
+
+class Affinity(Record, frozen=True, kw_only=True):
+    """Where a machine stands in relation to others of its project."""
+
+    together: bool
+    """On the same node, rack, pdu or tor as one of the others; False: as none of them."""
+    level: Level
+    labels: dict[str, str]
+    """Who the others are: those machines of the project that have all of these labels."""
+    required: bool = True
+    """False: only preferred."""
+
+
+class Restore(Record, frozen=True, kw_only=True):
+    """The wish to go back to a snapshot. `number` grows by one each time, so that it is done once."""
+
+    snapshot: Id
+    number: Annotated[int, Meta(ge=1)]
+
+
 class VirtualMachine(Record, frozen=True, kw_only=True):
-    """`/plasmavmc/vms/…`: what is wished for. Written by the VM service and by the leader's placement."""
+    """`/plasmavmc/vms/…`: what is wished for. Written by the VM service, for its owner."""
 
     id: Id
     name: str
@@ -71,21 +105,46 @@ class VirtualMachine(Record, frozen=True, kw_only=True):
     deleting: bool = False
     generation: int = 1
     """Grows with each change of the wish; a report about an older one is out of date."""
-    node: str | None = None
-    reasons: tuple[Reason, ...] = ()
-    """Of the placement; while there is no node, why there is none."""
     labels: dict[str, str] = field(default_factory=dict)
     on_node_loss: OnNodeLoss = OnNodeLoss.WAIT
+    resets: Annotated[int, Meta(ge=0)] = 0
+    """How often a reset was asked for."""
+    snapshots: tuple[str, ...] = ()
+    """Those that shall exist."""
+    restore: Restore | None = None
+    """The last one asked for."""
+    affinity: tuple[Affinity, ...] = ()
+    node_labels: dict[str, str] = field(default_factory=dict)
+    """Only nodes with all of these labels will do."""
     created_at: float
     expires_at: float | None = None
 
 
+class SnapshotState(enum.StrEnum):
+    """What the agent sees of a snapshot."""
+
+    READY = "ready"
+    FAILED = "failed"
+
+
+class Snapshot(Record, frozen=True, kw_only=True):
+    """A snapshot as its machine's agent sees it."""
+
+    state: SnapshotState
+    taken_at: float
+    detail: str = ""
+
+
 class VmHandle(Record, frozen=True, kw_only=True):
-    """`/plasmavmc/handles/…`: the machine as its agent sees it. Written by that agent."""
+    """`/plasmavmc/handles/…`: what there is of it. The leader makes it and takes it away; between, the agent writes it.
+
+    One machine has one handle, and the handle names one node: so it stands in one place at most.
+    """
 
     id: Id
-    node: Id
-    driver: str
+    node: str = ""
+    """Empty while pending."""
+    driver: str = ""
     machine: str = ""
     """The provider's id of it."""
     state: MachineState
@@ -93,6 +152,18 @@ class VmHandle(Record, frozen=True, kw_only=True):
     """Of the wish that this answers."""
     address: str = ""
     detail: str = ""
+    """Why it is pending or failed, or what it waits for."""
+    reasons: tuple[Reason, ...] = ()
+    """While pending: why no node will do. The reasons for the node that was chosen stand in the command."""
+    at_next_boot: tuple[str, ...] = ()
+    """Fields of the spec that the running machine does not have yet."""
+    resets: int = 0
+    """How many of the wished-for resets are done."""
+    restored: int = 0
+    """The number of the last restore that was done."""
+    snapshots: dict[str, Snapshot] = field(default_factory=dict)
+    failures: int = 0
+    """Steps that failed in a row."""
     seen_at: float
 
 

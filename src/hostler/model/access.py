@@ -1,0 +1,104 @@
+"""Who may do what: roles, tokens, and what is kept of each write."""
+
+from __future__ import annotations
+
+import enum
+from typing import Annotated
+
+from msgspec import Meta, field
+
+from hostler.model.inventory import Capacity, Rights
+from hostler.model.record import Record
+
+EVERYWHERE = "*"
+"""As a membership: every org."""
+
+
+class Role(enum.StrEnum):
+    """A bundle of rights by name."""
+
+    ADMIN = "admin"
+    OPERATOR = "operator"
+    MEMBER = "member"
+    VIEWER = "viewer"
+
+
+ROLES: dict[Role, Rights] = {
+    Role.ADMIN: Rights(
+        manage_accounts=True,
+        step_time=True,
+        modify_workloads=True,
+        modify_inventory=True,
+        inject_faults=True,
+        perform_repairs=True,
+    ),
+    Role.OPERATOR: Rights(
+        step_time=True, modify_workloads=True, modify_inventory=True, inject_faults=True, perform_repairs=True
+    ),
+    Role.MEMBER: Rights(modify_workloads=True),
+    Role.VIEWER: Rights(),
+}
+
+
+class TokenKind(enum.StrEnum):
+    """What a token is for."""
+
+    SESSION = "session"
+    API = "api"
+
+
+class Token(Record, frozen=True, kw_only=True):
+    """`/hostler/v1/tokens/{digest}`: the key holds the token's SHA-256, and nothing holds the token."""
+
+    id: str
+    """For people and for revoking; tells nothing of the token."""
+    user: str
+    """The folded name."""
+    purpose: TokenKind
+    name: str = ""
+    created_at: float
+    expires_at: float | None = None
+
+
+class Audit(Record, frozen=True, kw_only=True):
+    """`/hostler/v1/audit/{day}/{entry}`: one write, kept in the transaction that made it.
+
+    It led to the revision in which this record was created.
+    """
+
+    who: str
+    verb: str
+    """`vm.create`, `node.drain`, …"""
+    subject: str
+    """The key that was written."""
+    before: int = 0
+    """The revision that it was made from; 0: there was nothing."""
+    at: float
+    source: str = ""
+    """Where the request came from."""
+
+
+class Answered(Record, frozen=True, kw_only=True):
+    """`/hostler/v1/requests/{user}/{request}`: what a write with an Idempotency-Key was, and its answer."""
+
+    fingerprint: str
+    """Of method, path and body: the same key with another request is refused."""
+    status: int
+    body: str
+    """JSON."""
+
+
+class Quota(Record, frozen=True, kw_only=True):
+    """`/hostler/v1/quotas/{org}/{project}`: how much a project may have, and has. Without one there is no limit.
+
+    It is compared in every transaction that changes what the project has. While it is not `counted`, such a transaction
+    first has to count: scan the project, and write what it has.
+    """
+
+    vms: Annotated[int, Meta(ge=0)] | None = None
+    cpus: Annotated[int, Meta(ge=0)] | None = None
+    memory_mib: Annotated[int, Meta(ge=0)] | None = None
+    disk_gib: Annotated[int, Meta(ge=0)] | None = None
+    counted: bool = False
+    used_vms: int = 0
+    used: Capacity = field(default_factory=lambda: Capacity(cpus=0, memory_mib=0))

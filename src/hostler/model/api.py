@@ -1,0 +1,360 @@
+"""What the HTTP API takes and gives: shared by the server, the client and the command line.
+
+What comes in is strict (`decode(data, strict=True)`): an unknown field is an error. What goes out may gain fields.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Annotated, Any
+
+from msgspec import UNSET, Meta, UnsetType, field
+
+from hostler.model.access import Role, TokenKind
+from hostler.model.inventory import Capacity, Rights
+from hostler.model.node import DrainMode, Lifecycle, OffConfirmation
+from hostler.model.reason import Reason
+from hostler.model.record import Record
+from hostler.model.vm import Affinity, Cpus, DiskGib, MemoryMib, OnNodeLoss, Power, Restore, Snapshot, VmSpec
+
+MAX_NAME = 63
+Name = Annotated[str, Meta(min_length=1, max_length=MAX_NAME, pattern=r"^[^/\x00-\x1f\x7f]+$")]
+Labels = Annotated[dict[str, str], Meta(max_length=64)]
+Seconds = Annotated[float, Meta(gt=0, le=10 * 366 * 86400)]
+
+
+class Phase(enum.StrEnum):
+    """Where a virtual machine is on its way, in one word: made from wish, placement and what its agent sees."""
+
+    PENDING = "pending"
+    """No node yet; `reasons` say why."""
+    PLACED = "placed"
+    """A node was told, and has not answered yet."""
+    CREATING = "creating"
+    STARTING = "starting"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    STOPPED = "stopped"
+    FAILED = "failed"
+    DELETING = "deleting"
+    SILENT = "silent"
+    """Its node gives no sign of life; the machine may still run."""
+
+
+# Virtual machines
+
+
+class VmCreate(Record, frozen=True, kw_only=True):
+    """A new virtual machine."""
+
+    name: Name
+    spec: VmSpec
+    power: Power = Power.ON
+    labels: Labels = field(default_factory=dict)
+    on_node_loss: OnNodeLoss = OnNodeLoss.WAIT
+    affinity: Annotated[tuple[Affinity, ...], Meta(max_length=16)] = ()
+    node_labels: Labels = field(default_factory=dict)
+    expires_in: Seconds | None = None
+
+
+class VmUpdate(Record, frozen=True, kw_only=True):
+    """Changes of a virtual machine; what is left out stays. The shape takes effect at the next boot."""
+
+    name: Name | UnsetType = UNSET
+    cpus: Cpus | UnsetType = UNSET
+    memory_mib: MemoryMib | UnsetType = UNSET
+    disk_gib: DiskGib | UnsetType = UNSET
+    """It may only grow."""
+    user_data: str | UnsetType = UNSET
+    ssh_keys: tuple[str, ...] | UnsetType = UNSET
+    labels: Labels | UnsetType = UNSET
+    on_node_loss: OnNodeLoss | UnsetType = UNSET
+    expires_in: Seconds | UnsetType | None = UNSET
+    """From now; null: never."""
+
+
+class SnapshotRequest(Record, frozen=True, kw_only=True):
+    """Which snapshot."""
+
+    name: Name
+
+
+class VmView(Record, frozen=True, kw_only=True):
+    """A virtual machine: what is wished for, and what is seen of it."""
+
+    id: str
+    name: str
+    org: str
+    project: str
+    spec: VmSpec
+    power: Power
+    phase: Phase
+    node: str | None
+    address: str
+    detail: str
+    """Why it is in this phase, where that needs saying."""
+    labels: dict[str, str]
+    on_node_loss: OnNodeLoss
+    affinity: tuple[Affinity, ...]
+    node_labels: dict[str, str]
+    at_next_boot: tuple[str, ...]
+    """Fields of the spec that take effect at the next boot."""
+    snapshots: dict[str, Snapshot | None]
+    """Null: asked for, not taken yet."""
+    restore: Restore | None
+    settled: bool
+    """What is seen is what is wished for."""
+    created_at: float
+    expires_at: float | None
+    generation: int
+    revision: int
+    """Of the wish, for If-Match."""
+
+
+class VmPage(Record, frozen=True, kw_only=True):
+    """`after` of the last page's end gives the next; null: this is the last."""
+
+    items: tuple[VmView, ...]
+    after: str | None
+    revision: int
+
+
+class NodeVerdict(Record, frozen=True, kw_only=True):
+    """What placement thinks of one node for one machine, now."""
+
+    node: str
+    fits: bool
+    score: float
+    reasons: tuple[str, ...]
+
+
+class Why(Record, frozen=True, kw_only=True):
+    """Why a machine is where it is, or why it is nowhere."""
+
+    vm: str
+    phase: Phase
+    node: str | None
+    decided: tuple[Reason, ...]
+    """As it was decided, kept with the decision."""
+    nodes: tuple[NodeVerdict, ...]
+    """As it would be judged now, node by node, best first; at most 1,000."""
+
+
+# Nodes
+
+
+class Drain(Record, frozen=True, kw_only=True):
+    """How to empty a node."""
+
+    mode: DrainMode = DrainMode.MOVE
+
+
+class NodeView(Record, frozen=True, kw_only=True):
+    """A node, and how full it is."""
+
+    node: str
+    lifecycle: Lifecycle
+    alive: bool
+    capacity: Capacity
+    used: Capacity
+    vms: int
+    labels: dict[str, str]
+    rack: str | None
+    pdus: tuple[str, ...]
+    tors: tuple[str, ...]
+    address: str
+    driver: str
+    fences: bool
+    drain: DrainMode
+    off: OffConfirmation | None
+    registered_at: float
+    revision: int
+
+
+class NodePage(Record, frozen=True, kw_only=True):
+    """Nodes in order of their names."""
+
+    items: tuple[NodeView, ...]
+    after: str | None
+    revision: int
+
+
+# People
+
+
+class UserCreate(Record, frozen=True, kw_only=True):
+    """A new account. Rights are given one by one or as a role, not both."""
+
+    name: Name
+    full_name: Annotated[str, Meta(max_length=200)] = ""
+    password: Annotated[str, Meta(min_length=8, max_length=1024)] | None = None
+    enabled: bool = True
+    role: Role | None = None
+    rights: Rights | None = None
+    memberships: Annotated[tuple[str, ...], Meta(max_length=1000)] = ()
+
+
+class UserUpdate(Record, frozen=True, kw_only=True):
+    """Changes of an account; what is left out stays."""
+
+    full_name: Annotated[str, Meta(max_length=200)] | UnsetType = UNSET
+    password: Annotated[str, Meta(min_length=8, max_length=1024)] | UnsetType = UNSET
+    enabled: bool | UnsetType = UNSET
+    role: Role | UnsetType = UNSET
+    rights: Rights | UnsetType = UNSET
+    memberships: Annotated[tuple[str, ...], Meta(max_length=1000)] | UnsetType = UNSET
+
+
+class UserView(Record, frozen=True, kw_only=True):
+    """An account, without its password."""
+
+    name: str
+    full_name: str
+    enabled: bool
+    protected: bool
+    has_password: bool
+    rights: Rights
+    memberships: tuple[str, ...]
+    created_at: float
+    revision: int
+
+
+class UserPage(Record, frozen=True, kw_only=True):
+    """Accounts in order of their names."""
+
+    items: tuple[UserView, ...]
+    after: str | None
+    revision: int
+
+
+class Login(Record, frozen=True, kw_only=True):
+    """Who wants a session."""
+
+    name: Annotated[str, Meta(max_length=255)]
+    password: Annotated[str, Meta(max_length=1024)]
+
+
+class TokenCreate(Record, frozen=True, kw_only=True):
+    """A new API token."""
+
+    name: Annotated[str, Meta(max_length=MAX_NAME)] = ""
+    expires_in: Seconds | None = None
+
+
+class TokenView(Record, frozen=True, kw_only=True):
+    """A token without its secret."""
+
+    id: str
+    user: str
+    purpose: TokenKind
+    name: str
+    created_at: float
+    expires_at: float | None
+
+
+class TokenIssued(Record, frozen=True, kw_only=True):
+    """The only time that the token itself is told."""
+
+    token: str
+    id: str
+    user: str
+    expires_at: float | None
+
+
+class TokenPage(Record, frozen=True, kw_only=True):
+    """The tokens of an account."""
+
+    items: tuple[TokenView, ...]
+
+
+class QuotaSet(Record, frozen=True, kw_only=True):
+    """How much a project may have; null: no limit."""
+
+    vms: Annotated[int, Meta(ge=0)] | None = None
+    cpus: Annotated[int, Meta(ge=0)] | None = None
+    memory_mib: Annotated[int, Meta(ge=0)] | None = None
+    disk_gib: Annotated[int, Meta(ge=0)] | None = None
+
+
+class QuotaView(Record, frozen=True, kw_only=True):
+    """Limits and use of a project. Without a quota `used` is counted when asked."""
+
+    org: str
+    project: str
+    limits: QuotaSet
+    used_vms: int
+    used: Capacity
+    revision: int
+    """0: there is no quota."""
+
+
+# The control plane
+
+
+class LeaderView(Record, frozen=True, kw_only=True):
+    """Who leads; address null: nobody."""
+
+    address: str | None
+    holder: str | None
+    fence: int
+    ready: bool
+    """Whether this replica's own view of the store is up to date."""
+
+
+class ReplicaView(Record, frozen=True, kw_only=True):
+    """A replica that lives."""
+
+    address: str
+    holder: str
+    leads: bool
+    started_at: float
+
+
+class ReplicaPage(Record, frozen=True, kw_only=True):
+    """All that live."""
+
+    items: tuple[ReplicaView, ...]
+
+
+class AuditView(Record, frozen=True, kw_only=True):
+    """One write."""
+
+    who: str
+    verb: str
+    subject: str
+    before: int
+    after: int
+    at: float
+    source: str
+
+
+class AuditPage(Record, frozen=True, kw_only=True):
+    """Writes, oldest first."""
+
+    items: tuple[AuditView, ...]
+    after: str | None
+
+
+class EventView(Record, frozen=True, kw_only=True):
+    """The data of one Server-Sent Event. Its id, `revision.index`, is what Last-Event-ID takes."""
+
+    type: str
+    """`put` or `delete`."""
+    of: str = field(name="kind")
+    """`vm`, `handle`, `node`, `alive`, `leader`."""
+    subject: str
+    """`org/project/id` of a machine, the name of a node."""
+    revision: int
+    record: dict[str, Any] | None
+    """As it stands in the store; null if it was deleted."""
+
+
+class Problem(Record, frozen=True, kw_only=True):
+    """RFC 9457. `next`: what to do."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    next: str
+    instance: str = ""

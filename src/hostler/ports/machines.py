@@ -1,0 +1,148 @@
+"""Machines: where virtual machines really are. One driver serves one node.
+
+Every verb may be repeated and may be interrupted anywhere, by cancelling it or by killing the process: repeating it
+finishes what was begun. Machines outlive the process that made them. A verb that returns has happened; what a verb that
+raised has done is seen by `inspect`.
+
+    Refused      this cannot be, and repeating it will not help (an unknown image, a snapshot that does not exist)
+    NotFound     (a Refused) there is no such machine; explicit, never a guess
+    Unavailable  not now; nothing changed
+    Uncertain    it may have happened; inspect
+
+A lookup that fails is not an absence: `inspect` answers None only when there certainly is no such machine.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol, Self, runtime_checkable
+
+import msgspec
+
+from hostler.model.vm import MachineState, VmSpec  # noqa: TC001 - msgspec reads annotations at run time
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import TracebackType
+
+    from hostler.model.inventory import Capacity
+
+
+class Label(msgspec.Struct, frozen=True):
+    """What every machine of ours carries, so that it can be found again without the store."""
+
+    org: str
+    project: str
+    vm: str
+    cluster: str = ""
+    """Of the control plane that made it: another one's machines are left alone."""
+
+
+class MachinePlan(msgspec.Struct, frozen=True, kw_only=True):
+    """What to make."""
+
+    label: Label
+    spec: VmSpec
+    name: str = ""
+    fenced: bool = False
+    """It stops by itself when it is not held (see `Machines.hold`)."""
+
+
+class Machine(msgspec.Struct, frozen=True, kw_only=True):
+    """A machine as it is."""
+
+    label: Label
+    id: str
+    """The provider's."""
+    state: MachineState
+    """CREATING: begun, `create` again. STOPPED, STARTING, RUNNING, STOPPING. FAILED: it broke; `detail` says how."""
+    spec: VmSpec
+    """What it runs with, or would start with."""
+    fenced: bool = False
+    address: str = ""
+    detail: str = ""
+    resets: int = 0
+    """The number of the last reset."""
+    restored: int = 0
+    """The number of the last restore."""
+    snapshots: tuple[str, ...] = ()
+
+
+class Console(Protocol):
+    """The serial port of a machine: bytes both ways. An async context manager."""
+
+    async def __aenter__(self) -> Self: ...
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None: ...
+
+    async def read(self) -> bytes:
+        """The next output; empty once the machine is off."""
+
+    async def write(self, data: bytes) -> None:
+        """Type."""
+
+
+@runtime_checkable
+class Machines(Protocol):
+    """The port. An async context manager. Machines are named by the id of their virtual machine (`Label.vm`)."""
+
+    @property
+    def name(self) -> str:
+        """Of the technology: `simulated`, `qemu`."""
+
+    @property
+    def place(self) -> str:
+        """An id that stays the same for as long as the machines do. While open, no other process has it open."""
+
+    @property
+    def fences(self) -> bool:
+        """Whether `fenced` machines really stop when they are not held, even if this process is dead."""
+
+    async def __aenter__(self) -> Self: ...
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None: ...
+
+    async def capacity(self) -> Capacity:
+        """What the node has, in all."""
+
+    async def create(self, plan: MachinePlan) -> Machine:
+        """Make it exist, stopped. One that exists stopped takes the plan's shape; a running one is left as it is."""
+
+    async def start(self, vm: str) -> Machine:
+        """Let it run. A running one stays as it is. A fenced one whose time has run out does not start: Unavailable."""
+
+    async def stop(self, vm: str, *, grace: float) -> Machine:
+        """Ask it to shut down; after `grace` seconds switch it off. 0: switch it off at once. Stopped is fine."""
+
+    async def reset(self, vm: str, number: int) -> Machine:
+        """Reset a running machine, unless its last reset has this number or a higher one. A stopped one only counts."""
+
+    async def delete(self, vm: str) -> None:
+        """Destroy it, its disk and its snapshots, running or not. No such machine is fine."""
+
+    async def inspect(self, vm: str) -> Machine | None:
+        """The machine as it is now; None if there is none."""
+
+    async def list(self) -> Sequence[Machine]:
+        """Everything here that carries our label, for the orphan sweep."""
+
+    async def snapshot(self, vm: str, name: str) -> Machine:
+        """Take a snapshot. One that exists by that name stays as it is."""
+
+    async def restore(self, vm: str, name: str, number: int) -> Machine:
+        """Go back to a snapshot, unless the last restore has this number or a higher one. Leaves it stopped."""
+
+    async def drop_snapshot(self, vm: str, name: str) -> Machine:
+        """Delete a snapshot. No such snapshot is fine."""
+
+    def console(self, vm: str) -> Console:
+        """Its serial port, to be entered. NotFound on entering: there is no such machine, or it is off."""
+
+    async def hold(self, seconds: float) -> None:
+        """The dead man's switch of all fenced machines: each stops by itself `seconds` from now, unless held again.
+
+        Counted on a clock that also runs while the machine sleeps; holds whether or not this process still lives.
+        """
