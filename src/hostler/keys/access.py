@@ -7,7 +7,7 @@ from hostler.model.access import Answered, Audit, Quota, Token
 
 TOKEN = Key("/hostler/v1/tokens/{digest}", Token)
 QUOTA = Key("/hostler/v1/quotas/{org}/{project}", Quota)
-AUDIT = Key("/hostler/v1/audit/{day}/{entry}", Audit)
-"""`day` is `2026-11-15`; entries of a day are in order of time."""
+AUDIT = Key("/hostler/v1/audit/{day}/{write}", Audit)
+"""`day` is `2026-11-15`; the writes of a day are in order of time."""
 ANSWERED = Key("/hostler/v1/requests/{user:name}/{request}", Answered)
 """Attached to a lease: repeating works for a day."""

@@ -61,7 +61,7 @@ class Token(Record, frozen=True, kw_only=True):
 
 
 class Audit(Record, frozen=True, kw_only=True):
-    """`/hostler/v1/audit/{day}/{entry}`: one write, kept in the transaction that made it.
+    """`/hostler/v1/audit/{day}/{write}`: one write, kept in the transaction that made it.
 
     It led to the revision in which this record was created.
     """
