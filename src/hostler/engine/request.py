@@ -1,0 +1,63 @@
+"""Who asks, what came along with the question, and what a write answers: the same for every door."""
+
+from __future__ import annotations
+
+from typing import Generic, TypeVar
+
+import msgspec
+
+from hostler.errors import Forbidden
+from hostler.model.access import EVERYWHERE, ROLES, Role
+from hostler.model.inventory import Rights
+
+T = TypeVar("T")
+
+
+class Caller(msgspec.Struct, frozen=True):
+    """Somebody who was authenticated. `rights` say what they may do, `memberships` to what."""
+
+    name: str
+    """The folded name of the account."""
+    rights: Rights
+    memberships: tuple[str, ...] = ()
+    """`*`, `org` or `org/project`."""
+    source: str = ""
+    """Where the request came from, for the audit."""
+    token: str = ""
+    """The id of the token; it tells nothing of the token itself."""
+
+    def sees(self, org: str, project: str) -> bool:
+        """Whether the project is one of theirs."""
+        mine = self.memberships
+        return EVERYWHERE in mine or org in mine or f"{org}/{project}" in mine
+
+    def require(self, right: str) -> None:
+        """Forbidden: the caller lacks this one of the `Rights`."""
+        if not getattr(self.rights, right):
+            raise Forbidden(f"{self.name}: the right {right} is missing; ask somebody who manages accounts for it")
+
+
+HOSTLER = Caller("hostler", ROLES[Role.ADMIN], (EVERYWHERE,))
+"""The control plane itself, where it acts unasked."""
+
+
+class Request(msgspec.Struct, frozen=True):
+    """A write that somebody asks for."""
+
+    caller: Caller
+    key: str | None = None
+    """The Idempotency-Key: the same request with the same key is done once, and answered alike."""
+    fingerprint: str = ""
+    """Of method, path and body: tells a repetition from another request with the same key."""
+    if_match: int | None = None
+    """The revision that the caller has read; the write happens only if it is still the present one."""
+
+
+class Written(msgspec.Struct, Generic[T], frozen=True):
+    """A write that is done. `replayed`: it had been done before, and this is the answer that was given then."""
+
+    value: T
+    revision: int
+    """Of the record that was written, after it."""
+    status: int
+    replayed: bool = False
