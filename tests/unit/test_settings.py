@@ -9,6 +9,7 @@ import pytest
 
 from hostler.errors import HostlerError, Invalid, NotFound
 from hostler.settings import FOREIGN_VARIABLES, OPTIONS, STORAGE_OPTIONS, Settings, load
+from hostler.settings.option import Option, split_address
 
 HOME = {"HOME": "/home/ada"}
 CHAINFIRE = "PLASMAVMC_CHAINFIRE_ENDPOINT"
@@ -190,3 +191,116 @@ def test_every_setting_has_names_of_its_own() -> None:
     for names in zip(*((option.name, option.in_file, option.variable) for option in options)):
         assert len(set(names)) == len(options)
     assert set(settled().origins) == {option.name for option in OPTIONS} | {"lock_ttl"}
+
+
+# The control plane
+
+
+def test_without_anything_the_control_plane_stays_on_loopback_with_one_simulated_node() -> None:
+    found = settled()
+    assert (found.listen, found.insecure, found.tls_cert, found.tls_key) == ("127.0.0.1:7070", False, None, None)
+    assert (found.machines, found.nodes, found.node, found.rack, found.labels) == ("simulated", 1, None, None, {})
+    assert (found.node_ttl, found.fencing_time, found.leadership_ttl, found.replicas) == (15.0, 30.0, 20.0, 1)
+    assert (found.log_level, found.log_format, found.audit_days) == ("info", "json", 90)
+    assert (found.storage_fallback, found.state_path) == (False, None)
+
+
+@pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.name)
+def test_every_setting_can_be_set_in_each_layer(option: Option) -> None:
+    first, second, third = {
+        "listen": ("h:1", "h:2", "h:3"),
+        "labels": ({"a": "1"}, "a=2", ("a=3",)),
+        "machines": ("simulated", "simulated", "simulated"),
+        "log_level": ("debug", "error", "info"),
+        "log_format": ("json", "text", "json"),
+        "rack": ("r1", "r2", "r3"),
+        **dict.fromkeys(("nodes", "replicas", "audit_days"), (2, "3", 4)),
+        **dict.fromkeys(("node_ttl", "lock_ttl", "leadership_ttl"), (1, "2", 3.0)),
+        "fencing_time": (60, "70", 80.0),
+        **dict.fromkeys(("storage_fallback", "insecure", "use_test_namespace"), (True, "no", True)),
+        **dict.fromkeys(("use_unique_instance", "pre_clean_store"), (False, "no", False)),
+    }.get(option.name, ("/a", "/b", "/c") if option.name != "node" else ("a", "b", "c"))
+    beside = {"tls_cert": "tls_key", "tls_key": "tls_cert"}.get(option.name)
+    flags = {} if beside is None else {beside: "/x"}
+    inline = (
+        "{a='1'}" if isinstance(first, dict) else str(first).lower() if not isinstance(first, str) else f"'{first}'"
+    )
+    toml = f"[{option.table}]\n" * bool(option.table) + f"{option.in_file} = {inline}"
+    by_file = settled(toml, **flags)
+    by_variable = settled(toml, {option.variable: second}, **flags)
+    by_flag = settled(toml, {option.variable: second}, **flags, **{option.name: third})
+    layers = [found.origins[option.name].layer for found in (by_file, by_variable, by_flag)]
+    assert layers == ["file", "environment", "flag"]
+    assert by_flag.origins[option.name].name == f"--{option.name.replace('_', '-')}"
+    if option.name in Settings.__struct_fields__ and option.name != "machines":
+        assert getattr(by_file, option.name) != getattr(by_variable, option.name) != getattr(by_flag, option.name)
+
+
+@pytest.mark.parametrize(
+    ("toml", "flags", "message"),
+    [
+        ("listen = '7070'", {}, "must be HOST:PORT"),
+        ("listen = 'h:70000'", {}, "must be HOST:PORT"),
+        ("listen = '::1:80'", {}, "must be HOST:PORT"),
+        ("listen = 'a b:80'", {}, "must be HOST:PORT"),
+        ("listen = 'h:-1'", {}, "must be HOST:PORT"),
+        ("machines = 'qemu'", {}, "QEMU comes with a later release; use simulated"),
+        ("machines = 'hetzner'", {}, "comes with a later release"),
+        ("machines = 'vmware'", {}, "must be simulated, qemu or hetzner"),
+        ("nodes = 0", {}, "whole number from 1"),
+        ("nodes = true", {}, "whole number from 1"),
+        ("nodes = 1.5", {}, "whole number from 1"),
+        ("", {"nodes": "many"}, "whole number from 1"),
+        ("node = 'a/b'", {}, "without /"),
+        ('node = "a\\nb"', {}, "without /"),
+        ("", {"node": "x" * 64}, "up to 63"),
+        ("rack = 'a-b'", {}, "holds no -"),
+        ("labels = 'zone'", {}, "name=value"),
+        ("labels = {zone = 1}", {}, "name=value"),
+        ("log_level = 'loud'", {}, "debug, info, warning or error"),
+        ("node_ttl = 20", {}, "fencing_time 30 s: must be at least twice node_ttl"),
+        ("fencing_time = 29", {}, "fencing_time 29 s"),
+        ("tls_cert = '/c'", {}, "they go together"),
+        ("", {"tls_key": "/k"}, "they go together"),
+        ("fallback = true", {}, "unknown setting"),
+        ("redis = 'redis://h'", {}, "unknown setting"),
+    ],
+)
+def test_what_the_control_plane_cannot_do_is_refused(toml: str, flags: dict[str, object], message: str) -> None:
+    with pytest.raises(Invalid, match=message):
+        settled(toml, **flags)
+
+
+def test_the_state_file_matters_only_where_the_contracts_names_choose_the_store() -> None:
+    table = '[storage]\nchainfire_endpoint="http://h:1"\nstate_path="/s.json"'
+    assert settled(table).state_path == Path("/s.json")
+    assert settled("", {CHAINFIRE: "http://h:1"}).state_path == Path("/var/run/plasmavmc/state.json")
+    assert settled(table, store="etcd://g:2").state_path is None
+    assert settled(store="etcd://g:2").state_path is None
+
+
+def test_where_falling_back_is_allowed_there_is_a_file_to_fall_back_to() -> None:
+    assert settled(store="etcd://g:2", environ={"HOSTLER_STORAGE_FALLBACK": "1"}, data="/d").state_path == Path(
+        "/d/state.json"
+    )
+    found = settled('[storage]\nfallback = true\nchainfire_endpoint="http://h:1"')
+    assert (found.storage_fallback, found.state_path) == (True, Path("/var/run/plasmavmc/state.json"))
+    assert not settled('[storage]\nchainfire_endpoint="http://h:1"').storage_fallback
+
+
+def test_the_fallback_alone_is_no_choice_of_a_store() -> None:
+    assert settled(environ={"HOSTLER_STORAGE_FALLBACK": "yes"}).store.startswith("sqlite:")
+
+
+def test_the_own_name_of_the_locks_life_wins_within_its_layer() -> None:
+    table = "[storage]\nlock_ttl_seconds = 5"
+    assert settled("lock_ttl = 6\n" + table).lock_ttl == 6.0
+    assert settled("lock_ttl = 6", {"PLASMAVMC_LOCK_TTL_SECONDS": "7"}).lock_ttl == 7.0
+
+
+@pytest.mark.parametrize(
+    ("text", "host", "port"),
+    [("127.0.0.1:7070", "127.0.0.1", 7070), ("[::1]:0", "::1", 0), (":80", "0.0.0.0", 80), ("a.b:1", "a.b", 1)],
+)
+def test_an_address_to_listen_on_has_two_parts(text: str, host: str, port: int) -> None:
+    assert split_address(settled(listen=text).listen) == (host, port)

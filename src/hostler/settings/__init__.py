@@ -18,9 +18,10 @@ from urllib.parse import quote, urlsplit
 import msgspec
 
 from hostler.errors import Invalid, NotFound
+from hostler.settings.option import DEFAULT_STATE_PATH, OPTIONS, STORAGE_OPTIONS, Option, is_truth
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Iterable, Mapping
 
 Layer: TypeAlias = Literal["default", "file", "environment", "flag"]
 _LAYERS: tuple[Layer, ...] = ("default", "file", "environment", "flag")
@@ -29,14 +30,12 @@ FILE_NAME = "hostler.toml"
 CONFIG_VARIABLE = "HOSTLER_CONFIG"
 FOREIGN_VARIABLES = frozenset(
     {
-        *(CONFIG_VARIABLE, "HOSTLER_SERVER", "HOSTLER_TOKEN", "HOSTLER_DEBUG"),
-        *("HOSTLER_DOSE", "HOSTLER_TEST_SERVERS"),
-        *("HOSTLER_ETCD", "HOSTLER_ETCDCTL", "HOSTLER_REDIS", "HOSTLER_NODE", "HOSTLER_JAVA"),
+        *(CONFIG_VARIABLE, "HOSTLER_SERVER", "HOSTLER_TOKEN", "HOSTLER_TOKEN_FILE", "HOSTLER_ORG", "HOSTLER_PROJECT"),
+        *("HOSTLER_DEBUG", "HOSTLER_DOSE", "HOSTLER_TEST_SERVERS"),
+        *("HOSTLER_ETCD", "HOSTLER_ETCDCTL", "HOSTLER_REDIS", "HOSTLER_NODEJS", "HOSTLER_JAVA"),
     }
 )
 """Variables of ours that are no settings: they belong to the client and to the test run."""
-DEFAULT_STATE_PATH = "/var/run/plasmavmc/state.json"
-DEFAULT_LOCK_TTL = 30.0
 
 
 class Origin(msgspec.Struct, frozen=True):
@@ -74,78 +73,40 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     data: Path
     store: str
+    state_path: Path | None
+    """The state file of the contract's `[storage]`: moved into the cluster once, and what can be fallen back to."""
+    storage_fallback: bool
     lock_ttl: float
     namespace: NamespaceOptions
+    listen: str
+    """`HOST:PORT`; port 0: any that is free."""
+    tls_cert: Path | None
+    tls_key: Path | None
+    insecure: bool
+    machines: str
+    nodes: int
+    node: str | None
+    rack: str | None
+    labels: dict[str, str]
+    node_ttl: float
+    fencing_time: float
+    leadership_ttl: float
+    replicas: int
+    log_level: str
+    log_format: str
+    audit_days: int
     origins: dict[str, Origin]
     """By the name in `OPTIONS`."""
 
+    def __post_init__(self) -> None:
+        if self.fencing_time < 2 * self.node_ttl:
+            raise Invalid(
+                f"fencing_time {self.fencing_time:g} s: must be at least twice node_ttl ({self.node_ttl:g} s);"
+                " raise the one or lower the other"
+            )
+        if (self.tls_cert is None) != (self.tls_key is None):
+            raise Invalid("tls_cert and tls_key: they go together; set both or none")
 
-class Option(msgspec.Struct, frozen=True):
-    """One setting and its names. `read` makes a value of what a layer holds, or raises ValueError."""
-
-    name: str
-    in_file: str
-    variable: str
-    read: Callable[[object], Any]
-    about: str
-
-
-def _text(value: object) -> str:
-    if not isinstance(value, str) or not value.strip():
-        raise ValueError("must be a text that is not empty")
-    return value
-
-
-def _truth(value: object) -> bool:
-    if isinstance(value, bool):
-        return value
-    known = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False}
-    if isinstance(value, str) and value.strip().lower() in known:
-        return known[value.strip().lower()]
-    raise ValueError("must be true or false")
-
-
-def _seconds(value: object) -> float:
-    try:
-        number = float("nan") if isinstance(value, bool) else float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
-        number = float("nan")
-    if not 0 < number < float("inf"):
-        raise ValueError("must be a number of seconds above 0")
-    return number
-
-
-def _backend(value: object) -> str:
-    if value not in ("chainfire", "file"):
-        raise ValueError("must be chainfire or file")
-    return str(value)
-
-
-OPTIONS: tuple[Option, ...] = (
-    Option("data", "data", "HOSTLER_DATA", _text, "the folder of all state, sockets and logs"),
-    Option("store", "store", "HOSTLER_STORE", _text, "the store's URL"),
-    Option(
-        "use_test_namespace", "UseTestNamespace", "HOSTLER_USE_TEST_NAMESPACE", _truth, "keep every key under Test/"
-    ),
-    Option(
-        "use_unique_instance",
-        "UseUniqueInstance",
-        "HOSTLER_USE_UNIQUE_INSTANCE",
-        _truth,
-        "a test namespace of its own for each start",
-    ),
-    Option(
-        "pre_clean_store", "PreCleanStore", "HOSTLER_PRE_CLEAN_STORE", _truth, "empty the standard test namespace first"
-    ),
-)
-
-# The contract of virtual machines brought these names; together they make a store URL.
-STORAGE_OPTIONS: tuple[Option, ...] = (
-    Option("backend", "backend", "PLASMAVMC_STORAGE_BACKEND", _backend, "chainfire (any etcd) or file"),
-    Option("endpoint", "chainfire_endpoint", "PLASMAVMC_CHAINFIRE_ENDPOINT", _text, "http://host:port"),
-    Option("state_path", "state_path", "PLASMAVMC_STATE_PATH", _text, "the state file"),
-    Option("lock_ttl", "lock_ttl_seconds", "PLASMAVMC_LOCK_TTL_SECONDS", _seconds, "how long a lock lives"),
-)
 
 _Found: TypeAlias = dict[str, tuple[Any, Origin]]
 
@@ -178,28 +139,38 @@ def _settle(
     found: _Found, storage: _Found, *, present: bool, file: str, environ: Mapping[str, str], cwd: Path
 ) -> Settings:
     built_in = Origin("default", "default")
-    chosen: _Found = {"lock_ttl": storage.get("lock_ttl", (DEFAULT_LOCK_TTL, built_in))}
-    if "data" in found:
-        given, origin = found["data"]
-        data = _path(given, environ, cwd, origin)
-    else:
-        data, origin = _state_folder(environ), built_in
-    chosen["data"] = data, origin
+    chosen: _Found = {option.name: found.get(option.name, (option.default, built_in)) for option in OPTIONS}
+    for name in ("data", "tls_cert", "tls_key"):
+        text, origin = chosen[name]
+        if text is not None:
+            chosen[name] = _path(text, origin, environ, cwd), origin
+    if "data" not in found:
+        chosen["data"] = _state_folder(environ), built_in
+    data: Path = chosen["data"][0]
     chosen["store"] = f"sqlite://{quote(str(data / 'hostler.db'))}", built_in
+    state_path: Path | None = data / "state.json"
     if present:
         chosen["store"] = _storage_url(storage, Origin("file", f"{file}: [storage]"), environ, cwd)
-    own = found.get("store")
-    if own is not None and _LAYERS.index(own[1].layer) >= _LAYERS.index(chosen["store"][1].layer):
-        chosen["store"] = own
-    for name in NamespaceOptions.__struct_fields__:
-        chosen[name] = found.get(name, (False, built_in))
+        state_path = _path(*_state_path(storage, built_in), environ, cwd)
+    by_contract = chosen["store"]
+    for name, older in (("store", chosen["store"]), ("lock_ttl", storage.get("lock_ttl_seconds", chosen["lock_ttl"]))):
+        own = found.get(name)
+        newer = own is not None and _LAYERS.index(own[1].layer) >= _LAYERS.index(older[1].layer)
+        chosen[name] = own if own is not None and newer else older
+    if not chosen["storage_fallback"][0] and not (present and chosen["store"] is by_contract):
+        state_path = None
+    values = {name: value for name, (value, _) in chosen.items()}
+    options = {name: values.pop(name) for name in NamespaceOptions.__struct_fields__}
     return Settings(
-        data=data,
-        store=chosen["store"][0],
-        lock_ttl=chosen["lock_ttl"][0],
-        namespace=NamespaceOptions(**{name: chosen[name][0] for name in NamespaceOptions.__struct_fields__}),
+        **values,
+        state_path=state_path,
+        namespace=NamespaceOptions(**options),
         origins={name: origin for name, (_, origin) in chosen.items()},
     )
+
+
+def _state_path(storage: _Found, otherwise: Origin) -> tuple[str, Origin]:
+    return storage.get("state_path", (DEFAULT_STATE_PATH, otherwise))
 
 
 def _storage_url(storage: _Found, table: Origin, environ: Mapping[str, str], cwd: Path) -> tuple[str, Origin]:
@@ -210,9 +181,9 @@ def _storage_url(storage: _Found, table: Origin, environ: Mapping[str, str], cwd
     if backend == "chainfire" and "endpoint" in storage:
         endpoint, origin = storage["endpoint"]
         return _etcd_url(endpoint, origin), Origin(newest.layer, origin.name)
-    path, origin = storage.get("state_path", (DEFAULT_STATE_PATH, Origin(newest.layer, newest.name)))
+    path, origin = _state_path(storage, newest)
     why = said.name if backend == "file" else f"{origin.name} (no chainfire endpoint is set)"
-    return f"file://{quote(str(_path(path, environ, cwd, origin)))}", Origin(newest.layer, why)
+    return f"file://{quote(str(_path(path, origin, environ, cwd)))}", Origin(newest.layer, why)
 
 
 def _etcd_url(endpoint: str, origin: Origin) -> str:
@@ -244,7 +215,7 @@ def _home(environ: Mapping[str, str]) -> Path:
     return Path(home) if home.startswith("/") else Path("~").expanduser()
 
 
-def _path(text: str, environ: Mapping[str, str], cwd: Path, origin: Origin) -> Path:
+def _path(text: str, origin: Origin, environ: Mapping[str, str], cwd: Path) -> Path:
     if "\0" in text:
         raise Invalid(f"{origin.name}: {text!r} is no path")
     if text == "~" or text.startswith("~/"):
@@ -277,11 +248,15 @@ def _parse(name: str, text: str) -> dict[str, Any]:
 
 
 def _from_file(name: str, table: dict[str, Any]) -> tuple[_Found, _Found]:
-    own = _from_table(name, {key: value for key, value in table.items() if key != "storage"}, OPTIONS, ("storage",))
+    top = [option for option in OPTIONS if not option.table]
+    own = _from_table(name, {key: value for key, value in table.items() if key != "storage"}, top, ("storage",))
     storage = table.get("storage", {})
     if not isinstance(storage, dict):
         raise Invalid(f"{name}: storage: must be a table, written [storage]")
-    return own, _from_table(f"{name}: [storage]", storage, STORAGE_OPTIONS, ())
+    inside = [option for option in OPTIONS if option.table]
+    found = _from_table(f"{name}: [storage]", storage, (*STORAGE_OPTIONS, *inside), ())
+    own |= {option.name: found.pop(option.name) for option in inside if option.name in found}
+    return own, found
 
 
 def _from_table(where: str, table: dict[str, Any], options: Iterable[Option], also: tuple[str, ...]) -> _Found:
@@ -290,7 +265,7 @@ def _from_table(where: str, table: dict[str, Any], options: Iterable[Option], al
     for key, value in table.items():
         if key not in names:
             raise _unknown(f"{where}: {key}", key, (*names, *also))
-        if names[key].read is _truth and not isinstance(value, bool):
+        if is_truth(names[key]) and not isinstance(value, bool):
             raise Invalid(f"{where}: {key} = {value!r}: must be true or false, without quotes")
         found[names[key].name] = _value(names[key], value, Origin("file", f"{where}: {key}"))
     return found

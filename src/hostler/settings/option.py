@@ -1,0 +1,213 @@
+"""Each setting, its names in the three layers, and how a value is read."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+DEFAULT_STATE_PATH = "/var/run/plasmavmc/state.json"
+MAX_NODES = 10_000
+MACHINES = {"simulated": "", "qemu": "QEMU", "hetzner": "Hetzner Cloud"}
+"""The kinds of machines, and the names of those that this release does not have yet."""
+LOG_LEVELS = ("debug", "info", "warning", "error")
+LOG_FORMATS = ("json", "text")
+
+
+class Option(msgspec.Struct, frozen=True):
+    """One setting and its names. `read` makes a value of what a layer holds, or raises ValueError."""
+
+    name: str
+    in_file: str
+    variable: str
+    read: Callable[[object], Any]
+    about: str
+    default: Any = None
+    table: str = ""
+    """Where it stands in the file; empty: at the top."""
+
+
+def split_address(text: str) -> tuple[str, int]:
+    """Host and port of `HOST:PORT`, `[IPV6]:PORT` or `:PORT` (every address). ValueError: it is none."""
+    host, colon, port = text.rpartition(":")
+    bracketed = host.startswith("[") and host.endswith("]")
+    host = host[1:-1] if bracketed else host
+    if not colon or not port.isascii() or not port.isdecimal() or int(port) > 65535 or (":" in host and not bracketed):
+        raise ValueError("must be HOST:PORT, such as 127.0.0.1:7070 or [::1]:7070")
+    if not all(character.isalnum() or character in ".:-_%" for character in host):
+        raise ValueError("must be HOST:PORT, such as 127.0.0.1:7070 or [::1]:7070")
+    return host or "0.0.0.0", int(port)  # noqa: S104 - what ":PORT" means
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise ValueError("must be a text that is not empty")
+    return value
+
+
+def _truth(value: object) -> bool:
+    if isinstance(value, bool):
+        return value
+    known = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False}
+    if isinstance(value, str) and value.strip().lower() in known:
+        return known[value.strip().lower()]
+    raise ValueError("must be true or false")
+
+
+def _seconds(value: object) -> float:
+    try:
+        number = float("nan") if isinstance(value, bool) else float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        number = float("nan")
+    if not 0 < number < float("inf"):
+        raise ValueError("must be a number of seconds above 0")
+    return number
+
+
+def _number(least: int, most: int) -> Callable[[object], int]:
+    def read(value: object) -> int:
+        text = value if isinstance(value, str) and value.isascii() and value.isdecimal() else None
+        number = value if isinstance(value, int) and not isinstance(value, bool) else int(text) if text else least - 1
+        if not least <= number <= most:
+            raise ValueError(f"must be a whole number from {least} to {most}")
+        return number
+
+    return read
+
+
+def _one_of(*known: str) -> Callable[[object], str]:
+    def read(value: object) -> str:
+        if value not in known:
+            raise ValueError(f"must be {', '.join(known[:-1])} or {known[-1]}")
+        return str(value)
+
+    return read
+
+
+def _address(value: object) -> str:
+    text = _text(value).strip()
+    split_address(text)
+    return text
+
+
+def _machines(value: object) -> str:
+    kind = _one_of(*MACHINES)(value)
+    if MACHINES[kind]:
+        raise ValueError(f"{MACHINES[kind]} comes with a later release; use simulated")
+    return kind
+
+
+def _part(value: object) -> str:
+    """A name that can stand in a key."""
+    text = _text(value)
+    if "/" in text or not text.isprintable() or len(text) > 63:
+        raise ValueError("must be a name of up to 63 printable characters without /")
+    return text
+
+
+def _rack(value: object) -> str:
+    rack = _part(value)
+    if "-" in rack:
+        raise ValueError("must be the name of a rack, which holds no -")
+    return rack
+
+
+def _labels(value: object) -> dict[str, str]:
+    """A table; or `name=value` once or several times, in one text with commas between."""
+    if isinstance(value, dict):
+        pairs = list(value.items())
+    else:
+        texts = value.split(",") if isinstance(value, str) else value if isinstance(value, list | tuple) else [value]
+        pairs = [(name.strip(), found.strip()) for name, _, found in (str(text).partition("=") for text in texts)]
+    for name, found in pairs:
+        if not name or not isinstance(found, str) or not found:
+            raise ValueError("must be labels: name=value, with commas between them")
+    return dict(pairs)
+
+
+def is_truth(option: Option) -> bool:
+    """Whether it is true or false, and nothing else."""
+    return option.read is _truth
+
+
+OPTIONS: tuple[Option, ...] = (
+    Option("data", "data", "HOSTLER_DATA", _text, "the folder of all state, sockets and logs"),
+    Option("store", "store", "HOSTLER_STORE", _text, "the store's URL"),
+    Option(
+        "storage_fallback",
+        "fallback",
+        "HOSTLER_STORAGE_FALLBACK",
+        _truth,
+        "start on the state file if the cluster cannot be reached",
+        False,
+        "storage",
+    ),
+    Option("listen", "listen", "HOSTLER_LISTEN", _address, "where the API is served", "127.0.0.1:7070"),
+    Option("tls_cert", "tls_cert", "HOSTLER_TLS_CERT", _text, "the server's certificate (PEM)"),
+    Option("tls_key", "tls_key", "HOSTLER_TLS_KEY", _text, "the key of the certificate (PEM)"),
+    Option("insecure", "insecure", "HOSTLER_INSECURE", _truth, "serve a public address without TLS", False),
+    Option("machines", "machines", "HOSTLER_MACHINES", _machines, "what the machines are", "simulated"),
+    Option("nodes", "nodes", "HOSTLER_NODES", _number(1, MAX_NODES), "how many nodes `up` runs", 1),
+    Option("node", "node", "HOSTLER_NODE", _part, "the name of the agent's node"),
+    Option("rack", "rack", "HOSTLER_RACK", _rack, "the rack that the node stands in"),
+    Option("labels", "labels", "HOSTLER_LABELS", _labels, "the labels of the node", {}),
+    Option("node_ttl", "node_ttl", "HOSTLER_NODE_TTL", _seconds, "after which a silent node counts as silent", 15.0),
+    Option(
+        "fencing_time",
+        "fencing_time",
+        "HOSTLER_FENCING_TIME",
+        _seconds,
+        "by which fenced machines of a silent node have stopped; at least twice node_ttl",
+        30.0,
+    ),
+    Option(
+        "leadership_ttl",
+        "leadership_ttl",
+        "HOSTLER_LEADERSHIP_TTL",
+        _seconds,
+        "after which a silent leader is replaced",
+        20.0,
+    ),
+    Option("lock_ttl", "lock_ttl", "HOSTLER_LOCK_TTL", _seconds, "how long a lock of a virtual machine lives", 30.0),
+    Option("replicas", "replicas", "HOSTLER_REPLICAS", _number(1, 1000), "how many replicas hold a key at once", 1),
+    Option("log_level", "log_level", "HOSTLER_LOG_LEVEL", _one_of(*LOG_LEVELS), "how much is logged", "info"),
+    Option("log_format", "log_format", "HOSTLER_LOG_FORMAT", _one_of(*LOG_FORMATS), "how it is logged", "json"),
+    Option("audit_days", "audit_days", "HOSTLER_AUDIT_DAYS", _number(1, 36500), "how long the audit is kept", 90),
+    Option(
+        "use_test_namespace",
+        "UseTestNamespace",
+        "HOSTLER_USE_TEST_NAMESPACE",
+        _truth,
+        "keep every key under Test/",
+        False,
+    ),
+    Option(
+        "use_unique_instance",
+        "UseUniqueInstance",
+        "HOSTLER_USE_UNIQUE_INSTANCE",
+        _truth,
+        "a test namespace of its own for each start",
+        False,
+    ),
+    Option(
+        "pre_clean_store",
+        "PreCleanStore",
+        "HOSTLER_PRE_CLEAN_STORE",
+        _truth,
+        "empty the standard test namespace first",
+        False,
+    ),
+)
+
+# The contract of virtual machines brought these names; together they make a store URL.
+STORAGE_OPTIONS: tuple[Option, ...] = (
+    Option(
+        "backend", "backend", "PLASMAVMC_STORAGE_BACKEND", _one_of("chainfire", "file"), "chainfire (any etcd) or file"
+    ),
+    Option("endpoint", "chainfire_endpoint", "PLASMAVMC_CHAINFIRE_ENDPOINT", _text, "http://host:port"),
+    Option("state_path", "state_path", "PLASMAVMC_STATE_PATH", _text, "the state file"),
+    Option("lock_ttl_seconds", "lock_ttl_seconds", "PLASMAVMC_LOCK_TTL_SECONDS", _seconds, "how long a lock lives"),
+)
