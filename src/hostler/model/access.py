@@ -58,6 +58,8 @@ class Token(Record, frozen=True, kw_only=True):
     name: str = ""
     created_at: float
     expires_at: float | None = None
+    era: str = ""
+    """Of its account when it was issued (`User.era`, of a session `User.session_era`): it counts while that is so."""
 
 
 class Audit(Record, frozen=True, kw_only=True):

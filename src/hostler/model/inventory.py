@@ -48,6 +48,10 @@ class User(Record, frozen=True, kw_only=True):
     memberships: tuple[str, ...] = ()
     """`org` or `org/project`."""
     created_at: float = 0.0
+    era: str = ""
+    """Names the span in which its API tokens count: a new one ends them all."""
+    session_era: str = ""
+    """The same for its sessions."""
 
 
 class Hardware(Record, frozen=True, kw_only=True):
