@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 import msgspec
 
 from hostler.errors import Forbidden
 from hostler.model.access import EVERYWHERE, ROLES, Role
-from hostler.model.inventory import Rights
+
+if TYPE_CHECKING:
+    from hostler.model.inventory import Rights
 
 T = TypeVar("T")
 

@@ -1,0 +1,102 @@
+"""Where a machine is on its way, made from the wish, what its agent saw, and whether its node lives. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hostler.model.api import Phase, VmView
+from hostler.model.vm import MachineState, Power
+
+if TYPE_CHECKING:
+    from hostler.keys.entry import Entry
+    from hostler.model.vm import VirtualMachine, VmHandle
+
+_PHASES = {
+    MachineState.PENDING: Phase.PENDING,
+    MachineState.PLACED: Phase.PLACED,
+    MachineState.CREATING: Phase.CREATING,
+    MachineState.STARTING: Phase.STARTING,
+    MachineState.RUNNING: Phase.RUNNING,
+    MachineState.STOPPING: Phase.STOPPING,
+    MachineState.STOPPED: Phase.STOPPED,
+    MachineState.FAILED: Phase.FAILED,
+    MachineState.DELETING: Phase.STOPPING,  # not wished away: it is taken from this node, to be made on another
+    MachineState.GONE: Phase.PENDING,
+}
+_WITHOUT_NODE = (MachineState.PENDING, MachineState.GONE)
+_NOT_BOOTED = (MachineState.PENDING, MachineState.PLACED, MachineState.STOPPED, MachineState.GONE)
+
+
+def phase(vm: VirtualMachine, handle: VmHandle | None, alive: bool) -> Phase:
+    """In one word. `alive`: the node that the handle names gives signs of life."""
+    if vm.deleting:
+        return Phase.DELETING
+    if handle is None:
+        return Phase.PENDING
+    if handle.node and not alive and handle.state not in _WITHOUT_NODE:
+        return Phase.SILENT
+    return _PHASES[handle.state]
+
+
+def settled(vm: VirtualMachine, handle: VmHandle | None, alive: bool) -> bool:
+    """Whether all that is wished for has been done. What waits for the next boot does not count."""
+    if vm.deleting or handle is None or not alive or handle.generation < vm.generation:
+        return False
+    wanted = MachineState.RUNNING if vm.power is Power.ON else MachineState.STOPPED
+    return (
+        handle.state is wanted
+        and handle.resets >= vm.resets
+        and (vm.restore is None or handle.restored >= vm.restore.number)
+        and all(name in handle.snapshots for name in vm.snapshots)
+    )
+
+
+def booted(handle: VmHandle | None) -> bool:
+    """Whether there may be a machine that runs in an older shape than the wish has now."""
+    return handle is not None and handle.state not in _NOT_BOOTED
+
+
+def view_of(
+    entry: Entry[VirtualMachine], handle: VmHandle | None, alive: bool, *, at_next_boot: tuple[str, ...] = ()
+) -> VmView:
+    """What a caller is shown. `at_next_boot`: more fields than its agent has told of."""
+    vm = entry.value
+    seen = None if handle is None or handle.state in _WITHOUT_NODE else handle
+    now = phase(vm, handle, alive)
+    waiting = () if handle is None else handle.at_next_boot
+    return VmView(
+        id=vm.id,
+        name=vm.name,
+        org=vm.org,
+        project=vm.project,
+        spec=vm.spec,
+        power=vm.power,
+        phase=now,
+        node=None if seen is None else seen.node or None,
+        address="" if seen is None else seen.address,
+        detail=_detail(now, vm, handle, alive),
+        labels=vm.labels,
+        on_node_loss=vm.on_node_loss,
+        affinity=vm.affinity,
+        node_labels=vm.node_labels,
+        at_next_boot=tuple(dict.fromkeys((*waiting, *at_next_boot))),
+        snapshots={name: None if handle is None else handle.snapshots.get(name) for name in vm.snapshots},
+        restore=vm.restore,
+        settled=settled(vm, handle, alive),
+        created_at=vm.created_at,
+        expires_at=vm.expires_at,
+        generation=vm.generation,
+        revision=entry.mod_revision,
+    )
+
+
+def _detail(now: Phase, vm: VirtualMachine, handle: VmHandle | None, alive: bool) -> str:
+    if handle is None:
+        return "" if vm.deleting else "waits for its first placement"
+    if now is Phase.SILENT:
+        return f"node {handle.node} gives no sign of life; what runs there is not known"
+    if vm.deleting and handle.node and not alive and handle.state not in _WITHOUT_NODE:
+        return f"waits for node {handle.node}, which gives no sign of life"
+    if handle.state is MachineState.DELETING and not vm.deleting:
+        return handle.detail or f"is taken from node {handle.node}, to be made on another"
+    return handle.detail
