@@ -16,11 +16,13 @@ from hostler.engine.request import Written
 from hostler.errors import Conflict, KeyReused, LeaseGone, Refused, Unavailable, Uncertain
 from hostler.keys.access import ANSWERED, AUDIT
 from hostler.keys.part import check_part
+from hostler.kit.backoff import Backoff
 from hostler.model.access import Answered, Audit
 from hostler.model.record import Record
 from hostler.ports.store import Put, Version
 
 if TYPE_CHECKING:
+    import random
     from collections.abc import Awaitable, Callable, Sequence
 
     from hostler.engine.request import Request
@@ -28,12 +30,14 @@ if TYPE_CHECKING:
     from hostler.ports.store import Comparison, Lease, Operation, Response, Store, TxnResult
 
 R = TypeVar("R", bound=Record)
+T = TypeVar("T")
 
 KEPT = 25 * 3600.0
 """Seconds that a lease of answers lives; the last answer that is attached to it is kept for an hour less."""
 ROTATED = 3600.0
 LEASE_LOAD = 5_000
 """Answers on one lease at most: when it ends they are deleted in one transaction."""
+RETRIES = 3
 _LOOKS = (0.0, 0.05, 0.2)
 """Pauses before each look for a write whose answer was lost."""
 
@@ -63,9 +67,15 @@ class Writer:
     """One per process. `healthy` says whether the store can be reached: while it cannot, writes are refused at once."""
 
     def __init__(
-        self, store: Store, *, clock: Clock, new_id: Callable[[], str], healthy: Callable[[], bool] = lambda: True
+        self,
+        store: Store,
+        *,
+        clock: Clock,
+        new_id: Callable[[], str],
+        healthy: Callable[[], bool] = lambda: True,
+        rng: random.Random | None = None,
     ) -> None:
-        self._store, self._clock, self._new_id, self._healthy = store, clock, new_id, healthy
+        self._store, self._clock, self._new_id, self._healthy, self._rng = store, clock, new_id, healthy, rng
         self._lease: Lease | None = None
         self._lease_end = 0.0
         self._lease_load = 0
@@ -145,6 +155,19 @@ class Writer:
             if (found := await self.replay(request)) is not None:
                 return found.written(kind)
             raise
+
+    async def retried(self, subject: str, do: Callable[[], Awaitable[T]]) -> T:
+        """`do()`, which reads and then commits; again when it was beaten, at most `RETRIES` times. Then Conflict."""
+        backoff = Backoff(0.01, 0.5, 3.0, rng=self._rng)
+        for _ in range(RETRIES):
+            try:
+                return await do()
+            except Beaten:
+                await self._clock.sleep(backoff.next())
+        try:
+            return await do()
+        except Beaten:
+            raise Conflict(f"{subject}: others kept writing it; nothing was written, try again in a moment") from None
 
     def check_healthy(self) -> None:
         """Unavailable: the store is known to be out of reach, so nothing is sent to it."""
