@@ -11,9 +11,15 @@ from hostler.drivers.password import read_password
 from hostler.errors import Invalid
 
 if TYPE_CHECKING:
+    import random
     from collections.abc import Callable, Iterator, Mapping
+    from pathlib import Path
 
+    from hostler.kit.clock import Clock
+    from hostler.model.inventory import Capacity
     from hostler.ports.bare import Bare
+    from hostler.ports.hasher import Hasher
+    from hostler.ports.machines import Machines
     from hostler.ports.store import Store
     from hostler.ports.ttl import TtlStorage
 
@@ -105,6 +111,37 @@ def ttl_storage_on(store: Store) -> TtlStorage:
     from hostler.drivers.ttl.store import StoreTtlStorage
 
     return StoreTtlStorage(store)
+
+
+def open_hasher() -> Hasher:
+    """What keeps and checks passwords; to be closed with `aclose`."""
+    from hostler.drivers.hasher import Argon2Hasher
+
+    return Argon2Hasher()
+
+
+MACHINES = ("simulated",)
+"""The kinds of machines that `open_machines` knows."""
+
+
+def open_machines(
+    kind: str,
+    folder: str | Path,
+    *,
+    capacity: Capacity,
+    clock: Clock | None = None,
+    rng: random.Random | None = None,
+    delays: Mapping[str, float] | None = None,
+) -> Machines:
+    """The machines of one node, kept in `folder`, to be entered with `async with`.
+
+    One process at a time has a folder open. `delays`: seconds that a verb of simulated machines takes, by its name.
+    """
+    if kind not in MACHINES:
+        raise Invalid(f"machines {kind!r}: unknown; known are {', '.join(MACHINES)}")
+    from hostler.drivers.machines.simulated import FilePlace, SimulatedMachines, faults_of
+
+    return SimulatedMachines(FilePlace(folder), clock=clock, rng=rng, capacity=capacity, faults=faults_of(delays or {}))
 
 
 def _opened(url: str, openers: Mapping[str, Callable[[SplitResult, Options], T]], what: str) -> T:

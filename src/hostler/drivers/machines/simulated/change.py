@@ -1,0 +1,76 @@
+"""What a step makes of a machine: rows in, rows out."""
+
+from __future__ import annotations
+
+import hashlib
+import ipaddress
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from hostler.drivers.machines.simulated.place import Row, switched_off
+from hostler.model.vm import MachineState
+
+if TYPE_CHECKING:
+    from hostler.ports.machines import MachinePlan
+
+_replace = msgspec.structs.replace
+
+
+def begun(plan: MachinePlan, number: int) -> Row:
+    """A machine of which nothing is there yet but the intent."""
+    return Row(
+        label=plan.label, number=number, spec=plan.spec, name=plan.name, fenced=plan.fenced, state=MachineState.CREATING
+    )
+
+
+def shaped(row: Row, plan: MachinePlan) -> Row:
+    """As planned, and off."""
+    return _replace(
+        row, spec=plan.spec, name=plan.name, fenced=plan.fenced, state=MachineState.STOPPED, detail="", on=None
+    )
+
+
+def was_reset(row: Row, number: int) -> Row:
+    """After its reset of that number, which a machine that does not run only counts."""
+    boots = row.boots + (row.state is MachineState.RUNNING)
+    return _replace(row, resets=number, boots=boots)
+
+
+def unmade(row: Row, now: float) -> Row:
+    """Off, without its disk: what there is of it can be made again or removed."""
+    off = switched_off(row, now, MachineState.CREATING, "its destruction was begun")
+    return _replace(off, snapshots={}, disk="", restoring=None)
+
+
+def with_snapshot(row: Row, name: str) -> Row:
+    """With its disk, as it is, kept under that name."""
+    return _replace(row, snapshots=row.snapshots | {name: row.disk})
+
+
+def without_snapshot(row: Row, name: str) -> Row:
+    return _replace(row, snapshots={other: disk for other, disk in row.snapshots.items() if other != name})
+
+
+def restoring(row: Row, now: float, name: str, number: int) -> Row:
+    """Off, its disk about to be replaced."""
+    return _replace(switched_off(row, now), restoring=(name, number))
+
+
+def restored(row: Row) -> Row:
+    """After the restore that was begun."""
+    if row.restoring is None:
+        return row
+    name, number = row.restoring
+    return _replace(row, disk=row.snapshots[name], restored=number, restoring=None)
+
+
+def saved(row: Row, text: str) -> Row:
+    """With that on its disk."""
+    return _replace(row, disk=text)
+
+
+def address(place: str, vm: str) -> str:
+    """An address from the private range, always the same for the same machine."""
+    digest = hashlib.sha256(f"{place}\n{vm}".encode()).digest()
+    return str(ipaddress.IPv6Address(b"\xfd" + digest[:15]))

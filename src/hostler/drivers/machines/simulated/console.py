@@ -1,0 +1,134 @@
+"""The serial port of a simulated machine: an echo, a prompt, and a few words that do something.
+
+save TEXT    put TEXT on the disk          show    what is on the disk          poweroff    shut down
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Protocol, Self
+
+from hostler.drivers.machines.simulated import change
+from hostler.drivers.machines.simulated.place import switched_off
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import TracebackType
+
+    from hostler.drivers.machines.simulated.place import Row
+    from hostler.kit.clock import Clock
+
+PROMPT = b"# "
+LINE_BYTES = 4_096
+BUFFER_BYTES = 64 * 1_024
+
+
+class Host(Protocol):
+    """What a console needs of its driver."""
+
+    clock: Clock
+
+    async def plug(self, console: SimulatedConsole, vm: str) -> Row: ...
+
+    def unplug(self, console: SimulatedConsole, vm: str) -> None: ...
+
+    def running(self, vm: str, since: float) -> Row | None:
+        """The machine, if it runs and has run without interruption since then."""
+
+    def ends_at(self, row: Row) -> float | None:
+        """When it will stop by itself."""
+
+    def guest(self, vm: str, make: Callable[[Row, float], Row]) -> None:
+        """What the machine does to itself."""
+
+
+class SimulatedConsole:
+    """One connection to a machine's serial port."""
+
+    def __init__(self, host: Host, vm: str) -> None:
+        self._host, self._vm = host, vm
+        self._since: float | None = None
+        self._output, self._typed = bytearray(), bytearray()
+        self._stir = asyncio.Event()
+
+    async def __aenter__(self) -> Self:
+        row = await self._host.plug(self, self._vm)
+        self._since = row.on
+        shape = f"{row.spec.cpus} cpus, {row.spec.memory_mib} MiB"
+        self._say(f"[    0.000000] simulated machine {row.number}, boot {row.boots}: {shape}\r\n".encode() + PROMPT)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._host.unplug(self, self._vm)
+        self._since = None
+        self.stir()
+
+    async def read(self) -> bytes:
+        """The next output; empty once the machine is off."""
+        while not self._output:
+            self._stir.clear()
+            row = self._row()
+            if row is None:
+                return b""
+            await self._stirred(self._host.ends_at(row))
+        said = bytes(self._output)
+        self._output.clear()
+        return said
+
+    async def write(self, data: bytes) -> None:
+        """Type. What is typed into a machine that is off goes nowhere."""
+        for byte in data:
+            if self._row() is None:
+                return
+            if byte in b"\r\n":
+                self._say(b"\r\n" + self._answered(bytes(self._typed)) + PROMPT)
+                self._typed.clear()
+            elif len(self._typed) < LINE_BYTES:
+                self._typed.append(byte)
+                self._say(bytes((byte,)))
+        await asyncio.sleep(0)
+
+    def stir(self) -> None:
+        """The machine may have gone off: whoever reads looks again."""
+        self._stir.set()
+
+    def _row(self) -> Row | None:
+        return None if self._since is None else self._host.running(self._vm, self._since)
+
+    def _say(self, data: bytes) -> None:
+        self._output += data
+        del self._output[:-BUFFER_BYTES]
+        self.stir()
+
+    def _answered(self, line: bytes) -> bytes:
+        row = self._row()
+        word, _, rest = line.partition(b" ")
+        if row is None or not line:
+            return b""
+        if word == b"save":
+            self._host.guest(self._vm, lambda row, _: change.saved(row, rest.decode(errors="replace")))
+            return b"saved\r\n"
+        if word == b"show":
+            return row.disk.encode() + b"\r\n"
+        if word == b"poweroff":
+            self._host.guest(self._vm, switched_off)
+            return b"off\r\n"
+        return line + b"\r\n"
+
+    async def _stirred(self, at: float | None) -> None:
+        """Until something happened, or the clock says `at`."""
+        if at is None:
+            await self._stir.wait()
+            return
+        waits = [
+            asyncio.ensure_future(self._stir.wait()),
+            asyncio.ensure_future(self._host.clock.sleep(max(0.0, at - self._host.clock.now()))),
+        ]
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+            await asyncio.gather(*waits, return_exceptions=True)

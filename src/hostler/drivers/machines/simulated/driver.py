@@ -1,0 +1,417 @@
+"""The verbs of simulated machines.
+
+A verb is made of steps (`begun`, `done`), each whole or not at all; between them it waits, and there a crash or a
+cancellation leaves what was begun, in a state that says so. Repeating the verb finishes it. Verbs of one machine
+follow each other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Self
+
+import msgspec
+
+from hostler.drivers.machines.simulated import change, request
+from hostler.drivers.machines.simulated.console import SimulatedConsole
+from hostler.drivers.machines.simulated.fault import FaultSource, MachineFaults
+from hostler.drivers.machines.simulated.place import Row, closed, switched_off
+from hostler.errors import NotFound, Refused, Unavailable, Uncertain
+from hostler.kit.clock import SystemClock
+from hostler.kit.fairness import Fairness
+from hostler.model.inventory import Capacity
+from hostler.model.vm import MachineState
+from hostler.ports.machines import Machine
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Sequence
+    from types import TracebackType
+
+    from hostler.drivers.machines.simulated.fault import Draw, Kind, Verb
+    from hostler.drivers.machines.simulated.place import Interval, Place
+    from hostler.kit.clock import Clock
+    from hostler.ports.machines import MachinePlan
+
+CAPACITY = Capacity(cpus=64, memory_mib=256 * 1024, disk_gib=4096)
+_replace = msgspec.structs.replace
+
+
+class SimulatedMachines:
+    """Machines that are rows in a place. Takes any image, or only `images` (the empty name is the default image)."""
+
+    def __init__(
+        self,
+        place: Place,
+        *,
+        clock: Clock | None = None,
+        rng: random.Random | None = None,
+        capacity: Capacity = CAPACITY,
+        faults: MachineFaults | None = None,
+        images: Collection[str] | None = None,
+        step: Callable[[str], Awaitable[None]] | None = None,
+    ) -> None:
+        """`step` is awaited before and after every internal step with its name, such as `start.begun:before`."""
+        self.clock = clock or SystemClock()
+        self._place, self._capacity, self._images, self._step = place, capacity, images, step
+        self._source = FaultSource(faults or MachineFaults(), rng or random.Random())  # noqa: S311 - guards nothing
+        self._locks: dict[str, asyncio.Lock] = {}
+        self._consoles: dict[str, set[SimulatedConsole]] = {}
+        self._seen: dict[str, tuple[Row, Machine]] = {}
+        self._fairness = Fairness()
+        self._down = False
+
+    @property
+    def name(self) -> str:
+        return "simulated"
+
+    @property
+    def place(self) -> str:
+        return self._place.id
+
+    @property
+    def fences(self) -> bool:
+        return True
+
+    @property
+    def faults(self) -> MachineFaults:
+        return self._source.faults
+
+    def script(self, verb: Verb, kind: Kind, *, vm: str = "", nth: int = 1, times: int = 1) -> None:
+        """Let the `nth` call of `verb` from now, and `times` calls in all, meet a fault; with `vm` only its calls."""
+        self._source.script(verb, kind, vm=vm, nth=nth, times=times)
+
+    def down(self) -> None:
+        """Be out of reach until `up`: every verb raises Unavailable. The machines are as they are."""
+        self._down = True
+
+    def up(self) -> None:
+        """Be in reach again."""
+        self._down = False
+
+    def intervals(self, vm: str) -> Sequence[Interval]:
+        """When the machines of that name ran, on `clock.now()`, as they themselves wrote it down."""
+        return self._place.intervals(vm, self.clock.now())
+
+    def crash(self, vm: str, detail: str = "it crashed") -> None:
+        """Let a running machine break by itself."""
+        self.guest(vm, lambda row, now: switched_off(row, now, MachineState.FAILED, detail))
+
+    async def __aenter__(self) -> Self:
+        self._place.open(self, self.clock.now())
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Leave the machines to themselves."""
+        self._place.close(self)
+        for consoles in self._consoles.values():
+            for console in consoles:
+                console.stir()
+
+    # The verbs
+
+    async def capacity(self) -> Capacity:
+        await self._met("capacity", "")
+        return self._capacity
+
+    async def create(self, plan: MachinePlan) -> Machine:
+        request.check_plan(plan, self._images)
+        vm = plan.label.vm
+        async with self._verb("create", vm) as draw:
+            row = self._row(vm)
+            if row is not None and row.label != plan.label:
+                raise Refused(f"machine {vm!r}: it carries another label ({row.label}); it is not ours to change")
+            if row is not None and row.on is not None:
+                return self._machine(row)
+            if row is None or row.state is MachineState.CREATING:
+                await self._do("create", "begun", lambda _: [self._begun(plan)])
+                await self._half(draw, "create")
+            await self._do("create", "done", lambda _: [change.shaped(self._expected(vm), plan)])
+            return self._machine(self._expected(vm))
+
+    async def start(self, vm: str) -> Machine:
+        async with self._verb("start", vm) as draw:
+            row = self._whole(vm)
+            if row.on is not None and row.state is MachineState.RUNNING:
+                return self._machine(row)
+            if row.restoring is not None:
+                await self._do("start", "restored", lambda _: [change.restored(self._expected(vm))])
+            if row.state is not MachineState.STARTING:
+                await self._do("start", "begun", lambda now: self._powered_on(vm, now))
+            await self._half(draw, "start")
+            broken = draw.kind == "broken"
+            await self._do("start", "done", lambda now: self._booted(vm, now, broken=broken))
+            if broken:
+                raise Uncertain(f"machine {vm!r}: it broke while it started; inspect it")
+            return self._machine(self._expected(vm))
+
+    async def stop(self, vm: str, *, grace: float) -> Machine:
+        request.check_seconds("grace", grace)
+        async with self._verb("stop", vm) as draw:
+            row = self._expected(vm)
+            if row.on is not None and grace > 0:
+                await self._do("stop", "begun", lambda _: self._still_on(vm, MachineState.STOPPING))
+                patience = grace if draw.kind == "deaf" else min(grace, draw.delay)
+                await self._half(msgspec.structs.replace(draw, delay=patience), "stop")
+            if row.state not in (MachineState.STOPPED, MachineState.CREATING):
+                await self._do("stop", "done", lambda now: [switched_off(self._expected(vm), now)])
+            return self._machine(self._expected(vm))
+
+    async def reset(self, vm: str, number: int) -> Machine:
+        request.check_number(number)
+        async with self._verb("reset", vm) as draw:
+            if self._expected(vm).resets < number:
+                await self._half(draw, "reset")
+                await self._do("reset", "done", lambda _: [change.was_reset(self._expected(vm), number)])
+            return self._machine(self._expected(vm))
+
+    async def delete(self, vm: str) -> None:
+        request.check_text("machine", vm)
+        async with self._verb("delete", vm) as draw:
+            if self._row(vm) is None:
+                return
+            await self._do("delete", "begun", lambda now: [change.unmade(self._expected(vm), now)])
+            await self._half(draw, "delete")
+            await self._do("delete", "done", lambda _: [], gone=vm)
+
+    async def inspect(self, vm: str) -> Machine | None:
+        await self._met("inspect", vm)
+        row = self._row(vm)
+        return None if row is None else self._machine(row)
+
+    async def list(self) -> Sequence[Machine]:
+        await self._met("list", "")
+        self._now()
+        return [self._machine(row) for row in self._place.contents.rows.values()]
+
+    async def snapshot(self, vm: str, name: str) -> Machine:
+        request.check_text("snapshot", name)
+        async with self._verb("snapshot", vm) as draw:
+            row = self._whole(vm)
+            if name not in row.snapshots:
+                if row.restoring is not None:
+                    raise Refused(
+                        f"machine {vm!r}: a restore was begun, its disk is not whole; restore or start it first"
+                    )
+                await self._half(draw, "snapshot")
+                await self._do("snapshot", "done", lambda _: [change.with_snapshot(self._expected(vm), name)])
+            return self._machine(self._expected(vm))
+
+    async def restore(self, vm: str, name: str, number: int) -> Machine:
+        request.check_text("snapshot", name)
+        request.check_number(number)
+        async with self._verb("restore", vm) as draw:
+            row = self._whole(vm)
+            if row.restored >= number:
+                return self._machine(row)
+            if name not in row.snapshots:
+                raise Refused(f"machine {vm!r}: there is no snapshot {name!r}; it has {_names(row.snapshots)}")
+            await self._do("restore", "begun", lambda now: [change.restoring(self._expected(vm), now, name, number)])
+            await self._half(draw, "restore")
+            await self._do("restore", "done", lambda _: [change.restored(self._expected(vm))])
+            return self._machine(self._expected(vm))
+
+    async def drop_snapshot(self, vm: str, name: str) -> Machine:
+        request.check_text("snapshot", name)
+        async with self._verb("drop_snapshot", vm) as draw:
+            row = self._expected(vm)
+            if name in row.snapshots:
+                if row.restoring is not None and row.restoring[0] == name:
+                    raise Refused(f"machine {vm!r}: it is being restored to {name!r}; restore or start it first")
+                await self._half(draw, "drop_snapshot")
+                await self._do("drop_snapshot", "done", lambda _: [change.without_snapshot(self._expected(vm), name)])
+            return self._machine(self._expected(vm))
+
+    def console(self, vm: str) -> SimulatedConsole:
+        return SimulatedConsole(self, vm)
+
+    async def hold(self, seconds: float) -> None:
+        request.check_finite("hold", seconds)
+        asked = self.clock.now()
+        await self._met("hold", "")
+        # Counted from when it was asked for: a hold that was slow to arrive must not hold for longer.
+        until = asked + max(0.0, seconds)
+        await self._hook("hold.done:before")
+        self._place.hold(until, self._now())
+        self._stir(self._consoles)
+        await self._hook("hold.done:after")
+
+    # For consoles
+
+    async def plug(self, console: SimulatedConsole, vm: str) -> Row:
+        await self._met("console", vm)
+        row = self._expected(vm)
+        if row.on is None:
+            raise NotFound(f"machine {vm!r}: it is off and has no console; start it first")
+        self._consoles.setdefault(vm, set()).add(console)
+        return row
+
+    def unplug(self, console: SimulatedConsole, vm: str) -> None:
+        consoles = self._consoles.get(vm, set())
+        consoles.discard(console)
+        if not consoles:
+            self._consoles.pop(vm, None)
+
+    def running(self, vm: str, since: float) -> Row | None:
+        row = self._row(vm)
+        return row if row is not None and row.on == since else None
+
+    def ends_at(self, row: Row) -> float | None:
+        return self._place.contents.held_until if row.fenced else None
+
+    def guest(self, vm: str, make: Callable[[Row, float], Row]) -> None:
+        """What a machine does to itself, if it runs."""
+        now = self._now()
+        row = self._place.contents.rows.get(vm)
+        if row is not None and row.on is not None:
+            self._place.put([make(row, now)])
+            self._stir([vm])
+
+    # Inside
+
+    @asynccontextmanager
+    async def _verb(self, verb: Verb, vm: str) -> AsyncIterator[Draw]:
+        """Around a verb that changes a machine: one at a time, with what is drawn for it."""
+        lock = self._locks.setdefault(vm, asyncio.Lock())
+        try:
+            async with lock:
+                draw = await self._met(verb, vm, waits=False)
+                if draw.kind == "never":
+                    raise _lost(verb, vm)
+                yield draw
+                if draw.kind == "lost":
+                    raise _lost(verb, vm)
+        finally:
+            if not lock.locked() and self._locks.get(vm) is lock and not getattr(lock, "_waiters", None):
+                del self._locks[vm]
+
+    async def _met(self, verb: Verb, vm: str, *, waits: bool = True) -> Draw:
+        """What meets this call; Closed or Unavailable if that is the end of it."""
+        self._now()
+        draw = self._source.draw(verb, vm)
+        if waits and draw.delay:
+            await self.clock.sleep(draw.delay)
+        else:
+            await self._fairness.share()
+        if self._down or draw.kind == "unavailable":
+            raise Unavailable(f"{verb}: the simulated machines are out of reach; nothing was changed, try again")
+        return draw
+
+    async def _half(self, draw: Draw, verb: Verb) -> None:
+        """Half way through a verb: it takes its time, and may end here."""
+        await self.clock.sleep(draw.delay)
+        if draw.kind == "half":
+            raise Uncertain(f"{verb}: it was cut off half way; inspect the machine")
+
+    async def _do(
+        self, verb: Verb, part: str, make: Callable[[float], Iterable[Row]], *, gone: str | None = None
+    ) -> None:
+        """One step: what `make` makes of the present state, with nothing in between."""
+        await self._hook(f"{verb}.{part}:before")
+        now = self._now()
+        rows = list(make(now))
+        self._place.put(rows)
+        if gone is not None:
+            self._place.delete(gone, now)
+            self._seen.pop(gone, None)
+        self._stir(row.vm for row in rows)
+        await self._hook(f"{verb}.{part}:after")
+
+    async def _hook(self, name: str) -> None:
+        if self._step is not None:
+            await self._step(name)
+
+    def _now(self) -> float:
+        """The present; what was to stop by itself until now has stopped."""
+        if not self._place.belongs_to(self):
+            raise closed("this verb")
+        now = self.clock.now()
+        self._place.expire(now)
+        return now
+
+    def _row(self, vm: str) -> Row | None:
+        self._now()
+        return self._place.contents.rows.get(vm)
+
+    def _expected(self, vm: str) -> Row:
+        request.check_text("machine", vm)
+        row = self._row(vm)
+        if row is None:
+            raise NotFound(f"machine {vm!r}: there is none of that name here")
+        return row
+
+    def _whole(self, vm: str) -> Row:
+        row = self._expected(vm)
+        if row.state is MachineState.CREATING:
+            raise Refused(f"machine {vm!r}: it was only begun; create it again")
+        return row
+
+    def _begun(self, plan: MachinePlan) -> Row:
+        row = self._row(plan.label.vm)
+        return change.begun(plan, self._place.contents.next_number if row is None else row.number)
+
+    def _still_on(self, vm: str, state: MachineState) -> Sequence[Row]:
+        row = self._expected(vm)
+        return [] if row.on is None else [_replace(row, state=state, detail="")]
+
+    def _powered_on(self, vm: str, now: float) -> Sequence[Row]:
+        """It runs from the first step of its start: half started is not harmless."""
+        row = self._expected(vm)
+        self._check_held(row, now)
+        off = [] if row.on is None else [switched_off(row, now)]  # a stop that was begun is finished first
+        return [*off, _replace(off[0] if off else row, state=MachineState.STARTING, detail="", on=now)]
+
+    def _booted(self, vm: str, now: float, *, broken: bool) -> Sequence[Row]:
+        row = self._expected(vm)
+        if row.on is None:
+            self._check_held(row, now)
+            raise Uncertain(f"machine {vm!r}: it went off while it started; inspect it")
+        if broken:
+            return [switched_off(row, now, MachineState.FAILED, "it broke while it started")]
+        return [_replace(row, state=MachineState.RUNNING, detail="", boots=row.boots + 1)]
+
+    def _check_held(self, row: Row, now: float) -> None:
+        until = self._place.contents.held_until
+        if row.fenced and (until is None or now >= until):
+            raise Unavailable(f"machine {row.vm!r}: it is fenced and not held, so it does not start; hold it first")
+
+    def _machine(self, row: Row) -> Machine:
+        """The row as the port has it; made once for each state, since most are asked for far more often."""
+        seen = self._seen.get(row.vm)
+        if seen is not None and seen[0] is row:
+            return seen[1]
+        being_restored = "" if row.restoring is None else f"a restore to {row.restoring[0]!r} was begun"
+        machine = Machine(
+            label=row.label,
+            id=f"sim-{self._place.id[:8]}-{row.number}",
+            state=row.state,
+            spec=row.spec,
+            fenced=row.fenced,
+            address=change.address(self._place.id, row.vm),
+            detail=row.detail or being_restored,
+            resets=row.resets,
+            restored=row.restored,
+            snapshots=tuple(row.snapshots),
+        )
+        self._seen[row.vm] = (row, machine)
+        return machine
+
+    def _stir(self, vms: Iterable[str]) -> None:
+        if self._consoles:
+            for vm in vms:
+                for console in self._consoles.get(vm, ()):
+                    console.stir()
+
+
+def _lost(verb: Verb, vm: str) -> Uncertain:
+    return Uncertain(f"{verb} {vm!r}: the answer was lost; it may have happened, inspect the machine")
+
+
+def _names(names: Iterable[str]) -> str:
+    return ", ".join(map(repr, names)) or "none"

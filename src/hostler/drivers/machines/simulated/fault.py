@@ -1,0 +1,144 @@
+"""What goes wrong with simulated machines, from a seeded source or as scripted.
+
+What happens and when follows from the seed and the order of the calls alone: every call of a verb draws the same number
+of random numbers whatever the knobs say.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
+
+import msgspec
+
+from hostler.errors import Invalid
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Mapping
+
+Verb: TypeAlias = Literal[
+    "capacity", "create", "start", "stop", "reset", "delete", "inspect", "list", "snapshot", "restore", "drop_snapshot",
+    "console", "hold",
+]  # fmt: skip
+Kind: TypeAlias = Literal["unavailable", "never", "half", "lost", "broken", "deaf", "slow"]
+
+_READS = ("capacity", "inspect", "list", "console")
+_SOFT: tuple[Kind, ...] = ("unavailable", "slow")
+_HARD: tuple[Kind, ...] = ("unavailable", "never", "half", "lost", "slow")
+
+
+@dataclass
+class Odds:
+    """How often each fault happens to a verb, from 0 (never) to 1 (always)."""
+
+    unavailable: float = 0.0
+    """Unavailable, and nothing was done."""
+    never: float = 0.0
+    """Nothing was done, and Uncertain is raised."""
+    half: float = 0.0
+    """The first of its steps is done, and Uncertain is raised."""
+    lost: float = 0.0
+    """All is done, and then Uncertain is raised."""
+    broken: float = 0.0
+    """A start that leaves the machine FAILED, and raises Uncertain."""
+    deaf: float = 0.0
+    """A stop that the machine does not hear: it runs on until `grace` is over."""
+    slow: float = 0.0
+    """It takes up to `slowest` seconds longer."""
+    slowest: float = 1.0
+
+
+@dataclass
+class MachineFaults:
+    """How often verbs fail and how long they take. All may be changed at any time."""
+
+    every: Odds = field(default_factory=Odds)
+    verbs: dict[Verb, Odds] = field(default_factory=dict)
+    """Verbs with odds of their own, in the place of `every`."""
+    delays: dict[Verb, float] = field(default_factory=dict)
+    """Seconds that a verb takes, half way through its steps. Of `stop`: how long the machine takes to shut down."""
+
+    def of(self, verb: Verb) -> Odds:
+        return self.verbs.get(verb, self.every)
+
+
+class Draw(msgspec.Struct, frozen=True):
+    """What happens to one call."""
+
+    kind: Kind | None
+    delay: float
+    """Seconds that it takes."""
+
+
+@dataclass
+class _Script:
+    verb: Verb
+    kind: Kind
+    vm: str
+    skip: int
+    times: int
+
+
+class FaultSource:
+    """Draws the fault of each call."""
+
+    def __init__(self, faults: MachineFaults, rng: random.Random) -> None:
+        self.faults = faults
+        self._rng = rng
+        self._scripts: list[_Script] = []
+
+    def script(self, verb: Verb, kind: Kind, *, vm: str = "", nth: int = 1, times: int = 1) -> None:
+        """Let the `nth` call of `verb` from now, and `times` calls in all, meet a fault; with `vm` only its calls."""
+        allowed = kinds_of(verb)
+        if kind not in allowed:
+            raise Invalid(f"script: {verb} cannot be {kind}; it can be {', '.join(allowed)}")
+        if nth < 1 or times < 1:
+            raise Invalid(f"script: nth {nth} and times {times} must be at least 1")
+        self._scripts.append(_Script(verb, kind, vm, nth - 1, times))
+
+    def draw(self, verb: Verb, vm: str) -> Draw:
+        """The fault of this call, and how long it takes."""
+        chance, share = self._rng.random(), self._rng.random()
+        odds, kind = self.faults.of(verb), self._scripted(verb, vm)
+        if kind is None:
+            for each in kinds_of(verb):
+                often: float = getattr(odds, each)
+                if chance < often:
+                    kind = each
+                    break
+                chance -= often
+        return Draw(kind, self.faults.delays.get(verb, 0.0) + (share * odds.slowest if kind == "slow" else 0.0))
+
+    def _scripted(self, verb: Verb, vm: str) -> Kind | None:
+        found: Kind | None = None
+        for script in list(self._scripts):
+            if script.verb != verb or script.vm not in ("", vm):
+                continue
+            if script.skip:
+                script.skip -= 1
+            elif found is None:
+                found = script.kind
+                script.times -= 1
+                if not script.times:
+                    self._scripts.remove(script)
+        return found
+
+
+def faults_of(delays: Mapping[str, float]) -> MachineFaults:
+    """No faults, and verbs that take their time. Invalid: no such verb, or no such time."""
+    faults = MachineFaults()
+    for name, seconds in delays.items():
+        verb = next((verb for verb in get_args(Verb) if verb == name), None)
+        if verb is None or not 0 <= seconds < math.inf:
+            raise Invalid(f"delay {name}={seconds!r}: must be seconds for one of {', '.join(get_args(Verb))}")
+        faults.delays[verb] = seconds
+    return faults
+
+
+def kinds_of(verb: Verb) -> tuple[Kind, ...]:
+    """The faults that a verb can meet."""
+    if verb in _READS:
+        return _SOFT
+    return (*_HARD, *(("broken",) if verb == "start" else ("deaf",) if verb == "stop" else ()))

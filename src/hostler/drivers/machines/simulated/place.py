@@ -1,0 +1,305 @@
+"""Where simulated machines are. It outlives the driver, as a real machine outlives its agent.
+
+Every change is one step, whole or not at all. A machine's row says since when it runs (`on`) and when it last went off
+(`off`), so that the machines themselves are witnesses of when they ran: `intervals` is what tests hold against "never
+two at once".
+
+The dead man's switch belongs to the place: a fenced machine goes off at the instant its hold ends, whether or not
+anybody looks; who looks later finds the interval ended at that instant.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeAlias
+
+import msgspec
+
+from hostler.errors import Closed, Unavailable
+from hostler.model.vm import MachineState, VmSpec
+from hostler.ports.machines import Label  # noqa: TC001 - msgspec reads annotations at run time
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+Interval: TypeAlias = tuple[float, float | None]
+"""From when to when a machine ran; None: it still runs."""
+
+RUNS_KEPT = 1_000
+"""Of a machine: the newest."""
+DELETED_KEPT = 100_000
+"""Machines that are gone and whose intervals are still known: the newest."""
+LAPSED = "it was not held and stopped by itself"
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="machine", tag_field="is"):
+    """One machine, or what was begun of it."""
+
+    label: Label
+    number: int
+    """Of this place's machines, in the order they were made."""
+    spec: VmSpec
+    name: str = ""
+    fenced: bool = False
+    resets: int = 0
+    boots: int = 0
+    restored: int = 0
+    snapshots: dict[str, str] = {}
+    """Name to the disk as it was."""
+    disk: str = ""
+    restoring: tuple[str, int] | None = None
+    """A restore that was begun: to which snapshot, and its number. The disk is not whole."""
+    state: MachineState
+    detail: str = ""
+    on: float | None = None
+    """Since when it runs; None: it is off."""
+    off: float | None = None
+    """When it last went off."""
+
+    @property
+    def vm(self) -> str:
+        return self.label.vm
+
+
+class Moved(msgspec.Struct, frozen=True, omit_defaults=True, tag="moved", tag_field="is"):
+    """A step in which a machine's state changed and nothing else: most of them."""
+
+    vm: str
+    state: MachineState
+    detail: str = ""
+    on: float | None = None
+    off: float | None = None
+
+
+class Deleted(msgspec.Struct, frozen=True, tag="deleted", tag_field="is"):
+    """The machine is gone."""
+
+    vm: str
+
+
+class Held(msgspec.Struct, frozen=True, tag="held", tag_field="is"):
+    """Fenced machines go off at `until`."""
+
+    until: float
+
+
+Step: TypeAlias = Row | Moved | Deleted | Held
+
+
+def step_to(old: Row | None, new: Row) -> Step:
+    """The step from one row to the next, in its shortest form."""
+    if old is None:
+        return new
+    moved = Moved(new.vm, new.state, new.detail, new.on, new.off)
+    return moved if after(old, moved) == new else new
+
+
+def after(row: Row, step: Moved) -> Row:
+    """The row after the step."""
+    return msgspec.structs.replace(row, state=step.state, detail=step.detail, on=step.on, off=step.off)
+
+
+def switched_off(row: Row, now: float, state: MachineState = MachineState.STOPPED, detail: str = "") -> Row:
+    """The row of a machine that does not run from `now` on."""
+    off = row.off if row.on is None else max(now, row.on)
+    return msgspec.structs.replace(row, state=state, detail=detail, on=None, off=off)
+
+
+class Contents:
+    """What a place holds: the sum of its steps."""
+
+    def __init__(self) -> None:
+        self.rows: dict[str, Row] = {}
+        self.next_number = 1
+        self.held_until: float | None = None
+        """None: nobody ever held."""
+        self.fenced_on: set[str] = set()
+        self._ended: dict[str, list[tuple[float, float]]] = {}
+        self._deleted: dict[str, None] = {}
+
+    def apply(self, step: Step) -> None:
+        """Let the step have happened."""
+        if isinstance(step, Row):
+            self._replace(step.vm, step)
+        elif isinstance(step, Moved):
+            row = self.rows.get(step.vm)
+            if row is not None:
+                self._replace(step.vm, after(row, step))
+        elif isinstance(step, Deleted):
+            self._replace(step.vm, None)
+        else:
+            self.held_until = step.until
+
+    def lapsed(self, now: float) -> list[Row]:
+        """The rows, as they are since then, of the fenced machines whose hold has ended."""
+        if not self.fenced_on:
+            return []
+        end = self.held_until
+        if end is None or now < end:
+            return []
+        return [switched_off(self.rows[vm], end, detail=LAPSED) for vm in sorted(self.fenced_on)]
+
+    def intervals(self, vm: str) -> Sequence[Interval]:
+        """When the machines of that name ran, oldest first."""
+        row = self.rows.get(vm)
+        ended: list[Interval] = list(self._ended.get(vm, ()))
+        return ended if row is None or row.on is None else [*ended, (row.on, None)]
+
+    def ended(self) -> Mapping[str, Sequence[tuple[float, float]]]:
+        """Every interval that is over, by machine; those of machines that are gone in the order in which they went."""
+        present = {vm: runs for vm, runs in self._ended.items() if vm not in self._deleted}
+        return present | {vm: self._ended[vm] for vm in self._deleted}
+
+    def remember(self, vm: str, runs: Iterable[tuple[float, float]]) -> None:
+        """Intervals of an earlier time, for a place that is being read."""
+        self._ended[vm] = list(runs)
+        if vm not in self.rows:
+            self._forget_oldest(vm)
+
+    def forget_runs(self) -> None:
+        """Let no machine have run: the clock on which they ran is not the present one."""
+        self._ended.clear()
+        self._deleted.clear()
+        self.rows = {vm: msgspec.structs.replace(row, on=None, off=None) for vm, row in self.rows.items()}
+        self.fenced_on.clear()
+
+    def _replace(self, vm: str, new: Row | None) -> None:
+        old = self.rows.get(vm)
+        if old is not None and old.on is not None and (new is None or new.on != old.on):
+            end = new.off if new is not None and new.off is not None else old.on
+            runs = self._ended.setdefault(vm, [])
+            runs.append((old.on, end))
+            if len(runs) > 2 * RUNS_KEPT:
+                del runs[:-RUNS_KEPT]
+        if new is None:
+            self.rows.pop(vm, None)
+            if vm in self._ended:
+                self._forget_oldest(vm)
+        else:
+            self.rows[vm] = new
+            self._deleted.pop(vm, None)
+            self.next_number = max(self.next_number, new.number + 1)
+        if new is not None and new.fenced and new.on is not None:
+            self.fenced_on.add(vm)
+        else:
+            self.fenced_on.discard(vm)
+
+    def _forget_oldest(self, vm: str) -> None:
+        self._deleted.pop(vm, None)
+        self._deleted[vm] = None
+        if len(self._deleted) > DELETED_KEPT:
+            oldest = next(iter(self._deleted))
+            del self._deleted[oldest], self._ended[oldest]
+
+
+class Place:
+    """The machines of one node. One driver at a time has it open; `MemoryPlace` and `FilePlace` are the kinds."""
+
+    def __init__(self) -> None:
+        self.contents = Contents()
+        self._opener: object | None = None
+
+    @property
+    def id(self) -> str:
+        """Stays the same for as long as the machines do."""
+        raise NotImplementedError
+
+    def open(self, opener: object, now: float) -> None:
+        """Let `opener` be the one. Unavailable: somebody else is."""
+        if self._opener is not None:
+            raise self._taken()
+        self._load()
+        try:
+            self.expire(now)
+        except BaseException:
+            self._release()
+            raise
+        self._opener = opener
+
+    def close(self, opener: object) -> None:
+        """Let another one open it, if `opener` still is the one."""
+        if self._opener is opener:
+            self._opener = None
+            self._release()
+
+    def disown(self) -> None:
+        """What the death of the opener's process does: it is the opener no more, and nothing that it does counts."""
+        if self._opener is not None:
+            self.close(self._opener)
+
+    def belongs_to(self, opener: object) -> bool:
+        return self._opener is opener
+
+    def expire(self, now: float) -> None:
+        """Write down which fenced machines have stopped by themselves."""
+        self.put(self.contents.lapsed(now))
+
+    def put(self, rows: Sequence[Row]) -> None:
+        """Change machines, in one step. One that stays as it is costs nothing."""
+        known = self.contents.rows
+        if len(rows) == 1 and known.get(rows[0].vm) == rows[0]:
+            return
+        self._do([step_to(known.get(row.vm), row) for row in rows])
+
+    def delete(self, vm: str, now: float) -> None:
+        """Remove a machine. If it runs, it runs until now."""
+        row = self.contents.rows.get(vm)
+        if row is not None:
+            off = [] if row.on is None else [step_to(row, switched_off(row, now))]
+            self._do([*off, Deleted(vm)])
+
+    def hold(self, until: float, now: float) -> None:
+        """Let fenced machines that still run go off at `until`."""
+        self.expire(now)
+        self._do([Held(until)])
+        self.expire(now)
+
+    def power_off(self, now: float) -> None:
+        """The node loses its power: every machine goes off now, and whoever had the place open is dead."""
+        self.expire(now)
+        self.put([switched_off(row, now) for row in list(self.contents.rows.values()) if row.on is not None])
+        self.disown()
+
+    def intervals(self, vm: str, now: float) -> Sequence[Interval]:
+        """When the machines of that name ran, as it stands at `now`; may be asked whoever has it open."""
+        ended = self.contents.intervals(vm)
+        until = self.contents.held_until
+        if ended and ended[-1][1] is None and vm in self.contents.fenced_on and until is not None and now >= until:
+            return [*ended[:-1], (ended[-1][0], max(ended[-1][0], until))]
+        return ended
+
+    def _do(self, steps: Sequence[Step]) -> None:
+        if not steps:
+            return
+        self._write(steps)
+        for step in steps:
+            self.contents.apply(step)
+
+    # What kinds of places differ in
+
+    def _taken(self) -> Unavailable:
+        return Unavailable("simulated machines: another driver has this place open; close that one first")
+
+    def _load(self) -> None:
+        """Read what was there before."""
+
+    def _release(self) -> None:
+        """Give up what opening took."""
+
+    def _write(self, steps: Sequence[Step]) -> None:
+        """Make the steps outlive the process. Unavailable: not done."""
+
+
+class MemoryPlace(Place):
+    """In this process: drivers that are opened on the same object one after the other find the same machines."""
+
+    def __init__(self, id: str = "memory") -> None:  # noqa: A002 - the name of what it is
+        super().__init__()
+        self._id = id
+
+    @property
+    def id(self) -> str:
+        return self._id
+
+
+def closed(what: str) -> Closed:
+    return Closed(f"simulated machines: {what} needs the driver to be open; enter it with `async with` first")
