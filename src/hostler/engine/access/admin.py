@@ -1,0 +1,119 @@
+"""The first account, and the way back for those who lost it.
+
+Both work on the store alone: who can write there needs no right.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from hostler.engine.access.token import PREFIX, digest_of
+from hostler.engine.request import HOSTLER, Request
+from hostler.engine.write import Beaten
+from hostler.errors import Conflict, Uncertain
+from hostler.keys.access import TOKEN
+from hostler.keys.inventory import USER
+from hostler.model.access import EVERYWHERE, ROLES, Role, Token, TokenKind
+from hostler.model.inventory import User
+from hostler.ports.store import Delete
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from hostler.engine.access.known import Known
+    from hostler.engine.write import Writer
+    from hostler.keys.entry import Entry
+    from hostler.kit.clock import Clock
+    from hostler.ports.store import Comparison, Store
+
+ADMIN = "admin"
+_TRIES = 4
+_BATCH = 64
+
+
+class Admin:
+    """Makes the account `admin`: protected, with every right, member of everything."""
+
+    def __init__(
+        self,
+        store: Store,
+        writer: Writer,
+        known: Known,
+        *,
+        clock: Clock,
+        new_id: Callable[[], str],
+        secret: Callable[[], str],
+    ) -> None:
+        self._store, self._writer, self._known, self._clock = store, writer, known, clock
+        self._new_id, self._secret = new_id, secret
+
+    async def first(self) -> str | None:
+        """An API token of the new admin; None: there are accounts already. Of several at once one gets it."""
+        if (await self._store.range(USER.prefix(), limit=1, keys_only=True)).items:
+            return None
+        try:
+            return await self._write("user.first", None, [USER.absent(user=ADMIN)])
+        except Beaten:
+            return None
+
+    async def recover(self) -> str:
+        """A new API token of the admin, who is made if need be. All its other tokens end; its password stays."""
+        for _ in range(_TRIES):
+            entry = await USER.get(self._store, user=ADMIN)
+            try:
+                token = await self._write("user.recover", entry, [_as_read(entry)])
+            except Beaten:
+                continue
+            await self._sweep(digest_of(token))
+            return token
+        raise Conflict(f"user {ADMIN}: others kept changing it; nothing was written, try again")
+
+    # Inside
+
+    async def _write(self, verb: str, entry: Entry[User] | None, when: Sequence[Comparison]) -> str:
+        now, era = self._clock.wall(), self._new_id()
+        before = User(name=ADMIN, created_at=now) if entry is None else entry.value
+        user = msgspec.structs.replace(
+            before,
+            enabled=True,
+            protected=True,
+            rights=ROLES[Role.ADMIN],
+            memberships=(EVERYWHERE,),
+            era=era,
+            session_era=self._new_id(),
+        )
+        token = PREFIX + self._secret()
+        digest = digest_of(token)
+        record = Token(id=self._new_id(), user=ADMIN, purpose=TokenKind.API, name=verb, created_at=now, era=era)
+        try:
+            revision = await self._writer.commit(
+                Request(HOSTLER),
+                verb,
+                USER.fill(user=ADMIN),
+                0 if entry is None else entry.mod_revision,
+                when,
+                [USER.put(user, user=ADMIN), TOKEN.put(record, digest=digest)],
+                status=201,
+            )
+        except Uncertain:
+            # The token is known to nobody else: if it is there, it was us who wrote it.
+            found = await TOKEN.get(self._store, digest=digest)
+            if found is None:
+                raise
+            revision = found.create_revision
+        self._known.users.wrote(user, revision, entry, user=ADMIN)
+        self._known.tokens.wrote(record, revision, digest=digest)
+        return token
+
+    async def _sweep(self, kept: str) -> None:
+        """Old tokens have ended already; their keys go."""
+        listing = await TOKEN.list(self._store, strict=False)
+        old = [e.key for e in listing.entries if e.value.user == ADMIN and e.parts["digest"] != kept]
+        for start in range(0, len(old), _BATCH):
+            await self._store.txn([], [Delete(key) for key in old[start : start + _BATCH]])
+
+
+def _as_read(entry: Entry[User] | None) -> Comparison:
+    return USER.absent(user=ADMIN) if entry is None else USER.unchanged(entry)

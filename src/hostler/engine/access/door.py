@@ -1,0 +1,150 @@
+"""The door: who brings a token is known from memory; who brings a password waits for the hash.
+
+Nothing here tells whether an account exists: unknown, disabled, without a password and wrong are one answer, after the
+same work.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from hostler.engine.access.known import counts
+from hostler.engine.access.slowing import Slowing, origin
+from hostler.engine.access.token import PREFIX, digest_of
+from hostler.engine.request import Caller, Request
+from hostler.engine.write import Beaten
+from hostler.errors import Damaged, HostlerError, Invalid, TooManyTries, Unauthenticated, Unavailable
+from hostler.keys.access import TOKEN
+from hostler.keys.inventory import USER
+from hostler.model.name import fold
+
+if TYPE_CHECKING:
+    from hostler.engine.access.known import Known
+    from hostler.engine.access.token import Tokens
+    from hostler.keys.entry import Entry
+    from hostler.kit.clock import Clock
+    from hostler.model.api import Login, TokenIssued
+    from hostler.model.inventory import Rights, User
+    from hostler.ports.hasher import Hasher
+    from hostler.ports.store import Store
+
+ACCOUNT_TRIES = 5
+SOURCE_TRIES = 20
+_LONGEST_TOKEN = 256
+_TRIES = 4
+
+
+class _Holder(msgspec.Struct, frozen=True):
+    """Who a token stands for, as long as neither it nor the account changes."""
+
+    name: str
+    rights: Rights
+    memberships: tuple[str, ...]
+    token: str
+    expires_at: float | None
+
+
+class Door:
+    """Turns tokens into callers, and passwords into sessions."""
+
+    def __init__(self, store: Store, *, clock: Clock, hasher: Hasher) -> None:
+        self._store, self._clock, self._hasher = store, clock, hasher
+        self._prefix = TOKEN.prefix()
+        self._holders: dict[str, _Holder] = {}
+        self._by_account = Slowing("login", clock=clock, free=ACCOUNT_TRIES)
+        self._by_source = Slowing("login", clock=clock, free=SOURCE_TRIES)
+        self._by_token = Slowing("token", clock=clock, free=SOURCE_TRIES)
+
+    def changed(self, key: str) -> None:
+        """A token or an account is another than it was."""
+        if key.startswith(self._prefix):
+            self._holders.pop(key, None)
+        else:
+            self._holders.clear()
+
+    def authenticate(self, known: Known, token: str, source: str) -> Caller:
+        """Who brings this token. Unauthenticated: nobody that counts. TooManyTries: the source has guessed too often.
+
+        A token that counts is let in however often others at the same source have guessed.
+        """
+        if not token.startswith(PREFIX) or len(token) > _LONGEST_TOKEN:
+            raise self._guessed(source)
+        key = self._prefix + digest_of(token)
+        holder = self._holders.get(key)
+        if holder is None:
+            holder = self._looked_up(known, key, source)
+            self._holders[key] = holder
+        elif holder.expires_at is not None and holder.expires_at <= self._clock.wall():
+            del self._holders[key]
+            raise self._guessed(source)
+        return Caller(holder.name, holder.rights, holder.memberships, source, holder.token)
+
+    async def login(self, tokens: Tokens, asked: Login, source: str) -> TokenIssued:
+        """A session for whoever has the password."""
+        name, where = fold(asked.name), origin(source)
+        self._by_source.check(where)
+        self._by_account.begin(name)
+        self._by_source.failed(where)
+        try:
+            user = await self._account(name)
+            right = await self._hasher.verify(_kept(user), asked.password)
+        except HostlerError:  # it was no guess, for there was no answer
+            self._by_account.take_back(name)
+            self._by_source.take_back(where)
+            raise
+        if user is None or not right:
+            raise _wrong()
+        self._by_account.forget(name)
+        self._by_source.take_back(where)  # not forgotten: one's own password is no way to go on guessing others'
+        return await self._begun(tokens, user, source)
+
+    # Inside
+
+    def _looked_up(self, known: Known, key: str, source: str) -> _Holder:
+        entry = known.tokens.get(key)
+        user = None if entry is None else known.user(entry.value.user)
+        if entry is None or user is None:
+            if not (known.tokens.ready and known.users.ready):
+                raise Unavailable("token: this replica has not read the accounts yet; try again in a moment")
+            raise self._guessed(source)
+        if not counts(entry.value, user.value, self._clock.wall()):
+            raise self._guessed(source)
+        account, token = user.value, entry.value
+        return _Holder(token.user, account.rights, account.memberships, token.id, token.expires_at)
+
+    def _guessed(self, source: str) -> Unauthenticated | TooManyTries:
+        where = origin(source)
+        try:
+            self._by_token.begin(where)
+        except TooManyTries as error:
+            return error
+        return Unauthenticated("token: none that counts; log in again, or take a token that is neither old nor revoked")
+
+    async def _account(self, name: str) -> Entry[User] | None:
+        try:
+            return await USER.get(self._store, user=name)
+        except (Invalid, Damaged):  # no name that an account can have; nothing that one can log in to
+            return None
+
+    async def _begun(self, tokens: Tokens, user: Entry[User], source: str) -> TokenIssued:
+        name, kept = user.parts["user"], user.value.password_hash
+        for _ in range(_TRIES):
+            caller = Caller(name, user.value.rights, user.value.memberships, source)
+            try:
+                return (await tokens.begin_session(Request(caller), user)).value
+            except Beaten:
+                again = await self._account(name)
+            if again is None or _kept(again) != kept:
+                raise _wrong()
+            user = again
+        raise Unavailable("login: the account is being changed; try again in a moment")
+
+
+def _kept(user: Entry[User] | None) -> str:
+    return user.value.password_hash if user is not None and user.value.enabled else ""
+
+
+def _wrong() -> Unauthenticated:
+    return Unauthenticated("login: name or password is wrong; correct them and try again")

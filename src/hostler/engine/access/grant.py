@@ -1,0 +1,91 @@
+"""Who may give what to whom. Pure.
+
+Nobody gives what they lack, and nobody touches an account that may do more, or more widely, than they themselves:
+whoever sets a password or issues a token can act as that account.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hostler.errors import Forbidden, Invalid
+from hostler.keys.part import check_part
+from hostler.model.access import EVERYWHERE, ROLES, Role
+from hostler.model.inventory import Rights
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from hostler.engine.request import Caller
+    from hostler.model.inventory import User
+
+RIGHTS = tuple(name for name in Rights.__struct_fields__ if name != "unknown")
+
+
+def lacking(held: Rights, wanted: Rights) -> tuple[str, ...]:
+    """Those of the rights `wanted` that are not `held`."""
+    return tuple(name for name in RIGHTS if getattr(wanted, name) and not getattr(held, name))
+
+
+def covers(held: Iterable[str], wanted: str) -> bool:
+    """Whether the memberships `held` reach as far as `wanted`."""
+    org = wanted.partition("/")[0]
+    return any(mine in (EVERYWHERE, wanted, org) for mine in held)
+
+
+def within_reach(caller: Caller, user: User) -> bool:
+    """Whether the account belongs only to what the caller belongs to. What is not is as if it did not exist."""
+    return all(covers(caller.memberships, membership) for membership in user.memberships)
+
+
+def check_touch(caller: Caller, user: User) -> None:
+    """Forbidden: the account may do what the caller may not."""
+    missing = lacking(caller.rights, user.rights)
+    if missing:
+        raise Forbidden(
+            f"user {user.name}: may do what {caller.name} may not ({', '.join(missing)});"
+            " ask somebody who has these rights"
+        )
+
+
+def check_gift(caller: Caller, rights: Rights, memberships: Iterable[str]) -> None:
+    """Forbidden: the caller would give what they lack."""
+    missing = lacking(caller.rights, rights)
+    if missing:
+        raise Forbidden(f"rights: {caller.name} lacks {', '.join(missing)} and cannot give what is lacking")
+    outside = [membership for membership in memberships if not covers(caller.memberships, membership)]
+    if outside:
+        raise Forbidden(f"memberships: {caller.name} is no member of {outside[0]!r} and cannot make others one")
+
+
+def check_protected(before: User, after: User) -> None:
+    """Forbidden: a protected account would lose something."""
+    if not before.protected:
+        return
+    if not after.enabled:
+        raise Forbidden(f"user {before.name}: is protected and cannot be disabled")
+    if lacking(after.rights, before.rights):
+        raise Forbidden(f"user {before.name}: is protected and cannot lose rights")
+    if not all(covers(after.memberships, membership) for membership in before.memberships):
+        raise Forbidden(f"user {before.name}: is protected and cannot lose memberships")
+
+
+def rights_of(role: Role | None, rights: Rights | None) -> Rights | None:
+    """What was asked for, as rights; None: nothing was. Invalid: both were."""
+    if role is not None and rights is not None:
+        raise Invalid("user: give either a role or rights, not both")
+    return ROLES[role] if role is not None else rights
+
+
+def check_memberships(memberships: tuple[str, ...]) -> tuple[str, ...]:
+    """The memberships, each once. Invalid: one is neither `*`, `org` nor `org/project`."""
+    for membership in memberships:
+        if membership == EVERYWHERE:
+            continue
+        org, slash, project = membership.partition("/")
+        check_part(org, "membership: org")
+        if org == EVERYWHERE:
+            raise Invalid(f"membership {membership!r}: '*' stands alone, for every org")
+        if slash:
+            check_part(project, f"membership {org!r}: project")
+    return tuple(dict.fromkeys(memberships))

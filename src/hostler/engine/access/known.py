@@ -1,0 +1,125 @@
+"""What this replica knows of accounts and tokens: the mirrors, and its own writes before the mirrors have them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+
+from hostler.keys.access import TOKEN
+from hostler.keys.entry import Entry
+from hostler.keys.inventory import USER
+from hostler.model.access import TokenKind
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from hostler.keys.key import Key
+    from hostler.keys.mirror import Mirror
+    from hostler.model.access import Token
+    from hostler.model.inventory import User
+
+T = TypeVar("T")
+
+
+class Mirrors(Protocol):
+    """The part of `engine.view.View` that this needs."""
+
+    @property
+    def users(self) -> Mirror[User]: ...
+
+    @property
+    def tokens(self) -> Mirror[Token]: ...
+
+
+class Overlaid(Generic[T]):
+    """A mirror with our own writes laid over it, each until the mirror has come that far."""
+
+    def __init__(self, mirror: Mirror[T], key: Key[T], changed: Callable[[str], None]) -> None:
+        self._mirror, self._key, self._changed = mirror, key, changed
+        self._written: dict[str, tuple[int, Entry[T] | None]] = {}
+        mirror.listen(self._caught_up)
+
+    @property
+    def ready(self) -> bool:
+        """Whether the mirror was ever listed: until then nothing is known to be absent."""
+        return self._mirror.revision > 0
+
+    def get(self, key: str) -> Entry[T] | None:
+        """What stands at the key, as far as we know."""
+        entry = self._mirror.entries.get(key)
+        written = self._written.get(key)
+        if written is None or self._mirror.revision > written[0]:
+            return entry
+        # The mirror may be at our revision with a part of that transaction yet to come.
+        return entry if entry is not None and entry.mod_revision >= written[0] else written[1]
+
+    def __iter__(self) -> Iterator[Entry[T]]:
+        for key in list(self._mirror.entries.keys() | self._written.keys()):
+            entry = self.get(key)
+            if entry is not None:
+                yield entry
+
+    def wrote(self, value: T | None, revision: int, before: Entry[T] | None = None, **parts: str | int) -> None:
+        """We wrote `value` (None: deleted) in `revision`, over `before`."""
+        key = self._key.fill(**parts)
+        if revision >= self._mirror.revision:
+            created, version = (before.create_revision, before.version + 1) if before else (revision, 1)
+            entry = None if value is None else Entry(value, self._key.parse(key), key, created, revision, version)
+            self._written[key] = (revision, entry)
+        for old in [old for old, (written_at, _) in self._written.items() if written_at < self._mirror.revision]:
+            del self._written[old]
+        self._changed(key)
+
+    def _caught_up(self, key: str) -> None:
+        written = self._written.get(key)
+        if written is not None and self._mirror.revision >= written[0]:
+            del self._written[key]
+        self._changed(key)
+
+
+class Known:
+    """Accounts and tokens, for reading without the store. `changed` hears the key of each that changes."""
+
+    def __init__(self, mirrors: Mirrors, changed: Callable[[str], None]) -> None:
+        self._owner: dict[str, str] = {}
+        self._tokens_of: dict[str, set[str]] = {}
+        self._tell = changed
+        self.users = Overlaid(mirrors.users, USER, changed)
+        self.tokens = Overlaid(mirrors.tokens, TOKEN, self._token_changed)
+        for key in mirrors.tokens.entries:
+            self._index(key)
+
+    def user(self, name: str) -> Entry[User] | None:
+        """The account with this folded name."""
+        return self.users.get(USER.fill(user=name))
+
+    def tokens_of(self, name: str) -> list[Entry[Token]]:
+        """What we know of an account's tokens, those that no longer count among them; oldest first."""
+        found = (self.tokens.get(key) for key in self._tokens_of.get(name, ()))
+        return sorted((entry for entry in found if entry is not None), key=_age)
+
+    def _token_changed(self, key: str) -> None:
+        self._index(key)
+        self._tell(key)
+
+    def _index(self, key: str) -> None:
+        entry = self.tokens.get(key)
+        if entry is not None:
+            self._owner[key] = entry.value.user
+            self._tokens_of.setdefault(entry.value.user, set()).add(key)
+        elif (owner := self._owner.pop(key, None)) is not None:
+            self._tokens_of[owner].discard(key)
+            if not self._tokens_of[owner]:
+                del self._tokens_of[owner]
+
+
+def _age(entry: Entry[Token]) -> tuple[float, str]:
+    return entry.value.created_at, entry.value.id
+
+
+def counts(token: Token, user: User | None, at: float) -> bool:
+    """Whether the token stands for the account at this instant of the calendar."""
+    if user is None or not user.enabled:
+        return False
+    if token.expires_at is not None and token.expires_at <= at:
+        return False
+    return token.era == (user.session_era if token.purpose is TokenKind.SESSION else user.era)

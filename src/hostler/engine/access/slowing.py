@@ -1,0 +1,91 @@
+"""Guessing is slowed: whoever failed often waits longer before each further try.
+
+Kept in memory, per replica, for as many names as fit; time forgives.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections import OrderedDict
+from typing import TYPE_CHECKING
+
+from hostler.errors import TooManyTries
+
+if TYPE_CHECKING:
+    from hostler.kit.clock import Clock
+
+MOST = 60.0
+"""The longest wait; and how long it takes to forgive one failure."""
+
+
+class Slowing:
+    """Counts failures by name. The first `free` cost nothing; then each try waits for twice as long as the last.
+
+    A try is counted when it begins, so that a thousand at once are no way around it. Names over `capacity` push out
+    those that were not seen for longest.
+    """
+
+    def __init__(self, what: str, *, clock: Clock, free: int, first: float = 1.0, capacity: int = 10_000) -> None:
+        self._what, self._clock, self._free, self._first, self._capacity = what, clock, free, first, capacity
+        self._failures: OrderedDict[str, tuple[float, float]] = OrderedDict()  # how many, as of when
+
+    def __len__(self) -> int:
+        return len(self._failures)
+
+    def wait(self, name: str) -> float:
+        """Seconds until the next try is let in; 0.0: now."""
+        now = self._clock.now()
+        failed, at = self._failures.get(name, (0.0, now))
+        over = int(self._left(failed, now - at)) - self._free
+        if over < 0:
+            return 0.0
+        # The exponent is bounded: a float has no room for what years of failures would make of it.
+        return max(0.0, at + min(MOST, self._first * 2.0 ** min(over, 16)) - now)
+
+    def begin(self, name: str) -> None:
+        """Count a try. TooManyTries: it must wait, and is not counted."""
+        self.check(name)
+        self.failed(name)
+
+    def check(self, name: str) -> None:
+        """TooManyTries: a try must wait."""
+        after = self.wait(name)
+        if after > 0:
+            raise TooManyTries(f"{self._what}: too many tries have failed; try again in {after:.0f} s", after)
+
+    def failed(self, name: str) -> None:
+        """Count a failure."""
+        now = self._clock.now()
+        failed, at = self._failures.pop(name, (0.0, now))
+        self._failures[name] = (self._left(failed, now - at) + 1.0, now)
+        if len(self._failures) > self._capacity:
+            self._failures.popitem(last=False)
+
+    def take_back(self, name: str) -> None:
+        """The last try was none: it succeeded, or could not be made."""
+        failed, at = self._failures.get(name, (0.0, 0.0))
+        if failed > 1.0:
+            self._failures[name] = (failed - 1.0, at)
+        else:
+            self.forget(name)
+
+    def forget(self, name: str) -> None:
+        """Start anew."""
+        self._failures.pop(name, None)
+
+    @staticmethod
+    def _left(failed: float, since: float) -> float:
+        return max(0.0, failed - since / MOST)
+
+
+def origin(source: str) -> str:
+    """Where a request came from, for counting: an IPv6 subscriber has a whole /64 to change addresses in."""
+    try:
+        address = ipaddress.ip_address(source.strip("[]"))
+    except ValueError:
+        return source[:255]
+    if isinstance(address, ipaddress.IPv6Address):
+        if address.ipv4_mapped is not None:
+            return str(address.ipv4_mapped)
+        return str(ipaddress.ip_network((address, 64), strict=False))
+    return str(address)

@@ -1,0 +1,219 @@
+"""Tokens: issued once, kept as a digest, listed without their secret, revoked by id.
+
+A token counts while its account is enabled and has the era that the token was issued in: so one write of the account
+ends all of them at once, wherever they are. The keys of those that no longer count are garbage, swept when convenient.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING
+
+from hostler.engine.access.known import counts
+from hostler.engine.request import Request, Written
+from hostler.engine.write import Beaten
+from hostler.errors import Conflict, HostlerError, Invalid, NotFound, QuotaExceeded, Refused
+from hostler.keys.access import TOKEN
+from hostler.keys.inventory import USER
+from hostler.model.access import Token, TokenKind
+from hostler.model.api import TokenCreate, TokenIssued, TokenPage, TokenView
+from hostler.ports.store import Delete
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from hostler.engine.access.known import Known
+    from hostler.engine.write import Writer
+    from hostler.keys.entry import Entry
+    from hostler.kit.clock import Clock
+    from hostler.model.inventory import User
+    from hostler.ports.store import Store
+
+PREFIX = "hst_"
+"""Every token begins so: programs that look for leaked secrets know ours."""
+MOST = 100
+"""API tokens of an account; sessions as well, but there the oldest makes room."""
+SESSION = 12 * 3600.0
+_SWEPT = 64
+"""Keys that are swept in one transaction."""
+
+
+def digest_of(token: str) -> str:
+    """What is kept of a token. It has 256 random bits: nothing slower is needed."""
+    return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+class Tokens:
+    """The tokens of all accounts. Whoever calls it has checked that the caller may."""
+
+    def __init__(
+        self,
+        store: Store,
+        writer: Writer,
+        known: Known,
+        *,
+        clock: Clock,
+        new_id: Callable[[], str],
+        secret: Callable[[], str],
+    ) -> None:
+        self._store, self._writer, self._known, self._clock = store, writer, known, clock
+        self._new_id, self._secret = new_id, secret
+
+    async def issue(self, request: Request, user: Entry[User], asked: TokenCreate) -> Written[TokenIssued]:
+        """A new API token. Conflict: this very request was answered before, and the token is told only once."""
+        await self._refuse_replay(request)
+        name = user.parts["user"]
+        if sum(1 for entry in self._live(user) if entry.value.purpose is TokenKind.API) >= MOST:
+            raise QuotaExceeded(f"user {user.value.name}: has {MOST} API tokens already; revoke one first")
+        token = self.minted(user, TokenKind.API, name=asked.name, within=asked.expires_in)
+        try:
+            return await self.write(request, "token.issue", user, token, sweep=self._dead(user))
+        except (Conflict, Refused) as error:
+            await self._refuse_replay(request)
+            if isinstance(error, Beaten):
+                raise Conflict(f"user {name}: changed meanwhile; issue the token again") from None
+            raise
+
+    async def begin_session(self, request: Request, user: Entry[User]) -> Written[TokenIssued]:
+        """A new session. Beaten: the account changed since it was read."""
+        sessions = [entry for entry in self._live(user) if entry.value.purpose is TokenKind.SESSION]
+        too_many = sessions[: max(0, len(sessions) - MOST + 1)]
+        token = self.minted(user, TokenKind.SESSION, within=SESSION)
+        return await self.write(request, "session.begin", user, token, sweep=[*too_many, *self._dead(user)])
+
+    def minted(self, user: Entry[User], purpose: TokenKind, *, name: str = "", within: float | None = None) -> Token:
+        """A token for the account as it is, not written yet."""
+        now = self._clock.wall()
+        return Token(
+            id=self._new_id(),
+            user=user.parts["user"],
+            purpose=purpose,
+            name=name,
+            created_at=now,
+            expires_at=None if within is None else now + within,
+            era=user.value.session_era if purpose is TokenKind.SESSION else user.value.era,
+        )
+
+    async def write(
+        self, request: Request, verb: str, user: Entry[User], token: Token, *, sweep: Iterable[Entry[Token]] = ()
+    ) -> Written[TokenIssued]:
+        """Write a token for an account that must not have changed since it was read, or Beaten."""
+        secret = PREFIX + self._secret()
+        digest = digest_of(secret)
+        garbage = list(sweep)[:_SWEPT]
+        revision = await self._writer.commit(
+            request,
+            verb,
+            TOKEN.fill(digest=digest),
+            0,
+            [USER.unchanged(user), TOKEN.absent(digest=digest)],
+            [TOKEN.put(token, digest=digest), *(Delete(entry.key) for entry in garbage)],
+            status=201,
+            answer=view_of(token),
+        )
+        self._known.tokens.wrote(token, revision, digest=digest)
+        for entry in garbage:
+            self._known.tokens.wrote(None, revision, digest=entry.parts["digest"])
+        told = TokenIssued(token=secret, id=token.id, user=token.user, expires_at=token.expires_at)
+        return Written(told, revision, 201)
+
+    async def all_of(self, user: Entry[User]) -> TokenPage:
+        """Those that count, oldest first."""
+        listing = await TOKEN.list(self._store, strict=False)
+        name, now = user.parts["user"], self._clock.wall()
+        live = [e.value for e in listing.entries if e.value.user == name and counts(e.value, user.value, now)]
+        live.sort(key=lambda token: (token.created_at, token.id))
+        return TokenPage(items=tuple(map(view_of, live)))
+
+    async def revoke(
+        self, request: Request, name: str, token_id: str, verb: str = "token.revoke"
+    ) -> Written[TokenView]:
+        """End one token of the account with this folded name."""
+        return await self._writer.once(request, TokenView, lambda: self._revoke(request, name, token_id, verb))
+
+    async def end_session(self, request: Request) -> Written[TokenView]:
+        """End the session that the request came with."""
+        entry = await self._find(request.caller.name, request.caller.token)
+        if entry is not None and entry.value.purpose is TokenKind.API:
+            raise Invalid("session: this is an API token; revoke it by its id")
+        return await self.revoke(request, request.caller.name, request.caller.token, "session.end")
+
+    async def sweep(self, name: str) -> None:
+        """Delete what no longer counts of an account's tokens. Whether that succeeds does not matter."""
+        user = self._known.user(name)
+        now = self._clock.wall()
+        dead = [e for e in self._known.tokens_of(name) if not counts(e.value, user.value if user else None, now)]
+        try:
+            while dead:
+                batch, dead = dead[:_SWEPT], dead[_SWEPT:]
+                result = await self._store.txn([], [Delete(entry.key) for entry in batch])
+                for entry in batch:
+                    self._known.tokens.wrote(None, result.revision, digest=entry.parts["digest"])
+        except HostlerError:
+            return
+
+    # Inside
+
+    async def _revoke(self, request: Request, name: str, token_id: str, verb: str) -> Written[TokenView]:
+        entry = await self._find(name, token_id)
+        if entry is None:
+            raise _no_token(name, token_id)
+        answer = view_of(entry.value)
+        try:
+            revision = await self._writer.commit(
+                request,
+                verb,
+                entry.key,
+                entry.mod_revision,
+                [TOKEN.exists(digest=entry.parts["digest"])],
+                [Delete(entry.key)],
+                status=200,
+                answer=answer,
+            )
+        except Beaten:
+            raise _no_token(name, token_id) from None
+        self._known.tokens.wrote(None, revision, digest=entry.parts["digest"])
+        return Written(answer, revision, 200)
+
+    async def _find(self, name: str, token_id: str) -> Entry[Token] | None:
+        """By its id: the keys are digests. What another replica issued a moment ago only the store knows."""
+        for entry in self._known.tokens_of(name):
+            if entry.value.id == token_id:
+                return entry
+        for entry in (await TOKEN.list(self._store, strict=False)).entries:
+            if entry.value.user == name and entry.value.id == token_id:
+                return entry
+        return None
+
+    def _live(self, user: Entry[User]) -> list[Entry[Token]]:
+        now = self._clock.wall()
+        return [e for e in self._known.tokens_of(user.parts["user"]) if counts(e.value, user.value, now)]
+
+    def _dead(self, user: Entry[User]) -> list[Entry[Token]]:
+        # Only what has expired: the era of a token may be newer than the account that we have read.
+        now = self._clock.wall()
+        return [
+            entry
+            for entry in self._known.tokens_of(user.parts["user"])
+            if entry.value.expires_at is not None and entry.value.expires_at <= now
+        ]
+
+    async def _refuse_replay(self, request: Request) -> None:
+        if await self._writer.replay(request) is not None:
+            raise Conflict("token: already issued, and told only once; revoke it and issue another with a new key")
+
+
+def view_of(token: Token) -> TokenView:
+    """What may be told of a token."""
+    return TokenView(
+        id=token.id,
+        user=token.user,
+        purpose=token.purpose,
+        name=token.name,
+        created_at=token.created_at,
+        expires_at=token.expires_at,
+    )
+
+
+def _no_token(name: str, token_id: str) -> NotFound:
+    return NotFound(f"token {token_id!r}: user {name} has none with this id; list them to see which there are")

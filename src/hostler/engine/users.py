@@ -1,0 +1,128 @@
+"""Users and rights: the service that the doors call. The parts are in `engine.access`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hostler.engine.access.account import Accounts, view_of
+from hostler.engine.access.admin import Admin
+from hostler.engine.access.door import Door
+from hostler.engine.access.known import Known
+from hostler.engine.access.token import Tokens
+from hostler.errors import Unauthenticated
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hostler.engine.access.known import Mirrors
+    from hostler.engine.request import Caller, Request, Written
+    from hostler.engine.write import Writer
+    from hostler.kit.clock import Clock
+    from hostler.model.api import (
+        Login,
+        TokenCreate,
+        TokenIssued,
+        TokenPage,
+        TokenView,
+        UserCreate,
+        UserPage,
+        UserUpdate,
+        UserView,
+    )
+    from hostler.ports.hasher import Hasher
+    from hostler.ports.store import Store
+
+
+class UserService:
+    """Accounts, sessions and tokens.
+
+    `secret` makes the random part of a token: 32 random bytes as text. `view` is read for every request, so that
+    tokens count while the store is out of reach; it need not run for `first_admin` and `recover_admin`.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        writer: Writer,
+        view: Mirrors,
+        *,
+        clock: Clock,
+        new_id: Callable[[], str],
+        secret: Callable[[], str],
+        hasher: Hasher,
+    ) -> None:
+        self._door = Door(store, clock=clock, hasher=hasher)
+        self._known = Known(view, self._door.changed)
+        self._tokens = Tokens(store, writer, self._known, clock=clock, new_id=new_id, secret=secret)
+        self._admin = Admin(store, writer, self._known, clock=clock, new_id=new_id, secret=secret)
+        self._accounts = Accounts(store, writer, self._known, self._tokens, clock=clock, new_id=new_id, hasher=hasher)
+
+    # Accounts
+
+    async def create(self, request: Request, asked: UserCreate) -> Written[UserView]:
+        """A new account. Forbidden: the caller lacks manage_accounts, or something that would be given."""
+        return await self._accounts.create(request, asked)
+
+    async def get(self, caller: Caller, user: str, *, stale: bool = False) -> UserView:
+        """An account: one's own, or with manage_accounts any within reach."""
+        return await self._accounts.get(caller, user, stale=stale)
+
+    async def list(
+        self, caller: Caller, *, limit: int = 100, after: str | None = None, stale: bool = False
+    ) -> UserPage:
+        """A page of the accounts within reach."""
+        return await self._accounts.page(caller, limit=limit, after=after, stale=stale)
+
+    async def update(self, request: Request, user: str, asked: UserUpdate) -> Written[UserView]:
+        """Change an account; without manage_accounts one's own full name and password."""
+        return await self._accounts.update(request, user, asked)
+
+    async def delete(self, request: Request, user: str) -> Written[UserView]:
+        """Delete an account with its tokens; the answer is what it was."""
+        return await self._accounts.delete(request, user)
+
+    # Tokens
+
+    async def issue(self, request: Request, user: str, asked: TokenCreate) -> Written[TokenIssued]:
+        """A new API token, told this once: a repeated request is a Conflict."""
+        return await self._tokens.issue(request, await self._accounts.touched(request.caller, user), asked)
+
+    async def tokens(self, caller: Caller, user: str) -> TokenPage:
+        """The tokens and sessions of an account that count, without their secrets."""
+        return await self._tokens.all_of(await self._accounts.touched(caller, user))
+
+    async def revoke(self, request: Request, user: str, token_id: str) -> Written[TokenView]:
+        """End a token or session by its id."""
+        entry = await self._accounts.touched(request.caller, user)
+        return await self._tokens.revoke(request, entry.parts["user"], token_id)
+
+    # The door
+
+    async def login(self, asked: Login, source: str = "") -> TokenIssued:
+        """A session of 12 hours for a name and a password. Unauthenticated tells nothing of what was wrong."""
+        return await self._door.login(self._tokens, asked, source)
+
+    async def logout(self, request: Request) -> Written[TokenView]:
+        """End the session that the request came with."""
+        return await self._tokens.end_session(request)
+
+    def authenticate(self, token: str, source: str = "") -> Caller:
+        """Who a token stands for; from memory, so it costs microseconds and works without the store."""
+        return self._door.authenticate(self._known, token, source)
+
+    def whoami(self, caller: Caller) -> UserView:
+        """The caller's own account, from memory."""
+        entry = self._known.user(caller.name)
+        if entry is None:
+            raise Unauthenticated(f"user {caller.name}: is gone; log in with another account")
+        return view_of(entry)
+
+    # The first one
+
+    async def first_admin(self) -> str | None:
+        """If there is no account at all: make `admin`, and answer its token. It is told to nobody else."""
+        return await self._admin.first()
+
+    async def recover_admin(self) -> str:
+        """A new token for `admin`, for an operator who can reach the store itself; its old tokens end."""
+        return await self._admin.recover()
