@@ -1,0 +1,169 @@
+"""What this process knows of the store: mirrors of the families that are asked for often, and how fresh they are.
+
+A mirror follows the store by a moment, or by an outage; `stale_for` tells which. Whoever decides from it writes under
+the revisions it read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from typing import TYPE_CHECKING, Any
+
+from hostler.errors import Missed, Unavailable, Uncertain
+from hostler.keys.access import TOKEN
+from hostler.keys.inventory import USER
+from hostler.keys.mirror import Mirror
+from hostler.keys.node import ALIVE, CLUSTER, COMMAND, MEMBER
+from hostler.keys.vm import HANDLE, VM
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Iterator
+
+    from hostler.keys.entry import Entry
+    from hostler.kit.clock import Clock
+    from hostler.model.node import VmCommand
+    from hostler.ports.store import Store
+
+PROBE_EVERY = 1.0
+PROBE_WITHIN = 2.0
+FAILURES = 2
+"""Probes in a row that fail before the store counts as out of reach: one lost answer is no outage."""
+
+
+class View:
+    """Made once per process; `run` keeps it up until it is cancelled."""
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        clock: Clock,
+        rng: random.Random | None = None,
+        probe_every: float = PROBE_EVERY,
+        probe_within: float = PROBE_WITHIN,
+    ) -> None:
+        self._store, self._clock = store, clock
+        self._every, self._within = probe_every, probe_within
+        self.vms = Mirror(store, VM, clock=clock, rng=rng)
+        self.handles = Mirror(store, HANDLE, clock=clock, rng=rng)
+        self.commands = Mirror(store, COMMAND, clock=clock, rng=rng)
+        self.members = Mirror(store, MEMBER, clock=clock, rng=rng)
+        self.alive = Mirror(store, ALIVE, clock=clock, rng=rng)
+        self.users = Mirror(store, USER, clock=clock, rng=rng)
+        self.tokens = Mirror(store, TOKEN, clock=clock, rng=rng)
+        self.mirrors: dict[str, Mirror[Any]] = {
+            **{"vms": self.vms, "handles": self.handles, "commands": self.commands},
+            **{"members": self.members, "alive": self.alive, "users": self.users, "tokens": self.tokens},
+        }
+        self.node_of: dict[str, str] = {}
+        """The node that has a command for a machine, by the machine's id."""
+        self._others: dict[str, set[str]] = {}  # more nodes that have one: never, unless somebody meddled
+        self._on: dict[str, set[str]] = {}  # ids of machines by node
+        self.commands.listen(self._index)
+        self._answered_at = -math.inf
+        self._failures = FAILURES
+        self._probed = asyncio.Event()
+
+    async def run(self) -> None:
+        """Keep everything up until cancelled. Raises what no waiting will heal (Closed, Damaged)."""
+        tasks = [asyncio.create_task(mirror.run(), name=f"view: {name}") for name, mirror in self.mirrors.items()]
+        tasks.append(asyncio.create_task(self._probe(), name="view: probe"))
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def ready(self) -> None:
+        """Until every family was read once, and the store has answered."""
+        for mirror in self.mirrors.values():
+            await mirror.ready()
+        await self._probed.wait()
+
+    async def refresh(self, *mirrors: Mirror[Any]) -> None:
+        """Read these families (all, if none is named) now: what was written before the call is in them afterwards."""
+        for mirror in mirrors or self.mirrors.values():
+            while True:
+                try:
+                    await mirror.refresh()
+                    break
+                except Missed:
+                    continue
+
+    # How fresh it is
+
+    def healthy(self) -> bool:
+        """Whether the store answered lately."""
+        return self._failures < FAILURES
+
+    def stale_for(self) -> float:
+        """Seconds since the store last answered; 0.0 while it does; infinite before it first did."""
+        return 0.0 if self.healthy() else self._clock.now() - self._answered_at
+
+    # Where machines are
+
+    def nodes_of(self, vm: str) -> tuple[str, ...]:
+        """Every node that has a command for a machine of this id; more than one only if somebody meddled."""
+        first = self.node_of.get(vm)
+        if first is None:
+            return ()
+        return (first, *sorted(self._others[vm])) if vm in self._others else (first,)
+
+    def commands_of(self, node: str) -> Iterator[Entry[VmCommand]]:
+        """What the node was told, in no order."""
+        for vm in tuple(self._on.get(node, ())):
+            entry = self.commands.get(node=node, vm=vm)
+            if entry is not None:
+                yield entry
+
+    def count_on(self, node: str) -> int:
+        """How many commands the node has."""
+        return len(self._on.get(node, ()))
+
+    # Inside
+
+    def _index(self, key: str) -> None:
+        parts = COMMAND.parse(key)
+        node, vm = parts["node"], parts["vm"]
+        if key in self.commands.entries:
+            self._on.setdefault(node, set()).add(vm)
+            first = self.node_of.setdefault(vm, node)
+            if first != node:
+                self._others.setdefault(vm, set()).add(node)
+        else:
+            self._unindex(node, vm)
+
+    def _unindex(self, node: str, vm: str) -> None:
+        on = self._on.get(node)
+        if on is not None:
+            on.discard(vm)
+            if not on:
+                del self._on[node]
+        others = self._others.get(vm, set())
+        others.discard(node)
+        if self.node_of.get(vm) == node:
+            del self.node_of[vm]
+            if others:
+                self.node_of[vm] = others.pop()
+        if not others:
+            self._others.pop(vm, None)
+
+    async def _probe(self) -> None:
+        while True:
+            started = self._clock.now()
+            try:
+                async with asyncio.timeout(self._within):
+                    await self._store.get(CLUSTER.fill())
+            except (Unavailable, Uncertain, TimeoutError):
+                self._failures += 1
+                await self._clock.sleep(self._every / 4)
+            else:
+                # What it answered was true at some instant after the question.
+                self._failures, self._answered_at = 0, started
+                self._probed.set()
+                await self._clock.sleep(self._every)
