@@ -156,9 +156,9 @@ class Writer:
                 return found.written(kind)
             raise
 
-    async def retried(self, subject: str, do: Callable[[], Awaitable[T]]) -> T:
+    async def retried(self, subject: str, do: Callable[[], Awaitable[T]], *, rng: random.Random | None = None) -> T:
         """`do()`, which reads and then commits; again when it was beaten, at most `RETRIES` times. Then Conflict."""
-        backoff = Backoff(0.01, 0.5, 3.0, rng=self._rng)
+        backoff = Backoff(0.01, 0.5, 3.0, rng=rng or self._rng)
         for _ in range(RETRIES):
             try:
                 return await do()

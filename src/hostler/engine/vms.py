@@ -1,0 +1,340 @@
+"""The VM service: what every door calls about machines.
+
+A write changes the wish, in one transaction that compares what was read; controllers and agents make it true. `vm` is
+an id or, if there is none, a name. What the caller does not see is NotFound, exactly as if it did not exist.
+"""
+
+from __future__ import annotations
+
+import functools
+from contextlib import asynccontextmanager, suppress
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import msgspec
+from msgspec import UNSET
+
+from hostler.engine import wish
+from hostler.engine.phase import booted
+from hostler.engine.quotas import Share, Turns, claim, counted, share
+from hostler.engine.request import Written
+from hostler.engine.vm_reading import VmReader
+from hostler.engine.write import Beaten
+from hostler.errors import Conflict, Damaged, Invalid, Stale, Unavailable, Uncertain
+from hostler.keys.access import QUOTA
+from hostler.keys.entry import Entry
+from hostler.keys.vm import LOCK, NAME, VM
+from hostler.model.api import VmView
+from hostler.model.vm import LockInfo, VirtualMachine, VmHandle
+from hostler.ports.store import CreateRevision
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import AsyncIterator, Callable, Mapping
+
+    from hostler.engine.quotas import Pieces
+    from hostler.engine.request import Caller, Request
+    from hostler.engine.view import View
+    from hostler.engine.write import Writer
+    from hostler.kit.clock import Clock
+    from hostler.model.access import Quota
+    from hostler.model.api import VmCreate, VmPage, VmUpdate, Why
+    from hostler.ports.store import Comparison, Operation, Store
+
+LOCK_TTL = 30.0
+CREATED, DONE, ACCEPTED = 201, 200, 202
+_RIGHT = "modify_workloads"
+Wish: TypeAlias = "Callable[[VirtualMachine, VmHandle | None], VirtualMachine]"
+
+
+class VmService:
+    """One per process. `view` tells which nodes live, and answers reads for which old news will do."""
+
+    def __init__(
+        self,
+        store: Store,
+        writer: Writer,
+        view: View,
+        *,
+        clock: Clock,
+        rng: random.Random,
+        new_id: Callable[[], str],
+        lock_ttl: float = LOCK_TTL,
+    ) -> None:
+        self._store, self._writer, self._clock, self._rng, self._new_id = store, writer, clock, rng, new_id
+        self._reader = VmReader(store, view)
+        self._lock_ttl = lock_ttl
+        self._holder = new_id()
+        self._turns = Turns()
+        self._limited: set[tuple[str, str]] = set()  # projects that had a quota when last looked
+
+    # Reading
+
+    async def get(self, caller: Caller, org: str, project: str, vm: str, *, stale: bool = False) -> VmView:
+        """One machine. `stale`: as this process saw it last, also while the store is out of reach."""
+        return await self._reader.get(caller, org, project, vm, stale=stale)
+
+    async def list(
+        self,
+        caller: Caller,
+        org: str | None,
+        project: str | None,
+        *,
+        limit: int = 100,
+        after: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        stale: bool = False,
+    ) -> VmPage:
+        """A page of the machines that have these labels; without a project, or an org, of all that the caller sees.
+
+        A page with an `after` is not the last, however short it is.
+        """
+        return await self._reader.list(caller, org, project, limit=limit, after=after, labels=labels or {}, stale=stale)
+
+    async def why(self, caller: Caller, org: str, project: str, vm: str) -> Why:
+        """The reasons for where it is, or for being nowhere."""
+        return await self._reader.why(caller, org, project, vm)
+
+    # Writing
+
+    async def create(self, request: Request, org: str, project: str, wanted: VmCreate) -> Written[VmView]:
+        """A new machine. Conflict: the project has one of that name. QuotaExceeded: it has too much already."""
+        self._reader.check(request.caller, org, project)
+        request.caller.require(_RIGHT)
+        vm = wish.created(wanted, vm=self._new_id(), org=org, project=project, wall=self._clock.wall())
+        return await self._writer.once(request, VmView, lambda: self._create(request, vm), ask_first=False)
+
+    async def update(self, request: Request, org: str, project: str, vm: str, update: VmUpdate) -> Written[VmView]:
+        """Change what the update names. `at_next_boot` of the answer says what a running machine does not have yet."""
+        wall = self._clock.wall()
+        sized = any(getattr(update, name) is not UNSET for name in ("cpus", "memory_mib", "disk_gib"))
+        change = _Change("vm.update", lambda found, _: wish.updated(found, update, wall=wall), sized=sized)
+        return await self._change(request, org, project, vm, change)
+
+    async def start(self, request: Request, org: str, project: str, vm: str) -> Written[VmView]:
+        """It shall run."""
+        return await self._locked(request, org, project, vm, _Change("vm.start", lambda found, _: wish.started(found)))
+
+    async def stop(self, request: Request, org: str, project: str, vm: str) -> Written[VmView]:
+        """It shall not run."""
+        return await self._change(request, org, project, vm, _Change("vm.stop", lambda found, _: wish.stopped(found)))
+
+    async def reset(self, request: Request, org: str, project: str, vm: str) -> Written[VmView]:
+        """It shall be switched off and on, once."""
+        return await self._change(request, org, project, vm, _Change("vm.reset", lambda found, _: wish.reset(found)))
+
+    async def delete(self, request: Request, org: str, project: str, vm: str) -> Written[VmView]:
+        """It shall be gone. Asking again while it goes is fine."""
+        change = _Change("vm.delete", lambda found, _: wish.deleted(found), status=ACCEPTED)
+        return await self._change(request, org, project, vm, change)
+
+    async def snapshot(self, request: Request, org: str, project: str, vm: str, name: str) -> Written[VmView]:
+        """It shall have a snapshot of this name, taken once."""
+        change = _Change("vm.snapshot", lambda found, handle: wish.snapshotted(found, handle, name))
+        return await self._locked(request, org, project, vm, change)
+
+    async def restore(self, request: Request, org: str, project: str, vm: str, name: str) -> Written[VmView]:
+        """It shall go back to the snapshot, once."""
+        change = _Change("vm.restore", lambda found, handle: wish.restored(found, handle, name))
+        return await self._locked(request, org, project, vm, change)
+
+    async def drop_snapshot(self, request: Request, org: str, project: str, vm: str, name: str) -> Written[VmView]:
+        """It shall have this snapshot no more."""
+        change = _Change("vm.drop-snapshot", lambda found, handle: wish.dropped(found, handle, name))
+        return await self._change(request, org, project, vm, change)
+
+    # Creating
+
+    async def _create(self, request: Request, vm: VirtualMachine) -> Written[VmView]:
+        project = (vm.org, vm.project)
+        if project not in self._limited:
+            try:
+                return await self._enter(request, vm, None)
+            except Beaten as beaten:
+                if beaten.responses[1] is None:
+                    raise Conflict(f"vm {vm.name}: others wrote the same; nothing was written, try again") from None
+                self._limited.add(project)
+
+        async def attempt() -> Written[VmView]:
+            quota = await counted(self._store, *project)
+            if quota is None:
+                self._limited.discard(project)
+            return await self._enter(request, vm, quota)
+
+        async with self._turns.of(*project):
+            return await self._writer.retried(f"vm {vm.name}", attempt, rng=self._rng)
+
+    async def _enter(self, request: Request, vm: VirtualMachine, quota: Entry[Quota] | None) -> Written[VmView]:
+        """The one transaction of a create. Beaten: something but the name stands in the way."""
+        place: dict[str, Any] = {"org": vm.org, "project": vm.project}
+        when, then = claim(quota, vm.org, vm.project, share(vm.spec))
+        put, name = VM.put(vm, vm=vm.id, **place), NAME.put(vm.id, name=vm.name, **place)
+        view = self._reader.shown(Entry(vm, {}, put.key, 0, 0, 0), None)
+        try:
+            revision = await self._writer.commit(
+                request,
+                "vm.create",
+                put.key,
+                0,
+                [VM.absent(vm=vm.id, **place), NAME.absent(name=vm.name, **place), *when],
+                [put, name, *then],
+                status=CREATED,
+                answer=view,
+                otherwise=[NAME.get_op(name=vm.name, **place), QUOTA.get_op(**place)],
+            )
+        except Beaten as beaten:
+            if beaten.responses[0] is not None:
+                raise _taken(vm) from None
+            raise
+        return Written(msgspec.structs.replace(view, revision=revision), revision, CREATED)
+
+    # Changing
+
+    async def _change(self, request: Request, org: str, project: str, vm: str, change: _Change) -> Written[VmView]:
+        """A change in one transaction."""
+        self._reader.check(request.caller, org, project, vm)
+        request.caller.require(_RIGHT)
+
+        async def attempts() -> Written[VmView]:
+            do = functools.partial(self._attempt, request, org, project, vm, change)
+            return await self._writer.retried(f"vm {vm}", do, rng=self._rng)
+
+        async def once() -> Written[VmView]:
+            if not change.sized:
+                return await attempts()
+            async with self._turns.of(org, project):
+                return await attempts()
+
+        return await self._writer.once(request, VmView, once)
+
+    async def _locked(self, request: Request, org: str, project: str, vm: str, change: _Change) -> Written[VmView]:
+        """A change in several steps: nobody else makes such a one of this machine meanwhile."""
+        self._reader.check(request.caller, org, project, vm)
+        request.caller.require(_RIGHT)
+
+        async def once() -> Written[VmView]:
+            entry = await self._reader.find(request.caller, org, project, vm)
+            id_ = entry.parts["vm"]
+            async with self._hold(org, project, id_) as held:
+                under = msgspec.structs.replace(change, held=held)
+                do = functools.partial(self._attempt, request, org, project, id_, under)
+                return await self._writer.retried(f"vm {vm}", do, rng=self._rng)
+
+        return await self._writer.once(request, VmView, once)
+
+    async def _attempt(self, request: Request, org: str, project: str, vm: str, change: _Change) -> Written[VmView]:
+        entry = await self._reader.find(request.caller, org, project, vm)
+        _check_match(request, entry)
+        handle = await self._handle(entry)
+        old, new = entry.value, change.wish(entry.value, handle)
+        if new == old:
+            view = self._reader.shown(entry, handle)
+            await self._writer.remember(request, [VM.unchanged(entry)], status=change.status, answer=view)
+            return Written(view, entry.mod_revision, change.status)
+        new = msgspec.structs.replace(new, generation=old.generation + 1)
+        later = wish.changed_shape(old, new) if booted(handle) else ()
+        view = self._reader.shown(_with(entry, new), handle, at_next_boot=later)
+        name_when, name_then = await self._renamed(entry, new)
+        quota_when, quota_then = await self._resized(entry, new)
+        held_when, held_then = change.held
+        revision = await self._writer.commit(
+            request,
+            change.verb,
+            entry.key,
+            entry.mod_revision,
+            [VM.unchanged(entry), *name_when, *quota_when, *held_when],
+            [VM.put(new, org=org, project=project, vm=entry.parts["vm"]), *name_then, *quota_then, *held_then],
+            status=change.status,
+            answer=view,
+        )
+        return Written(msgspec.structs.replace(view, revision=revision), revision, change.status)
+
+    async def _handle(self, entry: Entry[VirtualMachine]) -> VmHandle | None:
+        with suppress(Damaged):  # a wish can be changed, and a machine deleted, whatever became of its handle
+            return await self._reader.handle(entry)
+        return None
+
+    async def _renamed(self, entry: Entry[VirtualMachine], new: VirtualMachine) -> Pieces:
+        """For the change of a name: the new one is taken, the old one given back."""
+        old = entry.value
+        if new.name == old.name:
+            return [], []
+        place: dict[str, Any] = {"org": entry.parts["org"], "project": entry.parts["project"]}
+        taken = await NAME.get(self._store, name=new.name, **place)
+        if taken is not None:
+            if taken.value != old.id:
+                raise _taken(new)
+            return [NAME.unchanged(taken)], []  # only its case changed
+        when: list[Comparison] = [NAME.absent(name=new.name, **place)]
+        then: list[Operation] = [NAME.put(new.id, name=new.name, **place)]
+        before = None
+        with suppress(Invalid):  # a name from another program may be none that a key can hold
+            before = await NAME.get(self._store, name=old.name, **place)
+        if before is None or before.value != old.id:
+            return when, then
+        return [*when, NAME.unchanged(before)], [*then, NAME.delete(name=old.name, **place)]
+
+    async def _resized(self, entry: Entry[VirtualMachine], new: VirtualMachine) -> Pieces:
+        """For the change of a shape: the quota is charged with the difference."""
+        more = share(new.spec).minus(share(entry.value.spec))
+        if more == Share():
+            return [], []
+        org, project = entry.parts["org"], entry.parts["project"]
+        return claim(await counted(self._store, org, project), org, project, more)
+
+    # Locks
+
+    @asynccontextmanager
+    async def _hold(self, org: str, project: str, vm: str) -> AsyncIterator[Pieces]:
+        """The machine's lock, and what the last transaction under it has to compare and to do.
+
+        It ends with this scope, whatever happens in it, or with its lease: then that transaction fails.
+        """
+        try:
+            lease = await self._store.grant(self._lock_ttl)
+        except Uncertain:
+            raise Unavailable(f"vm {vm}: the store gave no answer; nothing was written, try again") from None
+        ids: dict[str, Any] = {"org": org, "project": project, "vm": vm}
+        lock = LOCK.put(LockInfo(timestamp=int(self._clock.wall()), node_id=self._holder), lease=lease, **ids)
+
+        async def take() -> int:
+            result = await self._store.txn([LOCK.absent(**ids)], [lock])
+            if not result.succeeded:
+                raise Beaten(f"vm {vm}: somebody works on it", ())
+            return result.revision
+
+        try:
+            try:
+                created = await self._writer.retried(f"vm {vm}", take, rng=self._rng)
+            except Uncertain:  # should the lock come yet it goes with its lease; the wish is untouched
+                raise Unavailable(f"vm {vm}: the store gave no answer; nothing was written, try again") from None
+            yield [CreateRevision(lock.key) == created], [LOCK.delete(**ids)]
+        finally:
+            with suppress(Unavailable, Uncertain):  # then it lapses by itself
+                await lease.revoke()
+
+
+class _Change(msgspec.Struct, frozen=True):
+    """What becomes of a wish, and how that is told. `sized`: it may change what the project has."""
+
+    verb: str
+    wish: Wish
+    status: int = DONE
+    sized: bool = False
+    held: Pieces = ([], [])
+
+
+def _check_match(request: Request, entry: Entry[VirtualMachine]) -> None:
+    if request.if_match is not None and request.if_match != entry.mod_revision:
+        raise Stale(
+            f"vm {entry.value.name}: revision {request.if_match} is not the present one, {entry.mod_revision};"
+            " read it again"
+        )
+
+
+def _with(entry: Entry[VirtualMachine], vm: VirtualMachine) -> Entry[VirtualMachine]:
+    """As it will stand; its revision is not known yet."""
+    return Entry(vm, entry.parts, entry.key, entry.create_revision, 0, entry.version + 1)
+
+
+def _taken(vm: VirtualMachine) -> Conflict:
+    return Conflict(f"vm {vm.name}: the project {vm.org}/{vm.project} has a machine of that name; choose another")

@@ -1,0 +1,147 @@
+"""What each request makes of a wish. Pure: the machine's record in, the changed one out, or why it cannot be.
+
+A function that changes nothing returns the record it got. `generation` is left to the caller.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec import UNSET
+
+from hostler.errors import Conflict, Invalid, NotFound
+from hostler.keys.part import check_part
+from hostler.model.api import MAX_NAME
+from hostler.model.vm import Power, Restore, SnapshotState, VirtualMachine
+
+if TYPE_CHECKING:
+    from hostler.model.api import VmCreate, VmUpdate
+    from hostler.model.vm import VmHandle
+
+MAX_SNAPSHOTS = 64
+SHAPE = ("cpus", "memory_mib", "disk_gib", "user_data", "ssh_keys")
+"""Fields of the spec that can be changed, and that a running machine keeps until its next boot."""
+
+
+def check_name(name: str, what: str = "name") -> str:
+    """`name`, if a machine or a snapshot can be called that. Invalid: it cannot."""
+    check_part(name, what)
+    if len(name) > MAX_NAME:
+        raise Invalid(f"{what} {name[:MAX_NAME]!r}…: has {len(name)} characters, at most {MAX_NAME} are allowed")
+    return name
+
+
+def created(wanted: VmCreate, *, vm: str, org: str, project: str, wall: float) -> VirtualMachine:
+    """A new machine with the id `vm`."""
+    return VirtualMachine(
+        id=vm,
+        name=check_name(wanted.name),
+        org=org,
+        project=project,
+        spec=wanted.spec,
+        power=wanted.power,
+        labels=wanted.labels,
+        on_node_loss=wanted.on_node_loss,
+        affinity=wanted.affinity,
+        node_labels=wanted.node_labels,
+        created_at=wall,
+        expires_at=None if wanted.expires_in is None else wall + wanted.expires_in,
+    )
+
+
+def updated(vm: VirtualMachine, update: VmUpdate, *, wall: float) -> VirtualMachine:
+    """With what the update names. Invalid: a disk would shrink."""
+    _check_kept(vm)
+    shape = {name: value for name in SHAPE if (value := getattr(update, name)) is not UNSET}
+    if shape.get("disk_gib", vm.spec.disk_gib) < vm.spec.disk_gib:
+        raise Invalid(
+            f"vm {vm.name}: disk_gib {shape['disk_gib']} is less than its {vm.spec.disk_gib}; a disk may only grow"
+        )
+    fields: dict[str, Any] = {"spec": msgspec.structs.replace(vm.spec, **shape)} if shape else {}
+    if update.name is not UNSET:
+        fields["name"] = check_name(update.name)
+    if update.labels is not UNSET:
+        fields["labels"] = update.labels
+    if update.on_node_loss is not UNSET:
+        fields["on_node_loss"] = update.on_node_loss
+    if update.expires_in is not UNSET:
+        fields["expires_at"] = None if update.expires_in is None else wall + update.expires_in
+    return msgspec.structs.replace(vm, **fields)
+
+
+def changed_shape(old: VirtualMachine, new: VirtualMachine) -> tuple[str, ...]:
+    """Which fields of the shape differ."""
+    return tuple(name for name in SHAPE if getattr(old.spec, name) != getattr(new.spec, name))
+
+
+def started(vm: VirtualMachine) -> VirtualMachine:
+    """It shall run."""
+    _check_kept(vm)
+    return msgspec.structs.replace(vm, power=Power.ON)
+
+
+def stopped(vm: VirtualMachine) -> VirtualMachine:
+    """It shall not run."""
+    _check_kept(vm)
+    return msgspec.structs.replace(vm, power=Power.OFF)
+
+
+def reset(vm: VirtualMachine) -> VirtualMachine:
+    """It shall be reset once more. Conflict: it shall not run."""
+    _check_kept(vm)
+    if vm.power is Power.OFF:
+        raise Conflict(f"vm {vm.name}: it is off, there is nothing to reset; start it")
+    return msgspec.structs.replace(vm, resets=vm.resets + 1)
+
+
+def deleted(vm: VirtualMachine) -> VirtualMachine:
+    """It shall be gone, for good."""
+    return vm if vm.deleting else msgspec.structs.replace(vm, deleting=True)
+
+
+def snapshotted(vm: VirtualMachine, handle: VmHandle | None, name: str) -> VirtualMachine:
+    """It shall have one more snapshot. Conflict: it has one of this name, or too many."""
+    _check_kept(vm)
+    check_name(name, "snapshot")
+    if name in vm.snapshots:
+        raise Conflict(f"vm {vm.name}: it has a snapshot {name!r} already; choose another name, or drop that one")
+    if handle is not None and name in handle.snapshots:
+        raise Conflict(f"vm {vm.name}: its old snapshot {name!r} is still being dropped; try again in a moment")
+    if len(vm.snapshots) >= MAX_SNAPSHOTS:
+        raise Conflict(f"vm {vm.name}: it has {len(vm.snapshots)} snapshots, which is the most; drop one first")
+    return msgspec.structs.replace(vm, snapshots=(*vm.snapshots, name))
+
+
+def restored(vm: VirtualMachine, handle: VmHandle | None, name: str) -> VirtualMachine:
+    """It shall go back to a snapshot. NotFound: it has none of this name; Conflict: it is not ready."""
+    _check_kept(vm)
+    _check_has(vm, name)
+    taken = None if handle is None else handle.snapshots.get(name)
+    if taken is None:
+        raise Conflict(f"vm {vm.name}: snapshot {name!r} is not taken yet; wait until it is ready")
+    if taken.state is not SnapshotState.READY:
+        why = f" ({taken.detail})" if taken.detail else ""
+        raise Conflict(f"vm {vm.name}: snapshot {name!r} has failed{why}; restore another one")
+    number = 1 if vm.restore is None else vm.restore.number + 1
+    return msgspec.structs.replace(vm, restore=Restore(snapshot=name, number=number))
+
+
+def dropped(vm: VirtualMachine, handle: VmHandle | None, name: str) -> VirtualMachine:
+    """It shall have this snapshot no more. Conflict: it is just going back to it."""
+    _check_kept(vm)
+    _check_has(vm, name)
+    restore = vm.restore
+    if restore is not None and restore.snapshot == name and (handle is None or handle.restored < restore.number):
+        raise Conflict(f"vm {vm.name}: it is being restored to snapshot {name!r}; wait until that is done")
+    return msgspec.structs.replace(vm, snapshots=tuple(other for other in vm.snapshots if other != name))
+
+
+def _check_kept(vm: VirtualMachine) -> None:
+    if vm.deleting:
+        raise Conflict(f"vm {vm.name}: it is being deleted; nothing else can be done with it")
+
+
+def _check_has(vm: VirtualMachine, name: str) -> None:
+    if name not in vm.snapshots:
+        raise NotFound(f"vm {vm.name}: it has no snapshot {name!r}; look at its list")
