@@ -1,0 +1,230 @@
+"""The node service: looking at nodes, and what operators do to them. Agents and the leader write the same records."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeAlias
+
+import msgspec
+
+from hostler.engine.request import Written
+from hostler.errors import Conflict, Damaged, Invalid, NotFound, Stale
+from hostler.keys.node import ALIVE, COMMAND, MEMBER
+from hostler.model.api import NodePage, NodeView
+from hostler.model.inventory import Capacity
+from hostler.model.node import Lifecycle, NodeRecord, OffConfirmation
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hostler.engine.request import Caller, Request
+    from hostler.engine.view import View
+    from hostler.engine.write import Writer
+    from hostler.keys.entry import Entry
+    from hostler.kit.clock import Clock
+    from hostler.model.api import Drain
+    from hostler.ports.store import Comparison, KeyValue, Store
+
+MAX_LIMIT = 1_000
+Change: TypeAlias = "Callable[[NodeRecord], NodeRecord]"
+
+
+class NodeService:
+    """One per process. Who lives and what is used comes from `view`, which follows the store by a moment."""
+
+    def __init__(self, store: Store, writer: Writer, view: View, *, clock: Clock) -> None:
+        self._store, self._writer, self._view, self._clock = store, writer, view, clock
+
+    # Reading: every caller may
+
+    async def get(self, caller: Caller, node: str, *, stale: bool = False) -> NodeView:  # noqa: ARG002 - all may
+        """One node. `stale`: as this process saw it last, also while the store is out of reach."""
+        if not stale:
+            return self._shown(await self._find(node))
+        entry = self._view.members.get(node=node)
+        if entry is None:
+            raise _missing(node)
+        return self._shown(entry)
+
+    async def list(
+        self,
+        caller: Caller,  # noqa: ARG002 - all may
+        *,
+        limit: int = 100,
+        after: str | None = None,
+        stale: bool = False,
+    ) -> NodePage:
+        """A page, in order of their names."""
+        if not 1 <= limit <= MAX_LIMIT:
+            raise Invalid(f"limit {limit}: must be from 1 to {MAX_LIMIT}")
+        start = None if after is None else MEMBER.fill(node=after)
+        if stale:
+            members = self._view.members
+            keys = sorted(key for key in members.entries if start is None or key > start)
+            entries = [members.entries[key] for key in keys[:limit]]
+            last, revision = keys[limit - 1] if len(keys) > limit else None, members.revision
+        else:
+            page = await self._store.range(MEMBER.prefix(), after=start, limit=limit)
+            entries = [entry for kv in page.items if (entry := _readable(kv)) is not None]
+            last, revision = page.items[-1].key if page.more else None, page.revision
+        items = tuple(self._shown(entry) for entry in entries)
+        return NodePage(items=items, after=None if last is None else last.rpartition("/")[2], revision=revision)
+
+    # Writing
+
+    async def drain(self, request: Request, node: str, how: Drain) -> Written[NodeView]:
+        """Take no more machines, and lose those that are there, as `how` says. A drained node stays as it is."""
+        request.caller.require("modify_inventory")
+
+        def change(record: NodeRecord) -> NodeRecord:
+            if record.lifecycle is Lifecycle.DECOMMISSIONED:
+                return record
+            return msgspec.structs.replace(record, lifecycle=Lifecycle.DRAINING, drain=how.mode)
+
+        return await self._change(request, node, "node.drain", change)
+
+    async def activate(self, request: Request, node: str) -> Written[NodeView]:
+        """Take machines again. Conflict: its agent has shut down."""
+        request.caller.require("modify_inventory")
+
+        def change(record: NodeRecord) -> NodeRecord:
+            if record.lifecycle is Lifecycle.SHUTTING_DOWN:
+                raise Conflict(f"node {record.node}: its agent has shut down; start it, and the node joins by itself")
+            return msgspec.structs.replace(record, lifecycle=Lifecycle.ON_DUTY)
+
+        return await self._change(request, node, "node.activate", change)
+
+    async def confirm_off(self, request: Request, node: str) -> Written[NodeView]:
+        """Somebody stands for it: the silent node is off. Conflict: it gives signs of life."""
+        request.caller.require("perform_repairs")
+        by, at = request.caller.name, self._clock.wall()
+
+        def change(record: NodeRecord) -> NodeRecord:
+            if record.off is not None:
+                return record
+            return msgspec.structs.replace(record, off=OffConfirmation(by=by, at=at))
+
+        return await self._change(request, node, "node.confirm-off", change, silent=True)
+
+    async def forget(self, request: Request, node: str) -> Written[NodeView]:
+        """Delete the record of a node that is decommissioned, or silent, and has no machines. Conflict: it is not."""
+        request.caller.require("modify_inventory")
+        return await self._writer.once(
+            request, NodeView, lambda: self._writer.retried(f"node {node}", lambda: self._forget(request, node))
+        )
+
+    # Inside
+
+    async def _change(
+        self, request: Request, node: str, verb: str, change: Change, *, silent: bool = False
+    ) -> Written[NodeView]:
+        async def attempt() -> Written[NodeView]:
+            entry = await self._find(node)
+            _check_match(request, entry)
+            when: list[Comparison] = [MEMBER.unchanged(entry)]
+            if silent:
+                await self._check_silent(node)
+                when.append(ALIVE.absent(node=node))
+            new = change(entry.value)
+            if new == entry.value:
+                view = self._shown(entry)
+                await self._writer.remember(request, when, status=200, answer=view)
+                return Written(view, entry.mod_revision, 200)
+            view = msgspec.structs.replace(self._shown(_with(entry, new)), revision=0)
+            revision = await self._writer.commit(
+                request,
+                verb,
+                entry.key,
+                entry.mod_revision,
+                when,
+                [MEMBER.put(new, node=node)],
+                status=200,
+                answer=view,
+            )
+            return Written(msgspec.structs.replace(view, revision=revision), revision, 200)
+
+        return await self._writer.once(request, NodeView, lambda: self._writer.retried(f"node {node}", attempt))
+
+    async def _forget(self, request: Request, node: str) -> Written[NodeView]:
+        entry = await self._find(node)
+        _check_match(request, entry)
+        when: list[Comparison] = [MEMBER.unchanged(entry)]
+        if entry.value.lifecycle is not Lifecycle.DECOMMISSIONED:
+            await self._check_silent(node)
+            when.append(ALIVE.absent(node=node))
+        # A machine comes to a node only while it lives and is on duty, and both change what is compared here.
+        told = await self._store.range(COMMAND.prefix(node=node), limit=1, keys_only=True)
+        if told.items:
+            raise Conflict(f"node {node}: it still has machines; drain it, or confirm that it is off, and wait")
+        view = self._shown(entry)
+        revision = await self._writer.commit(
+            request,
+            "node.forget",
+            entry.key,
+            entry.mod_revision,
+            when,
+            [MEMBER.delete(node=node)],
+            status=200,
+            answer=view,
+        )
+        return Written(view, revision, 200)
+
+    async def _find(self, node: str) -> Entry[NodeRecord]:
+        entry = await MEMBER.get(self._store, node=node)
+        if entry is None:
+            raise _missing(node)
+        return entry
+
+    async def _check_silent(self, node: str) -> None:
+        if await ALIVE.get(self._store, node=node) is not None:
+            raise Conflict(f"node {node}: it gives signs of life; stop its agent or cut its power first")
+
+    def _shown(self, entry: Entry[NodeRecord]) -> NodeView:
+        record, node = entry.value, entry.parts["node"]
+        commands = [command.value.spec for command in self._view.commands_of(node)]
+        used = Capacity(
+            cpus=sum(spec.cpus for spec in commands),
+            memory_mib=sum(spec.memory_mib for spec in commands),
+            disk_gib=sum(spec.disk_gib for spec in commands),
+        )
+        return NodeView(
+            node=record.node,
+            lifecycle=record.lifecycle,
+            alive=self._view.alive.get(node=node) is not None,
+            capacity=record.capacity,
+            used=used,
+            vms=len(commands),
+            labels=record.labels,
+            rack=record.rack,
+            pdus=record.pdus,
+            tors=record.tors,
+            address=record.address,
+            driver=record.driver,
+            fences=record.fences,
+            drain=record.drain,
+            off=record.off,
+            registered_at=record.registered_at,
+            revision=entry.mod_revision,
+        )
+
+
+def _readable(kv: KeyValue) -> Entry[NodeRecord] | None:
+    try:
+        return MEMBER.entry(kv)
+    except (Damaged, Invalid):
+        return None  # the mirrors know of it, and the doctor tells
+
+
+def _missing(node: str) -> NotFound:
+    return NotFound(f"node {node}: not found; look at the list of nodes")
+
+
+def _check_match(request: Request, entry: Entry[NodeRecord]) -> None:
+    if request.if_match is not None and request.if_match != entry.mod_revision:
+        raise Stale(
+            f"node {entry.value.node}: revision {request.if_match} is not the present one, {entry.mod_revision};"
+            " read it again"
+        )
+
+
+def _with(entry: Entry[NodeRecord], record: NodeRecord) -> Entry[NodeRecord]:
+    return msgspec.structs.replace(entry, value=record)
