@@ -15,7 +15,7 @@ from hostler.drivers.ttl.store import StoreTtlStorage
 from hostler.engine.elections import Elections
 from hostler.engine.presence import Presence
 from hostler.entry.cli import main
-from hostler.entry.cli.leader import _span
+from hostler.entry.cli.value import span
 from hostler.entry.leader import look, takeovers
 from hostler.entry.replica import count
 from hostler.errors import LeadershipLost, Unavailable
@@ -194,7 +194,7 @@ async def test_a_storage_that_does_not_answer_is_said_once_and_looked_at_again(
     ],
 )
 def test_a_span_is_told_in_two_units(seconds: float | None, text: str) -> None:
-    assert _span(seconds) == text
+    assert span(seconds) == text
 
 
 @pytest.mark.parametrize("kind", ["memory", "sqlite", "file"])

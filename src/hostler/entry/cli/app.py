@@ -12,9 +12,18 @@ from hostler.entry.cli.failure import BROKEN_PIPE, forget_stdout
 
 # name: module, the object in it, and the line for --help, so that help imports nothing.
 COMMANDS: dict[str, tuple[str, str, str]] = {
-    "store": ("hostler.entry.cli.store", "store", "Read, write, watch, copy and back up a store."),
-    "replica": ("hostler.entry.cli.replica", "replica", "Run one replica: it stands by, leads, and hands over."),
+    "up": ("hostler.entry.cli.up", "up", "Run everything in one process: control plane, API and nodes."),
+    "vm": ("hostler.entry.cli.vm", "vm", "Create, show, change and delete virtual machines."),
+    "node": ("hostler.entry.cli.node", "node", "Show, drain and repair nodes."),
+    "user": ("hostler.entry.cli.user", "user", "Manage accounts and tokens."),
+    "quota": ("hostler.entry.cli.quota", "quota", "Show and set what a project may have."),
+    "events": ("hostler.entry.cli.events", "events", "Show what happens, as it happens."),
     "leader": ("hostler.entry.cli.leader", "leader", "Show who leads and who stands by."),
+    "doctor": ("hostler.entry.cli.doctor", "doctor", "Check everything, and say what to do."),
+    "config": ("hostler.entry.cli.config", "config", "Show the settings and where they came from."),
+    "replica": ("hostler.entry.cli.replica", "replica", "Run one replica of the control plane: API and controllers."),
+    "agent": ("hostler.entry.cli.agent", "agent", "Run the agent of one node."),
+    "store": ("hostler.entry.cli.store", "store", "Read, write, watch, copy and back up a store."),
     "demo": ("hostler.entry.cli.demo", "demo", "See the store at work, in ten seconds."),
     "bench": ("hostler.entry.cli.bench", "bench", "Measure how fast stores and elections are on this machine."),
     "completion": ("hostler.entry.cli.completion", "completion", "Print the completion script for a shell."),

@@ -20,6 +20,8 @@ from hostler.errors import (
     LeadershipLost,
     Missed,
     NotFound,
+    QuotaExceeded,
+    Unauthenticated,
     Unavailable,
     Uncertain,
 )
@@ -31,6 +33,11 @@ USAGE = 2
 INTERRUPTED = 130
 BROKEN_PIPE = 141
 
+
+class NotYet(HostlerError):
+    """What was waited for has not happened; the wish stands, and work on it goes on."""
+
+
 # The first kind that fits counts. `docs/cli.md` has this table for users.
 EXIT_CODES: tuple[tuple[type[HostlerError], int, str], ...] = (
     (Invalid, 2, "correct what was asked and run it again"),
@@ -41,8 +48,11 @@ EXIT_CODES: tuple[tuple[type[HostlerError], int, str], ...] = (
     (Lagged, 7, "watch again from the revision that is named"),
     (Missed, 7, "that history is gone; read the present state, and watch from there"),
     (Damaged, 8, "nothing was changed; restore a backup, or look at the file before anything writes to it"),
+    (Unauthenticated, 9, "give a token that counts: HOSTLER_TOKEN, or --token-file"),
     (Forbidden, 9, "ask somebody who has the right, or use another account"),
+    (QuotaExceeded, 9, "delete what is not needed, or ask for more"),
     (LeadershipLost, 10, "another process leads; ask that one"),
+    (NotYet, 11, "look again later"),
     (Closed, 1, "run it again"),
     (HostlerError, 1, "run it again with --debug to see the details"),
 )

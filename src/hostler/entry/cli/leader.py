@@ -12,6 +12,7 @@ from hostler.entry.cli import block, show
 from hostler.entry.cli.elections import opened_storage, storage_option
 from hostler.entry.cli.failure import note
 from hostler.entry.cli.target import chosen, complete
+from hostler.entry.cli.value import span
 
 if TYPE_CHECKING:
     from hostler.entry.leader import Holder, Scene
@@ -48,7 +49,7 @@ def _table(scene: Scene) -> None:
     rows = [_row("leads", scene.leader)] if scene.leader is not None else []
     rows += [_row(f"holds key {other.key}", other) for other in scene.others]
     rows += [
-        ["stands by", show.safe(w.address), w.holder[:SHORT], "", _span(w.age_s), ""] for w in scene.standing_by or ()
+        ["stands by", show.safe(w.address), w.holder[:SHORT], "", span(w.age_s), ""] for w in scene.standing_by or ()
     ]
     if rows:
         show.Columns("ROLE", "ADDRESS", "HOLDER", "FENCE", "AGE", "TIME LEFT").rows(rows)
@@ -60,20 +61,7 @@ def _table(scene: Scene) -> None:
 
 def _row(role: str, holder: Holder) -> list[str]:
     left = "?" if holder.time_left_s is None else f"{holder.time_left_s:.1f} s"
-    return [role, show.safe(holder.address), holder.holder[:SHORT], str(holder.fence), _span(holder.age_s), left]
-
-
-def _span(seconds: float | None) -> str:
-    """A duration for people, in two units."""
-    if seconds is None:
-        return "?"
-    if seconds < 60:
-        return f"{seconds:.0f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    if minutes < 60:
-        return f"{minutes} min {rest} s"
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes} min" if hours < 24 else f"{hours // 24} d {hours % 24} h"
+    return [role, show.safe(holder.address), holder.holder[:SHORT], str(holder.fence), span(holder.age_s), left]
 
 
 async def _watch(url: str, output: str) -> None:

@@ -1,0 +1,99 @@
+"""Which store a process of the control plane works on. Chosen once, at start; a running process never switches.
+
+A cluster that cannot be reached at start is an error, unless the settings allow the state file in its place. What a
+state file holds from before there was a cluster is moved into it once.
+"""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+from hostler.entry.cli.target import local_path, redacted
+from hostler.errors import HostlerError, Invalid, Unavailable, Uncertain
+from hostler.keys.namespaced import enter
+from hostler.wiring import open_store
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+    from pathlib import Path
+
+    from hostler.kit.clock import Clock
+    from hostler.ports.store import Store
+    from hostler.settings import Settings
+
+CLUSTERS = ("etcd", "etcds")
+
+
+def is_cluster(url: str) -> bool:
+    """Whether several machines can share the store."""
+    return url.partition("://")[0] in CLUSTERS
+
+
+def file_url(path: Path) -> str:
+    """The store in a state file."""
+    return f"file://{quote(str(path))}"
+
+
+@asynccontextmanager
+async def opened_backend(settings: Settings, clock: Clock, tell: Callable[[str], None]) -> AsyncIterator[Store]:
+    """The open store, in the namespace of the settings. Unavailable: out of reach, and nothing else is allowed."""
+    url = settings.store
+    async with AsyncExitStack() as stack:
+        try:
+            store = await _reached(url, stack)
+        except Unavailable as error:
+            if not is_cluster(url):
+                raise
+            store = await _fallen_back(settings, error, stack, tell)
+        else:
+            await _moved(settings, store, clock, tell)
+        seen, _ = await enter(store, settings.namespace, clock=clock)
+        yield seen
+
+
+async def _reached(url: str, stack: AsyncExitStack) -> Store:
+    store = open_store(url)
+    path = local_path(url)
+    if path is not None:
+        try:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise Invalid(f"store {redacted(url)}: {path.parent}: {error.strerror}; name another place") from None
+    try:
+        await stack.enter_async_context(store)
+        await store.status()
+    except Uncertain as error:  # a question has no uncertain outcome
+        raise Unavailable(str(error)) from None
+    except HostlerError as error:
+        if path is None:
+            error.add_note(f"store {redacted(url)}")
+        raise
+    return store
+
+
+async def _fallen_back(
+    settings: Settings, error: Unavailable, stack: AsyncExitStack, tell: Callable[[str], None]
+) -> Store:
+    cluster = redacted(settings.store)
+    if not settings.storage_fallback or settings.state_path is None:
+        raise Unavailable(
+            f"store {cluster}: cannot be reached ({str(error).partition('; ')[0]}); start it, or check the address;"
+            " only where HOSTLER_STORAGE_FALLBACK (fallback in [storage]) is true does it start on the state file"
+        ) from None
+    tell(f"WARNING: {cluster} cannot be reached: {str(error).partition('; ')[0]}")
+    tell(f"WARNING: working on the state file {settings.state_path} alone, until the next start")
+    return await _reached(file_url(settings.state_path), stack)
+
+
+async def _moved(settings: Settings, store: Store, clock: Clock, tell: Callable[[str], None]) -> None:
+    """Once: what the state file holds goes into the cluster."""
+    path = settings.state_path
+    if path is None or not is_cluster(settings.store) or not path.exists():
+        return
+    from hostler.engine.migration import migrate
+
+    async with open_store(file_url(path)) as old:
+        done = await migrate(old, store, source=str(path), clock=clock)
+    tell(f"{path}: {done}")

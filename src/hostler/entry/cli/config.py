@@ -1,0 +1,72 @@
+"""`hostler config`."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import click
+
+from hostler.entry.cli import show
+from hostler.entry.cli.app import LazyGroup
+from hostler.entry.cli.target import redacted
+
+COMMANDS = {"show": ("hostler.entry.cli.config", "show_", "Show each setting and where it came from.")}
+
+
+@click.group(cls=LazyGroup, commands_at=COMMANDS)
+def config() -> None:
+    """Show the settings: defaults < hostler.toml < environment < flags."""
+
+
+@click.command("show")
+@click.option("--data", type=click.Path(file_okay=False, path_type=Path), help="As with hostler up --data.")
+@show.output_option
+def show_(data: Path | None, output: str) -> None:
+    """Show each setting, its value and where it came from.
+
+    Secrets are not shown. A name that is unknown, in hostler.toml or in the environment, is an error.
+    """
+    rows = settled({"data": data})
+    if output != "table":
+        show.emit({row["name"]: {"value": row["value"], "from": row["from"]} for row in rows}, output)
+        return
+    shown = [[row["name"], show.safe(_text(row["value"])), show.safe(row["from"])] for row in rows]
+    show.Columns("SETTING", "VALUE", "FROM").rows(shown)
+
+
+def settled(flags: dict[str, object]) -> list[dict[str, Any]]:
+    """Each setting as plain data."""
+    from hostler.settings import NamespaceOptions, load
+    from hostler.settings.option import OPTIONS
+
+    settings = load(flags)
+    rows: list[dict[str, Any]] = []
+    for option in OPTIONS:
+        holder = settings.namespace if option.name in NamespaceOptions.__struct_fields__ else settings
+        value = getattr(holder, option.name)
+        if option.name == "store":
+            value = redacted(value)
+        rows.append(
+            {
+                "name": option.name,
+                "value": str(value) if isinstance(value, Path) else value,
+                "from": str(settings.origins[option.name]),
+            }
+        )
+    for name, variable, secret in (("server", "HOSTLER_SERVER", False), ("token", "HOSTLER_TOKEN", True)):
+        given = os.environ.get(variable)
+        if given:
+            rows.append({"name": name, "value": "***" if secret else redacted(given), "from": variable})
+    return rows
+
+
+def _text(value: object) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, dict):
+        return ",".join(f"{name}={found}" for name, found in value.items())
+    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,243 @@
+"""`hostler node`."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+import click
+import msgspec
+
+from hostler.entry.cli import show
+from hostler.entry.cli.app import LazyGroup
+from hostler.entry.cli.failure import NotYet
+from hostler.entry.cli.reach import chosen_server, reached, read, server_options
+from hostler.entry.cli.target import complete
+from hostler.entry.cli.value import capacity, label_text, moment, span
+from hostler.entry.cli.vm.wait import Telling, wait_options
+from hostler.errors import Unavailable
+from hostler.model.api import Drain
+from hostler.model.node import DrainMode, Lifecycle
+
+if TYPE_CHECKING:
+    from hostler.client import Client
+    from hostler.entry.cli.reach import Server
+    from hostler.model.api import NodeView
+
+_HERE = "hostler.entry.cli.node"
+
+COMMANDS = {
+    "list": (_HERE, "list_", "Show the nodes and how full they are."),
+    "show": (_HERE, "show_", "Show one node."),
+    "drain": (_HERE, "drain", "Empty a node, machine by machine."),
+    "activate": (_HERE, "activate", "Put a node back on duty."),
+    "confirm-off": (_HERE, "confirm_off", "Confirm that a silent node is off: its machines start elsewhere."),
+    "remove": (_HERE, "remove", "Forget a node that is empty or gone."),
+}
+PAGE = 500
+
+
+@click.group(cls=LazyGroup, commands_at=COMMANDS)
+def node() -> None:
+    """Show, drain and repair nodes."""
+
+
+@click.command("list")
+@show.output_option
+@server_options
+def list_(output: str) -> None:
+    """Show the nodes and how full they are."""
+    complete(_list(chosen_server(), output))
+
+
+async def _list(server: Server, output: str) -> None:
+    async with reached(server) as client:
+        found = await nodes(client)
+    if output != "table":
+        show.emit(msgspec.to_builtins(found), output)
+        return
+    if not found:
+        click.echo("no nodes; an agent brings one: hostler agent --node NAME", err=True)
+        return
+    show.Columns("NODE", "STATE", "VMS", "CPUS", "MEMORY", "DISK", "RACK", "LABELS").rows(
+        [_row(each) for each in found]
+    )
+
+
+async def nodes(client: Client) -> list[NodeView]:
+    """All nodes, page by page."""
+    found: list[NodeView] = []
+    after: str | None = None
+    while True:
+
+        async def asked(stale: bool, after: str | None = after) -> Any:
+            return await client.nodes.list(limit=PAGE, after=after, stale=stale)
+
+        page = await read(asked)
+        found += page.items
+        after = page.after
+        if after is None:
+            return found
+
+
+def state(view: NodeView) -> str:
+    """Lifecycle and life, in few words."""
+    if not view.alive:
+        return "off (confirmed)" if view.off is not None else f"silent ({view.lifecycle.value.lower()})"
+    mode = f" ({view.drain.value})" if view.lifecycle is Lifecycle.DRAINING else ""
+    return view.lifecycle.value.lower().replace("_", " ") + mode
+
+
+def _row(view: NodeView) -> list[str]:
+    cells = [view.node, state(view), str(view.vms), *capacity(view.used, view.capacity)]
+    return [show.safe(cell) for cell in (*cells, view.rack or "", label_text(view.labels))]
+
+
+@click.command("show")
+@click.argument("node")
+@show.output_option
+@server_options
+def show_(node: str, output: str) -> None:
+    """Show the node NODE."""
+    complete(_show(chosen_server(), node, output))
+
+
+async def _show(server: Server, node: str, output: str) -> None:
+    async with reached(server) as client:
+        view = await read(lambda stale: client.nodes.get(node, stale=stale))
+    if output != "table":
+        show.emit(msgspec.to_builtins(view), output)
+        return
+    cpus, memory, disk = capacity(view.used, view.capacity)
+    rows = [
+        ("NODE", view.node),
+        ("STATE", state(view)),
+        ("VMS", str(view.vms)),
+        ("CPUS", cpus),
+        ("MEMORY", memory),
+        ("DISK", disk),
+        ("RACK", view.rack or ""),
+        ("PDUS", ", ".join(view.pdus)),
+        ("TORS", ", ".join(view.tors)),
+        ("LABELS", label_text(view.labels)),
+        ("MACHINES", view.driver),
+        ("FENCES", "yes" if view.fences else "no"),
+        ("OFF", "" if view.off is None else f"confirmed by {view.off.by}, {moment(view.off.at)}"),
+        ("REGISTERED", moment(view.registered_at)),
+        ("REVISION", str(view.revision)),
+    ]
+    show.pairs([(name, show.safe(text)) for name, text in rows if text])
+
+
+@click.command()
+@click.argument("node")
+@click.option(
+    "--mode",
+    type=click.Choice([mode.value for mode in DrainMode]),
+    default=DrainMode.MOVE.value,
+    show_default=True,
+    help="move: each machine is made anew elsewhere, from its image. stop: each is stopped, and stays.",
+)
+@wait_options
+@server_options
+def drain(node: str, mode: str, waiting: bool, within: float) -> None:
+    """Empty the node NODE, one machine after the other. `hostler node activate` takes it back."""
+    complete(_drain(chosen_server(), node, DrainMode(mode), within if waiting else None))
+
+
+async def _drain(server: Server, node: str, mode: DrainMode, within: float | None) -> None:
+    async with reached(server) as client:
+        await client.nodes.drain(node, Drain(mode=mode))
+        if within is not None:
+            await _until_drained(client, node, mode, within)
+    click.echo(f"{show.safe(node)}: {'drained' if within is not None else 'will be drained'}")
+
+
+async def _until_drained(client: Client, node: str, mode: DrainMode, within: float) -> None:
+    started = time.monotonic()
+    last = ""
+    with Telling(node) as telling:
+        while True:
+            try:
+                left = await _left(client, node, mode)
+                last = f"{left} machine{'s' if left != 1 else ''} left"
+                if not left:
+                    return
+            except Unavailable as error:
+                last = f"waiting: {error}"
+            telling.tell(last)
+            if time.monotonic() - started > within:
+                raise NotYet(
+                    f"node {node}: not drained after {span(within)} ({last}); it goes on: hostler node show {node}"
+                )
+            await asyncio.sleep(0.5)
+
+
+async def _left(client: Client, node: str, mode: DrainMode) -> int:
+    """Machines that drain has still to move or stop."""
+    if mode is DrainMode.MOVE:
+        return (await client.nodes.get(node)).vms
+    from hostler.entry.cli.vm.read import machines
+    from hostler.model.api import Phase
+
+    still = [each async for each in machines(client, (None, None), {}) if each.node == node]
+    return sum(each.phase is not Phase.STOPPED for each in still)
+
+
+@click.command()
+@click.argument("node")
+@server_options
+def activate(node: str) -> None:
+    """Put the node NODE back on duty."""
+    complete(_activate(chosen_server(), node))
+
+
+async def _activate(server: Server, node: str) -> None:
+    async with reached(server) as client:
+        view = await client.nodes.activate(node)
+    click.echo(f"{show.safe(node)}: {state(view)}")
+
+
+@click.command("confirm-off")
+@click.argument("node")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@server_options
+def confirm_off(node: str, yes: bool) -> None:
+    """Confirm that the silent node NODE is switched off, so that its machines are started elsewhere.
+
+    Go and look first. If the node still runs, its machines will run twice.
+    """
+    _confirm(f"Is {show.safe(node)} switched off, and do you stand for it? Otherwise its machines will run twice.", yes)
+    complete(_confirm_off(chosen_server(), node))
+
+
+async def _confirm_off(server: Server, node: str) -> None:
+    async with reached(server) as client:
+        await client.nodes.confirm_off(node)
+    click.echo(f"{show.safe(node)}: confirmed to be off; its machines will be started elsewhere")
+
+
+@click.command()
+@click.argument("node")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@server_options
+def remove(node: str, yes: bool) -> None:
+    """Forget the node NODE: it must be decommissioned, or silent and without machines."""
+    _confirm(f"Forget the node {show.safe(node)}?", yes)
+    complete(_remove(chosen_server(), node))
+
+
+async def _remove(server: Server, node: str) -> None:
+    async with reached(server) as client:
+        await client.nodes.forget(node)
+    click.echo(f"{show.safe(node)}: removed")
+
+
+def _confirm(question: str, yes: bool) -> None:
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise click.UsageError("nobody can be asked here; add --yes if you are sure")
+    click.confirm(question, abort=True, err=True)

@@ -1,0 +1,96 @@
+"""`hostler quota`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+import msgspec
+
+from hostler.entry.cli import show
+from hostler.entry.cli.app import LazyGroup
+from hostler.entry.cli.reach import chosen_server, project_options, reached, server_options
+from hostler.entry.cli.target import complete
+from hostler.entry.cli.value import Mebibytes, size
+from hostler.model.api import QuotaSet
+
+if TYPE_CHECKING:
+    from hostler.entry.cli.reach import Server
+    from hostler.model.api import QuotaView
+
+_HERE = "hostler.entry.cli.quota"
+
+COMMANDS = {
+    "show": (_HERE, "show_", "Show what a project may have, and has."),
+    "set": (_HERE, "set_", "Set what a project may have."),
+    "remove": (_HERE, "remove", "Take the limits away."),
+}
+
+
+@click.group(cls=LazyGroup, commands_at=COMMANDS)
+def quota() -> None:
+    """Show and set what a project may have."""
+
+
+@click.command("show")
+@show.output_option
+@project_options
+@server_options
+def show_(output: str, org: str, project: str) -> None:
+    """Show what a project may have, and has."""
+    complete(_show(chosen_server(), org, project, output))
+
+
+async def _show(server: Server, org: str, project: str, output: str) -> None:
+    async with reached(server) as client:
+        view = await client.quotas.get(org, project)
+    if output != "table":
+        show.emit(msgspec.to_builtins(view), output)
+    else:
+        _table(view)
+
+
+def _table(view: QuotaView) -> None:
+    limits, used = view.limits, view.used
+    rows = [
+        ("vms", str(view.used_vms), None if limits.vms is None else str(limits.vms)),
+        ("cpus", str(used.cpus), None if limits.cpus is None else str(limits.cpus)),
+        ("memory", size(used.memory_mib), None if limits.memory_mib is None else size(limits.memory_mib)),
+        ("disk", f"{used.disk_gib} GiB", None if limits.disk_gib is None else f"{limits.disk_gib} GiB"),
+    ]
+    show.Columns("OF", "USED", "LIMIT").rows([[name, has, limit or "none"] for name, has, limit in rows])
+
+
+@click.command("set")
+@click.option("--vms", type=click.IntRange(min=0), help="Machines.")
+@click.option("--cpus", type=click.IntRange(min=0), help="Cores of all machines.")
+@click.option("--memory", type=Mebibytes(), help="Memory of all machines: 512M, 64G.")
+@click.option("--disk", type=click.IntRange(min=0), metavar="GIB", help="Disk of all machines.")
+@project_options
+@server_options
+def set_(*, vms: int | None, cpus: int | None, memory: int | None, disk: int | None, org: str, project: str) -> None:
+    """Set what a project may have; what is left out has no limit."""
+    wanted = QuotaSet(vms=vms, cpus=cpus, memory_mib=memory, disk_gib=disk)
+    if wanted == QuotaSet():
+        raise click.UsageError("give a limit: --vms, --cpus, --memory, --disk; hostler quota remove takes all away")
+    wanted.encode()
+    complete(_set(chosen_server(), org, project, wanted))
+
+
+async def _set(server: Server, org: str, project: str, wanted: QuotaSet) -> None:
+    async with reached(server) as client:
+        _table(await client.quotas.set(org, project, wanted))
+
+
+@click.command()
+@project_options
+@server_options
+def remove(org: str, project: str) -> None:
+    """Take the limits of a project away."""
+    complete(_remove(chosen_server(), org, project))
+
+
+async def _remove(server: Server, org: str, project: str) -> None:
+    async with reached(server) as client:
+        await client.quotas.delete(org, project)
+    click.echo(f"{show.safe(org)}/{show.safe(project)}: no limits")

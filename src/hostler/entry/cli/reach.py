@@ -1,0 +1,155 @@
+"""Which server a command asks, and as whom.
+
+The server: --server, else HOSTLER_SERVER, else the `hostler up` of the data folder. The token: --token-file, --token,
+HOSTLER_TOKEN, HOSTLER_TOKEN_FILE, else the administrator's token of the data folder, which is shown to that folder's
+own server and to no other.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from hostler.entry.cli.failure import note
+from hostler.entry.folder import DataFolder
+from hostler.errors import Invalid, NotFound, Unauthenticated, Unavailable
+from hostler.settings import load
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+
+    from hostler.client import Client
+
+T = TypeVar("T")
+
+
+def server_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """`--server`, `--token`, `--token-file` and `--data`; read them with `chosen_server`, from the context."""
+    for option in reversed(
+        (
+            click.option("--server", metavar="URL", expose_value=False, callback=_keep, help=_SERVER_HELP),
+            click.option("--token", metavar="TOKEN", expose_value=False, callback=_keep, help=_TOKEN_HELP),
+            click.option(
+                "--token-file",
+                type=click.Path(dir_okay=False, path_type=Path),
+                expose_value=False,
+                callback=_keep,
+                help="The file that the token is in.  [env: HOSTLER_TOKEN_FILE]",
+            ),
+            click.option(
+                "--data",
+                type=click.Path(file_okay=False, path_type=Path),
+                expose_value=False,
+                callback=_keep,
+                help="The data folder of the hostler up to ask.  [env: HOSTLER_DATA]",
+            ),
+        )
+    ):
+        command = option(command)
+    return command
+
+
+_SERVER_HELP = "The server to ask; otherwise the hostler up of the data folder.  [env: HOSTLER_SERVER]"
+_TOKEN_HELP = "The token; others on this machine can see it here: prefer the variable or a file.  [env: HOSTLER_TOKEN]"  # noqa: S105
+
+
+def project_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """`--org` and `--project`."""
+    org = click.option("--org", default="default", envvar="HOSTLER_ORG", show_default=True, show_envvar=True)
+    project = click.option(
+        "--project", default="default", envvar="HOSTLER_PROJECT", show_default=True, show_envvar=True
+    )
+    return org(project(command))
+
+
+def _keep(ctx: click.Context, parameter: click.Parameter, value: Any) -> Any:
+    if value is not None:
+        ctx.meta[f"hostler.{parameter.name}"] = value
+    return value
+
+
+class Server:
+    """Where to ask, as whom, and where both were found."""
+
+    def __init__(self, url: str, token: str, url_from: str, token_from: str) -> None:
+        self.url, self.token, self.url_from, self.token_from = url, token, url_from, token_from
+
+
+def chosen_server() -> Server:
+    """The server and the token. NotFound: no server is known. Unauthenticated: there is no token for it."""
+    given = click.get_current_context().meta
+    folder = DataFolder(load({"data": given.get("hostler.data")}).data)
+    own = folder.read(folder.server_file)
+    url, url_from = given.get("hostler.server"), "--server"
+    if url is None:
+        url, url_from = os.environ.get("HOSTLER_SERVER") or None, "HOSTLER_SERVER"
+    if url is None:
+        url, url_from = own, str(folder.server_file)
+    if url is None:
+        raise NotFound(
+            f"server: none is known, and no hostler up runs in {folder.path}; start it with hostler up,"
+            " or name a server with --server or HOSTLER_SERVER"
+        )
+    url = url.rstrip("/")
+    if not url.startswith(("http://", "https://")):
+        raise Invalid(f"{url_from} {url!r}: must be http://host:port or https://host:port")
+    token, token_from = _token(given, folder if url == own else None)
+    return Server(url, token, url_from, token_from)
+
+
+def _token(given: dict[str, Any], folder: DataFolder | None) -> tuple[str, str]:
+    file = given.get("hostler.token_file")
+    if file is not None:
+        return _from_file(file), str(file)
+    for found, name in ((given.get("hostler.token"), "--token"), (os.environ.get("HOSTLER_TOKEN"), "HOSTLER_TOKEN")):
+        if found:
+            return found, name
+    named = os.environ.get("HOSTLER_TOKEN_FILE")
+    if named:
+        return _from_file(Path(named)), "HOSTLER_TOKEN_FILE"
+    if folder is not None and (token := folder.read(folder.token_file)) is not None:
+        return token, str(folder.token_file)
+    raise Unauthenticated("token: none is known for this server; set HOSTLER_TOKEN, or name a file with --token-file")
+
+
+def _from_file(path: Path) -> str:
+    try:
+        token = path.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not UTF-8"
+        raise Invalid(f"token file {path}: cannot be read: {reason}; name another file") from None
+    if not token:
+        raise Invalid(f"token file {path}: it is empty; put the token into it")
+    return token
+
+
+@asynccontextmanager
+async def reached(server: Server) -> AsyncIterator[Client]:
+    """The open client."""
+    from hostler.client import Client
+
+    async with Client(server.url, server.token) as client:
+        yield client
+
+
+async def read(asked: Callable[[bool], Awaitable[T]]) -> T:
+    """What `asked(stale)` answers: fresh; or, while the store is out of reach, as it was when it was last seen."""
+    try:
+        return await asked(False)
+    except Unavailable as error:
+        try:
+            answer = await asked(True)
+        except Unavailable:
+            raise error from None
+    note(f"note: the store is out of reach; this is what was known {age_text(answer)}")
+    return answer
+
+
+def age_text(answer: object) -> str:
+    """How old a stale answer is, for people."""
+    age = getattr(answer, "stale_for", None)
+    return "before" if age is None else f"{age:.0f} s ago"

@@ -1,0 +1,127 @@
+"""`hostler user token` and `hostler user recover`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+import msgspec
+
+from hostler.entry.cli import show
+from hostler.entry.cli.app import LazyGroup
+from hostler.entry.cli.failure import note
+from hostler.entry.cli.reach import chosen_server, reached, server_options
+from hostler.entry.cli.target import complete, store_option
+from hostler.entry.cli.value import Duration, moment
+from hostler.model.api import TokenCreate
+
+if TYPE_CHECKING:
+    from hostler.entry.cli.reach import Server
+    from hostler.settings import Settings
+
+_HERE = "hostler.entry.cli.token"
+
+COMMANDS = {
+    "create": (_HERE, "create", "Create a token; it is shown this once."),
+    "list": (_HERE, "list_", "Show the tokens of an account."),
+    "revoke": (_HERE, "revoke", "End a token."),
+}
+
+
+@click.group(cls=LazyGroup, commands_at=COMMANDS)
+def token() -> None:
+    """Create, list and revoke API tokens."""
+
+
+@click.command()
+@click.argument("user")
+@click.option("--name", default="", help="What it is for.")
+@click.option("--expires", type=Duration(), help="It ends after so long: 12h, 30d.")
+@show.output_option
+@server_options
+def create(user: str, name: str, expires: float | None, output: str) -> None:
+    """Create a token of the account USER. It is shown this once, alone on standard output."""
+    request = TokenCreate(name=name, expires_in=expires)
+    request.encode()
+    complete(_create(chosen_server(), user, request, output))
+
+
+async def _create(server: Server, user: str, request: TokenCreate, output: str) -> None:
+    async with reached(server) as client:
+        issued = await client.users.issue(user, request)
+    if output != "table":
+        show.emit(msgspec.to_builtins(issued), output)
+        return
+    click.echo(issued.token)
+    note(f"token {issued.id} of {issued.user}: it is not shown again")
+
+
+@click.command("list")
+@click.argument("user")
+@show.output_option
+@server_options
+def list_(user: str, output: str) -> None:
+    """Show the tokens and sessions of the account USER."""
+    complete(_list(chosen_server(), user, output))
+
+
+async def _list(server: Server, user: str, output: str) -> None:
+    async with reached(server) as client:
+        page = await client.users.tokens(user)
+    if output != "table":
+        show.emit(msgspec.to_builtins(page.items), output)
+        return
+    rows = [
+        [each.id, each.purpose.value, moment(each.created_at), moment(each.expires_at) or "never", show.safe(each.name)]
+        for each in page.items
+    ]
+    show.Columns("ID", "FOR", "CREATED", "EXPIRES", "NAME").rows(rows)
+
+
+@click.command()
+@click.argument("user")
+@click.argument("token_id", metavar="ID")
+@server_options
+def revoke(user: str, token_id: str) -> None:
+    """End the token ID of the account USER."""
+    complete(_revoke(chosen_server(), user, token_id))
+
+
+async def _revoke(server: Server, user: str, token_id: str) -> None:
+    async with reached(server) as client:
+        await client.users.revoke(user, token_id)
+    click.echo(f"{show.safe(token_id)}: revoked")
+
+
+@click.command()
+@click.option("--data", type=click.Path(file_okay=False, path_type=Path), help="As with hostler up --data.")
+@store_option
+def recover(data: Path | None, store_url: str | None) -> None:
+    """Make a new token for the account `admin`, straight on the store; all its older tokens end.
+
+    This is the way back for whoever can reach the store itself, also while nothing runs. The token is shown once, alone
+    on standard output; if the store is the data folder's own, it is kept in admin.token there too.
+    """
+    from hostler.settings import load
+
+    complete(_recover(load({"data": data, "store": store_url})))
+
+
+async def _recover(settings: Settings) -> None:
+    from hostler.entry.cli.target import local_path, redacted
+    from hostler.entry.folder import DataFolder
+    from hostler.entry.plane import recovered_admin
+    from hostler.errors import NotFound
+
+    path = local_path(settings.store)
+    if path is not None and not path.exists():
+        raise NotFound(
+            f"store {redacted(settings.store)}: there is no such file; name the store with --store or --data"
+        )
+    fresh = await recovered_admin(settings)
+    folder = DataFolder(settings.data)
+    if path is not None and path.parent == folder.path:
+        folder.write(folder.token_file, fresh)
+        note(f"kept in {folder.token_file}")
+    click.echo(fresh)

@@ -1,0 +1,213 @@
+"""`hostler user`."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+import msgspec
+from msgspec import UNSET
+
+from hostler.entry.cli import show
+from hostler.entry.cli.app import LazyGroup
+from hostler.entry.cli.reach import chosen_server, reached, read, server_options
+from hostler.entry.cli.target import complete
+from hostler.entry.cli.value import moment
+from hostler.model.access import ROLES, Role
+from hostler.model.api import UserCreate, UserUpdate
+
+if TYPE_CHECKING:
+    from hostler.entry.cli.reach import Server
+    from hostler.model.api import UserView
+    from hostler.model.inventory import Rights
+
+_HERE = "hostler.entry.cli.user"
+_TOKEN = "hostler.entry.cli.token"  # noqa: S105 - a module
+
+COMMANDS = {
+    "create": (_HERE, "create", "Create an account."),
+    "list": (_HERE, "list_", "Show the accounts."),
+    "show": (_HERE, "show_", "Show one account, or yourself."),
+    "update": (_HERE, "update", "Change an account."),
+    "delete": (_HERE, "delete", "Delete an account and its tokens."),
+    "token": (_TOKEN, "token", "Create, list and revoke API tokens."),
+    "recover": (_TOKEN, "recover", "Make a new token for the administrator, on the store itself."),
+}
+ROLE_NAMES = [role.value for role in Role]
+PAGE = 500
+
+
+@click.group(cls=LazyGroup, commands_at=COMMANDS)
+def user() -> None:
+    """Manage accounts and tokens."""
+
+
+def _password(asked: bool, from_stdin: bool) -> str | None:
+    if asked and from_stdin:
+        raise click.UsageError("--password and --password-stdin exclude each other")
+    if from_stdin:
+        return sys.stdin.readline().rstrip("\r\n")
+    if asked:
+        if not sys.stdin.isatty():
+            raise click.UsageError("nobody can be asked here; give the password with --password-stdin")
+        return str(click.prompt("password", hide_input=True, confirmation_prompt=True, err=True))
+    return None
+
+
+@click.command()
+@click.argument("name")
+@click.option("--full-name", default="", help="As people know them.")
+@click.option("--role", type=click.Choice(ROLE_NAMES), default=Role.MEMBER.value, show_default=True)
+@click.option("--member", "member", multiple=True, metavar="ORG[/PROJECT]", help="Of what; * is everything.")
+@click.option("--password", "asked", is_flag=True, help="Ask for a password.")
+@click.option("--password-stdin", is_flag=True, help="Read the password from standard input.")
+@click.option("--disabled", is_flag=True, help="Nobody can use it yet.")
+@show.output_option
+@server_options
+def create(*, name: str, asked: bool, password_stdin: bool, output: str, **given: Any) -> None:
+    """Create the account NAME.
+
+    Without a password it is used with tokens alone: hostler user token create NAME.
+    """
+    request = UserCreate(
+        name=name,
+        full_name=given["full_name"],
+        password=_password(asked, password_stdin),
+        enabled=not given["disabled"],
+        role=Role(given["role"]),
+        memberships=tuple(given["member"]),
+    )
+    request.encode()
+    complete(_create(chosen_server(), request, output))
+
+
+async def _create(server: Server, request: UserCreate, output: str) -> None:
+    async with reached(server) as client:
+        view = await client.users.create(request)
+    _shown(view, output)
+
+
+@click.command("list")
+@show.output_option
+@server_options
+def list_(output: str) -> None:
+    """Show the accounts that you may see."""
+    complete(_list(chosen_server(), output))
+
+
+async def _list(server: Server, output: str) -> None:
+    found: list[UserView] = []
+    after: str | None = None
+    async with reached(server) as client:
+        while True:
+
+            async def asked(stale: bool, after: str | None = after) -> Any:
+                return await client.users.list(limit=PAGE, after=after, stale=stale)
+
+            page = await read(asked)
+            found += page.items
+            after = page.after
+            if after is None:
+                break
+    if output != "table":
+        show.emit(msgspec.to_builtins(found), output)
+        return
+    rows = [
+        [each.name, _role(each.rights), _state(each), ", ".join(each.memberships), each.full_name] for each in found
+    ]
+    show.Columns("NAME", "ROLE", "STATE", "MEMBER OF", "FULL NAME").rows([[show.safe(c) for c in row] for row in rows])
+
+
+def _role(rights: Rights) -> str:
+    """The role that has exactly these rights, or the rights."""
+    for role, bundle in ROLES.items():
+        if bundle == rights:
+            return role.value
+    return "+".join(name for name, given in msgspec.to_builtins(rights).items() if given)
+
+
+def _state(view: UserView) -> str:
+    return ("enabled" if view.enabled else "disabled") + (", protected" if view.protected else "")
+
+
+@click.command("show")
+@click.argument("name", required=False)
+@show.output_option
+@server_options
+def show_(name: str | None, output: str) -> None:
+    """Show the account NAME; without a name, your own."""
+    complete(_show(chosen_server(), name, output))
+
+
+async def _show(server: Server, name: str | None, output: str) -> None:
+    async with reached(server) as client:
+        view = await (client.users.whoami() if name is None else client.users.get(name))
+    _shown(view, output)
+
+
+def _shown(view: UserView, output: str) -> None:
+    if output != "table":
+        show.emit(msgspec.to_builtins(view), output)
+        return
+    rows = [
+        ("NAME", view.name),
+        ("FULL NAME", view.full_name),
+        ("ROLE", _role(view.rights)),
+        ("STATE", _state(view)),
+        ("PASSWORD", "set" if view.has_password else "none: tokens only"),
+        ("MEMBER OF", ", ".join(view.memberships)),
+        ("CREATED", moment(view.created_at)),
+        ("REVISION", str(view.revision)),
+    ]
+    show.pairs([(name, show.safe(text)) for name, text in rows if text])
+
+
+@click.command()
+@click.argument("name")
+@click.option("--full-name", help="As people know them.")
+@click.option("--role", type=click.Choice(ROLE_NAMES), help="The rights of this role, and no others.")
+@click.option("--member", "member", multiple=True, metavar="ORG[/PROJECT]", help="All memberships from now on.")
+@click.option("--no-members", is_flag=True, help="No memberships from now on.")
+@click.option("--password", "asked", is_flag=True, help="Ask for a new password.")
+@click.option("--password-stdin", is_flag=True, help="Read the new password from standard input.")
+@click.option("--enable/--disable", "enabled", default=None, help="Whether it can be used.")
+@show.output_option
+@server_options
+def update(*, name: str, asked: bool, password_stdin: bool, output: str, **given: Any) -> None:
+    """Change the account NAME; what is left out stays."""
+    password = _password(asked, password_stdin)
+    request = UserUpdate(
+        full_name=UNSET if given["full_name"] is None else given["full_name"],
+        password=UNSET if password is None else password,
+        enabled=UNSET if given["enabled"] is None else given["enabled"],
+        role=UNSET if given["role"] is None else Role(given["role"]),
+        memberships=tuple(given["member"]) if given["member"] or given["no_members"] else UNSET,
+    )
+    if request == UserUpdate():
+        raise click.UsageError("say what to change; hostler user update --help lists what can be")
+    request.encode()
+    complete(_update(chosen_server(), name, request, output))
+
+
+async def _update(server: Server, name: str, request: UserUpdate, output: str) -> None:
+    async with reached(server) as client:
+        view = await client.users.update(name, request)
+    _shown(view, output)
+
+
+@click.command()
+@click.argument("name")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@server_options
+def delete(name: str, yes: bool) -> None:
+    """Delete the account NAME and its tokens. On a terminal it asks first."""
+    if not yes and sys.stdin.isatty():
+        click.confirm(f"delete the account {show.safe(name)}?", abort=True, err=True)
+    complete(_delete(chosen_server(), name))
+
+
+async def _delete(server: Server, name: str) -> None:
+    async with reached(server) as client:
+        await client.users.delete(name)
+    click.echo(f"{show.safe(name)}: deleted")

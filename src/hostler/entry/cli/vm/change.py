@@ -1,0 +1,185 @@
+"""`hostler vm update`, `start`, `stop`, `reset`, `delete`."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+import msgspec
+from msgspec import UNSET
+
+from hostler.entry.cli import show
+from hostler.entry.cli.failure import NotYet, note
+from hostler.entry.cli.reach import chosen_server, project_options, reached, server_options
+from hostler.entry.cli.target import complete
+from hostler.entry.cli.value import Duration, Mebibytes, labels
+from hostler.entry.cli.vm.wait import described, until_settled, wait_options
+from hostler.model.api import VmUpdate
+from hostler.model.vm import OnNodeLoss
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from hostler.client import Client
+    from hostler.entry.cli.reach import Server
+    from hostler.model.api import VmCreate, VmView
+
+
+async def created(
+    server: Server, org: str, project: str, request: VmCreate, *, within: float | None, output: str
+) -> None:
+    """Create a machine, and wait for it if `within` says how long."""
+    async with reached(server) as client:
+        view = await client.vms.create(org, project, request)
+        await _ended(client, view, within, output, f"created, {described(view)}")
+
+
+async def changed(
+    server: Server,
+    change: Callable[[Client], Awaitable[VmView]],
+    within: float | None,
+    output: str,
+    said: str,
+) -> None:
+    """Change a machine, and wait for it if `within` says how long."""
+    async with reached(server) as client:
+        view = await change(client)
+        await _ended(client, view, within, output, said)
+
+
+async def _ended(client: Client, view: VmView, within: float | None, output: str, said: str) -> None:
+    """What there is to show, once there is."""
+    name = view.name
+    now: VmView | None = view
+    if within is not None:
+        now = await until_settled(
+            lambda: client.vms.get(view.org, view.project, view.id), name, within=within
+        )  # by its id: a name can be given to another machine meanwhile
+        if now is None and output == "table":
+            raise NotYet(f"vm {name}: somebody deleted it meanwhile; nothing is left of it")
+        said = described(now) if now is not None else "gone"
+    if output == "table":
+        click.echo(f"{show.safe(name)}: {show.safe(said)}")
+        if now is not None and now.at_next_boot:
+            note(f"note: at the next boot only: {', '.join(now.at_next_boot)}")
+    else:
+        show.emit(msgspec.to_builtins(now), output)
+
+
+@click.command()
+@click.argument("vm")
+@click.option("--name", help="A new name.")
+@click.option("--cpus", type=int, help="Cores; from the next boot on.")
+@click.option("--memory", type=Mebibytes(), help="512M, 2G; from the next boot on.")
+@click.option("--disk", type=int, metavar="GIB", help="It may only grow; from the next boot on.")
+@click.option("-l", "--label", "label", multiple=True, metavar="NAME=VALUE", help="All its labels from now on.")
+@click.option("--no-labels", is_flag=True, help="No labels from now on.")
+@click.option("--ssh-key", "ssh_key", multiple=True, help="All its keys from now on: a public key, or @FILE.")
+@click.option("--expires", type=Duration(), help="Delete it so long from now: 30m, 2h, 1d.")
+@click.option("--never-expires", is_flag=True, help="Do not delete it by itself.")
+@click.option("--on-node-loss", type=click.Choice([each.value for each in OnNodeLoss]), help="See vm create.")
+@click.option("--if-revision", type=click.IntRange(min=1), help="Only if its revision is still this one.")
+@show.output_option
+@project_options
+@server_options
+def update(vm: str, if_revision: int | None, output: str, org: str, project: str, **given: Any) -> None:
+    """Change the machine VM; what is left out stays.
+
+    The shape of a running machine changes at its next boot.
+    """
+    request = _update(given)
+    if request == VmUpdate():
+        raise click.UsageError("say what to change; hostler vm update --help lists what can be")
+    request.encode()
+
+    async def change(client: Client) -> VmView:
+        return await client.vms.update(org, project, vm, request, if_match=if_revision)
+
+    complete(changed(chosen_server(), change, None, output, "changed"))
+
+
+def _update(given: dict[str, Any]) -> VmUpdate:
+    from hostler.entry.cli.vm.create import ssh_keys
+
+    if given["no_labels"] and given["label"]:
+        raise click.UsageError("--label and --no-labels exclude each other")
+    if given["never_expires"] and given["expires"] is not None:
+        raise click.UsageError("--expires and --never-expires exclude each other")
+
+    def unless_none(value: Any) -> Any:
+        return UNSET if value is None else value
+
+    return VmUpdate(
+        name=unless_none(given["name"]),
+        cpus=unless_none(given["cpus"]),
+        memory_mib=unless_none(given["memory"]),
+        disk_gib=unless_none(given["disk"]),
+        ssh_keys=ssh_keys(given["ssh_key"]) if given["ssh_key"] else UNSET,
+        labels=labels(given["label"]) if given["label"] or given["no_labels"] else UNSET,
+        on_node_loss=OnNodeLoss(given["on_node_loss"]) if given["on_node_loss"] else UNSET,
+        expires_in=None if given["never_expires"] else unless_none(given["expires"]),
+    )
+
+
+def _power(verb: str, about: str, said: str) -> click.Command:
+    @click.command(verb, help=about)
+    @click.argument("vm")
+    @wait_options
+    @show.output_option
+    @project_options
+    @server_options
+    def command(*, vm: str, waiting: bool, within: float, output: str, org: str, project: str) -> None:
+        async def change(client: Client) -> VmView:
+            asked: Callable[..., Awaitable[VmView]] = getattr(client.vms, verb)
+            return await asked(org, project, vm)
+
+        complete(changed(chosen_server(), change, within if waiting else None, output, said))
+
+    return command
+
+
+start = _power("start", "Switch the machine VM on.", "will be started")
+stop = _power("stop", "Shut the machine VM down: it is asked to, and after a while switched off.", "will be stopped")
+reset = _power("reset", "Reset the machine VM, as its button would.", "will be reset")
+
+
+@click.command()
+@click.argument("vm", nargs=-1, required=True)
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@wait_options
+@project_options
+@server_options
+def delete(*, vm: tuple[str, ...], yes: bool, waiting: bool, within: float, org: str, project: str) -> None:
+    """Delete the machines VM, with their disks and snapshots. On a terminal it asks first."""
+    if not yes and sys.stdin.isatty():
+        click.confirm(f"delete {', '.join(show.safe(each) for each in vm)} for good?", abort=True, err=True)
+    complete(_delete(chosen_server(), org, project, vm, within if waiting else None))
+
+
+async def _delete(server: Server, org: str, project: str, vms: tuple[str, ...], within: float | None) -> None:
+    async with reached(server) as client:
+        for vm in vms:
+            view = await client.vms.delete(org, project, vm)
+            if within is None:
+                click.echo(f"{show.safe(vm)}: will be deleted")
+                continue
+            await _until_gone(client, view, within)
+            click.echo(f"{show.safe(vm)}: deleted")
+
+
+async def _until_gone(client: Client, view: VmView, within: float) -> None:
+    async def look() -> VmView:
+        found = await client.vms.get(view.org, view.project, view.id)
+        return msgspec.structs.replace(found, settled=False)  # only its absence is what was wished for
+
+    await until_settled(look, view.name, within=within)
+
+
+@click.command()
+@click.argument("vm")
+def console(vm: str) -> None:
+    """Open the console of the machine VM. This comes with a later release."""
+    raise click.UsageError(
+        f"the console of {vm} comes with a later release; meanwhile the API has it: GET …/vms/{vm}/console (WebSocket)"
+    )

@@ -1,0 +1,149 @@
+"""`hostler vm create`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from hostler.entry.cli import show
+from hostler.entry.cli.reach import chosen_server, project_options, server_options
+from hostler.entry.cli.target import complete
+from hostler.entry.cli.value import Duration, Mebibytes, labels
+from hostler.errors import Invalid
+from hostler.model.api import VmCreate
+from hostler.model.vm import Affinity, Level, OnNodeLoss, Power, VmSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+from hostler.entry.cli.vm.wait import wait_options
+
+LEVELS = ", ".join(level.value for level in Level)
+_PLACE = "LEVEL:NAME=VALUE"
+
+
+@click.command()
+@click.argument("name", required=False)
+@click.option("--cpus", type=int, default=1, show_default=True, help="Cores.")
+@click.option("--memory", type=Mebibytes(), default="512M", show_default=True, help="512M, 2G.")
+@click.option("--disk", type=int, default=0, show_default=True, metavar="GIB", help="The size of its disk.")
+@click.option("--image", default="", help="The image; otherwise the default of the node's machines.")
+@click.option("--user-data", "user_data", type=click.Path(path_type=Path), metavar="FILE", help="For its first boot.")
+@click.option("--ssh-key", "ssh_key", multiple=True, help="A public key, or @FILE. May be given several times.")
+@click.option("-l", "--label", "label", multiple=True, metavar="NAME=VALUE", help="May be given several times.")
+@click.option("--expires", type=Duration(), help="Delete it after so long: 30m, 2h, 1d.")
+@click.option("--off", is_flag=True, help="Create it switched off.")
+@click.option(
+    "--on-node-loss",
+    type=click.Choice([each.value for each in OnNodeLoss]),
+    default=OnNodeLoss.WAIT.value,
+    show_default=True,
+    help="If its node falls silent: wait until somebody confirms that it is off, or let it stop itself and move.",
+)
+@click.option("--node-label", multiple=True, metavar="NAME=VALUE", help="Only nodes with this label will do.")
+@click.option("--together", multiple=True, metavar=_PLACE, help=f"With machines of that label; LEVEL: {LEVELS}.")
+@click.option("--apart", multiple=True, metavar=_PLACE, help="Not with machines of that label.")
+@click.option("--prefer-together", multiple=True, metavar=_PLACE, help="With them, if that is possible.")
+@click.option("--prefer-apart", multiple=True, metavar=_PLACE, help="Not with them, if that is possible.")
+@click.option("-f", "--file", type=click.File("rb"), help="The whole request as JSON; - is standard input.")
+@wait_options
+@show.output_option
+@project_options
+@server_options
+@click.pass_context
+def create(
+    ctx: click.Context, /, *, waiting: bool, within: float, output: str, org: str, project: str, **given: Any
+) -> None:
+    """Create the machine NAME.
+
+    \b
+    hostler vm create web --cpus 2 --memory 2G --label app=web --wait
+    hostler vm create db --apart node:app=db --label app=db --on-node-loss fence
+    hostler vm create lab --expires 30m
+    """
+    from hostler.entry.cli.vm.change import created
+
+    request = _from_file(ctx, given) if given["file"] is not None else _from_flags(given)
+    complete(created(chosen_server(), org, project, request, within=within if waiting else None, output=output))
+
+
+def _from_file(ctx: click.Context, given: dict[str, Any]) -> VmCreate:
+    import msgspec
+    from click.core import ParameterSource
+
+    beside = [
+        name
+        for name in given
+        if name not in ("file", "name") and ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
+    ]
+    if beside:
+        raise click.UsageError(f"--file holds the whole request; leave out --{beside[0].replace('_', '-')}")
+    data = given["file"].read()
+    if given["name"] is not None:
+        try:
+            plain = msgspec.json.decode(data)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise Invalid(f"{given['file'].name}: not JSON: {error}") from None
+        if isinstance(plain, dict):
+            data = msgspec.json.encode(plain | {"name": given["name"]})
+    try:
+        return VmCreate.decode(data, strict=True)
+    except Invalid as error:
+        raise Invalid(f"{given['file'].name}: {error}") from None
+
+
+def _from_flags(given: dict[str, Any]) -> VmCreate:
+    if given["name"] is None:
+        raise click.UsageError("give the machine a NAME, or a --file")
+    affinity = [
+        *(_affinity(text, together=True, required=True) for text in given["together"]),
+        *(_affinity(text, together=False, required=True) for text in given["apart"]),
+        *(_affinity(text, together=True, required=False) for text in given["prefer_together"]),
+        *(_affinity(text, together=False, required=False) for text in given["prefer_apart"]),
+    ]
+    request = VmCreate(
+        name=given["name"],
+        spec=VmSpec(
+            cpus=given["cpus"],
+            memory_mib=given["memory"],
+            disk_gib=given["disk"],
+            image=given["image"],
+            user_data=text_of(given["user_data"]) if given["user_data"] is not None else "",
+            ssh_keys=ssh_keys(given["ssh_key"]),
+        ),
+        power=Power.OFF if given["off"] else Power.ON,
+        labels=labels(given["label"]),
+        on_node_loss=OnNodeLoss(given["on_node_loss"]),
+        affinity=tuple(affinity),
+        node_labels=labels(given["node_label"], "--node-label"),
+        expires_in=given["expires"],
+    )
+    request.encode()  # says what is wrong before anything is sent
+    return request
+
+
+def _affinity(text: str, *, together: bool, required: bool) -> Affinity:
+    level, colon, rest = text.partition(":")
+    if not colon or level not in {each.value for each in Level}:
+        raise click.BadParameter(f"{text!r}: write {_PLACE}, where LEVEL is one of {LEVELS}")
+    return Affinity(together=together, level=Level(level), labels=labels(rest.split(","), "LEVEL:"), required=required)
+
+
+def text_of(path: Path) -> str:
+    """What is in a text file."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not UTF-8"
+        raise Invalid(f"{path}: cannot be read: {reason}; name another file") from None
+
+
+def ssh_keys(given: Sequence[str]) -> tuple[str, ...]:
+    """Public keys: as they are, or the lines of @FILE."""
+    found: list[str] = []
+    for key in given:
+        lines = text_of(Path(key[1:]).expanduser()).splitlines() if key.startswith("@") else [key]
+        found += [line.strip() for line in lines if line.strip() and not line.lstrip().startswith("#")]
+    return tuple(found)

@@ -1,0 +1,220 @@
+"""`hostler vm list`, `show`, `why`: nothing here changes anything."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+import click
+import msgspec
+
+from hostler.entry.cli import block, show
+from hostler.entry.cli.reach import chosen_server, project_options, reached, read, server_options
+from hostler.entry.cli.target import complete
+from hostler.entry.cli.value import label_text, labels, moment, size, span
+from hostler.errors import Unavailable
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from hostler.client import Client
+    from hostler.entry.cli.reach import Server
+    from hostler.model.api import VmView, Why
+
+PAGE = 500
+LOOK_EVERY = 1.0
+HEADS = ("NAME", "PHASE", "NODE", "CPUS", "MEMORY", "ADDRESS", "AGE", "ID")
+
+
+@click.command("list")
+@click.option("--all", "everywhere", is_flag=True, help="Of every project that you see.")
+@click.option("-l", "--label", "label", multiple=True, metavar="NAME=VALUE", help="Only those with this label.")
+@click.option("--watch", "watching", is_flag=True, help="Go on, and show each change.")
+@click.option("--limit", type=click.IntRange(min=1), help="At most so many.")
+@show.output_option
+@project_options
+@server_options
+def list_(
+    *, everywhere: bool, label: tuple[str, ...], watching: bool, limit: int | None, output: str, org: str, project: str
+) -> None:
+    """Show the machines of a project, or with --all of every project that you see."""
+    where = (None, None) if everywhere else (org, project)
+    wanted = labels(label, "-l")
+    server = chosen_server()
+    if watching:
+        complete(_watch(server, where, wanted, output))
+    else:
+        complete(_list(server, where, wanted, limit, output))
+
+
+async def _list(
+    server: Server, where: tuple[str | None, str | None], wanted: dict[str, str], limit: int | None, output: str
+) -> None:
+    async with reached(server) as client:
+        found = [view async for view in machines(client, where, wanted, limit)]
+    if output != "table":
+        show.emit(msgspec.to_builtins(found), output)
+        return
+    if not found:
+        click.echo("no machines; create one: hostler vm create NAME", err=True)
+        return
+    _table(where).rows([_row(view, everywhere=where[0] is None) for view in found])
+
+
+async def machines(
+    client: Client, where: tuple[str | None, str | None], wanted: dict[str, str], limit: int | None = None
+) -> AsyncIterator[VmView]:
+    """All machines of a place, page by page."""
+    after: str | None = None
+    left = limit
+    while left is None or left > 0:
+        size_of_page = PAGE if left is None else min(PAGE, left)
+
+        async def asked(stale: bool, after: str | None = after, size_of_page: int = size_of_page) -> Any:
+            return await client.vms.list(*where, limit=size_of_page, after=after, labels=wanted, stale=stale)
+
+        page = await read(asked)
+        for view in page.items:
+            yield view
+        left = None if left is None else left - len(page.items)
+        after = page.after
+        if after is None:
+            return
+
+
+def _table(where: tuple[str | None, str | None]) -> show.Columns:
+    return show.Columns(*(("PROJECT",) if where[0] is None else ()), *HEADS)
+
+
+def _row(view: VmView, *, everywhere: bool) -> list[str]:
+    cells = [f"{view.org}/{view.project}"] if everywhere else []
+    cells += [view.name, view.phase.value, view.node or "", str(view.spec.cpus), size(view.spec.memory_mib)]
+    cells += [view.address, span(max(0.0, time.time() - view.created_at)), view.id]
+    return [show.safe(cell) for cell in cells]
+
+
+async def _watch(server: Server, where: tuple[str | None, str | None], wanted: dict[str, str], output: str) -> None:
+    """Each machine as it is, then each that changes; by looking, so that nothing is missed while the store is away."""
+    seen: dict[str, bytes] = {}
+    known: dict[str, VmView] = {}
+    table = _table(where)
+    async with reached(server) as client:
+        while True:
+            try:
+                found = {view.id: view async for view in machines(client, where, wanted)}
+            except Unavailable as error:
+                click.echo(f"{error}; looking again", err=True)
+                await asyncio.sleep(LOOK_EVERY * 3)
+                continue
+            for view in found.values():
+                text = msgspec.json.encode(view)
+                if seen.get(view.id) != text:
+                    _tell(view, "", output, table, everywhere=where[0] is None)
+                seen[view.id] = text
+            for gone in [known[vm] for vm in known if vm not in found]:
+                seen.pop(gone.id, None)
+                _tell(gone, "gone", output, table, everywhere=where[0] is None)
+            known = found
+            sys.stdout.flush()
+            await asyncio.sleep(LOOK_EVERY)
+
+
+def _tell(view: VmView, phase: str, output: str, table: show.Columns, *, everywhere: bool) -> None:
+    plain = msgspec.to_builtins(view) | ({"phase": phase} if phase else {})
+    if output == "json":
+        click.echo(show.as_json(plain))
+    elif output == "yaml":
+        click.echo("---\n" + block.dump(plain), nl=False)
+    else:
+        cells = _row(view, everywhere=everywhere)
+        cells[2 if everywhere else 1] = phase or view.phase.value
+        table.rows([cells])
+
+
+@click.command("show")
+@click.argument("vm")
+@show.output_option
+@project_options
+@server_options
+def show_(vm: str, output: str, org: str, project: str) -> None:
+    """Show the machine VM: what is wished for, and what is seen of it."""
+    complete(_show(chosen_server(), org, project, vm, output))
+
+
+async def _show(server: Server, org: str, project: str, vm: str, output: str) -> None:
+    async with reached(server) as client:
+        view = await read(lambda stale: client.vms.get(org, project, vm, stale=stale))
+    if output != "table":
+        show.emit(msgspec.to_builtins(view), output)
+    else:
+        show.pairs(rows(view))
+
+
+def rows(view: VmView) -> list[tuple[str, str]]:
+    """A machine as names and values."""
+    spec = view.spec
+    found = [
+        ("NAME", view.name),
+        ("ID", view.id),
+        ("PROJECT", f"{view.org}/{view.project}"),
+        ("PHASE", view.phase.value + (f": {view.detail}" if view.detail else "")),
+        ("WISH", f"power {view.power.value}" + ("" if view.settled else " (not there yet)")),
+        ("NODE", view.node or "none"),
+        ("ADDRESS", view.address),
+        ("SHAPE", f"{spec.cpus} cpus, {size(spec.memory_mib)} memory, {spec.disk_gib} GiB disk"),
+        ("IMAGE", spec.image),
+        ("AT NEXT BOOT", ", ".join(view.at_next_boot)),
+        ("LABELS", label_text(view.labels)),
+        ("NODE LABELS", label_text(view.node_labels)),
+        ("ON NODE LOSS", view.on_node_loss.value),
+        ("SNAPSHOTS", ", ".join(f"{name} ({_state(found)})" for name, found in view.snapshots.items())),
+        ("CREATED", moment(view.created_at)),
+        ("EXPIRES", moment(view.expires_at)),
+        ("REVISION", str(view.revision)),
+    ]
+    return [(name, show.safe(text)) for name, text in found if text]
+
+
+def _state(snapshot: Any) -> str:
+    if snapshot is None:
+        return "not taken yet"
+    return f"{snapshot.state.value}: {snapshot.detail}" if snapshot.detail else str(snapshot.state.value)
+
+
+@click.command()
+@click.argument("vm")
+@click.option("--nodes", "limit", type=click.IntRange(min=0), default=20, show_default=True, help="So many nodes.")
+@show.output_option
+@project_options
+@server_options
+def why(vm: str, limit: int, output: str, org: str, project: str) -> None:
+    """Tell why VM is where it is, or why it is nowhere: as it was decided, and node by node as it stands now."""
+    complete(_why(chosen_server(), org, project, vm, limit=limit, output=output))
+
+
+async def _why(server: Server, org: str, project: str, vm: str, *, limit: int, output: str) -> None:
+    async with reached(server) as client:
+        found = await client.vms.why(org, project, vm)
+    if output != "table":
+        show.emit(msgspec.to_builtins(found), output)
+        return
+    _explain(vm, found, limit)
+
+
+def _explain(vm: str, found: Why, limit: int) -> None:
+    place = f"on {found.node}" if found.node else "on no node"
+    click.echo(click.style(f"{show.safe(vm)}: {found.phase.value}, {place}", bold=True))
+    for reason in found.decided:
+        click.echo(f"  {show.safe(f'{reason.subject}: {reason.why}' if reason.subject else reason.why)}")
+    if found.nodes and limit:
+        click.echo()
+        show.Columns("NODE", "FITS", "SCORE", "WHY").rows(
+            [
+                [show.safe(n.node), "yes" if n.fits else "no", f"{n.score:.2f}", show.safe("; ".join(n.reasons))]
+                for n in found.nodes[:limit]
+            ]
+        )
+    if len(found.nodes) > limit:
+        click.echo(f"… and {len(found.nodes) - limit} more nodes: --nodes {len(found.nodes)}", err=True)

@@ -1,0 +1,111 @@
+"""`hostler vm snapshot`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+import msgspec
+
+from hostler.entry.cli import show
+from hostler.entry.cli.app import LazyGroup
+from hostler.entry.cli.reach import chosen_server, project_options, reached, read, server_options
+from hostler.entry.cli.target import complete
+from hostler.entry.cli.value import moment
+from hostler.entry.cli.vm.change import changed
+from hostler.entry.cli.vm.wait import wait_options
+
+if TYPE_CHECKING:
+    from hostler.client import Client
+    from hostler.entry.cli.reach import Server
+    from hostler.model.api import VmView
+
+_HERE = "hostler.entry.cli.vm.snapshot"
+
+COMMANDS = {
+    "create": (_HERE, "create", "Take a snapshot."),
+    "list": (_HERE, "list_", "Show the snapshots of a machine."),
+    "restore": (_HERE, "restore", "Go back to a snapshot."),
+    "delete": (_HERE, "delete", "Delete a snapshot."),
+}
+
+
+@click.group(cls=LazyGroup, commands_at=COMMANDS)
+def snapshot() -> None:
+    """Take, list, restore and delete snapshots of a machine."""
+
+
+@click.command()
+@click.argument("vm")
+@click.argument("name")
+@wait_options
+@show.output_option
+@project_options
+@server_options
+def create(*, vm: str, name: str, waiting: bool, within: float, output: str, org: str, project: str) -> None:
+    """Take the snapshot NAME of the machine VM."""
+
+    async def change(client: Client) -> VmView:
+        return await client.vms.snapshot(org, project, vm, name)
+
+    complete(changed(chosen_server(), change, within if waiting else None, output, f"snapshot {name} will be taken"))
+
+
+@click.command()
+@click.argument("vm")
+@click.argument("name")
+@wait_options
+@show.output_option
+@project_options
+@server_options
+def restore(*, vm: str, name: str, waiting: bool, within: float, output: str, org: str, project: str) -> None:
+    """Bring the machine VM back to its snapshot NAME. What was written since is lost."""
+
+    async def change(client: Client) -> VmView:
+        return await client.vms.restore(org, project, vm, name)
+
+    complete(changed(chosen_server(), change, within if waiting else None, output, f"will go back to {name}"))
+
+
+@click.command()
+@click.argument("vm")
+@click.argument("name")
+@wait_options
+@show.output_option
+@project_options
+@server_options
+def delete(*, vm: str, name: str, waiting: bool, within: float, output: str, org: str, project: str) -> None:
+    """Delete the snapshot NAME of the machine VM."""
+
+    async def change(client: Client) -> VmView:
+        return await client.vms.drop_snapshot(org, project, vm, name)
+
+    complete(changed(chosen_server(), change, within if waiting else None, output, f"snapshot {name} will be deleted"))
+
+
+@click.command("list")
+@click.argument("vm")
+@show.output_option
+@project_options
+@server_options
+def list_(vm: str, output: str, org: str, project: str) -> None:
+    """Show the snapshots of the machine VM."""
+    complete(_list(chosen_server(), org, project, vm, output))
+
+
+async def _list(server: Server, org: str, project: str, vm: str, output: str) -> None:
+    async with reached(server) as client:
+        view = await read(lambda stale: client.vms.get(org, project, vm, stale=stale))
+    if output != "table":
+        show.emit(msgspec.to_builtins(view.snapshots), output)
+        return
+    found = [
+        [show.safe(name), "wished for", "", ""]
+        if snap is None
+        else [show.safe(name), snap.state.value, moment(snap.taken_at), show.safe(snap.detail)]
+        for name, snap in sorted(view.snapshots.items())
+    ]
+    if found:
+        show.Columns("NAME", "STATE", "TAKEN", "DETAIL").rows(found)
+    else:
+        click.echo(f"no snapshots; take one: hostler vm snapshot create {show.safe(vm)} NAME", err=True)

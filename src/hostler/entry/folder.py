@@ -1,0 +1,131 @@
+"""The data folder: what one `hostler up` keeps on disk, and who may look at it.
+
+    hostler.db           the embedded store
+    machines/NODE/       the machines of a node
+    log/hostler.log      the log, kept small by rotation
+    admin.token          the first administrator's token
+    server               where the API is served, while it is
+    up.lock              held by the `up` that runs here
+
+Only the owner can read any of it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import secrets
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
+
+from hostler.errors import Conflict, Invalid
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+OWNER_ONLY = 0o077
+"""Nobody else may have any of these rights."""
+
+
+class DataFolder:
+    """The folder at `path`, which need not exist yet."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @property
+    def token_file(self) -> Path:
+        """The first administrator's token."""
+        return self.path / "admin.token"
+
+    @property
+    def server_file(self) -> Path:
+        """The address of the API, while it is served."""
+        return self.path / "server"
+
+    @property
+    def log_file(self) -> Path:
+        """The log."""
+        return self.path / "log" / "hostler.log"
+
+    def machines(self, node: str) -> Path:
+        """Where the machines of a node are."""
+        return self.path / "machines" / node
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Made if need be, and this process's own meanwhile. Conflict: another `up` runs here. Invalid: no such place.
+
+        Whatever this process creates from now on is for its owner only.
+        """
+        os.umask(OWNER_ONLY)
+        try:
+            if not self.path.exists() or not any(self.path.iterdir()):
+                self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+                self.path.chmod(0o700)
+            self.log_file.parent.mkdir(mode=0o700, exist_ok=True)
+            descriptor = os.open(self.path / "up.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise Invalid(
+                f"data folder {self.path}: cannot be written: {error.strerror}; give --data a folder of your own"
+            ) from None
+        try:
+            self._lock(descriptor)
+            yield
+        finally:
+            os.close(descriptor)
+
+    def _lock(self, descriptor: int) -> None:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            who = os.pread(descriptor, 20, 0).decode(errors="replace").strip()
+            raise Conflict(
+                f"data folder {self.path}: another hostler up{f' (process {who})' if who else ''} runs there;"
+                " stop that one, or give --data another folder"
+            ) from None
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+
+    def holder(self) -> int | None:
+        """The process that holds the folder; None if none does."""
+        try:
+            with (self.path / "up.lock").open(encoding="utf-8") as lock:
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                except OSError:
+                    return int(lock.read().strip() or 0)
+        except (OSError, ValueError):
+            pass
+        return None
+
+    def write(self, file: Path, text: str) -> None:
+        """A line into a file of the folder that only the owner can read; whoever reads sees the old one or the new."""
+        fresh = file.with_name(f".{file.name}.{secrets.token_hex(4)}")
+        descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            with os.fdopen(descriptor, "w", encoding="utf-8") as out:
+                out.write(text + "\n")
+                out.flush()
+                os.fsync(out.fileno())
+            fresh.replace(file)
+        except BaseException:
+            fresh.unlink(missing_ok=True)
+            raise
+
+    def read(self, file: Path) -> str | None:
+        """The line in a file of the folder; None if there is none."""
+        with suppress(OSError, UnicodeDecodeError):
+            return file.read_text(encoding="utf-8").strip() or None
+        return None
+
+    @contextmanager
+    def announced(self, url: str) -> Iterator[None]:
+        """Meanwhile commands on this machine find the server."""
+        self.write(self.server_file, url)
+        try:
+            yield
+        finally:
+            if self.read(self.server_file) == url:
+                self.server_file.unlink(missing_ok=True)
