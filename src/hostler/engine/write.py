@@ -181,7 +181,7 @@ class Writer:
         day, instant = instants(wall)
         caller = request.caller
         record = Audit(who=caller.name, verb=verb, subject=subject, before=before, at=wall, source=caller.source)
-        return AUDIT.put(record, day=day, entry=f"{instant}-{self._new_id()}")
+        return AUDIT.put(record, day=day, write=f"{instant}-{self._new_id()}")
 
     async def _send(
         self,
