@@ -1,0 +1,22 @@
+"""Which node a machine goes to: filter, then score. No I/O, no clock, no randomness: values in, a decision out.
+
+`Cluster` knows the nodes and what stands on them, `place` chooses, `judge` says what it thinks of each node. How a node
+is chosen, with the figures: docs/placement.md.
+"""
+
+from hostler.engine.placement.choice import place
+from hostler.engine.placement.cluster import Cluster
+from hostler.engine.placement.judgement import judge
+from hostler.engine.placement.wanted import Decision, NodeState, Wanted, node_state, wanted_of, wanted_of_command
+
+__all__ = [
+    "Cluster",
+    "Decision",
+    "NodeState",
+    "Wanted",
+    "judge",
+    "node_state",
+    "place",
+    "wanted_of",
+    "wanted_of_command",
+]

@@ -1,0 +1,207 @@
+"""All nodes and what stands on them, kept so that placing need not look at each."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from hostler.engine.placement.order import Block, Order
+from hostler.engine.placement.slot import Slot
+from hostler.engine.placement.tally import Project
+from hostler.errors import Invalid
+from hostler.model.inventory import Capacity
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from hostler.engine.placement.wanted import Decision, NodeState, Wanted
+
+_REMEMBERED = 1_000
+
+
+class Cluster:
+    """Nodes, and the room that machines take on them. In whatever order it was told, it knows the same.
+
+    A machine may be put on a node that is not known yet: it takes its room once the node is. Nothing is refused here:
+    what stands on a node stands there, be it more than the node has.
+    """
+
+    def __init__(self, nodes: Iterable[NodeState] = ()) -> None:
+        self.slots: dict[str, Slot] = {}
+        self.projects: dict[str, Project] = {}
+        self.refusals: dict[tuple[object, ...], Decision] = {}
+        """What found no room, by shape. More use does not make it less true, so only what frees something clears it."""
+        self._placed: dict[str, Slot] = {}
+        self._labelled: dict[tuple[str, str], dict[str, Slot]] = {}
+        for state in {state.node: state for state in nodes}.values():
+            slot = self.slots[state.node] = Slot(state.node)
+            slot.know(state)
+            self._label(slot)
+        self._known = len(self.slots)
+        self.order = Order(slot for slot in self.slots.values() if slot.on_duty)
+
+    def __len__(self) -> int:
+        """How many nodes are known, on duty or not."""
+        return self._known
+
+    def known(self) -> Iterator[Slot]:
+        """These nodes."""
+        return (slot for slot in self.slots.values() if slot.state is not None)
+
+    # Nodes
+
+    def put_node(self, state: NodeState) -> None:
+        """A node is new or has changed; what stands on it stays."""
+        slot = self.slots.get(state.node)
+        if slot is None:
+            slot = self.slots[state.node] = Slot(state.node)
+        if slot.state != state:
+            self._know(slot, state)
+
+    def remove_node(self, node: str) -> None:
+        """A node is no more. Machines that were told to stand on it still do."""
+        slot = self.slots.get(node)
+        if slot is not None:
+            self._know(slot, None)
+            self._forget_if_bare(slot)
+
+    # Machines
+
+    def use(self, vm: str, node: str, wanted: Wanted) -> None:
+        """A machine stands on a node, and on no other: where it stood before it is freed."""
+        if vm != wanted.vm:
+            raise Invalid(f"machine {vm!r}: was put on node {node!r} as {wanted.vm!r}; put each as itself")
+        before = self._placed.get(vm)
+        if before is not None:
+            if before.node == node and before.vms[vm] == wanted:
+                return
+            self.free(vm)
+        slot = self.slots.get(node)
+        if slot is None:
+            slot = self.slots[node] = Slot(node)
+        self._enter(slot, wanted)
+
+    def free(self, vm: str) -> None:
+        """A machine stands nowhere."""
+        slot = self._placed.get(vm)
+        if slot is not None:
+            self._leave(vm, slot)
+            self._forget_if_bare(slot)
+            self.refusals.clear()
+
+    def node_of(self, vm: str) -> str | None:
+        """Where a machine stands."""
+        slot = self._placed.get(vm)
+        return None if slot is None else slot.node
+
+    def used(self, node: str) -> Capacity:
+        """What the machines on a node take."""
+        specs = [wanted.spec for wanted in self.on(node).values()]
+        return Capacity(
+            cpus=sum(spec.cpus for spec in specs),
+            memory_mib=sum(spec.memory_mib for spec in specs),
+            disk_gib=sum(spec.disk_gib for spec in specs),
+        )
+
+    def on(self, node: str) -> Mapping[str, Wanted]:
+        """The machines on a node."""
+        slot = self.slots.get(node)
+        return {} if slot is None else slot.vms
+
+    # For those who choose
+
+    @contextmanager
+    def without(self, vm: str) -> Iterator[None]:
+        """As if the machine stood nowhere, for as long as this lasts."""
+        slot = self._placed[vm]
+        wanted = slot.vms[vm]
+        kept = self.refusals
+        self.refusals = {}
+        self._leave(vm, slot)
+        try:
+            yield
+        finally:
+            self._enter(slot, wanted)
+            self.refusals = kept
+
+    def blocks(self, node_labels: Mapping[str, str]) -> list[Block]:
+        """The nodes on duty, emptiest first, without those that lack the rarest of these labels."""
+        if not node_labels:
+            return self.order.blocks
+        having = min((self._labelled.get(pair, {}) for pair in node_labels.items()), key=len)
+        if len(having) * 4 > len(self.order):
+            return self.order.blocks
+        return Order(slot for slot in having.values() if slot.on_duty).blocks
+
+    def remember(self, key: tuple[object, ...], decision: Decision) -> None:
+        """This shape found no room."""
+        if len(self.refusals) >= _REMEMBERED:
+            self.refusals.clear()
+        self.refusals[key] = decision
+
+    # What changes
+
+    def _know(self, slot: Slot, state: NodeState | None) -> None:
+        self.refusals.clear()
+        for wanted in slot.vms.values():
+            self._count_out(slot, wanted)
+        if slot.on_duty:
+            self.order.remove(slot)
+        self._unlabel(slot)
+        self._known += (state is not None) - (slot.state is not None)
+        slot.know(state)
+        self._label(slot)
+        if slot.on_duty:
+            self.order.add(slot)
+        for wanted in slot.vms.values():
+            self._count_in(slot, wanted)
+
+    def _enter(self, slot: Slot, wanted: Wanted) -> None:
+        if slot.on_duty:
+            self.order.remove(slot)
+            slot.take(wanted.spec)
+            self.order.add(slot)
+        else:
+            slot.take(wanted.spec)
+        slot.vms[wanted.vm] = wanted
+        self._placed[wanted.vm] = slot
+        self._count_in(slot, wanted)
+
+    def _leave(self, vm: str, slot: Slot) -> None:
+        wanted = slot.vms[vm]
+        self._count_out(slot, wanted)
+        del self._placed[vm], slot.vms[vm]
+        if slot.on_duty:
+            self.order.remove(slot)
+            slot.give(wanted.spec)
+            self.order.add(slot)
+        else:
+            slot.give(wanted.spec)
+
+    def _count_in(self, slot: Slot, wanted: Wanted) -> None:
+        project = self.projects.get(wanted.project)
+        if project is None:
+            project = self.projects[wanted.project] = Project()
+        project.add(wanted, slot)
+
+    def _count_out(self, slot: Slot, wanted: Wanted) -> None:
+        project = self.projects[wanted.project]
+        project.remove(wanted, slot)
+        if not project.all.vms:
+            del self.projects[wanted.project]
+
+    def _forget_if_bare(self, slot: Slot) -> None:
+        if slot.state is None and not slot.vms:
+            self._unlabel(slot)
+            del self.slots[slot.node]
+
+    def _label(self, slot: Slot) -> None:
+        for pair in slot.labels.items():
+            self._labelled.setdefault(pair, {})[slot.node] = slot
+
+    def _unlabel(self, slot: Slot) -> None:
+        for pair in slot.labels.items():
+            having = self._labelled.get(pair, {})
+            having.pop(slot.node, None)
+            if not having:
+                self._labelled.pop(pair, None)

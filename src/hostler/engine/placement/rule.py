@@ -1,0 +1,146 @@
+"""What one machine demands of a node, looked up once so that each node is quickly checked."""
+
+from __future__ import annotations
+
+from operator import attrgetter
+from typing import TYPE_CHECKING
+
+from hostler.engine.placement.tally import Tally
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from hostler.engine.placement.cluster import Cluster
+    from hostler.engine.placement.slot import Slot
+    from hostler.engine.placement.wanted import Wanted
+    from hostler.model.vm import Affinity, Level
+
+_NOBODY = Tally()
+_LONGEST = 80
+
+
+class Rule:
+    """Together with one of some machines on a level, or apart from all of them.
+
+    Two nodes of which it is not known whether they share a rack (or pdu, or tor) are neither together nor apart.
+    """
+
+    def __init__(self, others: Tally, level: Level, who: str, *, together: bool) -> None:
+        self.together, self.level, self.others = together, level, others
+        not_known = f"whether it shares a {level} with {who} is not known"
+        self._broken = f"no shared {level} with {who}" if together else f"shares a {level} with {who}"
+        self._not_known = self._broken if together else not_known
+        self.who = who
+        self._examples: dict[str, str] | None = None
+
+    def broken_by(self, slot: Slot) -> str | None:
+        """None: the node keeps the rule. The text speaks of many nodes at once, so it names no machine."""
+        others = self.others
+        if not others.vms:
+            return None
+        shared = self._shared(slot)
+        if self.together:
+            return None if shared is not None else self._broken
+        if shared is not None:
+            return self._broken
+        if self.level in slot.unknown or self.level in others.unknown:
+            return self._not_known
+        return None
+
+    def explained(self, slot: Slot) -> str:
+        """What the node means for the rule, with the name of a machine."""
+        if not self.others.vms:
+            return f"there is not yet {self.who} to be with: any node will do" if self.together else ""
+        shared = self._shared(slot)
+        if shared is None:
+            return self.broken_by(slot) or f"shares no {self.level} with {self.who}"
+        which = f"{clipped(self._example(shared))} ({self.who}), which is on {shared} too"
+        return f"with {which}" if self.together else f"must be apart from {which}"
+
+    def _shared(self, slot: Slot) -> str | None:
+        counts = self.others.counts
+        for domain in slot.at[self.level]:
+            if domain in counts:
+                return domain
+        own = f"node {slot.node}"  # who shares the node shares all, known or not
+        return own if own in counts else None
+
+    def _example(self, domain: str) -> str:
+        if self._examples is None:
+            self._examples = {}
+            for vm in sorted(self.others.vms, reverse=True):
+                slot = self.others.vms[vm]
+                for name, _ in slot.domains:
+                    self._examples[name] = slot.vms[vm].name or vm
+        return self._examples[domain]
+
+
+class Demand:
+    """A wanted machine, with the rules that concern it."""
+
+    def __init__(self, wanted: Wanted, cluster: Cluster) -> None:
+        self.wanted = wanted
+        spec = wanted.spec
+        self.cpus, self.memory, self.disk = spec.cpus, spec.memory_mib, spec.disk_gib
+        project = cluster.projects.get(wanted.project)
+        self.neighbours = _NOBODY if project is None else project.all
+        self.required: list[Rule] = []
+        self.preferred: list[Rule] = []
+        for rule in wanted.affinity:
+            others = _NOBODY if project is None else project.with_labels(rule.labels)
+            made = Rule(others, rule.level, labelled(rule), together=rule.together)
+            (self.required if rule.required else self.preferred).append(made)
+        if project is not None and project.guards:
+            for (selector, level), owners in project.guards.items():
+                if wanted.labels.items() >= selector:
+                    who = "a machine whose own rule it would break"
+                    self.required.append(Rule(owners, level, who, together=False))
+        self.plain = not (self.required or wanted.node_labels or wanted.exclude or wanted.fenced)
+        """Only room counts."""
+        self.check: Callable[[Slot], str | None] | None = None if self.plain else self.refused_by
+
+    def refused_by(self, slot: Slot) -> str | None:
+        """The first thing but room that is against a node on duty. It does not name the node."""
+        wanted = self.wanted
+        for name, value in wanted.node_labels.items():
+            if slot.labels.get(name) != value:
+                return clipped(f"not labelled {name}={value}")
+        if slot.node in wanted.exclude:
+            return "excluded"
+        if wanted.fenced and (slot.state is None or not slot.state.fences):
+            return "cannot fence machines"
+        for rule in self.required:
+            if (why := rule.broken_by(slot)) is not None:
+                return why
+        return None
+
+    def missing(self, slot: Slot) -> tuple[tuple[str, int, int], ...]:
+        """What there is too little of: of what, how much is wanted, how much is free."""
+        found = []
+        if slot.cpus < self.cpus:
+            found.append(("cpus", self.cpus, slot.cpus))
+        if slot.memory < self.memory:
+            found.append(("MiB of memory", self.memory, slot.memory))
+        if slot.disk < self.disk:
+            found.append(("GiB of disk", self.disk, slot.disk))
+        return tuple(found)
+
+    def most(self, slots: list[Slot]) -> tuple[tuple[str, int, int], ...]:
+        """The same of nodes that lack the same: how much the roomiest has of each."""
+        get = {"cpus": attrgetter("cpus"), "MiB of memory": attrgetter("memory"), "GiB of disk": attrgetter("disk")}
+        return tuple((what, want, max(map(get[what], slots))) for what, want, _ in self.missing(slots[0]))
+
+
+def labelled(rule: Affinity) -> str:
+    """Whom a rule means."""
+    return f"a machine labelled {joined(rule.labels)}" if rule.labels else "a machine of the project"
+
+
+def joined(labels: Mapping[str, str]) -> str:
+    """Labels as people write them."""
+    return clipped(", ".join(f"{name}={value}" for name, value in sorted(labels.items())))
+
+
+def clipped(text: str, most: int = _LONGEST) -> str:
+    """Not longer than that."""
+    return text if len(text) <= most else f"{text[: most - 1]}…"

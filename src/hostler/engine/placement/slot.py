@@ -1,0 +1,104 @@
+"""One node, with what is free on it and what it shares with others."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeAlias
+from zlib import crc32
+
+from hostler.model.vm import Level
+
+if TYPE_CHECKING:
+    from hostler.engine.placement.wanted import NodeState, Wanted
+    from hostler.model.vm import VmSpec
+
+Position: TypeAlias = tuple[float, int, str]
+"""Where a node stands in the order: how full it is, then by a hash of its name (so that neighbours are mixed)."""
+
+WEIGHTS = {Level.NODE: 0.4, Level.RACK: 0.3, Level.PDU: 0.15, Level.TOR: 0.15}
+"""What standing together on each level counts against spread."""
+
+
+class Slot:
+    """A node. Without `state` it is not known (yet, or any more), but machines stand on it.
+
+    `cpus`, `memory` and `disk` are what is free; below zero if more was put on it than it has.
+    """
+
+    __slots__ = (
+        "at",
+        "capacity",
+        "cpus",
+        "disk",
+        "domains",
+        "labels",
+        "memory",
+        "node",
+        "on_duty",
+        "position",
+        "rack",
+        "state",
+        "tie",
+        "unknown",
+        "vms",
+    )
+
+    def __init__(self, node: str) -> None:
+        self.node = node
+        self.tie = crc32(node.encode())
+        self.vms: dict[str, Wanted] = {}
+        self.cpus = self.memory = self.disk = 0
+        self.capacity = (0, 0, 0)
+        self.position: Position = (0.0, self.tie, node)
+        self.know(None)
+
+    def know(self, state: NodeState | None) -> None:
+        """What the node says of itself."""
+        before = self.capacity
+        self.state = state
+        self.capacity = (0, 0, 0)
+        self.rack: str | None = None
+        self.labels: dict[str, str] = {"node": self.node}
+        self.on_duty = state is not None and state.on_duty
+        rack: tuple[str, ...] = ()
+        pdus: tuple[str, ...] = ()
+        tors: tuple[str, ...] = ()
+        if state is not None:
+            self.capacity = (state.capacity.cpus, state.capacity.memory_mib, state.capacity.disk_gib)
+            self.rack = state.rack
+            rack = () if state.rack is None else (state.rack,)
+            self.labels = {**state.labels, **({} if state.rack is None else {"rack": state.rack}), "node": self.node}
+            pdus, tors = tuple(dict.fromkeys(state.pdus)), tuple(dict.fromkeys(state.tors))
+        self.cpus += self.capacity[0] - before[0]
+        self.memory += self.capacity[1] - before[1]
+        self.disk += self.capacity[2] - before[2]
+        names = {Level.NODE: (self.node,), Level.RACK: rack, Level.PDU: pdus, Level.TOR: tors}
+        self.at = {level: tuple(f"{level} {name}" for name in names[level]) for level in names}
+        """By level, what it is part of; nothing: not known."""
+        self.domains = tuple((name, WEIGHTS[level] / len(all_)) for level, all_ in self.at.items() for name in all_)
+        self.unknown = tuple(level for level, all_ in self.at.items() if not all_)
+        self.locate()
+
+    def take(self, spec: VmSpec) -> None:
+        """Less is free."""
+        self.cpus -= spec.cpus
+        self.memory -= spec.memory_mib
+        self.disk -= spec.disk_gib
+        self.locate()
+
+    def give(self, spec: VmSpec) -> None:
+        """More is free."""
+        self.cpus += spec.cpus
+        self.memory += spec.memory_mib
+        self.disk += spec.disk_gib
+        self.locate()
+
+    def locate(self) -> None:
+        """Say where it stands in the order: by what is scarcest on it."""
+        cpus, memory, disk = self.capacity
+        load = 1.0 - self.cpus / cpus if cpus else 1.0
+        other = 1.0 - self.memory / memory if memory else 1.0
+        load = max(load, other)
+        if disk:
+            other = 1.0 - self.disk / disk
+            load = max(load, other)
+        self.position = (load, self.tie, self.node)

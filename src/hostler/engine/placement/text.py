@@ -1,0 +1,116 @@
+"""Reasons in words."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hostler.engine.placement.rule import clipped
+from hostler.model.reason import Reason
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from hostler.engine.placement.rule import Demand
+    from hostler.engine.placement.score import Scored
+    from hostler.engine.placement.slot import Slot
+
+MOST = 2_048
+"""Characters of all reasons of a decision together, their punctuation as JSON not counted."""
+_REST = 100
+_LONGEST_REASON = 240
+_LONGEST_NAME = 64
+
+
+def many(count: int) -> str:
+    """So many nodes."""
+    return f"{count:,} nodes" if count != 1 else "1 node"
+
+
+def chosen(best: Scored) -> Reason:
+    """Why the best one."""
+    points, room, spread, slot = best
+    return Reason(subject=slot.node, why=f"chosen: score {points:.1f} ({room:.0%} stays free, spread {spread:.0%})")
+
+
+def runner_up(one: Scored) -> Reason:
+    """How good another one is."""
+    points, room, spread, slot = one
+    return Reason(subject=slot.node, why=f"fits: score {points:.1f} ({room:.0%} stays free, spread {spread:.0%})")
+
+
+def group(why: str, count: int, names: Sequence[str]) -> Reason:
+    """One reason of many nodes, with the first names."""
+    shown = ", ".join(clipped(name, _LONGEST_NAME) for name in names)
+    return Reason(subject=many(count), why=f"{why} ({shown}{', …' if count > len(names) else ''})" if shown else why)
+
+
+def off_duty(slot: Slot) -> str:
+    """Why a node is given nothing."""
+    why = slot.state.why_not if slot.state is not None else ""
+    return f"not on duty: {clipped(why)}" if why else "not on duty"
+
+
+def against(demand: Demand, slot: Slot) -> list[str]:
+    """Everything that is against a node; nothing: it will do."""
+    found = []
+    if not slot.on_duty:
+        found.append(off_duty(slot))
+    wanted = demand.wanted
+    found += [
+        clipped(f"not labelled {name}={value}")
+        for name, value in wanted.node_labels.items()
+        if slot.labels.get(name) != value
+    ]
+    if slot.node in wanted.exclude:
+        found.append("excluded")
+    if wanted.fenced and (slot.state is None or not slot.state.fences):
+        found.append("cannot fence machines")
+    found += [rule.explained(slot) for rule in demand.required if rule.broken_by(slot) is not None]
+    if missing := demand.missing(slot):
+        parts = " and ".join(f"{want - free:,} of {want:,} {what}" for what, want, free in missing)
+        found.append(f"no room: {parts} missing")
+    return found
+
+
+def in_favour(demand: Demand, one: Scored) -> list[str]:
+    """What speaks for a node that will do, and where it is less good."""
+    _, room, spread, slot = one
+    cpus, memory, disk = slot.capacity
+    found = [
+        f"{room:.0%} stays free: {slot.cpus - demand.cpus:,} of {cpus:,} cpus,"
+        f" {slot.memory - demand.memory:,} of {memory:,} MiB of memory,"
+        f" {slot.disk - demand.disk:,} of {disk:,} GiB of disk"
+    ]
+    neighbours = demand.neighbours
+    if neighbours.vms:
+        shared = [
+            f"{neighbours.counts[domain]:,} on {domain}" for domain, _ in slot.domains if domain in neighbours.counts
+        ]
+        of = f"of {len(neighbours.vms):,} others of the project"
+        found.append(f"spread {spread:.0%}: {of}, {', '.join(shared) if shared else 'none shares anything'}")
+    found += [text for rule in demand.required if (text := rule.explained(slot))]
+    for rule in demand.preferred:
+        if text := rule.explained(slot):
+            found.append(f"preferred{'' if rule.broken_by(slot) is None else ', not kept'}: {text}")
+    return found
+
+
+def bounded(reasons: Iterable[Reason], *, nodes: bool = False) -> tuple[Reason, ...]:
+    """As many as there is room for; then how many were left out (`nodes`: each is about one node)."""
+    kept: list[Reason] = []
+    left, out = MOST, 0
+    for reason in reasons:
+        why = reason.why
+        size = len(reason.subject) + len(why)
+        if size > _LONGEST_REASON:
+            reason = Reason(subject=clipped(reason.subject, _LONGEST_NAME * 2), why=clipped(why, _LONGEST_REASON))  # noqa: PLW2901
+            size = len(reason.subject) + len(reason.why)
+        if out or size > left - _REST:
+            out += 1
+        else:
+            kept.append(reason)
+            left -= size
+    if out:
+        subject = many(out) if nodes else f"{out:,} more reasons"
+        kept.append(Reason(subject=subject, why="left out here, for brevity"))
+    return tuple(kept)
