@@ -1,0 +1,309 @@
+"""One request: find the route, know the caller, read the body, ask the service, answer.
+
+A plain ASGI app with a router of its own: paths are split before they are decoded, so that no encoded slash makes
+another path of it, every route is found in as many steps as it has segments, and nothing stands between.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import itertools
+import math
+import re
+import secrets
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from hostler.engine.request import Caller, Request
+from hostler.entry.server import body as incoming
+from hostler.entry.server.answer import body_of
+from hostler.entry.server.authentication import caller_of, token_of
+from hostler.entry.server.feed import Feed
+from hostler.entry.server.logs import logger
+from hostler.entry.server.metrics import CONTENT_TYPE, Metrics
+from hostler.entry.server.openapi import document
+from hostler.entry.server.problem import MEDIA, NOT_ALLOWED, NOT_FOUND, Refusal, tell
+from hostler.entry.server.route import Access, Answer, Asked, Raw, Route
+from hostler.entry.server.services import ServerPlan, Services
+from hostler.entry.server.table import table
+from hostler.errors import Invalid, NotFound, Unavailable
+from hostler.model.inventory import Rights
+from hostler.model.name import fold
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hostler.entry.server.problem import Told
+
+NOBODY = Caller("", Rights())
+_REQUEST_ID = re.compile(rb"[A-Za-z0-9._:-]{1,64}")
+_IF_MATCH = re.compile(rb'"?(\d{1,18})"?')
+_KEY = re.compile(rb"[\x21-\x7e]{1,255}")
+_JSON = (
+    (b"cache-control", b"no-store"),
+    (b"x-content-type-options", b"nosniff"),
+)
+
+
+class _Branch:
+    """A place in the tree of paths."""
+
+    __slots__ = ("any", "methods", "named")
+
+    def __init__(self) -> None:
+        self.named: dict[str, _Branch] = {}
+        self.any: _Branch | None = None
+        self.methods: dict[str, Route] = {}
+
+
+class Router:
+    """Finds routes by path, segment by segment. A segment that is spelled out comes before one in braces."""
+
+    def __init__(self, routes: Sequence[Route]) -> None:
+        self._root = _Branch()
+        for route in routes:
+            self._add(route)
+
+    def find(self, method: str, path: str) -> tuple[Route, list[str]]:
+        """The route, and the segments in braces, still encoded. Refusal: there is none."""
+        found: list[str] = []
+        branch = self._root
+        for segment in path.split("/")[1:]:
+            following = branch.named.get(segment)
+            if following is None:
+                following = branch.any
+                if following is None or not segment:
+                    raise Refusal(NOT_FOUND, f"path {path[:200]!r}: there is none such; see /docs")
+                found.append(segment)
+            branch = following
+        route = branch.methods.get(method)
+        if route is None and method == "HEAD":
+            route = branch.methods.get("GET")
+        if route is not None and (method != "HEAD" or route.media != "text/event-stream"):
+            return route, found
+        if not branch.methods:
+            raise Refusal(NOT_FOUND, f"path {path[:200]!r}: there is none such; see /docs")
+        allowed = ", ".join(sorted(branch.methods))
+        message = f"method {method[:20]}: {path[:200]!r} has none such; use {allowed}"
+        raise Refusal(NOT_ALLOWED, message, ((b"allow", allowed.encode()),))
+
+    def _add(self, route: Route) -> None:
+        branch = self._root
+        for segment in route.path.split("/")[1:]:
+            if segment.startswith("{"):
+                branch.any = branch.any or _Branch()
+                branch = branch.any
+            else:
+                branch = branch.named.setdefault(segment, _Branch())
+        if route.method in branch.methods:
+            raise ValueError(f"route {route.method} {route.path}: it stands in the table twice")
+        branch.methods[route.method] = route
+
+
+class App:
+    """The ASGI app. `start` before the first request, `close` to let streams end, `aclose` at last."""
+
+    def __init__(self, services: Services, plan: ServerPlan) -> None:
+        self._services, self._plan = services, plan
+        self.routes = table(self._openapi, self._metrics, open_metrics=plan.open_metrics)
+        self._router = Router(self.routes)
+        self._parts = {route.name: route.parts for route in self.routes}
+        self._document = msgspec.json.encode(document(self.routes))
+        self.feed = Feed(services.store, clock=services.clock, history=plan.history)
+        self.metrics = Metrics(services, self.feed)
+        self._log = logger(part="http")
+        self._following: asyncio.Task[None] | None = None
+        self._place, self._numbers = secrets.token_hex(4), itertools.count(1)
+
+    async def start(self) -> None:
+        """Begin to follow the store."""
+        self._following = asyncio.create_task(self.feed.run(), name="events: feed")
+
+    def close(self) -> None:
+        """Let every stream end."""
+        self.feed.close()
+
+    async def aclose(self) -> None:
+        """Let go of everything."""
+        self.close()
+        if self._following is not None:
+            self._following.cancel()
+            await asyncio.wait((self._following,))
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "websocket":
+            raise NotImplementedError
+        started = perf_counter()
+        method = scope["method"]
+        headers = dict(scope["headers"])
+        raw = Raw(scope, receive, send, headers, id=self._request_id(headers))
+        name, caller, unread = "", NOBODY, incoming.announced(headers)
+        try:
+            route, segments = self._router.find(method, scope["raw_path"].decode("ascii", "replace"))
+            name = route.name
+            if route.access is not Access.ANYONE:
+                raw = msgspec.structs.replace(raw, token=token_of(headers))
+                caller = caller_of(self._services, raw.token, source_of(scope))
+            parts = dict(zip(self._parts[name], incoming.path_parts(segments)))
+            check_access(route, caller, parts)
+            query = incoming.query(scope["query_string"], route.query)
+            data = b""
+            if route.writes:
+                data, unread = await incoming.read(raw, self._plan) if unread else b"", False
+            asked = self._asked(route, caller, raw, data, parts=parts, query=query)
+            answer = await route.handler(asked)
+            status = route.status
+            if answer is not None:
+                status = answer.status or status
+                await _respond(raw, status, answer, self._more_headers(query), unread=unread)
+        except incoming.Disconnected:
+            return
+        except Exception as error:  # noqa: BLE001 - whatever it was, it is answered
+            told = tell(error, instance=raw.id)
+            status = told.problem.status
+            self._tell_of(error, status, raw)
+            await _refuse(raw, told, unread=unread)
+        seconds = perf_counter() - started
+        self.metrics.count(name or "none", method, status, seconds)
+        if method not in ("GET", "HEAD") or status >= 400 or self._plan.log_reads:
+            self._log.info(
+                "request",
+                id=raw.id,
+                method=method,
+                path=scope["path"][:500],
+                status=status,
+                who=caller.name,
+                source=source_of(scope),
+                ms=round(seconds * 1000, 2),
+            )
+
+    # Inside
+
+    def _request_id(self, headers: dict[bytes, bytes]) -> str:
+        given = headers.get(b"x-request-id")
+        if given is not None and _REQUEST_ID.fullmatch(given):
+            return given.decode()
+        return f"{self._place}-{next(self._numbers)}"
+
+    def _asked(self, route: Route, caller: Caller, raw: Raw, data: bytes, *, parts: Any, query: Any) -> Asked:
+        body = None
+        request = Request(caller)
+        if route.writes:
+            body = _decoded(route, data, raw.headers)
+            request = _request(route, caller, data, raw)
+        if query.get("stale") and not self._services.was_read():
+            raise Unavailable("view: the store has not been read yet, so there is nothing old to tell; try again")
+        return Asked(
+            self._services, caller, parts, query, body, request, source_of(raw.scope), raw, self.feed, self._plan
+        )
+
+    def _more_headers(self, query: dict[str, Any]) -> tuple[tuple[bytes, bytes], ...]:
+        if not query.get("stale"):
+            return ()
+        old = self._services.view.stale_for()
+        return ((b"hostler-stale", b"%.1f" % old),) if 0 < old < math.inf else ()
+
+    def _tell_of(self, error: Exception, status: int, raw: Raw) -> None:
+        if status == 500:
+            self._log.error("request failed", id=raw.id, path=raw.scope["path"][:500], exc_info=error)
+        elif status == 503:
+            self._log.warning("request refused", id=raw.id, why=str(error))
+
+    async def _openapi(self, asked: Asked) -> Answer:  # noqa: ARG002 - every handler takes it
+        return Answer(text=self._document)
+
+    async def _metrics(self, asked: Asked) -> Answer:  # noqa: ARG002
+        return Answer(text=await self.metrics.text(), media=CONTENT_TYPE)
+
+
+def build(services: Services, plan: ServerPlan | None = None) -> App:
+    """The server's app, for `serve.Server`."""
+    return App(services, plan or ServerPlan())
+
+
+def source_of(scope: Any) -> str:
+    """Where a request came from."""
+    client = scope.get("client")
+    return client[0] if client else ""
+
+
+def check_access(route: Route, caller: Caller, parts: dict[str, str]) -> None:
+    """NotFound: to this caller there is no such project. Forbidden: a right is missing."""
+    if route.in_project and not caller.sees(parts["org"], parts["project"]):
+        raise NotFound(f"project {parts['org']}/{parts['project']}: there is none such; list what there is")
+    if route.access is Access.SELF:
+        if fold(parts["user"]) != caller.name:
+            caller.require("manage_accounts")
+    elif not isinstance(route.access, Access):
+        caller.require(route.access)
+
+
+def _decoded(route: Route, data: bytes, headers: dict[bytes, bytes]) -> Any:
+    if route.body is None:
+        if data.strip() not in (b"", b"{}"):
+            raise Invalid(f"body: {route.method} {route.path} takes none; leave it out")
+        return None
+    if not data and route.body_optional:
+        return None
+    incoming.check_media(headers)
+    return route.body.decode(data, strict=True)
+
+
+def _request(route: Route, caller: Caller, data: bytes, raw: Raw) -> Request:
+    key = raw.headers.get(b"idempotency-key")
+    if key is not None and not _KEY.fullmatch(key):
+        raise Invalid("Idempotency-Key: must be 1 to 255 printable ASCII characters without blanks")
+    match = raw.headers.get(b"if-match")
+    expected = None
+    if match is not None and match.strip() != b"*":
+        found = _IF_MATCH.fullmatch(match.strip())
+        if found is None:
+            raise Invalid('If-Match: must be one revision, "123", or *; take it from ETag or from `revision`')
+        if not route.conditional:
+            raise Invalid(f"If-Match: {route.method} {route.path} takes none; leave it out")
+        expected = int(found[1])
+    if key is None or not route.idempotent:
+        return Request(caller, if_match=expected)
+    digest = hashlib.sha256()
+    for piece in (route.method.encode(), raw.scope["raw_path"], data):
+        digest.update(b"%d:%b" % (len(piece), piece))
+    return Request(caller, key.decode(), digest.hexdigest(), expected)
+
+
+async def _respond(
+    raw: Raw, status: int, answer: Answer, more: tuple[tuple[bytes, bytes], ...], *, unread: bool
+) -> None:
+    headers = [*_JSON, (b"x-request-id", raw.id.encode()), *answer.headers, *more]
+    data = b""
+    if answer.text is not None:
+        data = answer.text
+        headers.append((b"content-type", answer.media))
+    elif answer.value is not None and status != 204:
+        data = body_of(answer.value)
+        headers.append((b"content-type", b"application/json"))
+        revision = getattr(answer.value, "revision", None)
+        if revision is not None:
+            headers.append((b"etag", b'"%d"' % revision))
+    await _send(raw, status, headers, data, unread=unread)
+
+
+async def _refuse(raw: Raw, told: Told, *, unread: bool) -> None:
+    headers = [*_JSON, (b"x-request-id", raw.id.encode()), *told.headers, (b"content-type", MEDIA)]
+    await _send(raw, told.problem.status, headers, told.body, unread=unread)
+
+
+async def _send(raw: Raw, status: int, headers: list[tuple[bytes, bytes]], data: bytes, *, unread: bool) -> None:
+    """The whole answer. A body that nobody read ends the connection, after a moment in which the answer is read."""
+    if status != 204:
+        headers.append((b"content-length", b"%d" % len(data)))
+    if unread:
+        headers.append((b"connection", b"close"))
+    await raw.send({"type": "http.response.start", "status": status, "headers": headers})
+    if unread:
+        await raw.send({"type": "http.response.body", "body": data, "more_body": True})
+        await incoming.linger(raw)
+        data = b""
+    await raw.send({"type": "http.response.body", "body": data})

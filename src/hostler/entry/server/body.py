@@ -1,0 +1,143 @@
+"""Reading what came with a request: bounded, in time, and strict."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote_to_bytes
+
+from hostler.entry.server.problem import INVALID, MEDIA_TYPE, TIMEOUT, TOO_LARGE, Refusal
+from hostler.errors import Invalid
+from hostler.keys.part import check_part
+
+if TYPE_CHECKING:
+    from hostler.entry.server.route import Parameter, Raw
+    from hostler.entry.server.services import ServerPlan
+
+MAX_INTEGER = 2**63 - 1
+LINGER_BYTES = 8 * 1024 * 1024
+LINGER_WITHIN = 1.0
+
+
+class Disconnected(Exception):
+    """The caller went away before all of it was there: there is nobody to answer."""
+
+
+def announced(headers: dict[bytes, bytes]) -> bool:
+    """Whether a body comes with the request."""
+    return b"transfer-encoding" in headers or headers.get(b"content-length", b"0") != b"0"
+
+
+async def read(raw: Raw, plan: ServerPlan) -> bytes:
+    """All of the body. Refusal: it is too large, or too slow."""
+    length = raw.headers.get(b"content-length")
+    if length is not None and int(length) > plan.max_body:
+        raise _too_large(plan)
+    chunks: list[bytes] = []
+    size = 0
+    try:
+        async with asyncio.timeout(plan.body_within):
+            while True:
+                message = await raw.receive()
+                if message["type"] == "http.disconnect":
+                    raise Disconnected
+                chunk = message.get("body", b"")
+                size += len(chunk)
+                if size > plan.max_body:
+                    raise _too_large(plan)
+                chunks.append(chunk)
+                if not message.get("more_body", False):
+                    return b"".join(chunks)
+    except TimeoutError:
+        raise Refusal(
+            TIMEOUT, f"body: {size} bytes came within {plan.body_within:g} s; send it again, without pauses"
+        ) from None
+
+
+def _too_large(plan: ServerPlan) -> Refusal:
+    return Refusal(TOO_LARGE, f"body: at most {plan.max_body} bytes are taken; send less")
+
+
+async def linger(raw: Raw) -> None:
+    """Take in some of what the caller still sends, so that it reads the answer before the connection is reset."""
+    taken = 0
+    with suppress(TimeoutError):
+        async with asyncio.timeout(LINGER_WITHIN):
+            while taken < LINGER_BYTES:
+                message = await raw.receive()
+                taken += len(message.get("body", b""))
+                if message["type"] == "http.disconnect" or not message.get("more_body", False):
+                    return
+
+
+def check_media(headers: dict[bytes, bytes]) -> None:
+    """Refusal: the body is not said to be JSON."""
+    kind = headers.get(b"content-type", b"")
+    if kind.partition(b";")[0].strip().lower() != b"application/json":
+        said = kind[:80].decode("latin-1") or "nothing"
+        raise Refusal(MEDIA_TYPE, f"body: its Content-Type is {said!r}; send Content-Type: application/json")
+
+
+def path_parts(segments: list[str]) -> list[str]:
+    """The parts of a path, decoded. Invalid: one cannot be a part of any key."""
+    return [check_part(_decoded(segment), "path") for segment in segments]
+
+
+def _decoded(segment: str) -> str:
+    if "%" not in segment:
+        return segment
+    try:
+        return unquote_to_bytes(segment).decode()
+    except UnicodeDecodeError:
+        raise Invalid(f"path {segment[:80]!r}: it is not UTF-8; percent-encode the UTF-8 bytes") from None
+
+
+def query(text: bytes, known: tuple[Parameter, ...]) -> dict[str, Any]:
+    """The query, typed and with defaults. Invalid: unknown, twice, or not what it should be."""
+    values: dict[str, Any] = {parameter.name: parameter.default for parameter in known}
+    if not text:
+        return values
+    seen: set[str] = set()
+    by_name = {parameter.name: parameter for parameter in known}
+    for pair in text.split(b"&"):
+        if not pair:
+            continue
+        name, _, value = (_query_text(piece) for piece in pair.partition(b"="))
+        if name not in by_name:
+            raise Invalid(f"query {name[:80]!r}: unknown; {_choice(known)}")
+        if name in seen:
+            raise Invalid(f"query {name!r}: given twice; give it once")
+        seen.add(name)
+        values[name] = _typed(by_name[name], value)
+    return values
+
+
+def _choice(known: tuple[Parameter, ...]) -> str:
+    return f"use {', '.join(parameter.name for parameter in known)}" if known else "this path takes none"
+
+
+def _query_text(piece: bytes) -> str:
+    try:
+        text = unquote_to_bytes(piece.replace(b"+", b" ")).decode()
+    except UnicodeDecodeError:
+        raise Refusal(INVALID, "query: it is not UTF-8; percent-encode the UTF-8 bytes") from None
+    if "\x00" in text:
+        raise Invalid("query: must not hold NUL")
+    return text
+
+
+def _typed(parameter: Parameter, value: str) -> Any:
+    name = parameter.name
+    if parameter.kind == "boolean":
+        if value not in ("true", "false"):
+            raise Invalid(f"query {name} = {value[:80]!r}: must be true or false")
+        return value == "true"
+    if parameter.kind == "integer":
+        low, high = parameter.minimum or 0, parameter.maximum or MAX_INTEGER
+        if not (value.isascii() and value.isdigit() and len(value) < 20 and low <= int(value) <= high):
+            raise Invalid(f"query {name} = {value[:80]!r}: must be a whole number from {low} to {high}")
+        return int(value)
+    if not value:
+        raise Invalid(f"query {name}: must not be empty; leave it out")
+    return value

@@ -1,0 +1,241 @@
+"""Server-Sent Events: one stream per caller, from where it left off.
+
+    id: 1041.0
+    data: {"type":"put","kind":"vm",…}
+
+A block with an id and no data only moves the position that a cut-off client resumes from. `event: reset` means that
+history was compacted: list again; what follows is everything after the revision it names.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from hostler.entry.server.authentication import caller_of
+from hostler.entry.server.feed import Numbering, item_of, position_of, revision_now, spelled, start_of
+from hostler.entry.server.logs import logger
+from hostler.errors import Closed, Compacted, HostlerError, Invalid, Missed, Unavailable
+
+if TYPE_CHECKING:
+    from hostler.engine.request import Caller
+    from hostler.entry.server.feed import Item, Position
+    from hostler.entry.server.route import Answer, Asked
+
+BATCH = 200
+"""Events that are sent at once, at most."""
+LOOK_EVERY = 1.0
+"""Seconds between two looks at the token, at most."""
+SEND_WITHIN = 60.0
+"""Seconds in which a reader must take what was sent."""
+KINDS = frozenset(("vm", "handle", "node", "alive", "leader"))
+
+
+async def streamed(asked: Asked) -> Answer | None:
+    """Answers until the caller goes, the token no longer counts, or the server closes."""
+    stream = Stream(asked)
+    feed = asked.feed
+    if feed.floor is None or feed.closing:
+        raise Unavailable("events: the store has not been read yet; try again in a moment")
+    if feed.streams >= asked.plan.max_streams:
+        raise Unavailable(f"events: {feed.streams} streams are open, no more are taken; try again later")
+    feed.streams += 1
+    feed.listen(stream.wake)
+    listening = asyncio.create_task(stream.listen(), name="events: listening")
+    try:
+        await stream.run()
+    except Exception as error:
+        if not stream.begun:
+            raise
+        logger(part="http").error("event stream failed", id=asked.raw.id, exc_info=error)
+    finally:
+        feed.streams -= 1
+        feed.leave(stream.wake)
+        stream.leave_history()
+        listening.cancel()
+        await asyncio.gather(listening, return_exceptions=True)
+    return None
+
+
+class Stream:
+    """One caller's events."""
+
+    def __init__(self, asked: Asked) -> None:
+        self._asked, self._feed, self._raw = asked, asked.feed, asked.raw
+        self._services = asked.services
+        self._caller: Caller = asked.caller
+        self._org, self._project = asked.query["org"], asked.query["project"]
+        if self._project is not None and self._org is None:
+            raise Invalid("query project: it needs org too; add org")
+        self._kinds = _kinds(asked.query["kinds"])
+        last = asked.raw.headers.get(b"last-event-id")
+        given = last.decode("latin-1") if last is not None else asked.query["after"]
+        self._position = position_of(given) if given else self._feed.head
+        self._told = self._position
+        self._next_beat = 0.0
+        self.wake = asyncio.Event()
+        self.begun = False
+        """Whether the answer has begun: no other can be given then."""
+        self._gone = False
+        self._history: tuple[asyncio.Task[None], asyncio.Queue[tuple[Position, Item | None] | HostlerError]] | None = (
+            None
+        )
+
+    async def listen(self) -> None:
+        """Until the caller has gone."""
+        while (await self._raw.receive())["type"] != "http.disconnect":
+            pass
+        self._gone = True
+        self.wake.set()
+
+    async def run(self) -> None:
+        """Send until there is a reason to end."""
+        await self._begin()
+        with suppress(TimeoutError):
+            while not self._gone:
+                self.wake.clear()
+                reason = self._ended()
+                if reason is not None:
+                    await self._send(b": " + reason + b"\n\n")
+                    break
+                if not await self._step():
+                    await self._beat()
+                    await self._wait()
+        with suppress(TimeoutError):
+            await self._send(b"", more=False)
+
+    def leave_history(self) -> None:
+        """Stop reading the store's history, if that is going on."""
+        if self._history is not None:
+            self._history[0].cancel()
+            self._history = None
+
+    # Inside
+
+    async def _begin(self) -> None:
+        ahead = self._position[0] > self._feed.head[0]
+        # A position of the future is that of a store that was put back to an older state, or this replica lags.
+        reset = ahead and self._position[0] > await revision_now(self._feed.store)
+        headers = [
+            (b"content-type", b"text/event-stream"),
+            (b"cache-control", b"no-store"),
+            (b"x-accel-buffering", b"no"),
+            (b"x-content-type-options", b"nosniff"),
+            (b"x-request-id", self._raw.id.encode()),
+        ]
+        self.begun = True
+        await self._raw.send({"type": "http.response.start", "status": 200, "headers": headers})
+        await self._send(b"retry: 1000\nid: %b\n\n" % spelled(self._position).encode())
+        if reset:
+            await self._reset()
+
+    def _ended(self) -> bytes | None:
+        if self._feed.closing:
+            return b"ended: the server is closing"
+        try:
+            self._caller = caller_of(self._services, self._raw.token, self._asked.source)
+        except HostlerError:
+            return b"ended: the token no longer counts"
+        return None
+
+    async def _step(self) -> bool:
+        """Send what there is next; False: nothing yet."""
+        before = self._position
+        if self._feed.covers(before):
+            self.leave_history()
+            found, self._position = self._feed.since(before, BATCH)
+        else:
+            found = await self._from_history()
+        wanted = [item.text for item in found if self._wants(item)]
+        if wanted:
+            self._told = self._position
+            await self._send(b"".join(wanted))
+        return self._position != before
+
+    async def _from_history(self) -> list[Item]:
+        """What the store's own history has next; nothing, if it has to be waited for."""
+        if self._history is None:
+            queue: asyncio.Queue[tuple[Position, Item | None] | HostlerError] = asyncio.Queue(BATCH)
+            task = asyncio.create_task(self._read_history(self._position, queue), name="events: history")
+            self._history = task, queue
+        found: list[Item] = []
+        queue = self._history[1]
+        while not queue.empty() and not self._feed.covers(self._position):
+            got = queue.get_nowait()
+            if isinstance(got, HostlerError):
+                await self._history_ended(got)
+                break
+            self._position = got[0]
+            if got[1] is not None:
+                found.append(got[1])
+        return found
+
+    async def _read_history(
+        self, after: Position, queue: asyncio.Queue[tuple[Position, Item | None] | HostlerError]
+    ) -> None:
+        numbering = Numbering()
+        try:
+            async with self._feed.store.watch("", start_revision=start_of(after)) as watch:
+                async for event in watch:
+                    position = numbering.next(event)
+                    if position > after:
+                        await queue.put((position, item_of(event, position)))
+                        self.wake.set()
+        except HostlerError as error:
+            await queue.put(error)
+            self.wake.set()
+
+    async def _history_ended(self, error: HostlerError) -> None:
+        self.leave_history()
+        if isinstance(error, Compacted):
+            await self._reset()
+        elif isinstance(error, Closed):
+            self._gone = True
+        elif not isinstance(error, Missed):
+            await asyncio.sleep(LOOK_EVERY)
+
+    async def _reset(self) -> None:
+        """What lies between is lost: the caller lists again, and gets everything after this."""
+        self._position = self._told = self._feed.head
+        place = spelled(self._position)
+        await self._send(b'event: reset\nid: %b\ndata: {"revision":%d}\n\n' % (place.encode(), self._position[0]))
+
+    def _wants(self, item: Item) -> bool:
+        if self._kinds is not None and item.kind not in self._kinds:
+            return False
+        if item.org is None or item.project is None:
+            return True
+        if self._org is not None and (item.org != self._org or self._project not in (None, item.project)):
+            return False
+        return self._caller.sees(item.org, item.project)
+
+    async def _beat(self) -> None:
+        """A sign of life, and how far the caller may resume from though nothing concerned it."""
+        now = asyncio.get_running_loop().time()
+        if now < self._next_beat:
+            return
+        if self._next_beat:
+            move = b"" if self._told == self._position else b"id: %b\n" % spelled(self._position).encode()
+            self._told = self._position
+            await self._send(b": alive\n" + move + b"\n")
+        self._next_beat = now + self._asked.plan.heartbeat
+
+    async def _wait(self) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(min(LOOK_EVERY, self._asked.plan.heartbeat)):
+                await self.wake.wait()
+
+    async def _send(self, data: bytes, *, more: bool = True) -> None:
+        """TimeoutError: the caller does not read."""
+        async with asyncio.timeout(SEND_WITHIN):
+            await self._raw.send({"type": "http.response.body", "body": data, "more_body": more})
+
+
+def _kinds(text: str | None) -> frozenset[str] | None:
+    if text is None:
+        return None
+    kinds = frozenset(text.split(","))
+    if not kinds <= KINDS:
+        raise Invalid(f"query kinds = {text[:80]!r}: unknown; use {', '.join(sorted(KINDS))}, with commas between")
+    return kinds

@@ -1,0 +1,215 @@
+"""What changes in the store, numbered, for any number of readers.
+
+One watch of the whole store serves all streams. What it saw last is kept in memory; who is further behind reads the
+store's own history, at its own pace, until it has caught up. So a slow reader costs no memory and misses nothing.
+
+A position is (revision, index): the changes of one transaction share the revision, and the index counts them, all of
+them, in the order of the store. So a position means the same to every replica and under every filter.
+"""
+
+from __future__ import annotations
+
+import bisect
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import msgspec
+
+from hostler.errors import Closed, Compacted, HostlerError, Invalid, Missed
+from hostler.keys.node import ALIVE, CLUSTER, MEMBER
+from hostler.keys.replica import LEADER
+from hostler.keys.vm import HANDLE, VM
+from hostler.kit.backoff import Backoff
+from hostler.model.api import EventView
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from hostler.keys.key import Key
+    from hostler.kit.clock import Clock
+    from hostler.ports.store import Event, Store
+
+Position: TypeAlias = tuple[int, int]
+WHOLE = 2**62
+"""As an index: after everything in that revision."""
+
+FAMILIES: tuple[tuple[str, str, Key[Any]], ...] = tuple(
+    (kind, key.prefix(), key)
+    for kind, key in (("vm", VM), ("handle", HANDLE), ("node", MEMBER), ("alive", ALIVE), ("leader", LEADER))
+)
+
+
+class Item(msgspec.Struct, frozen=True):
+    """A change that may concern somebody, ready to be sent."""
+
+    position: Position
+    kind: str
+    org: str | None
+    project: str | None
+    """None: it belongs to no project."""
+    text: bytes
+
+
+def spelled(position: Position) -> str:
+    """The id of an event."""
+    revision, index = position
+    return str(revision) if index == WHOLE else f"{revision}.{index}"
+
+
+def position_of(text: str) -> Position:
+    """The position that an id spells. Invalid: it is none."""
+    revision, dot, index = text.partition(".")
+    digits = revision if not dot else revision + index
+    if not (digits.isascii() and digits.isdigit() and revision and (index or not dot) and len(digits) <= 27):
+        raise Invalid(f"position {text[:80]!r}: must read revision or revision.index; send the id of the last event")
+    if int(revision) >= 2**62 or (dot and int(index) >= WHOLE):
+        raise Invalid(f"position {text[:80]!r}: there is no such revision; send the id of the last event")
+    return int(revision), int(index) if dot else WHOLE
+
+
+class Numbering:
+    """Gives each event of a watch its position. It starts with the first event of a revision."""
+
+    def __init__(self) -> None:
+        self._last: Position = (0, 0)
+
+    def next(self, event: Event) -> Position:
+        """The position of the event after the last."""
+        revision = event.kv.mod_revision
+        index = self._last[1] + 1 if revision == self._last[0] else 0
+        self._last = (revision, index)
+        return self._last
+
+
+def start_of(position: Position) -> int:
+    """The revision to watch from, so that nothing after `position` is missed and numbers come out right."""
+    revision, index = position
+    return max(1, revision + 1 if index == WHOLE else revision)
+
+
+def item_of(event: Event, position: Position) -> Item | None:
+    """What is told of an event; None: nothing."""
+    key = event.kv.key
+    kind, parts = _family(key)
+    if parts is None or (event.previous is not None and event.previous.value == event.kv.value):
+        return None  # a foreign key, or a renewal that changed nothing
+    org, project = parts.get("org"), parts.get("project")
+    view = EventView(
+        type=event.type,
+        of=kind,
+        subject="/".join(parts.values()),
+        revision=position[0],
+        record=_record(event),
+    )
+    text = b"id: %d.%d\ndata: %b\n\n" % (*position, msgspec.json.encode(view))
+    return Item(position, kind, org, project, text)
+
+
+def _family(key: str) -> tuple[str, dict[str, str] | None]:
+    for kind, prefix, family in FAMILIES:
+        if key.startswith(prefix):
+            return kind, family.match(key)
+    return "", None
+
+
+def _record(event: Event) -> dict[str, Any] | None:
+    if event.type == "delete":
+        return None
+    try:
+        return msgspec.json.decode(event.kv.value, type=dict[str, Any])
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None  # somebody else's writing; that it changed is told
+
+
+async def revision_now(store: Store) -> int:
+    """The store's newest revision, linearizable."""
+    return (await store.range(CLUSTER.fill(), limit=1, keys_only=True)).revision
+
+
+class Feed:
+    """The newest changes. `run` keeps it up until it is cancelled."""
+
+    def __init__(self, store: Store, *, clock: Clock, history: int) -> None:
+        self.store = store
+        self._clock, self._history = clock, history
+        self._positions: list[Position] = []
+        self._items: list[Item] = []
+        self.floor: Position | None = None
+        """Every change after this, up to `head`, is here. None: not begun yet."""
+        self.head: Position = (0, WHOLE)
+        self.closing = False
+        self.streams = 0
+        self._listeners: set[asyncio.Event] = set()
+
+    def listen(self, wake: asyncio.Event) -> None:
+        """Set `wake` whenever there is something new."""
+        self._listeners.add(wake)
+
+    def leave(self, wake: asyncio.Event) -> None:
+        """Never mind."""
+        self._listeners.discard(wake)
+
+    def close(self) -> None:
+        """Let every stream end."""
+        self.closing = True
+        self._tell()
+
+    def covers(self, position: Position) -> bool:
+        """Whether everything after `position` is here."""
+        return self.floor is not None and self.floor <= position
+
+    def since(self, position: Position, limit: int) -> tuple[list[Item], Position]:
+        """Changes after `position`, and the position after them. Only where it covers that."""
+        first = bisect.bisect_right(self._positions, position)
+        found = self._items[first : first + limit]
+        if first + limit < len(self._items):
+            return found, found[-1].position
+        return found, max(self.head, position)
+
+    async def run(self) -> None:
+        """Follow the store; after an outage, go on where it was."""
+        backoff = Backoff(0.05, 1.0)
+        while True:
+            try:
+                if self.floor is None:
+                    self._begin(await revision_now(self.store))
+                backoff.reset()
+                await self._follow()
+            except Compacted:
+                self._positions, self._items, self.floor = [], [], None
+            except Missed:
+                continue
+            except Closed:
+                self.close()
+                return
+            except HostlerError:
+                await self._clock.sleep(backoff.next())
+
+    # Inside
+
+    def _begin(self, revision: int) -> None:
+        self.floor = self.head = (revision, WHOLE)
+        self._tell()
+
+    async def _follow(self) -> None:
+        numbering = Numbering()
+        async with self.store.watch("", start_revision=start_of(self.head)) as watch:
+            async for event in watch:
+                position = numbering.next(event)
+                if position > self.head:
+                    self._take(event, position)
+
+    def _take(self, event: Event, position: Position) -> None:
+        self.head = position
+        item = item_of(event, position)
+        if item is None:
+            return
+        self._positions.append(position)
+        self._items.append(item)
+        if len(self._items) > 2 * self._history:
+            self.floor = self._positions[self._history - 1]
+            del self._positions[: self._history], self._items[: self._history]
+        self._tell()
+
+    def _tell(self) -> None:
+        for wake in self._listeners:
+            wake.set()

@@ -1,0 +1,86 @@
+"""Routes for machines that watch over us, and for people who look: no token, no store."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hostler.entry.server.docs_page import PAGE
+from hostler.entry.server.problem import UNAVAILABLE, Refusal
+from hostler.entry.server.route import Access, Answer, Asked, Route
+
+if TYPE_CHECKING:
+    from hostler.entry.server.route import Handler
+
+HTML = b"text/html; charset=utf-8"
+
+
+async def alive(asked: Asked) -> Answer:  # noqa: ARG001 - every handler takes it
+    """The process answers."""
+    return Answer(text=b"ok\n", media=b"text/plain; charset=utf-8")
+
+
+async def ready(asked: Asked) -> Answer:
+    """The store is in reach and what is in memory follows it."""
+    view = asked.services.view
+    if not asked.services.was_read():
+        raise Refusal(UNAVAILABLE, "view: the store has not been read yet; wait")
+    if not view.healthy():
+        raise Refusal(UNAVAILABLE, f"store: no answer for {view.stale_for():.1f} s; look at the store")
+    return Answer(text=b"ready\n", media=b"text/plain; charset=utf-8")
+
+
+async def docs(asked: Asked) -> Answer:  # noqa: ARG001
+    """The API, for people."""
+    policy = b"default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'"
+    return Answer(text=PAGE, media=HTML, headers=((b"content-security-policy", policy),))
+
+
+def routes(openapi: Handler, metrics: Handler, *, open_metrics: bool) -> tuple[Route, ...]:
+    """The routes; `openapi` and `metrics` are handlers of the app that they belong to."""
+    text = "text/plain"
+    return (
+        Route(
+            method="GET",
+            path="/healthz",
+            name="health.alive",
+            summary="The process lives",
+            handler=alive,
+            access=Access.ANYONE,
+            media=text,
+        ),
+        Route(
+            method="GET",
+            path="/readyz",
+            name="health.ready",
+            summary="It can serve: the store answers, and was read",
+            handler=ready,
+            access=Access.ANYONE,
+            media=text,
+        ),
+        Route(
+            method="GET",
+            path="/metrics",
+            name="health.metrics",
+            summary="Figures for Prometheus",
+            handler=metrics,
+            access=Access.ANYONE if open_metrics else Access.LOGGED_IN,
+            media=text,
+        ),
+        Route(
+            method="GET",
+            path="/openapi.json",
+            name="health.openapi",
+            summary="This API as an OpenAPI 3.1 document",
+            handler=openapi,
+            access=Access.ANYONE,
+        ),
+        Route(
+            method="GET",
+            path="/docs",
+            name="health.docs",
+            summary="This API for people",
+            handler=docs,
+            access=Access.ANYONE,
+            media="text/html",
+        ),
+    )

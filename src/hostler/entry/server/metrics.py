@@ -1,0 +1,137 @@
+"""Figures for Prometheus. Counting a request costs two dictionary lookups; everything else is done when asked."""
+
+from __future__ import annotations
+
+import asyncio
+import bisect
+import math
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import msgspec
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
+
+from hostler.engine.phase import phase
+from hostler.keys.node import ALIVE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from prometheus_client.core import Metric
+
+    from hostler.entry.server.feed import Feed
+    from hostler.entry.server.services import Services
+
+BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+_LABELS = tuple(str(bound) for bound in (*BOUNDS, "+Inf"))
+CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4.encode()
+PHASES_EVERY = 5.0
+"""Seconds for which a count of all machines is good enough."""
+CHUNK = 2000
+"""Machines that are counted before others get their turn."""
+
+
+class _Timing(msgspec.Struct):
+    buckets: list[int]
+    total: float = 0.0
+
+
+class Metrics:
+    """The counts of one server, in a registry of its own."""
+
+    def __init__(self, services: Services, feed: Feed) -> None:
+        self._services, self._feed = services, feed
+        self._requests: dict[tuple[str, str, int], int] = {}
+        self._timings: dict[tuple[str, str], _Timing] = {}
+        self._phases: Counter[str] = Counter()
+        self._phases_at = -math.inf
+        self._registry = CollectorRegistry(auto_describe=False)
+        self._registry.register(self)
+
+    def count(self, route: str, method: str, status: int, seconds: float) -> None:
+        """One request was answered."""
+        key = (route, method, status)
+        self._requests[key] = self._requests.get(key, 0) + 1
+        timing = self._timings.get((route, method))
+        if timing is None:
+            timing = self._timings[route, method] = _Timing([0] * len(_LABELS))
+        timing.buckets[bisect.bisect_left(BOUNDS, seconds)] += 1
+        timing.total += seconds
+
+    async def text(self) -> bytes:
+        """All of it, as Prometheus reads it."""
+        await self._count_phases()
+        return generate_latest(self._registry)
+
+    def collect(self) -> Iterator[Metric]:
+        """For the registry."""
+        yield self._counted()
+        yield self._timed()
+        yield from self._state()
+
+    # Inside
+
+    async def _count_phases(self) -> None:
+        now = self._services.clock.now()
+        if now - self._phases_at < PHASES_EVERY:
+            return
+        self._phases_at = now
+        view = self._services.view
+        found: Counter[str] = Counter()
+        for number, entry in enumerate(list(view.vms.entries.values())):
+            handle = view.handles.get(**entry.parts)
+            seen = None if handle is None else handle.value
+            lives = seen is not None and bool(seen.node) and ALIVE.fill(node=seen.node) in view.alive.entries
+            found[phase(entry.value, seen, lives).value] += 1
+            if number % CHUNK == CHUNK - 1:
+                await asyncio.sleep(0)
+        self._phases = found
+
+    def _counted(self) -> Metric:
+        family = CounterMetricFamily(
+            "hostler_http_requests", "Requests that were answered.", labels=("route", "method", "status")
+        )
+        for (route, method, status), count in self._requests.items():
+            family.add_metric((route, method, str(status)), count)
+        return family
+
+    def _timed(self) -> Metric:
+        family = HistogramMetricFamily(
+            "hostler_http_request_seconds", "From the request to its answer.", labels=("route", "method")
+        )
+        for key, timing in self._timings.items():
+            running, buckets = 0, []
+            for label, count in zip(_LABELS, timing.buckets):
+                running += count
+                buckets.append((label, running))
+            family.add_metric(key, buckets, timing.total)
+        return family
+
+    def _state(self) -> Iterator[Metric]:
+        view = self._services.view
+        machines = GaugeMetricFamily("hostler_vms", "Virtual machines by phase.", labels=("phase",))
+        for name, count in sorted(self._phases.items()):
+            machines.add_metric((name,), count)
+        yield machines
+        nodes = GaugeMetricFamily("hostler_nodes", "Nodes.", labels=("lifecycle", "alive"))
+        kinds = Counter(
+            (entry.value.lifecycle.value, str(ALIVE.fill(**entry.parts) in view.alive.entries).lower())
+            for entry in view.members.entries.values()
+        )
+        for labels, count in sorted(kinds.items()):
+            nodes.add_metric(labels, count)
+        yield nodes
+        stale = view.stale_for()
+        for name, about, value in (
+            ("hostler_leader", "1 while this process leads.", float(self._services.leads())),
+            ("hostler_store_healthy", "1 while the store answers.", float(view.healthy())),
+            ("hostler_store_stale_seconds", "Since the store last answered.", stale if math.isfinite(stale) else -1.0),
+            ("hostler_event_streams", "Event streams that are open.", float(self._feed.streams)),
+        ):
+            yield GaugeMetricFamily(name, about, value=value)
+        counted = CounterMetricFamily("hostler_work", "What this process did.", labels=("what",))
+        for what, number in sorted(self._services.counters().items()):
+            counted.add_metric((what,), number)
+        yield counted

@@ -1,0 +1,103 @@
+"""The routes of nodes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hostler.entry.server.answer import written
+from hostler.entry.server.route import AFTER, LIMIT, STALE, Access, Answer, Asked, Route
+from hostler.model.api import Drain, NodePage, NodeView
+
+if TYPE_CHECKING:
+    from hostler.entry.server.route import Handler, Right
+
+NODES = "/v1/nodes"
+ONE = NODES + "/{node}"
+
+
+async def listed(asked: Asked) -> Answer:
+    """All."""
+    page = await asked.services.nodes.list(asked.caller, limit=asked.limit, after=asked.after, stale=asked.stale)
+    return Answer(page)
+
+
+async def shown(asked: Asked) -> Answer:
+    """One."""
+    return Answer(await asked.services.nodes.get(asked.caller, asked.parts["node"], stale=asked.stale))
+
+
+async def drained(asked: Asked) -> Answer:
+    """Being emptied."""
+    return written(await asked.services.nodes.drain(asked.request, asked.parts["node"], asked.body or Drain()))
+
+
+async def activated(asked: Asked) -> Answer:
+    """On duty again."""
+    return written(await asked.services.nodes.activate(asked.request, asked.parts["node"]))
+
+
+async def confirmed_off(asked: Asked) -> Answer:
+    """Somebody stands for it that nothing runs there."""
+    return written(await asked.services.nodes.confirm_off(asked.request, asked.parts["node"]))
+
+
+async def forgotten(asked: Asked) -> Answer:
+    """Taken out of the list."""
+    return written(await asked.services.nodes.forget(asked.request, asked.parts["node"]))
+
+
+def _change(verb: str, summary: str, handler: Handler, right: Right) -> Route:
+    return Route(
+        method="POST",
+        path=f"{ONE}/{verb}",
+        name=f"node.{verb.replace('-', '_')}",
+        summary=summary,
+        handler=handler,
+        access=right,
+        body=Drain if verb == "drain" else None,
+        body_optional=True,
+        answer=NodeView,
+        conditional=True,
+    )
+
+
+ROUTES: tuple[Route, ...] = (
+    Route(
+        method="GET",
+        path=NODES,
+        name="node.list",
+        summary="All nodes",
+        handler=listed,
+        access=Access.LOGGED_IN,
+        answer=NodePage,
+        query=(LIMIT, AFTER, STALE),
+    ),
+    Route(
+        method="GET",
+        path=ONE,
+        name="node.get",
+        summary="A node, and how full it is",
+        handler=shown,
+        access=Access.LOGGED_IN,
+        answer=NodeView,
+        query=(STALE,),
+    ),
+    _change("drain", "Empty a node: its machines are moved or stopped, one by one", drained, "modify_inventory"),
+    _change("activate", "Put a drained node on duty again", activated, "modify_inventory"),
+    _change(
+        "confirm-off",
+        "Stand for it that a silent node is off: its machines are started elsewhere",
+        confirmed_off,
+        "perform_repairs",
+    ),
+    Route(
+        method="DELETE",
+        path=ONE,
+        name="node.forget",
+        summary="Forget a node that is decommissioned, or silent and empty",
+        handler=forgotten,
+        access="modify_inventory",
+        answer=NodeView,
+        conditional=True,
+    ),
+)

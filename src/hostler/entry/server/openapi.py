@@ -1,0 +1,211 @@
+"""The OpenAPI 3.1 document, made from the table of routes and the types that it names."""
+
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from hostler.entry.server.problem import SCHEME, SORTS
+from hostler.entry.server.route import Access, Parameter, Route
+from hostler.model.api import Problem
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from hostler.model.record import Record
+
+REF = "#/components/schemas/{name}"
+_UNKNOWN = "hostler:unknown"
+INPUT = "Input"
+"""Ends the name of a type that is both taken, strictly, and given, with room for more fields."""
+PART = {
+    "type": "string",
+    "minLength": 1,
+    "maxLength": 255,
+    "pattern": r"^[^/\x00-\x1f\x7f-\x9f\u2028\u2029]+$",
+    "not": {"enum": [".", ".."]},
+}
+"""What `keys.part.check_part` lets through, as far as a schema can say it."""
+
+
+def document(routes: Sequence[Route]) -> dict[str, Any]:
+    """The whole document."""
+    given, taken = _components(routes)
+    paths: dict[str, dict[str, Any]] = {}
+    for route in routes:
+        operations = paths.setdefault(route.path, {})
+        if route.parts and "parameters" not in operations:
+            operations["parameters"] = [_part(name) for name in route.parts]
+        operations[route.method.lower()] = _operation(route, taken)
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Hostler",
+            "version": "1",
+            "summary": "A control plane for virtual machines",
+            "description": "Errors are problem documents (RFC 9457). Lists page with `limit` and `after`.",
+            "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
+        },
+        "servers": [{"url": "/"}],
+        "tags": [{"name": tag} for tag in dict.fromkeys(route.tag for route in routes)],
+        "paths": paths,
+        "components": {
+            "schemas": given,
+            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
+            "responses": {str(status): _problem_response(status) for status in _all_statuses(routes)},
+        },
+    }
+
+
+# Types
+
+
+def _components(routes: Sequence[Route]) -> tuple[dict[str, Any], dict[type[Record], dict[str, str]]]:
+    """All schemas; and for each type that is taken, the reference to it."""
+    answers = list(dict.fromkeys(route.answer for route in routes if route.answer is not None))
+    bodies = list(dict.fromkeys(route.body for route in routes if route.body is not None))
+    _, given = msgspec.json.schema_components([*answers, Problem], ref_template=REF)
+    references, taken = msgspec.json.schema_components(bodies, ref_template=REF)
+    for schema in given.values():
+        _tidied(schema, strict=False)
+    for schema in taken.values():
+        _tidied(schema, strict=True)
+    both = {name for name in taken if name in given and taken[name].get("type") == "object"}
+    schemas = copy.deepcopy(given)
+    for name, schema in taken.items():
+        schemas[name + INPUT if name in both else name] = _renamed(schema, both)
+    return schemas, {body: _renamed(reference, both) for body, reference in zip(bodies, references)}
+
+
+def _tidied(schema: dict[str, Any], *, strict: bool) -> None:
+    properties = schema.get("properties")
+    if properties is None:
+        return
+    properties.pop(_UNKNOWN, None)
+    if not strict:
+        schema.pop("additionalProperties", None)
+
+
+def _renamed(schema: Any, names: set[str]) -> Any:
+    if isinstance(schema, dict):
+        return {
+            key: _referring(value, names) if key == "$ref" else _renamed(value, names) for key, value in schema.items()
+        }
+    if isinstance(schema, list):
+        return [_renamed(item, names) for item in schema]
+    return schema
+
+
+def _referring(reference: str, names: set[str]) -> str:
+    return reference + INPUT if reference.rpartition("/")[2] in names else reference
+
+
+# Operations
+
+
+def _operation(route: Route, taken: dict[type[Record], dict[str, str]]) -> dict[str, Any]:
+    operation: dict[str, Any] = {
+        "operationId": route.name,
+        "summary": route.summary,
+        "tags": [route.tag],
+        "description": " ".join(text for text in (route.about, _who(route)) if text),
+        "security": [] if route.access is Access.ANYONE else [{"token": []}],
+        "parameters": [*map(_query, route.query), *_headers(route)],
+        "responses": _responses(route),
+    }
+    if route.body is not None:
+        operation["requestBody"] = {
+            "required": not route.body_optional,
+            "content": {"application/json": {"schema": taken[route.body]}},
+        }
+    return operation
+
+
+def _who(route: Route) -> str:
+    who = {
+        Access.ANYONE: "Needs no token.",
+        Access.LOGGED_IN: "For everybody with a token.",
+        Access.PROJECT: "For members of the project.",
+        Access.SELF: "For the account itself, and for those with the right manage_accounts.",
+    }
+    if isinstance(route.access, Access):
+        return who[route.access]
+    within = "members of the project with" if route.in_project else "those with"
+    return f"For {within} the right {route.access}."
+
+
+def _part(name: str) -> dict[str, Any]:
+    about = "An id or a name" if name == "vm" else f"The {name}"
+    return {"name": name, "in": "path", "required": True, "description": about, "schema": PART}
+
+
+def _query(parameter: Parameter) -> dict[str, Any]:
+    limits = {name: getattr(parameter, name) for name in ("minimum", "maximum", "default", "pattern")}
+    schema = {"type": parameter.kind} | {name: value for name, value in limits.items() if value is not None}
+    if parameter.kind == "string":
+        schema["minLength"] = 1
+    found = {"name": parameter.name, "in": "query", "description": parameter.about, "schema": schema}
+    return found | ({"example": parameter.example} if parameter.example else {})
+
+
+def _headers(route: Route) -> Iterable[dict[str, Any]]:
+    if route.writes and route.idempotent:
+        yield {
+            "name": "Idempotency-Key",
+            "in": "header",
+            "description": "The same request with the same key is done once, and answered alike, for a day.",
+            "schema": {"type": "string", "pattern": r"^[!-.0-~]{1,255}$", "minLength": 1, "maxLength": 255},
+        }
+    if route.writes and route.conditional:
+        yield {
+            "name": "If-Match",
+            "in": "header",
+            "description": "Only if this is still its revision.",
+            "schema": {"type": "string", "pattern": r'^("[0-9]{1,18}"|[0-9]{1,18}|\*)$'},
+        }
+    if route.media == "text/event-stream":
+        yield {
+            "name": "Last-Event-ID",
+            "in": "header",
+            "description": "The id of the last event that was seen.",
+            "schema": {"type": "string", "pattern": r"^[0-9]{1,18}(\.[0-9]{1,9})?$"},
+        }
+
+
+def _responses(route: Route) -> dict[str, Any]:
+    success: dict[str, Any] = {"description": "Done" if route.writes else "Found"}
+    if route.answer is not None and route.media == "application/json":
+        success["content"] = {route.media: {"schema": {"$ref": REF.format(name=route.answer.__name__)}}}
+        if "revision" in route.answer.__struct_fields__:
+            success["headers"] = {"ETag": {"description": "The revision, for If-Match", "schema": {"type": "string"}}}
+    elif route.status == 101:
+        success["description"] = "A WebSocket"
+    else:
+        success["content"] = {route.media: {"schema": {} if "json" in route.media else {"type": "string"}}}
+    found = {str(status): success for status in (route.status, *route.also)}
+    return found | {str(status): {"$ref": f"#/components/responses/{status}"} for status in route.statuses}
+
+
+def _all_statuses(routes: Sequence[Route]) -> list[int]:
+    return sorted({status for route in routes for status in route.statuses})
+
+
+def _problem_response(status: int) -> dict[str, Any]:
+    sorts = [sort for sort in SORTS if sort.status == status]
+    response: dict[str, Any] = {
+        "description": "; ".join(sort.title for sort in sorts),
+        "content": {
+            "application/problem+json": {
+                "schema": {"$ref": REF.format(name="Problem")},
+                "examples": {
+                    sort.name: {"value": {"type": SCHEME + sort.name, "title": sort.title, "status": status}}
+                    for sort in sorts
+                },
+            }
+        },
+    }
+    if any(sort.retry_after is not None for sort in sorts):
+        response["headers"] = {"Retry-After": {"description": "Seconds", "schema": {"type": "integer"}}}
+    return response

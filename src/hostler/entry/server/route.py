@@ -1,0 +1,181 @@
+"""A route: everything that the router, the OpenAPI document, the docs page and the test of rights need to know."""
+
+from __future__ import annotations
+
+import enum
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from hostler.engine.request import Caller, Request
+    from hostler.entry.server.feed import Feed
+    from hostler.entry.server.services import ServerPlan, Services
+    from hostler.model.record import Record
+
+
+class Access(enum.StrEnum):
+    """Who may call a route, beside the six rights."""
+
+    ANYONE = "anyone"
+    """No token is needed."""
+    LOGGED_IN = "logged in"
+    """Everybody with a token; the answer holds only what the caller sees."""
+    PROJECT = "project"
+    """Those who see the project; to all others it does not exist."""
+    SELF = "self"
+    """The owner of the account, and those with the right manage_accounts."""
+
+
+Right: TypeAlias = Literal["manage_accounts", "modify_workloads", "modify_inventory", "perform_repairs"]
+Kind: TypeAlias = Literal["string", "integer", "boolean"]
+
+
+class Parameter(msgspec.Struct, frozen=True):
+    """One query parameter."""
+
+    name: str
+    about: str
+    kind: Kind = "string"
+    minimum: int | None = None
+    maximum: int | None = None
+    default: int | str | bool | None = None
+    pattern: str | None = None
+    example: str | None = None
+
+
+LIMIT = Parameter("limit", "How many at most.", "integer", minimum=1, maximum=1000, default=100)
+AFTER = Parameter("after", "Where the last page ended: its `after`.")
+STALE = Parameter(
+    "stale", "Answer from memory if need be; `Hostler-Stale` says how old that may be.", "boolean", default=False
+)
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """A request that passed the door."""
+
+    services: Services
+    caller: Caller
+    parts: dict[str, str]
+    query: dict[str, Any]
+    """Typed, with defaults."""
+    body: Any
+    """Of the route's `body` type; None if it has none."""
+    request: Request
+    """For services that write."""
+    source: str
+    raw: Raw
+    feed: Feed
+    plan: ServerPlan
+
+    @property
+    def limit(self) -> int:
+        """How many the caller wants at most."""
+        return self.query["limit"]  # type: ignore[no-any-return]
+
+    @property
+    def after(self) -> str | None:
+        """Where the last page ended."""
+        return self.query["after"]  # type: ignore[no-any-return]
+
+    @property
+    def stale(self) -> bool:
+        """Whether old news will do."""
+        return self.query["stale"]  # type: ignore[no-any-return]
+
+
+class Raw(msgspec.Struct, frozen=True):
+    """The request as ASGI has it, and what was read of it at the door."""
+
+    scope: Any
+    receive: Any
+    send: Any
+    headers: dict[bytes, bytes]
+    token: str = ""
+    id: str = ""
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """What a handler answers. A `text` is sent as it is, otherwise the value as JSON."""
+
+    value: Record | None = None
+    headers: tuple[tuple[bytes, bytes], ...] = ()
+    text: bytes | None = None
+    media: bytes = b"application/json"
+    status: int | None = None
+    """None: the route's."""
+
+
+Handler: TypeAlias = "Callable[[Asked], Awaitable[Answer | None]]"
+"""None: it has answered by itself (a stream)."""
+
+
+class Route(msgspec.Struct, frozen=True, kw_only=True):
+    """One method of one path.
+
+    `access` is one of `Access`, or a right. A route under a project with a right also wants the caller to see the
+    project. `errors` are beyond those that every such route has (`statuses`).
+    """
+
+    method: str
+    path: str
+    """`/v1/nodes/{node}`: a part in braces stands for one segment."""
+    name: str
+    """`vm.create`: unique; the operation's id."""
+    summary: str
+    handler: Handler
+    access: Access | Right
+    status: int = 200
+    also: tuple[int, ...] = ()
+    """Other statuses of success."""
+    body: type[Record] | None = None
+    body_optional: bool = False
+    answer: type[Record] | None = None
+    media: str = "application/json"
+    errors: tuple[int, ...] = ()
+    query: tuple[Parameter, ...] = ()
+    about: str = ""
+    idempotent: bool = True
+    """Whether a write takes an Idempotency-Key."""
+    conditional: bool = False
+    """Whether a write takes If-Match."""
+
+    @property
+    def writes(self) -> bool:
+        """Whether it changes anything."""
+        return self.method != "GET"
+
+    @property
+    def tag(self) -> str:
+        """What it is about."""
+        return self.name.partition(".")[0]
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """The names in braces, in order."""
+        return tuple(piece[1:-1] for piece in self.path.split("/") if piece.startswith("{"))
+
+    @property
+    def in_project(self) -> bool:
+        """Whether it belongs to one project, and does not exist for those who do not see that."""
+        return "{project}" in self.path
+
+    @property
+    def statuses(self) -> tuple[int, ...]:
+        """Every status but the success that it may answer."""
+        found = {500, 503, *self.errors}
+        if self.access is not Access.ANYONE:
+            found |= {400, 401, 429}
+        if self.access not in (Access.ANYONE, Access.LOGGED_IN):
+            found |= {403}
+        if self.parts:
+            found |= {400, 404}
+        if self.body is not None:
+            found |= {400, 408, 413, 415}
+        if self.writes:
+            found |= {400, 408, 409, 413, 415}
+            found |= {422} if self.idempotent else set()
+            found |= {412} if self.conditional else set()
+        return tuple(sorted(found))

@@ -1,0 +1,72 @@
+"""What the server stands on. `entry.up` and `entry.replica` put it together."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from hostler.engine.nodes import NodeService
+    from hostler.engine.quotas import QuotaService
+    from hostler.engine.users import UserService
+    from hostler.engine.view import View
+    from hostler.engine.vms import VmService
+    from hostler.kit.clock import Clock
+    from hostler.ports.machines import Machines
+    from hostler.ports.store import Store
+
+
+def _nowhere(node: str) -> Machines | None:  # noqa: ARG001 - the default of a callable
+    return None
+
+
+def _never() -> bool:
+    return False
+
+
+def _nothing() -> Mapping[str, float]:
+    return {}
+
+
+class Services(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that handlers ask. All of it is opened and closed by whoever made it, and outlives the server."""
+
+    store: Store
+    view: View
+    vms: VmService
+    nodes: NodeService
+    quotas: QuotaService
+    users: UserService
+    clock: Clock
+    machines_of: Callable[[str], Machines | None] = _nowhere
+    """The machine driver of a node whose agent runs in this very process: for consoles."""
+    leads: Callable[[], bool] = _never
+    """Whether this process leads now."""
+    counters: Callable[[], Mapping[str, float]] = _nothing
+    """What controllers and agents of this process count, for `/metrics`."""
+
+    def was_read(self) -> bool:
+        """Whether everything in memory was read from the store at least once."""
+        return all(mirror.revision for mirror in self.view.mirrors.values())
+
+
+class ServerPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """How the server behaves."""
+
+    max_body: int = 1024 * 1024
+    """Bytes of one request's body."""
+    body_within: float = 30.0
+    """Seconds in which a body must have come."""
+    heartbeat: float = 15.0
+    """Seconds between two signs of life on an event stream."""
+    max_streams: int = 1000
+    """Event streams and consoles at once."""
+    history: int = 10_000
+    """Events that are kept in memory for streams; who is further behind reads the store."""
+    open_metrics: bool = True
+    """Whether `/metrics` answers without a token. Otherwise it wants one."""
+    log_reads: bool = False
+    """Whether each successful read is logged too."""

@@ -1,0 +1,219 @@
+"""The routes of virtual machines."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hostler.entry.server.answer import written
+from hostler.entry.server.console import console
+from hostler.entry.server.route import AFTER, LIMIT, STALE, Access, Answer, Asked, Parameter, Route
+from hostler.errors import Invalid
+from hostler.model.api import SnapshotRequest, VmCreate, VmPage, VmUpdate, VmView, Why
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from hostler.entry.server.route import Handler
+
+PROJECT = "/v1/orgs/{org}/projects/{project}"
+VMS = PROJECT + "/vms"
+ONE = VMS + "/{vm}"
+LABELS = Parameter(
+    "labels",
+    "Only those with all of these labels.",
+    pattern=r"^[^=,]+=[^,]*(,[^=,]+=[^,]*)*$",
+    example="tier=web,zone=a",
+)
+
+
+def labels_of(text: str | None) -> dict[str, str]:
+    """`a=b,c=d` as a dict. Invalid: it is something else."""
+    found: dict[str, str] = {}
+    for pair in text.split(",") if text else ():
+        name, equals, value = pair.partition("=")
+        if not name or not equals or name in found:
+            raise Invalid(f"query labels = {text[:80]!r}: must read name=value,name=value, each name once")  # type: ignore[index]
+        found[name] = value
+    return found
+
+
+async def listed(asked: Asked) -> Answer:
+    """Those of one project, or all that the caller sees."""
+    page = await asked.services.vms.list(
+        asked.caller,
+        asked.parts.get("org"),
+        asked.parts.get("project"),
+        limit=asked.limit,
+        after=asked.after,
+        labels=labels_of(asked.query["labels"]),
+        stale=asked.stale,
+    )
+    return Answer(page)
+
+
+async def created(asked: Asked) -> Answer:
+    """A new one."""
+    org, project = asked.parts["org"], asked.parts["project"]
+    done = await asked.services.vms.create(asked.request, org, project, asked.body)
+    return written(done, location=f"/v1/orgs/{org}/projects/{project}/vms/{done.value.id}")
+
+
+async def shown(asked: Asked) -> Answer:
+    """One."""
+    parts = asked.parts
+    return Answer(
+        await asked.services.vms.get(asked.caller, parts["org"], parts["project"], parts["vm"], stale=asked.stale)
+    )
+
+
+async def explained(asked: Asked) -> Answer:
+    """Why it is where it is."""
+    parts = asked.parts
+    return Answer(await asked.services.vms.why(asked.caller, parts["org"], parts["project"], parts["vm"]))
+
+
+async def updated(asked: Asked) -> Answer:
+    """Changed."""
+    parts = asked.parts
+    vms = asked.services.vms
+    return written(await vms.update(asked.request, parts["org"], parts["project"], parts["vm"], asked.body))
+
+
+def _verb(name: str) -> Handler:
+    """A write that takes nothing but the machine."""
+
+    async def act(asked: Asked) -> Answer:
+        parts = asked.parts
+        verb: Callable[..., Awaitable[object]] = getattr(asked.services.vms, name)
+        return written(await verb(asked.request, parts["org"], parts["project"], parts["vm"]))
+
+    return act
+
+
+def _snapshot_verb(name: str) -> Handler:
+    """A write about one snapshot, named in the body or in the path."""
+
+    async def act(asked: Asked) -> Answer:
+        parts = asked.parts
+        verb: Callable[..., Awaitable[object]] = getattr(asked.services.vms, name)
+        which = parts["name"] if asked.body is None else asked.body.name
+        return written(await verb(asked.request, parts["org"], parts["project"], parts["vm"], which))
+
+    return act
+
+
+def _change(verb: str, summary: str, path: str = "", *, method: str = "POST", handler: Handler | None = None) -> Route:
+    return Route(
+        method=method,
+        path=ONE + path,
+        name=f"vm.{verb}",
+        summary=summary,
+        handler=handler or _verb(verb),
+        access="modify_workloads",
+        status=202 if verb == "delete" else 200,
+        answer=VmView,
+        conditional=True,
+    )
+
+
+def _with_snapshot(verb: str, summary: str) -> Route:
+    return Route(
+        method="POST",
+        path=f"{ONE}/{verb}",
+        name=f"vm.{verb}",
+        summary=summary,
+        handler=_snapshot_verb(verb),
+        access="modify_workloads",
+        body=SnapshotRequest,
+        answer=VmView,
+        conditional=True,
+    )
+
+
+ROUTES: tuple[Route, ...] = (
+    Route(
+        method="GET",
+        path=ONE,
+        name="vm.get",
+        summary="A virtual machine, by its id or its name",
+        handler=shown,
+        access=Access.PROJECT,
+        answer=VmView,
+        query=(STALE,),
+    ),
+    Route(
+        method="GET",
+        path=VMS,
+        name="vm.list",
+        summary="The virtual machines of a project",
+        handler=listed,
+        access=Access.PROJECT,
+        answer=VmPage,
+        query=(LIMIT, AFTER, LABELS, STALE),
+    ),
+    Route(
+        method="GET",
+        path="/v1/vms",
+        name="vm.list_all",
+        summary="All virtual machines that the caller sees",
+        handler=listed,
+        access=Access.LOGGED_IN,
+        answer=VmPage,
+        query=(LIMIT, AFTER, LABELS, STALE),
+    ),
+    Route(
+        method="POST",
+        path=VMS,
+        name="vm.create",
+        summary="Wish for a virtual machine",
+        handler=created,
+        access="modify_workloads",
+        status=201,
+        body=VmCreate,
+        answer=VmView,
+    ),
+    Route(
+        method="PATCH",
+        path=ONE,
+        name="vm.update",
+        summary="Change a virtual machine; what is left out stays",
+        handler=updated,
+        access="modify_workloads",
+        body=VmUpdate,
+        answer=VmView,
+        conditional=True,
+    ),
+    _change("delete", "Delete a virtual machine; it is gone once it is not found", method="DELETE"),
+    _change("start", "Let it run", "/start"),
+    _change("stop", "Shut it down", "/stop"),
+    _change("reset", "Reset it, as with the button", "/reset"),
+    _with_snapshot("snapshot", "Take a snapshot"),
+    _with_snapshot("restore", "Go back to a snapshot; it is stopped for that"),
+    _change(
+        "drop_snapshot",
+        "Delete a snapshot",
+        "/snapshots/{name}",
+        method="DELETE",
+        handler=_snapshot_verb("drop_snapshot"),
+    ),
+    Route(
+        method="GET",
+        path=ONE + "/why",
+        name="vm.why",
+        summary="Why it is where it is, or nowhere: node by node",
+        handler=explained,
+        access=Access.PROJECT,
+        answer=Why,
+    ),
+    Route(
+        method="GET",
+        path=ONE + "/console",
+        name="vm.console",
+        summary="Its serial port, as a WebSocket of binary messages",
+        handler=console,
+        access="modify_workloads",
+        status=101,
+        errors=(400, 501),
+        about="A plain GET is refused with 400; with 501 if the machine is not run by the process that was asked.",
+    ),
+)

@@ -1,0 +1,159 @@
+"""A real server and real services on a real store, without controllers or agents: what it is told stays as it is."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+import secrets
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import aiohttp
+import msgspec
+
+import hostler
+from hostler.engine.nodes import NodeService
+from hostler.engine.quotas import QuotaService
+from hostler.engine.request import HOSTLER, Request
+from hostler.engine.users import UserService
+from hostler.engine.view import View
+from hostler.engine.vms import VmService
+from hostler.engine.write import Writer
+from hostler.entry.server.app import App, build
+from hostler.entry.server.serve import Server
+from hostler.entry.server.services import ServerPlan, Services
+from hostler.keys.node import ALIVE, MEMBER
+from hostler.kit.clock import SystemClock
+from hostler.model.access import Role
+from hostler.model.api import TokenCreate, UserCreate
+from hostler.model.inventory import Capacity
+from hostler.model.node import Heartbeat, Lifecycle, NodeRecord
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from hostler.ports.store import Store
+
+VM_BODY = {"name": "one", "spec": {"cpus": 1, "memory_mib": 64}}
+
+
+class PlainHasher:
+    """Passwords as they are: quick, and good enough for tests of the door."""
+
+    async def hash(self, password: str) -> str:
+        return f"plain:{password}"
+
+    async def verify(self, kept: str, password: str) -> bool:
+        return kept == f"plain:{password}"
+
+    async def aclose(self) -> None:
+        return
+
+
+class Reply(msgspec.Struct):
+    """An answer, read whole."""
+
+    status: int
+    headers: Any
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return msgspec.json.decode(self.body)
+
+
+class Api:
+    """A running server, and a client that shows everything."""
+
+    def __init__(self, server: Server, app: App, services: Services, http: aiohttp.ClientSession) -> None:
+        self.server, self.app, self.services, self.http = server, app, services, http
+        self.store: Store = services.store
+        self.url = server.url
+        self.admin = ""
+        self._names = itertools.count(1)
+
+    async def call(
+        self, method: str, path: str, *, token: str | None = "", json: Any = None, data: Any = None, **headers: str
+    ) -> Reply:
+        """One request. `token=""`: the admin's; None: none."""
+        sent = {name.replace("_", "-"): value for name, value in headers.items()}
+        if token is not None:
+            sent.setdefault("Authorization", f"Bearer {token or self.admin}")
+        if json is not None:
+            data, sent = msgspec.json.encode(json), {"Content-Type": "application/json", **sent}
+        from yarl import URL
+
+        url = URL(self.url + path, encoded=True)
+        async with self.http.request(method, url, data=data, headers=sent) as answer:
+            return Reply(answer.status, answer.headers, await answer.read())
+
+    async def user(self, role: Role, *memberships: str, name: str | None = None) -> str:
+        """A new account's token."""
+        name = name or f"{role.value}-{next(self._names)}"
+        await self.services.users.create(
+            Request(HOSTLER), UserCreate(name=name, role=role, password="password", memberships=memberships)
+        )
+        return (await self.services.users.issue(Request(HOSTLER), name, TokenCreate())).value.token
+
+    async def node(self, name: str, *, alive: bool = True, lifecycle: Lifecycle = Lifecycle.ON_DUTY) -> None:
+        """A node in the store, with nothing behind it."""
+        capacity = Capacity(cpus=64, memory_mib=65536, disk_gib=1000)
+        record = NodeRecord(node=name, lifecycle=lifecycle, capacity=capacity, registered_at=0.0)
+        await self.store.txn([], [MEMBER.put(record, node=name)])
+        if alive:
+            await self.store.txn([], [ALIVE.put(Heartbeat(holder="test", started_at=0.0), node=name)])
+        await self.services.view.refresh(self.services.view.members, self.services.view.alive)
+
+
+def services_on(store: Store, view: View, **more: Any) -> Services:
+    """The real services."""
+    clock = SystemClock()
+    writer = Writer(store, clock=clock, new_id=_new_id, healthy=view.healthy)
+    return Services(
+        store=store,
+        view=view,
+        vms=VmService(store, writer, view, clock=clock, rng=random.Random(1), new_id=_new_id),
+        nodes=NodeService(store, writer, view, clock=clock),
+        quotas=QuotaService(store, writer),
+        users=UserService(
+            store, writer, view, clock=clock, new_id=_new_id, secret=secrets.token_urlsafe, hasher=PlainHasher()
+        ),
+        clock=clock,
+        **more,
+    )
+
+
+def _new_id() -> str:
+    return secrets.token_hex(8)
+
+
+@asynccontextmanager
+async def api_on(store: Store, plan: ServerPlan | None = None, **more: Any) -> AsyncIterator[Api]:
+    """A server on an open store."""
+    async with AsyncExitStack() as stack:
+        view = View(store, clock=SystemClock())
+        following = asyncio.create_task(view.run(), name="view")
+        stack.push_async_callback(_ended, following)
+        await view.ready()
+        services = services_on(store, view, **more)
+        app = build(services, plan)
+        server = await stack.enter_async_context(Server(app))
+        http = await stack.enter_async_context(aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)))
+        api = Api(server, app, services, http)
+        api.admin = await services.users.first_admin() or ""
+        while app.feed.floor is None:
+            await asyncio.sleep(0.001)
+        yield api
+
+
+@asynccontextmanager
+async def serving(url: str = "memory://", plan: ServerPlan | None = None, **more: Any) -> AsyncIterator[Api]:
+    """A server on a store of its own."""
+    async with hostler.open_store(url) as store, api_on(store, plan, **more) as api:
+        yield api
+
+
+async def _ended(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.wait((task,))
