@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, TypeVar
 
 import pytest
 
-pytest.register_assert_rewrite("hostler.testing.elections", "hostler.testing.store", "hostler.testing.ttl")
+pytest.register_assert_rewrite(
+    "hostler.testing.elections", "hostler.testing.machines", "hostler.testing.store", "hostler.testing.ttl"
+)
 
 import running  # noqa: E402
 

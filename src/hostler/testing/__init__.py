@@ -2,6 +2,14 @@
 
 from __future__ import annotations
 
+from hostler.drivers.machines.simulated import (
+    FilePlace,
+    MachineFaults,
+    MemoryPlace,
+    Odds,
+    SimulatedMachines,
+    read_intervals,
+)
 from hostler.drivers.store.faulty import Faults, FaultyStore
 from hostler.kit.virtual import Deadlock, Leftover, VirtualClock, VirtualLoop, run_virtual
 from hostler.testing.elections import (
@@ -13,6 +21,7 @@ from hostler.testing.elections import (
 )
 from hostler.testing.history import Call, Journal, Recorder, read_history
 from hostler.testing.linearizability import Violation, check_linearizable
+from hostler.testing.machines import MachineClaim, MachineSetup, MachineTrial, check_machines, machine_claims
 from hostler.testing.store import Claim, Trial, check_store, store_claims
 from hostler.testing.ttl import TtlClaim, TtlTrial, check_ttl_storage, ttl_storage_claims
 
@@ -25,9 +34,17 @@ __all__ = [
     "ElectionTrial",
     "Faults",
     "FaultyStore",
+    "FilePlace",
     "Journal",
     "Leftover",
+    "MachineClaim",
+    "MachineFaults",
+    "MachineSetup",
+    "MachineTrial",
+    "MemoryPlace",
+    "Odds",
     "Recorder",
+    "SimulatedMachines",
     "Trial",
     "TtlClaim",
     "TtlTrial",
@@ -36,10 +53,13 @@ __all__ = [
     "VirtualLoop",
     "check_elections",
     "check_linearizable",
+    "check_machines",
     "check_store",
     "check_ttl_storage",
     "election_claims",
+    "machine_claims",
     "read_history",
+    "read_intervals",
     "run_virtual",
     "store_claims",
     "ttl_storage_claims",

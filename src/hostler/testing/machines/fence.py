@@ -1,0 +1,131 @@
+"""The dead man's switch."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from hostler.errors import Unavailable
+from hostler.model.vm import MachineState
+from hostler.testing.machines.claim import claim, loop_time, refused
+
+if TYPE_CHECKING:
+    from hostler.testing.machines.claim import MachineTrial
+
+STOPPED, RUNNING = MachineState.STOPPED, MachineState.RUNNING
+LONG = 600.0
+EARLY = 0.05
+"""Seconds by which the event loop's clock and the driver's may differ."""
+
+
+async def _fenced(t: MachineTrial, name: str = "a") -> str:
+    await t.machines.hold(LONG)
+    return await t.running(name, fenced=True)
+
+
+async def _until_stopped(t: MachineTrial, vm: str, end: float) -> None:
+    """It stops at `end`, not earlier, and not later than the driver may be."""
+    while await t.state(vm) is not STOPPED:
+        assert loop_time() <= end + t.setup.late, f"it runs {loop_time() - end:.2f} s after its time"
+        await asyncio.sleep(0.02)
+    assert loop_time() >= end - EARLY, f"it stopped {end - loop_time():.2f} s before its time"
+
+
+@claim(fences=True)
+async def a_fenced_machine_that_is_not_held_stops_by_itself(t: MachineTrial) -> None:
+    vm = await _fenced(t)
+    end = loop_time() + t.setup.hold
+    await t.machines.hold(t.setup.hold)
+    await _until_stopped(t, vm, end)
+
+
+@claim(fences=True)
+async def a_fenced_machine_that_is_held_again_and_again_runs_on(t: MachineTrial) -> None:
+    vm = await _fenced(t)
+    end = loop_time() + 3 * t.setup.hold
+    while loop_time() < end:
+        await t.machines.hold(t.setup.hold)
+        await asyncio.sleep(t.setup.hold / 3)
+        assert await t.state(vm) is RUNNING
+    end = loop_time() + t.setup.hold
+    await t.machines.hold(t.setup.hold)
+    await _until_stopped(t, vm, end)
+
+
+@claim(fences=True)
+async def a_fenced_machine_whose_time_has_run_out_does_not_start(t: MachineTrial) -> None:
+    vm = await t.made(fenced=True)
+    await t.machines.hold(0)
+    with refused(Unavailable):
+        await t.machines.start(vm)
+    assert await t.state(vm) is STOPPED
+    await t.machines.hold(LONG)
+    assert (await t.machines.start(vm)).state is RUNNING
+
+
+@claim(fences=True)
+async def holding_starts_nothing_that_has_stopped(t: MachineTrial) -> None:
+    vm = await _fenced(t)
+    await t.machines.hold(0)
+    await _until_stopped(t, vm, loop_time())
+    await t.machines.hold(LONG)
+    await asyncio.sleep(t.setup.late)
+    assert await t.state(vm) is STOPPED
+
+
+@claim(fences=True)
+async def a_hold_in_the_past_is_over_at_once(t: MachineTrial) -> None:
+    vm = await _fenced(t)
+    await t.machines.hold(-5)
+    await _until_stopped(t, vm, loop_time())
+    with refused(Unavailable):
+        await t.machines.start(vm)
+
+
+@claim(fences=True)
+async def a_shorter_hold_counts_and_not_the_longer_one_before(t: MachineTrial) -> None:
+    vm = await _fenced(t)
+    end = loop_time() + t.setup.hold
+    await t.machines.hold(3 * t.setup.hold + t.setup.late)
+    await t.machines.hold(t.setup.hold)
+    await _until_stopped(t, vm, end)
+
+
+@claim(fences=True)
+async def a_machine_that_is_not_fenced_needs_no_hold(t: MachineTrial) -> None:
+    await t.machines.hold(0)
+    vm = await t.running()
+    await t.machines.hold(0)
+    await asyncio.sleep(t.setup.late)
+    assert await t.state(vm) is RUNNING
+
+
+@claim(fences=True)
+async def a_fenced_machine_stops_though_nobody_has_it_open(t: MachineTrial) -> None:
+    vm = await _fenced(t)
+    end = loop_time() + t.setup.hold
+    await t.machines.hold(t.setup.hold)
+    await t.close()
+    await asyncio.sleep(max(0.0, end + t.setup.late - loop_time()))
+    await t.open()
+    assert await t.state(vm) is STOPPED
+
+
+@claim(fences=True)
+async def a_fenced_machine_runs_until_its_time_though_nobody_has_it_open(t: MachineTrial) -> None:
+    vm = await _fenced(t)
+    other = await t.made("b", fenced=True)
+    await t.machines.hold(LONG)
+    await t.reopen()
+    assert await t.state(vm) is RUNNING
+    assert (await t.machines.start(other)).state is RUNNING, "the hold stands"
+
+
+@claim(fences=True)
+async def every_fenced_machine_stops_and_no_other(t: MachineTrial) -> None:
+    fenced = [await _fenced(t, name) for name in ("a", "b")]
+    free = await t.running("c")
+    await t.machines.hold(0)
+    for vm in fenced:
+        await _until_stopped(t, vm, loop_time())
+    assert await t.state(free) is RUNNING

@@ -1,0 +1,181 @@
+"""Every verb may be cut anywhere: repeating it finishes what was begun."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from hostler.model.vm import MachineState
+from hostler.testing.machines.claim import claim, core
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
+
+    from hostler.ports.machines import Machine
+    from hostler.testing.machines.claim import MachineTrial
+
+    Prepare = Callable[[MachineTrial, str], Awaitable[str]]
+    Verb = Callable[[MachineTrial, str], Coroutine[Any, Any, Machine | None]]
+
+KNOWN = {
+    MachineState.CREATING, MachineState.STOPPED, MachineState.STARTING, MachineState.RUNNING, MachineState.STOPPING,
+    MachineState.FAILED,
+}  # fmt: skip
+"""What the port lets a machine be."""
+_MORE = 5
+
+
+class Cut:
+    """Runs a coroutine and cancels it where it waits for the `at`-th time; 0: nowhere. `waits` counts them."""
+
+    def __init__(self, verb: Coroutine[Any, Any, Any], at: int) -> None:
+        self._verb, self._at, self.waits = verb, at, 0
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        inner = self._verb.__await__()
+        error: BaseException | None = None
+        while True:
+            try:
+                waited_for = inner.send(None) if error is None else inner.throw(error)
+            except StopIteration as stop:
+                return stop.value
+            self.waits += 1
+            if self.waits == self._at:
+                task = asyncio.current_task()
+                assert task is not None
+                task.cancel()
+            try:
+                yield waited_for
+            except BaseException as thrown:  # noqa: BLE001 - handed on to where it belongs
+                error = thrown
+            else:
+                error = None
+
+
+async def cut(verb: Coroutine[Any, Any, Any], at: int) -> int:
+    """Run a verb that is cancelled where it waits for the `at`-th time; how often it waited."""
+    runner = Cut(verb, at)
+
+    async def run() -> None:
+        await runner
+
+    task = asyncio.create_task(run())
+    await asyncio.wait([task])
+    if not task.cancelled():
+        task.result()
+    return runner.waits
+
+
+def points(waits: int, most: int) -> Sequence[int]:
+    """Where to cut a verb that waits so often: everywhere, or at so many places that are spread over it."""
+    if waits <= most:
+        return range(1, waits + 1)
+    return sorted({1 + round(index * (waits - 1) / (most - 1)) for index in range(most)})
+
+
+def _cut_anywhere(name: str, prepare: Prepare, verb: Verb) -> None:
+    async def body(t: MachineTrial) -> None:
+        await t.machines.hold(600)
+        bystander = await t.running("bystander")
+        await t.machines.snapshot(bystander, "s")
+        beside = core(await t.seen(bystander))
+        vm = await prepare(t, "whole")
+        waits = await cut(verb(t, vm), 0)
+        expected = _without_label(await t.machines.inspect(vm))
+        await t.machines.delete(vm)
+        for at in points(waits + _MORE if waits < t.setup.points else waits, t.setup.points):
+            vm = await prepare(t, "a")
+            made = await t.machines.inspect(vm)
+            await cut(verb(t, vm), at)
+            if at % 2:
+                await t.reopen()
+            left = await t.machines.inspect(vm)
+            assert left is None or left.state in KNOWN, f"cut at {at}: {left}"
+            assert (left is not None) or made is None or expected is None, f"cut at {at}: it is gone"
+            assert (left is not None) == (vm in await t.listed()), f"cut at {at}: inspect and list differ"
+            for _ in range(2):
+                await verb(t, vm)
+                assert _without_label(await t.machines.inspect(vm)) == expected, f"cut at {at}, {left} is not finished"
+            assert core(await t.seen(bystander)) == beside, f"cut at {at}: another machine has changed"
+            await t.machines.delete(vm)
+            assert await t.machines.inspect(vm) is None
+
+    claim(name=f"{name}_that_is_cut_anywhere_is_finished_by_repeating_it")(body)
+
+
+def _without_label(machine: Machine | None) -> tuple[object, ...] | None:
+    found = core(machine)
+    return None if found is None else found[1:]
+
+
+async def _nothing(t: MachineTrial, name: str) -> str:
+    return t.vm(name)
+
+
+async def _stopped(t: MachineTrial, name: str) -> str:
+    return await t.made(name)
+
+
+async def _running(t: MachineTrial, name: str) -> str:
+    return await t.running(name, fenced=t.machines.fences)
+
+
+async def _with_snapshot(t: MachineTrial, name: str) -> str:
+    vm = await t.running(name)
+    await t.machines.snapshot(vm, "s")
+    return vm
+
+
+def _plan(t: MachineTrial, vm: str, **changes: Any) -> Any:
+    return t.plan(vm.rpartition("-")[2], **changes)
+
+
+async def _delete(t: MachineTrial, vm: str) -> None:
+    await t.machines.delete(vm)
+
+
+_cut_anywhere("a_create", _nothing, lambda t, vm: t.machines.create(_plan(t, vm)))
+_cut_anywhere("a_new_shape", _stopped, lambda t, vm: t.machines.create(_plan(t, vm, spec=t.setup.other_spec)))
+_cut_anywhere("a_start", _stopped, lambda t, vm: t.machines.start(vm))
+_cut_anywhere("a_graceful_stop", _running, lambda t, vm: t.machines.stop(vm, grace=t.setup.grace))
+_cut_anywhere("a_stop_at_once", _running, lambda t, vm: t.machines.stop(vm, grace=0))
+_cut_anywhere("a_reset", _running, lambda t, vm: t.machines.reset(vm, 1))
+_cut_anywhere("a_snapshot", _running, lambda t, vm: t.machines.snapshot(vm, "s"))
+_cut_anywhere("a_restore", _with_snapshot, lambda t, vm: t.machines.restore(vm, "s", 1))
+_cut_anywhere("a_dropped_snapshot", _with_snapshot, lambda t, vm: t.machines.drop_snapshot(vm, "s"))
+_cut_anywhere("a_delete", _with_snapshot, _delete)
+
+
+@claim()
+async def whatever_was_cut_can_be_destroyed(t: MachineTrial) -> None:
+    verbs: list[tuple[Prepare, Verb]] = [
+        (_nothing, lambda t, vm: t.machines.create(_plan(t, vm))),
+        (_stopped, lambda t, vm: t.machines.start(vm)),
+        (_running, lambda t, vm: t.machines.stop(vm, grace=t.setup.grace)),
+        (_with_snapshot, lambda t, vm: t.machines.restore(vm, "s", 1)),
+    ]
+    await t.machines.hold(600)
+    for prepare, verb in verbs:
+        for at in range(1, 6):
+            vm = await prepare(t, "a")
+            await cut(verb(t, vm), at)
+            await t.machines.delete(vm)
+            assert await t.machines.inspect(vm) is None
+    assert await t.listed() == {}
+
+
+@claim()
+async def a_machine_that_was_half_destroyed_is_made_again(t: MachineTrial) -> None:
+    for at in points(await _waits_of_delete(t), t.setup.points):
+        vm = await _with_snapshot(t, "a")
+        await cut(_delete(t, vm), at)
+        left = await t.machines.inspect(vm)
+        machine = await t.machines.create(t.plan())
+        if left is None or left.state is MachineState.CREATING:
+            assert (machine.state, machine.snapshots) == (MachineState.STOPPED, ())
+        assert (await t.machines.start(vm)).state is MachineState.RUNNING
+        await t.machines.delete(vm)
+
+
+async def _waits_of_delete(t: MachineTrial) -> int:
+    return await cut(_delete(t, await _with_snapshot(t, "a")), 0)
