@@ -14,13 +14,18 @@ from hostler.errors import (
     FutureRevision,
     HostlerError,
     Invalid,
+    KeyReused,
     Lagged,
     LeadershipLost,
     LeaseGone,
     Missed,
     NotFound,
+    QuotaExceeded,
     Refused,
+    Stale,
     TooLarge,
+    TooManyTries,
+    Unauthenticated,
     Unavailable,
     Uncertain,
 )
@@ -46,6 +51,7 @@ from hostler.ports.store import (
 from hostler.wiring import open_store, open_ttl_storage
 
 if TYPE_CHECKING:
+    from hostler.client import Client
     from hostler.engine.elections import Elections, Leadership
     from hostler.engine.replica import Problem, Replica, ReplicaConfig
     from hostler.engine.service import Service, Standing
@@ -54,23 +60,25 @@ __version__ = "0.1.0"
 
 # What few programs use, and asyncio with it, is imported when it is asked for: the command line starts sooner.
 _WHERE = {
-    "Elections": "elections",
-    "Leadership": "elections",
-    "Problem": "replica",
-    "Replica": "replica",
-    "ReplicaConfig": "replica",
-    "Service": "service",
-    "Standing": "service",
+    "Client": "client",
+    "Elections": "engine.elections",
+    "Leadership": "engine.elections",
+    "Problem": "engine.replica",
+    "Replica": "engine.replica",
+    "ReplicaConfig": "engine.replica",
+    "Service": "engine.service",
+    "Standing": "engine.service",
 }
 
 
 def __getattr__(name: str) -> Any:
     if name not in _WHERE:
         raise AttributeError(f"module 'hostler' has no attribute {name!r}")
-    return getattr(import_module(f"hostler.engine.{_WHERE[name]}"), name)
+    return getattr(import_module(f"hostler.{_WHERE[name]}"), name)
 
 
 __all__ = [
+    "Client",
     "Closed",
     "Compacted",
     "Comparison",
@@ -86,6 +94,7 @@ __all__ = [
     "Get",
     "HostlerError",
     "Invalid",
+    "KeyReused",
     "KeyValue",
     "Lagged",
     "Leadership",
@@ -98,15 +107,19 @@ __all__ = [
     "Page",
     "Problem",
     "Put",
+    "QuotaExceeded",
     "Refused",
     "Replica",
     "ReplicaConfig",
     "Service",
+    "Stale",
     "Standing",
     "Status",
     "Store",
     "TooLarge",
+    "TooManyTries",
     "TxnResult",
+    "Unauthenticated",
     "Unavailable",
     "Uncertain",
     "Value",

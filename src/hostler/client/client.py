@@ -1,0 +1,103 @@
+"""`hostler.Client`: the way in for programs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Self
+
+from hostler.client.address import Address
+from hostler.client.events import Events
+from hostler.client.groups import Control, Nodes, Quotas, Users
+from hostler.client.machines import Vms
+from hostler.client.wire import Wire
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from types import TracebackType
+
+    from hostler.model.api import TokenIssued
+
+TIMEOUT = 30.0
+RETRIES = 3
+
+
+class Client:
+    """The HTTP API of Hostler, typed.
+
+        async with Client("https://hostler.example:8440", token) as client:
+            vm = await client.vms.create("acme", "web", VmCreate(name="www", spec=VmSpec(cpus=2, memory_mib=2048)))
+            await client.vms.wait("acme", "web", vm.id, phase=Phase.RUNNING)
+
+    Errors are those of `hostler.errors`, with the server's own sentence. Reads are repeated when the connection is
+    lost; so are writes, `retries` times at most, under an Idempotency-Key by which they are done once. `ca` is a file
+    of certificates to trust, `unix` a socket to connect to in the place of the url's host. A token is not sent over
+    plain http to another machine unless `insecure` says so.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        token: str | None = None,
+        *,
+        timeout: float = TIMEOUT,
+        retries: int = RETRIES,
+        ca: str | None = None,
+        unix: str | None = None,
+        insecure: bool = False,
+    ) -> None:
+        address = Address(url, token=token is not None, unix=unix, insecure=insecure)
+        self._wire = Wire(address, token, timeout=timeout, retries=retries, ca=ca, unix=unix)
+        self.url = address.url
+        self.vms = Vms(self._wire, self.events)
+        self.nodes = Nodes(self._wire)
+        self.users = Users(self._wire)
+        self.quotas = Quotas(self._wire)
+        self.control = Control(self._wire)
+
+    def __repr__(self) -> str:
+        return f"Client({self.url!r})"
+
+    async def __aenter__(self) -> Self:
+        await self._wire.open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Close every connection; it can be entered again."""
+        await self._wire.aclose()
+
+    @property
+    def stale_for(self) -> float:
+        """How many seconds old the last answer may be; 0.0 unless `stale=True` was asked for, and was needed."""
+        return self._wire.stale_for
+
+    async def login(self, name: str, password: str) -> TokenIssued:
+        """Log in, and use the session from now on."""
+        self._wire.address.check_token()
+        issued = await self.users.login(name, password)
+        self._wire.use_token(issued.token)
+        return issued
+
+    async def logout(self) -> None:
+        """End the session, and forget its token."""
+        await self.users.logout()
+        self._wire.use_token(None)
+
+    def events(
+        self,
+        after: str | int | None = None,
+        *,
+        org: str | None = None,
+        project: str | None = None,
+        kinds: Iterable[str] = (),
+        patience: float | None = None,
+    ) -> Events:
+        """What changes from now on, or after an event's id or a list's revision: `async for` over it.
+
+        `kinds` are of vm, handle, node, alive, leader; none: all of them.
+        """
+        query = {"org": org, "project": project, "kinds": ",".join(kinds) or None}
+        return Events(self._wire, query, after=None if after is None else str(after), patience=patience)

@@ -1,0 +1,145 @@
+"""What changes, as it changes: a stream that resumes where it was cut off."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import deque
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, Self
+
+import aiohttp
+import msgspec
+
+from hostler.client.sse import Parser
+from hostler.errors import Invalid, TooManyTries, Unavailable, Uncertain
+from hostler.kit.backoff import Backoff
+from hostler.model.api import EventView
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from hostler.client.sse import Message
+    from hostler.client.wire import Query, Wire
+
+RESET = "reset"
+"""The type of an event that says: what lies between is lost, list again; everything after `revision` follows."""
+
+
+class _Reset(msgspec.Struct):
+    revision: int = 0
+
+
+class Events:
+    """Iterate over it, inside `async with` if you leave before its end (it has none).
+
+    A lost connection is made again, and `Last-Event-ID` sees to it that no event is missed and none comes twice. It
+    ends only by an error: what the server refuses at once; what cannot be reached for longer than `patience` seconds
+    (None: it waits for ever, once it was connected).
+    """
+
+    def __init__(self, wire: Wire, query: Query, *, after: str | None, patience: float | None) -> None:
+        self._wire, self._query, self._patience = wire, query, patience
+        self.last_id = after
+        """Where to resume: give it as `after` to go on from here later."""
+        self.connected = asyncio.Event()
+        """Set while the stream is open: every change from then on will come."""
+        self._was_connected = False
+        self._open: AsyncExitStack | None = None
+        self._content: aiohttp.StreamReader | None = None
+        self._parser = Parser()
+        self._waiting: deque[EventView] = deque()
+        self._backoff = Backoff(0.1, 5.0, rng=random.Random())  # noqa: S311 - spreads retries; guards nothing
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> EventView:
+        while not self._waiting:
+            if self._content is None:
+                await self._connect()
+            await self._receive()
+        return self._waiting.popleft()
+
+    async def aclose(self) -> None:
+        """Let go of the connection."""
+        self.connected.clear()
+        stack, self._open, self._content = self._open, None, None
+        if stack is not None:
+            await stack.aclose()
+
+    # Inside
+
+    async def _connect(self) -> None:
+        loop = asyncio.get_running_loop()
+        began, tries = loop.time(), 0
+        while True:
+            tries += 1
+            try:
+                return await self._connected()
+            except (Unavailable, Uncertain) as error:
+                if self._given_up(loop.time() - began, tries):
+                    raise Unavailable(str(error)) from None
+                pause = error.after if isinstance(error, TooManyTries) else self._backoff.next()
+            await asyncio.sleep(pause)
+
+    def _given_up(self, waited: float, tries: int) -> bool:
+        if not self._was_connected:
+            return tries > self._wire.retries
+        return self._patience is not None and waited >= self._patience
+
+    async def _connected(self) -> None:
+        headers = {"Accept": "text/event-stream"}
+        if self.last_id is not None:
+            headers["Last-Event-ID"] = self.last_id
+        stack = AsyncExitStack()
+        try:
+            content = await stack.enter_async_context(
+                self._wire.stream(self._wire.address.to("events", query=self._query), headers)
+            )
+        except BaseException:
+            await stack.aclose()
+            raise
+        self._open, self._content, self._parser = stack, content, Parser()
+        self._was_connected = True
+
+    async def _receive(self) -> None:
+        """Take what comes next; a connection that ends is let go of."""
+        assert self._content is not None  # noqa: S101 - connected just before
+        try:
+            data = await self._content.readany()
+        except (aiohttp.ClientError, TimeoutError, OSError):
+            data = b""
+        if not data:
+            await self.aclose()
+            await asyncio.sleep(self._backoff.next())
+            return
+        for message in self._parser.feed(data):
+            self._take(message)
+
+    def _take(self, message: Message) -> None:
+        if message.data:
+            self._waiting.append(_event(message))
+            self._backoff.reset()
+        if message.id is not None:
+            # What waits here was received: it is given before anything that follows the place we would resume from.
+            self.last_id = message.id
+            self.connected.set()
+
+
+def _event(message: Message) -> EventView:
+    try:
+        if message.event == RESET:
+            revision = msgspec.json.decode(message.data, type=_Reset).revision
+            return EventView(type=RESET, of="", subject="", revision=revision, record=None)
+        return EventView.decode(message.data)
+    except (msgspec.MsgspecError, UnicodeDecodeError, Invalid) as error:
+        raise Unavailable(f"events: what came is no event of Hostler's ({error}); check the url") from None

@@ -1,0 +1,104 @@
+"""Problem documents back into errors: the client raises what the server's own service raised, with its sentence."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from hostler.errors import (
+    Conflict,
+    Damaged,
+    Forbidden,
+    HostlerError,
+    Invalid,
+    KeyReused,
+    NotFound,
+    QuotaExceeded,
+    Stale,
+    TooLarge,
+    TooManyTries,
+    Unauthenticated,
+    Unavailable,
+    Uncertain,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_BY_TYPE: dict[str, type[HostlerError]] = {
+    "invalid": Invalid,
+    "too-large": TooLarge,
+    "not-found": NotFound,
+    "forbidden": Forbidden,
+    "unauthenticated": Unauthenticated,
+    "quota-exceeded": QuotaExceeded,
+    "damaged": Damaged,
+    "conflict": Conflict,
+    "stale": Stale,
+    "idempotency-key-reused": KeyReused,
+    "unavailable": Unavailable,
+    "uncertain": Uncertain,
+}
+_BY_STATUS: dict[int, type[HostlerError]] = {
+    401: Unauthenticated,
+    403: Forbidden,
+    404: NotFound,
+    408: Unavailable,
+    409: Conflict,
+    412: Stale,
+    413: TooLarge,
+    422: KeyReused,
+    501: Unavailable,
+    503: Unavailable,
+}
+
+
+class _Problem(msgspec.Struct):
+    """As much of RFC 9457 as anybody may send; ours has `next` as well."""
+
+    type: str = ""
+    title: str = ""
+    detail: str = ""
+    next: str = ""
+
+
+def error_of(status: int, headers: Mapping[str, str], body: bytes, *, writes: bool) -> HostlerError:
+    """What an answer that is no success means to the caller."""
+    problem = _read(headers, body)
+    message = _sentence(status, problem)
+    name = problem.type.rstrip("/").rpartition("/")[2].rpartition(":")[2]
+    if status == 429:
+        return TooManyTries(message, _after(headers))
+    kind = _BY_TYPE.get(name) or _BY_STATUS.get(status)
+    if kind is not None:
+        return kind(message)
+    if 300 <= status < 400:
+        return Invalid(f"server: sends elsewhere, to {headers.get('Location', 'nowhere')!r}; use that address as url")
+    if status < 500:
+        return Invalid(message)
+    # A server, or a proxy before it, that failed in the middle: what it was doing may be done.
+    return Uncertain(f"{message}; it may have been written") if writes else Unavailable(message)
+
+
+def _read(headers: Mapping[str, str], body: bytes) -> _Problem:
+    if "json" in headers.get("Content-Type", ""):
+        try:
+            return msgspec.json.decode(body, type=_Problem)
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            pass
+    return _Problem()
+
+
+def _sentence(status: int, problem: _Problem) -> str:
+    said = problem.detail or problem.title
+    if not said:
+        return f"server: answered {status} without saying why; check the url, and what stands before the server"
+    return f"{said}; {problem.next}" if problem.next and not said.endswith(problem.next) else said
+
+
+def _after(headers: Mapping[str, str]) -> float:
+    try:
+        return max(0.0, float(headers.get("Retry-After", "1")))
+    except ValueError:
+        return 1.0

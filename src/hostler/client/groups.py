@@ -1,0 +1,179 @@
+"""`client.nodes`, `client.users`, `client.quotas`, `client.control`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hostler.client.pages import Pages
+from hostler.model.api import (
+    AuditPage,
+    AuditView,
+    Drain,
+    LeaderView,
+    Login,
+    NodePage,
+    NodeView,
+    QuotaView,
+    ReplicaPage,
+    TokenCreate,
+    TokenIssued,
+    TokenPage,
+    UserPage,
+    UserView,
+)
+
+if TYPE_CHECKING:
+    from hostler.client.wire import Query, Wire
+    from hostler.model.api import QuotaSet, UserCreate, UserUpdate
+
+
+class Nodes:
+    """Where machines run."""
+
+    def __init__(self, wire: Wire) -> None:
+        self._wire = wire
+
+    async def get(self, node: str, *, stale: bool = False) -> NodeView:
+        """A node, and how full it is."""
+        return await self._wire.read(NodeView, "nodes", node, query={"stale": True} if stale else None)
+
+    def list(
+        self, *, limit: int | None = None, after: str | None = None, stale: bool = False
+    ) -> Pages[NodePage, NodeView]:
+        """`await` a page, or `async for` over every node."""
+
+        async def page(after: str | None) -> NodePage:
+            query: Query = {"limit": limit, "after": after, "stale": True if stale else None}
+            return await self._wire.read(NodePage, "nodes", query=query)
+
+        return Pages(page, after)
+
+    async def drain(
+        self, node: str, drain: Drain | None = None, *, if_match: int | None = None, key: str | None = None
+    ) -> NodeView:
+        """Empty it: machines are moved, or stopped, one by one."""
+        return await self._act(node, "drain", drain or Drain(), if_match, key)
+
+    async def activate(self, node: str, *, if_match: int | None = None, key: str | None = None) -> NodeView:
+        """Put a drained node on duty again."""
+        return await self._act(node, "activate", None, if_match, key)
+
+    async def confirm_off(self, node: str, *, if_match: int | None = None, key: str | None = None) -> NodeView:
+        """Stand for it that a silent node is off: its machines are started elsewhere."""
+        return await self._act(node, "confirm-off", None, if_match, key)
+
+    async def forget(self, node: str, *, if_match: int | None = None, key: str | None = None) -> None:
+        """Forget a node that is decommissioned, or silent and empty."""
+        await self._wire.send("DELETE", "nodes", node, if_match=if_match, key=key)
+
+    async def _act(self, node: str, verb: str, body: Drain | None, if_match: int | None, key: str | None) -> NodeView:
+        return await self._wire.write("POST", NodeView, "nodes", node, verb, body=body, if_match=if_match, key=key)
+
+
+class Users:
+    """Accounts, sessions and tokens."""
+
+    def __init__(self, wire: Wire) -> None:
+        self._wire = wire
+
+    async def me(self) -> UserView:
+        """Whom the token stands for."""
+        return await self._wire.read(UserView, "sessions")
+
+    async def login(self, name: str, password: str) -> TokenIssued:
+        """A session; `Client.login` also uses it. Sent once: a lost answer is no session worth looking for."""
+        body = Login(name=name, password=password)
+        return await self._wire.write("POST", TokenIssued, "sessions", body=body, repeat=False)
+
+    async def logout(self) -> None:
+        """End the session whose token this client has."""
+        await self._wire.send("DELETE", "sessions", repeat=False)
+
+    async def create(self, user: UserCreate, *, key: str | None = None) -> UserView:
+        """A new account."""
+        return await self._wire.write("POST", UserView, "users", body=user, key=key)
+
+    async def get(self, name: str) -> UserView:
+        """An account."""
+        return await self._wire.read(UserView, "users", name)
+
+    def list(self, *, limit: int | None = None, after: str | None = None) -> Pages[UserPage, UserView]:
+        """`await` a page, or `async for` over every account."""
+
+        async def page(after: str | None) -> UserPage:
+            return await self._wire.read(UserPage, "users", query={"limit": limit, "after": after})
+
+        return Pages(page, after)
+
+    async def update(
+        self, name: str, change: UserUpdate, *, if_match: int | None = None, key: str | None = None
+    ) -> UserView:
+        """Change an account; what is left out stays."""
+        return await self._wire.write("PATCH", UserView, "users", name, body=change, if_match=if_match, key=key)
+
+    async def delete(self, name: str, *, if_match: int | None = None, key: str | None = None) -> None:
+        """Delete an account, and its tokens with it."""
+        await self._wire.send("DELETE", "users", name, if_match=if_match, key=key)
+
+    async def tokens(self, name: str) -> TokenPage:
+        """The tokens and sessions of an account, without their secrets."""
+        return await self._wire.read(TokenPage, "users", name, "tokens")
+
+    async def issue(self, name: str, token: TokenCreate | None = None) -> TokenIssued:
+        """A new API token, told this once; sent once, for an answer that is lost cannot be asked for again."""
+        body = token or TokenCreate()
+        return await self._wire.write("POST", TokenIssued, "users", name, "tokens", body=body, repeat=False)
+
+    async def revoke(self, name: str, token_id: str) -> None:
+        """End a token by its id."""
+        await self._wire.send("DELETE", "users", name, "tokens", token_id, repeat=False)
+
+
+class Quotas:
+    """What projects may have."""
+
+    def __init__(self, wire: Wire) -> None:
+        self._wire = wire
+
+    async def get(self, org: str, project: str) -> QuotaView:
+        """Limits and use."""
+        return await self._wire.read(QuotaView, *_quota(org, project))
+
+    async def set(
+        self, org: str, project: str, quota: QuotaSet, *, if_match: int | None = None, key: str | None = None
+    ) -> QuotaView:
+        """New limits."""
+        return await self._wire.write("PUT", QuotaView, *_quota(org, project), body=quota, if_match=if_match, key=key)
+
+    async def delete(self, org: str, project: str, *, if_match: int | None = None, key: str | None = None) -> None:
+        """No limits any more."""
+        await self._wire.send("DELETE", *_quota(org, project), if_match=if_match, key=key)
+
+
+class Control:
+    """The control plane itself."""
+
+    def __init__(self, wire: Wire) -> None:
+        self._wire = wire
+
+    async def leader(self) -> LeaderView:
+        """Who leads."""
+        return await self._wire.read(LeaderView, "leader")
+
+    async def replicas(self) -> ReplicaPage:
+        """The replicas that live."""
+        return await self._wire.read(ReplicaPage, "replicas")
+
+    def audit(
+        self, *, day: str | None = None, limit: int | None = None, after: str | None = None
+    ) -> Pages[AuditPage, AuditView]:
+        """Every write, oldest first; of one day, `2026-11-15`, if that is named."""
+
+        async def page(after: str | None) -> AuditPage:
+            return await self._wire.read(AuditPage, "audit", query={"day": day, "limit": limit, "after": after})
+
+        return Pages(page, after)
+
+
+def _quota(org: str, project: str) -> tuple[str, ...]:
+    return "orgs", org, "projects", project, "quota"

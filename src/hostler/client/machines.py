@@ -1,0 +1,233 @@
+"""`client.vms`: virtual machines."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from hostler.client.pages import Pages
+from hostler.errors import HostlerError, Invalid, NotFound, Unavailable
+from hostler.model.api import SnapshotRequest, VmPage, VmView, Why
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping
+
+    from hostler.client.events import Events
+    from hostler.client.wire import Query, Wire
+    from hostler.model.api import Phase, VmCreate, VmUpdate
+
+LOOK_EVERY = 1.0
+"""Seconds between two looks while there are no events to wait for."""
+LOOK_ANYWAY = 10.0
+"""Seconds between two looks even if no event came."""
+
+
+class Vms:
+    """A machine is named by its id or its name. Every write takes `if_match`, the revision it is made from, and `key`,
+    an Idempotency-Key of one's own; without one it gets a new one, so that a lost answer is asked for again.
+    """
+
+    def __init__(self, wire: Wire, events: Callable[..., Events]) -> None:
+        self._wire, self._events = wire, events
+
+    async def create(self, org: str, project: str, vm: VmCreate, *, key: str | None = None) -> VmView:
+        """Wish for a machine."""
+        return await self._wire.write("POST", VmView, *_vms(org, project), body=vm, key=key)
+
+    async def get(self, org: str, project: str, vm: str, *, stale: bool = False) -> VmView:
+        """A machine; with `stale` from the server's memory if need be, and `client.stale_for` says how old."""
+        return await self._wire.read(VmView, *_vms(org, project), vm, query=_stale(stale))
+
+    def list(
+        self,
+        org: str | None = None,
+        project: str | None = None,
+        *,
+        limit: int | None = None,
+        after: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        stale: bool = False,
+    ) -> Pages[VmPage, VmView]:
+        """Of a project, or all that one sees: `await` a page of `limit`, or `async for` over every machine."""
+        if (org is None) != (project is None):
+            raise Invalid("vms: give both org and project, or neither")
+        path = ("vms",) if org is None or project is None else _vms(org, project)
+        wanted = ",".join(f"{name}={value}" for name, value in (labels or {}).items()) or None
+
+        async def page(after: str | None) -> VmPage:
+            query: Query = {"limit": limit, "after": after, "labels": wanted, **_stale(stale)}
+            return await self._wire.read(VmPage, *path, query=query)
+
+        return Pages(page, after)
+
+    async def update(
+        self,
+        org: str,
+        project: str,
+        vm: str,
+        change: VmUpdate,
+        *,
+        if_match: int | None = None,
+        key: str | None = None,
+    ) -> VmView:
+        """Change a machine; what is left out stays."""
+        return await self._wire.write("PATCH", VmView, *_vms(org, project), vm, body=change, if_match=if_match, key=key)
+
+    async def start(
+        self, org: str, project: str, vm: str, *, if_match: int | None = None, key: str | None = None
+    ) -> VmView:
+        """Let it run."""
+        return await self._wire.write("POST", VmView, *_vms(org, project), vm, "start", if_match=if_match, key=key)
+
+    async def stop(
+        self, org: str, project: str, vm: str, *, if_match: int | None = None, key: str | None = None
+    ) -> VmView:
+        """Shut it down."""
+        return await self._wire.write("POST", VmView, *_vms(org, project), vm, "stop", if_match=if_match, key=key)
+
+    async def reset(
+        self, org: str, project: str, vm: str, *, if_match: int | None = None, key: str | None = None
+    ) -> VmView:
+        """Reset it, as with the button."""
+        return await self._wire.write("POST", VmView, *_vms(org, project), vm, "reset", if_match=if_match, key=key)
+
+    async def delete(
+        self, org: str, project: str, vm: str, *, if_match: int | None = None, key: str | None = None
+    ) -> VmView:
+        """Delete it; it is gone once it is not found (`wait(…, gone=True)`)."""
+        return await self._wire.write("DELETE", VmView, *_vms(org, project), vm, if_match=if_match, key=key)
+
+    async def snapshot(
+        self, org: str, project: str, vm: str, name: str, *, if_match: int | None = None, key: str | None = None
+    ) -> VmView:
+        """Take a snapshot."""
+        body = SnapshotRequest(name=name)
+        return await self._wire.write(
+            "POST", VmView, *_vms(org, project), vm, "snapshot", body=body, if_match=if_match, key=key
+        )
+
+    async def restore(
+        self, org: str, project: str, vm: str, name: str, *, if_match: int | None = None, key: str | None = None
+    ) -> VmView:
+        """Go back to a snapshot."""
+        body = SnapshotRequest(name=name)
+        return await self._wire.write(
+            "POST", VmView, *_vms(org, project), vm, "restore", body=body, if_match=if_match, key=key
+        )
+
+    async def drop_snapshot(
+        self, org: str, project: str, vm: str, name: str, *, if_match: int | None = None, key: str | None = None
+    ) -> VmView:
+        """Delete a snapshot."""
+        return await self._wire.write(
+            "DELETE", VmView, *_vms(org, project), vm, "snapshots", name, if_match=if_match, key=key
+        )
+
+    async def why(self, org: str, project: str, vm: str) -> Why:
+        """Why it is where it is, or nowhere: node by node."""
+        return await self._wire.read(Why, *_vms(org, project), vm, "why")
+
+    async def wait(
+        self,
+        org: str,
+        project: str,
+        vm: str,
+        *,
+        phase: Phase | Collection[Phase] | None = None,
+        settled: bool = False,
+        gone: bool = False,
+        within: float = 300.0,
+        on_change: Callable[[VmView], None] | None = None,
+    ) -> VmView | None:
+        """Until the machine is in `phase` (or one of them), is what was wished for, or is `gone` (then None).
+
+        `on_change` sees it as it was found first, and after each change. NotFound: there is none, or it went while
+        something else was waited for. Unavailable: `within` seconds were not enough.
+        """
+        if phase is None and not settled and not gone:
+            raise Invalid("wait: for what? give phase, settled or gone")
+        look = _Look(self, org, project, vm, on_change)
+        events = self._events(org=org, project=project, kinds=("vm", "handle", "alive"))
+        following = asyncio.create_task(look.follow(events), name=f"hostler client: waiting for {vm}")
+        try:
+            async with asyncio.timeout(within):
+                while True:
+                    try:
+                        view = await look.now()
+                    except NotFound:
+                        if gone:
+                            return None
+                        raise
+                    if not gone and _arrived(view, phase, settled=settled):
+                        return view
+                    await look.changed(LOOK_ANYWAY if events.connected.is_set() else LOOK_EVERY)
+        except TimeoutError:
+            raise Unavailable(f"vm {vm}: {look.state()} after {within:g} s; wait longer, or ask why") from None
+        finally:
+            following.cancel()
+            await asyncio.gather(following, return_exceptions=True)
+
+
+class _Look:
+    """One machine, looked at again and again."""
+
+    def __init__(self, vms: Vms, org: str, project: str, vm: str, on_change: Callable[[VmView], None] | None) -> None:
+        self._vms, self._org, self._project, self._vm, self._on_change = vms, org, project, vm, on_change
+        self._last: VmView | None = None
+        self._changed = asyncio.Event()
+
+    async def now(self) -> VmView:
+        """As it is. An outage is waited for: it says nothing of the machine."""
+        self._changed.clear()
+        while True:
+            try:
+                view = await self._vms.get(self._org, self._project, self._vm)
+                break
+            except Unavailable:
+                await asyncio.sleep(LOOK_EVERY)
+        self._vm = view.id  # another may take its name
+        if view != self._last:
+            self._last = view
+            if self._on_change is not None:
+                self._on_change(view)
+        return view
+
+    async def follow(self, events: Events) -> None:
+        """Notice changes. Without events there is the clock."""
+        with suppress(HostlerError):
+            async with events:
+                async for event in events:
+                    if (
+                        event.of == "alive"
+                        or event.type == "reset"
+                        or event.subject.endswith(f"/{self._vm}")
+                        or self._last is None
+                    ):
+                        self._changed.set()
+
+    async def changed(self, within: float) -> None:
+        """Until something changed, or so long."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(within):
+                await self._changed.wait()
+
+    def state(self) -> str:
+        """In words."""
+        if self._last is None:
+            return "could not be asked for"
+        detail = f" ({self._last.detail})" if self._last.detail else ""
+        return f"still {self._last.phase.value}{detail}"
+
+
+def _arrived(view: VmView, phase: Phase | Collection[Phase] | None, *, settled: bool) -> bool:
+    wanted = () if phase is None else (phase,) if isinstance(phase, str) else tuple(phase)
+    return (not wanted or view.phase in wanted) and (not settled or view.settled)
+
+
+def _vms(org: str, project: str) -> tuple[str, ...]:
+    return "orgs", org, "projects", project, "vms"
+
+
+def _stale(stale: bool) -> dict[str, str | int | bool | None]:
+    return {"stale": True} if stale else {}

@@ -1,0 +1,232 @@
+"""One request and its answer; again, where that is safe.
+
+A read may always be repeated. A write is repeated only with an Idempotency-Key, by which the server does it once. What
+was sent and not answered is Uncertain; what could not be sent is Unavailable.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import uuid
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
+
+import aiohttp
+
+from hostler.client.address import Address, tls
+from hostler.client.failure import error_of
+from hostler.errors import Closed, HostlerError, Invalid, Unavailable, Uncertain
+from hostler.kit.backoff import Backoff
+from hostler.model.record import Record
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Mapping
+
+    from yarl import URL
+
+R = TypeVar("R", bound=Record)
+
+Query: TypeAlias = "Mapping[str, str | int | bool | None]"
+SILENCE = 60.0
+"""Seconds without a byte after which a stream counts as lost; the server gives a sign of life more often."""
+
+
+class NotSent(Unavailable):
+    """The server could not be reached."""
+
+
+class Lost(Uncertain):
+    """The request was sent, or a part of it, and no answer came."""
+
+
+class Wire:
+    """Sends requests. `retries` is how often one is repeated at most."""
+
+    def __init__(
+        self, address: Address, token: str | None, *, timeout: float, retries: int, ca: str | None, unix: str | None
+    ) -> None:
+        self.address, self.timeout, self.retries = address, timeout, retries
+        self._token, self._unix = _checked(token), unix
+        self._tls = tls(ca) if address.secure else None
+        self._session: aiohttp.ClientSession | None = None
+        self.stale_for = 0.0
+        """How old the last answer was, in seconds, where old news were asked for."""
+
+    async def open(self) -> None:
+        """Ready to send; nothing is sent yet."""
+        if self._session is not None:
+            raise RuntimeError("Client: opened twice")
+        connector: aiohttp.BaseConnector
+        if self._unix is not None:
+            connector = aiohttp.UnixConnector(self._unix)
+        else:
+            connector = aiohttp.TCPConnector(ssl=self._tls if self._tls is not None else True)
+        self._session = aiohttp.ClientSession(
+            connector=connector, cookie_jar=aiohttp.DummyCookieJar(), auto_decompress=True, trust_env=False
+        )
+
+    async def aclose(self) -> None:
+        """Close every connection."""
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
+
+    def use_token(self, token: str | None) -> None:
+        """From now on, send this token."""
+        if token is not None:
+            self.address.check_token()
+        self._token = _checked(token)
+
+    async def read(self, kind: type[R], *path: str, query: Query | None = None) -> R:
+        """GET."""
+        url = self.address.to(*path, query=query)
+        return _decoded(kind, await self._repeated("GET", url, {}, None, repeat=True), writes=False)
+
+    async def write(
+        self,
+        method: str,
+        kind: type[R],
+        *path: str,
+        body: Record | None = None,
+        if_match: int | None = None,
+        key: str | None = None,
+        repeat: bool = True,
+    ) -> R:
+        """A write that answers a `kind`."""
+        return _decoded(kind, await self.send(method, *path, body=body, if_match=if_match, key=key, repeat=repeat))
+
+    async def send(
+        self,
+        method: str,
+        *path: str,
+        body: Record | None = None,
+        if_match: int | None = None,
+        key: str | None = None,
+        repeat: bool = True,
+    ) -> bytes:
+        """A write; what it answers. Not `repeat`: the server takes no Idempotency-Key for it, so it is sent once."""
+        headers = {}
+        if repeat:
+            headers["Idempotency-Key"] = key or uuid.uuid4().hex
+        elif key is not None:
+            raise Invalid("idempotency_key: this request takes none")
+        if if_match is not None:
+            headers["If-Match"] = f'"{if_match}"'
+        return await self._repeated(method, self.address.to(*path), headers, body, repeat=repeat)
+
+    @asynccontextmanager
+    async def stream(self, url: URL, headers: dict[str, str]) -> AsyncIterator[aiohttp.StreamReader]:
+        """The bytes of an answer that does not end."""
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=self.timeout, sock_read=SILENCE)
+        with _Translated(self.address.url, writes=False):
+            async with self._open().get(
+                url, headers=self._headers(headers), timeout=timeout, allow_redirects=False
+            ) as answer:
+                if answer.status != 200:
+                    raise error_of(answer.status, answer.headers, await answer.read(), writes=False)
+                yield answer.content
+
+    # Inside
+
+    async def _repeated(
+        self, method: str, url: URL, headers: dict[str, str], body: Record | None, *, repeat: bool
+    ) -> bytes:
+        data = None if body is None else body.encode()
+        backoff = Backoff(0.1, 2.0, rng=random.Random())  # noqa: S311 - spreads retries; guards nothing
+        uncertain: Uncertain | None = None
+        for left in range(self.retries if repeat else 0, -1, -1):
+            try:
+                return await self._once(method, url, headers, data)
+            except Uncertain as error:
+                uncertain = error
+                if not left:
+                    break
+            except NotSent as error:
+                if not left:
+                    if uncertain is not None:
+                        break
+                    raise Unavailable(str(error)) from None
+            await asyncio.sleep(backoff.next())
+        assert uncertain is not None  # noqa: S101 - every other way out of the loop returns or raises
+        if method == "GET":
+            raise Unavailable(str(uncertain))
+        again = f" (key={headers['Idempotency-Key']!r})" if "Idempotency-Key" in headers else ""
+        raise Uncertain(f"{uncertain}{again}")
+
+    async def _once(self, method: str, url: URL, headers: dict[str, str], data: bytes | None) -> bytes:
+        timeout = aiohttp.ClientTimeout(total=self.timeout, sock_connect=min(10.0, self.timeout))
+        sent = self._headers(headers)
+        if data is not None:
+            sent["Content-Type"] = "application/json"
+        with _Translated(self.address.url, writes=method != "GET"):
+            async with self._open().request(
+                method, url, headers=sent, data=data, timeout=timeout, allow_redirects=False
+            ) as answer:
+                body = await answer.read()
+        if not 200 <= answer.status < 300:
+            raise error_of(answer.status, answer.headers, body, writes=method != "GET")
+        self.stale_for = _seconds(answer.headers.get("Hostler-Stale"))
+        return body
+
+    def _open(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            raise Closed("Client: not open; use it inside `async with Client(…) as client`")
+        return self._session
+
+    def _headers(self, more: dict[str, str]) -> dict[str, str]:
+        headers = {"Accept": "application/json, text/event-stream", **more}
+        if self._token is not None:
+            headers["Authorization"] = f"Bearer {self._token}"
+        return headers
+
+
+class _Translated:
+    """Foreign exceptions end here."""
+
+    def __init__(self, url: str, *, writes: bool) -> None:
+        self._url, self._writes = url, writes
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if error is None or isinstance(error, HostlerError) or not isinstance(error, _FOREIGN):
+            return
+        if isinstance(error, aiohttp.ClientConnectorCertificateError | aiohttp.ClientSSLError):
+            raise Invalid(f"server {self._url}: its certificate is not trusted ({_why(error)}); give its ca") from None
+        if isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError):
+            raise NotSent(
+                f"server {self._url}: cannot be reached ({_why(error)}); see that it runs, and that the url is right"
+            ) from None
+        if isinstance(error, aiohttp.InvalidURL):
+            raise Invalid(f"server {self._url}: {_why(error)}") from None
+        advice = "read first, or repeat it with the same key" if self._writes else "try again"
+        raise Lost(f"server {self._url}: no answer ({_why(error)}); {advice}") from None
+
+
+_FOREIGN = (aiohttp.ClientError, TimeoutError, OSError)
+
+
+def _checked(token: str | None) -> str | None:
+    if token is not None and (not token or not token.isascii() or not token.isprintable() or " " in token):
+        raise Invalid("token: must be the one line that it was issued as, without spaces around it")
+    return token
+
+
+def _why(error: BaseException) -> str:
+    return str(error) or {"TimeoutError": "out of time"}.get(type(error).__name__, type(error).__name__)
+
+
+def _seconds(text: str | None) -> float:
+    try:
+        return 0.0 if text is None else float(text)
+    except ValueError:
+        return 0.0
+
+
+def _decoded(kind: type[R], body: bytes, *, writes: bool = True) -> R:
+    try:
+        return kind.decode(body)
+    except Invalid as error:
+        sort = Uncertain if writes else Invalid
+        raise sort(f"server: what it answered is not what Hostler answers ({error}); check the url") from None
