@@ -54,8 +54,13 @@ class View:
         self.users = Mirror(store, USER, clock=clock, rng=rng)
         self.tokens = Mirror(store, TOKEN, clock=clock, rng=rng)
         self.mirrors: dict[str, Mirror[Any]] = {
-            **{"vms": self.vms, "handles": self.handles, "commands": self.commands},
-            **{"members": self.members, "alive": self.alive, "users": self.users, "tokens": self.tokens},
+            "vms": self.vms,
+            "handles": self.handles,
+            "commands": self.commands,
+            "members": self.members,
+            "alive": self.alive,
+            "users": self.users,
+            "tokens": self.tokens,
         }
         self.node_of: dict[str, str] = {}
         """The node that has a command for a machine, by the machine's id."""

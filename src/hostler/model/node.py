@@ -87,6 +87,8 @@ class VmCommand(Record, frozen=True, kw_only=True):
     """Snapshots that are wished for but went with an earlier node: they are not taken anew."""
     fenced: bool = False
     """It stops by itself when the node loses the store for the fencing time."""
+    fenced_since: int = 0
+    """The generation that made it fenced; 0: the first. Nobody counts on it until the agent has answered that one."""
     generation: int = 1
     """Of the wish that this was made from."""
     fence: int = 0

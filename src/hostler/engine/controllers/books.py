@@ -1,0 +1,109 @@
+"""Who takes how much room where: the cluster as placement sees it, from the mirrors and from the leader's own writes.
+
+An own decision counts from the instant it is made, long before the mirrors know of it, so that many at once never give
+the same room away twice. It is taken back if its transaction failed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from hostler.engine.placement import Cluster, node_state, wanted_of_command
+from hostler.keys.node import COMMAND
+from hostler.keys.vm import VM
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hostler.engine.placement import Wanted
+    from hostler.engine.view import View
+
+VMS = VM.prefix()
+
+
+class _Own(msgspec.Struct):
+    """A decision of our own: in flight, or written at `revision`."""
+
+    name: str
+    revision: int | None = None
+
+
+class Books:
+    """`freed` is called when there may be room that was not there before."""
+
+    def __init__(self, view: View, freed: Callable[[], None]) -> None:
+        self._view, self._freed = view, freed
+        self.cluster = Cluster()
+        self._own: dict[str, _Own] = {}
+        self._names: dict[str, str] = {}  # org/project/vm by the machine's id
+
+    def load(self) -> None:
+        """Begin from what the view holds."""
+        view = self._view
+        self.cluster = Cluster(
+            node_state(entry.value, view.alive.get(node=entry.value.node) is not None)
+            for entry in view.members.entries.values()
+        )
+        self._own.clear()
+        self._names.clear()
+        for vm in view.node_of:
+            self.sync(vm)
+
+    def name_of(self, vm: str) -> str | None:
+        """`org/project/vm` of a machine that takes room."""
+        return self._names.get(vm)
+
+    def sync_node(self, node: str) -> None:
+        """The node's record or heartbeat has changed."""
+        member = self._view.members.get(node=node)
+        if member is None:
+            self.cluster.remove_node(node)
+            return
+        state = node_state(member.value, self._view.alive.get(node=node) is not None)
+        before = self.cluster.slots.get(node)
+        if before is None or before.state != state:
+            self.cluster.put_node(state)
+            self._freed()
+
+    def sync(self, vm: str) -> None:
+        """The machine's command or wish has changed."""
+        own = self._own.get(vm)
+        if own is not None:
+            if own.revision is None or self._view.commands.revision < own.revision:
+                return  # what we decided is newer
+            del self._own[vm]
+        node = self._view.node_of.get(vm)
+        if node is None:
+            self._names.pop(vm, None)
+            if self.cluster.node_of(vm) is not None:
+                self.cluster.free(vm)
+                self._freed()
+            return
+        entry = self._view.commands.entries.get(COMMAND.fill(node=node, vm=vm))
+        if entry is None:
+            return
+        command = entry.value
+        name = self._names[vm] = f"{command.org}/{command.project}/{command.vm}"
+        wish = self._view.vms.entries.get(VMS + name)
+        self.cluster.use(vm, node, wanted_of_command(command, None if wish is None else wish.value))
+
+    # Own decisions
+
+    def reserve(self, vm: str, node: str, wanted: Wanted) -> None:
+        """The room is taken from now on. `keep` or `cancel` has to follow."""
+        self._own[vm] = _Own("")
+        self.cluster.use(vm, node, wanted)
+
+    def keep(self, vm: str, revision: int) -> None:
+        """It was written in this revision."""
+        own = self._own.get(vm)
+        if own is not None:
+            own.revision = revision
+            self.sync(vm)
+
+    def cancel(self, vm: str) -> None:
+        """It was not written: what the mirror says counts again."""
+        if self._own.pop(vm, None) is not None:
+            self.sync(vm)

@@ -1,0 +1,246 @@
+"""The leader's next step for one virtual machine. Pure.
+
+What is known of a machine: the wish, its handle, the command and the node that has it. Everything that holds or ends a
+machine's stay on a node is decided here:
+
+- a command is only taken from a node that said GONE, or that is certainly harmless;
+- a command that says `deleting` never takes it back: the machine may be half destroyed;
+- a machine counts as fenced if the first command on its node said so, or if its agent has answered the one that did.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from hostler.model.node import VmCommand
+from hostler.model.reason import Reason
+from hostler.model.vm import MachineState, OnNodeLoss, Power, Snapshot, SnapshotState, VmHandle
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from hostler.model.vm import VirtualMachine
+
+
+class NodeCase(enum.Enum):
+    """What the leader knows of the node that has the command."""
+
+    UNKNOWN = enum.auto()
+    """It has no record."""
+    ALIVE = enum.auto()
+    SILENT = enum.auto()
+    LONG_SILENT = enum.auto()
+    """For longer than its fencing time, as this leader has seen itself: fenced machines have stopped."""
+    OFF = enum.auto()
+    """Silent, and somebody stands for it that it is off."""
+
+
+class Duty(enum.Enum):
+    """What the node's lifecycle means for this machine now."""
+
+    SERVE = enum.auto()
+    LEAVE = enum.auto()
+    """The node is drained by moving; this machine waits for its turn, or for another node that would take it."""
+    MOVE = enum.auto()
+    """The same, it is its turn, and another node would take it."""
+    STAY_OFF = enum.auto()
+    """The node is drained by stopping: what is off stays off."""
+    STOP = enum.auto()
+    """The same, and it is this machine's turn to be stopped."""
+
+
+class Act(enum.Enum):
+    """What to do."""
+
+    NOTHING = enum.auto()
+    PLACE = enum.auto()
+    """Find a node and tell it; or say why there is none."""
+    INSTRUCT = enum.auto()
+    """Write the step's command over the present one."""
+    RELEASE = enum.auto()
+    """The node said GONE: delete the command, and let the machine be placed anew."""
+    TAKE = enum.auto()
+    """The node is silent and harmless: the same."""
+    FORGET = enum.auto()
+    """Delete wish, name, handle and command."""
+    FORGET_LOST = enum.auto()
+    """The same, on a node that is silent and harmless."""
+    SWEEP = enum.auto()
+    """There is no wish: delete handle and command; the node destroys what it has without one."""
+    ADOPT = enum.auto()
+    """A node has the command and the handle does not name it: make it so."""
+    TELL_AGAIN = enum.auto()
+    """The handle names a node that has no command: tell the node again, for the machine may be there."""
+    UNPLACE = enum.auto()
+    """The handle names a node that has no command, and no machine is there: let it be placed anew."""
+
+
+class Step(msgspec.Struct, frozen=True):
+    """One step, with the new command where it writes one."""
+
+    act: Act
+    command: VmCommand | None = None
+
+
+NOTHING = Step(Act.NOTHING)
+_LOSS = "on_node_loss"
+DRAIN = "drain"
+"""The subject of the reason that says why a machine is still on a node that is drained."""
+
+
+def chosen(handle: VmHandle | None, nodes: Iterable[str]) -> str | None:
+    """Of the nodes that have a command, the one that counts: the handle's, else the first by name."""
+    having = sorted(nodes)
+    if handle is not None and handle.node in having:
+        return handle.node
+    return having[0] if having else None
+
+
+def decide(  # noqa: PLR0917 - what is wished for, what there is, and where
+    vm: VirtualMachine | None,
+    handle: VmHandle | None,
+    command: VmCommand | None,
+    node: str,
+    case: NodeCase = NodeCase.ALIVE,
+    duty: Duty = Duty.SERVE,
+) -> Step:
+    """The next single step; NOTHING exactly when there is nothing to do or something to wait for.
+
+    `node` has `command`; without one it is the handle's, or empty. `case` and `duty` are the node's.
+    """
+    if vm is None:
+        return NOTHING if handle is None and command is None else Step(Act.SWEEP)
+    if command is None:
+        return _without_command(vm, handle, case)
+    if harmless(command, handle, case):
+        return Step(Act.FORGET_LOST if vm.deleting else Act.TAKE)
+    if handle is None or handle.node != node:
+        return Step(Act.ADOPT)
+    if command.deleting:
+        if handle.state is not MachineState.GONE:
+            return NOTHING
+        return Step(Act.FORGET if vm.deleting else Act.RELEASE)
+    wanted = instructed(vm, command, handle, duty)
+    return NOTHING if wanted == command else Step(Act.INSTRUCT, wanted)
+
+
+def harmless(command: VmCommand, handle: VmHandle | None, case: NodeCase) -> bool:
+    """Whether the machine certainly does not run on its silent node."""
+    if case is not NodeCase.LONG_SILENT or not command.fenced:
+        return case is NodeCase.OFF
+    if command.fenced_since == 0:
+        return True
+    return (
+        handle is not None
+        and handle.generation >= command.fenced_since
+        and _LOSS not in handle.at_next_boot  # it runs, and is not fenced before it is started again
+    )
+
+
+def _without_command(vm: VirtualMachine, handle: VmHandle | None, case: NodeCase) -> Step:
+    if vm.deleting:
+        return Step(Act.FORGET)
+    if handle is None or not handle.node:
+        return Step(Act.PLACE)
+    if case in (NodeCase.UNKNOWN, NodeCase.OFF) or handle.state is MachineState.GONE:
+        return Step(Act.UNPLACE)
+    return Step(Act.TELL_AGAIN)
+
+
+# What is written
+
+
+def ordered(vm: VirtualMachine, handle: VmHandle | None, *, fence: int, reasons: tuple[Reason, ...]) -> VmCommand:
+    """The first command for a machine on a node. Snapshots that failed, or went with an earlier node, are lost."""
+    seen = {} if handle is None else handle.snapshots
+    gone = {name for name, snapshot in seen.items() if snapshot.state is SnapshotState.FAILED}
+    return VmCommand(
+        org=vm.org,
+        project=vm.project,
+        vm=vm.id,
+        spec=vm.spec,
+        power=vm.power,
+        resets=vm.resets,
+        snapshots=vm.snapshots,
+        restore=vm.restore,
+        lost=tuple(name for name in vm.snapshots if name in gone),
+        fenced=vm.on_node_loss is OnNodeLoss.FENCE,
+        generation=vm.generation,
+        fence=fence,
+        reasons=reasons,
+    )
+
+
+def told(vm: VirtualMachine, handle: VmHandle | None, *, node: str, driver: str, at: float) -> VmHandle:
+    """The handle of a machine whose node was told, and has not answered yet."""
+    return VmHandle(
+        id=vm.id,
+        node=node,
+        driver=driver,
+        state=MachineState.PLACED,
+        generation=vm.generation,
+        snapshots={} if handle is None else handle.snapshots,
+        seen_at=at,
+    )
+
+
+def instructed(vm: VirtualMachine, command: VmCommand, handle: VmHandle, duty: Duty = Duty.SERVE) -> VmCommand:
+    """The command as the wish, and the node's duty, want it now."""
+    power = vm.power
+    if duty is Duty.STOP or (duty is Duty.STAY_OFF and command.power is Power.OFF):
+        power = Power.OFF
+    fenced, since = vm.on_node_loss is OnNodeLoss.FENCE, command.fenced_since
+    if fenced and not command.fenced:
+        # An answer to this generation that stands already was given when the machine was not fenced.
+        since = max(vm.generation, handle.generation + 1)
+    return msgspec.structs.replace(
+        command,
+        spec=vm.spec,
+        power=power,
+        deleting=command.deleting or vm.deleting or duty is Duty.MOVE,
+        resets=vm.resets,
+        snapshots=vm.snapshots,
+        restore=vm.restore,
+        lost=tuple(name for name in command.lost if name in vm.snapshots),
+        fenced=fenced,
+        fenced_since=since if fenced else 0,
+        generation=vm.generation,
+        reasons=command.reasons if duty is Duty.LEAVE else stuck(command.reasons, ""),
+    )
+
+
+def stuck(reasons: tuple[Reason, ...], why: str) -> tuple[Reason, ...]:
+    """The reasons, with why the machine cannot leave the node that is drained; nothing of that if `why` is empty."""
+    kept = tuple(reason for reason in reasons if reason.subject != DRAIN)
+    return (*kept, Reason(subject=DRAIN, why=why)) if why else kept
+
+
+def unplaced(
+    vm: VirtualMachine, handle: VmHandle | None, command: VmCommand | None, *, node: str, why: str, at: float
+) -> VmHandle:
+    """The handle of a machine that was taken from `node`. Its disk is gone, and its snapshots with it."""
+    seen = {} if handle is None else handle.snapshots
+    names = dict.fromkeys((*seen, *(() if command is None else command.snapshots)))
+    return VmHandle(
+        id=vm.id,
+        state=MachineState.PENDING,
+        generation=vm.generation,
+        detail=why,
+        snapshots={
+            name: _lost(seen.get(name), node, at)
+            for name in names
+            if name in vm.snapshots  # what is no longer wished for needs no mourning
+        },
+        seen_at=at,
+    )
+
+
+def _lost(seen: Snapshot | None, node: str, at: float) -> Snapshot:
+    if seen is not None and seen.state is SnapshotState.FAILED:
+        return seen
+    return Snapshot(
+        state=SnapshotState.FAILED, taken_at=at if seen is None else seen.taken_at, detail=f"lost with node {node}"
+    )

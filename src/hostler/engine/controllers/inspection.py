@@ -1,0 +1,69 @@
+"""What does not fit together in the records, in words for people. What is done about it is decided name by name."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hostler.keys.vm import HANDLE, VM
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from hostler.engine.view import View
+
+MOST = 20
+"""Lines of one kind."""
+
+
+def inspected(view: View, counters: dict[str, int]) -> Iterator[str]:
+    """One line for each finding, and how many there are of a kind that has too many. They are counted, too."""
+    for kind, findings in (
+        ("unreadable", _unreadable(view)),
+        ("handle_without_vm", _handles_without_vm(view)),
+        ("command_without_vm", _commands_without_vm(view)),
+        ("node_without_command", _nodes_without_command(view)),
+        ("told_twice", _told_twice(view)),
+    ):
+        number = 0
+        for number, line in enumerate(findings, start=1):
+            if number <= MOST:
+                yield line
+        if number > MOST:
+            yield f"{kind.replace('_', ' ')}: {number - MOST} more"
+        if number:
+            counters[f"found_{kind}"] = counters.get(f"found_{kind}", 0) + number
+
+
+def _unreadable(view: View) -> Iterator[str]:
+    for mirror in view.mirrors.values():
+        for found in mirror.unreadable.values():
+            yield f"{found.error}; nothing is decided about it until then"
+
+
+def _handles_without_vm(view: View) -> Iterator[str]:
+    for key in view.handles.entries:
+        wish = VM.prefix() + key.removeprefix(HANDLE.prefix())
+        if wish not in view.vms.entries and wish not in view.vms.unreadable:
+            yield f"{key}: a handle without a machine; it is deleted"
+
+
+def _commands_without_vm(view: View) -> Iterator[str]:
+    for key, entry in view.commands.entries.items():
+        wish = f"{VM.prefix()}{entry.value.org}/{entry.value.project}/{entry.value.vm}"
+        if wish not in view.vms.entries and wish not in view.vms.unreadable:
+            yield f"{key}: a command without a machine; it is deleted, and its node destroys what it has of it"
+
+
+def _nodes_without_command(view: View) -> Iterator[str]:
+    for key, entry in view.handles.entries.items():
+        node = entry.value.node
+        wish = VM.prefix() + key.removeprefix(HANDLE.prefix())
+        if node and wish in view.vms.entries and node not in view.nodes_of(entry.value.id):
+            yield f"{key}: names node {node}, which has no command for it; the node is told again, if it is known"
+
+
+def _told_twice(view: View) -> Iterator[str]:
+    for vm in view.node_of:
+        nodes = view.nodes_of(vm)
+        if len(nodes) > 1:
+            yield f"machine {vm}: nodes {', '.join(nodes)} have a command for it; all but the handle's forget it"

@@ -1,0 +1,167 @@
+"""What has expired: virtual machines, tokens, old audit. One bounded batch at a time."""
+
+from __future__ import annotations
+
+import heapq
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from hostler.engine.write import instants
+from hostler.errors import Closed, HostlerError, LeadershipLost, Unavailable, Uncertain
+from hostler.keys.access import AUDIT, TOKEN
+from hostler.keys.vm import VM
+from hostler.kit.backoff import Backoff
+from hostler.model.access import Audit
+from hostler.ports.store import Delete, Put
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Callable
+
+    from hostler.engine.service import Standing
+    from hostler.engine.view import View
+    from hostler.keys.entry import Entry
+    from hostler.kit.clock import Clock
+    from hostler.model.vm import VirtualMachine
+    from hostler.ports.store import Comparison, Operation, Store
+
+EVERY = 1.0
+TOKENS_EVERY = 60.0
+AUDIT_EVERY = 600.0
+AUDIT_KEPT = 90 * 86400.0
+BATCH = 50
+"""Operations of one transaction, and machines of one round."""
+WHO = "hostler"
+
+
+class Janitor:
+    """A service for a replica's controllers. `audit_kept`: seconds that the audit is kept."""
+
+    name = "janitor"
+
+    def __init__(
+        self,
+        store: Store,
+        view: View,
+        *,
+        clock: Clock,
+        rng: random.Random,
+        new_id: Callable[[], str],
+        audit_kept: float = AUDIT_KEPT,
+        tell: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self._store, self._view, self._clock, self._new_id = store, view, clock, new_id
+        self._kept, self._tell = audit_kept, tell
+        self._backoff = Backoff(EVERY, 30.0, rng=rng)
+        self.counters: dict[str, int] = {}
+        self._standing: Standing | None = None
+        self._listening = False
+        self._ends: list[tuple[float, str]] = []  # a heap; what it says is looked up before it is believed
+
+    async def start(self, standing: Standing) -> None:
+        """Note who expires when."""
+        self._standing = standing
+        if not self._listening:
+            self._listening = True
+            self._view.vms.listen(self._note)
+        for key in self._view.vms.entries:
+            self._note(key)
+
+    async def run(self) -> None:
+        """Until cancelled. LeadershipLost: somebody else leads."""
+        tokens_at = audit_at = self._clock.now()
+        while True:
+            pause = EVERY
+            try:
+                await self._expire_machines()
+                if self._clock.now() >= tokens_at:
+                    tokens_at = self._clock.now() + (EVERY if await self._expire_tokens() else TOKENS_EVERY)
+                if self._clock.now() >= audit_at:
+                    audit_at = self._clock.now() + (EVERY if await self._forget_audit() else AUDIT_EVERY)
+                self._backoff.reset()
+            except (Unavailable, Uncertain):
+                pause = self._backoff.next()
+            except (LeadershipLost, Closed):
+                raise
+            except HostlerError as error:
+                self._tell(f"janitor: {error}; it will be tried again")
+                pause = self._backoff.next()
+            await self._clock.sleep(pause)
+
+    async def stop(self) -> None:
+        """Hear no more."""
+        self._listening = False
+
+    # Inside
+
+    def _note(self, key: str) -> None:
+        entry = self._view.vms.entries.get(key)
+        if self._listening and entry is not None and entry.value.expires_at is not None and not entry.value.deleting:
+            heapq.heappush(self._ends, (entry.value.expires_at, key))
+
+    async def _expire_machines(self) -> None:
+        now = self._clock.wall()
+        for _ in range(BATCH):
+            if not self._ends or self._ends[0][0] > now:
+                return
+            _, key = self._ends[0]
+            entry = self._view.vms.entries.get(key)
+            if entry is not None and _expired(entry.value, now) and not await self._expire(entry):
+                return  # it has just changed, and will be noted again
+            heapq.heappop(self._ends)
+
+    async def _expire(self, entry: Entry[VirtualMachine]) -> bool:
+        """Wish it away, in its owner's place; whether it was done."""
+        vm = msgspec.structs.replace(entry.value, deleting=True, generation=entry.value.generation + 1)
+        at = self._clock.wall()
+        day, instant = instants(at)
+        audit = Audit(who=WHO, verb="vm.expire", subject=entry.key, before=entry.mod_revision, at=at)
+        done = await self._write(
+            [VM.unchanged(entry)],
+            [Put(entry.key, VM.encode(vm)), AUDIT.put(audit, day=day, write=f"{instant}-{self._new_id()}")],
+        )
+        if done:
+            self._count("expired_vms", 1)
+        return done
+
+    async def _expire_tokens(self) -> bool:
+        """One batch; whether there may be more."""
+        now = self._clock.wall()
+        entries = (entry for entry in self._view.tokens.entries.values())
+        over = [entry for entry in entries if entry.value.expires_at is not None and entry.value.expires_at <= now]
+        batch = over[:BATCH]
+        if batch and await self._write(
+            [TOKEN.unchanged(entry) for entry in batch], [Delete(entry.key) for entry in batch]
+        ):
+            self._count("expired_tokens", len(batch))
+        return len(over) > len(batch)
+
+    async def _forget_audit(self) -> bool:
+        """One batch of what is too old; whether there may be more. Days are kept whole."""
+        oldest, _ = instants(self._clock.wall() - self._kept)
+        page = await self._store.range(AUDIT.prefix(), limit=BATCH, keys_only=True)
+        old = [kv for kv in page.items if (AUDIT.match(kv.key) or {"day": oldest})["day"] < oldest]
+        if old and await self._write([], [Delete(kv.key) for kv in old]):
+            self._count("forgotten_audit", len(old))
+        return len(old) == BATCH
+
+    async def _write(self, when: list[Comparison], then: list[Operation]) -> bool:
+        """False: what it was about has changed. LeadershipLost: somebody else leads."""
+        if self._standing is None:
+            raise RuntimeError("janitor: used before it was started")
+        leadership = self._standing.leadership
+        leadership.check()
+        guard = leadership.guard()
+        if (await self._store.txn([guard, *when], then)).succeeded:
+            return True
+        if not guard.holds(await self._store.get(guard.key)):
+            raise LeadershipLost(f"leadership {guard.key}: somebody took or removed its record; stop what it was for")
+        return False
+
+    def _count(self, what: str, number: int) -> None:
+        self.counters[what] = self.counters.get(what, 0) + number
+
+
+def _expired(vm: VirtualMachine, now: float) -> bool:
+    return vm.expires_at is not None and vm.expires_at <= now and not vm.deleting

@@ -1,0 +1,412 @@
+"""The leader's work on virtual machines: place, pass on wishes, take from lost nodes, forget.
+
+A name is looked at when one of its records changes, when its node does, and in a full pass now and then. Looking costs
+nothing where nothing is to be done. What is decided from the mirrors is written under their revisions; where that
+fails, the records are read anew and it is decided again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from hostler.engine.controllers import inspection
+from hostler.engine.controllers import seen as sight
+from hostler.engine.controllers.books import Books
+from hostler.engine.controllers.decision import NOTHING, Act, Duty, NodeCase, decide
+from hostler.engine.controllers.drain import Drains, duty_of
+from hostler.engine.controllers.queue import Queue
+from hostler.engine.controllers.silence import Silence
+from hostler.engine.controllers.steps import Leader, Txn, pending, placed, trimmed, written
+from hostler.engine.placement import place, wanted_of
+from hostler.errors import Conflict, Unavailable, Uncertain
+from hostler.keys.node import ALIVE, COMMAND, MEMBER
+from hostler.keys.vm import HANDLE, NAME, VM
+from hostler.kit.backoff import Backoff
+from hostler.kit.fairness import Fairness
+from hostler.ports.store import Delete
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Awaitable, Callable
+
+    from hostler.engine.controllers.decision import Step
+    from hostler.engine.controllers.seen import Seen
+    from hostler.engine.service import Standing
+    from hostler.engine.view import View
+    from hostler.keys.entry import Entry
+    from hostler.kit.clock import Clock
+    from hostler.model.node import NodeRecord
+    from hostler.model.vm import VirtualMachine
+    from hostler.ports.store import Comparison, Operation, Store
+
+PASS_EVERY = 30.0
+RETRY_PENDING = 0.2
+"""Seconds in which changes of the room there is are gathered, before those that found none try again."""
+BATCH, BATCH_EVERY = 200, 0.1
+"""So many of them in so many seconds, however many there are and however often there is room."""
+TRIES = 4
+"""Decisions in a row for one name, each from newer records, before it has to wait."""
+LAG = 1.0
+VMS, HANDLES = VM.prefix(), HANDLE.prefix()
+
+
+class MachineController:
+    """A service for a replica's controllers. `release` gives what a final delete compares and writes in the quota."""
+
+    name = "machines"
+
+    def __init__(
+        self,
+        store: Store,
+        view: View,
+        *,
+        clock: Clock,
+        rng: random.Random,
+        release: Callable[[Store, VirtualMachine], Awaitable[tuple[list[Comparison], list[Operation]]]],
+        tell: Callable[[str], None] = lambda _: None,
+        width: int = 64,
+    ) -> None:
+        self._store, self._view, self._clock, self._rng = store, view, clock, rng
+        self._release, self._tell = release, tell
+        self.counters: dict[str, int] = {}
+        self.books = Books(view, self._room)
+        self._silence = Silence(view, clock=clock)
+        self._queue = Queue(self._look, clock=clock, rng=rng, tell=tell, counters=self.counters, width=width)
+        self._nodes = Queue(self._look_at_node, clock=clock, rng=rng, tell=tell, counters=self.counters, width=8)
+        self._drains = Drains(view, self.books, clock=clock)
+        self._pending: set[str] = set()
+        self._room_changed = asyncio.Event()
+        self._wrote: dict[str, tuple[int, tuple[str, ...]]] = {}
+        self._doubts: dict[str, str] = {}  # names whose last write may have happened, and the node that it was about
+        self._standing: Standing | None = None
+        self._listening = False
+
+    # The service
+
+    async def start(self, standing: Standing) -> None:
+        """Read everything anew, say what does not fit together, and begin from there."""
+        self._standing = standing
+        backoff = Backoff(0.05, 2.0, rng=self._rng)
+        view = self._view
+        while True:
+            try:
+                await view.refresh(view.vms, view.handles, view.commands, view.members, view.alive)
+                break
+            except (Unavailable, Uncertain):
+                await self._clock.sleep(backoff.next())
+        self.books.load()
+        self._silence.look_at_all()
+        for line in inspection.inspected(view, self.counters):
+            self._tell(line)
+        self._listen()
+        for entry in view.members.entries.values():
+            self._nodes.add(entry.parts["node"])
+
+    async def run(self) -> None:
+        """Until cancelled. LeadershipLost: somebody else leads."""
+        tasks = [
+            asyncio.create_task(self._queue.run(), name="machines: names"),
+            asyncio.create_task(self._nodes.run(), name="machines: nodes"),
+            asyncio.create_task(self._pass(), name="machines: pass"),
+            asyncio.create_task(self._retry_pending(), name="machines: pending"),
+        ]
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def stop(self) -> None:
+        """Hear no more."""
+        self._listening = False
+
+    def state(self) -> dict[str, int]:
+        """Counters and present sizes, for metrics."""
+        return {**self.counters, "waiting": len(self._queue), "pending_now": len(self._pending)}
+
+    # What wakes it
+
+    def _listen(self) -> None:
+        self._listening = True
+        self._view.vms.listen(self._vm_changed)
+        self._view.handles.listen(self._handle_changed)
+        self._view.commands.listen(self._command_changed)
+        self._view.members.listen(lambda key: self._node_changed(MEMBER.parse(key)["node"]))
+        self._view.alive.listen(lambda key: self._node_changed(ALIVE.parse(key)["node"]))
+
+    def _vm_changed(self, key: str) -> None:
+        if self._listening:
+            name = key.removeprefix(VMS)
+            id_ = name.rpartition("/")[2]
+            if id_ in self._view.node_of:
+                self.books.sync(id_)
+            self._queue.add(name)
+
+    def _handle_changed(self, key: str) -> None:
+        if self._listening:
+            self._queue.add(key.removeprefix(HANDLES))
+
+    def _command_changed(self, key: str) -> None:
+        if not self._listening:
+            return
+        parts = COMMAND.parse(key)
+        before = self.books.name_of(parts["vm"])
+        self.books.sync(parts["vm"])
+        for name in {before, self.books.name_of(parts["vm"])} - {None}:
+            self._queue.add(str(name))
+        member = self._view.members.get(node=parts["node"])
+        if member is not None and duty_of(member.value) is not Duty.SERVE:
+            self._nodes.add(parts["node"])
+
+    def _node_changed(self, node: str) -> None:
+        if self._listening:
+            self.books.sync_node(node)
+            self._silence.look(node)
+            self._nodes.add(node)
+
+    def _room(self) -> None:
+        self._room_changed.set()
+
+    async def _retry_pending(self) -> None:
+        while True:
+            await self._room_changed.wait()
+            await self._clock.sleep(RETRY_PENDING)
+            self._room_changed.clear()
+            for node in self._drains.stuck:
+                self._nodes.add(node)
+            names = sorted(self._pending)
+            for start in range(0, len(names), BATCH):
+                for name in names[start : start + BATCH]:
+                    self._queue.add(name, patient=True)
+                await self._clock.sleep(BATCH_EVERY)
+
+    async def _pass(self) -> None:
+        """Look at everything, first of all and then now and then."""
+        fairness = Fairness(0.005)
+        while True:
+            names = {key.removeprefix(VMS) for key in self._view.vms.entries}
+            names.update(key.removeprefix(HANDLES) for key in self._view.handles.entries)
+            names.update(
+                f"{entry.value.org}/{entry.value.project}/{entry.value.vm}"
+                for entry in self._view.commands.entries.values()
+            )
+            for name in names:
+                seen = sight.from_view(self._view, name)
+                if seen.extra or self._decided(seen).act is not Act.NOTHING:
+                    self._queue.add(name, patient=name in self._pending)
+                await fairness.share()
+            self._silence.look_at_all()
+            for entry in tuple(self._view.members.entries.values()):
+                if not self._view.alive.get(node=entry.parts["node"]) or duty_of(entry.value) is not Duty.SERVE:
+                    self._nodes.add(entry.parts["node"])
+            await self._clock.sleep(PASS_EVERY)
+
+    # Nodes
+
+    async def _look_at_node(self, node: str) -> None:
+        """Whoever stands on it may have something to do; those that are fenced, when their time has come."""
+        for entry in self._view.commands_of(node):
+            seen = sight.from_view(self._view, _name(entry.value.org, entry.value.project, entry.value.vm))
+            if self._decided(seen).act is not Act.NOTHING:
+                self._queue.add(seen.name)
+        member = self._view.members.get(node=node)
+        if member is None:
+            return
+        if self._view.alive.get(node=node) is None:
+            left = member.value.fencing_time - self._silence.lasted(member)
+            if left > 0 and self._view.count_on(node):
+                self._nodes.add(node, after=left + 0.001)
+        if duty_of(member.value) is not Duty.SERVE:
+            await self._drain(node, member)
+
+    async def _drain(self, node: str, member: Entry[NodeRecord]) -> None:
+        """Let the next machine go, or tell those that cannot why."""
+        turn = self._drains.next(node, member.value)
+        for name, why in turn.stuck:
+            await self._say_why(name, why)
+        if turn.name is not None:
+            seen = sight.from_view(self._view, turn.name)
+            step = self._decided(seen, turn.duty)
+            if step.act is Act.INSTRUCT and await self._write(
+                seen, written(step, seen, self._leader(), 0.0), "drained"
+            ):
+                self._drains.began(node, turn.name)
+            else:
+                self._drains.arrives(turn.name.rpartition("/")[2])
+                raise Conflict(f"node {node}: {turn.name} has just changed; it will be looked at again")
+        if turn.again > 0:
+            self._nodes.add(node, after=turn.again)
+
+    async def _say_why(self, name: str, why: str) -> None:
+        seen = sight.from_view(self._view, name)
+        step = self._drains.said(seen, why)
+        if step.act is Act.INSTRUCT:
+            await self._write(seen, written(step, seen, self._leader(), 0.0), "drain_stuck")
+
+    # One machine
+
+    async def _look(self, name: str) -> None:
+        if self._behind(name):
+            self._queue.add(name, after=LAG)  # the mirrors' own news will come first
+            return
+        seen = await self._read(name) if name in self._doubts else sight.from_view(self._view, name)
+        avoid: set[str] = set()
+        for _ in range(TRIES):
+            if seen.unreadable:
+                return
+            try:
+                if await self._step(seen, avoid):
+                    return
+            except Uncertain:
+                self._doubts.setdefault(name, seen.node)
+                raise
+            self._count("conflicts")
+            seen = await self._read(name, seen.node)
+        raise Conflict(f"{name}: it changed {TRIES} times while it was looked at; it will be looked at again")
+
+    async def _read(self, name: str, node: str = "") -> Seen:
+        """As it stands in the store now. What was in doubt is known then."""
+        id_ = name.rpartition("/")[2]
+        doubt = self._doubts.get(name, "")
+        nodes = {*self._view.nodes_of(id_), node, doubt} - {""}
+        seen = await sight.from_store(self._store, name, nodes, self._leader().guard)
+        if self._doubts.pop(name, None) is not None:
+            if seen.command is not None and seen.node == doubt:
+                self.books.keep(id_, seen.command.mod_revision)
+            else:
+                self.books.cancel(id_)
+        return seen
+
+    async def _step(self, seen: Seen, avoid: set[str]) -> bool:
+        """One step; False: its conditions did not hold."""
+        step = self._decided(seen)
+        if step.act is Act.PLACE and seen.vm is not None:
+            return await self._place(seen, seen.vm, avoid)
+        self._pending.discard(seen.name)
+        if step.act is Act.NOTHING:
+            if seen.extra and seen.handle is not None and seen.handle.value.node == seen.node:
+                self._tell(f"{seen.name}: more than one node was told; those that its handle does not name forget it")
+                return await self._write(seen, trimmed(seen, self._leader()), "trimmed")
+            return True
+        txn = written(step, seen, self._leader(), self._clock.wall())
+        if step.act in (Act.FORGET, Act.FORGET_LOST) and seen.vm is not None:
+            self._drains.arrives(seen.vm.value.id)
+            await self._add_name_and_quota(seen.vm.value, txn)
+        return await self._write(seen, txn, step.act.name.lower())
+
+    def _decided(self, seen: Seen, duty: Duty | None = None) -> Step:
+        if seen.unreadable:
+            return NOTHING
+        if duty is None:
+            duty = Duty.SERVE if seen.member is None else duty_of(seen.member.value)
+        return decide(
+            None if seen.vm is None else seen.vm.value,
+            None if seen.handle is None else seen.handle.value,
+            None if seen.command is None else seen.command.value,
+            seen.node,
+            self._case(seen),
+            duty,
+        )
+
+    def _case(self, seen: Seen) -> NodeCase:
+        if seen.alive is not None:
+            return NodeCase.ALIVE
+        if seen.member is None:
+            return NodeCase.UNKNOWN
+        if seen.member.value.off is not None:
+            return NodeCase.OFF
+        fencing_time = seen.member.value.fencing_time
+        lasted = self._silence.lasted(seen.member)
+        return NodeCase.LONG_SILENT if 0 < fencing_time <= lasted else NodeCase.SILENT
+
+    async def _place(self, seen: Seen, vm: Entry[VirtualMachine], avoid: set[str]) -> bool:
+        wanted = wanted_of(vm.value, exclude=frozenset(avoid | seen.foreign))
+        id_ = vm.value.id
+        self._drains.arrives(id_)
+        decision = place(wanted, self.books.cluster)
+        if decision.node is None:
+            if avoid:
+                raise Conflict(f"{seen.name}: the nodes that would do have just changed; it will be looked at again")
+            self._pending.add(seen.name)
+            if seen.handle is not None and seen.handle.value.detail == decision.summary:
+                return True
+            txn = pending(seen, vm, decision, self._leader(), self._clock.wall())
+            return await self._write(seen, txn, "pending")
+        self._pending.discard(seen.name)
+        member = self._view.members.get(node=decision.node)
+        if member is None:
+            self.books.sync_node(decision.node)
+            return False
+        txn = placed(seen, vm, member, decision, leader=self._leader(), at=self._clock.wall())
+        self.books.reserve(id_, decision.node, wanted)
+        try:
+            revision = await self._written(seen, txn, "place")
+        except Uncertain:
+            self._doubts[seen.name] = decision.node  # the room stays taken until it is known
+            raise
+        except BaseException:
+            self.books.cancel(id_)
+            raise
+        if revision is None:
+            self.books.cancel(id_)
+            avoid.add(decision.node)
+            return False
+        self.books.keep(id_, revision)
+        return True
+
+    async def _add_name_and_quota(self, vm: VirtualMachine, txn: Txn) -> None:
+        name = await NAME.get(self._store, org=vm.org, project=vm.project, name=vm.name)
+        if name is not None and name.value == vm.id:
+            txn.when.append(NAME.unchanged(name))
+            txn.then.append(Delete(name.key))
+        when, then = await self._release(self._store, vm)
+        txn.when += when
+        txn.then += then
+
+    # Writing
+
+    def _leader(self) -> Leader:
+        """The leadership that the replica holds now. LeadershipLost: none."""
+        if self._standing is None:
+            raise RuntimeError("machines: used before it was started")
+        leadership = self._standing.leadership
+        leadership.check()
+        return Leader(leadership.guard(), leadership.fence)
+
+    async def _write(self, seen: Seen, txn: Txn, what: str) -> bool:
+        return await self._written(seen, txn, what) is not None
+
+    async def _written(self, seen: Seen, txn: Txn, what: str) -> int | None:
+        """The revision; None: a condition did not hold."""
+        result = await self._store.txn(txn.when, txn.then)
+        if not result.succeeded:
+            return None
+        self._count(what)
+        touched = tuple(
+            family
+            for family, prefix in (("vms", VMS), ("handles", HANDLES), ("commands", COMMAND.prefix()))
+            if any(getattr(operation, "key", "").startswith(prefix) for operation in txn.then)
+        )
+        self._wrote[seen.name] = (result.revision, touched)
+        return result.revision
+
+    def _behind(self, name: str) -> bool:
+        """Whether the mirrors do not know yet what we wrote ourselves."""
+        wrote = self._wrote.get(name)
+        if wrote is None:
+            return False
+        if any(self._view.mirrors[family].revision < wrote[0] for family in wrote[1]):
+            return True
+        del self._wrote[name]
+        return False
+
+    def _count(self, what: str) -> None:
+        self.counters[what] = self.counters.get(what, 0) + 1
+
+
+def _name(org: str, project: str, vm: str) -> str:
+    return f"{org}/{project}/{vm}"

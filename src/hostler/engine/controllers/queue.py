@@ -1,0 +1,154 @@
+"""Names that want to be looked at: each once, a bounded number at a time, and none twice at the same time."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+from collections import deque
+from typing import TYPE_CHECKING
+
+from hostler.errors import Closed, Conflict, LeadershipLost, Unavailable, Uncertain
+from hostler.kit.backoff import Backoff
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Awaitable, Callable
+
+    from hostler.kit.clock import Clock
+
+WIDTH = 64
+SHARE = 8
+"""Of so many names one is taken from those that can wait, if there are any, however many cannot."""
+FIRST_RETRY = 0.05
+LAST_RETRY = 30.0
+
+
+class Queue:
+    """Calls `work(name)` for each name that was added; again, after a growing pause, where it failed.
+
+    A name that is added while it is worked on is worked on once more afterwards. What `work` raises is told and tried
+    again, except LeadershipLost and Closed, which end `run`: one bad record must not stop the others.
+    """
+
+    def __init__(
+        self,
+        work: Callable[[str], Awaitable[None]],
+        *,
+        clock: Clock,
+        rng: random.Random,
+        tell: Callable[[str], None],
+        counters: dict[str, int],
+        width: int = WIDTH,
+    ) -> None:
+        self._work, self._clock, self._rng, self._tell, self._width = work, clock, rng, tell, width
+        self._counters = counters
+        self._ready: deque[str] = deque()
+        self._patient: deque[str] = deque()
+        self._waiting: dict[str, bool] = {}  # those in the two above; whether in the second
+        self._running: dict[str, asyncio.Task[None]] = {}
+        self._again: set[str] = set()
+        self._later: list[tuple[float, int, str]] = []
+        self._due: dict[str, float] = {}
+        self._backoffs: dict[str, Backoff] = {}
+        self._numbers = itertools.count()
+        self._taken = 0
+        self._wake = asyncio.Event()
+        self._fatal: Exception | None = None
+
+    def __len__(self) -> int:
+        """Names that wait for their turn now."""
+        return len(self._waiting)
+
+    def add(self, name: str, *, after: float = 0.0, patient: bool = False) -> None:
+        """Look at it soon, or no later than `after` seconds from now; `patient`: others go first."""
+        if after > 0:
+            due = self._clock.now() + after
+            if self._due.get(name, due + 1) > due:
+                self._due[name] = due
+                heapq.heappush(self._later, (due, next(self._numbers), name))
+                self._wake.set()
+        elif name in self._running:
+            self._again.add(name)
+        elif name not in self._waiting:
+            self._waiting[name] = patient
+            (self._patient if patient else self._ready).append(name)
+            self._wake.set()
+        elif self._waiting[name] and not patient:
+            self._waiting[name] = False  # its place among the patient is passed over
+            self._ready.append(name)
+            self._wake.set()
+
+    async def run(self) -> None:
+        """Until cancelled. Raises LeadershipLost or Closed if `work` did."""
+        try:
+            while self._fatal is None:
+                self._wake.clear()
+                self._collect()
+                while len(self._running) < self._width and (name := self._next()) is not None:
+                    self._running[name] = asyncio.create_task(self._one(name), name=f"looking at {name}")
+                if self._fatal is None:
+                    await self._pause()
+            raise self._fatal
+        finally:
+            tasks = list(self._running.values())
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    # Inside
+
+    def _next(self) -> str | None:
+        self._taken += 1
+        lanes = [self._ready, self._patient]
+        if self._taken % SHARE == 0:
+            lanes.reverse()
+        for lane in lanes:
+            while lane:
+                name = lane.popleft()
+                if self._waiting.get(name) is (lane is self._patient):
+                    del self._waiting[name]
+                    return name
+        return None
+
+    def _collect(self) -> None:
+        now = self._clock.now()
+        while self._later and self._later[0][0] <= now:
+            due, _, name = heapq.heappop(self._later)
+            if self._due.get(name) == due:
+                del self._due[name]
+                self.add(name)
+
+    async def _pause(self) -> None:
+        left = self._later[0][0] - self._clock.now() if self._later else None
+        try:
+            async with asyncio.timeout(left):
+                await self._wake.wait()
+        except TimeoutError:
+            pass
+
+    async def _one(self, name: str) -> None:
+        retry = False
+        try:
+            await self._work(name)
+        except (LeadershipLost, Closed) as error:
+            self._fatal = error
+        except (Conflict, Unavailable, Uncertain):
+            self._counters["retries"] = self._counters.get("retries", 0) + 1
+            retry = True
+        except Exception as error:  # noqa: BLE001 - told, and tried again: the other names must not suffer
+            self._counters["failures"] = self._counters.get("failures", 0) + 1
+            self._tell(f"{name}: {type(error).__name__}: {error}; it will be tried again")
+            retry = True
+        finally:
+            del self._running[name]
+            self._wake.set()
+        if retry:
+            self._again.discard(name)
+            backoff = self._backoffs.setdefault(name, Backoff(FIRST_RETRY, LAST_RETRY, rng=self._rng))
+            self.add(name, after=backoff.next())
+            return
+        self._backoffs.pop(name, None)
+        if name in self._again:
+            self._again.discard(name)
+            self.add(name)
