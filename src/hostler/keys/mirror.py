@@ -38,6 +38,7 @@ class Mirror(Generic[T]):
         **leading: str | int,
     ) -> None:
         self._store, self._key, self._clock, self._leading = store, key, clock, leading
+        self._rng = rng
         self._backoff = Backoff(0.05, 1.0, rng=rng)
         self._listeners: list[Callable[[str], None]] = []
         self._advanced = asyncio.Event()
@@ -53,7 +54,10 @@ class Mirror(Generic[T]):
         return self.entries.get(self._key.fill(**parts))
 
     def listen(self, changed: Callable[[str], None]) -> None:
-        """Call `changed(key)` after each change, and for each key that a new listing added, changed or removed."""
+        """Call `changed(key)` after each change, and for each key that a new listing added, changed or removed.
+
+        It may come between two events of one transaction: take the name now, and look at the records later.
+        """
         self._listeners.append(changed)
 
     async def ready(self) -> None:
@@ -69,41 +73,59 @@ class Mirror(Generic[T]):
             await self._advanced.wait()
 
     async def refresh(self) -> None:
-        """Read all of it from the store now: what was written before this was called is in it afterwards."""
-        await self._listed()
+        """Read all of it from the store now: what was written before this was called is in it afterwards.
+
+        Unavailable: the store is out of reach, and the mirror is as it was.
+        """
+        backoff = Backoff(0.01, 1.0, rng=self._rng)
+        while True:
+            try:
+                await self._listed()
+            except Missed:  # compacted between two pages
+                await self._clock.sleep(backoff.next())
+            else:
+                return
 
     async def run(self) -> None:
         """List, then watch; again when events were missed or the store was out of reach."""
         while True:
             try:
                 await self._listed()
-                self._backoff.reset()
                 await self._watched()
-            except Missed:
-                continue
-            except (Unavailable, Uncertain):
+            except (Missed, Unavailable, Uncertain):
                 await self._clock.sleep(self._backoff.next())
 
     # Inside
 
     async def _listed(self) -> None:
+        before = self.revision
         listing = await self._key.list(self._store, strict=False, **self._leading)  # type: ignore[arg-type]
-        if listing.revision < self.revision:
-            return  # the watch was faster
-        old, self._listed_at = self.entries, listing.revision
+        if before <= listing.revision < self.revision:
+            return  # the watch, or another listing, was faster
+        # Less than what was known before it was asked for: the store was put back to an older state.
+        back = listing.revision < before
+        old, self._listed_at = self._revisions(), listing.revision
         self.entries = {entry.key: entry for entry in listing.entries}
         self.unreadable = {found.key: found for found in listing.unreadable}
+        if back:
+            self.revision = 0
         self._advance(max(listing.revision, 1))
-        changed = [
-            key for key, entry in self.entries.items() if key not in old or old[key].mod_revision != entry.mod_revision
-        ]
-        for key in (*changed, *(key for key in old if key not in self.entries)):
+        new = self._revisions()
+        for key in [key for key, revision in new.items() if old.get(key) != revision]:
             self._tell(key)
+        for key in [key for key in old if key not in new]:
+            self._tell(key)
+
+    def _revisions(self) -> dict[str, int]:
+        revisions = {key: entry.mod_revision for key, entry in self.entries.items()}
+        revisions.update((key, found.kv.mod_revision) for key, found in self.unreadable.items())
+        return revisions
 
     async def _watched(self) -> None:
         async with self._key.watch(self._store, start_revision=self.revision + 1, **self._leading) as watch:
             async for change in watch:
                 self._take(change)
+                self._backoff.reset()  # not before: a watch that ends at once must not cost a listing each time
 
     def _take(self, change: Change[T]) -> None:
         if change.revision <= self._listed_at:

@@ -1,0 +1,197 @@
+"""The agent of one node."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random as random_
+from typing import TYPE_CHECKING
+
+from hostler.engine.agent.decide import Action
+from hostler.engine.agent.plan import AgentState
+from hostler.engine.agent.session import Session
+from hostler.engine.agent.worker import Workers
+from hostler.errors import HostlerError
+from hostler.keys.mirror import Mirror
+from hostler.keys.node import COMMAND
+from hostler.model.vm import MachineState
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Callable, Coroutine, Sequence
+    from typing import Any
+
+    from hostler.engine.agent.plan import AgentPlan
+    from hostler.kit.clock import Clock
+    from hostler.ports.machines import Machine, Machines
+    from hostler.ports.store import Store
+
+_CHUNK = 500
+"""Machines that are compared before others may run."""
+_ON = (MachineState.STARTING, MachineState.RUNNING, MachineState.STOPPING)
+_log = logging.getLogger("hostler.agent")
+
+
+class Agent:
+    """Made once, run once. Store and machines are the caller's, to open before `run` and to close after `aclose`."""
+
+    def __init__(
+        self,
+        store: Store,
+        machines: Machines,
+        plan: AgentPlan,
+        *,
+        clock: Clock,
+        rng: random.Random | None = None,
+        new_id: Callable[[], str],
+    ) -> None:
+        rng = rng or random_.Random()  # noqa: S311 - spreads retries; guards nothing
+        self._machines, self._plan, self._clock = machines, plan, clock
+        self.commands = Mirror(store, COMMAND, clock=clock, rng=rng, node=plan.node)
+        self.session = Session(
+            store,
+            machines,
+            plan,
+            clock=clock,
+            rng=rng,
+            new_id=new_id,
+            prepare=self._prepare,
+            changed=self._session_changed,
+        )
+        self._workers = Workers(store, machines, plan, self.commands, self.session, clock=clock, rng=rng)
+        self._agenda = self._workers.agenda
+        self.commands.listen(self._command_changed)
+        self._main: asyncio.Task[None] | None = None
+        self._closed = False
+
+    async def run(self) -> None:
+        """Work until cancelled, or until `aclose`. Closed: the store is; then what runs is left as it is."""
+        if self._main is not None or self._closed:
+            raise RuntimeError(f"agent of node {self._plan.node}: it runs once; make a new Agent to run again")
+        self._main = asyncio.create_task(self._work(), name=f"agent {self._plan.node}")
+        try:
+            await asyncio.wait((self._main,))
+        finally:
+            if not self._main.done():
+                self._main.cancel()
+                await asyncio.wait((self._main,))
+        if not self._main.cancelled():
+            self._main.result()
+
+    async def aclose(self, leaving: bool = True) -> None:
+        """Stop; the machines run on. Twice is fine.
+
+        `leaving`: tell everybody, and give the lease back. Otherwise the lease is left to lapse, and an agent that is
+        started on the same machines before that takes it over: nobody notices.
+        """
+        self._closed = True
+        if self._main is not None and not self._main.done():
+            self._main.cancel()
+            await asyncio.wait((self._main,))
+        if leaving:
+            await self.session.leave()
+
+    def state(self) -> AgentState:
+        """How it is now."""
+        heard = self.session.heard_at
+        return AgentState(
+            node=self._plan.node,
+            holder=self.session.holder,
+            registered=self.session.open,
+            waits_for=self.session.waits_for,
+            heard_ago=None if heard is None else self._clock.now() - heard,
+            sessions=self.session.number,
+            commands=len(self.commands.entries),
+            working=self._agenda.working,
+            waiting=self._agenda.waiting + len(self._workers.parked),
+            failing=sum(1 for known in self._workers.known.values() if known.put_off),
+            unreadable=tuple(sorted(self.commands.unreadable)),
+            foreign=len(self._workers.foreign),
+            orphans=self._workers.orphans,
+            steps=self._workers.steps,
+            reports=self._workers.reports.sent,
+        )
+
+    # Inside
+
+    async def _work(self) -> None:
+        parts: list[tuple[str, Coroutine[Any, Any, None]]] = [
+            ("commands", self.commands.run()),
+            ("session", self.session.run()),
+            ("agenda", self._agenda.run()),
+            ("look", self._every(self._plan.look_every, self._look)),
+            ("sweep", self._every(self._plan.sweep_every, self._sweep)),
+        ]
+        tasks = [asyncio.create_task(part, name=f"agent {self._plan.node}: {name}") for name, part in parts]
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await self._agenda.aclose()
+
+    def _command_changed(self, key: str) -> None:
+        self._agenda.kick(COMMAND.parse(key)["vm"])
+
+    def _session_changed(self) -> None:
+        if self.session.may_act() and self._workers.parked:
+            parked, self._workers.parked = self._workers.parked, set()
+            for vm in parked:
+                self._agenda.kick(vm)
+
+    async def _prepare(self) -> None:
+        """After each registration, before anything is held.
+
+        A start that was begun before could pass now that its machine is held again, for a command that was taken away
+        meanwhile. So none may be under way; and no fenced machine runs that nobody commands.
+        """
+        starting = [
+            vm for vm, known in self._workers.known.items() if known.doing and known.doing.action is Action.START
+        ]
+        await self._agenda.stop(starting)
+        await self.commands.refresh()
+        machines = await self._machines.list()
+        for machine in machines:
+            if machine.fenced and machine.state in _ON and self._is_orphan(machine):
+                await self._machines.stop(machine.label.vm, grace=0.0)
+        await self._swept(machines)
+
+    def _is_orphan(self, machine: Machine) -> bool:
+        key = COMMAND.fill(node=self._plan.node, vm=machine.label.vm)
+        return (
+            self._workers.is_ours(machine) and key not in self.commands.entries and key not in self.commands.unreadable
+        )
+
+    async def _every(self, seconds: float, do: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        while True:
+            await self._clock.sleep(seconds)
+            try:
+                await do()
+            except HostlerError as error:
+                _log.warning("node %s: its machines cannot be listed: %s", self._plan.node, error)
+
+    async def _look(self) -> None:
+        """Notice what changed by itself."""
+        seen = {machine.label.vm: machine for machine in await self._machines.list()}
+        for number, entry in enumerate(list(self.commands.entries.values())):
+            vm = entry.value.vm
+            known = self._workers.known.get(vm)
+            if not self._agenda.has(vm) and (known is None or known.seen != seen.get(vm)):
+                self._agenda.kick(vm)
+            if number % _CHUNK == _CHUNK - 1:
+                await asyncio.sleep(0)
+
+    async def _sweep(self) -> None:
+        await self._swept(await self._machines.list())
+
+    async def _swept(self, machines: Sequence[Machine]) -> None:
+        """Have a worker look at every machine without a command; it makes sure before it destroys anything."""
+        self._workers.foreign = {machine.label.vm for machine in machines if not self._workers.is_ours(machine)}
+        for number, machine in enumerate(machines):
+            if self._is_orphan(machine):
+                self._agenda.kick(machine.label.vm)
+            if number % _CHUNK == _CHUNK - 1:
+                await asyncio.sleep(0)

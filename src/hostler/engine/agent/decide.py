@@ -1,0 +1,231 @@
+"""The next single step for one machine, and the handle that tells how it is. Pure."""
+
+from __future__ import annotations
+
+import enum
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from hostler.model.vm import MachineState, Power, Snapshot, SnapshotState, VmHandle
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from hostler.model.node import VmCommand
+    from hostler.ports.machines import Machine
+
+_OFF = (MachineState.STOPPED, MachineState.FAILED)
+_SHAPE = ("cpus", "memory_mib", "disk_gib", "image", "user_data", "ssh_keys")
+
+
+class Action(enum.StrEnum):
+    """A verb of the machine driver, or nothing."""
+
+    NOTHING = "nothing"
+    CREATE = "create"
+    RESHAPE = "reshape"
+    """`create` over a machine that is off: it takes its new shape."""
+    START = "start"
+    STOP = "stop"
+    SWITCH_OFF = "switch off"
+    """`stop` without grace: what it does now will be thrown away."""
+    RESET = "reset"
+    SNAPSHOT = "snapshot"
+    DROP = "drop snapshot"
+    RESTORE = "restore"
+    DELETE = "delete"
+
+
+class Step(msgspec.Struct, frozen=True):
+    """One idempotent step; `name` is a snapshot's, `number` a reset's or restore's."""
+
+    action: Action
+    name: str = ""
+    number: int = 0
+
+    def __str__(self) -> str:
+        return " ".join(filter(None, (self.action, self.name)))
+
+
+NOTHING = Step(Action.NOTHING)
+BOOTS = (Action.CREATE, Action.START, Action.RESTORE)
+"""What costs a node so much that only a few are done at once."""
+
+
+def decide(
+    command: VmCommand,
+    seen: Machine | None,
+    *,
+    settled: int = 0,
+    leftover: bool = False,
+    put_off: Mapping[Step, bool] = {},
+) -> Step:
+    """The next step; NOTHING exactly when wish and world agree, or all that is left is put off.
+
+    `settled`: the number of the last restore that was done or given up. `leftover`: what is seen is not of this
+    command, but was forgotten here by an earlier one. `put_off`: steps that failed and wait for their next try, and
+    whether they were refused.
+    """
+    snapshot_waits = False
+    for step in _wanted(command, seen, settled, leftover):
+        if snapshot_waits and step.action in (Action.SWITCH_OFF, Action.RESTORE):
+            continue  # it would throw away what the snapshot is to keep
+        if step not in put_off:
+            return step
+        if step.action is Action.SNAPSHOT and not put_off[step]:
+            snapshot_waits = True
+    return NOTHING
+
+
+def _wanted(command: VmCommand, seen: Machine | None, settled: int, leftover: bool) -> Iterator[Step]:
+    """What is left to do, most urgent first. What cannot be done before another step does not follow it."""
+    if command.deleting or (leftover and seen is not None):
+        if seen is not None:
+            yield Step(Action.DELETE)
+        return
+    on = command.power is Power.ON
+    if seen is None or seen.state is MachineState.CREATING:
+        yield Step(Action.CREATE)
+        return
+    if seen.state is MachineState.STOPPING or (seen.state is MachineState.STARTING and not on):
+        yield Step(Action.STOP)
+        return
+    if seen.state is MachineState.STARTING:
+        yield Step(Action.START)
+        return
+    off = seen.state in _OFF
+    for name in command.snapshots:
+        if name not in seen.snapshots and name not in command.lost:
+            yield Step(Action.SNAPSHOT, name)
+    if command.restore is not None and restorable(command, seen, settled):
+        restore = command.restore
+        yield Step(Action.RESTORE, restore.snapshot, restore.number) if off else Step(Action.SWITCH_OFF)
+        return
+    for name in seen.snapshots:
+        if name not in command.snapshots:
+            yield Step(Action.DROP, name)
+    yield from _power(command, seen, on=on, off=off)
+
+
+def _power(command: VmCommand, seen: Machine, *, on: bool, off: bool) -> Iterator[Step]:
+    if seen.resets < command.resets and (on or off):  # what is to be stopped is stopped first: off, it only counts
+        yield Step(Action.RESET, number=command.resets)
+    if off and (seen.spec != command.spec or seen.fenced != command.fenced):
+        yield Step(Action.RESHAPE)
+        return
+    if off and on:
+        yield Step(Action.START)
+    elif not off and not on:
+        yield Step(Action.STOP)
+
+
+def restorable(command: VmCommand, seen: Machine, settled: int) -> bool:
+    """Whether a restore is to be done, and can be. Its snapshot may have gone with an earlier node."""
+    restore = command.restore
+    return (
+        restore is not None
+        and restore.number > max(seen.restored, settled)
+        and restore.snapshot in seen.snapshots
+        and restore.snapshot not in command.lost
+    )
+
+
+# What is told
+
+
+class Telling(msgspec.Struct, frozen=True, kw_only=True):
+    """What goes into a handle beside the command and the machine."""
+
+    node: str
+    driver: str
+    at: float
+    settled: int = 0
+    failures: int = 0
+    detail: str = ""
+    refused: bool = False
+    """The last step was refused: the machine is not what was asked for, whatever runs of it."""
+    broken: dict[str, str] = {}
+    """Snapshots that could not be taken, and why."""
+
+
+DOING = {
+    Action.CREATE: MachineState.CREATING,
+    Action.START: MachineState.STARTING,
+    Action.STOP: MachineState.STOPPING,
+    Action.SWITCH_OFF: MachineState.STOPPING,
+    Action.DELETE: MachineState.DELETING,
+}
+
+
+def tell(
+    command: VmCommand, seen: Machine | None, before: VmHandle | None, telling: Telling, *, doing: Step = NOTHING
+) -> VmHandle:
+    """The handle, as it is now or, with `doing`, while that step is done. `before` is the handle that stands."""
+    state = DOING.get(doing.action) or _state(command, seen, telling)
+    handle = VmHandle(
+        id=command.vm,
+        node=telling.node,
+        driver=telling.driver,
+        machine="" if seen is None else seen.id,
+        state=state,
+        generation=command.generation,
+        address="" if seen is None else seen.address,
+        detail=telling.detail or ("" if seen is None else seen.detail),
+        at_next_boot=() if seen is None or seen.state in _OFF else _at_next_boot(command, seen),
+        resets=0 if seen is None else seen.resets,
+        restored=telling.settled if seen is None else max(seen.restored, telling.settled),
+        snapshots=_told_snapshots(command, seen, before, telling),
+        failures=telling.failures,
+        seen_at=telling.at,
+    )
+    return handle if before is None else msgspec.structs.replace(handle, unknown=before.unknown)
+
+
+def same(one: VmHandle | None, other: VmHandle) -> bool:
+    """Whether they differ in nothing but the instant."""
+    return one is not None and msgspec.structs.replace(one, seen_at=other.seen_at) == other
+
+
+def _state(command: VmCommand, seen: Machine | None, telling: Telling) -> MachineState:
+    if command.deleting and seen is None:
+        return MachineState.GONE
+    if telling.refused:
+        return MachineState.FAILED
+    return MachineState.CREATING if seen is None else seen.state
+
+
+def _at_next_boot(command: VmCommand, seen: Machine) -> tuple[str, ...]:
+    """What the running machine does not have yet. The leader counts on it: a machine may only be taken from a silent
+    node if the loss of the node does not stand here."""
+    fields = [name for name in _SHAPE if getattr(command.spec, name) != getattr(seen.spec, name)]
+    if command.fenced != seen.fenced:
+        fields.append("on_node_loss")
+    return tuple(fields)
+
+
+def _told_snapshots(
+    command: VmCommand, seen: Machine | None, before: VmHandle | None, telling: Telling
+) -> dict[str, Snapshot]:
+    known = {} if before is None else before.snapshots
+    there = () if seen is None else seen.snapshots
+    told: dict[str, Snapshot] = {}
+    for name in dict.fromkeys((*command.snapshots, *there)):
+        old = known.get(name)
+        if name in command.lost:
+            detail = old.detail if old is not None and old.detail else "lost with an earlier node"
+            told[name] = _kept(old, SnapshotState.FAILED, telling.at, detail)
+        elif name in there:
+            told[name] = _kept(old, SnapshotState.READY, telling.at)
+        elif name in telling.broken:
+            told[name] = _kept(old, SnapshotState.FAILED, telling.at, telling.broken[name])
+    return told
+
+
+def _kept(old: Snapshot | None, state: SnapshotState, at: float, detail: str = "") -> Snapshot:
+    """As it was told before, if that is what it still is; `taken_at` is when it came to be so."""
+    if old is not None and old.state is state and (state is SnapshotState.READY or old.detail == detail):
+        return old
+    if state is SnapshotState.FAILED and old is not None:
+        return Snapshot(state=state, taken_at=old.taken_at, detail=detail)
+    return Snapshot(state=state, taken_at=at, detail=detail)

@@ -1,0 +1,339 @@
+"""The node's registration and heartbeat, and what hangs on them: fenced machines are held.
+
+A session is one life of the node's ALIVE key. It begins by registering, then reading the commands anew, and only then
+holding: a node that was away does not know what was decided meanwhile. It is over when the store says so. While the
+store says nothing, it may be over: `may_act` tells what to make of that.
+
+    hold      F − (now − t), where t is when the keep-alive that succeeded was *sent*
+    machines  are off at t + F at the latest
+    the store lets the lease lapse no earlier than t + T; the leader waits F more: at least T later
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, TypeVar
+
+import msgspec
+
+from hostler.engine.agent.plan import BEATS
+from hostler.engine.cluster_id import cluster_id
+from hostler.errors import Closed, Conflict, HostlerError, LeaseGone, Uncertain
+from hostler.keys.node import ALIVE, MEMBER
+from hostler.kit.backoff import Backoff
+from hostler.model.node import Heartbeat, Lifecycle, NodeRecord
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Awaitable, Callable
+
+    from hostler.engine.agent.plan import AgentPlan
+    from hostler.keys.entry import Entry
+    from hostler.kit.clock import Clock
+    from hostler.ports.machines import Machines
+    from hostler.ports.store import Comparison, KeyValue, Lease, Store
+
+T = TypeVar("T")
+_KEPT = (Lifecycle.DRAINING, Lifecycle.DECOMMISSIONED)
+"""An operator's word: neither coming nor going takes it back."""
+_log = logging.getLogger("hostler.agent")
+
+
+class Session:
+    """Registers again and again until `run` is cancelled."""
+
+    def __init__(
+        self,
+        store: Store,
+        machines: Machines,
+        plan: AgentPlan,
+        *,
+        clock: Clock,
+        rng: random.Random | None,
+        new_id: Callable[[], str],
+        prepare: Callable[[], Awaitable[None]],
+        changed: Callable[[], None],
+    ) -> None:
+        """`prepare` makes sure, after each registration, that holding harms nobody. `changed`: look at `may_act`."""
+        self._store, self._machines, self._plan = store, machines, plan
+        self._clock, self._rng, self._new_id = clock, rng, new_id
+        self._prepare, self._changed = prepare, changed
+        self._patience = plan.node_ttl / BEATS
+        self.holder = new_id()
+        self.cluster = ""
+        """The id of the control plane; empty until the first registration."""
+        self.number = 0
+        """How many sessions there were."""
+        self.waits_for = "it has not registered yet"
+        self.heard_at: float | None = None
+        """When the last heartbeat that succeeded was sent."""
+        self._lease: Lease | None = None
+        self._alive: Entry[Heartbeat] | None = None
+        self._open = False
+        self._ttl = plan.node_ttl
+        self._away = False  # the store did not answer after the lease may have lapsed
+        self._missing_since: float | None = None
+        self._over = asyncio.Event()
+        self._started_at = clock.wall()
+
+    @property
+    def open(self) -> bool:
+        """It is registered and prepared, and nobody has said that it is over."""
+        return self._open
+
+    def may_act(self) -> bool:
+        """Whether commands may be carried out.
+
+        Not between sessions, and not by one who slept past its lease: first the store is asked what became of it. A
+        store that is out of reach stops nothing: what was commanded stands, and fenced machines look after themselves.
+        """
+        if not self._open or self.heard_at is None:
+            return False
+        return self._away or self._clock.now() < self.heard_at + self._ttl
+
+    def guard(self) -> Comparison:
+        """It is this session's. Conflict: there is none."""
+        if not self._open or self._alive is None:
+            raise Conflict(f"node {self._plan.node}: it is not registered; wait until it is")
+        return ALIVE.unchanged(self._alive)  # more than the same life: who takes the node over writes the key over
+
+    def is_own(self, alive: KeyValue | None) -> bool:
+        """Whether this is the node's key as this session wrote it."""
+        return alive is not None and self._alive is not None and alive.mod_revision == self._alive.mod_revision
+
+    def ended(self, number: int) -> None:
+        """The store said that the session of this number is over."""
+        if number == self.number:
+            self._over.set()
+
+    async def run(self) -> None:
+        """Register, beat until the session is over, register again. Closed: the store is."""
+        backoff = Backoff(0.1, self._patience, rng=self._rng)
+        while True:
+            try:
+                sent = await self._registered()
+                await self._begin(sent)
+            except Closed:
+                raise
+            except (HostlerError, TimeoutError) as error:
+                self.waits_for = _told(error)
+                await self._clock.sleep(backoff.next())
+                continue
+            backoff.reset()
+            try:
+                await self._beat()
+            finally:
+                self._open = False
+                self._changed()
+            _log.warning("node %s: the store let its session lapse; registering again", self._plan.node)
+
+    async def leave(self) -> None:
+        """Say goodbye: SHUTTING_DOWN, and the lease is given back. Best effort; what fails is left to lapse."""
+        if self._lease is None or self._alive is None:
+            return
+        try:
+            async with asyncio.timeout(self._patience):
+                await self._shut_down(self._alive)
+                if self._machines.fences:
+                    # The leader will count from now, not from when the lease would have lapsed.
+                    await self._machines.hold(self._plan.fencing_time - self._ttl)
+                await self._lease.revoke()
+        except (HostlerError, TimeoutError) as error:
+            _log.warning("node %s: could not say goodbye (%s); its lease is left to lapse", self._plan.node, error)
+        finally:
+            self._open, self._lease, self._alive = False, None, None
+
+    # Registering
+
+    async def _registered(self) -> float:
+        """Until the node is ours; when the lease was asked for."""
+        self.cluster = self.cluster or await self._within(cluster_id(self._store, self._clock, self._new_id))
+        pause = Backoff(0.2, min(1.0, self._patience), rng=self._rng)
+        while True:
+            alive = await self._within(ALIVE.get(self._store, node=self._plan.node))
+            if alive is None or alive.value.holder == self.holder or self._same_place(alive.value):
+                sent = self._clock.now()
+                if await self._tried(alive):
+                    return sent
+            else:
+                self.waits_for = (
+                    f"agent {alive.value.holder} has the node, with machines in another place"
+                    f" ({alive.value.place or 'unknown'}); waiting for its lease to lapse"
+                )
+            await self._clock.sleep(pause.next())
+
+    def _same_place(self, other: Heartbeat) -> bool:
+        """We have the place open, so whoever had it open before is dead."""
+        return bool(other.place) and other.place == self._machines.place
+
+    async def _tried(self, alive: Entry[Heartbeat] | None) -> bool:
+        """One try, under what was read. The outcome is what stands in the store: an answer may be lost."""
+        node = self._plan.node
+        capacity = await self._within(self._machines.capacity())
+        member = await self._within(MEMBER.get(self._store, node=node))
+        lease = await self._within(self._store.grant(self._plan.node_ttl))
+        record = self._record(None if member is None else member.value, capacity=capacity)
+        beat = Heartbeat(holder=self.holder, place=self._machines.place, started_at=self._started_at)
+        when = [
+            ALIVE.absent(node=node) if alive is None else ALIVE.unchanged(alive),
+            MEMBER.absent(node=node) if member is None else MEMBER.unchanged(member),
+        ]
+        then = [MEMBER.put(record, node=node), ALIVE.put(beat, lease=lease, node=node)]
+        try:
+            if not (await self._within(self._store.txn(when, then))).succeeded:
+                return False
+        except (Uncertain, TimeoutError):
+            pass
+        found = await self._within(ALIVE.get(self._store, node=node))
+        if found is None or found.lease != lease.id:
+            return False
+        self._lease, self._alive, self._ttl = lease, found, lease.ttl
+        return True
+
+    def _record(self, known: NodeRecord | None, **fresh: object) -> NodeRecord:
+        plan = self._plan
+        told = {
+            **fresh,
+            "lifecycle": known.lifecycle if known is not None and known.lifecycle in _KEPT else Lifecycle.JOINING,
+            "labels": plan.labels,
+            "rack": plan.rack,
+            "pdus": plan.pdus,
+            "tors": plan.tors,
+            "address": plan.address,
+            "driver": self._machines.name,
+            "fences": self._machines.fences,
+            "fencing_time": plan.fencing_time,
+            "off": None,
+            "registered_at": self._clock.wall(),
+        }
+        if known is None:
+            return NodeRecord(node=plan.node, **told)  # type: ignore[arg-type]
+        return msgspec.structs.replace(known, **told)
+
+    async def _begin(self, sent: float) -> None:
+        """What was decided while we were away is known, and done, before anything is held."""
+        sent = await self._prepared(sent)
+        self.number += 1
+        self._over = asyncio.Event()
+        self.heard_at, self._away, self._missing_since, self.waits_for = sent, False, None, ""
+        await self._hold(sent)
+        self._open = True
+        _log.info("node %s: registered (session %d)", self._plan.node, self.number)
+        self._changed()
+
+    async def _prepared(self, sent: float) -> float:
+        """Prepare, however long that takes: the lease is kept alive meanwhile. When it last was."""
+        preparing = asyncio.ensure_future(self._prepare())
+        try:
+            while not preparing.done():
+                alarm = asyncio.create_task(self._clock.sleep(self._patience), name="session: pause")
+                try:
+                    await asyncio.wait((preparing, alarm), return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    alarm.cancel()
+                    await asyncio.gather(alarm, return_exceptions=True)
+                started = self._clock.now()
+                if not preparing.done() and self._lease is not None:
+                    await self._within(self._lease.keep_alive())
+                    sent = started
+            await preparing
+        finally:
+            preparing.cancel()
+            await asyncio.gather(preparing, return_exceptions=True)
+        return sent
+
+    # Beating
+
+    async def _beat(self) -> None:
+        """Until the session is over."""
+        backoff = Backoff(self._patience / 20, self._patience / 2, rng=self._rng)
+        pause = 0.0 if self.heard_at is None else self.heard_at + self._patience - self._clock.now()
+        while True:
+            await self._paused(max(0.0, pause))
+            sent = self._clock.now()
+            try:
+                if not await self._confirmed():
+                    return
+            except Closed:
+                raise
+            except (HostlerError, TimeoutError) as error:
+                self.waits_for = _told(error)
+                self._missed(sent)
+                pause = backoff.next()
+                continue
+            backoff.reset()
+            self.heard_at, self._away, self._missing_since, self.waits_for = sent, False, None, ""
+            await self._hold(sent)
+            self._changed()
+            pause = sent + self._patience - self._clock.now()
+
+    async def _confirmed(self) -> bool:
+        """The lease lives on, and our key with it; False: the session is over.
+
+        The key is looked at too: it can be deleted without the lease, and the leader believes the key.
+        """
+        if self._lease is None or self._alive is None or self._over.is_set():
+            return False
+        try:
+            await self._within(self._lease.keep_alive())
+        except LeaseGone:
+            return False
+        found = await self._within(ALIVE.get(self._store, node=self._plan.node))
+        return found is not None and found.mod_revision == self._alive.mod_revision
+
+    def _missed(self, sent: float) -> None:
+        """A beat failed. Once the lease may have lapsed, tries go on for a while before the store counts as away."""
+        if self._away or self.heard_at is None or sent < self.heard_at + self._ttl:
+            return
+        if self._missing_since is None:
+            self._missing_since = sent
+        if self._clock.now() - self._missing_since >= self._patience:
+            self._away = True
+            self._changed()
+
+    async def _paused(self, seconds: float) -> None:
+        """Shorter, if somebody learns that the session is over."""
+        over = asyncio.create_task(self._over.wait(), name="session: over")
+        slept = asyncio.create_task(self._clock.sleep(seconds), name="session: pause")
+        try:
+            await asyncio.wait((over, slept), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            over.cancel()
+            slept.cancel()
+            await asyncio.gather(over, slept, return_exceptions=True)
+
+    async def _hold(self, sent: float) -> None:
+        if not self._machines.fences:
+            return
+        left = self._plan.fencing_time - (self._clock.now() - sent)
+        if left <= 0:
+            return
+        try:
+            await self._within(self._machines.hold(left))
+        except (HostlerError, TimeoutError) as error:
+            _log.warning("node %s: its fenced machines could not be held: %s", self._plan.node, error)
+
+    async def _within(self, work: Awaitable[T]) -> T:
+        async with asyncio.timeout(self._patience):
+            return await work
+
+    # Leaving
+
+    async def _shut_down(self, alive: Entry[Heartbeat]) -> None:
+        for _ in range(3):
+            member = await MEMBER.get(self._store, node=self._plan.node)
+            if member is None or member.value.lifecycle in (*_KEPT, Lifecycle.SHUTTING_DOWN):
+                return
+            leaving = msgspec.structs.replace(member.value, lifecycle=Lifecycle.SHUTTING_DOWN)
+            when = [MEMBER.unchanged(member), ALIVE.unchanged(alive)]
+            try:
+                result = await self._store.txn(when, [MEMBER.put(leaving, node=self._plan.node)])
+            except Uncertain:
+                continue  # look
+            if result.succeeded:
+                return
+
+
+def _told(error: BaseException) -> str:
+    return str(error) or "the store gave no answer in time"

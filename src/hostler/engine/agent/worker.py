@@ -1,0 +1,306 @@
+"""One machine at a time: look, decide, do one step, look again.
+
+A step that runs is finished before the next decision; before each step the newest command is looked at.
+
+A machine is only created once the store knows that this node has begun (CREATING). So a machine whose handle still says
+PLACED does not exist; one that exists nevertheless was forgotten here by an earlier command, and is destroyed first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from hostler.engine.agent.agenda import Agenda
+from hostler.engine.agent.decide import BOOTS, DOING, NOTHING, Action, Step, Telling, decide, restorable, tell
+from hostler.engine.agent.report import PATIENCE, Known, Reports, pause
+from hostler.errors import Closed, HostlerError, NotFound, Refused
+from hostler.keys.node import COMMAND
+from hostler.model.vm import MachineState
+from hostler.ports.machines import Label, MachinePlan
+
+if TYPE_CHECKING:
+    import random
+
+    from hostler.engine.agent.plan import AgentPlan
+    from hostler.engine.agent.session import Session
+    from hostler.keys.entry import Entry
+    from hostler.keys.mirror import Mirror
+    from hostler.kit.clock import Clock
+    from hostler.model.node import VmCommand
+    from hostler.ports.machines import Machine, Machines
+    from hostler.ports.store import Store
+
+STEADY = 60.0
+"""A machine that ran for so long and stopped by itself is started at once; one that did not, after a pause."""
+BOOTING = 1.0
+"""Seconds after which a machine that says it is starting is asked again."""
+_THERE = Step(Action.CREATE)
+_DONE_AGAIN = (Action.START, Action.NOTHING)
+_log = logging.getLogger("hostler.agent")
+
+
+class Workers:
+    """What all workers of a node share."""
+
+    def __init__(
+        self,
+        store: Store,
+        machines: Machines,
+        plan: AgentPlan,
+        commands: Mirror[VmCommand],
+        session: Session,
+        *,
+        clock: Clock,
+        rng: random.Random,
+    ) -> None:
+        self._store, self._machines, self._plan = store, machines, plan
+        self._commands, self._session, self._clock, self._rng = commands, session, clock, rng
+        self.agenda = Agenda(self.work, clock=clock, slots=plan.workers, boots=plan.boots)
+        self.reports = Reports(store, session, clock=clock, node=plan.node)
+        self.known: dict[str, Known] = {}
+        self.parked: set[str] = set()
+        """What waits until the session may act."""
+        self.foreign: set[str] = set()
+        self.orphans = 0
+        self.steps = 0
+
+    async def work(self, vm: str) -> None:
+        """Until there is nothing left to do for now."""
+        last = NOTHING
+        while True:
+            looked = await self._looked(vm)
+            if looked is None:
+                return
+            entry, known, seen = looked
+            if not self._stands(vm, entry):
+                continue
+            step = self._decided(entry.value, known, seen)
+            if step is NOTHING:
+                await self._rest(vm, known, entry, seen)
+                return
+            if step == last and step.action not in _DONE_AGAIN:
+                why = f"{step}: it was done and had no effect; look at the machine driver"
+                known.failed(step, why, self._clock.now(), self._rng)
+                continue
+            if step.action in BOOTS and not self.agenda.boot(vm):
+                return
+            try:
+                done = await self._tell_and_do(vm, known, entry, seen, step)
+            finally:
+                self.agenda.booted(vm)
+            if done is None:
+                return
+            last = step if done else NOTHING
+
+    async def _looked(self, vm: str) -> tuple[Entry[VmCommand], Known, Machine | None] | None:
+        """The newest command, and what there is; None: nothing can be decided now, and all is arranged for later."""
+        self.agenda.taken(vm)
+        if not self._session.may_act():
+            self.parked.add(vm)
+            return None
+        entry = self._commands.get(node=self._plan.node, vm=vm)
+        if entry is None:
+            await self._without_command(vm)
+            return None
+        known = self._met(vm, entry)
+        if not known.read and not await self.reports.read(known, entry):
+            self._try_telling_later(vm, known)
+            return None
+        try:
+            seen = await self._machines.inspect(vm)
+        except HostlerError as error:
+            self._not_seen(vm, known, error)
+            return None
+        known.succeeded(NOTHING)
+        if seen is not None and not self.is_ours(seen):
+            why = f"machine {seen.id}: it belongs to another control plane; remove it"
+            known.failed(_THERE, why, self._clock.now(), self._rng, refused=True)
+            await self._rest(vm, known, entry, None)
+            return None
+        return entry, known, seen
+
+    # Deciding
+
+    def _met(self, vm: str, entry: Entry[VmCommand]) -> Known:
+        known = self.known.get(vm)
+        if known is None or known.life != entry.create_revision:
+            known = self.known[vm] = Known(entry)
+        known.meet(entry)
+        return known
+
+    def _stands(self, vm: str, entry: Entry[VmCommand]) -> bool:
+        """Whether this is still the newest command, and may be carried out."""
+        return self._commands.get(node=self._plan.node, vm=vm) is entry and self._session.may_act()
+
+    def _decided(self, command: VmCommand, known: Known, seen: Machine | None) -> Step:
+        if seen is None:
+            known.leftover = False
+        elif seen.state is not MachineState.CREATING and not known.leftover:
+            self._give_up_restore(command, known, seen)
+        now = self._clock.now()
+        step = self._next(command, known, seen, known.waiting(now))
+        if step.action is Action.START and step not in known.put_off and seen is not None:
+            fell = known.started_at is not None and now - known.started_at < STEADY
+            if fell or seen.state is MachineState.FAILED:
+                known.falls = known.falls + 1 if fell else 1
+                known.failed(step, seen.detail or "it stopped by itself; it is started again", now, self._rng)
+                known.put_off[step].until = now + pause(known.falls, self._rng)
+                known.put_off[step].count = known.falls
+                step = self._next(command, known, seen, known.waiting(now))
+        return step
+
+    @staticmethod
+    def _next(command: VmCommand, known: Known, seen: Machine | None, put_off: dict[Step, bool]) -> Step:
+        return decide(command, seen, settled=known.settled, leftover=known.leftover, put_off=put_off)
+
+    @staticmethod
+    def _give_up_restore(command: VmCommand, known: Known, seen: Machine) -> None:
+        """A restore whose snapshot is not here is never done: not even if one of that name is taken later."""
+        restore = command.restore
+        if restore is None or restore.number <= max(seen.restored, known.settled):
+            return
+        if not restorable(command, seen, known.settled):
+            known.settled = restore.number
+            known.note = f"restore to {restore.snapshot}: that snapshot is not here; nothing was restored"
+
+    # Doing
+
+    async def _tell_and_do(
+        self, vm: str, known: Known, entry: Entry[VmCommand], seen: Machine | None, step: Step
+    ) -> bool | None:
+        """Whether the step was done; None: it cannot be done now."""
+        if step.action in DOING and not known.leftover and not (known.failures and known.told):
+            told = await self._tell(known, entry, seen, doing=step)
+            if step.action is Action.CREATE and not (told or known.told):
+                self._try_telling_later(vm, known)
+                return None
+            if not self._stands(vm, entry):
+                return False
+        if step.action is Action.CREATE and seen is None and entry.value.restore is not None:
+            known.settled = max(known.settled, entry.value.restore.number)  # there is nothing that could be restored
+        known.doing = step
+        try:
+            machine = await self._do(entry.value, step)
+        except HostlerError as error:
+            self._step_failed(known, step, error)
+            return False
+        finally:
+            known.doing = None
+        self.steps += 1
+        known.succeeded(step)
+        now = self._clock.now()
+        if step.action is Action.START:
+            if known.started_at is not None and now - known.started_at >= STEADY:
+                known.falls = 0
+            known.started_at = now
+            if machine is not None and machine.state is MachineState.STARTING:
+                known.failed(step, "", now, self._rng)
+                known.put_off[step].until, known.put_off[step].count = now + BOOTING, 0
+        elif step.action in (Action.STOP, Action.SWITCH_OFF):
+            known.started_at = None
+        return True
+
+    async def _do(self, command: VmCommand, step: Step) -> Machine | None:
+        machines, vm = self._machines, command.vm
+        match step.action:
+            case Action.CREATE | Action.RESHAPE:
+                label = Label(command.org, command.project, vm, self._session.cluster)
+                return await machines.create(MachinePlan(label=label, spec=command.spec, fenced=command.fenced))
+            case Action.START:
+                return await machines.start(vm)
+            case Action.STOP:
+                return await machines.stop(vm, grace=self._plan.stop_grace)
+            case Action.SWITCH_OFF:
+                return await machines.stop(vm, grace=0.0)
+            case Action.RESET:
+                return await machines.reset(vm, step.number)
+            case Action.SNAPSHOT:
+                return await machines.snapshot(vm, step.name)
+            case Action.DROP:
+                return await machines.drop_snapshot(vm, step.name)
+            case Action.RESTORE:
+                return await machines.restore(vm, step.name, step.number)
+            case Action.DELETE:
+                await machines.delete(vm)
+        return None
+
+    def _step_failed(self, known: Known, step: Step, error: HostlerError) -> None:
+        refused = isinstance(error, Refused) and not isinstance(error, NotFound | Closed)
+        if refused and step.action is Action.RESTORE:
+            known.settled = step.number
+            known.note = f"restore to {step.name}: {error}"
+            return
+        known.failed(step, f"{step}: {error}", self._clock.now(), self._rng, refused=refused)
+
+    # Telling
+
+    async def _tell(
+        self, known: Known, entry: Entry[VmCommand], seen: Machine | None, *, doing: Step = NOTHING
+    ) -> bool:
+        telling = Telling(
+            node=self._plan.node,
+            driver=self._machines.name,
+            at=self._clock.wall(),
+            settled=known.settled,
+            failures=known.failures,
+            detail=next(reversed(known.detail.values()), "") or known.note,
+            refused=known.refused,
+            broken=known.broken,
+        )
+        handle = tell(entry.value, seen, known.handle, telling, doing=doing)
+        return await self.reports.send(known, entry, handle)
+
+    async def _rest(self, vm: str, known: Known, entry: Entry[VmCommand], seen: Machine | None) -> None:
+        """There is nothing to do now: say so, and see to it that it is looked at again if there will be."""
+        if self._next(entry.value, known, seen, {}) is NOTHING:
+            known.agreed()
+        known.seen = seen
+        if not known.leftover and not await self._tell(known, entry, seen):
+            self._try_telling_later(vm, known)
+        next_at = known.next_at(self._clock.now())
+        if next_at is not None:
+            self.agenda.later(vm, next_at)
+
+    def _try_telling_later(self, vm: str, known: Known) -> None:
+        known.unsent = max(known.unsent, 1)
+        self.agenda.later(vm, self._clock.now() + min(pause(known.unsent, self._rng), 2 * PATIENCE) / 2)
+
+    def _not_seen(self, vm: str, known: Known, error: HostlerError) -> None:
+        """A lookup that failed is not an absence: nothing is known, and nothing told."""
+        known.failed(NOTHING, f"inspect: {error}", self._clock.now(), self._rng)
+        self.agenda.later(vm, known.put_off[NOTHING].until)
+
+    # Orphans
+
+    async def _without_command(self, vm: str) -> None:
+        """Destroy a machine that nobody commands: only if it is ours, and if that is certain."""
+        key = COMMAND.fill(node=self._plan.node, vm=vm)
+        number = self._session.number
+        try:
+            seen = await self._machines.inspect(vm)
+            if seen is None or key in self._commands.unreadable:
+                self.known.pop(vm, None)
+                return
+            if not self.is_ours(seen):
+                self.foreign.add(vm)
+                return
+            async with asyncio.timeout(PATIENCE):
+                when = [self._session.guard(), COMMAND.absent(node=self._plan.node, vm=vm)]
+                certain = (await self._store.txn(when, [COMMAND.get_op(node=self._plan.node, vm=vm)])).succeeded
+            if not certain or self._session.number != number or not self._session.may_act():
+                self.agenda.later(vm, self._clock.now() + pause(2, self._rng))
+                return
+            _log.warning("machine %s: nothing commands it on node %s; it is destroyed", vm, self._plan.node)
+            await self._machines.delete(vm)
+        except (HostlerError, TimeoutError) as error:
+            _log.warning("machine %s: nothing seems to command it, and it stays for now: %s", vm, error)
+            self.agenda.later(vm, self._clock.now() + pause(4, self._rng))
+            return
+        self.known.pop(vm, None)
+        self.orphans += 1
+
+    def is_ours(self, machine: Machine) -> bool:
+        """Whether it was made for this control plane."""
+        return bool(machine.label.cluster) and machine.label.cluster == self._session.cluster
