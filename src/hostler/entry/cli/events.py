@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -14,12 +15,13 @@ from hostler.entry.cli.target import complete
 
 if TYPE_CHECKING:
     from hostler.entry.cli.reach import Server
+    from hostler.model.api import EventView
 
 KINDS = ("vm", "handle", "node", "alive", "leader")
 
 
 @click.command()
-@click.option("--since", metavar="ID", help="From after this event on: revision.index, as the last column shows it.")
+@click.option("--since", metavar="ID", help="From after this event on: its number, in brackets.")
 @click.option("--kind", type=click.Choice(KINDS), multiple=True, help="Only of this kind. May be given several times.")
 @click.option("--count", type=click.IntRange(min=1), help="End after so many.")
 @show.output_option
@@ -30,33 +32,33 @@ def events(since: str | None, kind: tuple[str, ...], count: int | None, output: 
     A connection that breaks is taken up again where it broke: each event is shown once. With --since, what happened in
     between is shown first.
     """
-    complete(_events(chosen_server(), since, frozenset(kind), count, output))
+    complete(_events(chosen_server(), since, kind, count, output))
 
 
-async def _events(server: Server, since: str | None, kinds: frozenset[str], count: int | None, output: str) -> None:
+async def _events(server: Server, since: str | None, kinds: tuple[str, ...], count: int | None, output: str) -> None:
     shown = 0
-    async with reached(server) as client:
-        async for event in client.events(after=since):
-            view = event.view if hasattr(event, "view") else event
-            if kinds and view.of not in kinds:
-                continue
-            click.echo(_text(getattr(event, "id", str(view.revision)), view, output), nl=False)
+    async with reached(server) as client, client.events(after=since, kinds=kinds) as stream:
+        async for view in stream:
+            click.echo(_text(str(view.revision), view, output), nl=False)
+            sys.stdout.flush()
             shown += 1
             if count is not None and shown >= count:
                 return
 
 
-def _text(number: str, view: Any, output: str) -> str:
+def _text(number: str, view: EventView, output: str) -> str:
     plain: dict[str, Any] = {"id": number} | msgspec.to_builtins(view)
     if output == "json":
         return show.as_json(plain) + "\n"
     if output == "yaml":
         return "---\n" + block.dump(plain)
+    if view.type == "reset":
+        return f"{datetime.now().astimezone():%H:%M:%S}  what lies between is lost: list again  [{number}]\n"
     what = "deleted" if view.type == "delete" else _said(view)
     return f"{datetime.now().astimezone():%H:%M:%S}  {view.of:<6}  {show.safe(view.subject)}  {what}  [{number}]\n"
 
 
-def _said(view: Any) -> str:
+def _said(view: EventView) -> str:
     record = view.record or {}
     words: list[str] = []
     for name in ("state", "lifecycle", "power", "node", "address", "fence", "detail"):

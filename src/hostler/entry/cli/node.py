@@ -75,7 +75,7 @@ async def nodes(client: Client) -> list[NodeView]:
         async def asked(stale: bool, after: str | None = after) -> Any:
             return await client.nodes.list(limit=PAGE, after=after, stale=stale)
 
-        page = await read(asked)
+        page = await read(client, asked)
         found += page.items
         after = page.after
         if after is None:
@@ -106,7 +106,7 @@ def show_(node: str, output: str) -> None:
 
 async def _show(server: Server, node: str, output: str) -> None:
     async with reached(server) as client:
-        view = await read(lambda stale: client.nodes.get(node, stale=stale))
+        view = await read(client, lambda stale: client.nodes.get(node, stale=stale))
     if output != "table":
         show.emit(msgspec.to_builtins(view), output)
         return

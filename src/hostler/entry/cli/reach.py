@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from hostler.entry.cli.failure import note
+from hostler.entry.cli.value import span
 from hostler.entry.folder import DataFolder
 from hostler.errors import Invalid, NotFound, Unauthenticated, Unavailable
 from hostler.settings import load
@@ -39,6 +40,20 @@ def server_options(command: Callable[..., Any]) -> Callable[..., Any]:
                 expose_value=False,
                 callback=_keep,
                 help="The file that the token is in.  [env: HOSTLER_TOKEN_FILE]",
+            ),
+            click.option(
+                "--ca",
+                metavar="FILE",
+                expose_value=False,
+                callback=_keep,
+                help="Whose certificates to trust (PEM).  [env: HOSTLER_CA]",
+            ),
+            click.option(
+                "--insecure",
+                is_flag=True,
+                expose_value=False,
+                callback=_keep,
+                help="Send the token to another machine although everybody on the way can read it.",
             ),
             click.option(
                 "--data",
@@ -132,11 +147,17 @@ async def reached(server: Server) -> AsyncIterator[Client]:
     """The open client."""
     from hostler.client import Client
 
-    async with Client(server.url, server.token) as client:
+    given = click.get_current_context().meta
+    insecure, ca = bool(given.get("hostler.insecure")), given.get("hostler.ca") or os.environ.get("HOSTLER_CA") or None
+    try:
+        client = Client(server.url, server.token, ca=ca, insecure=insecure)
+    except Invalid as error:
+        raise Invalid(str(error).replace("say insecure=True", "say --insecure")) from None
+    async with client:
         yield client
 
 
-async def read(asked: Callable[[bool], Awaitable[T]]) -> T:
+async def read(client: Client, asked: Callable[[bool], Awaitable[T]]) -> T:
     """What `asked(stale)` answers: fresh; or, while the store is out of reach, as it was when it was last seen."""
     try:
         return await asked(False)
@@ -145,11 +166,5 @@ async def read(asked: Callable[[bool], Awaitable[T]]) -> T:
             answer = await asked(True)
         except Unavailable:
             raise error from None
-    note(f"note: the store is out of reach; this is what was known {age_text(answer)}")
+    note(f"note: the store is out of reach; this is what was known {span(client.stale_for)} ago")
     return answer
-
-
-def age_text(answer: object) -> str:
-    """How old a stale answer is, for people."""
-    age = getattr(answer, "stale_for", None)
-    return "before" if age is None else f"{age:.0f} s ago"

@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import socket
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import Any
 
 import click
 
-from hostler.entry.cli.elections import opened_storage, storage_option
+from hostler.entry.cli.elections import opened_storage
 from hostler.entry.cli.failure import one_line
+from hostler.entry.cli.plane_options import plane_options
 from hostler.entry.cli.target import chosen, complete
-
-if TYPE_CHECKING:
-    from hostler.entry.replica import Plan
 
 MAX_ADDRESS = 255
 
 
-def _address(_: click.Context, __: click.Parameter, text: str | None) -> str:
-    """HOST:PORT, or the name of this machine."""
+def _address(_: click.Context, __: click.Parameter, text: str | None) -> str | None:
+    """HOST:PORT."""
     if text is None:
-        return socket.gethostname()
+        return None
     host, _colon, port = text.rpartition(":")
     fits = len(text) <= MAX_ADDRESS and text.isprintable() and " " not in text
     if not host or not port.isdecimal() or not 0 < int(port) < 65536 or not fits:
@@ -30,47 +28,50 @@ def _address(_: click.Context, __: click.Parameter, text: str | None) -> str:
 
 
 @click.command()
-@storage_option
-@click.option(
-    "--ttl",
-    type=click.FloatRange(min=0, min_open=True, max=86_400),
-    default=20.0,
-    show_default=True,
-    metavar="SECONDS",
-    help="How long a leader that falls silent still counts as one.",
-)
-@click.option(
-    "--replicas",
-    type=click.IntRange(min=1, max=1000),
-    default=1,
-    show_default=True,
-    metavar="N",
-    help="How many replicas hold a key at once; the holder of key 1 leads.",
-)
+@plane_options
+@click.option("--ttl", metavar="SECONDS", hidden=True, help="An older name of --leadership-ttl.")
+@click.option("--replicas", metavar="N", help="How many replicas hold a key at once; the holder of key 1 leads.")
 @click.option("--address", callback=_address, metavar="HOST:PORT", help="Where others find this replica.")
-@click.pass_context
-def replica(ctx: click.Context, store_url: str | None, ttl: float, replicas: int, address: str) -> None:
-    """Run one replica until Ctrl-C or SIGTERM: it waits for its turn, leads, and hands over when it stops.
+@click.option("--demonstration", is_flag=True, hidden=True, help="Elections alone, with a tally under the fence.")
+def replica(*, ttl: str | None, address: str | None, demonstration: bool, **flags: Any) -> None:
+    """Run one replica of the control plane until Ctrl-C or SIGTERM: its API, and while it leads its controllers.
 
-    Start several on one store; `hostler leader` shows who leads and who stands by. While it leads it counts in the
-    store, under its fence, so that you can see takeovers: `hostler store watch /hostler/v1/`.
+    Start several on one store, --store etcd://HOST:PORT; `hostler leader` shows who leads and who stands by. Each
+    of them answers reads and takes writes; only the leader acts.
 
-    It ends with code 0 when it was asked to stop, and with 1 when it lost its leadership or a service failed: start it
-    again then (a supervisor such as systemd does that).
+    It ends with code 0 when it was asked to stop, and with 1 when it lost its leadership or a part of it failed: start
+    it again then (a supervisor such as systemd does that).
     """
-    from hostler.entry.replica import Plan
     from hostler.ports.store import check_ttl
+    from hostler.settings import load
 
-    plan = Plan(address=address, ttl=check_ttl(ttl), replicas=replicas)  # not a number passes the range, too
-    code = complete(_run(chosen(store_url), plan))
-    ctx.exit(code)
+    flags["leadership_ttl"] = flags["leadership_ttl"] or ttl
+    settings = load(flags)
+    check_ttl(settings.leadership_ttl)
+    if demonstration:
+        code = _demonstrate(flags["store"], address, settings.leadership_ttl, settings.replicas)
+    else:
+        import sys
+
+        from hostler.entry.replica import run
+        from hostler.entry.server.logs import configure
+
+        configure(settings.log_level, sys.stderr)
+        code = complete(run(settings, address, _tell))
+    click.get_current_context().exit(code)
 
 
-async def _run(url: str, plan: Plan) -> int:
-    from hostler.entry.replica import run
+def _demonstrate(store_url: str | None, address: str | None, ttl: float, replicas: int) -> int:
+    from hostler.entry.replica import demonstrate
+    from hostler.entry.standing import Plan
 
-    async with opened_storage(url, create=True) as storage:
-        return await run(storage, plan, _tell)
+    async def run() -> int:
+        async with opened_storage(chosen(store_url), create=True) as storage:
+            return await demonstrate(
+                storage, Plan(address=address or socket.gethostname(), ttl=ttl, replicas=replicas), _tell
+            )
+
+    return complete(run())
 
 
 def _tell(text: str) -> None:

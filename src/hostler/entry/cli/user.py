@@ -11,7 +11,7 @@ from msgspec import UNSET
 
 from hostler.entry.cli import show
 from hostler.entry.cli.app import LazyGroup
-from hostler.entry.cli.reach import chosen_server, reached, read, server_options
+from hostler.entry.cli.reach import chosen_server, reached, server_options
 from hostler.entry.cli.target import complete
 from hostler.entry.cli.value import moment
 from hostler.model.access import ROLES, Role
@@ -97,19 +97,8 @@ def list_(output: str) -> None:
 
 
 async def _list(server: Server, output: str) -> None:
-    found: list[UserView] = []
-    after: str | None = None
     async with reached(server) as client:
-        while True:
-
-            async def asked(stale: bool, after: str | None = after) -> Any:
-                return await client.users.list(limit=PAGE, after=after, stale=stale)
-
-            page = await read(asked)
-            found += page.items
-            after = page.after
-            if after is None:
-                break
+        found = [view async for view in client.users.list(limit=PAGE)]
     if output != "table":
         show.emit(msgspec.to_builtins(found), output)
         return
@@ -142,7 +131,7 @@ def show_(name: str | None, output: str) -> None:
 
 async def _show(server: Server, name: str | None, output: str) -> None:
     async with reached(server) as client:
-        view = await (client.users.whoami() if name is None else client.users.get(name))
+        view = await (client.users.me() if name is None else client.users.get(name))
     _shown(view, output)
 
 

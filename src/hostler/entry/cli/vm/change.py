@@ -10,7 +10,7 @@ import msgspec
 from msgspec import UNSET
 
 from hostler.entry.cli import show
-from hostler.entry.cli.failure import NotYet, note
+from hostler.entry.cli.failure import note
 from hostler.entry.cli.reach import chosen_server, project_options, reached, server_options
 from hostler.entry.cli.target import complete
 from hostler.entry.cli.value import Duration, Mebibytes, labels
@@ -53,11 +53,7 @@ async def _ended(client: Client, view: VmView, within: float | None, output: str
     name = view.name
     now: VmView | None = view
     if within is not None:
-        now = await until_settled(
-            lambda: client.vms.get(view.org, view.project, view.id), name, within=within
-        )  # by its id: a name can be given to another machine meanwhile
-        if now is None and output == "table":
-            raise NotYet(f"vm {name}: somebody deleted it meanwhile; nothing is left of it")
+        now = await until_settled(client, view, within=within)
         said = described(now) if now is not None else "gone"
     if output == "table":
         click.echo(f"{show.safe(name)}: {show.safe(said)}")
@@ -164,16 +160,8 @@ async def _delete(server: Server, org: str, project: str, vms: tuple[str, ...], 
             if within is None:
                 click.echo(f"{show.safe(vm)}: will be deleted")
                 continue
-            await _until_gone(client, view, within)
+            await until_settled(client, view, within=within, gone=True)
             click.echo(f"{show.safe(vm)}: deleted")
-
-
-async def _until_gone(client: Client, view: VmView, within: float) -> None:
-    async def look() -> VmView:
-        found = await client.vms.get(view.org, view.project, view.id)
-        return msgspec.structs.replace(found, settled=False)  # only its absence is what was wished for
-
-    await until_settled(look, view.name, within=within)
 
 
 @click.command()

@@ -75,7 +75,7 @@ async def machines(
         async def asked(stale: bool, after: str | None = after, size_of_page: int = size_of_page) -> Any:
             return await client.vms.list(*where, limit=size_of_page, after=after, labels=wanted, stale=stale)
 
-        page = await read(asked)
+        page = await read(client, asked)
         for view in page.items:
             yield view
         left = None if left is None else left - len(page.items)
@@ -145,7 +145,7 @@ def show_(vm: str, output: str, org: str, project: str) -> None:
 
 async def _show(server: Server, org: str, project: str, vm: str, output: str) -> None:
     async with reached(server) as client:
-        view = await read(lambda stale: client.vms.get(org, project, vm, stale=stale))
+        view = await read(client, lambda stale: client.vms.get(org, project, vm, stale=stale))
     if output != "table":
         show.emit(msgspec.to_builtins(view), output)
     else:

@@ -95,7 +95,7 @@ def list_(vm: str, output: str, org: str, project: str) -> None:
 
 async def _list(server: Server, org: str, project: str, vm: str, output: str) -> None:
     async with reached(server) as client:
-        view = await read(lambda stale: client.vms.get(org, project, vm, stale=stale))
+        view = await read(client, lambda stale: client.vms.get(org, project, vm, stale=stale))
     if output != "table":
         show.emit(msgspec.to_builtins(view.snapshots), output)
         return

@@ -12,16 +12,16 @@ import click
 from hostler.entry.cli import show
 from hostler.entry.cli.failure import NotYet, note
 from hostler.entry.cli.value import Duration, span
-from hostler.errors import NotFound, Unavailable, Uncertain
+from hostler.errors import NotFound, Unavailable
 from hostler.model.api import Phase
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Callable
 
+    from hostler.client import Client
     from hostler.model.api import VmView
 
 LOOK_EVERY = 0.2
-LOOK_SLOWLY = 1.0
 FAILED_FOR = 10.0
 """A machine that has failed for so long without a break will need somebody's help."""
 
@@ -68,33 +68,58 @@ class Telling:
             self._status.update(Text(show.safe(line)))
 
 
-async def until_settled(look: Callable[[], Awaitable[VmView]], name: str, *, within: float) -> VmView | None:
-    """Until what is seen is what is wished for; None: the machine is gone. NotYet: not in time, or it keeps failing."""
-    started = time.monotonic()
-    failing_since: float | None = None
-    last = "nothing was seen of it"
+async def until_settled(client: Client, view: VmView, *, within: float, gone: bool = False) -> VmView | None:
+    """Until what is seen is what is wished for, or the machine is `gone` (None).
+
+    NotYet: not in time, it keeps failing, or somebody deleted it. It is looked for by its id: a name can be given to
+    another machine meanwhile.
+    """
+    name, failing = view.name, _Failing()
     with Telling(name) as telling:
-        while True:
-            now = time.monotonic()
-            try:
-                view = await look()
-            except NotFound:
-                return None
-            except (Unavailable, Uncertain) as error:
-                telling.tell(f"waiting: {error}")
-            else:
-                if view.settled:
-                    return view
-                last = described(view)
-                telling.tell(last)
-                failing_since = (failing_since or now) if view.phase is Phase.FAILED else None
-                if failing_since is not None and now - failing_since > FAILED_FOR:
-                    raise NotYet(f"vm {name}: {last}; see what is wrong: hostler vm show {name}")
-            if now - started > within:
-                raise NotYet(
-                    f"vm {name}: not there after {span(within)} ({last}); it goes on; look again: hostler vm why {name}"
-                )
-            await asyncio.sleep(LOOK_EVERY if now - started < 5 else LOOK_SLOWLY)
+
+        def changed(now: VmView) -> None:
+            failing.seen(now)
+            telling.tell(described(now))
+
+        waiting = asyncio.create_task(
+            client.vms.wait(
+                view.org, view.project, view.id, settled=not gone, gone=gone, within=within, on_change=changed
+            ),
+            name="waiting",
+        )
+        try:
+            while not waiting.done():
+                await asyncio.wait((waiting,), timeout=LOOK_EVERY)
+                if failing.for_long():
+                    raise NotYet(f"vm {name}: {failing.last}; see what is wrong: hostler vm show {name}")
+            return waiting.result()
+        except NotFound:
+            raise NotYet(f"vm {name}: somebody deleted it meanwhile; nothing is left of it") from None
+        except Unavailable:
+            raise NotYet(
+                f"vm {name}: not there after {span(within)} ({failing.last}); it goes on: hostler vm why {name}"
+            ) from None
+        finally:
+            waiting.cancel()
+            await asyncio.gather(waiting, return_exceptions=True)
+
+
+class _Failing:
+    """Since when a machine fails without a break."""
+
+    def __init__(self) -> None:
+        self.last = "nothing was seen of it"
+        self._since: float | None = None
+
+    def seen(self, view: VmView) -> None:
+        self.last = described(view)
+        if view.phase is not Phase.FAILED:
+            self._since = None
+        elif self._since is None:
+            self._since = time.monotonic()
+
+    def for_long(self) -> bool:
+        return self._since is not None and time.monotonic() - self._since > FAILED_FOR
 
 
 def described(view: VmView) -> str:

@@ -1,0 +1,120 @@
+"""One agent as a process, and as a part of `up`: the machines of a node, and what makes true what it is told."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+from contextlib import asynccontextmanager, suppress
+from typing import TYPE_CHECKING
+
+from hostler.engine.agent.agent import Agent
+from hostler.engine.agent.plan import AgentPlan
+from hostler.entry.backend import opened_backend
+from hostler.entry.plane import new_id
+from hostler.entry.signals import asked_to_end
+from hostler.errors import Invalid, NotFound
+from hostler.kit.clock import SystemClock
+from hostler.model.inventory import Capacity
+from hostler.wiring import open_machines
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+    from pathlib import Path
+
+    from hostler.kit.clock import Clock
+    from hostler.ports.machines import Machines
+    from hostler.ports.store import Store
+    from hostler.settings import Settings
+
+SIMULATED = Capacity(cpus=32, memory_mib=128 * 1024, disk_gib=2048, network_mbps=10_000)
+"""What a simulated node has."""
+LEAVING = 5.0
+"""Seconds that an agent may take to say goodbye."""
+
+
+class Running:
+    """An agent that runs, and its machines."""
+
+    def __init__(self, agent: Agent, machines: Machines, task: asyncio.Task[None]) -> None:
+        self.agent, self.machines, self.task = agent, machines, task
+
+
+def plan_of(settings: Settings, node: str, rack: str | None) -> AgentPlan:
+    """The plan of a node by the settings."""
+    return AgentPlan(
+        node=node,
+        labels=settings.labels,
+        rack=rack,
+        node_ttl=settings.node_ttl,
+        fencing_time=settings.fencing_time,
+        boots=max(1, os.cpu_count() or 1),
+    )
+
+
+@asynccontextmanager
+async def running_agent(
+    store: Store, settings: Settings, plan: AgentPlan, folder: Path, clock: Clock
+) -> AsyncIterator[Running]:
+    """The agent of a node, on its machines, until this is left: it takes leave then, and the machines run on."""
+    async with open_machines(settings.machines, folder, capacity=SIMULATED, clock=clock) as machines:
+        rng = random.Random()  # noqa: S311 - spreads retries; guards nothing
+        agent = Agent(store, machines, plan, clock=clock, rng=rng, new_id=new_id)
+        task = asyncio.create_task(agent.run(), name=f"agent {plan.node}")
+        try:
+            yield Running(agent, machines, task)
+        finally:
+            task.cancel()
+            await asyncio.wait((task,))
+            with suppress(TimeoutError):  # then the lease lapses
+                async with asyncio.timeout(LEAVING):
+                    await agent.aclose(leaving=True)
+
+
+async def run(settings: Settings, tell: Callable[[str], None]) -> int:
+    """Run the agent of the settings' node until it is asked to end; the exit code."""
+    node = settings.node
+    if node is None:
+        raise Invalid("node: an agent needs the name of its node; give --node NAME, or set HOSTLER_NODE")
+    clock = SystemClock()
+    folder = settings.data / "machines" / node
+    _make(folder)
+    with asked_to_end() as asked:
+        async with opened_backend(settings, clock, tell) as store:
+            plan = plan_of(settings, node, settings.rack)
+            async with running_agent(store, settings, plan, folder, clock) as running:
+                tell(f"agent of {node}, machines in {folder}")
+                telling = asyncio.create_task(_tell_state(running, clock, tell), name="agent: telling")
+                ended = asyncio.create_task(asked.wait(), name="agent: asked to end")
+                try:
+                    await asyncio.wait((ended, running.task), return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    for task in (telling, ended):
+                        task.cancel()
+                    await asyncio.gather(telling, ended, return_exceptions=True)
+                if running.task.done() and not running.task.cancelled():
+                    running.task.result()
+                    return 1
+                tell("stopping; the machines run on")
+    tell("stopped")
+    return 0
+
+
+async def _tell_state(running: Running, clock: Clock, tell: Callable[[str], None]) -> None:
+    """Each change between registered and not."""
+    said = ""
+    while True:
+        state = running.agent.state()
+        now = "registered" if state.registered else f"not registered{f': {state.waits_for}' * bool(state.waits_for)}"
+        if now != said:
+            said = now
+            tell(now)
+        await clock.sleep(0.2)
+
+
+def _make(folder: Path) -> None:
+    try:
+        os.umask(0o077)
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise NotFound(f"{folder}: cannot be made: {error.strerror}; give --data a folder of your own") from None

@@ -1,0 +1,39 @@
+"""`hostler agent`."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+import click
+
+from hostler.entry.cli.failure import one_line
+from hostler.entry.cli.plane_options import DATA, FENCING, LEVEL, NODE_TTL, STORE, flags
+from hostler.entry.cli.target import complete
+
+
+@click.command()
+@click.option("--node", metavar="NAME", help="The name of the node: {rack}-{blade}.  [env: HOSTLER_NODE]")
+@click.option("--rack", metavar="NAME", help="The rack that it stands in.")
+@click.option("-l", "--label", "labels", multiple=True, metavar="NAME=VALUE", help="A label of the node.")
+@click.option("--machines", metavar="KIND", help="What the machines are: simulated (qemu and hetzner come later).")
+@flags((STORE, DATA, NODE_TTL, FENCING, LEVEL))
+def agent(labels: tuple[str, ...], **given: Any) -> None:
+    """Run the agent of one node until Ctrl-C or SIGTERM: it does what the leader commands. Its machines outlive it.
+
+    Name the store that the replicas work on: --store etcd://HOST:PORT. The machines are in DATA/machines/NODE.
+    """
+    import sys
+
+    from hostler.entry.agent import run
+    from hostler.entry.server.logs import configure
+    from hostler.settings import load
+
+    settings = load({**given, "labels": labels or None})
+    configure(settings.log_level, sys.stderr)
+    code = complete(run(settings, _tell))
+    click.get_current_context().exit(code)
+
+
+def _tell(text: str) -> None:
+    click.echo(f"{datetime.now().astimezone():%H:%M:%S} {one_line(text)}")

@@ -1,0 +1,64 @@
+"""The flags that `up`, `replica` and `agent` share. Their values are read by the settings, like those of a file."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+DATA = ("--data", "DIR", "The folder of all state, sockets and logs.  [env: HOSTLER_DATA]")
+STORE = (
+    "--store",
+    "URL",
+    "The store; the embedded one in the data folder unless told otherwise.  [env: HOSTLER_STORE]",
+)
+LISTEN = (
+    "--listen",
+    "HOST:PORT",
+    "Where to serve the API; 127.0.0.1:7070 unless told otherwise.  [env: HOSTLER_LISTEN]",
+)
+CERT = ("--tls-cert", "FILE", "The server's certificate.  [env: HOSTLER_TLS_CERT]")
+KEY = ("--tls-key", "FILE", "The key of the certificate.  [env: HOSTLER_TLS_KEY]")
+LEADERSHIP = ("--leadership-ttl", "SECONDS", "After which a silent leader is replaced; 20.")
+NODE_TTL = ("--node-ttl", "SECONDS", "After which a silent node counts as silent; 15.")
+FENCING = ("--fencing-time", "SECONDS", "By which fenced machines of a silent node have stopped; 30.")
+LEVEL = ("--log-level", "LEVEL", "debug, info, warning or error.")
+
+
+def flags(options: Sequence[tuple[str, str, str]]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Each as a text option; the settings check what is in it."""
+
+    def decorated(command: Callable[..., Any]) -> Callable[..., Any]:
+        for name, metavar, about in reversed(options):
+            command = click.option(name, metavar=metavar, help=about)(command)
+        return command
+
+    return decorated
+
+
+def insecure_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """`--insecure`."""
+    return click.option(
+        "--insecure", is_flag=True, default=None, help="Serve a public address without TLS: tokens can be read there."
+    )(command)
+
+
+def plane_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Everything about a process with a door."""
+    common = (DATA, STORE, LISTEN, CERT, KEY, LEADERSHIP, NODE_TTL, FENCING, LEVEL)
+    return flags(common)(insecure_option(command))
+
+
+def called() -> str:
+    """How this program was called, so that what is printed can be typed."""
+    program = Path(sys.argv[0])
+    if program.name == "__main__.py":
+        return "python -m hostler"
+    return "hostler" if shutil.which("hostler") else os.path.relpath(program)

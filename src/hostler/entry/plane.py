@@ -1,0 +1,209 @@
+"""What every process with a door is made of: the view of the store, the services, the controllers, the server.
+
+`up`, `replica` and `agent` are put together from these parts; nothing here decides anything.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import random
+import secrets
+import uuid
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import TYPE_CHECKING, Self
+
+from hostler.engine.controllers.janitor import Janitor
+from hostler.engine.controllers.machines import MachineController
+from hostler.engine.controllers.nodes import NodeController
+from hostler.engine.nodes import NodeService
+from hostler.engine.quotas import QuotaService, quota_release
+from hostler.engine.users import UserService
+from hostler.engine.view import View
+from hostler.engine.vms import VmService
+from hostler.engine.write import Writer
+from hostler.entry.backend import opened_backend
+from hostler.entry.server.app import build
+from hostler.entry.server.logs import logger
+from hostler.entry.server.serve import Server
+from hostler.entry.server.services import Services
+from hostler.errors import Invalid
+from hostler.kit.clock import SystemClock
+from hostler.settings.option import split_address
+from hostler.wiring import open_hasher
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+    from types import TracebackType
+
+    from hostler.engine.service import Service
+    from hostler.kit.clock import Clock
+    from hostler.ports.machines import Machines
+    from hostler.ports.store import Store
+    from hostler.settings import Settings
+
+WILDCARDS = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - what "every address" means to a local caller
+
+
+def new_id() -> str:
+    """An id that nothing else has."""
+    return uuid.uuid4().hex
+
+
+def check_listen(settings: Settings) -> tuple[str, int]:
+    """Host and port to listen on. Invalid: others could reach it, and read what is sent there."""
+    host, port = split_address(settings.listen)
+    try:
+        private = ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        private = host == "localhost"
+    if not (private or settings.insecure or settings.tls_cert is not None):
+        raise Invalid(
+            f"listen {settings.listen}: others could read tokens on their way there; set tls_cert and tls_key,"
+            " listen on 127.0.0.1, or force it with --insecure"
+        )
+    return host, port
+
+
+def local_url(server: Server, host: str) -> str:
+    """Where a command on this machine finds the server."""
+    return server.url.replace(host, WILDCARDS[host], 1) if host in WILDCARDS else server.url
+
+
+class Plane:
+    """The view and the services over an open store; an async context manager that keeps the view up meanwhile."""
+
+    def __init__(
+        self,
+        store: Store,
+        settings: Settings,
+        *,
+        clock: Clock | None = None,
+        leads: Callable[[], bool] = lambda: False,
+        machines_of: Callable[[str], Machines | None] = lambda _: None,
+        counters: Callable[[], Mapping[str, float]] = dict,
+    ) -> None:
+        self.store, self.settings = store, settings
+        self.clock: Clock = clock or SystemClock()
+        self._rng = random.Random()  # noqa: S311 - spreads retries; guards nothing
+        self._hasher = open_hasher()
+        self.view = View(store, clock=self.clock, rng=self._rng)
+        writer = Writer(store, clock=self.clock, new_id=new_id, healthy=self.view.healthy, rng=self._rng)
+        self.users = UserService(
+            store,
+            writer,
+            self.view,
+            clock=self.clock,
+            new_id=new_id,
+            secret=lambda: secrets.token_urlsafe(32),
+            hasher=self._hasher,
+        )
+        self._controllers: tuple[MachineController, NodeController, Janitor] | None = None
+        self._more_counters = counters
+        self.services = Services(
+            store=store,
+            view=self.view,
+            vms=VmService(
+                store,
+                writer,
+                self.view,
+                clock=self.clock,
+                rng=self._rng,
+                new_id=new_id,
+                lock_ttl=settings.lock_ttl,
+            ),
+            nodes=NodeService(store, writer, self.view, clock=self.clock),
+            quotas=QuotaService(store, writer),
+            users=self.users,
+            clock=self.clock,
+            machines_of=machines_of,
+            leads=leads,
+            counters=self._counters,
+        )
+        self._viewing: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        self._viewing = asyncio.create_task(self.view.run(), name="view")
+        ready = asyncio.create_task(self.view.ready(), name="view: ready")
+        try:
+            await asyncio.wait((self._viewing, ready), return_when=asyncio.FIRST_COMPLETED)
+            if self._viewing.done():
+                self._viewing.result()
+        except BaseException:
+            await self.__aexit__(None, None, None)
+            raise
+        finally:
+            ready.cancel()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._viewing is not None:
+            self._viewing.cancel()
+            await asyncio.wait((self._viewing,))
+        await self._hasher.aclose()
+
+    async def failed(self) -> Exception:
+        """What ended the view; it does not end by itself."""
+        if self._viewing is None:
+            raise RuntimeError("plane: it was not entered")
+        await asyncio.wait((self._viewing,))
+        error = None if self._viewing.cancelled() else self._viewing.exception()
+        return error if isinstance(error, Exception) else RuntimeError("the view of the store ended by itself")
+
+    @asynccontextmanager
+    async def served(self) -> AsyncIterator[Server]:
+        """The API, where the settings say."""
+        host, port = check_listen(self.settings)
+        cert, key = self.settings.tls_cert, self.settings.tls_key
+        async with Server(build(self.services), host=host, port=port, cert=cert, key=key) as server:
+            yield server
+
+    def controllers(self) -> Sequence[Service]:
+        """New ones for one leadership: what a leader has seen and counted is nothing to the next."""
+        log = logger(part="controllers")
+        machines = MachineController(
+            self.store, self.view, clock=self.clock, rng=self._rng, release=quota_release, tell=log.info
+        )
+        nodes = NodeController(self.store, self.view, clock=self.clock, rng=self._rng, tell=log.info)
+        janitor = Janitor(
+            self.store,
+            self.view,
+            clock=self.clock,
+            rng=self._rng,
+            new_id=new_id,
+            audit_kept=self.settings.audit_days * 86400.0,
+            tell=log.info,
+        )
+        self._controllers = machines, nodes, janitor
+        return self._controllers
+
+    def _counters(self) -> Mapping[str, float]:
+        found: dict[str, float] = dict(self._more_counters())
+        for controller in self._controllers or ():
+            found |= {f"{controller.name}_{name}": number for name, number in controller.counters.items()}
+        return found
+
+
+async def recovered_admin(settings: Settings) -> str:
+    """A new token of the administrator, straight on the store."""
+    clock = SystemClock()
+    async with AsyncExitStack() as stack:
+        store = await stack.enter_async_context(opened_backend(settings, clock, lambda _: None))
+        plane = Plane(store, settings, clock=clock)
+        try:
+            # Nobody keeps the view up here, so it cannot say whether the store is in reach: the store itself will.
+            writer = Writer(store, clock=clock, new_id=new_id)
+            users = UserService(
+                store,
+                writer,
+                plane.view,
+                clock=clock,
+                new_id=new_id,
+                secret=lambda: secrets.token_urlsafe(32),
+                hasher=plane._hasher,
+            )
+            return await users.recover_admin()
+        finally:
+            await plane.__aexit__(None, None, None)

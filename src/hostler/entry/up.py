@@ -1,0 +1,213 @@
+"""Everything in one process: store, API, controllers and the agents of some nodes.
+
+    folder held → store → view and services → server → agents → standing for the leadership → ready
+
+It ends in the reverse order, within seconds; machines outlive it. A lost leadership does not end it: a laptop that
+slept stands anew (`entry.watchdog`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack, suppress
+from typing import TYPE_CHECKING, Any
+
+from hostler.entry.agent import Running, plan_of, running_agent
+from hostler.entry.backend import opened_backend
+from hostler.entry.cli.target import redacted
+from hostler.entry.folder import DataFolder
+from hostler.entry.plane import Plane, check_listen, local_url
+from hostler.entry.rotation import RotatingFile
+from hostler.entry.server.logs import configure, logger
+from hostler.entry.signals import asked_to_end
+from hostler.entry.standing import Leading, Plan, stand
+from hostler.entry.watchdog import Watchdog
+from hostler.errors import HostlerError
+from hostler.kit.clock import SystemClock
+from hostler.model.node import Lifecycle
+from hostler.wiring import ttl_storage_on
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from hostler.ports.store import Store
+    from hostler.settings import Settings
+
+RACK = "local"
+LOOK_EVERY = 0.05
+STAND_AGAIN = 1.0
+IN_SERVICE = (Lifecycle.ON_DUTY, Lifecycle.DRAINING, Lifecycle.DECOMMISSIONED)
+"""Where a node can be once it has joined; an operator may have drained it before."""
+
+
+class Ready:
+    """What is told once everything works."""
+
+    def __init__(self, url: str, folder: DataFolder, token: str | None) -> None:
+        self.url, self.folder, self.token = url, folder, token
+
+
+class Up:
+    """One `hostler up`: made, run, gone."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        tell: Callable[[str], None],
+        ready: Callable[[Ready], Awaitable[None]],
+    ) -> None:
+        self._settings, self._tell, self._ready = settings, tell, ready
+        self._folder = DataFolder(settings.data)
+        self._clock = SystemClock()
+        self._log = logger(part="up")
+        self._leading = Leading(self._say)
+        self._agents: dict[str, Running] = {}
+        self._asked = asyncio.Event()
+
+    async def run(self) -> int:
+        """Until it is asked to end, or must; the exit code."""
+        check_listen(self._settings)
+        with self._folder.held(), asked_to_end() as self._asked:
+            log = RotatingFile(self._folder.log_file)
+            configure(self._settings.log_level, log)  # type: ignore[arg-type]
+            self._tell(f"data in {self._folder.path}")
+            try:
+                return await self._run()
+            finally:
+                log.close()
+
+    async def _run(self) -> int:
+        async with AsyncExitStack() as stack:
+            backend = opened_backend(self._settings, self._clock, self._tell)
+            store = await stack.enter_async_context(backend)
+            self._tell(f"store {redacted(self._settings.store)}")
+            plane = await stack.enter_async_context(self._plane(store))
+            server = await stack.enter_async_context(plane.served())
+            host, _ = check_listen(self._settings)
+            url = local_url(server, host)
+            await self._agents_in(stack, store)
+            address = server.url.partition("://")[2]
+            parts: list[asyncio.Task[Any]] = [
+                asyncio.create_task(self._stand(store, plane, address), name="standing"),
+                asyncio.create_task(plane.failed(), name="plane: failure"),
+                *(running.task for running in self._agents.values()),
+            ]
+            try:
+                return await self._serve(plane, url, parts)
+            finally:
+                # The agents' own scopes end their tasks; standing ends by itself, its work first.
+                self._asked.set()
+                parts[1].cancel()
+                await asyncio.gather(*parts[:2], return_exceptions=True)
+
+    def _plane(self, store: Store) -> Plane:
+        def counters() -> dict[str, float]:
+            states = [running.agent.state() for running in self._agents.values()]
+            names = ("steps", "reports", "orphans", "commands", "working", "failing")
+            return {f"agent_{name}": float(sum(getattr(state, name) for state in states)) for name in names}
+
+        def machines_of(node: str) -> object:
+            running = self._agents.get(node)
+            return None if running is None else running.machines
+
+        return Plane(
+            store,
+            self._settings,
+            clock=self._clock,
+            leads=lambda: self._leading.leads,
+            machines_of=machines_of,  # type: ignore[arg-type]
+            counters=counters,
+        )
+
+    async def _agents_in(self, stack: AsyncExitStack, store: Store) -> None:
+        """Enter the agents of all nodes; on leaving, all end at once."""
+        for number in range(1, self._settings.nodes + 1):
+            node = f"{RACK}-{number}"
+            folder = self._folder.machines(node)
+            folder.mkdir(parents=True, exist_ok=True)
+            plan = plan_of(self._settings, node, RACK)
+            self._agents[node] = await stack.enter_async_context(
+                running_agent(store, self._settings, plan, folder, self._clock)
+            )
+        stack.push_async_callback(self._part)
+        self._tell(f"{self._settings.nodes} {self._settings.machines} node{'s' * (self._settings.nodes != 1)}")
+
+    async def _part(self) -> None:
+        """All agents take leave together; one after the other would take too long with many."""
+        for running in self._agents.values():
+            running.task.cancel()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(3.0):
+                leaving = [running.agent.aclose(leaving=True) for running in self._agents.values()]
+                await asyncio.gather(*leaving, return_exceptions=True)
+
+    async def _stand(self, store: Store, plane: Plane, address: str) -> None:
+        """Stand for the leadership, and stand anew when it was lost."""
+        plan = Plan(address=address, ttl=self._settings.leadership_ttl, replicas=self._settings.replicas)
+        watchdog = Watchdog(self._clock)
+        while not self._asked.is_set():
+            problem = await stand(
+                ttl_storage_on(store),
+                plan,
+                plane.controllers(),
+                leading=self._leading,
+                asked=self._asked,
+                tell=self._say,
+                killer=watchdog,
+            )
+            watchdog.stopped()
+            if problem is not None and not self._asked.is_set():
+                self._tell(f"leadership lost: {problem}; standing anew")
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(STAND_AGAIN):
+                        await self._asked.wait()
+
+    async def _serve(self, plane: Plane, url: str, parts: list[asyncio.Task[Any]]) -> int:
+        """Tell when it is ready; then until the end, which is its own or that of a part."""
+        ended = asyncio.create_task(self._asked.wait(), name="up: asked to end")
+        telling = asyncio.create_task(self._until_ready(plane, url), name="up: becoming ready")
+        try:
+            await asyncio.wait((ended, telling, *parts), return_when=asyncio.FIRST_COMPLETED)
+            if telling.done() and not ended.done():
+                telling.result()
+                await asyncio.wait((ended, *parts), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (ended, telling):
+                task.cancel()
+            await asyncio.gather(ended, telling, return_exceptions=True)
+            self._folder.server_file.unlink(missing_ok=True)
+        if self._asked.is_set():
+            self._tell("stopping; the machines run on")
+            return 0
+        for part in parts:
+            if part.done():
+                self._tell(f"problem: {part.get_name()} ended: {_why(part)}; stopping")
+        return 1
+
+    async def _until_ready(self, plane: Plane, url: str) -> None:
+        token = await plane.users.first_admin()
+        if token is not None:
+            self._folder.write(self._folder.token_file, token)
+        self._folder.write(self._folder.server_file, url)
+        while not (self._leading.leads and all(_serves(plane, node) for node in self._agents)):
+            await self._clock.sleep(LOOK_EVERY)
+        await self._ready(Ready(url, self._folder, token))
+
+    def _say(self, text: str) -> None:
+        """For the log: what people need not see."""
+        self._log.info(text)
+
+
+def _serves(plane: Plane, node: str) -> bool:
+    member = plane.view.members.get(node=node)
+    return member is not None and member.value.lifecycle in IN_SERVICE and plane.view.alive.get(node=node) is not None
+
+
+def _why(task: asyncio.Task[Any]) -> str:
+    if task.cancelled():
+        return "cancelled"
+    error = task.exception()
+    if error is None:
+        result = task.result()
+        return str(result) if isinstance(result, Exception) else "by itself"
+    return str(error) if isinstance(error, HostlerError) else f"unexpected {type(error).__name__}: {error}"
