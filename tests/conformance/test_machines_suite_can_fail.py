@@ -1,0 +1,618 @@
+# ruff: noqa: ARG002 - a defect often is an argument that is ignored
+"""The machines suite finds what is wrong: each mutant has one defect, and one claim that must not hold of it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+
+from hostler import Closed, Invalid, NotFound, Refused
+from hostler.drivers.machines.simulated import place as places
+from hostler.drivers.machines.simulated.console import SimulatedConsole
+from hostler.drivers.machines.simulated.place import switched_off
+from hostler.kit.virtual import VirtualClock, run_virtual
+from hostler.model.vm import MachineState
+from hostler.testing import MemoryPlace, SimulatedMachines, check_machines, machine_claims
+
+from .simulated import SETUP, simulated
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from hostler.model.inventory import Capacity
+    from hostler.ports.machines import Machine, MachinePlan
+
+MUTANTS: list[tuple[type[SimulatedMachines], type[MemoryPlace], str]] = []
+replace = msgspec.structs.replace
+
+
+def found_by(claim: str, place: type[MemoryPlace] = MemoryPlace) -> Callable[[Any], Any]:
+    def register(mutant: Any) -> Any:
+        if issubclass(mutant, SimulatedMachines):
+            MUTANTS.append((mutant, place, claim))
+        else:
+            MUTANTS.append((type(mutant.__name__, (SimulatedMachines,), {}), mutant, claim))
+        return mutant
+
+    return register
+
+
+def cut_of(verb: str) -> str:
+    return f"{verb}_that_is_cut_anywhere_is_finished_by_repeating_it"
+
+
+class Sound(SimulatedMachines):
+    def changed(self, vm: str, **fields: Any) -> Machine:
+        row = replace(self._expected(vm), **fields)
+        self._place.put([row])
+        return self._machine(row)
+
+
+@found_by("a_machine_is_made_stopped_and_as_planned")
+class StartsWhatItMakes(Sound):
+    async def create(self, plan: MachinePlan) -> Machine:
+        await super().create(plan)
+        return await self.start(plan.label.vm)
+
+
+@found_by("two_machines_have_ids_of_their_own")
+class OneIdForAll(Sound):
+    def _machine(self, row: Any) -> Machine:
+        return replace(super()._machine(row), id="sim")
+
+
+@found_by("making_a_machine_again_changes_nothing")
+class MakesItAnew(Sound):
+    async def create(self, plan: MachinePlan) -> Machine:
+        await self.delete(plan.label.vm)
+        return await super().create(plan)
+
+
+@found_by("a_stopped_machine_takes_the_shape_of_the_plan")
+class KeepsTheFirstShape(Sound):
+    async def create(self, plan: MachinePlan) -> Machine:
+        there = await self.inspect(plan.label.vm)
+        return there if there is not None and there.state is MachineState.STOPPED else await super().create(plan)
+
+
+@found_by("a_running_machine_is_left_as_it_is_by_another_plan")
+class ShapesWhatRuns(Sound):
+    async def create(self, plan: MachinePlan) -> Machine:
+        await super().create(plan)
+        return self.changed(plan.label.vm, spec=plan.spec)
+
+
+@found_by("a_machine_with_another_label_is_not_taken_over")
+class TakesOver(Sound):
+    async def create(self, plan: MachinePlan) -> Machine:
+        if await self.inspect(plan.label.vm) is not None:
+            self.changed(plan.label.vm, label=plan.label)
+        return await super().create(plan)
+
+
+@found_by("an_image_that_does_not_exist_is_refused_and_leaves_nothing")
+class LooksForTheImageTooLate(Sound):
+    async def create(self, plan: MachinePlan) -> Machine:
+        if plan.spec.image:
+            await super().create(replace(plan, spec=replace(plan.spec, image="")))
+        return await super().create(plan)
+
+
+@found_by("a_running_machine_is_not_started_again")
+class StartsAgain(Sound):
+    async def start(self, vm: str) -> Machine:
+        if (await self.inspect(vm) or self._expected(vm)).state is MachineState.RUNNING:
+            self.changed(vm, boots=self._expected(vm).boots + 1)
+        return await super().start(vm)
+
+
+@found_by("a_machine_that_is_asked_to_stop_stops")
+class OnlyAsks(Sound):
+    async def stop(self, vm: str, *, grace: float) -> Machine:
+        return self.changed(vm, state=MachineState.STOPPING) if grace else await super().stop(vm, grace=0)
+
+
+@found_by("a_machine_that_is_switched_off_is_stopped")
+class NeverSwitchesOff(Sound):
+    async def stop(self, vm: str, *, grace: float) -> Machine:
+        return await super().stop(vm, grace=grace) if grace else self._machine(self._expected(vm))
+
+
+@found_by("stopping_a_stopped_machine_is_fine")
+class RefusesToStopTwice(Sound):
+    async def stop(self, vm: str, *, grace: float) -> Machine:
+        if self._expected(vm).on is None:
+            raise Refused("it is stopped")
+        return await super().stop(vm, grace=grace)
+
+
+@found_by("a_destroyed_machine_is_gone_running_or_not")
+@found_by("whatever_was_cut_can_be_destroyed")
+class SparesWhatRuns(Sound):
+    async def delete(self, vm: str) -> None:
+        row = self._row(vm)
+        if row is None or row.on is None:
+            await super().delete(vm)
+
+
+@found_by("a_machine_of_the_same_name_starts_from_nothing")
+class RemembersTheDead(Sound):
+    async def delete(self, vm: str) -> None:
+        row = self._row(vm)
+        await super().delete(vm)
+        self.graves = getattr(self, "graves", {}) | {vm: row}
+
+    async def create(self, plan: MachinePlan) -> Machine:
+        grave = getattr(self, "graves", {}).get(plan.label.vm)
+        machine = await super().create(plan)
+        return machine if grave is None else self.changed(plan.label.vm, resets=grave.resets)
+
+
+@found_by("destroying_what_is_not_there_is_fine")
+class MissesTheAbsent(Sound):
+    async def delete(self, vm: str) -> None:
+        self._expected(vm)
+        await super().delete(vm)
+
+
+@found_by("no_such_machine_is_said_so_by_every_verb")
+class AbsentIsUnlikely(Sound):
+    async def drop_snapshot(self, vm: str, name: str) -> Machine:
+        if self._row(vm) is None:
+            raise Refused("hm")
+        return await super().drop_snapshot(vm, name)
+
+
+@found_by("what_cannot_be_is_refused")
+class TakesNegativeGrace(Sound):
+    async def stop(self, vm: str, *, grace: float) -> Machine:
+        return await super().stop(vm, grace=max(grace, 0.0) if grace < 0 else grace)
+
+
+@found_by("everything_is_listed_with_its_label")
+class ListsWhatRuns(Sound):
+    async def list(self) -> Sequence[Machine]:
+        return [m for m in await super().list() if m.state is MachineState.RUNNING]
+
+
+@found_by("what_happens_to_one_machine_happens_to_no_other")
+class DropsAllSnapshots(Sound):
+    async def drop_snapshot(self, vm: str, name: str) -> Machine:
+        for other in list(self._place.contents.rows):
+            await super().drop_snapshot(other, name)
+        return self._machine(self._expected(vm))
+
+
+@found_by("a_node_has_room_for_machines")
+class CapacityShrinks(Sound):
+    async def capacity(self) -> Capacity:
+        capacity = await super().capacity()
+        return replace(capacity, cpus=capacity.cpus - len(self._place.contents.rows))
+
+
+@found_by("a_reset_is_done_once_for_each_number")
+class ResetsAgain(Sound):
+    async def reset(self, vm: str, number: int) -> Machine:
+        if self._expected(vm).resets >= number:
+            return self.changed(vm, boots=self._expected(vm).boots + 1)
+        return await super().reset(vm, number)
+
+
+@found_by("a_reset_is_done_once_for_each_number")
+class OnlyCountsResets(Sound):
+    async def reset(self, vm: str, number: int) -> Machine:
+        return self.changed(vm, resets=max(number, self._expected(vm).resets))
+
+
+@found_by("a_stopped_machine_only_counts_its_resets")
+class ResetStarts(Sound):
+    async def reset(self, vm: str, number: int) -> Machine:
+        await super().reset(vm, number)
+        return await self.start(vm)
+
+
+@found_by("numbers_are_kept_over_a_stop_and_a_new_shape")
+class ForgetsNumbers(Sound):
+    async def create(self, plan: MachinePlan) -> Machine:
+        await super().create(plan)
+        return self.changed(plan.label.vm, resets=0)
+
+
+@found_by("a_snapshot_is_there_until_it_is_dropped")
+class OneSnapshotOnly(Sound):
+    async def snapshot(self, vm: str, name: str) -> Machine:
+        await super().snapshot(vm, name)
+        row = self._expected(vm)
+        return self.changed(vm, snapshots={name: row.snapshots[name]})
+
+
+@found_by("a_restore_leaves_the_machine_stopped")
+class RestoreStarts(Sound):
+    async def restore(self, vm: str, name: str, number: int) -> Machine:
+        await super().restore(vm, name, number)
+        return await self.start(vm)
+
+
+@found_by("a_restore_is_done_once_for_each_number")
+class RestoresAgain(Sound):
+    async def restore(self, vm: str, name: str, number: int) -> Machine:
+        self.changed(vm, restored=0)
+        return await super().restore(vm, name, number)
+
+
+@found_by("a_restore_that_was_done_needs_its_snapshot_no_more")
+class LooksForTheSnapshotFirst(Sound):
+    async def restore(self, vm: str, name: str, number: int) -> Machine:
+        if name not in self._expected(vm).snapshots:
+            raise Refused("no such snapshot")
+        return await super().restore(vm, name, number)
+
+
+@found_by("a_snapshot_that_does_not_exist_is_refused_and_the_machine_is_not_called_absent")
+class CallsTheMachineAbsent(Sound):
+    async def restore(self, vm: str, name: str, number: int) -> Machine:
+        try:
+            return await super().restore(vm, name, number)
+        except Refused:
+            raise NotFound("no such snapshot") from None
+
+
+@found_by("a_restored_disk_is_as_it_was_when_the_snapshot_was_taken")
+class OverwritesSnapshots(Sound):
+    async def snapshot(self, vm: str, name: str) -> Machine:
+        await self.drop_snapshot(vm, name)
+        return await super().snapshot(vm, name)
+
+
+@found_by("a_restored_disk_is_as_it_was_when_the_snapshot_was_taken")
+class RestoresNothing(Sound):
+    async def restore(self, vm: str, name: str, number: int) -> Machine:
+        disk = self._expected(vm).disk
+        await super().restore(vm, name, number)
+        return self.changed(vm, disk=disk)
+
+
+@found_by("a_disk_outlives_a_stop_a_reset_and_a_new_shape_but_not_its_machine")
+class StopWipesTheDisk(Sound):
+    async def stop(self, vm: str, *, grace: float) -> Machine:
+        await super().stop(vm, grace=grace)
+        return self.changed(vm, disk="")
+
+
+@found_by("a_fenced_machine_that_is_not_held_stops_by_itself")
+class NeverLetsGo(Sound):
+    async def hold(self, seconds: float) -> None:
+        await super().hold(seconds + 100)
+
+
+@found_by("a_fenced_machine_that_is_not_held_stops_by_itself")
+class LetsGoEarly(Sound):
+    async def hold(self, seconds: float) -> None:
+        await super().hold(seconds / 2)
+
+
+@found_by("a_fenced_machine_that_is_held_again_and_again_runs_on")
+class HoldsOnce(Sound):
+    async def hold(self, seconds: float) -> None:
+        until = self._place.contents.held_until
+        if until is None or not 0 < seconds < 100 or not self.clock.now() < until < self.clock.now() + 100:
+            await super().hold(seconds)
+
+
+@found_by("a_fenced_machine_whose_time_has_run_out_does_not_start")
+class StartsWhatIsNotHeld(Sound):
+    def _check_held(self, row: Any, now: float) -> None:
+        pass
+
+
+@found_by("holding_starts_nothing_that_has_stopped")
+class HoldStarts(Sound):
+    async def hold(self, seconds: float) -> None:
+        await super().hold(seconds)
+        if seconds > 0:
+            for row in list(self._place.contents.rows.values()):
+                if row.detail == places.LAPSED:
+                    await self.start(row.vm)
+
+
+@found_by("a_hold_in_the_past_is_over_at_once")
+class PastIsLong(Sound):
+    async def hold(self, seconds: float) -> None:
+        await super().hold(abs(seconds))
+
+
+@found_by("a_shorter_hold_counts_and_not_the_longer_one_before")
+class OnlyLengthens(Sound):
+    async def hold(self, seconds: float) -> None:
+        until = self._place.contents.held_until or 0
+        left = until - self.clock.now()
+        await super().hold(max(seconds, left) if left < 100 else seconds)
+
+
+@found_by("a_machine_that_is_not_fenced_needs_no_hold")
+@found_by("every_fenced_machine_stops_and_no_other")
+class FencesAll(Sound):
+    async def hold(self, seconds: float) -> None:
+        await super().hold(seconds)
+        if seconds <= 0:
+            now = self.clock.now()
+            self._place.put(
+                [switched_off(row, now) for row in self._place.contents.rows.values() if row.on is not None]
+            )
+
+
+@found_by("a_fenced_machine_stops_though_nobody_has_it_open")
+class HoldDiesWithTheDriver(Sound):
+    async def aclose(self) -> None:
+        if self._place.belongs_to(self):
+            self._place.hold(self.clock.now() + 1000, self.clock.now())
+        await super().aclose()
+
+
+@found_by("a_fenced_machine_runs_until_its_time_though_nobody_has_it_open")
+class ClosingLetsGo(Sound):
+    async def aclose(self) -> None:
+        if self._place.belongs_to(self):
+            self._place.hold(0, self.clock.now())
+        await super().aclose()
+
+
+@found_by(cut_of("a_create"))
+class MistakesTheBegunForTheMade(Sound):
+    async def create(self, plan: MachinePlan) -> Machine:
+        row = self._row(plan.label.vm)
+        return await super().create(plan) if row is None else self._machine(row)
+
+
+@found_by(cut_of("a_new_shape"))
+class ShapesByDeleting(Sound):
+    async def create(self, plan: MachinePlan) -> Machine:
+        row = self._row(plan.label.vm)
+        if row is not None and row.spec != plan.spec:
+            self._place.delete(row.vm, self.clock.now())
+            await asyncio.sleep(0)
+        return await super().create(plan)
+
+
+@found_by(cut_of("a_start"))
+class MistakesStartingForRunning(Sound):
+    async def start(self, vm: str) -> Machine:
+        row = self._expected(vm)
+        return self._machine(row) if row.state is MachineState.STARTING else await super().start(vm)
+
+
+@found_by(cut_of("a_graceful_stop"))
+class MistakesStoppingForStopped(Sound):
+    async def stop(self, vm: str, *, grace: float) -> Machine:
+        row = self._expected(vm)
+        return self._machine(row) if row.state is MachineState.STOPPING else await super().stop(vm, grace=grace)
+
+
+@found_by(cut_of("a_reset"))
+class CountsTheResetInMemory(Sound):
+    async def reset(self, vm: str, number: int) -> Machine:
+        self.done = getattr(self, "done", set())
+        if (vm, self._expected(vm).number, number) in self.done:
+            return self._machine(self._expected(vm))
+        self.done.add((vm, self._expected(vm).number, number))
+        await asyncio.sleep(0)
+        return await super().reset(vm, number)
+
+
+@found_by(cut_of("a_snapshot"))
+class SnapshotOnlyOnce(Sound):
+    async def snapshot(self, vm: str, name: str) -> Machine:
+        if self._expected(vm).detail == "taking":
+            return self._machine(self._expected(vm))
+        self.changed(vm, detail="taking")
+        return await super().snapshot(vm, name)
+
+
+@found_by(cut_of("a_restore"))
+class CountsTheRestoreFirst(Sound):
+    async def restore(self, vm: str, name: str, number: int) -> Machine:
+        if self._expected(vm).restored < number:
+            self.changed(vm, restored=number)
+            await asyncio.sleep(0)
+            self.changed(vm, restored=0)
+        return await super().restore(vm, name, number)
+
+
+@found_by(cut_of("a_dropped_snapshot"))
+class DropsTheMachineForAWhile(Sound):
+    async def drop_snapshot(self, vm: str, name: str) -> Machine:
+        row = self._expected(vm)
+        self._place.delete(vm, self.clock.now())
+        await asyncio.sleep(0)
+        self._place.put([row])
+        return await super().drop_snapshot(vm, name)
+
+
+@found_by(cut_of("a_delete"))
+class ForgetsBeforeItIsGone(Sound):
+    async def delete(self, vm: str) -> None:
+        self.hidden = getattr(self, "hidden", set()) | {vm}
+        await super().delete(vm)
+        self.hidden.discard(vm)
+
+    async def inspect(self, vm: str) -> Machine | None:
+        return None if vm in getattr(self, "hidden", set()) else await super().inspect(vm)
+
+
+@found_by("a_machine_that_was_half_destroyed_is_made_again")
+class HalfDestroyedForGood(Sound):
+    async def create(self, plan: MachinePlan) -> Machine:
+        row = self._row(plan.label.vm)
+        return self._machine(row) if row is not None and "destruction" in row.detail else await super().create(plan)
+
+
+@found_by("machines_outlive_the_driver")
+class ClosingStops(Sound):
+    async def aclose(self) -> None:
+        if self._place.belongs_to(self):
+            for vm in list(self._place.contents.rows):
+                await self.stop(vm, grace=0)
+        await super().aclose()
+
+
+@found_by("a_destroyed_machine_does_not_come_back")
+class Ghosts(MemoryPlace):
+    def _load(self) -> None:
+        for row in getattr(self, "buried", []):
+            self.contents.apply(row)
+
+    def delete(self, vm: str, now: float) -> None:
+        self.buried = [*getattr(self, "buried", []), self.contents.rows[vm]]
+        super().delete(vm, now)
+
+
+@found_by("a_place_keeps_its_id")
+class NamelessPlace(Sound):
+    @property
+    def place(self) -> str:
+        return str(id(self))
+
+
+@found_by("a_place_is_open_once")
+class AnybodyMay(MemoryPlace):
+    def open(self, opener: object, now: float) -> None:
+        self.disown()
+        super().open(opener, now)
+
+
+@found_by("a_driver_that_is_not_open_does_nothing")
+class AnswersWhenClosed(Sound):
+    async def inspect(self, vm: str) -> Machine | None:
+        try:
+            return await super().inspect(vm)
+        except Closed:
+            return None
+
+
+@found_by("verbs_of_one_machine_at_once_leave_it_whole")
+class ForeignErrors(Sound):
+    async def start(self, vm: str) -> Machine:
+        row = self._place.contents.rows[vm]
+        await self.clock.sleep(1)
+        assert self._place.contents.rows[vm].number == row.number
+        return await super().start(vm)
+
+
+@found_by("a_console_ends_when_its_machine_goes_off")
+class EndlessConsole(Sound):
+    def running(self, vm: str, since: float) -> Any:
+        return super().running(vm, since) or object()
+
+    def ends_at(self, row: Any) -> float | None:
+        return None
+
+
+@found_by("a_console_ends_when_its_machine_is_not_held")
+class ConsoleNeverLooks(Sound):
+    def ends_at(self, row: Any) -> float | None:
+        return None
+
+
+@found_by("a_machine_that_is_off_or_absent_has_no_console")
+class ConsoleOfNothing(Sound):
+    async def plug(self, console: Any, vm: str) -> Any:
+        try:
+            return await super().plug(console, vm)
+        except NotFound:
+            raise Invalid("off") from None
+
+
+@found_by("a_started_machine_runs")
+class StartsByHalf(Sound):
+    async def start(self, vm: str) -> Machine:
+        await super().start(vm)
+        return self.changed(vm, state=MachineState.STARTING)
+
+
+@found_by("a_machine_runs_again_after_a_stop")
+class RunsOnce(Sound):
+    async def start(self, vm: str) -> Machine:
+        return await super().start(vm) if not self.intervals(vm) else self._machine(self._expected(vm))
+
+
+@found_by("machines_are_made_and_run_side_by_side")
+class OnePlanForAll(Sound):
+    async def create(self, plan: MachinePlan) -> Machine:
+        self.plan = plan
+        await self.clock.sleep(0.01)
+        return await super().create(self.plan)
+
+
+@found_by("a_stopped_machine_has_snapshots_too")
+class SnapshotsOfWhatRuns(Sound):
+    async def snapshot(self, vm: str, name: str) -> Machine:
+        if self._expected(vm).on is None:
+            raise Refused("it is off")
+        return await super().snapshot(vm, name)
+
+
+class MuteConsole(SimulatedConsole):
+    def _say(self, data: bytes) -> None:
+        pass
+
+
+@found_by("a_console_tells_something_when_typed_at")
+class Mute(Sound):
+    def console(self, vm: str) -> SimulatedConsole:
+        return MuteConsole(self, vm)
+
+
+@found_by("a_console_is_opened_again_and_again")
+class OneConsole(Sound):
+    async def plug(self, console: Any, vm: str) -> Any:
+        if getattr(self, "plugged", False):
+            raise NotFound("somebody is there")
+        self.plugged = True
+        return await super().plug(console, vm)
+
+
+@found_by(cut_of("a_stop_at_once"))
+class PullsThePlugOfAll(Sound):
+    async def stop(self, vm: str, *, grace: float) -> Machine:
+        others = [row for row in self._place.contents.rows.values() if row.on is not None and row.vm != vm]
+        self._place.put([replace(row, state=MachineState.STOPPING) for row in others])
+        await asyncio.sleep(0)
+        self._place.put(others)
+        return await super().stop(vm, grace=grace)
+
+
+CASES = [pytest.param(*case, id=f"{case[0].__name__}-{case[2][:40]}") for case in MUTANTS]
+
+
+def check(mutant: type[SimulatedMachines], place: MemoryPlace, only: set[str]) -> None:
+    # In virtual time: a mutant whose machines never stop is found as soon as its time is over.
+    setup = replace(SETUP, within=2, grace=0.5, hold=5.0, late=0.5)
+
+    async def main() -> None:
+        await check_machines(lambda: simulated(place, mutant, clock=VirtualClock()), setup=setup, only=only)
+
+    run_virtual(main)
+
+
+@pytest.mark.parametrize(("mutant", "place", "claim"), CASES)
+def test_a_defect_is_found(mutant: type[SimulatedMachines], place: type[MemoryPlace], claim: str) -> None:
+    with pytest.raises(ExceptionGroup) as caught:
+        check(mutant, place(), {claim})
+    (failure,) = caught.value.exceptions
+    assert claim.replace("_", " ") in failure.__notes__[0]
+
+
+def test_what_the_mutants_are_made_of_is_sound() -> None:
+    check(Sound, MemoryPlace(), {claim for *_, claim in MUTANTS})
+
+
+def test_claims_have_names_of_their_own() -> None:
+    names = [claim.name for claim in machine_claims()]
+    assert len(names) == len(set(names)) >= 60
+
+
+def test_every_claim_finds_a_mutant() -> None:
+    assert {claim.name for claim in machine_claims()} == {claim for *_, claim in MUTANTS}
