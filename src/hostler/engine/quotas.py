@@ -162,9 +162,10 @@ class QuotaService:
         request.caller.require("manage_accounts")
         _check(request.caller, org, project)
         subject = f"quota of {org}/{project}"
-        return await self._writer.once(
+        written = await self._writer.once(
             request, QuotaView, lambda: self._writer.retried(subject, lambda: self._delete(request, org, project))
         )
+        return msgspec.structs.replace(written, value=msgspec.structs.replace(written.value, revision=0))
 
     # Inside
 

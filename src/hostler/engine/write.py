@@ -60,7 +60,8 @@ class Replayed(msgspec.Struct, frozen=True):
 
     def written(self, kind: type[R]) -> Written[R]:
         """As a service answers. For requests whose answer is a `kind`."""
-        return Written(kind.decode(self.body.encode()), self.revision, self.status, replayed=True)
+        value = kind.decode(self.body.encode())
+        return Written(value, getattr(value, "revision", self.revision), self.status, replayed=True)
 
 
 class Writer:
@@ -144,7 +145,9 @@ class Writer:
         """`do()`, unless this request was answered before: then that answer.
 
         Not `ask_first`: for a `do` that always comes to a transaction with `commit`, which notices by itself.
+        Unavailable: the store is known to be out of reach; it is not even asked.
         """
+        self.check_healthy()
         if request.key is None:
             return await do()
         if ask_first and (found := await self.replay(request)) is not None:
