@@ -25,7 +25,7 @@ from hostler.entry.server.feed import Feed
 from hostler.entry.server.logs import logger
 from hostler.entry.server.metrics import CONTENT_TYPE, Metrics
 from hostler.entry.server.openapi import document
-from hostler.entry.server.problem import MEDIA, NOT_ALLOWED, NOT_FOUND, Refusal, tell
+from hostler.entry.server.problem import INVALID, MEDIA, NOT_ALLOWED, NOT_FOUND, Refusal, tell
 from hostler.entry.server.route import Access, Answer, Asked, Raw, Route
 from hostler.entry.server.services import ServerPlan, Services
 from hostler.entry.server.table import table
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from hostler.entry.server.problem import Told
 
 NOBODY = Caller("", Rights())
+SWITCHING = 101
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._:-]{1,64}")
 _IF_MATCH = re.compile(rb'"?(\d{1,18})"?')
 _KEY = re.compile(rb"[\x21-\x7e]{1,255}")
@@ -134,19 +135,19 @@ class App:
             await asyncio.wait((self._following,))
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        if scope["type"] == "websocket":
-            raise NotImplementedError
         started = perf_counter()
         method = scope["method"]
         headers = dict(scope["headers"])
         raw = Raw(scope, receive, send, headers, id=self._request_id(headers))
-        name, caller, unread = "", NOBODY, incoming.announced(headers)
+        name, caller, unread = "", NOBODY, scope["type"] == "http" and incoming.announced(headers)
         try:
             route, segments = self._router.find(method, scope["raw_path"].decode("ascii", "replace"))
             name = route.name
             if route.access is not Access.ANYONE:
                 raw = msgspec.structs.replace(raw, token=token_of(headers))
                 caller = caller_of(self._services, raw.token, source_of(scope))
+            if scope["type"] == "websocket" and route.status != SWITCHING:
+                raise Refusal(INVALID, f"path {route.path}: it is no WebSocket; ask without an upgrade")
             parts = dict(zip(self._parts[name], incoming.path_parts(segments)))
             check_access(route, caller, parts)
             query = incoming.query(scope["query_string"], route.query)
@@ -297,13 +298,14 @@ async def _refuse(raw: Raw, told: Told, *, unread: bool) -> None:
 
 async def _send(raw: Raw, status: int, headers: list[tuple[bytes, bytes]], data: bytes, *, unread: bool) -> None:
     """The whole answer. A body that nobody read ends the connection, after a moment in which the answer is read."""
+    kind = "websocket.http.response" if raw.scope["type"] == "websocket" else "http.response"
     if status != 204:
         headers.append((b"content-length", b"%d" % len(data)))
     if unread:
         headers.append((b"connection", b"close"))
-    await raw.send({"type": "http.response.start", "status": status, "headers": headers})
+    await raw.send({"type": f"{kind}.start", "status": status, "headers": headers})
     if unread:
-        await raw.send({"type": "http.response.body", "body": data, "more_body": True})
+        await raw.send({"type": f"{kind}.body", "body": data, "more_body": True})
         await incoming.linger(raw)
         data = b""
-    await raw.send({"type": "http.response.body", "body": data})
+    await raw.send({"type": f"{kind}.body", "body": data})

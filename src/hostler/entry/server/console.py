@@ -1,20 +1,37 @@
-"""The serial port of a machine, as a WebSocket: binary messages both ways."""
+"""The serial port of a machine, as a WebSocket: messages of bytes both ways."""
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
+from hostler.entry.server.authentication import caller_of
 from hostler.entry.server.problem import INVALID, NOT_HERE, Refusal
+from hostler.errors import HostlerError, Unavailable
 
 if TYPE_CHECKING:
     from hostler.entry.server.route import Answer, Asked
-    from hostler.ports.machines import Machines
+    from hostler.ports.machines import Console, Machines
+
+LOOK_EVERY = 1.0
+"""Seconds between two looks at the token."""
 
 
 async def console(asked: Asked) -> Answer | None:
-    """What a plain GET is told."""
-    await machine_of(asked)
-    raise Refusal(INVALID, "console: it speaks WebSocket only; ask for an upgrade to websocket")
+    """The console until one side ends it; a plain GET is told that it needs a WebSocket."""
+    machines, vm = await machine_of(asked)
+    if not asked.raw.scope.get("handshake"):
+        raise Refusal(INVALID, "console: it speaks WebSocket (version 13) only; ask for an upgrade to websocket")
+    if asked.feed.streams >= asked.plan.max_streams or asked.feed.closing:
+        raise Unavailable("console: no more are taken now; try again later")
+    asked.feed.streams += 1
+    try:
+        async with machines.console(vm) as port:
+            await asked.raw.send({"type": "websocket.accept"})
+            await _joined(asked, port)
+    finally:
+        asked.feed.streams -= 1
+    return None
 
 
 async def machine_of(asked: Asked) -> tuple[Machines, str]:
@@ -26,3 +43,42 @@ async def machine_of(asked: Asked) -> tuple[Machines, str]:
         where = "no node has it yet" if vm.node is None else f"it is on node {vm.node}, whose agent is another process"
         raise Refusal(NOT_HERE, f"console of {vm.name}: {where}; ask there, or wait")
     return machines, vm.id
+
+
+async def _joined(asked: Asked, port: Console) -> None:
+    """Until the caller goes, the machine is off, the token no longer counts, or the server closes."""
+    tasks = [
+        asyncio.create_task(_out(asked, port), name="console: output"),
+        asyncio.create_task(_in(asked, port), name="console: input"),
+        asyncio.create_task(_counting(asked), name="console: token"),
+    ]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    await asked.raw.send({"type": "websocket.close", "code": 1000})
+
+
+async def _out(asked: Asked, port: Console) -> None:
+    while data := await port.read():
+        await asked.raw.send({"type": "websocket.send", "bytes": data})
+
+
+async def _in(asked: Asked, port: Console) -> None:
+    while True:
+        message = await asked.raw.receive()
+        if message["type"] == "websocket.disconnect":
+            return
+        if message["type"] == "websocket.receive":
+            await port.write(message["bytes"])
+
+
+async def _counting(asked: Asked) -> None:
+    while not asked.feed.closing:
+        await asyncio.sleep(LOOK_EVERY)
+        try:
+            caller_of(asked.services, asked.raw.token, asked.source)
+        except HostlerError:
+            return

@@ -19,6 +19,7 @@ from hostler.errors import (
     Missed,
     NotFound,
     QuotaExceeded,
+    Refused,
     Stale,
     TooLarge,
     TooManyTries,
@@ -87,6 +88,7 @@ _OF: tuple[tuple[type[HostlerError], Sort], ...] = (
     (Unavailable, UNAVAILABLE),
     (LeadershipLost, UNAVAILABLE),
     (Uncertain, UNCERTAIN),
+    (Refused, INVALID),
 )
 """The first that fits counts."""
 

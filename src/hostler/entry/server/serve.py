@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Self
 import uvicorn
 
 from hostler.entry.server.protocol import Protocol
+from hostler.entry.server.websocket import WebSocketProtocol
 from hostler.errors import Invalid, Unavailable
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ class Server:
         self._config = uvicorn.Config(
             app,
             http=Protocol,
-            ws="none",
+            ws=WebSocketProtocol,
             loop="none",
             lifespan="off",
             log_config=None,
