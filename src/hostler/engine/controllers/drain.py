@@ -115,7 +115,8 @@ class Drains:
             wanted = wanted_of(vm, exclude=frozenset((node,)))
             decision = place(wanted, self._books.cluster)
             if decision.node is not None:
-                self._books.cluster.use(_kept(vm.id), decision.node, wanted)
+                kept = msgspec.structs.replace(wanted, vm=_kept(vm.id))
+                self._books.cluster.use(kept.vm, decision.node, kept)
                 return Turn(name, Duty.MOVE, tuple(stays))
             stays.append((name, f"node {node} is drained, but {decision.summary}"))
         if stays:
