@@ -185,6 +185,8 @@ class NodePage(Record, frozen=True, kw_only=True):
 class UserCreate(Record, frozen=True, kw_only=True):
     """A new account. Rights are given one by one or as a role, not both."""
 
+    concealed = frozenset(("password",))
+
     name: Name
     full_name: Annotated[str, Meta(max_length=200)] = ""
     password: Annotated[str, Meta(min_length=8, max_length=1024)] | None = None
@@ -196,6 +198,8 @@ class UserCreate(Record, frozen=True, kw_only=True):
 
 class UserUpdate(Record, frozen=True, kw_only=True):
     """Changes of an account; what is left out stays."""
+
+    concealed = frozenset(("password",))
 
     full_name: Annotated[str, Meta(max_length=200)] | UnsetType = UNSET
     password: Annotated[str, Meta(min_length=8, max_length=1024)] | UnsetType = UNSET
@@ -230,6 +234,8 @@ class UserPage(Record, frozen=True, kw_only=True):
 class Login(Record, frozen=True, kw_only=True):
     """Who wants a session."""
 
+    concealed = frozenset(("password",))
+
     name: Annotated[str, Meta(max_length=255)]
     password: Annotated[str, Meta(max_length=1024)]
 
@@ -254,6 +260,8 @@ class TokenView(Record, frozen=True, kw_only=True):
 
 class TokenIssued(Record, frozen=True, kw_only=True):
     """The only time that the token itself is told."""
+
+    concealed = frozenset(("token",))
 
     token: str
     id: str

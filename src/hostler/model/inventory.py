@@ -37,6 +37,8 @@ class Rights(Record, frozen=True, kw_only=True):
 class User(Record, frozen=True, kw_only=True):
     """`/users/{name}`. `name` is as typed; the key is folded."""
 
+    concealed = frozenset(("password_hash",))
+
     name: Name
     full_name: str = ""
     password_hash: str = ""

@@ -37,6 +37,18 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     kind: ClassVar[str] = ""
     """How error messages call it; the class's name if empty."""
 
+    concealed: ClassVar[frozenset[str]] = frozenset()
+    """Fields whose value is a secret: `repr`, and so no message and no log, shows them."""
+
+    def __repr__(self) -> str:
+        if not self.concealed:
+            return super().__repr__()
+        shown = (
+            f"{name}={'…' if name in self.concealed and value else repr(value)}"
+            for name, value in ((name, getattr(self, name)) for name in self.__struct_fields__)
+        )
+        return f"{type(self).__name__}({', '.join(shown)})"
+
     def encode(self) -> bytes:
         """Compact JSON. Invalid: the record could not be read back as it is, so it may not be written."""
         try:
