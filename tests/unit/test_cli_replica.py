@@ -16,8 +16,8 @@ from hostler.engine.elections import Elections
 from hostler.engine.presence import Presence
 from hostler.entry.cli import main
 from hostler.entry.cli.value import span
+from hostler.entry.demonstration import count
 from hostler.entry.leader import look, takeovers
-from hostler.entry.replica import count
 from hostler.errors import LeadershipLost, Unavailable
 from hostler.keys.replica import DEMONSTRATION, FENCE, LEADER, REPLICA
 from hostler.model.replica import LeaderRecord, ReplicaRecord, Tally

@@ -53,7 +53,8 @@ class ReplicaProcess(ServerProcess):
         arguments: Sequence[str] = (),
     ) -> None:
         self.address = address
-        own = [sys.executable, "-m", "hostler", "replica", "--store", url, "--ttl", f"{ttl:g}", "--address", address]
+        own = [sys.executable, "-m", "hostler", "replica", "--demonstration", "--store", url, "--ttl", f"{ttl:g}"]
+        own += ["--address", address]
         own += arguments
         script = [sys.executable, str(SCRIPT), str(mode), url, f"{ttl:g}", address]
         log = folder / f"{address.replace(':', '-')}-{len(list(folder.glob('*.log')))}.log"
