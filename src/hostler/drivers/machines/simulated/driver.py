@@ -393,7 +393,7 @@ class SimulatedMachines:
             state=row.state,
             spec=row.spec,
             fenced=row.fenced,
-            address=change.address(self._place.id, row.vm),
+            address=seen[1].address if seen else change.address(self._place.id, row.vm),
             detail=row.detail or being_restored,
             resets=row.resets,
             restored=row.restored,

@@ -231,7 +231,9 @@ class Place:
 
     def expire(self, now: float) -> None:
         """Write down which fenced machines have stopped by themselves."""
-        self.put(self.contents.lapsed(now))
+        lapsed = self.contents.lapsed(now)
+        if lapsed:
+            self.put(lapsed)
 
     def put(self, rows: Sequence[Row]) -> None:
         """Change machines, in one step. One that stays as it is costs nothing."""
