@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from hostler.keys.family import KEYS
-from hostler.model import access, deployment, inventory, lab, node, reason, replica, vm, workload
+from hostler.model import access, deployment, inventory, lab, migration, node, reason, replica, vm, workload
 from hostler.model.record import Record
 
 if TYPE_CHECKING:
     from types import ModuleType
 
 GOLDEN = Path(__file__).parent / "golden"
-MODULES: tuple[ModuleType, ...] = (access, deployment, inventory, lab, node, reason, replica, vm, workload)
+MODULES: tuple[ModuleType, ...] = (access, deployment, inventory, lab, migration, node, reason, replica, vm, workload)
 RECORDS: dict[str, type[Record]] = {
     name: cls
     for module in MODULES

@@ -9,6 +9,7 @@ from __future__ import annotations
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING
 from urllib.parse import quote
+from uuid import uuid4
 
 from hostler.entry.cli.target import local_path, redacted
 from hostler.errors import HostlerError, Invalid, Unavailable, Uncertain
@@ -79,12 +80,17 @@ async def _fallen_back(
     cluster = redacted(settings.store)
     if not settings.storage_fallback or settings.state_path is None:
         raise Unavailable(
-            f"store {cluster}: cannot be reached ({str(error).partition('; ')[0]}); start it, or check the address;"
+            f"store {cluster}: cannot be reached ({_short(error)}); start it, or check the address;"
             " only where HOSTLER_STORAGE_FALLBACK (fallback in [storage]) is true does it start on the state file"
         ) from None
-    tell(f"WARNING: {cluster} cannot be reached: {str(error).partition('; ')[0]}")
+    tell(f"WARNING: {cluster} cannot be reached: {_short(error)}")
     tell(f"WARNING: working on the state file {settings.state_path} alone, until the next start")
     return await _reached(file_url(settings.state_path), stack)
+
+
+def _short(error: Exception) -> str:
+    """What happened, without the details of those who say so."""
+    return str(error).partition(" (")[0].partition("; ")[0]
 
 
 async def _moved(settings: Settings, store: Store, clock: Clock, tell: Callable[[str], None]) -> None:
@@ -95,5 +101,5 @@ async def _moved(settings: Settings, store: Store, clock: Clock, tell: Callable[
     from hostler.engine.migration import migrate
 
     async with open_store(file_url(path)) as old:
-        done = await migrate(old, store, source=str(path), clock=clock)
+        done = await migrate(old, store, source=str(path), clock=clock, new_id=lambda: uuid4().hex)
     tell(f"{path}: {done}")

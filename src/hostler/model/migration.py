@@ -1,0 +1,28 @@
+"""How far the machines of a state file have been moved into a cluster."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta
+
+from hostler.model.record import Record
+
+
+class Migration(Record, frozen=True, kw_only=True):
+    """`/hostler/v1/migrations/{cluster}`: written in the transaction that moves each machine; stays as the marker.
+
+    Once `finished_at` is set nothing is ever moved from there again.
+    """
+
+    source: str
+    """Where it came from, for people."""
+    started_at: float
+    after: str = ""
+    """The last key that was looked at; in order of the keys everything up to it is done."""
+    moved: Annotated[int, Meta(ge=0)] = 0
+    present: Annotated[int, Meta(ge=0)] = 0
+    """Stood in the cluster already, and were left as they are there."""
+    renamed: Annotated[int, Meta(ge=0)] = 0
+    """Among those that were moved: their name was taken."""
+    finished_at: float | None = None
