@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from contextlib import aclosing
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -11,10 +13,13 @@ import click
 from hostler.entry.cli import block, show
 from hostler.entry.cli.elections import opened_storage, storage_option
 from hostler.entry.cli.failure import note
+from hostler.entry.cli.reach import chosen_server, reached, server_options
 from hostler.entry.cli.target import chosen, complete
 from hostler.entry.cli.value import span
+from hostler.settings import load
 
 if TYPE_CHECKING:
+    from hostler.entry.cli.reach import Server
     from hostler.entry.leader import Holder, Scene
     from hostler.model.replica import LeaderRecord
 
@@ -26,19 +31,55 @@ SHORT = 8
 @click.option("--watch", "watching", is_flag=True, help="Go on, and tell each takeover as it happens.")
 @show.output_option
 @storage_option
+@server_options
 def leader(watching: bool, output: str, store_url: str | None) -> None:
-    """Show who leads, with which fence, since when and for how long unless it renews; and who stands by."""
-    url = chosen(store_url)
+    """Show who leads, with which fence, since when and for how long unless it renews; and who stands by.
+
+    It asks the store itself, so it works while no server does. With --server or HOSTLER_SERVER, and no --store, it asks
+    that server.
+    """
+    given = click.get_current_context().meta
+    named = given.get("hostler.server") or os.environ.get("HOSTLER_SERVER")
+    if named and store_url is None and not watching:
+        complete(_ask(chosen_server(), output))
+        return
+    url = store_url or load({"data": given.get("hostler.data")}).store if "hostler.data" in given else chosen(store_url)
     complete(_watch(url, output) if watching else _show(url, output))
 
 
-async def _show(url: str, output: str) -> None:
-    import msgspec
+async def _ask(server: Server, output: str) -> None:
+    """What a server says of it; no ages and no time left, which only the store knows."""
+    from hostler.entry.leader import Holder, Scene, Waiting
 
+    async with reached(server) as client:
+        leads = await client.control.leader()
+        replicas = (await client.control.replicas()).items
+    now = time.time()
+    ages = {each.holder: max(0.0, now - each.started_at) for each in replicas}
+    holder = None
+    if leads.holder is not None and leads.address is not None:
+        holder = Holder(
+            key=1, address=leads.address, holder=leads.holder, fence=leads.fence, age_s=None, time_left_s=None
+        )
+    waiting = tuple(
+        Waiting(address=each.address, holder=each.holder, age_s=ages[each.holder])
+        for each in replicas
+        if each.holder != leads.holder
+    )
+    _shown(Scene(leader=holder, others=(), standing_by=waiting), output)
+
+
+async def _show(url: str, output: str) -> None:
     from hostler.entry.leader import look
 
     async with opened_storage(url, create=False) as storage:
         scene = await look(storage)
+    _shown(scene, output)
+
+
+def _shown(scene: Scene, output: str) -> None:
+    import msgspec
+
     if output == "table":
         _table(scene)
     else:

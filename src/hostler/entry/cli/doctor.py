@@ -1,0 +1,40 @@
+"""`hostler doctor`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from hostler.entry.cli import show
+from hostler.entry.cli.target import complete, store_option
+
+COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
+
+
+@click.command()
+@click.option("--data", type=click.Path(file_okay=False, path_type=Path), help="As with hostler up --data.")
+@store_option
+@show.output_option
+def doctor(data: Path | None, store_url: str | None, output: str) -> None:
+    """Check data folder, disk, clock, port, store, leader, nodes and records, and say what to do.
+
+    It works while nothing runs. Exit code 1 if anything fails; what is only worth a warning does not count.
+    """
+    import msgspec
+
+    from hostler.entry.doctor import Level, examine
+    from hostler.settings import load
+
+    findings = complete(examine(load({"data": data, "store": store_url})))
+    if output != "table":
+        show.emit(msgspec.to_builtins(findings), output)
+    else:
+        width = max(len(finding.of) for finding in findings)
+        for finding in findings:
+            mark = click.style(finding.level.value.ljust(4), fg=COLOURS[finding.level.value])
+            click.echo(f"{mark}  {finding.of.ljust(width)}  {show.safe(finding.what)}")
+            if finding.next:
+                click.echo(f"      {' ' * width}  → {show.safe(finding.next)}")
+    if any(finding.level is Level.FAIL for finding in findings):
+        click.get_current_context().exit(1)

@@ -1,0 +1,293 @@
+"""What `hostler doctor` looks at. It works while nothing runs, changes nothing, and asks nobody's leave."""
+
+from __future__ import annotations
+
+import asyncio
+import email.utils
+import enum
+import http.client
+import os
+import shutil
+import socket
+import ssl
+import stat
+import time
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+import msgspec
+
+from hostler.entry.backend import is_cluster
+from hostler.entry.cli.target import local_path, redacted
+from hostler.entry.folder import DataFolder
+from hostler.entry.leader import look
+from hostler.errors import HostlerError
+from hostler.keys.namespaced import enter
+from hostler.keys.node import ALIVE, MEMBER
+from hostler.keys.replica import REPLICA
+from hostler.kit.clock import SystemClock
+from hostler.model.node import Lifecycle
+from hostler.settings.option import split_address
+from hostler.wiring import open_store, ttl_storage_on
+
+if TYPE_CHECKING:
+    from hostler.ports.store import Store
+    from hostler.settings import Settings
+
+WITHIN = 5.0
+LOW_MIB, EMPTY_MIB = 2_048, 256
+DRIFT = 2.0
+"""Seconds between two clocks that are worth a word."""
+EPOCH = 1_735_689_600.0
+"""2025: a calendar before that was never set."""
+
+
+class Level(enum.StrEnum):
+    """How bad it is."""
+
+    OK = "ok"
+    WARN = "warn"
+    FAIL = "fail"
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """One thing that was looked at."""
+
+    of: str
+    level: Level
+    what: str
+    next: str = ""
+
+
+async def examine(settings: Settings) -> list[Finding]:
+    """Look at everything, in the order in which it depends on each other."""
+    folder = DataFolder(settings.data)
+    found = [*_folder(folder), _disk(folder), *_clock()]
+    served, health = await asyncio.to_thread(_server, settings, folder)
+    found.append(served)
+    found += health
+    async with AsyncExitStack() as stack:
+        try:
+            async with asyncio.timeout(WITHIN * 2):
+                store, finding = await _store(settings, stack)
+                found.append(finding)
+                if store is not None:
+                    found += await _plane(store)
+        except (HostlerError, TimeoutError) as error:
+            what = str(error) if isinstance(error, HostlerError) else f"no answer within {WITHIN * 2:g} s"
+            found.append(_store_failed(settings, what))
+    return found
+
+
+# What this machine has
+
+
+def _folder(folder: DataFolder) -> list[Finding]:
+    path = folder.path
+    if not path.exists():
+        return [Finding("data folder", Level.WARN, f"{path} does not exist yet", "hostler up makes it")]
+    if not os.access(path, os.W_OK | os.X_OK):
+        return [
+            Finding("data folder", Level.FAIL, f"{path} cannot be written", "give yourself the right, or name another")
+        ]
+    found = []
+    holder = folder.holder()
+    used = f", used by process {holder}" if holder else ", no hostler up runs here"
+    mode = stat.S_IMODE(path.stat().st_mode)
+    if mode & 0o077:
+        found.append(Finding("data folder", Level.WARN, f"{path}: others may look into it", f"chmod 700 {path}"))
+    else:
+        found.append(Finding("data folder", Level.OK, f"{path}{used}"))
+    if folder.token_file.exists() and stat.S_IMODE(folder.token_file.stat().st_mode) & 0o077:
+        file = folder.token_file
+        found.append(
+            Finding("admin token", Level.FAIL, f"{file}: others can read it", f"chmod 600 {file}; hostler user recover")
+        )
+    return found
+
+
+def _disk(folder: DataFolder) -> Finding:
+    path = folder.path
+    while not path.exists() and path != path.parent:
+        path = path.parent
+    usage = shutil.disk_usage(path)
+    free = usage.free // 2**20
+    what = f"{free:,} MiB free of {usage.total // 2**20:,} MiB at {path}"
+    if free < EMPTY_MIB:
+        return Finding("disk", Level.FAIL, what, "free some space now: a full disk stops every write")
+    if free < LOW_MIB:
+        return Finding("disk", Level.WARN, what, "free some space soon")
+    return Finding("disk", Level.OK, what)
+
+
+def _clock() -> list[Finding]:
+    clock = SystemClock()
+    first = clock.now()
+    if clock.wall() < EPOCH:
+        return [Finding("clock", Level.FAIL, f"the calendar says {time.strftime('%Y-%m-%d')}", "set it; run NTP")]
+    if clock.now() < first:
+        return [Finding("clock", Level.FAIL, "the monotonic clock goes back", "this kernel cannot be relied on")]
+    return [Finding("clock", Level.OK, f"{time.strftime('%Y-%m-%d %H:%M:%S %Z')}")]
+
+
+# The server
+
+
+def _server(settings: Settings, folder: DataFolder) -> tuple[Finding, list[Finding]]:
+    """Who is at the address: our server, somebody else, or nobody."""
+    url = folder.read(folder.server_file)
+    if url is not None:
+        answer = _asked(url)
+        if answer is not None:
+            return Finding("server", Level.OK, f"{url} answers"), _drift(url, answer)
+        if folder.holder() is not None:
+            return Finding("server", Level.FAIL, f"{url} does not answer", f"look into {folder.log_file}"), []
+    host, port = split_address(settings.listen)
+    if port and _taken(host, port):
+        advice = "stop who uses it, or listen elsewhere: --listen HOST:PORT"
+        return Finding("server", Level.FAIL, f"{settings.listen} is in use by another program", advice), []
+    return Finding("server", Level.WARN, f"none runs here; {settings.listen} is free", "start it: hostler up"), []
+
+
+def _asked(url: str) -> str | None:
+    """The Date of its answer; None: there was none."""
+    parts = urlsplit(url)
+    host, port = parts.hostname or "", parts.port or 443
+    connection: http.client.HTTPConnection
+    if parts.scheme == "https":
+        context = ssl.create_default_context()
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # nothing secret is sent
+        connection = http.client.HTTPSConnection(host, port, timeout=WITHIN, context=context)
+    else:
+        connection = http.client.HTTPConnection(host, port, timeout=WITHIN)
+    try:
+        connection.request("GET", "/healthz")
+        answer = connection.getresponse()
+        return answer.headers.get("Date", "") if answer.read() == b"ok\n" else None
+    except (OSError, http.client.HTTPException):
+        return None
+    finally:
+        connection.close()
+
+
+def _drift(url: str, date: str) -> list[Finding]:
+    try:
+        theirs = email.utils.parsedate_to_datetime(date).timestamp()
+    except (TypeError, ValueError):
+        return []
+    apart = abs(time.time() - theirs)
+    if apart > DRIFT + 1:  # a date has whole seconds
+        return [Finding("clocks", Level.WARN, f"{url} is {apart:.0f} s apart from here", "run NTP on both")]
+    return []
+
+
+def _taken(host: str, port: int) -> bool:
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
+    except OSError:
+        return True
+    return False
+
+
+# The store, and what is in it
+
+
+async def _store(settings: Settings, stack: AsyncExitStack) -> tuple[Store | None, Finding]:
+    path = local_path(settings.store)
+    shown = redacted(settings.store)
+    if path is not None and not path.exists():
+        return None, Finding("store", Level.WARN, f"{shown} does not exist yet", "hostler up makes it")
+    store = await stack.enter_async_context(open_store(settings.store))
+    status = await store.status()
+    seen, _ = await enter(
+        store, msgspec.structs.replace(settings.namespace, pre_clean_store=False), clock=SystemClock()
+    )
+    size = f"{status.size_bytes / 2**20:,.1f} MiB, revision {status.revision:,}"
+    return seen, Finding("store", Level.OK, f"{shown}: {status.engine} {status.version}, {size}")
+
+
+def _store_failed(settings: Settings, what: str) -> Finding:
+    said, _, advice = what.partition("; ") if " (" not in what else (what.partition(" (")[0], "", "")
+    shared = "start it, or check the address and the network" if is_cluster(settings.store) else "look at the file"
+    return Finding("store", Level.FAIL, f"{redacted(settings.store)}: {said}", advice or shared)
+
+
+async def _plane(store: Store) -> list[Finding]:
+    return [
+        await _leader(store),
+        *await _nodes(store),
+        *await _clocks(store),
+        *await _records(store),
+    ]
+
+
+async def _leader(store: Store) -> Finding:
+    scene = await look(ttl_storage_on(store))
+    if scene.leader is not None:
+        waiting = len(scene.standing_by or ())
+        others = f", {waiting} stand by" if waiting else ""
+        return Finding("leader", Level.OK, f"{scene.leader.address} with fence {scene.leader.fence}{others}")
+    if scene.standing_by:
+        advice = "wait for the ttl of the last one; then look into the replicas' logs"
+        return Finding("leader", Level.FAIL, f"nobody leads, though {len(scene.standing_by)} stand by", advice)
+    return Finding("leader", Level.WARN, "nobody leads: nothing is placed or moved", "hostler up, or hostler replica")
+
+
+async def _nodes(store: Store) -> list[Finding]:
+    members = await MEMBER.list(store, strict=False)
+    alive = {entry.parts["node"] for entry in (await ALIVE.list(store, strict=False)).entries}
+    if not members.entries:
+        return [Finding("nodes", Level.WARN, "there are none", "hostler up, or hostler agent --node NAME")]
+    found = []
+    for entry in members.entries:
+        record = entry.value
+        if entry.parts["node"] in alive or record.lifecycle is Lifecycle.DECOMMISSIONED:
+            continue
+        if record.lifecycle is Lifecycle.SHUTTING_DOWN:
+            found.append(Finding("nodes", Level.WARN, f"{record.node} was shut down", "start its agent again"))
+        elif record.off is None:
+            advice = f"see to it; if it is certainly off: hostler node confirm-off {record.node}"
+            found.append(Finding("nodes", Level.WARN, f"{record.node} is silent", advice))
+    serving = len(members.entries) - len(found)
+    if serving:
+        found.insert(0, Finding("nodes", Level.OK, f"{serving} of {len(members.entries)} nodes as they should be"))
+    return found
+
+
+async def _clocks(store: Store) -> list[Finding]:
+    """Whoever started in the future has another calendar."""
+    now = time.time()
+    starts = [
+        (entry.value.started_at, entry.parts["node"]) for entry in (await ALIVE.list(store, strict=False)).entries
+    ]
+    replicas = (await REPLICA.list(store, strict=False)).entries
+    starts += [(entry.value.started_at, entry.value.address) for entry in replicas]
+    return [
+        Finding("clocks", Level.WARN, f"{who} is at least {at - now:.0f} s ahead of this machine", "run NTP on both")
+        for at, who in starts
+        if at > now + DRIFT
+    ]
+
+
+async def _records(store: Store) -> list[Finding]:
+    """What cannot be read, and what belongs to nothing."""
+    from hostler.engine.controllers.inspection import inspected
+    from hostler.engine.view import View
+
+    view = View(store, clock=SystemClock())
+    await view.refresh()
+    mirrors = (view.vms, view.handles, view.commands, view.members, view.alive, view.users, view.tokens)
+    unreadable = [key for mirror in mirrors for key in mirror.unreadable]
+    found = [
+        Finding("records", Level.FAIL, f"{key} cannot be read", f"look at it: hostler store get {key}")
+        for key in unreadable
+    ]
+    advice = "the leader mends it; look again in a minute"
+    lines = [line for line in inspected(view, {}) if not line.startswith(tuple(unreadable))]
+    found += [Finding("records", Level.WARN, line, advice) for line in lines]
+    machines = f"{len(view.vms.entries):,} machines, {len(view.members.entries):,} nodes"
+    return found or [Finding("records", Level.OK, f"{machines}; every record can be read and belongs to something")]
