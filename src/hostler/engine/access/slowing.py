@@ -27,7 +27,7 @@ class Slowing:
 
     def __init__(self, what: str, *, clock: Clock, free: int, first: float = 1.0, capacity: int = 10_000) -> None:
         self._what, self._clock, self._free, self._first, self._capacity = what, clock, free, first, capacity
-        self._failures: OrderedDict[str, tuple[float, float]] = OrderedDict()  # how many, as of when
+        self._failures: OrderedDict[str, tuple[int, float]] = OrderedDict()  # how many, as of when
 
     def __len__(self) -> int:
         return len(self._failures)
@@ -35,8 +35,8 @@ class Slowing:
     def wait(self, name: str) -> float:
         """Seconds until the next try is let in; 0.0: now."""
         now = self._clock.now()
-        failed, at = self._failures.get(name, (0.0, now))
-        over = int(self._left(failed, now - at)) - self._free
+        failed, at = self._failures.get(name, (0, now))
+        over = _left(failed, now - at) - self._free
         if over < 0:
             return 0.0
         # The exponent is bounded: a float has no room for what years of failures would make of it.
@@ -56,16 +56,16 @@ class Slowing:
     def failed(self, name: str) -> None:
         """Count a failure."""
         now = self._clock.now()
-        failed, at = self._failures.pop(name, (0.0, now))
-        self._failures[name] = (self._left(failed, now - at) + 1.0, now)
+        failed, at = self._failures.pop(name, (0, now))
+        self._failures[name] = (_left(failed, now - at) + 1, now)
         if len(self._failures) > self._capacity:
             self._failures.popitem(last=False)
 
     def take_back(self, name: str) -> None:
         """The last try was none: it succeeded, or could not be made."""
-        failed, at = self._failures.get(name, (0.0, 0.0))
-        if failed > 1.0:
-            self._failures[name] = (failed - 1.0, at)
+        failed, at = self._failures.get(name, (0, 0.0))
+        if failed > 1:
+            self._failures[name] = (failed - 1, at)
         else:
             self.forget(name)
 
@@ -73,9 +73,9 @@ class Slowing:
         """Start anew."""
         self._failures.pop(name, None)
 
-    @staticmethod
-    def _left(failed: float, since: float) -> float:
-        return max(0.0, failed - since / MOST)
+
+def _left(failed: int, since: float) -> int:
+    return max(0, failed - int(since // MOST))
 
 
 def origin(source: str) -> str:

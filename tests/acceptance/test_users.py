@@ -1,0 +1,217 @@
+"""Accounts with real hashes, on real stores."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import statistics
+import time
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+import hostler
+from hostler.drivers.hasher import Argon2Hasher
+from hostler.engine.request import HOSTLER, Request
+from hostler.engine.users import UserService
+from hostler.engine.view import View
+from hostler.engine.write import Writer
+from hostler.errors import Closed, TooManyTries, Unauthenticated
+from hostler.keys.access import TOKEN
+from hostler.keys.inventory import USER
+from hostler.kit.clock import SystemClock
+from hostler.model.api import Login, TokenCreate, UserCreate, UserUpdate
+from hostler.ports.store import Store
+from hostler.testing.servers import EtcdCluster
+
+PASSWORD = "correct horse"
+
+
+@pytest.fixture
+async def hasher() -> AsyncIterator[Argon2Hasher]:
+    made = Argon2Hasher(waiting=4)
+    yield made
+    await made.aclose()
+
+
+async def test_a_hash_is_argon2id_salted_and_verified(hasher: Argon2Hasher) -> None:
+    one, two = await hasher.hash(PASSWORD), await hasher.hash(PASSWORD)
+    assert one != two
+    assert one.startswith("$argon2id$v=19$m=65536,t=3,")
+    assert await hasher.verify(one, PASSWORD)
+    assert not await hasher.verify(one, PASSWORD + "x")
+    assert not await hasher.verify("", PASSWORD)
+    assert not await hasher.verify("no hash", "")
+    assert not await hasher.verify(one[:-4], PASSWORD)
+    assert not await hasher.verify(one, "\ud800")
+
+
+async def test_no_hash_takes_as_long_as_a_wrong_password(hasher: Argon2Hasher) -> None:
+    kept = await hasher.hash(PASSWORD)
+
+    async def taken(kept: str) -> float:
+        began = time.perf_counter()
+        await hasher.verify(kept, "wrong")
+        return time.perf_counter() - began
+
+    await taken("")
+    wrong, none, broken = [], [], []
+    for _ in range(5):
+        wrong.append(await taken(kept))
+        none.append(await taken(""))
+        broken.append(await taken("$argon2id$broken"))
+    middle = statistics.median(wrong)
+    assert statistics.median(none) == pytest.approx(middle, rel=0.5)
+    assert statistics.median(broken) == pytest.approx(middle, rel=0.5)
+
+
+async def test_the_loop_goes_on_while_hashes_run_and_a_flood_is_refused(hasher: Argon2Hasher) -> None:
+    ticks = 0
+
+    async def tick() -> None:
+        nonlocal ticks
+        while True:
+            await asyncio.sleep(0.002)
+            ticks += 1
+
+    ticking = asyncio.create_task(tick())
+    got = await asyncio.gather(*(hasher.verify("", "x") for _ in range(50)), return_exceptions=True)
+    ticking.cancel()
+    await asyncio.gather(ticking, return_exceptions=True)
+    assert sum(isinstance(error, TooManyTries) for error in got) == 44
+    assert got.count(False) == 6
+    assert ticks > 10
+    assert not await hasher.verify("", "x")
+
+
+async def test_closing_ends_what_waits_and_leaves_no_thread() -> None:
+    hasher = Argon2Hasher(threads=1)
+    tasks = [asyncio.create_task(hasher.hash("x")) for _ in range(5)]
+    await asyncio.sleep(0.02)
+    await hasher.aclose()
+    got = await asyncio.gather(*tasks, return_exceptions=True)
+    assert isinstance(got[0], str)
+    assert all(isinstance(error, Closed) for error in got[1:])
+    with pytest.raises(Closed):
+        await hasher.hash("x")
+
+
+async def test_a_caller_that_goes_away_frees_its_place(hasher: Argon2Hasher) -> None:
+    for _ in range(3):
+        tasks = [asyncio.create_task(hasher.hash("x")) for _ in range(6)]
+        await asyncio.sleep(0.01)
+        for task in tasks:
+            task.cancel()
+        got = await asyncio.gather(*tasks, return_exceptions=True)
+        assert all(isinstance(error, asyncio.CancelledError) for error in got)
+        async with asyncio.timeout(20):
+            while hasher._under_way:
+                await asyncio.sleep(0.01)
+    assert await hasher.hash("x")
+
+
+# On stores
+
+
+@asynccontextmanager
+async def service(store: Store, hasher: Argon2Hasher) -> AsyncIterator[UserService]:
+    clock = SystemClock()
+    view = View(store, clock=clock)
+    writer = Writer(store, clock=clock, new_id=lambda: uuid.uuid4().hex, healthy=view.healthy)
+    running = asyncio.create_task(view.run())
+    try:
+        await view.ready()
+        yield UserService(
+            store,
+            writer,
+            view,
+            clock=clock,
+            new_id=lambda: uuid.uuid4().hex,
+            secret=lambda: secrets.token_urlsafe(32),
+            hasher=hasher,
+        )
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+@pytest.fixture(params=["sqlite", "file", "etcd"])
+async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Store]:
+    if request.param == "etcd":
+        etcd: EtcdCluster = request.getfixturevalue("etcd")
+        url = etcd.url
+    else:
+        url = f"{request.param}://{tmp_path}/state.{'db' if request.param == 'sqlite' else 'json'}"
+    async with hostler.open_store(url) as opened:
+        yield opened
+        for prefix in (USER.prefix(), "/hostler/v1/"):
+            await opened.delete_prefix(prefix)
+
+
+async def test_from_the_first_admin_to_a_session_and_its_end(store: Store, hasher: Argon2Hasher) -> None:
+    async with service(store, hasher) as one, service(store, hasher) as two:
+        tokens = await asyncio.gather(one.first_admin(), two.first_admin())
+        (token,) = [token for token in tokens if token is not None]
+        made_it = one if tokens[0] is not None else two
+        assert len(token) > 40
+        admin = Request(made_it.authenticate(token, "127.0.0.1"))
+        await made_it.create(admin, UserCreate(name="Ada", password=PASSWORD, memberships=("acme",)))
+        session = await two.login(Login(name="ADA", password=PASSWORD), "127.0.0.1")
+        assert two.authenticate(session.token).memberships == ("acme",)
+        with pytest.raises(Unauthenticated, match="wrong"):
+            await two.login(Login(name="ada", password="x"), "127.0.0.1")
+        await _until(lambda: one.authenticate(session.token, "elsewhere"))
+        await two.update(Request(two.authenticate(session.token)), "ada", UserUpdate(password="another one"))
+        with pytest.raises(Unauthenticated):
+            two.authenticate(session.token)
+        await _until_not(lambda: one.authenticate(session.token, "elsewhere"))
+        everything = b"".join([kv.value for kv in (await store.range("/")).items])
+        for secret in (token, session.token, PASSWORD, "another one"):
+            assert secret.encode() not in everything
+
+
+async def test_an_admin_is_recovered_while_replicas_run(store: Store, hasher: Argon2Hasher) -> None:
+    async with service(store, hasher) as one:
+        old = await one.first_admin()
+        assert old is not None
+        await one.issue(Request(HOSTLER), "admin", TokenCreate())
+        clock = SystemClock()
+        operator = UserService(
+            store,
+            Writer(store, clock=clock, new_id=lambda: uuid.uuid4().hex),
+            View(store, clock=clock),
+            clock=clock,
+            new_id=lambda: uuid.uuid4().hex,
+            secret=lambda: secrets.token_urlsafe(32),
+            hasher=hasher,
+        )
+        new = await operator.recover_admin()
+        await _until(lambda: one.authenticate(new, "a"))
+        await _until_not(lambda: one.authenticate(old, "b"))
+        assert len((await TOKEN.list(store)).entries) == 1
+
+
+async def _until(attempt) -> None:  # type: ignore[no-untyped-def]
+    """Until it no longer refuses."""
+    async with asyncio.timeout(5):
+        while True:
+            try:
+                attempt()
+            except (Unauthenticated, TooManyTries):
+                await asyncio.sleep(0.01)
+            else:
+                return
+
+
+async def _until_not(attempt) -> None:  # type: ignore[no-untyped-def]
+    """Until it refuses."""
+    async with asyncio.timeout(5):
+        while True:
+            try:
+                attempt()
+            except (Unauthenticated, TooManyTries):
+                return
+            await asyncio.sleep(0.01)
