@@ -66,7 +66,8 @@ def test_an_error_becomes_its_status(kind: type[errors.HostlerError]) -> None:
     assert problem.status == EXPECTED[kind]
     assert problem.instance == "id-1"
     assert problem.type == f"about:hostler/{told.sort.name}"
-    assert problem.detail and problem.next
+    assert problem.detail
+    assert problem.next
 
 
 def test_what_to_do_next_is_told_apart_from_what_happened() -> None:

@@ -149,7 +149,7 @@ def test_labels_are_pairs() -> None:
 # The body
 
 
-class Caller_:
+class Sender:
     """Sends a body in pieces, and counts how much of it was taken."""
 
     def __init__(self, *pieces: bytes, pause: float = 0.0, gone: bool = False, **headers: str) -> None:
@@ -168,11 +168,11 @@ class Caller_:
 
 
 async def test_a_body_in_pieces_is_put_together() -> None:
-    assert await read(Caller_(b"a", b"", b"bc").raw, ServerPlan()) == b"abc"
+    assert await read(Sender(b"a", b"", b"bc").raw, ServerPlan()) == b"abc"
 
 
 async def test_a_body_over_the_limit_is_refused_unread_where_its_length_is_told() -> None:
-    caller = Caller_(b"x" * 100, content_length="100")
+    caller = Sender(b"x" * 100, content_length="100")
     with pytest.raises(Refusal) as refused:
         await read(caller.raw, ServerPlan(max_body=99))
     assert refused.value.sort.status == 413
@@ -180,7 +180,7 @@ async def test_a_body_over_the_limit_is_refused_unread_where_its_length_is_told(
 
 
 async def test_a_body_without_a_length_is_refused_as_soon_as_it_is_too_long() -> None:
-    caller = Caller_(*[b"x" * 10] * 1000)
+    caller = Sender(*[b"x" * 10] * 1000)
     with pytest.raises(Refusal) as refused:
         await read(caller.raw, ServerPlan(max_body=99))
     assert refused.value.sort.status == 413
@@ -188,25 +188,25 @@ async def test_a_body_without_a_length_is_refused_as_soon_as_it_is_too_long() ->
 
 
 async def test_a_body_of_just_the_limit_is_taken() -> None:
-    assert len(await read(Caller_(b"x" * 99, content_length="99").raw, ServerPlan(max_body=99))) == 99
+    assert len(await read(Sender(b"x" * 99, content_length="99").raw, ServerPlan(max_body=99))) == 99
 
 
 async def test_a_body_that_does_not_come_is_given_up() -> None:
     with pytest.raises(Refusal) as refused:
-        await read(Caller_(b"x", pause=10).raw, ServerPlan(body_within=0.01))
+        await read(Sender(b"x", pause=10).raw, ServerPlan(body_within=0.01))
     assert refused.value.sort.status == 408
 
 
 async def test_a_caller_that_goes_away_is_not_answered() -> None:
     with pytest.raises(Disconnected):
-        await read(Caller_(b"x", gone=True).raw, ServerPlan())
+        await read(Sender(b"x", gone=True).raw, ServerPlan())
 
 
 async def test_lingering_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(incoming, "LINGER_WITHIN", 0.01)
-    await linger(Caller_(b"x", pause=10).raw)
+    await linger(Sender(b"x", pause=10).raw)
     monkeypatch.setattr(incoming, "LINGER_BYTES", 50)
-    caller = Caller_(*[b"x" * 10] * 1000)
+    caller = Sender(*[b"x" * 10] * 1000)
     await linger(caller.raw)
     assert caller.taken == 50
 
@@ -247,4 +247,4 @@ def test_ones_own_account_is_open_under_any_spelling_of_the_name() -> None:
 
 def test_every_right_in_the_table_is_one_of_the_six() -> None:
     rights = {route.access for route in ALL if not isinstance(route.access, Access)}
-    assert rights <= {name for name in Rights.__struct_fields__}
+    assert rights <= set(Rights.__struct_fields__)

@@ -1,0 +1,233 @@
+"""Every route × every role, on a running server. A route without a line here fails."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import AsyncIterator
+
+import pytest
+from api_server import Api, serving
+from yarl import URL
+
+from hostler.engine.request import HOSTLER, Request
+from hostler.entry.server.route import Answer, Asked, Route
+from hostler.entry.server.services import ServerPlan
+from hostler.entry.server.table import table
+from hostler.model.access import Role
+from hostler.model.api import QuotaSet, TokenCreate, VmCreate
+from hostler.model.node import Lifecycle
+from hostler.model.vm import VmSpec
+
+EVERYBODY = frozenset(("viewer", "member", "operator", "admin"))
+WORKERS = EVERYBODY - {"viewer"}
+OPERATORS = frozenset(("operator", "admin"))
+ADMINS = frozenset(("admin",))
+ANYONE = EVERYBODY | {"nobody", "guesser"}
+
+MAY = {
+    "vm.get": EVERYBODY,
+    "vm.list": EVERYBODY,
+    "vm.list_all": EVERYBODY,
+    "vm.why": EVERYBODY,
+    "vm.create": WORKERS,
+    "vm.update": WORKERS,
+    "vm.delete": WORKERS,
+    "vm.start": WORKERS,
+    "vm.stop": WORKERS,
+    "vm.reset": WORKERS,
+    "vm.snapshot": WORKERS,
+    "vm.restore": WORKERS,
+    "vm.drop_snapshot": WORKERS,
+    "vm.console": WORKERS,
+    "node.list": EVERYBODY,
+    "node.get": EVERYBODY,
+    "node.drain": OPERATORS,
+    "node.activate": OPERATORS,
+    "node.confirm_off": OPERATORS,
+    "node.forget": OPERATORS,
+    "quota.get": EVERYBODY,
+    "quota.set": ADMINS,
+    "quota.delete": ADMINS,
+    "user.list": ADMINS,
+    "user.create": ADMINS,
+    "user.get": ADMINS,
+    "user.update": ADMINS,
+    "user.delete": ADMINS,
+    "token.list": ADMINS,
+    "token.issue": ADMINS,
+    "token.revoke": ADMINS,
+    "session.login": ANYONE,
+    "session.get": EVERYBODY,
+    "session.logout": EVERYBODY,
+    "control.leader": EVERYBODY,
+    "control.replicas": EVERYBODY,
+    "control.audit": ADMINS,
+    "control.events": EVERYBODY,
+    "health.alive": ANYONE,
+    "health.ready": ANYONE,
+    "health.metrics": ANYONE,
+    "health.openapi": ANYONE,
+    "health.docs": ANYONE,
+}
+"""Who may, as the owner of a project `acme/web` would say it. Accounts and tokens are those of somebody else."""
+OWN = {
+    "user.get": EVERYBODY,
+    "user.update": EVERYBODY,
+    "token.list": EVERYBODY,
+    "token.issue": EVERYBODY,
+    "token.revoke": EVERYBODY,
+    "user.delete": ADMINS,
+}
+"""The same routes for one's own account."""
+BODIES = {
+    "vm.create": {"name": "new", "spec": {"cpus": 1, "memory_mib": 64}},
+    "vm.update": {"labels": {"a": "b"}},
+    "vm.snapshot": {"name": "s2"},
+    "vm.restore": {"name": "s1"},
+    "node.drain": {"mode": "stop"},
+    "quota.set": {"vms": 100},
+    "user.create": {"name": "new", "memberships": ["acme/web"]},
+    "user.update": {"full_name": "Ann"},
+    "token.issue": {"name": "t"},
+    "session.login": {"name": "target", "password": "password"},
+}
+OTHERWISE = {"vm.console": {501}, "vm.restore": {200, 409}, "vm.drop_snapshot": {200}}
+"""What who may gets, where that is not the success: nothing runs behind this server."""
+
+
+async def _handler(asked: Asked) -> Answer:
+    return Answer()
+
+
+ROUTES = {route.name: route for route in table(_handler, _handler, open_metrics=True)}
+
+
+@pytest.fixture
+async def api() -> AsyncIterator[Api]:
+    async with serving() as api:
+        yield api
+
+
+def test_every_route_has_its_line() -> None:
+    assert set(MAY) == set(ROUTES)
+
+
+class World:
+    """Makes for each call what it is about, so that no call spoils another's."""
+
+    def __init__(self, api: Api) -> None:
+        self._api, self._numbers = api, itertools.count(1)
+
+    async def path(self, route: Route, user: str) -> str:
+        number = next(self._numbers)
+        api, own = self._api, Request(HOSTLER)
+        parts = {"org": "acme", "project": "web", "user": user, "vm": f"vm{number}", "name": "s1", "node": f"n{number}"}
+        if "{vm}" in route.path:
+            await api.services.vms.create(
+                own, "acme", "web", VmCreate(name=parts["vm"], spec=VmSpec(cpus=1, memory_mib=64))
+            )
+            await api.services.vms.snapshot(own, "acme", "web", parts["vm"], "s1")
+        if "{node}" in route.path:
+            leaving = {"node.activate": Lifecycle.DRAINING, "node.forget": Lifecycle.DECOMMISSIONED}
+            alive = route.name not in ("node.confirm_off", "node.forget")
+            await api.node(parts["node"], alive=alive, lifecycle=leaving.get(route.name, Lifecycle.ON_DUTY))
+        if "{token}" in route.path:
+            parts["token"] = (await api.services.users.issue(own, user, TokenCreate())).value.id
+        if route.name == "quota.delete":
+            await api.services.quotas.set(own, "acme", "web", QuotaSet(vms=1000))
+        return route.path.format(**parts)
+
+
+async def _status(api: Api, route: Route, path: str, token: str | None, name: str) -> int:
+    body = BODIES.get(route.name)
+    if route.name in ("user.create", "vm.create"):
+        body = BODIES[route.name] | {"name": name}
+    if route.name == "control.events":
+        headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+        async with api.http.get(URL(api.url + path), headers=headers) as answer:
+            return answer.status
+    return (await api.call(route.method, path, token=token, json=body)).status
+
+
+@pytest.mark.parametrize("name", MAY)
+async def test_who_may_does_and_who_may_not_is_refused(api: Api, name: str) -> None:
+    route, world = ROUTES[name], World(api)
+    await api.user(Role.VIEWER, "acme/web", name="target")
+    callers: dict[str, str | None] = {"nobody": None, "guesser": "hst_" + "x" * 43}
+    for role in Role:
+        callers[role.value] = await api.user(role, "acme/web", name=f"the-{role.value}")
+        if name == "session.logout":  # an API token is revoked, not logged out
+            login = {"name": f"the-{role.value}", "password": "password"}
+            callers[role.value] = (await api.call("POST", "/v1/sessions", token=None, json=login)).json["token"]
+    for who, token in callers.items():
+        path = await world.path(route, "target")
+        status = await _status(api, route, path, token, f"new-{who}")
+        if who in MAY[name]:
+            assert status in OTHERWISE.get(name, {route.status, *route.also}), (who, status)
+        elif token is None or who == "guesser":
+            assert status == 401, who
+        else:
+            assert status == 403, who
+        if name == "user.delete" and status == 200:
+            await api.user(Role.VIEWER, "acme/web", name="target")
+
+
+@pytest.mark.parametrize("name", OWN)
+async def test_ones_own_account(api: Api, name: str) -> None:
+    route, world = ROUTES[name], World(api)
+    for role in Role:
+        token = await api.user(role, "acme/web", name=f"own-{role.value}")
+        status = await _status(api, route, await world.path(route, f"own-{role.value}"), token, "x")
+        assert status == (route.status if role.value in OWN[name] else 403), role
+
+
+@pytest.mark.parametrize("name", [name for name, route in ROUTES.items() if route.in_project])
+async def test_to_strangers_a_project_is_not_there_whatever_their_rights(api: Api, name: str) -> None:
+    """The answer is word for word that for a project that nobody ever made."""
+    route, world = ROUTES[name], World(api)
+    body = BODIES.get(name)
+    for role in Role:
+        token = await api.user(role, "other", "acme/mobile", "acm", "acme/we")
+        path = await world.path(route, "target")
+        there = await api.call(route.method, path, token=token, json=body)
+        nowhere = await api.call(route.method, path.replace("/acme/", "/nope/"), token=token, json=body)
+        assert (there.status, nowhere.status) == (404, 404)
+        told, never = {**there.json, "instance": ""}, {**nowhere.json, "instance": ""}
+        told["detail"] = told["detail"].replace("acme", "nope")
+        assert told == never
+
+
+async def test_a_list_of_everything_holds_only_ones_own(api: Api) -> None:
+    for org in ("acme", "other"):
+        for project in ("web", "mobile"):
+            answer = await api.call("POST", f"/v1/orgs/{org}/projects/{project}/vms", json=BODIES["vm.create"])
+            assert answer.status == 201
+    one = await api.user(Role.MEMBER, "acme/web")
+    org = await api.user(Role.MEMBER, "acme")
+    none = await api.user(Role.ADMIN)
+
+    async def seen(token: str, query: str = "") -> set[tuple[str, str]]:
+        items = (await api.call("GET", f"/v1/vms{query}", token=token)).json["items"]
+        return {(item["org"], item["project"]) for item in items}
+
+    for query in ("", "?stale=true"):
+        assert await seen(one, query) == {("acme", "web")}
+        assert await seen(org, query) == {("acme", "web"), ("acme", "mobile")}
+        assert await seen(none, query) == set()
+        assert len(await seen("", query)) == 4
+
+
+async def test_a_key_of_another_account_is_another_key(api: Api) -> None:
+    ann, bob = await api.user(Role.MEMBER, "acme/web"), await api.user(Role.MEMBER, "other/web")
+    body = BODIES["vm.create"]
+    key = {"Idempotency_Key": "same"}
+    first = await api.call("POST", "/v1/orgs/acme/projects/web/vms", token=ann, json=body, **key)
+    second = await api.call("POST", "/v1/orgs/other/projects/web/vms", token=bob, json=body, **key)
+    assert (first.status, second.status) == (201, 201)
+    assert first.json["id"] != second.json["id"]
+
+
+async def test_metrics_can_be_kept_for_those_with_a_token() -> None:
+    async with serving(plan=ServerPlan(open_metrics=False)) as api:
+        assert (await api.call("GET", "/metrics", token=None)).status == 401
+        assert (await api.call("GET", "/metrics")).status == 200
