@@ -116,6 +116,7 @@ class Workers:
         known.succeeded(NOTHING)
         if seen is not None and not self.is_ours(seen):
             why = f"machine {seen.id}: it belongs to another control plane; remove it"
+            known.leftover = False
             known.failed(_THERE, why, self._clock.now(), self._rng, refused=True)
             await self._rest(vm, known, entry, None)
             return None
@@ -143,8 +144,8 @@ class Workers:
         step = self._next(command, known, seen, known.waiting(now))
         if step.action is Action.START and step not in known.put_off and seen is not None:
             fell = known.started_at is not None and now - known.started_at < STEADY
-            if fell or seen.state is MachineState.FAILED:
-                known.falls = known.falls + 1 if fell else 1
+            known.falls = known.falls + 1 if fell else int(seen.state is MachineState.FAILED)
+            if known.falls:
                 known.failed(step, seen.detail or "it stopped by itself; it is started again", now, self._rng)
                 known.put_off[step].until = now + pause(known.falls, self._rng)
                 known.put_off[step].count = known.falls
@@ -192,8 +193,6 @@ class Workers:
         known.succeeded(step)
         now = self._clock.now()
         if step.action is Action.START:
-            if known.started_at is not None and now - known.started_at >= STEADY:
-                known.falls = 0
             known.started_at = now
             if machine is not None and machine.state is MachineState.STARTING:
                 known.failed(step, "", now, self._rng)
