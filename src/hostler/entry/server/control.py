@@ -66,7 +66,7 @@ async def audit(asked: Asked) -> Answer:
         first, slash, entry = asked.after.partition("/")
         if not slash:
             raise Invalid("query after: it is no `after` of an audit page; take it from the last page")
-        after = AUDIT.fill(day=first, entry=entry)
+        after = AUDIT.fill(day=first, write=entry)
     page = await asked.services.store.range(prefix, after=after, limit=asked.limit)
     found = [AUDIT.entry(kv) for kv in page.items]
     items = tuple(
@@ -81,7 +81,7 @@ async def audit(asked: Asked) -> Answer:
         )
         for entry in found
     )
-    last = f"{found[-1].parts['day']}/{found[-1].parts['entry']}" if page.more and found else None
+    last = f"{found[-1].parts['day']}/{found[-1].parts['write']}" if page.more and found else None
     return Answer(AuditPage(items=items, after=last))
 
 
