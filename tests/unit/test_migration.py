@@ -1,0 +1,357 @@
+"""Migration in virtual time: what is moved, what is left, and that nothing deleted comes back."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import Any
+
+import pytest
+from service_scene import contents
+
+from hostler.drivers.store.faulty import FaultyStore
+from hostler.drivers.store.memory import MemoryStore
+from hostler.engine.migration import Migrated, migrate
+from hostler.errors import Damaged, HostlerError, Unavailable, Uncertain
+from hostler.keys.access import QUOTA
+from hostler.keys.node import CLUSTER, COMMAND
+from hostler.keys.transfer import MIGRATION
+from hostler.keys.vm import HANDLE, LOCK, NAME, VM
+from hostler.model.access import Quota
+from hostler.model.node import VmCommand
+from hostler.model.vm import LockInfo, MachineState, VirtualMachine, VmHandle, VmSpec
+from hostler.testing import VirtualClock, run_virtual
+
+SPEC = VmSpec(cpus=2, memory_mib=512)
+COUNT = 5
+
+
+def ids(number: int) -> dict[str, Any]:
+    return {"org": "acme", "project": f"p{number % 2}", "vm": f"vm-{number}"}
+
+
+def machine(number: int, name: str | None = None) -> VirtualMachine:
+    parts = ids(number)
+    return VirtualMachine(
+        id=parts["vm"],
+        name=f"name{number}" if name is None else name,
+        org="acme",
+        project=parts["project"],
+        spec=SPEC,
+        created_at=1.0,
+    )
+
+
+async def written(store: Any, *puts: Any) -> None:
+    for put in puts:
+        await store.put(put.key, put.value)
+
+
+async def fill(store: Any, count: int = COUNT) -> None:
+    """Machines of a state file: each with its handle, every other with a command, and one locked."""
+    for number in range(count):
+        parts = ids(number)
+        handle = VmHandle(id=parts["vm"], node="local-1", state=MachineState.RUNNING, seen_at=1.0)
+        await written(store, VM.put(machine(number), **parts), HANDLE.put(handle, **parts))
+        if number % 2:
+            command = VmCommand(org="acme", project=parts["project"], vm=parts["vm"], spec=SPEC)
+            await written(store, COMMAND.put(command, node="local-1", vm=parts["vm"]))
+    await written(store, LOCK.put(LockInfo(timestamp=1, node_id="n"), **ids(0)))
+
+
+class Scene:
+    """A state file and a cluster, both in memory; `new` is the cluster with faults."""
+
+    def __init__(self, old: MemoryStore, raw: MemoryStore, new: FaultyStore, clock: VirtualClock) -> None:
+        self.old, self.raw, self.new, self.clock = old, raw, new, clock
+        self._numbers = iter(range(1, 1000))
+
+    async def migrate(self) -> Migrated:
+        return await migrate(
+            self.old, self.new, source="/state.json", clock=self.clock, new_id=lambda: f"cluster-{next(self._numbers)}"
+        )
+
+    async def machines(self) -> set[str]:
+        return {entry.value.id for entry in (await VM.list(self.raw)).entries}
+
+
+def play(story: Any, *, seed: int = 0) -> None:
+    async def main() -> None:
+        clock = VirtualClock()
+        raw = MemoryStore(clock=clock)
+        async with (
+            MemoryStore(clock=clock) as old,
+            FaultyStore(raw, random.Random(seed), clock=clock) as new,
+        ):
+            await story(Scene(old, raw, new, clock))
+
+    run_virtual(main, seed=seed)
+
+
+def test_machines_come_with_all_that_is_theirs_and_locks_stay_behind() -> None:
+    async def story(scene: Scene) -> None:
+        await fill(scene.old)
+        before = await contents(scene.old)
+        done = await scene.migrate()
+        after = await contents(scene.raw)
+        for key, value in before.items():
+            assert (key in after) != key.startswith(LOCK.prefix())
+            assert key.startswith(LOCK.prefix()) or after[key] == value
+        names = {entry.parts["name"]: entry.value for entry in (await NAME.list(scene.raw)).entries}
+        assert names == {f"name{number}": f"vm-{number}" for number in range(COUNT)}
+        assert str(done) == "5 machines were moved into the cluster"
+        assert await CLUSTER.get(scene.raw) is not None
+        assert {key: value for key, value in (await contents(scene.old)).items() if key != CLUSTER.fill()} == before
+
+    play(story)
+
+
+def test_it_happens_once() -> None:
+    async def story(scene: Scene) -> None:
+        await fill(scene.old)
+        await scene.migrate()
+        await scene.raw.delete_prefix("/plasmavmc/")
+        await fill(scene.old, COUNT + 3)
+        before = await contents(scene.raw)
+        again = await scene.migrate()
+        assert again.before
+        assert "before" in str(again)
+        assert await contents(scene.raw) == before
+
+    play(story)
+
+
+def test_an_empty_file_leaves_its_marker_too() -> None:
+    async def story(scene: Scene) -> None:
+        assert str(await scene.migrate()) == "0 machines were moved into the cluster"
+        await fill(scene.old)
+        assert (await scene.migrate()).before
+        assert await scene.machines() == set()
+
+    play(story)
+
+
+def test_what_stands_in_the_cluster_is_left_as_it_is() -> None:
+    async def story(scene: Scene) -> None:
+        await fill(scene.old)
+        await written(scene.raw, VM.put(machine(2, "mine"), **ids(2)))
+        done = await scene.migrate()
+        kept = await VM.get(scene.raw, **ids(2))
+        assert kept is not None
+        assert kept.value.name == "mine"
+        assert await HANDLE.get(scene.raw, **ids(2)) is None
+        assert (done.record.moved, done.record.present) == (4, 1)
+        assert "1 stood there already" in str(done)
+
+    play(story)
+
+
+def test_a_machine_whose_name_is_taken_comes_under_another() -> None:
+    async def story(scene: Scene) -> None:
+        await fill(scene.old)
+        long = "n" * 63
+        await written(scene.old, VM.put(machine(6, long), **ids(6)), VM.put(machine(8, "NAME0"), **ids(8)))
+        await written(scene.raw, NAME.put("another", org="acme", project="p0", name=long))
+        done = await scene.migrate()
+        assert done.record.renamed == 2
+        assert "under a new name" in str(done)
+        for number in (0, 6, 8):
+            moved = await VM.get(scene.raw, **ids(number))
+            assert moved is not None
+            assert len(moved.value.name) <= 63
+            name = await NAME.get(scene.raw, org="acme", project="p0", name=moved.value.name)
+            assert name is not None
+            assert name.value == moved.value.id
+        taken = await NAME.get(scene.raw, org="acme", project="p0", name=long)
+        assert taken is not None
+        assert taken.value == "another"
+
+    play(story)
+
+
+def test_what_cannot_be_read_is_moved_as_it_is() -> None:
+    async def story(scene: Scene) -> None:
+        await scene.old.put(VM.fill(org="a", project="b", vm="broken"), b"{")
+        await scene.old.put(VM.prefix() + "stray", b"stray")
+        await written(scene.old, VM.put(machine(0, ""), **ids(0)), VM.put(machine(1, "a/b"), **ids(1)))
+        await scene.old.put(HANDLE.fill(**ids(0)), b"{")
+        before = await contents(scene.old, "/plasmavmc/")
+        await scene.migrate()
+        assert await contents(scene.raw, "/plasmavmc/") == before
+        assert (await NAME.list(scene.raw)).entries == ()
+
+    play(story)
+
+
+def test_a_cluster_that_has_an_id_keeps_it_and_two_files_are_two_migrations() -> None:
+    async def story(scene: Scene) -> None:
+        await fill(scene.old)
+        await scene.migrate()
+        identity = await CLUSTER.get(scene.raw)
+        async with MemoryStore(clock=scene.clock) as second:
+            await written(second, VM.put(machine(9), **ids(9)))
+            other = Scene(second, scene.raw, scene.new, scene.clock)
+            other._numbers = iter(range(500, 600))
+            assert (await other.migrate()).record.moved == 1
+        assert await CLUSTER.get(scene.raw) == identity
+        assert len((await MIGRATION.list(scene.raw)).entries) == 2
+
+    play(story)
+
+
+def test_a_quota_of_the_cluster_is_counted_again() -> None:
+    async def story(scene: Scene) -> None:
+        await fill(scene.old)
+        await written(scene.raw, QUOTA.put(Quota(vms=1, counted=True), org="acme", project="p0"))
+        await scene.migrate()
+        quota = await QUOTA.get(scene.raw, org="acme", project="p0")
+        assert quota is not None
+        assert not quota.value.counted
+
+    play(story)
+
+
+def test_pages_follow_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    from hostler.engine import migration
+
+    monkeypatch.setattr(migration, "PAGE", 2)
+
+    async def story(scene: Scene) -> None:
+        await fill(scene.old, 7)
+        assert (await scene.migrate()).record.moved == 7
+        assert len(await scene.machines()) == 7
+
+    play(story)
+
+
+def test_a_marker_that_vanishes_meanwhile_stops_it() -> None:
+    async def story(scene: Scene) -> None:
+        await fill(scene.old)
+        inner = scene.raw.txn
+
+        async def meddled(*args: Any) -> Any:
+            if await scene.machines():
+                await scene.raw.delete_prefix(MIGRATION.prefix())
+            return await inner(*args)
+
+        scene.raw.txn = meddled  # type: ignore[method-assign, assignment]
+        with pytest.raises(Damaged, match="deleted it"):
+            await scene.migrate()
+
+    play(story)
+
+
+# Interrupted, and taken up again
+
+
+class _Cut(Exception):
+    pass
+
+
+async def cut_at(scene: Scene, nth: int, *, done: bool) -> bool:
+    """Run until the `nth` transaction, which happens (`done`) or not; whether it was reached."""
+    seen = 0
+    inner = scene.raw.txn
+
+    async def cut(*args: Any) -> Any:
+        nonlocal seen
+        seen += 1
+        if seen == nth:
+            if done:
+                await inner(*args)
+            raise _Cut
+        return await inner(*args)
+
+    scene.raw.txn = cut  # type: ignore[method-assign, assignment]
+    try:
+        await scene.migrate()
+    except _Cut:
+        return True
+    finally:
+        scene.raw.txn = inner  # type: ignore[method-assign]
+    return False
+
+
+@pytest.mark.parametrize("done", [False, True])
+@pytest.mark.parametrize("nth", range(1, COUNT + 3))
+def test_cut_off_anywhere_it_goes_on_and_brings_nothing_back(nth: int, done: bool) -> None:
+    """The transactions are the beginning, one for each machine, and the end."""
+
+    async def story(scene: Scene) -> None:
+        await fill(scene.old)
+        assert await cut_at(scene, nth, done=done)
+        arrived = await scene.machines()
+        for entry in (await VM.list(scene.raw)).entries:  # what has come is deleted there, as the leader does it
+            name = NAME.delete(org="acme", project=entry.parts["project"], name=entry.value.name)
+            await scene.raw.txn([], [VM.delete(**entry.parts), HANDLE.delete(**entry.parts), name])
+        result = await scene.migrate()
+        assert await scene.machines() == {f"vm-{number}" for number in range(COUNT)} - arrived
+        assert result.before == (nth == COUNT + 2 and done)
+        assert not await cut_at(scene, 1, done=False)
+
+    play(story)
+
+
+@pytest.mark.parametrize("done", [False, True])
+def test_what_was_there_before_and_is_deleted_while_it_is_interrupted_stays_deleted(done: bool) -> None:
+    async def story(scene: Scene) -> None:
+        await fill(scene.old)
+        await written(scene.raw, VM.put(machine(0), **ids(0)))
+        assert await cut_at(scene, 3, done=done)
+        await scene.raw.delete(VM.fill(**ids(0)))
+        await scene.migrate()
+        assert await scene.machines() == {f"vm-{number}" for number in range(1, COUNT)}
+
+    play(story)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_lost_answers_move_nothing_twice_and_two_runs_at_once_make_one(seed: int) -> None:
+    async def story(scene: Scene) -> None:
+        await fill(scene.old)
+        faults = scene.new.faults
+        faults.lost = faults.never = faults.unavailable = faults.slow = 0.1
+        deleted: set[str] = set()
+
+        async def until_done() -> None:
+            while True:
+                try:
+                    await scene.migrate()
+                except (Unavailable, Uncertain):
+                    await scene.clock.sleep(1)
+                else:
+                    return
+
+        async def deletes() -> None:
+            rng = random.Random(seed)
+            for _ in range(6):
+                await scene.clock.sleep(rng.random())
+                there = sorted(await scene.machines())
+                if there:
+                    vm = rng.choice(there)
+                    deleted.add(vm)
+                    await scene.raw.delete(VM.fill(**ids(int(vm.removeprefix("vm-")))))
+
+        await asyncio.gather(until_done(), until_done(), deletes())
+        (marker,) = (await MIGRATION.list(scene.raw)).entries
+        assert (marker.value.moved, marker.value.present) == (COUNT, 0)
+        assert await scene.machines() == {f"vm-{number}" for number in range(COUNT)} - deleted
+
+    play(story, seed=seed)
+
+
+def test_a_cluster_that_is_out_of_reach_is_said_and_what_was_moved_stays() -> None:
+    async def story(scene: Scene) -> None:
+        await fill(scene.old)
+        assert await cut_at(scene, 4, done=True)
+        arrived = await scene.machines()
+        scene.new.down()
+        with pytest.raises(HostlerError) as refused:
+            await scene.migrate()
+        assert isinstance(refused.value, Unavailable)
+        assert await scene.machines() == arrived
+        scene.new.up()
+        await scene.migrate()
+        assert len(await scene.machines()) == COUNT
+
+    play(story)
