@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 from hostler.errors import HostlerError, Lagged, Unavailable, Uncertain
+from hostler.ports.store import lease_id
 
 from .processes import outside
 
@@ -47,13 +48,17 @@ class Weather:
 
 
 class Wire:
-    """A store, as one process sees it. Only what elections and their users need."""
+    """A store, as one process sees it. Entering and closing it leaves the store underneath alone."""
 
     def __init__(self, store: MemoryStore, rng: random.Random, weather: Weather) -> None:
         self._store, self._rng, self._weather = store, rng, weather
         self._healed = asyncio.Event()
         self._healed.set()
         self.dead = False
+        self.step: Callable[[str], Awaitable[None]] | None = None
+        """Awaited before each request is sent, and again when it is done but not answered yet."""
+        self.fate: Callable[[bool], str | None] = lambda _: None
+        """Told whether a request writes; what becomes of it, or None for what the weather draws."""
         self.busy_until = 0.0
         """When the last request that is on its way has arrived, and the last deaf one listens."""
 
@@ -77,8 +82,26 @@ class Wire:
     async def get(self, key: str, *, revision: int | None = None) -> Any:
         return await self._call(lambda: self._store.get(key, revision=revision), writes=False)
 
-    async def range(self, prefix: str, *, limit: int | None = None) -> Any:
-        return await self._call(lambda: self._store.range(prefix, limit=limit), writes=False)
+    async def range(self, prefix: str, **options: Any) -> Any:
+        return await self._call(lambda: self._store.range(prefix, **options), writes=False)
+
+    async def put(self, key: str, value: bytes, *, lease: Any = None) -> Any:
+        return await self._call(lambda: self._store.put(key, value, lease=lease_id(lease)))
+
+    async def delete(self, key: str) -> Any:
+        return await self._call(lambda: self._store.delete(key))
+
+    async def delete_prefix(self, prefix: str) -> Any:
+        return await self._call(lambda: self._store.delete_prefix(prefix))
+
+    async def compact(self, revision: int) -> None:
+        await self._call(lambda: self._store.compact(revision))
+
+    async def status(self) -> Any:
+        return await self._call(self._store.status, writes=False)
+
+    def lease_lateness(self, ttl: float) -> float:
+        return self._store.lease_lateness(ttl)
 
     async def txn(
         self, when: Sequence[Comparison], then: Sequence[Operation], otherwise: Sequence[Operation] = ()
@@ -104,8 +127,10 @@ class Wire:
 
     async def _call(self, do: Callable[[], Awaitable[Any]], *, writes: bool = True) -> Any:
         rng, loop = self._rng, asyncio.get_running_loop()
+        if self.step is not None and not self.dead:
+            await self.step("ask")
         there, back = rng.random() ** 4 * 0.1, rng.random() ** 4 * 0.1
-        fate = self._weather.draw(rng)
+        fate = self.fate(writes) or self._weather.draw(rng)
         if self.dead or not self._healed.is_set() or fate == "unavailable":
             await asyncio.sleep(there)
             raise Unavailable("wire: cut")
@@ -121,6 +146,8 @@ class Wire:
         if fate == "deaf":
             await self._deaf(rng.random() * 2 * self._weather.slowest)
         result = await asyncio.shield(answer)
+        if self.step is not None and not self.dead:
+            await self.step("done")
         await asyncio.sleep(back)
         if fate in ("lost", "never", "hang", "deaf"):
             raise Uncertain("wire: no answer") if writes else Unavailable("wire: no answer")
@@ -159,6 +186,10 @@ class WireLease:
 
     async def revoke(self) -> None:
         await self._wire.call(self._lease.revoke)
+
+    async def remaining(self) -> float:
+        left: float = await self._wire.call(self._lease.remaining)
+        return left
 
 
 class WireWatch:

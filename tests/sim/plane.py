@@ -1,0 +1,418 @@
+"""The whole control plane as processes in virtual time: replicas, agents, and machines that outlive them.
+
+A replica is what `hostler replica` runs: view, services, elections, controllers. An agent is what `hostler agent` runs,
+on simulated machines. Each has a wire to one store, and can be killed at any point of what it does: before a request
+is sent, after it was done and before it is answered, and between any two steps inside a machine driver.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from hostler.drivers.machines.simulated import MachineFaults, MemoryPlace, SimulatedMachines
+from hostler.drivers.store.memory import MemoryStore
+from hostler.drivers.ttl.store import StoreTtlStorage
+from hostler.engine.agent.agent import Agent
+from hostler.engine.agent.plan import AgentPlan
+from hostler.engine.controllers.janitor import Janitor
+from hostler.engine.controllers.machines import MachineController
+from hostler.engine.controllers.nodes import NodeController
+from hostler.engine.quotas import quota_release
+from hostler.engine.replica import Replica, ReplicaConfig
+from hostler.engine.request import HOSTLER, Request
+from hostler.engine.view import View
+from hostler.engine.vms import VmService
+from hostler.engine.write import Writer
+from hostler.errors import Conflict, Unavailable, Uncertain
+from hostler.keys.node import COMMAND
+from hostler.keys.vm import HANDLE, LOCK, NAME, VM
+from hostler.kit.virtual import VirtualClock, run_virtual
+from hostler.model.vm import MachineState, Power
+
+from .processes import ProcessLoop, outside
+from .wire import Weather, Wire
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Coroutine
+
+    from hostler.engine.elections import Leadership
+    from hostler.model.vm import VirtualMachine
+
+T = TypeVar("T")
+
+LEADERSHIP_TTL = 4.0
+NODE_TTL = 4.0
+FENCING_TIME = 8.0
+RESTART = 0.3
+"""Seconds after which a supervisor starts a killed process again."""
+PATIENCE = 240.0
+"""Virtual seconds in which everything must have settled."""
+ORG, PROJECT = "acme", "shop"
+
+
+class Wrong(AssertionError):
+    """Something that must never be."""
+
+
+class NoKiller:
+    """Losing the leadership stops the controllers; the process goes on."""
+
+    def guard(self, leadership: Leadership) -> None:
+        pass
+
+
+@dataclass
+class Crash:
+    """Kill when the `at`-th point is reached by a process whose role is watched, counted from when it was armed."""
+
+    watched: str
+    """`agent`, `replica`, or empty: any."""
+    victims: tuple[str, ...]
+    """Roles that are killed then."""
+    at: int
+    armed: bool = False
+    passed: int = 0
+    where: str = ""
+    """The point at which it happened; empty: not yet."""
+
+
+@dataclass
+class Loss:
+    """Let the `at`-th request of a process whose role is watched meet a fault, counted from when it was armed."""
+
+    watched: str
+    kind: str
+    """`lost`: done, and the answer never comes. `never`: not done, and nobody says so. `unavailable`."""
+    at: int
+    armed: bool = False
+    passed: int = 0
+    where: str = ""
+
+
+class Host:
+    """One operating-system process."""
+
+    def __init__(self, plane: Plane, name: str, role: str) -> None:
+        self.plane, self.name, self.role = plane, name, role
+        plane.lives += 1
+        self.process = f"{name}#{plane.lives}"
+        self.rng = random.Random(f"{plane.seed} {self.process}")
+        self.wire = Wire(plane.store, self.rng, plane.weather)
+        self.wire.step = self.step
+        self.wire.fate = lambda writes: plane.fate(self, writes)
+        self.dead = False
+        self.task = plane.loop.launch(self.process, self._main())
+
+    async def _main(self) -> None:
+        try:
+            await self.main()
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:  # noqa: BLE001 - the plane raises it
+            if not self.dead:
+                self.plane.failure = self.plane.failure or error
+
+    async def main(self) -> None:
+        raise NotImplementedError
+
+    async def step(self, point: str) -> None:
+        """A point at which this process may be killed."""
+        if self.dead:
+            raise asyncio.CancelledError
+        if self.plane.passes(self, point):
+            await asyncio.sleep(1e9)  # until its cancellation arrives
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        self.dead = self.wire.dead = True
+        self.plane.loop.kill(self.process)
+
+    def new_id(self) -> str:
+        return f"{self.rng.getrandbits(64):016x}"
+
+
+class ReplicaHost(Host):
+    """View, services and a replica that leads when it can; launched anew when it lost its leadership."""
+
+    def __init__(self, plane: Plane, name: str) -> None:
+        self.vms: VmService | None = None
+        super().__init__(plane, name, "replica")
+
+    async def main(self) -> None:
+        view = View(self.wire, clock=self.plane.clock, rng=self.rng)
+        watching = asyncio.create_task(view.run(), name=f"{self.name}: view")
+        try:
+            await view.ready()
+            writer = Writer(self.wire, clock=self.plane.clock, new_id=self.new_id, healthy=view.healthy)
+            self.vms = VmService(
+                self.wire, writer, view, clock=self.plane.clock, rng=self.rng, new_id=self.new_id, lock_ttl=5.0
+            )
+            while True:
+                await self._lead(view)
+        finally:
+            watching.cancel()
+            await asyncio.gather(watching, return_exceptions=True)
+
+    async def _lead(self, view: View) -> None:
+        clock = self.plane.clock
+        machines = MachineController(self.wire, view, clock=clock, rng=self.rng, release=quota_release)
+        replica = Replica(
+            ReplicaConfig(ip=self.name),
+            StoreTtlStorage(self.wire),
+            (),
+            controllers=(machines, self.plane.nodes_controller(self, view), self.plane.janitor(self, view)),
+            clock=clock,
+            killer=NoKiller(),
+            rng=self.rng,
+        )
+        try:
+            problem = await replica.launch(LEADERSHIP_TTL, None)
+            await problem.wait()
+        finally:
+            if not self.dead:
+                await replica.shutdown()
+
+    async def ask(self, do: Callable[[VmService], Awaitable[T]]) -> T:
+        """What a door does. Unavailable: the process died meanwhile, or is not ready."""
+        if self.vms is None or self.dead:
+            raise Unavailable("replica: not there")
+        asked = self.plane.loop.launch(self.process, _result(do, self.vms))
+        await asyncio.wait((asked,))
+        if asked.cancelled():
+            raise Unavailable("replica: the connection was lost")
+        result: T = asked.result()  # type: ignore[assignment]
+        return result
+
+
+async def _result(do: Callable[[VmService], Awaitable[Any]], vms: VmService) -> Any:
+    return await do(vms)
+
+
+class AgentHost(Host):
+    """One node."""
+
+    def __init__(self, plane: Plane, node: str) -> None:
+        self.node = node
+        super().__init__(plane, node, "agent")
+
+    async def main(self) -> None:
+        plane = self.plane
+        machines = SimulatedMachines(
+            plane.places[self.node], clock=plane.clock, rng=self.rng, faults=plane.faults, step=self.step
+        )
+        plan = AgentPlan(node=self.node, node_ttl=NODE_TTL, fencing_time=FENCING_TIME, stop_grace=2.0, rack="r1")
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(machines)
+            agent = Agent(self.wire, machines, plan, clock=plane.clock, rng=self.rng, new_id=self.new_id)
+            await agent.run()
+
+    def kill(self) -> None:
+        super().kill()
+        self.plane.places[self.node].disown()
+
+
+@dataclass
+class Plane:
+    """A store, and the processes around it."""
+
+    seed: int = 0
+    nodes: int = 2
+    replicas: int = 1
+    crash: Crash | None = None
+    loss: Loss | None = None
+    loop: ProcessLoop = field(init=False)
+    store: MemoryStore = field(init=False)
+    places: dict[str, MemoryPlace] = field(init=False)
+    hosts: dict[str, Host] = field(default_factory=dict)
+    weather: Weather = field(default_factory=Weather)
+    failure: Exception | None = None
+    lives: int = 0
+    supervised: bool = True
+
+    def __post_init__(self) -> None:
+        self.loop = ProcessLoop(self.seed)
+        self.clock = VirtualClock()
+        self.rng = random.Random(self.seed)
+        self.faults = MachineFaults()
+        self.places = {f"r1-{number}": MemoryPlace(f"place-{number}") for number in range(1, self.nodes + 1)}
+        self._restarts: set[asyncio.Task[None]] = set()
+        self._keys = 0
+
+    # What differs between tests
+
+    def nodes_controller(self, host: Host, view: View) -> Any:
+        return NodeController(host.wire, view, clock=self.clock, rng=host.rng)
+
+    def janitor(self, host: Host, view: View) -> Any:
+        return Janitor(host.wire, view, clock=self.clock, rng=host.rng, new_id=host.new_id)
+
+    # Running
+
+    def run(self, scenario: Callable[[Plane], Coroutine[Any, Any, T]]) -> T:
+        """The scenario in this plane, from nothing to its end."""
+
+        async def main() -> T:
+            async with MemoryStore(clock=self.clock, rng=self.rng) as store:
+                self.store = store
+                await store.grant(1e8)  # the storage's own task must belong to nobody
+                for number in range(1, self.replicas + 1):
+                    self.spawn(f"replica-{number}")
+                for node in self.places:
+                    self.spawn(node)
+                try:
+                    return await scenario(self)
+                finally:
+                    self.supervised = False
+                    await self._end()
+
+        return run_virtual(main, loop=self.loop)
+
+    def spawn(self, name: str) -> None:
+        """Start the process of that name."""
+        self.hosts[name] = AgentHost(self, name) if name in self.places else ReplicaHost(self, name)
+
+    def kill(self, name: str) -> None:
+        """SIGKILL, and a supervisor that starts it again."""
+        host = self.hosts[name]
+        if host.dead:
+            return
+        host.kill()
+        if self.supervised:
+            again = self.loop.create_task(self._again(name), context=outside())
+            self._restarts.add(again)
+            again.add_done_callback(self._restarts.discard)
+
+    async def _again(self, name: str) -> None:
+        await asyncio.sleep(RESTART)
+        if self.supervised:
+            self.spawn(name)
+
+    async def _end(self) -> None:
+        for host in self.hosts.values():
+            host.kill()
+        for task in self._restarts:
+            task.cancel()
+        tasks = [host.task for host in self.hosts.values()]
+        await asyncio.wait([*tasks, *self._restarts], timeout=60)
+        await asyncio.sleep(2 * self.weather.slowest + 1)  # what was on its way arrives
+
+    def passes(self, host: Host, point: str) -> bool:
+        """Count a point; True: it is the one, and whoever reached it is dead now."""
+        crash = self.crash
+        if crash is None or not crash.armed or crash.where or (crash.watched and host.role != crash.watched):
+            return False
+        crash.passed += 1
+        if crash.passed < crash.at:
+            return False
+        crash.where = f"{host.name}: {point}"
+        for name, other in list(self.hosts.items()):
+            if other.role in crash.victims and not (other.role == "agent" == host.role and other is not host):
+                self.kill(name)
+        return host.dead
+
+    def fate(self, host: Host, writes: bool) -> str | None:
+        """What becomes of a request; None: what the weather draws."""
+        loss = self.loss
+        if loss is None or not loss.armed or loss.where or host.role != loss.watched:
+            return None
+        if not writes and loss.kind == "lost":
+            return None  # a read that has no answer is a read that failed
+        loss.passed += 1
+        if loss.passed < loss.at:
+            return None
+        loss.where = host.name
+        return loss.kind
+
+    # What a user does
+
+    async def wish(self, do: Callable[[VmService, Request], Awaitable[T]]) -> T:
+        """Ask until it is answered; each time with the same Idempotency-Key."""
+        self._keys += 1
+        request = Request(HOSTLER, key=f"key-{self._keys}", fingerprint=f"print-{self._keys}")
+        end = self.clock.now() + PATIENCE
+        while True:
+            replicas = [host for host in self.hosts.values() if isinstance(host, ReplicaHost)]
+            host = self.rng.choice(replicas)
+            try:
+                return await host.ask(lambda vms: do(vms, request))
+            except (Conflict, Unavailable, Uncertain):  # a conflict: who died while it held the lock still holds it
+                if self.clock.now() > end:
+                    raise
+                await asyncio.sleep(0.25)
+
+    async def settled(self) -> None:
+        """Until every wish is what there is. Wrong: not in time."""
+        end = self.clock.now() + PATIENCE
+        while (what := await self.unsettled()) is not None:
+            if self.failure is not None:
+                raise self.failure
+            if self.clock.now() > end:
+                raise Wrong(f"not settled {PATIENCE:g} s later: {what}")
+            await asyncio.sleep(0.25)
+
+    async def unsettled(self) -> str | None:
+        """What is not yet as it was wished for."""
+        wishes = {entry.value.id: entry.value for entry in (await VM.list(self.store)).entries}
+        handles = {entry.value.id: entry.value for entry in (await HANDLE.list(self.store)).entries}
+        there: dict[str, list[tuple[str, Any]]] = {}
+        for node, place in self.places.items():
+            place.expire(self.clock.now())
+            for vm, row in place.contents.rows.items():
+                there.setdefault(vm, []).append((node, row))
+        for vm in {*there, *handles} - set(wishes):
+            return f"{vm}: there though nobody wishes for it: {there.get(vm)}, {handles.get(vm)}"
+        for id_, vm in wishes.items():
+            if vm.deleting:
+                return f"{id_}: still being deleted: {handles.get(id_)}"
+            if (what := _unlike(vm, handles.get(id_), there.get(id_, []))) is not None:
+                return f"{id_}: {what}"
+        return None
+
+    async def check(self, *, machines: int) -> None:
+        """The end of every story: as many machines as were wished for, each once, and nothing left over."""
+        await self.settled()
+        rows = [row for place in self.places.values() for row in place.contents.rows.values()]
+        if len(rows) != machines:
+            raise Wrong(f"{len(rows)} machines, {machines} were wished for: {rows}")
+        self.check_runs()
+        for key, most in ((NAME, machines), (COMMAND, machines), (HANDLE, machines), (LOCK, 0)):
+            found = (await self.store.range(key.prefix())).items
+            if key is COMMAND:
+                found = tuple(kv for kv in found if COMMAND.match(kv.key))
+            if len(found) != most:
+                raise Wrong(f"{len(found)} of {key.template}: {found}")
+        if self.failure is not None:
+            raise self.failure
+
+    def check_runs(self) -> None:
+        """No machine ever ran in two places at one instant, as the places themselves wrote it down."""
+        now = self.clock.now()
+        vms = {vm for place in self.places.values() for vm in (*place.contents.rows, *place.contents.ended())}
+        for vm in vms:
+            runs = sorted(
+                (start, end if end is not None else now, node)
+                for node, place in self.places.items()
+                for start, end in place.intervals(vm, now)
+            )
+            for (_, end, first), (start, _, second) in pairwise(runs):
+                if start < end:
+                    raise Wrong(f"{vm} ran on {first} until {end:g} and on {second} from {start:g}")
+
+
+def _unlike(vm: VirtualMachine, handle: Any, there: list[tuple[str, Any]]) -> str | None:
+    if handle is None or len(there) != 1:
+        return f"handle {handle}, machines {there}"
+    node, row = there[0]
+    state = MachineState.RUNNING if vm.power is Power.ON else MachineState.STOPPED
+    if handle.node != node or handle.state is not state or handle.generation != vm.generation or row.state is not state:
+        return f"wished {vm.power} (generation {vm.generation}); handle {handle}, machine {row}"
+    if row.spec != vm.spec or row.resets != vm.resets or set(row.snapshots) != set(vm.snapshots):
+        return f"wished {vm}; machine {row}"
+    if vm.restore is not None and row.restored != vm.restore.number:
+        return f"wished {vm.restore}; machine {row}"
+    return None

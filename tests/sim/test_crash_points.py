@@ -1,0 +1,154 @@
+"""Kill -9 of agent, replica, and both, at every point of every verb; and every answer of the store lost once.
+
+Nothing is sampled: each verb is run again and again, with the fault one point further each time, until the verb is over
+before the fault. A point is: a request is about to be sent; it was done but not answered; before and after each step
+inside the machine driver.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from hostler.engine.request import HOSTLER
+from hostler.model.api import SnapshotRequest, VmCreate, VmUpdate
+from hostler.model.vm import Power, VmSpec
+
+from .plane import ORG, PROJECT, Crash, Loss, Plane
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+SPEC = VmSpec(cpus=2, memory_mib=512, disk_gib=4)
+AT = (ORG, PROJECT)
+MOST = 400
+"""Points that no verb has: more of them means that the enumeration does not end."""
+
+
+async def create(plane: Plane, power: Power = Power.ON) -> None:
+    wanted = VmCreate(name="web", spec=SPEC, power=power)
+    await plane.wish(lambda vms, request: vms.create(request, *AT, wanted))
+
+
+async def begin_on(plane: Plane) -> None:
+    await create(plane)
+    await plane.settled()
+
+
+async def begin_off(plane: Plane) -> None:
+    await create(plane, Power.OFF)
+    await plane.settled()
+
+
+async def begin_with_snapshot(plane: Plane) -> None:
+    await begin_on(plane)
+    await snapshot(plane)
+    await plane.settled()
+
+
+async def begin_with_nothing(plane: Plane) -> None:
+    await plane.wish(lambda vms, _: vms.list(HOSTLER, *AT))  # until somebody answers
+
+
+async def start(plane: Plane) -> None:
+    await plane.wish(lambda vms, request: vms.start(request, *AT, "web"))
+
+
+async def stop(plane: Plane) -> None:
+    await plane.wish(lambda vms, request: vms.stop(request, *AT, "web"))
+
+
+async def reset(plane: Plane) -> None:
+    await plane.wish(lambda vms, request: vms.reset(request, *AT, "web"))
+
+
+async def delete(plane: Plane) -> None:
+    await plane.wish(lambda vms, request: vms.delete(request, *AT, "web"))
+
+
+async def update(plane: Plane) -> None:
+    await plane.wish(lambda vms, request: vms.update(request, *AT, "web", VmUpdate(name="shop", cpus=4)))
+
+
+async def snapshot(plane: Plane) -> None:
+    name = SnapshotRequest(name="before").name
+    await plane.wish(lambda vms, request: vms.snapshot(request, *AT, "web", name))
+
+
+async def restore(plane: Plane) -> None:
+    await plane.wish(lambda vms, request: vms.restore(request, *AT, "web", "before"))
+
+
+VERBS: dict[str, tuple[Callable[[Plane], Awaitable[None]], Callable[[Plane], Awaitable[None]], int]] = {
+    "create": (begin_with_nothing, create, 1),
+    "start": (begin_off, start, 1),
+    "stop": (begin_on, stop, 1),
+    "reset": (begin_on, reset, 1),
+    "update": (begin_off, update, 1),
+    "snapshot": (begin_on, snapshot, 1),
+    "restore": (begin_with_snapshot, restore, 1),
+    "delete": (begin_on, delete, 0),
+}
+"""How it begins, what is done, and how many machines there are in the end."""
+
+
+def story(verb: str, plane: Plane) -> None:
+    """The verb, with the fault armed from just before it until everything has settled."""
+    begin, act, machines = VERBS[verb]
+
+    async def scenario(plane: Plane) -> None:
+        await begin(plane)
+        fault = plane.crash or plane.loss
+        assert fault is not None
+        fault.armed = True
+        await act(plane)
+        await plane.settled()
+        fault.armed = False
+        await plane.check(machines=machines)
+
+    plane.run(scenario)
+
+
+VICTIMS = {
+    "the agent": ("agent", ("agent",)),
+    "the replica": ("replica", ("replica",)),
+    "both, where the agent is": ("agent", ("agent", "replica")),
+    "both, where the replica is": ("replica", ("agent", "replica")),
+}
+
+
+@pytest.mark.parametrize("who", VICTIMS)
+@pytest.mark.parametrize("verb", VERBS)
+def test_killed_at_every_point_of_a_verb_all_that_was_wished_for_exists_once(verb: str, who: str) -> None:
+    watched, victims = VICTIMS[who]
+    for at in range(1, MOST):
+        crash = Crash(watched, victims, at)
+        try:
+            story(verb, Plane(seed=at, crash=crash))
+        except BaseException as error:
+            error.add_note(f"{verb}, {who} killed at point {at} ({crash.where})")
+            raise
+        if not crash.where:
+            assert at > 4, f"{verb}: only {at - 1} points were found"
+            return
+    pytest.fail(f"{verb}: more than {MOST} points")
+
+
+@pytest.mark.parametrize("kind", ["lost", "never", "unavailable"])
+@pytest.mark.parametrize("watched", ["agent", "replica"])
+@pytest.mark.parametrize("verb", VERBS)
+def test_with_every_answer_of_the_store_lost_once_all_that_was_wished_for_exists_once(
+    verb: str, watched: str, kind: str
+) -> None:
+    for at in range(1, MOST):
+        loss = Loss(watched, kind, at)
+        try:
+            story(verb, Plane(seed=at, loss=loss))
+        except BaseException as error:
+            error.add_note(f"{verb}, request {at} of the {watched}: {kind} ({loss.where})")
+            raise
+        if not loss.where:
+            assert at > 1, f"{verb}: no request was met"
+            return
+    pytest.fail(f"{verb}: more than {MOST} requests")
