@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import random
 
 import pytest
 from accounts import ADMIN, PASSWORD, Place, one_replica, replica, virtual
 
+from hostler.drivers.store.faulty import FaultyStore
 from hostler.drivers.store.memory import MemoryStore
 from hostler.engine.request import HOSTLER, Request
 from hostler.errors import (
@@ -240,7 +242,10 @@ async def test_the_last_one_who_manages_accounts_stays() -> None:
 @pytest.mark.parametrize("seed", range(20))
 def test_two_who_lock_out_each_other_at_once_do_not_both_succeed(seed: int) -> None:
     async def main() -> None:
-        async with MemoryStore(clock=VirtualClock()) as store, replica(store, "a") as a, replica(store, "b") as b:
+        inner = MemoryStore(clock=VirtualClock())
+        store = FaultyStore(inner, random.Random(seed), clock=VirtualClock())
+        store.faults.slow, store.faults.slowest = 0.7, 0.05
+        async with store, replica(store, "a") as a, replica(store, "b") as b:
             ann = Request(await a.caller("ann", role=Role.ADMIN, memberships=("*",)))
             bob = Request(await a.caller("bob", role=Role.ADMIN, memberships=("*",)))
             done = await asyncio.gather(
@@ -306,6 +311,25 @@ async def test_a_repeated_issue_tells_no_token_and_keeps_none() -> None:
             assert issued.token.encode() not in kv.value
             assert issued.token.removeprefix("hst_").encode() not in kv.value
             assert issued.token not in kv.key
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_of_two_equal_issues_at_once_one_is_told_the_token(seed: int) -> None:
+    async def main() -> None:
+        store = FaultyStore(MemoryStore(clock=VirtualClock()), random.Random(seed), clock=VirtualClock())
+        store.faults.slow, store.faults.slowest = 0.7, 0.05
+        async with store, replica(store) as place:
+            await place.users.create(ADMIN, UserCreate(name="ada"))
+            request = Request(HOSTLER, key="k1", fingerprint="f")
+            asked = [place.users.issue(request, "ada", TokenCreate()) for _ in range(2)]
+            refused, issued = sorted(
+                await asyncio.gather(*asked, return_exceptions=True), key=lambda got: not isinstance(got, Conflict)
+            )
+            assert "already issued" in str(refused)
+            assert not isinstance(issued, BaseException)
+            assert [token.id for token in (await place.users.tokens(HOSTLER, "ada")).items] == [issued.value.id]
+
+    run_virtual(main, seed=seed)
 
 
 # The first one
