@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 NOBODY = Caller("", Rights())
 SWITCHING = 101
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._:-]{1,64}")
-_IF_MATCH = re.compile(rb'"?(\d{1,18})"?')
+_IF_MATCH = re.compile(rb'"(\d{1,18})"|(\d{1,18})')
 _KEY = re.compile(rb"[\x21-\x7e]{1,255}")
 _JSON = (
     (b"cache-control", b"no-store"),
@@ -265,7 +265,7 @@ def _request(route: Route, caller: Caller, data: bytes, raw: Raw) -> Request:
             raise Invalid('If-Match: must be one revision, "123", or *; take it from ETag or from `revision`')
         if not route.conditional:
             raise Invalid(f"If-Match: {route.method} {route.path} takes none; leave it out")
-        expected = int(found[1])
+        expected = int(found[1] or found[2])
     if key is None or not route.idempotent:
         return Request(caller, if_match=expected)
     digest = hashlib.sha256()

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 MAX_HEADERS = 64 * 1024
 """Bytes of the request line and the headers of one request, about."""
+LINGER = 0.5
+"""Seconds between a refusal and the end of the connection."""
 
 
 class Protocol(HttpToolsProtocol):
@@ -54,4 +56,6 @@ class Protocol(HttpToolsProtocol):
             b"connection: close\r\n\r\n",
         ]
         self.transport.write(b"".join([*head, told.body]))
-        self.transport.close()
+        # What still comes is taken in and forgotten for a moment: closing at once would reset the connection, and the
+        # caller might never read why.
+        self.loop.call_later(LINGER, self.transport.close)
