@@ -6,6 +6,7 @@ state file holds from before there was a cluster is moved into it once.
 
 from __future__ import annotations
 
+import uuid
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING
 from urllib.parse import quote
@@ -48,9 +49,12 @@ async def opened_backend(settings: Settings, clock: Clock, tell: Callable[[str],
             if not is_cluster(url):
                 raise
             store = await _fallen_back(settings, error, stack, tell)
+            cluster = False
         else:
-            await _moved(settings, store, clock, tell)
+            cluster = is_cluster(url)
         seen, _ = await enter(store, settings.namespace, clock=clock)
+        if cluster and settings.state_path is not None and settings.state_path.exists():
+            await _moved(settings.state_path, seen, clock, tell)
         yield seen
 
 
@@ -93,13 +97,11 @@ def _short(error: Exception) -> str:
     return str(error).partition(" (")[0].partition("; ")[0]
 
 
-async def _moved(settings: Settings, store: Store, clock: Clock, tell: Callable[[str], None]) -> None:
+async def _moved(path: Path, store: Store, clock: Clock, tell: Callable[[str], None]) -> None:
     """Once: what the state file holds goes into the cluster."""
-    path = settings.state_path
-    if path is None or not is_cluster(settings.store) or not path.exists():
-        return
     from hostler.engine.migration import migrate
 
     async with open_store(file_url(path)) as old:
-        done = await migrate(old, store, source=str(path), clock=clock, new_id=lambda: uuid4().hex)
-    tell(f"{path}: {done}")
+        done = await migrate(old, store, source=str(path), clock=clock, new_id=lambda: uuid.uuid4().hex)
+    if not done.before:
+        tell(f"{path}: {done}")

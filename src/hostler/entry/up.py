@@ -69,7 +69,7 @@ class Up:
         check_listen(self._settings)
         with self._folder.held(), asked_to_end() as self._asked:
             log = RotatingFile(self._folder.log_file)
-            configure(self._settings.log_level, log)  # type: ignore[arg-type]
+            configure(self._settings.log_level, log, self._settings.log_format)  # type: ignore[arg-type]
             self._tell(f"data in {self._folder.path}")
             try:
                 return await self._run()

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from hostler.entry.cli.failure import one_line
-from hostler.entry.cli.plane_options import DATA, FENCING, LEVEL, NODE_TTL, STORE, flags
+from hostler.entry.cli.plane_options import DATA, FENCING, FORMAT, LEVEL, NODE_TTL, STORE, flags
 from hostler.entry.cli.target import complete
 
 
@@ -17,7 +17,7 @@ from hostler.entry.cli.target import complete
 @click.option("--rack", metavar="NAME", help="The rack that it stands in.")
 @click.option("-l", "--label", "labels", multiple=True, metavar="NAME=VALUE", help="A label of the node.")
 @click.option("--machines", metavar="KIND", help="What the machines are: simulated (qemu and hetzner come later).")
-@flags((STORE, DATA, NODE_TTL, FENCING, LEVEL))
+@flags((STORE, DATA, NODE_TTL, FENCING, LEVEL, FORMAT))
 def agent(labels: tuple[str, ...], **given: Any) -> None:
     """Run the agent of one node until Ctrl-C or SIGTERM: it does what the leader commands. Its machines outlive it.
 
@@ -30,7 +30,7 @@ def agent(labels: tuple[str, ...], **given: Any) -> None:
     from hostler.settings import load
 
     settings = load({**given, "labels": labels or None})
-    configure(settings.log_level, sys.stderr)
+    configure(settings.log_level, sys.stderr, settings.log_format)
     code = complete(run(settings, _tell))
     click.get_current_context().exit(code)
 

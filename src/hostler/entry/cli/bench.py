@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hostler.entry.cli.bench_election import election
+from hostler.entry.cli.bench_placement import placement
 from hostler.entry.cli.target import complete, path_url, redacted
 from hostler.errors import Invalid
 
@@ -34,7 +35,7 @@ def _clients(_: click.Context, __: click.Parameter, text: str) -> tuple[int, ...
 
 @click.group()
 def bench() -> None:
-    """Measure how fast stores and elections are on this machine."""
+    """Measure how fast stores, elections and placement are on this machine."""
 
 
 @bench.command()
@@ -122,3 +123,4 @@ def _show(url: str, rows: Sequence[Row], found: dict[str, Any] | None) -> None:
 
 
 bench.add_command(election)
+bench.add_command(placement)

@@ -30,6 +30,7 @@ LEADERSHIP = ("--leadership-ttl", "SECONDS", "After which a silent leader is rep
 NODE_TTL = ("--node-ttl", "SECONDS", "After which a silent node counts as silent; 15.")
 FENCING = ("--fencing-time", "SECONDS", "By which fenced machines of a silent node have stopped; 30.")
 LEVEL = ("--log-level", "LEVEL", "debug, info, warning or error.")
+FORMAT = ("--log-format", "FORMAT", "json or text.")
 
 
 def flags(options: Sequence[tuple[str, str, str]]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -52,7 +53,7 @@ def insecure_option(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def plane_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Everything about a process with a door."""
-    common = (DATA, STORE, LISTEN, CERT, KEY, LEADERSHIP, NODE_TTL, FENCING, LEVEL)
+    common = (DATA, STORE, LISTEN, CERT, KEY, LEADERSHIP, NODE_TTL, FENCING, LEVEL, FORMAT)
     return flags(common)(insecure_option(command))
 
 

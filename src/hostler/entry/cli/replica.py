@@ -56,7 +56,7 @@ def replica(*, ttl: str | None, address: str | None, demonstration: bool, **flag
         from hostler.entry.replica import run
         from hostler.entry.server.logs import configure
 
-        configure(settings.log_level, sys.stderr)
+        configure(settings.log_level, sys.stderr, settings.log_format)
         code = complete(run(settings, address, _tell))
     click.get_current_context().exit(code)
 

@@ -1,4 +1,4 @@
-"""Structured logs: one line of JSON each, to a stream or nowhere."""
+"""Structured logs: one line of JSON each (or of text for people), to a stream or nowhere."""
 
 from __future__ import annotations
 
@@ -18,15 +18,23 @@ _WITHOUT_VALUES = structlog.tracebacks.ExceptionDictTransformer(show_locals=Fals
 """Values of variables would put tokens into the log."""
 
 
-def configure(level: str = "info", stream: TextIO | None = None) -> None:
-    """For the whole process. `level` is debug, info, warning, error or off; the stream is stderr unless given."""
+def configure(level: str = "info", stream: TextIO | None = None, form: str = "json") -> None:
+    """For the whole process. `level` is debug, info, warning, error or off; the stream is stderr unless given.
+
+    `form`: json, or text for people.
+    """
+    last: tuple[Any, ...] = (
+        structlog.processors.ExceptionRenderer(_WITHOUT_VALUES),
+        structlog.processors.JSONRenderer(),
+    )
+    if form == "text":
+        last = (structlog.processors.format_exc_info, structlog.dev.ConsoleRenderer(colors=False))
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.ExceptionRenderer(_WITHOUT_VALUES),
-            structlog.processors.JSONRenderer(),
+            *last,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(LEVELS.get(level, OFF)),
         logger_factory=structlog.WriteLoggerFactory(file=stream or sys.stderr),
