@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from hostler.errors import Damaged
+    from hostler.keys.template import Template
     from hostler.ports.store import Event, KeyValue, Store, Watch
 
 T = TypeVar("T")
@@ -19,16 +20,39 @@ PAGE = 500
 """Keys that are read from the store at once."""
 
 
-class Entry(msgspec.Struct, Generic[T], frozen=True):
-    """A value, the parts of its key, and its revisions as the store has them."""
+class Entry(msgspec.Struct, Generic[T], frozen=True, eq=False, gc=False):
+    """A value, the parts of its key, and its revisions as the store has them.
+
+    Hundreds of thousands are kept in memory: the parts are taken from the key when they are asked for, and there is
+    nothing for the garbage collector to look through (records hold no cycles).
+    """
 
     value: T
-    parts: dict[str, str]
+    names: dict[str, str] | Template
+    """The parts, or how to find them in the key."""
     key: str
     create_revision: int
     mod_revision: int
     version: int
     lease: int | None = None
+
+    @property
+    def parts(self) -> dict[str, str]:
+        """The parts of the key, as text."""
+        return self.names if isinstance(self.names, dict) else self.names.parse(self.key) or {}
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Entry):
+            return NotImplemented
+        return self._all() == other._all()
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def _all(self) -> tuple[object, ...]:
+        return (
+            *(self.key, self.create_revision, self.mod_revision, self.version, self.lease),
+            *(self.value, self.parts),
+        )
 
 
 class Unreadable(msgspec.Struct, frozen=True):

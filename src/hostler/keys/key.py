@@ -74,9 +74,9 @@ class Key(Generic[T]):
 
     def entry(self, kv: KeyValue) -> Entry[T]:
         """A KeyValue of this family, typed: for the response to `get_op`. Invalid, Damaged: it is none."""
-        parts = self.parse(kv.key)
-        value = self.decode(kv.value, where=kv.key)
-        return Entry(value, parts, kv.key, kv.create_revision, kv.mod_revision, kv.version, kv.lease)
+        if not self._template.matches(kv.key):
+            self.parse(kv.key)
+        return self._entry(kv)
 
     # For transactions
 
@@ -183,14 +183,20 @@ class Key(Generic[T]):
     def _response(self, response: object) -> Entry[T]:
         return self.entry(response)  # type: ignore[arg-type]
 
+    def _entry(self, kv: KeyValue) -> Entry[T]:
+        value = self.decode(kv.value, where=kv.key)
+        created, modified = kv.create_revision, kv.mod_revision
+        if created == modified:
+            modified = created  # one number in memory, not two
+        return Entry(value, self._template, kv.key, created, modified, kv.version, kv.lease)
+
     def _found(self, kv: KeyValue) -> Entry[T] | Unreadable | None:
-        parts = self.match(kv.key)
-        if parts is None:
+        if not self._template.matches(kv.key):
             return None
         try:
-            return self.entry(kv)
+            return self._entry(kv)
         except Damaged as error:
-            return Unreadable(error, parts, kv)
+            return Unreadable(error, self.parse(kv.key), kv)
 
     def _change(self, event: Event) -> Change[T] | None:
         key = event.kv.key

@@ -24,6 +24,8 @@ class _Segment(msgspec.Struct, frozen=True):
     literals: tuple[str, ...]
     parts: tuple[Part, ...]
     pattern: re.Pattern[str]
+    bare: bool
+    """One part and nothing else."""
 
 
 class Template:
@@ -53,14 +55,25 @@ class Template:
             return None
         found: dict[str, str] = {}
         for segment, text in zip(self._segments, texts):
-            match = segment.pattern.fullmatch(text)
-            if match is None:
-                return None
-            for part, value in zip(segment.parts, match.groups()):
+            if not segment.parts:
+                if text != segment.literals[0]:
+                    return None
+                continue
+            values: tuple[str, ...] = (text,)
+            if not segment.bare:
+                match = segment.pattern.fullmatch(text)
+                if match is None:
+                    return None
+                values = match.groups()
+            for part, value in zip(segment.parts, values):
                 if not part.matches(value):
                     return None
                 found[part.name] = value
         return found
+
+    def matches(self, key: str) -> bool:
+        """Whether the template makes that key."""
+        return self.parse(key) is not None
 
     def prefix(self, values: dict[str, str | int]) -> str:
         """What all keys with these leading parts begin with, up to and with a slash.
@@ -109,4 +122,5 @@ def _segment(template: str, text: str) -> _Segment:
     barred = "".join(dict.fromkeys(between))
     parts = tuple(Part(name, kind or "text", barred) for name, kind in zip(names, kinds))
     place = f"([^{re.escape(barred)}]+)" if barred else "(.+)"
-    return _Segment(tuple(literals), parts, re.compile(place.join(map(re.escape, literals)), re.DOTALL))
+    pattern = re.compile(place.join(map(re.escape, literals)), re.DOTALL)
+    return _Segment(tuple(literals), parts, pattern, literals == ["", ""])

@@ -24,8 +24,8 @@ _ESCAPE = b"\\u"
 Fields: TypeAlias = dict[str, msgspec.Raw]
 
 
-class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The parent of every value that Hostler keeps.
+class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
+    """The parent of every value that Hostler keeps. It holds no cycles, so the garbage collector need not look at it.
 
     A field added in a later release has a default, so that older JSON stays readable; where that is not enough, the
     record overrides `lift`. A field that a contract lets out is `UNSET` while absent, and is then not written.
