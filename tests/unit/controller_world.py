@@ -22,8 +22,8 @@ from hostler.keys.node import ALIVE, COMMAND, MEMBER
 from hostler.keys.vm import HANDLE, NAME, VM
 from hostler.kit.virtual import VirtualClock, run_virtual
 from hostler.model.inventory import Capacity
-from hostler.model.node import DrainMode, Heartbeat, Lifecycle, NodeRecord, OffConfirmation, VmCommand
-from hostler.model.vm import MachineState, OnNodeLoss, Power, Snapshot, SnapshotState, VirtualMachine, VmHandle, VmSpec
+from hostler.model.node import Heartbeat, Lifecycle, NodeRecord, OffConfirmation, VmCommand
+from hostler.model.vm import MachineState, Power, Snapshot, SnapshotState, VirtualMachine, VmHandle, VmSpec
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable

@@ -169,7 +169,7 @@ def test_a_machine_is_deleted_in_every_phase_and_leaves_nothing(phase: str) -> N
             assert await world.state("a") is MachineState.PLACED, "its node has not said that it is gone"
             joined.stuck = False
         await world.until(lambda: _forgotten(world, "a"))
-        left = [key for key in await world.keys() if "/a" in key and "alive" not in key or "name-a" in key]
+        left = [key for key in await world.keys() if ("/a" in key and "alive" not in key) or "name-a" in key]
         assert left == []
         assert world.released == ["a"]
 
@@ -247,7 +247,7 @@ def test_a_confirmation_counts_only_while_the_node_is_silent() -> None:
 
 
 def _off() -> object:
-    from hostler.model.node import OffConfirmation  # noqa: PLC0415
+    from hostler.model.node import OffConfirmation
 
     return OffConfirmation(by="op", at=0.0)
 
@@ -404,7 +404,9 @@ def test_a_machine_with_nowhere_to_go_runs_on_and_says_why() -> None:
         assert await _on(world, "a", "n1")
         command = await world.command("n1", "a")
         assert command is not None
-        assert [reason.why for reason in command.reasons if reason.subject == "drain"][0].startswith("node n1 is drained")
+        assert [reason.why for reason in command.reasons if reason.subject == "drain"][0].startswith(
+            "node n1 is drained"
+        )
         await world.member("n1", lifecycle=Lifecycle.ON_DUTY)
         await asyncio.sleep(2)
         command = await world.command("n1", "a")

@@ -1,0 +1,353 @@
+"""The leader's work on nodes and on what expires, in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+
+import pytest
+from controller_world import ORG, PROJECT, Leader, World, ids, play
+
+from hostler.engine.controllers.queue import Queue
+from hostler.errors import Conflict, LeadershipLost, Unavailable
+from hostler.keys.access import AUDIT, TOKEN
+from hostler.keys.node import ALIVE, MEMBER
+from hostler.keys.vm import VM
+from hostler.kit.virtual import VirtualClock, run_virtual
+from hostler.model.access import Audit, Token, TokenKind
+from hostler.model.node import DrainMode, Lifecycle, NodeRecord
+from hostler.model.vm import MachineState
+
+RUNNING = MachineState.RUNNING
+
+
+async def member(world: World, name: str) -> NodeRecord:
+    entry = await MEMBER.get(world.raw, node=name)
+    assert entry is not None
+    return entry.value
+
+
+# Nodes
+
+
+def test_a_node_that_joined_is_on_duty_while_it_lives() -> None:
+    async def story(world: World) -> None:
+        joined = await world.node("n1")
+        await joined.fall_silent()
+        await asyncio.sleep(30)
+        await world.leader()
+        await asyncio.sleep(60)
+        assert (await member(world, "n1")).lifecycle is Lifecycle.JOINING
+        await joined.join()
+
+        async def on_duty() -> bool:
+            return (await member(world, "n1")).lifecycle is Lifecycle.ON_DUTY
+
+        assert await world.until(on_duty) < 2
+
+    play(story)
+
+
+def test_an_empty_node_that_is_drained_is_decommissioned_only_if_it_was_to_be_moved() -> None:
+    async def story(world: World) -> None:
+        await world.leader()
+        for name, mode in (("n1", DrainMode.MOVE), ("n2", DrainMode.STOP)):
+            await world.node(name)
+            await asyncio.sleep(2)
+            await world.member(name, lifecycle=Lifecycle.DRAINING, drain=mode)
+        await asyncio.sleep(60)
+        assert (await member(world, "n1")).lifecycle is Lifecycle.DECOMMISSIONED
+        assert (await member(world, "n2")).lifecycle is Lifecycle.DRAINING
+
+    play(story)
+
+
+class Switch:
+    """A power switch that keeps a list."""
+
+    def __init__(self, world: World, answers: list[bool | Exception]) -> None:
+        self.world, self.answers = world, answers
+        self.cut: list[tuple[str, float]] = []
+
+    async def switch_off(self, node: str) -> bool:
+        self.cut.append((node, self.world.clock.now()))
+        answer = self.answers.pop(0) if self.answers else True
+        if isinstance(answer, Exception):
+            raise answer
+        for vm_id in self.world.nodes[node].machines:
+            self.world.stopped(node, vm_id)
+        return answer
+
+
+@pytest.mark.parametrize("answers", [[], [False], [Unavailable("switch: out of reach")]])
+def test_a_silent_node_is_switched_off_and_its_machines_come_up_elsewhere(answers: list[bool | Exception]) -> None:
+    async def story(world: World) -> None:
+        switch = Switch(world, list(answers))
+        await world.leader(power=switch)
+        joined = await world.node("n1")
+        await world.create("a")
+        await world.until_state("a", RUNNING)
+        await world.node("n2")
+        await joined.fall_silent()
+
+        async def moved() -> bool:
+            handle = await world.handle("a")
+            return handle is not None and handle.node == "n2" and handle.state is RUNNING
+
+        await world.until(moved, within=300)
+        assert {name for name, _ in switch.cut} == {"n1"}
+        assert switch.cut[0][1] >= 30
+        off = (await member(world, "n1")).off
+        assert off is not None
+        assert off.by == "hostler"
+
+    play(story)
+
+
+@pytest.mark.parametrize("why", ["leaves", "empty", "alive"])
+def test_power_is_left_alone_where_nothing_is_to_be_gained(why: str) -> None:
+    async def story(world: World) -> None:
+        switch = Switch(world, [])
+        await world.leader(power=switch)
+        joined = await world.node("n1")
+        if why != "empty":
+            await world.create("a")
+            await world.until_state("a", RUNNING)
+        if why == "leaves":
+            await world.member("n1", lifecycle=Lifecycle.SHUTTING_DOWN)
+        if why != "alive":
+            await joined.fall_silent()
+        await asyncio.sleep(300)
+        assert switch.cut == []
+
+    play(story)
+
+
+def test_a_node_that_came_back_while_it_was_switched_off_is_not_taken_for_off() -> None:
+    async def story(world: World) -> None:
+        class Slow(Switch):
+            async def switch_off(self, node: str) -> bool:
+                await world.nodes[node].join()
+                return True
+
+        await world.leader(power=Slow(world, []))
+        joined = await world.node("n1")
+        await world.create("a")
+        await world.until_state("a", RUNNING)
+        await joined.fall_silent()
+        await asyncio.sleep(100)
+        assert (await member(world, "n1")).off is None
+        assert await ALIVE.get(world.raw, node="n1") is not None
+
+    play(story)
+
+
+# What expires
+
+
+def test_a_machine_that_expires_is_wished_away_once_and_the_audit_says_so() -> None:
+    async def story(world: World) -> None:
+        await world.leader()
+        await world.node("n1")
+        await world.create("a", expires_at=world.clock.wall() + 50)
+        await world.create("b", expires_at=world.clock.wall() + 50)
+        await world.until_state("a", RUNNING)
+        await world.change("b", expires_at=None)
+        await asyncio.sleep(30)
+        assert await world.state("a") is RUNNING
+        await asyncio.sleep(30)
+        assert await VM.get(world.raw, **ids("a")) is None
+        assert await VM.get(world.raw, **ids("b")) is not None
+        audits = [entry.value for entry in (await AUDIT.list(world.raw)).entries]
+        assert [(audit.who, audit.verb, audit.subject) for audit in audits] == [
+            ("hostler", "vm.expire", VM.fill(org=ORG, project=PROJECT, vm="a"))
+        ]
+        assert audits[0].before > 0
+
+    play(story)
+
+
+def test_old_tokens_and_old_audit_are_deleted_and_nothing_else() -> None:
+    async def story(world: World) -> None:
+        now = world.clock.wall()
+        for number in range(120):
+            ends = now - 1 if number < 110 else None if number < 115 else now + 10_000
+            token = Token(
+                id=f"{number}",
+                user="u",
+                purpose=TokenKind.API,
+                created_at=0.0,
+                **({"expires_at": ends} if ends else {}),
+            )
+            await TOKEN.create(world.raw, token, digest=f"d{number:03}")
+        for number in range(120):
+            audit = Audit(who="u", verb="v", subject="s", at=0.0)
+            await AUDIT.create(
+                world.raw, audit, day="2025-01-01" if number < 110 else "2025-12-31", write=f"{number:03}"
+            )
+        await world.leader()
+        await asyncio.sleep(60)
+        assert len(await world.keys("/hostler/v1/tokens/")) == 10
+        assert len(await world.keys("/hostler/v1/audit/")) == 10
+
+    play(story)
+
+
+def test_a_janitor_without_leadership_deletes_nothing() -> None:
+    async def story(world: World) -> None:
+        leader = await world.leader()
+        await world.raw.put("sysvvm/1/1", b'{"somebody": "else"}')
+        await world.create("a", expires_at=world.clock.wall() + 1)
+        await asyncio.sleep(4)
+        entry = await VM.get(world.raw, **ids("a"))
+        assert entry is not None
+        assert not entry.value.deleting
+        assert isinstance(leader.failed, LeadershipLost)
+        await world.raw.delete("sysvvm/1/1")
+
+    play(story)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_lost_answers_expire_a_machine_all_the_same(seed: int) -> None:
+    async def story(world: World) -> None:
+        leader = Leader(world, f"l{seed}")
+        world.leaders.append(leader)
+        await leader.lead()
+        leader.store.faults.lost = leader.store.faults.never = leader.store.faults.unavailable = 0.2
+        await world.node("n1")
+        for number in range(5):
+            await world.create(f"a{number}", expires_at=world.clock.wall() + 5)
+
+        async def gone() -> bool:
+            return await world.keys("/plasmavmc/") == []
+
+        await world.until(gone, within=300)
+
+    play(story, seed=seed)
+
+
+# The queue
+
+
+def queue_story(work, story, **options):  # type: ignore[no-untyped-def] # noqa: ANN
+    async def main() -> None:
+        told: list[str] = []
+        queue = Queue(work, clock=VirtualClock(), rng=random.Random(1), tell=told.append, counters={}, **options)
+        running = asyncio.create_task(queue.run(), name="queue")
+        try:
+            await story(queue, running)
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+
+    run_virtual(main)
+
+
+def test_a_name_is_worked_on_once_at_a_time_and_once_more_if_it_was_added_meanwhile() -> None:
+    log: list[str] = []
+
+    async def work(name: str) -> None:
+        log.append(f"{name} begins")
+        await asyncio.sleep(1)
+        log.append(f"{name} ends")
+
+    async def story(queue: Queue, running: asyncio.Task[None]) -> None:
+        for _ in range(3):
+            queue.add("a")
+        await asyncio.sleep(0.5)
+        for _ in range(3):
+            queue.add("a")
+        await asyncio.sleep(10)
+        assert log == ["a begins", "a ends"] * 2
+
+    queue_story(work, story)
+
+
+def test_no_more_than_its_width_is_worked_on_at_once_and_the_patient_are_not_forgotten() -> None:
+    now: set[str] = set()
+    order: list[str] = []
+
+    async def work(name: str) -> None:
+        now.add(name)
+        order.append(name)
+        assert len(now) <= 4
+        await asyncio.sleep(1)
+        now.discard(name)
+
+    async def story(queue: Queue, running: asyncio.Task[None]) -> None:
+        for number in range(100):
+            queue.add(f"p{number}", patient=True)
+        for number in range(100):
+            queue.add(f"u{number}")
+        await asyncio.sleep(20)
+        share = sum(name.startswith("p") for name in order) / len(order)
+        assert 0.05 < share < 0.2
+        await asyncio.sleep(100)
+        assert len(order) == 200
+
+    queue_story(work, story, width=4)
+
+
+def test_a_name_that_fails_waits_longer_each_time_and_the_others_go_on() -> None:
+    tries: list[float] = []
+    good: list[float] = []
+    errors = itertools.cycle((Conflict("c"), Unavailable("u"), ValueError("a bug")))
+
+    async def work(name: str) -> None:
+        if name == "bad":
+            tries.append(asyncio.get_running_loop().time())
+            raise next(errors)
+        good.append(asyncio.get_running_loop().time())
+
+    async def story(queue: Queue, running: asyncio.Task[None]) -> None:
+        queue.add("bad")
+        await asyncio.sleep(100)
+        queue.add("good")
+        await asyncio.sleep(1)
+        assert len(good) == 1
+        assert 8 <= len(tries) <= 16
+        assert not running.done()
+
+    queue_story(work, story)
+
+
+def test_a_lost_leadership_ends_all_of_it() -> None:
+    cancelled: list[str] = []
+
+    async def work(name: str) -> None:
+        if name == "last":
+            raise LeadershipLost("lost")
+        try:
+            await asyncio.sleep(1000)
+        except asyncio.CancelledError:
+            cancelled.append(name)
+            raise
+
+    async def story(queue: Queue, running: asyncio.Task[None]) -> None:
+        queue.add("a")
+        await asyncio.sleep(1)
+        queue.add("last")
+        await asyncio.wait((running,))
+        assert isinstance(running.exception(), LeadershipLost)
+        assert cancelled == ["a"]
+
+    queue_story(work, story)
+
+
+def test_what_is_due_later_comes_in_time_and_the_sooner_wins() -> None:
+    log: list[tuple[str, float]] = []
+
+    async def work(name: str) -> None:
+        log.append((name, asyncio.get_running_loop().time()))
+
+    async def story(queue: Queue, running: asyncio.Task[None]) -> None:
+        queue.add("a", after=50)
+        queue.add("a", after=10)
+        queue.add("a", after=70)
+        queue.add("b", after=5)
+        await asyncio.sleep(100)
+        assert log == [("b", 5.0), ("a", 10.0)]
+
+    queue_story(work, story)
