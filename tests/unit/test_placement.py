@@ -342,6 +342,26 @@ def test_one_node_with_room_behind_thousands_of_emptier_small_ones_is_found() ->
     assert decision.reasons[1].why.startswith("too little room (n")
 
 
+def test_nodes_that_are_passed_over_for_a_large_machine_still_take_a_small_one() -> None:
+    wide, deep = Capacity(cpus=8, memory_mib=1, disk_gib=1), Capacity(cpus=1, memory_mib=8, disk_gib=1)
+    cluster = Cluster(NodeState(node=f"n{number}", capacity=(wide, deep)[number % 2]) for number in range(200))
+    large = Wanted(vm="large", project="o/p", spec=VmSpec(cpus=8, memory_mib=8))
+    for _ in range(2):
+        assert place(large, cluster).node is None
+        assert place(msgspec.structs.replace(large, fenced=True), cluster).node is None
+        assert place(wish("small"), cluster).node is not None
+
+
+def test_candidates_come_from_as_many_racks_as_there_are_nearby() -> None:
+    one = place(wish("vm"), Cluster(plain(100, rack_of=100)))
+    assert "the best of 8 that were scored" in one.summary
+    assert ("24 nodes", "fit, but not scored: no emptier than these") in [
+        (reason.subject, reason.why) for reason in one.reasons
+    ]
+    three = place(wish("vm"), Cluster(plain(99, rack_of=33)))
+    assert "the best of 8 that were scored" in three.summary
+
+
 def test_a_preference_outweighs_room_but_never_prevents() -> None:
     cluster = Cluster(plain(3))
     db = msgspec.structs.replace(wish("db", cpus=30), labels={"app": "db"}, name="db-1")

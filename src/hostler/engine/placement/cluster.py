@@ -125,11 +125,11 @@ class Cluster:
             self.refusals = kept
 
     def blocks(self, node_labels: Mapping[str, str]) -> list[Block]:
-        """The nodes on duty, emptiest first, without those that lack the rarest of these labels."""
+        """The nodes on duty, emptiest first; where one of these labels is rare, only those that have it."""
         if not node_labels:
             return self.order.blocks
         having = min((self._labelled.get(pair, {}) for pair in node_labels.items()), key=len)
-        if len(having) * 4 > len(self.order):
+        if len(having) ** 2 > 4 * len(self.order):  # then sorting them takes longer than meeting them on the way
             return self.order.blocks
         return Order(slot for slot in having.values() if slot.on_duty).blocks
 

@@ -46,6 +46,7 @@ class Order:
         ordered = sorted(slots, key=lambda slot: slot.position)
         self.blocks = [Block(ordered[at : at + BLOCK]) for at in range(0, len(ordered), BLOCK)]
         self._lasts: list[Position] = [block.positions[-1] for block in self.blocks]
+        """Of each block, a position not before its last and before the next one's first."""
         self._length = len(ordered)
 
     def __len__(self) -> int:
@@ -87,8 +88,6 @@ class Order:
         del block.positions[at], block.slots[at]
         if not block.slots:
             del self.blocks[index], self._lasts[index]
-        elif at == len(block.slots):
-            self._lasts[index] = block.positions[-1]
 
 
 class Walk:

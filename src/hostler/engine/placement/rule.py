@@ -82,6 +82,9 @@ class Demand:
         self.wanted = wanted
         spec = wanted.spec
         self.cpus, self.memory, self.disk = spec.cpus, spec.memory_mib, spec.disk_gib
+        self.labels = [
+            (name, value, clipped(f"not labelled {name}={value}")) for name, value in wanted.node_labels.items()
+        ]
         project = cluster.projects.get(wanted.project)
         self.neighbours = _NOBODY if project is None else project.all
         self.required: list[Rule] = []
@@ -102,9 +105,9 @@ class Demand:
     def refused_by(self, slot: Slot) -> str | None:
         """The first thing but room that is against a node on duty. It does not name the node."""
         wanted = self.wanted
-        for name, value in wanted.node_labels.items():
+        for name, value, lacking in self.labels:
             if slot.labels.get(name) != value:
-                return clipped(f"not labelled {name}={value}")
+                return lacking
         if slot.node in wanted.exclude:
             return "excluded"
         if wanted.fenced and (slot.state is None or not slot.state.fences):

@@ -56,11 +56,7 @@ def against(demand: Demand, slot: Slot) -> list[str]:
     if not slot.on_duty:
         found.append(off_duty(slot))
     wanted = demand.wanted
-    found += [
-        clipped(f"not labelled {name}={value}")
-        for name, value in wanted.node_labels.items()
-        if slot.labels.get(name) != value
-    ]
+    found += [why for name, value, why in demand.labels if slot.labels.get(name) != value]
     if slot.node in wanted.exclude:
         found.append("excluded")
     if wanted.fenced and (slot.state is None or not slot.state.fences):
