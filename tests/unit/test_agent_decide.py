@@ -109,7 +109,7 @@ def agrees(wish: VmCommand, seen: Machine | None, settled: int) -> bool:
     if wish.power is Power.ON:
         return seen.state is MachineState.RUNNING
     shaped = (seen.spec, seen.fenced) == (wish.spec, wish.fenced)
-    return seen.state in (MachineState.STOPPED, MachineState.FAILED) and shaped
+    return seen.state is MachineState.STOPPED and shaped
 
 
 def test_from_everywhere_a_few_steps_lead_to_where_wish_and_world_agree() -> None:

@@ -138,7 +138,7 @@ class Agent:
 
     def _session_changed(self) -> None:
         if self.session.may_act() and self._workers.parked:
-            parked, self._workers.parked = self._workers.parked, set()
+            parked, self._workers.parked = self._workers.parked, {}
             for vm in parked:
                 self._agenda.kick(vm)
 

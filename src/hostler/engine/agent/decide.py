@@ -116,7 +116,7 @@ def _power(command: VmCommand, seen: Machine, *, on: bool, off: bool) -> Iterato
         return
     if off and on:
         yield Step(Action.START)
-    elif not off and not on:
+    elif not on and seen.state is not MachineState.STOPPED:  # what broke and shall be off is off, and not broken
         yield Step(Action.STOP)
 
 

@@ -26,7 +26,8 @@ from hostler.model.node import Heartbeat, Lifecycle, NodeRecord
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Coroutine
+    from typing import Any
 
     from hostler.engine.agent.plan import AgentPlan
     from hostler.keys.entry import Entry
@@ -52,7 +53,7 @@ class Session:
         clock: Clock,
         rng: random.Random | None,
         new_id: Callable[[], str],
-        prepare: Callable[[], Awaitable[None]],
+        prepare: Callable[[], Coroutine[Any, Any, None]],
         changed: Callable[[], None],
     ) -> None:
         """`prepare` makes sure, after each registration, that holding harms nobody. `changed`: look at `may_act`."""
@@ -224,7 +225,7 @@ class Session:
 
     async def _prepared(self, sent: float) -> float:
         """Prepare, however long that takes: the lease is kept alive meanwhile. When it last was."""
-        preparing = asyncio.ensure_future(self._prepare())
+        preparing = asyncio.create_task(self._prepare(), name="session: preparing")
         try:
             while not preparing.done():
                 alarm = asyncio.create_task(self._clock.sleep(self._patience), name="session: pause")

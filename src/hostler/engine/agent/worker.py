@@ -60,7 +60,7 @@ class Workers:
         self.agenda = Agenda(self.work, clock=clock, slots=plan.workers, boots=plan.boots)
         self.reports = Reports(store, session, clock=clock, node=plan.node)
         self.known: dict[str, Known] = {}
-        self.parked: set[str] = set()
+        self.parked: dict[str, None] = {}
         """What waits until the session may act."""
         self.foreign: set[str] = set()
         self.orphans = 0
@@ -98,7 +98,7 @@ class Workers:
         """The newest command, and what there is; None: nothing can be decided now, and all is arranged for later."""
         self.agenda.taken(vm)
         if not self._session.may_act():
-            self.parked.add(vm)
+            self.parked[vm] = None
             return None
         entry = self._commands.get(node=self._plan.node, vm=vm)
         if entry is None:
@@ -253,12 +253,13 @@ class Workers:
 
     async def _rest(self, vm: str, known: Known, entry: Entry[VmCommand], seen: Machine | None) -> None:
         """There is nothing to do now: say so, and see to it that it is looked at again if there will be."""
+        next_at = known.next_at(self._clock.now())  # before anything is awaited: it may be due when that is done
         if self._next(entry.value, known, seen, {}) is NOTHING:
             known.agreed()
+            next_at = None
         known.seen = seen
         if not known.leftover and not await self._tell(known, entry, seen):
             self._try_telling_later(vm, known)
-        next_at = known.next_at(self._clock.now())
         if next_at is not None:
             self.agenda.later(vm, next_at)
 

@@ -1,0 +1,540 @@
+"""A node's registration, heartbeat and fencing."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+from agent_stage import FENCING, TTL, Stage, stage
+from dose import dose
+from sim.processes import ProcessLoop
+
+from hostler.drivers.machines.simulated import MachineFaults, MemoryPlace, Odds
+from hostler.drivers.store.faulty import FaultyStore
+from hostler.engine.agent.plan import AgentPlan
+from hostler.errors import Invalid
+from hostler.keys.node import ALIVE, COMMAND, MEMBER
+from hostler.kit.virtual import run_virtual
+from hostler.model.node import DrainMode, Lifecycle, OffConfirmation
+from hostler.model.vm import MachineState, Power
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from agent_stage import Running
+
+RUNNING, STOPPED = MachineState.RUNNING, MachineState.STOPPED
+replace = msgspec.structs.replace
+
+
+def staged(play: Callable[[Stage], Awaitable[None]], seed: int = 0, loop: ProcessLoop | None = None) -> None:
+    async def main() -> None:
+        async with stage(seed) as it:
+            await play(it)
+
+    run_virtual(main, seed=seed, loop=loop)
+
+
+async def registered(it: Stage, running: Running, within: float = 30.0) -> float:
+    return await it.until(lambda: running.agent.state().registered, within)
+
+
+# Registering
+
+
+def test_a_node_registers_with_what_it_has_and_lives_on_its_lease() -> None:
+    async def play(it: Stage) -> None:
+        a = await it.agent(labels={"k": "v"}, rack="r1", pdus=("p",), tors=("t",), address="1.2.3.4")
+        await registered(it, a)
+        member, alive = await it.member(), await it.alive()
+        assert member is not None
+        assert alive is not None
+        assert member.lifecycle is Lifecycle.JOINING
+        assert (member.labels, member.rack, member.pdus, member.tors) == ({"k": "v"}, "r1", ("p",), ("t",))
+        assert (member.address, member.driver, member.fences) == ("1.2.3.4", "simulated", True)
+        assert (member.fencing_time, member.capacity) == (FENCING, await a.machines.capacity())
+        assert alive.value.place == a.place.id
+        assert alive.lease is not None
+        await asyncio.sleep(1000.0)
+        assert await it.alive() == alive
+        assert a.agent.state().sessions == 1
+
+    staged(play)
+
+
+def test_who_has_the_same_machines_takes_the_node_over_at_once() -> None:
+    async def play(it: Stage) -> None:
+        a = await it.agent()
+        await registered(it, a)
+        await a.crash()
+        b = await it.agent(place=a.place)
+        assert await registered(it, b) < 0.5
+        alive = await it.alive()
+        assert alive is not None
+        assert alive.value.holder == b.agent.session.holder
+        await asyncio.sleep(3 * TTL)
+        assert await it.alive() == alive, "the old lease took the new key with it"
+
+    staged(play)
+
+
+def test_who_has_other_machines_waits_until_the_node_is_free_and_says_for_whom() -> None:
+    async def play(it: Stage) -> None:
+        a = await it.agent()
+        await registered(it, a)
+        b = await it.agent()
+        await asyncio.sleep(100.0)
+        assert not b.agent.state().registered
+        assert a.agent.session.holder in b.agent.state().waits_for
+        assert a.place.id in b.agent.state().waits_for
+        await a.crash()
+        assert TTL / 2 < await registered(it, b) < TTL + 2.0
+
+    staged(play)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (Lifecycle.ON_DUTY, Lifecycle.JOINING),
+        (Lifecycle.SHUTTING_DOWN, Lifecycle.JOINING),
+        (Lifecycle.DRAINING, Lifecycle.DRAINING),
+        (Lifecycle.DECOMMISSIONED, Lifecycle.DECOMMISSIONED),
+    ],
+)
+def test_an_operators_word_outlives_a_restart_and_a_confirmation_that_it_is_off_does_not(
+    before: Lifecycle, after: Lifecycle
+) -> None:
+    async def play(it: Stage) -> None:
+        a = await it.agent()
+        await registered(it, a)
+        await a.crash()
+        member = await it.member()
+        assert member is not None
+        off = OffConfirmation(by="op", at=1.0)
+        record = replace(member, lifecycle=before, drain=DrainMode.STOP, off=off)
+        await it.bare.put(MEMBER.fill(node="a"), MEMBER.encode(record))
+        b = await it.agent(place=a.place)
+        await registered(it, b)
+        member = await it.member()
+        assert member is not None
+        assert (member.lifecycle, member.drain, member.off) == (after, DrainMode.STOP, None)
+
+    staged(play)
+
+
+@pytest.mark.parametrize("verb", ["txn", "grant", "get", "range", "keep_alive"])
+@pytest.mark.parametrize("kind", ["lost", "never", "unavailable"])
+@pytest.mark.parametrize("nth", [1, 2, 3])
+def test_whatever_answer_is_lost_the_node_is_registered_in_the_end(verb: Any, kind: Any, nth: int) -> None:
+    async def play(it: Stage) -> None:
+        it.store.script(verb, kind, nth=nth, times=2)
+        a = await it.agent()
+        await it.command()
+        await it.reaches("v", RUNNING)
+        alive = await it.alive()
+        assert alive is not None
+        assert alive.value.holder == a.agent.session.holder
+        await asyncio.sleep(60.0)
+        assert await it.alive() == alive
+
+    if verb in ("get", "range") and kind != "unavailable":
+        with pytest.raises(Invalid):
+            staged(play)  # a read cannot be lost
+    else:
+        staged(play)
+
+
+@pytest.mark.parametrize("plan", [{"fencing_time": 29.0}, {"node_ttl": 0.0}, {"boots": 0}, {"look_every": 0.0}])
+def test_a_plan_that_cannot_be_is_refused(plan: dict[str, Any]) -> None:
+    with pytest.raises(Invalid):
+        AgentPlan(node="a", **plan)
+
+
+# Beating
+
+
+def test_a_keep_alive_that_never_answers_costs_one_beat() -> None:
+    async def play(it: Stage) -> None:
+        hangs = 0
+
+        async def call(verb: Any, do: Any) -> Any:
+            nonlocal hangs
+            if verb == "keep_alive" and 20.0 < it.clock.now() < 26.0:
+                hangs += 1
+                await asyncio.Event().wait()
+            return await FaultyStore.call(it.store, verb, do)
+
+        it.store.call = call  # type: ignore[method-assign]
+        a = await it.agent()
+        await registered(it, a)
+        alive = await it.alive()
+        await asyncio.sleep(200.0)
+        assert hangs >= 1
+        assert await it.alive() == alive
+
+    staged(play)
+
+
+def test_a_key_that_somebody_deleted_is_noticed_though_its_lease_lives() -> None:
+    async def play(it: Stage) -> None:
+        a = await it.agent()
+        await it.command(fenced=True)
+        await it.reaches("v", RUNNING)
+        await it.bare.delete(ALIVE.fill(node="a"))
+        deleted = it.clock.now()
+        await it.until(lambda: a.agent.state().sessions == 2, within=TTL / 4 + 1.0)
+        assert it.clock.now() - deleted <= TTL / 4 + 1.0
+        assert await it.alive() is not None
+        await asyncio.sleep(60.0)
+        assert len(a.machines.intervals("v")) == 1
+
+    staged(play)
+
+
+@pytest.mark.parametrize("outage", [5.0, 20.0, 29.0, 60.0])
+def test_an_outage_of_the_store_stops_no_machine_but_fenced_ones_after_their_time(outage: float) -> None:
+    async def play(it: Stage) -> None:
+        a = await it.agent()
+        await it.command("free")
+        await it.command("fenced", fenced=True)
+        await it.reaches("free", RUNNING)
+        await it.reaches("fenced", RUNNING)
+        await asyncio.sleep(100.0)
+        it.store.down()
+        began = it.clock.now()
+        await asyncio.sleep(outage)
+        it.store.up()
+        await it.until(lambda: a.agent.state().registered and a.agent.state().heard_ago < 1.0)  # type: ignore[operator]
+        await it.reaches("fenced", RUNNING)
+        await asyncio.sleep(30.0)
+        assert len(a.machines.intervals("free")) == 1, "it was restarted needlessly"
+        runs = a.machines.intervals("fenced")
+        assert len(runs) == (1 if outage < FENCING - TTL / 4 else 2)
+        if len(runs) == 2:
+            assert runs[0][1] is not None
+            assert runs[0][1] <= began + FENCING
+        assert (await it.handle("fenced")).state is RUNNING
+
+    staged(play)
+
+
+def test_a_machine_that_breaks_during_an_outage_is_started_and_told_of_afterwards() -> None:
+    async def play(it: Stage) -> None:
+        a = await it.agent()
+        await it.command()
+        await it.reaches("v", RUNNING)
+        await asyncio.sleep(100.0)
+        it.store.down()
+        await asyncio.sleep(25.0)
+        a.machines.crash("v")
+        await it.until(lambda: len(a.machines.intervals("v")) == 2)
+        await it.bare.compact(it.bare.current_revision())
+        it.store.up()
+        await asyncio.sleep(30.0)
+        assert (await it.handle()).state is RUNNING
+        assert len(a.machines.intervals("v")) == 2
+
+    staged(play)
+
+
+def test_what_was_commanded_during_an_outage_is_done_after_it() -> None:
+    async def play(it: Stage) -> None:
+        a = await it.agent()
+        for vm in ("stops", "goes", "stays"):
+            await it.command(vm)
+            await it.reaches(vm, RUNNING)
+        it.store.down()
+        await it.change("stops", power=Power.OFF)
+        await it.remove("goes")
+        await it.command("comes")
+        await asyncio.sleep(60.0)
+        assert {machine.state for machine in await a.machines.list()} == {RUNNING}
+        it.store.up()
+        await it.reaches("stops", STOPPED)
+        await it.reaches("comes", RUNNING)
+        await it.until(lambda: a.agent.state().orphans == 1)
+        assert len(a.machines.intervals("stays")) == 1
+
+    staged(play)
+
+
+@pytest.mark.parametrize("seed", range(dose(test=30, full=3000)))
+def test_fenced_machines_are_off_a_ttl_before_the_leader_may_take_them(seed: int) -> None:
+    """However the store fails: off no later than when its key was gone, plus the fencing time, less the ttl."""
+
+    async def play(it: Stage) -> None:
+        rng = random.Random(seed)
+        a = await it.agent(faults=MachineFaults(delays={"hold": rng.choice((0.0, 0.5, 3.0))}))
+        await it.command(fenced=True)
+        await it.reaches("v", RUNNING)
+        await asyncio.sleep(rng.uniform(0.0, 60.0))
+        it.store.faults.slow, it.store.faults.slowest = rng.choice((0.0, 0.5)), rng.choice((1.0, 6.0))
+        it.store.faults.lost, it.store.faults.unavailable = rng.choice((0.0, 0.3)), rng.choice((0.0, 0.3))
+        await asyncio.sleep(rng.uniform(0.0, 60.0))
+        it.store.down()
+        it.store.faults.slow = 0.0
+
+        async def gone() -> bool:
+            return await it.alive() is None
+
+        await it.until(gone, within=3 * TTL)
+        gone_at = it.clock.now()
+        await it.remove()  # from here on only the hold counts
+        await asyncio.sleep(FENCING)
+        runs = a.machines.intervals("v")
+        if runs:
+            assert runs[-1][1] is not None
+            assert runs[-1][1] <= gone_at + FENCING - TTL + 0.1
+
+    staged(play, seed)
+
+
+# Leaving
+
+
+def test_who_leaves_says_so_and_its_machines_run_on() -> None:
+    async def play(it: Stage) -> None:
+        a = await it.agent()
+        await it.command()
+        await it.command("fenced", fenced=True)
+        await it.reaches("v", RUNNING)
+        await it.reaches("fenced", RUNNING)
+        left = it.clock.now()
+        await a.leave()
+        member = await it.member()
+        assert member is not None
+        assert member.lifecycle is Lifecycle.SHUTTING_DOWN
+        assert await it.alive() is None
+        assert (await it.handle()).state is RUNNING
+        await asyncio.sleep(100.0)
+        b = await it.agent(place=a.place)
+        await it.reaches("fenced", RUNNING)
+        await asyncio.sleep(20.0)
+        assert len(b.machines.intervals("v")) == 1
+        first = b.machines.intervals("fenced")[0]
+        assert first[1] is not None
+        assert first[1] <= left + FENCING - TTL, "the leader counts from when the key went"
+        member = await it.member()
+        assert member is not None
+        assert member.lifecycle is Lifecycle.JOINING
+
+    staged(play)
+
+
+def test_a_drained_node_that_leaves_stays_drained() -> None:
+    async def play(it: Stage) -> None:
+        a = await it.agent()
+        await registered(it, a)
+        member = await it.member()
+        assert member is not None
+        await it.bare.put(MEMBER.fill(node="a"), MEMBER.encode(replace(member, lifecycle=Lifecycle.DRAINING)))
+        await a.leave()
+        member = await it.member()
+        assert member is not None
+        assert member.lifecycle is Lifecycle.DRAINING
+        assert await it.alive() is None
+
+    staged(play)
+
+
+def test_a_restart_without_goodbye_is_noticed_by_nobody() -> None:
+    async def play(it: Stage) -> None:
+        gone: list[int] = []
+        a = await it.agent()
+        await it.command(fenced=True)
+        await it.reaches("v", RUNNING)
+
+        async def look() -> None:
+            async with ALIVE.watch(it.bare) as watch:
+                while True:
+                    if (change := await anext(watch)).type == "delete":
+                        gone.append(change.revision)
+
+        looking = asyncio.create_task(look())
+        await asyncio.sleep(10.0)
+        await a.leave(False)
+        b = await it.agent(place=a.place)
+        await registered(it, b)
+        await asyncio.sleep(60.0)
+        assert not gone
+        assert len(b.machines.intervals("v")) == 1
+        looking.cancel()
+        await asyncio.wait((looking,))
+
+    staged(play)
+
+
+@pytest.mark.parametrize("away", [False, True])
+def test_leaving_leaves_nothing_running_even_if_the_store_is_away(away: bool) -> None:
+    async def play(it: Stage) -> None:
+        def ours() -> list[str]:
+            parts = ("agent", "agenda", "session", "machine")
+            return [task.get_name() for task in asyncio.all_tasks() if task.get_name().startswith(parts)]
+
+        a = await it.agent(faults=MachineFaults(delays={"start": 50.0}))
+        await it.command()
+        await it.reaches("v", MachineState.STARTING)
+        if away:
+            it.store.down()
+        assert len(ours()) > 5
+        started = it.clock.now()
+        await a.leave()
+        assert it.clock.now() - started <= TTL / 4 + 0.1
+        assert ours() == []
+
+    staged(play)
+
+
+# Sleeping
+
+
+STEPS = [
+    f"{verb}.{part}:{when}"
+    for verb, part in (("create", "begun"), ("create", "done"), ("start", "begun"), ("start", "done"), ("hold", "done"))
+    for when in ("before", "after")
+]
+
+
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("slept", [20.0, 50.0, 200.0])
+def test_a_sleeper_that_wakes_in_the_middle_of_a_step_lets_nothing_run_twice(step: str, slept: float) -> None:
+    loop = ProcessLoop(int(slept))
+
+    async def play(it: Stage) -> None:
+        asleep = asyncio.Event()
+        a_running: list[Running] = []
+
+        async def at(name: str) -> None:
+            if name == step and not asleep.is_set():
+                asleep.set()
+                loop.suspend("a")
+                await asyncio.sleep(0)
+
+        async def process() -> None:
+            a_running.append(await it.agent("a", step=at, faults=MachineFaults(delays={"create": 1.0, "start": 1.0})))
+
+        b = await it.agent("b")
+        await registered(it, b)
+        await it.command(fenced=True)
+        await loop.launch("a", process())
+        a = a_running[0]
+        await it.until(asleep.is_set)
+        woken = asyncio.create_task(asyncio.sleep(slept))
+
+        async def silent() -> bool:
+            return await it.alive() is None
+
+        await it.until(silent, within=slept + TTL)
+        gone_at = it.clock.now()
+        handle = await it.handle_entry()
+        # The leader: what is silent for the fencing time is taken, and placed on b.
+        while it.clock.now() < gone_at + FENCING and await it.alive() is None:
+            if woken.done():
+                loop.wake("a")
+            await asyncio.sleep(0.05)
+        taken = await it.alive() is None
+        if taken:
+            assert await it.handle_entry() == handle, "a silent node wrote"
+            await it.remove(node="a")
+            await it.command(node="b", fenced=True)
+            await it.reaches("v", RUNNING)
+        await woken
+        loop.wake("a")
+        await it.until(lambda: a.agent.state().registered and not a.agent.state().working)
+        await asyncio.sleep(20.0)
+        runs = sorted([*a.machines.intervals("v"), *b.machines.intervals("v")], key=lambda run: run[0])
+        for first, second in itertools.pairwise(runs):
+            assert first[1] is not None
+            assert first[1] <= second[0], f"it ran twice: {runs}"
+        assert (await a.machine() is None) == taken
+        if taken:
+            assert (await it.handle()).node == "b"
+        assert len(b.machines.intervals("v")) == int(taken)
+
+    staged(play, loop=loop)
+
+
+def test_a_sleeper_asks_before_it_acts_on_what_it_knew() -> None:
+    loop = ProcessLoop(3)
+
+    async def play(it: Stage) -> None:
+        a_running: list[Running] = []
+
+        async def process() -> None:
+            a_running.append(await it.agent("a"))
+
+        await it.command()
+        await loop.launch("a", process())
+        await it.reaches("v", RUNNING)
+        a = a_running[0]
+        loop.suspend("a")
+        await asyncio.sleep(5.0)
+        a.machines.crash("v")
+        await it.remove()
+        await asyncio.sleep(100.0)
+        loop.wake("a")
+        await it.until(lambda: a.agent.state().orphans == 1)
+        assert len(a.machines.intervals("v")) == 1, "it was started though nobody wants it any more"
+
+    staged(play, loop=loop)
+
+
+# All at once
+
+
+@pytest.mark.parametrize("seed", range(dose(test=15, full=1500)))
+def test_whatever_goes_wrong_every_commanded_machine_is_there_in_the_end_and_no_other(seed: int) -> None:
+    async def play(it: Stage) -> None:
+        rng = random.Random(seed)
+        place = MemoryPlace()
+        odds = Odds(unavailable=0.05, never=0.05, half=0.1, lost=0.1, broken=0.05, slow=0.1)
+        faults = MachineFaults(odds, delays={"create": 1.0, "start": 2.0, "stop": 1.0, "snapshot": 0.5})
+        a = await it.agent(place=place, faults=faults, look_every=5.0, sweep_every=60.0)
+        store = it.store.faults
+        for number in range(60):
+            store.lost, store.never = rng.choice((0.0, 0.1)), rng.choice((0.0, 0.1))
+            store.unavailable, store.slow = rng.choice((0.0, 0.1)), rng.choice((0.0, 0.2))
+            store.lagged = rng.choice((0.0, 0.2))
+            vm = f"v{rng.randrange(5)}"
+            entry = await COMMAND.get(it.bare, node="a", vm=vm)
+            if rng.random() < 0.1:
+                await a.crash()
+                a = await it.agent(place=place, faults=faults, look_every=5.0, sweep_every=60.0)
+            elif rng.random() < 0.05:
+                it.store.down()
+                await asyncio.sleep(rng.choice((5.0, 20.0, 50.0)))
+                it.store.up()
+            elif entry is None:
+                await it.command(vm, power=rng.choice(list(Power)), fenced=rng.random() < 0.5, resets=number)
+            elif rng.random() < 0.1:
+                await it.remove(vm)
+            elif rng.random() < 0.1:
+                await it.change(vm, deleting=True)
+            else:
+                snapshots = tuple(sorted(rng.sample(("s", "t", "u"), rng.randrange(3))))
+                await it.change(vm, power=rng.choice(list(Power)), snapshots=snapshots, resets=number)
+            await asyncio.sleep(rng.choice((0.0, 0.1, 1.0, 10.0)))
+        it.store.faults.lost = it.store.faults.never = it.store.faults.unavailable = it.store.faults.lagged = 0.0
+        faults.every = Odds()
+        await asyncio.sleep(400.0)
+        commands = {entry.value.vm: entry.value for entry in (await COMMAND.list(it.bare, node="a")).entries}
+        there = {machine.label.vm: machine for machine in await a.machines.list()}
+        assert set(there) == {vm for vm, command in commands.items() if not command.deleting}
+        for vm, command in commands.items():
+            handle = await it.handle(vm)
+            assert handle.generation == command.generation
+            wanted = RUNNING if command.power is Power.ON else STOPPED
+            assert handle.state is (MachineState.GONE if command.deleting else wanted)
+            if not command.deleting:
+                machine = there[vm]
+                assert machine.state is wanted
+                assert (machine.resets, set(machine.snapshots)) == (command.resets, set(command.snapshots))
+                assert set(handle.snapshots) == set(command.snapshots)
+        assert not a.agent.state().failing
+
+    staged(play, seed)
