@@ -33,12 +33,13 @@ class Parser:
 
     def feed(self, data: bytes) -> list[Message]:
         """The messages that `data` completes. Unavailable: what comes is no stream of events."""
+        looked_at = max(0, len(self._buffer) - 1)
         buffer = self._buffer + data
         if not self._begun and len(buffer) >= 3:
-            buffer, self._begun = buffer.removeprefix(b"\xef\xbb\xbf"), True
+            buffer, looked_at, self._begun = buffer.removeprefix(b"\xef\xbb\xbf"), 0, True
         found: list[Message] = []
         start = 0
-        for end in _END.finditer(buffer):
+        for end in _END.finditer(buffer, looked_at):
             self._line(buffer[start : end.start()], found)
             start = end.end()
         self._buffer = buffer[start:]

@@ -65,6 +65,8 @@ class Wire:
         self._session = aiohttp.ClientSession(
             connector=connector, cookie_jar=aiohttp.DummyCookieJar(), auto_decompress=True, trust_env=False
         )
+        # aiohttp repeats a GET, PUT or DELETE by itself, unseen; when that is right is decided here.
+        self._session._retry_connection = False
 
     async def aclose(self) -> None:
         """Close every connection."""

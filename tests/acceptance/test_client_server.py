@@ -1,0 +1,280 @@
+"""The client against the real server: every route, every error that matters, and streams over a restart."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+from api_server import Api, api_on, serving
+
+import hostler
+from hostler.client import Client
+from hostler.entry.server.app import build
+from hostler.entry.server.serve import Server
+from hostler.errors import (
+    Conflict,
+    Forbidden,
+    Invalid,
+    KeyReused,
+    NotFound,
+    QuotaExceeded,
+    Stale,
+    TooManyTries,
+    Unauthenticated,
+    Unavailable,
+)
+from hostler.keys.vm import HANDLE, VM
+from hostler.model.access import Role
+from hostler.model.api import Drain, Phase, QuotaSet, TokenCreate, UserCreate, UserUpdate, VmCreate, VmUpdate
+from hostler.model.node import DrainMode, Lifecycle
+from hostler.model.vm import MachineState, VmHandle, VmSpec
+
+SPEC = VmSpec(cpus=1, memory_mib=64)
+UNTYPED = {"health.alive", "health.ready", "health.metrics", "health.openapi", "health.docs", "vm.console"}
+"""Routes for probes, browsers and terminals: the client has no methods for them."""
+
+
+@pytest.fixture
+async def api() -> AsyncIterator[Api]:
+    async with serving() as made:
+        yield made
+
+
+@pytest.fixture
+async def client(api: Api) -> AsyncIterator[Client]:
+    async with Client(api.url, api.admin) as opened:
+        yield opened
+
+
+def vm(name: str = "www", cpus: int = 1) -> VmCreate:
+    return VmCreate(name=name, spec=VmSpec(cpus=cpus, memory_mib=64))
+
+
+async def test_every_route_has_a_method_that_works(api: Api, client: Client) -> None:
+    used: set[str] = set()
+    find = api.app._router.find
+
+    def noticed(method: str, path: str):  # type: ignore[no-untyped-def]
+        found = find(method, path)
+        used.add(found[0].name)
+        return found
+
+    api.app._router.find = noticed  # type: ignore[method-assign]
+    await _machines(client)
+    await _nodes(api, client)
+    await _people(client)
+    await client.quotas.set("acme", "web", QuotaSet(vms=5))
+    assert (await client.quotas.get("acme", "web")).limits.vms == 5
+    await client.quotas.delete("acme", "web")
+    assert (await client.control.leader()).address is None
+    assert (await client.control.replicas()).items == ()
+    audit = [line async for line in client.control.audit(limit=3)]
+    assert {"user.first", "vm.create", "node.drain", "session.begin", "quota.set"} <= {line.verb for line in audit}
+    async with client.events(1) as events:
+        assert (await anext(events)).type == "put"
+    assert {route.name for route in api.app.routes} - used == UNTYPED
+
+
+async def _machines(client: Client) -> None:
+    made = await client.vms.create("acme", "web", vm())
+    assert (made.phase, made.name) == (Phase.PENDING, "www")
+    assert await client.vms.get("acme", "web", "www") == await client.vms.get("acme", "web", made.id, stale=True)
+    changed = await client.vms.update("acme", "web", "www", VmUpdate(labels={"a": "b"}), if_match=made.revision)
+    with pytest.raises(Stale):
+        await client.vms.update("acme", "web", "www", VmUpdate(labels={}), if_match=made.revision)
+    assert changed.generation > made.generation
+    await client.vms.start("acme", "web", "www")
+    assert (await client.vms.snapshot("acme", "web", "www", "one")).snapshots == {"one": None}
+    with pytest.raises((Conflict, NotFound, Invalid)):
+        await client.vms.restore("acme", "web", "www", "none")
+    await client.vms.drop_snapshot("acme", "web", "www", "one")
+    await client.vms.reset("acme", "web", "www")
+    await client.vms.stop("acme", "web", "www")
+    assert (await client.vms.why("acme", "web", "www")).node is None
+    assert [one.id async for one in client.vms.list("acme", "web", labels={"a": "b"})] == [made.id]
+    assert [one.id for one in (await client.vms.list(stale=True)).items] == [made.id]
+    await client.vms.delete("acme", "web", "www")
+
+
+async def _nodes(api: Api, client: Client) -> None:
+    await api.node("local-1")
+    await api.node("local-2", alive=False)
+    assert [node.node async for node in client.nodes.list(limit=1)] == ["local-1", "local-2"]
+    assert (await client.nodes.drain("local-1", Drain(mode=DrainMode.STOP))).lifecycle is Lifecycle.DRAINING
+    assert (await client.nodes.activate("local-1")).lifecycle is Lifecycle.ON_DUTY
+    with pytest.raises(Conflict):
+        await client.nodes.confirm_off("local-1")
+    assert (await client.nodes.confirm_off("local-2")).off is not None
+    await client.nodes.forget("local-2")
+    with pytest.raises(NotFound):
+        await client.nodes.get("local-2")
+
+
+async def _people(client: Client) -> None:
+    await client.users.create(UserCreate(name="Ada", role=Role.MEMBER, password="password", memberships=("acme",)))
+    assert (await client.users.get("ada")).name == "Ada"
+    assert [user.name async for user in client.users.list(limit=1)] == ["Ada", "admin"]
+    assert (await client.users.update("ada", UserUpdate(full_name="Ada L."))).full_name == "Ada L."
+    issued = await client.users.issue("ada", TokenCreate(name="laptop"))
+    assert [token.name for token in (await client.users.tokens("ada")).items] == ["laptop"]
+    async with Client(client.url) as other:
+        await other.login("ADA", "password")
+        assert (await other.users.me()).full_name == "Ada L."
+        await other.logout()
+        with pytest.raises(Unauthenticated):
+            await other.users.me()
+    async with Client(client.url, issued.token) as other:
+        assert (await other.users.me()).name == "Ada"
+        await client.users.revoke("ada", issued.id)
+        with pytest.raises(Unauthenticated):
+            await other.users.me()
+    await client.users.delete("ada")
+    with pytest.raises(NotFound):
+        await client.users.get("ada")
+
+
+async def test_errors_are_those_of_the_services(api: Api, client: Client) -> None:
+    await client.vms.create("acme", "web", vm(), key="k1")
+    again = await client.vms.create("acme", "web", vm(), key="k1")
+    assert again.name == "www"
+    with pytest.raises(KeyReused):
+        await client.vms.create("acme", "web", vm("other"), key="k1")
+    with pytest.raises(Conflict, match="www"):
+        await client.vms.create("acme", "web", vm())
+    await client.quotas.set("acme", "web", QuotaSet(vms=1))
+    with pytest.raises(QuotaExceeded):
+        await client.vms.create("acme", "web", vm("two"))
+    with pytest.raises(NotFound):
+        await client.vms.get("acme", "web", "none")
+    async with Client(api.url, await api.user(Role.VIEWER, "acme")) as viewer:
+        with pytest.raises(Forbidden, match="modify_workloads"):
+            await viewer.vms.start("acme", "web", "www")
+        with pytest.raises(NotFound):
+            await viewer.vms.get("other", "web", "www")
+    async with Client(api.url) as nobody:
+        with pytest.raises(Unauthenticated):
+            await nobody.vms.list()
+        for _ in range(5):
+            with pytest.raises(Unauthenticated, match="name or password is wrong"):
+                await nobody.login("admin", "wrong")
+        with pytest.raises(TooManyTries) as caught:
+            await nobody.login("admin", "wrong")
+        assert 0 < caught.value.after <= 60
+    assert await client.vms.get("acme", "web", "www") is not None
+
+
+async def test_a_token_that_was_guessed_a_hundred_times_is_let_in_nevertheless(api: Api, client: Client) -> None:
+    async with Client(api.url, "hst_guess") as guesser:
+        got = await asyncio.gather(*(guesser.users.me() for _ in range(100)), return_exceptions=True)
+    kinds = [type(error) for error in got]
+    assert (kinds.count(Unauthenticated), kinds.count(TooManyTries)) == (20, 80)
+    assert (await client.users.me()).name == "admin"
+
+
+async def test_no_event_is_missed_or_doubled_when_the_server_is_restarted() -> None:
+    async with hostler.open_store("memory://") as store, api_on(store) as api:
+        port = api.server.port
+        async with Client(api.url, api.admin) as client, client.events(kinds=("vm",)) as events:
+            following = asyncio.create_task(_subjects(events, 30))
+            await events.connected.wait()
+            made = [await _made(client, n) for n in range(10)]
+            await api.server.__aexit__(None, None, None)
+            for n in range(10, 20):
+                await _written(api, n, made)
+            app = build(api.services)
+            async with Server(app, port=port):
+                made += [await _made(client, n) for n in range(20, 30)]
+                async with asyncio.timeout(20):
+                    assert await following == made
+
+
+async def _subjects(events: hostler.client.Events, count: int) -> list[str]:
+    found: list[str] = []
+    async for event in events:
+        found.append(event.subject)
+        if len(found) == count:
+            break
+    return found
+
+
+async def _made(client: Client, n: int) -> str:
+    return f"acme/web/{(await client.vms.create('acme', 'web', vm(f'vm-{n}'))).id}"
+
+
+async def _written(api: Api, n: int, made: list[str]) -> None:
+    from hostler.engine.request import HOSTLER, Request
+
+    done = await api.services.vms.create(Request(HOSTLER), "acme", "web", vm(f"vm-{n}"))
+    made.append(f"acme/web/{done.value.id}")
+
+
+async def test_waiting_follows_a_machine_to_its_end(api: Api, client: Client) -> None:
+    made = await client.vms.create("acme", "web", vm())
+    ids = {"org": "acme", "project": "web", "vm": made.id}
+    seen: list[Phase] = []
+
+    async def life() -> None:
+        for state in (MachineState.CREATING, MachineState.STARTING, MachineState.RUNNING):
+            handle = VmHandle(id=made.id, node="local-1", state=state, generation=made.generation, seen_at=1.0)
+            before = len(seen)
+            await api.store.txn([], [HANDLE.put(handle, **ids)])
+            while len(seen) == before:
+                await asyncio.sleep(0.005)
+
+    await api.node("local-1")
+    living = asyncio.create_task(life())
+    async with asyncio.timeout(20):
+        got = await client.vms.wait(
+            "acme", "web", "www", settled=True, phase=Phase.RUNNING, on_change=lambda now: seen.append(now.phase)
+        )
+    await living
+    assert got is not None
+    assert seen[-3:] == [Phase.CREATING, Phase.STARTING, Phase.RUNNING]
+    waiting = asyncio.create_task(client.vms.wait("acme", "web", "www", gone=True))
+    await client.vms.delete("acme", "web", "www")
+    await api.store.txn([], [VM.delete(**ids), HANDLE.delete(**ids)])
+    async with asyncio.timeout(20):
+        assert await waiting is None
+
+
+async def test_a_lost_answer_is_asked_for_again_and_the_machine_made_once(api: Api) -> None:
+    """A proxy that swallows the first answers; the Idempotency-Key does the rest."""
+    losses = 2
+
+    async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, lose: bool) -> None:
+        try:
+            while data := await reader.read(65536):
+                if lose:
+                    break
+                writer.write(data)
+                await writer.drain()
+        except OSError:
+            pass
+        finally:
+            writer.close()
+
+    async def through(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal losses
+        lose, losses = losses > 0, losses - 1
+        inner = await asyncio.open_connection("127.0.0.1", api.server.port)
+        await asyncio.gather(pump(reader, inner[1], lose=False), pump(inner[0], writer, lose=lose))
+
+    proxy = await asyncio.start_server(through, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{proxy.sockets[0].getsockname()[1]}"
+    async with Client(url, api.admin) as client:
+        made = await client.vms.create("acme", "web", vm())
+        assert losses < 0
+        assert [one.id async for one in client.vms.list()] == [made.id]
+    proxy.close()
+    await proxy.wait_closed()
+
+
+async def test_a_server_that_closes_is_unavailable_not_a_stack_of_foreign_errors(api: Api) -> None:
+    async with Client(api.url, api.admin, retries=1) as client:
+        await client.users.me()
+        await api.server.__aexit__(None, None, None)
+        with pytest.raises(Unavailable, match="cannot be reached"):
+            await client.users.me()
+        with pytest.raises(Unavailable, match="cannot be reached"):
+            await client.vms.create("acme", "web", vm())
