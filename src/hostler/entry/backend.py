@@ -6,7 +6,6 @@ state file holds from before there was a cluster is moved into it once.
 
 from __future__ import annotations
 
-import uuid
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING
 from urllib.parse import quote
@@ -52,6 +51,7 @@ async def opened_backend(settings: Settings, clock: Clock, tell: Callable[[str],
             cluster = False
         else:
             cluster = is_cluster(url)
+            tell(f"store {redacted(url)}")
         seen, _ = await enter(store, settings.namespace, clock=clock)
         if cluster and settings.state_path is not None and settings.state_path.exists():
             await _moved(settings.state_path, seen, clock, tell)
@@ -102,6 +102,6 @@ async def _moved(path: Path, store: Store, clock: Clock, tell: Callable[[str], N
     from hostler.engine.migration import migrate
 
     async with open_store(file_url(path)) as old:
-        done = await migrate(old, store, source=str(path), clock=clock, new_id=lambda: uuid.uuid4().hex)
+        done = await migrate(old, store, source=str(path), clock=clock, new_id=lambda: uuid4().hex)
     if not done.before:
         tell(f"{path}: {done}")

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 from hostler.entry.agent import Running, plan_of, running_agent
 from hostler.entry.backend import opened_backend
-from hostler.entry.cli.target import redacted
 from hostler.entry.folder import DataFolder
 from hostler.entry.plane import Plane, check_listen, local_url
 from hostler.entry.rotation import RotatingFile
@@ -80,7 +79,6 @@ class Up:
         async with AsyncExitStack() as stack:
             backend = opened_backend(self._settings, self._clock, self._tell)
             store = await stack.enter_async_context(backend)
-            self._tell(f"store {redacted(self._settings.store)}")
             plane = await stack.enter_async_context(self._plane(store))
             server = await stack.enter_async_context(plane.served())
             host, _ = check_listen(self._settings)

@@ -1,0 +1,166 @@
+"""The same parts on several processes and a cluster: replicas, agents, which store is chosen, a store that is away."""
+
+from __future__ import annotations
+
+import signal
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from up_process import HostlerProcess, hostler, until, well
+
+from hostler.testing.servers import EtcdServer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+TIMES = ("--node-ttl", 2, "--fencing-time", 4)
+
+
+class Company:
+    """An etcd, and processes of ours on it."""
+
+    def __init__(self, etcd: EtcdServer, folder: Path) -> None:
+        self.etcd, self.folder = etcd, folder
+        self.processes: list[HostlerProcess] = []
+
+    def start(self, *arguments: object, environ: dict[str, str] | None = None) -> HostlerProcess:
+        self.processes.append(HostlerProcess(*arguments, folder=self.folder, environ=environ))
+        return self.processes[-1]
+
+    def replica(self) -> HostlerProcess:
+        listen = ("--listen", "127.0.0.1:0", "--leadership-ttl", 2, "--data", self.folder / "replica")
+        return self.start("replica", "--store", self.etcd.url, *listen, *TIMES)
+
+    def agent(self, node: str) -> HostlerProcess:
+        return self.start("agent", "--node", node, "--store", self.etcd.url, "--data", self.folder / node, *TIMES)
+
+    async def admin(self, process: HostlerProcess) -> dict[str, str]:
+        """What a command needs to ask this one."""
+        told = "the administrator's token, shown this once: "
+        for each in self.processes:
+            if told in each.text:
+                token = each.text.partition(told)[2].split()[0]
+        return {"HOSTLER_SERVER": await process.url("serving"), "HOSTLER_TOKEN": token}
+
+
+@pytest.fixture
+def company(tmp_path: Path) -> Iterator[Company]:
+    with EtcdServer() as etcd:
+        company = Company(etcd, tmp_path)
+        try:
+            yield company
+        finally:
+            for process in company.processes:
+                process.signal(signal.SIGCONT)
+                process.kill()
+
+
+async def test_replicas_and_agents_on_one_cluster_are_one_control_plane(company: Company) -> None:
+    first = company.replica()
+    await first.says("leading with fence")
+    second = company.replica()
+    await second.says("leads with fence")
+    for node in ("r1-a", "r1-b"):
+        await company.agent(node).says("registered")
+    standby = await company.admin(second)
+    made = await well("vm", "create", "web", "--wait", **standby)
+    assert "running on r1-" in made.out
+    scene = (await well("leader", "-o", "json", **standby)).json
+    assert [each["address"] for each in scene["standing_by"]] == [standby["HOSTLER_SERVER"].partition("//")[2]]
+    first.kill()
+    await second.says("leading with fence")
+    assert "running" in (await well("vm", "create", "db", "--wait", **standby)).out
+    second.signal(signal.SIGTERM)
+    assert await second.ends(10) == 0
+
+
+async def test_an_agent_that_ends_leaves_its_machines_and_the_next_one_goes_on(company: Company) -> None:
+    replica = company.replica()
+    await replica.says("leading with fence")
+    agent = company.agent("r1-a")
+    await agent.says("registered")
+    admin = await company.admin(replica)
+    before = (await well("vm", "create", "web", "--wait", "-o", "json", **admin)).json
+    agent.signal(signal.SIGTERM)
+    assert await agent.ends(10) == 0
+    assert (await well("vm", "show", "web", "-o", "json", **admin)).json["phase"] == "silent"
+    again = company.agent("r1-a")
+    await again.says("registered")
+    await well("vm", "start", "web", "--wait", **admin)
+    after = (await well("vm", "show", "web", "-o", "json", **admin)).json
+    assert (after["address"], after["phase"]) == (before["address"], "running")
+    other = await hostler("agent", "--node", "r1-a", "--store", company.etcd.url, "--data", company.folder / "r1-a")
+    assert (other.code, "another process has them open" in other.err) == (5, True), other
+
+
+async def test_while_the_store_is_away_reads_say_how_old_they_are_and_writes_are_refused(company: Company) -> None:
+    up = company.start("up", "--store", company.etcd.url, "--data", company.folder / "d", "--listen", "127.0.0.1:0")
+    await up.url()
+    data = {"HOSTLER_DATA": str(company.folder / "d")}
+    await well("vm", "create", "web", "--wait", **data)
+    company.etcd.suspend()
+    try:
+        stale = await well("vm", "list", "-o", "json", **data)
+        assert "out of reach" in stale.err
+        assert " s ago" in stale.err
+        assert [view["name"] for view in stale.json] == ["web"]
+        refused = await hostler("vm", "create", "second", **data)
+        assert refused.code in (5, 6), refused
+    finally:
+        company.etcd.resume()
+
+    async def fresh() -> Any:
+        return await hostler("vm", "list", "-o", "json", **data)
+
+    found = await fresh()
+    while found.code or found.err:
+        found = await fresh()
+    assert (await well("vm", "show", "web", "-o", "json", **data)).json["phase"] == "running"
+
+
+# The choice of the backend
+
+
+async def test_what_a_state_file_holds_is_moved_into_the_cluster_once(company: Company) -> None:
+    state, folder = company.folder / "state.json", company.folder / "d"
+    data = {"HOSTLER_DATA": str(folder)}
+    file_mode = {"PLASMAVMC_STORAGE_BACKEND": "file", "PLASMAVMC_STATE_PATH": str(state)}
+    up = ("up", "--data", folder, "--listen", "127.0.0.1:0", "--leadership-ttl", 2, *TIMES)
+    first = company.start(*up, environ=file_mode)
+    await first.url()
+    before = (await well("vm", "create", "web", "--wait", "-o", "json", **data)).json
+    first.signal(signal.SIGTERM)
+    assert await first.ends(10) == 0
+    (folder / "admin.token").unlink()  # accounts stay behind: the cluster has its own
+    endpoint = company.etcd.url.replace("etcd://", "http://")
+    cluster = {"PLASMAVMC_CHAINFIRE_ENDPOINT": endpoint, "PLASMAVMC_STATE_PATH": str(state)}
+    second = company.start(*up, environ=cluster)
+    await second.url()
+    await second.says("1 machines were moved into the cluster")
+    after = (await well("vm", "show", "web", "-o", "json", **data)).json
+    assert after["id"] == before["id"]
+    await well("vm", "delete", "web", "--wait", **data)
+    second.signal(signal.SIGTERM)
+    assert await second.ends(10) == 0
+    third = company.start(*up, environ=cluster)
+    await third.url()
+    assert "moved" not in third.text
+    assert (await well("vm", "list", "-o", "json", **data)).json == [], "a deleted machine came back"
+
+
+async def test_a_cluster_that_is_away_at_start_is_an_error_unless_the_file_is_allowed(tmp_path: Path) -> None:
+    away = {"PLASMAVMC_CHAINFIRE_ENDPOINT": "http://127.0.0.1:1", "PLASMAVMC_STATE_PATH": str(tmp_path / "s.json")}
+    up = ("up", "--data", tmp_path / "d", "--listen", "127.0.0.1:0")
+    refused = await hostler(*up, **away)
+    assert (refused.code, "HOSTLER_STORAGE_FALLBACK" in refused.err) == (5, True), refused
+    allowed = HostlerProcess(*up, folder=tmp_path, environ=away | {"HOSTLER_STORAGE_FALLBACK": "true"})
+    try:
+        await allowed.url()
+        await until(lambda: "WARNING" in allowed.text, 5, lambda: allowed.text)
+        assert "state file" in allowed.text
+        made = await well("vm", "create", "web", "--wait", HOSTLER_DATA=str(tmp_path / "d"))
+        assert "running" in made.out
+        assert "/plasmavmc/vms/default/default/" in (tmp_path / "s.json").read_text()
+    finally:
+        allowed.kill()
