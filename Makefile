@@ -9,12 +9,15 @@ READY := .venv/.ready-for-tests
 WORKERS ?= 4
 DOSE ?= 1
 
-.PHONY: help run test check format bench soak lock clean
+.PHONY: help run demo test check format bench soak lock clean
 
 help: ## Show what there is
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-run: $(BUILT) ## Set everything up and see Hostler at work
+run: $(BUILT) ## Set everything up and start Hostler with a first machine: here on a terminal, else in the background
+	@if [ -t 1 ]; then exec $(BIN)/hostler up --nodes 3 --first-vm; else $(BIN)/hostler up --nodes 3 --first-vm --detach; fi
+
+demo: $(BUILT) ## See the store at work, in ten seconds
 	@$(BIN)/hostler demo
 
 test: $(READY) ## Set everything up and prove it: every check, every test, real servers (under 20 minutes)

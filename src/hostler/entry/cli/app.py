@@ -13,6 +13,7 @@ from hostler.entry.cli.failure import BROKEN_PIPE, forget_stdout
 # name: module, the object in it, and the line for --help, so that help imports nothing.
 COMMANDS: dict[str, tuple[str, str, str]] = {
     "up": ("hostler.entry.cli.up", "up", "Run everything in one process: control plane, API and nodes."),
+    "down": ("hostler.entry.cli.down", "down", "End the hostler up of this machine."),
     "vm": ("hostler.entry.cli.vm", "vm", "Create, show, change and delete virtual machines."),
     "node": ("hostler.entry.cli.node", "node", "Show, drain and repair nodes."),
     "user": ("hostler.entry.cli.user", "user", "Manage accounts and tokens."),

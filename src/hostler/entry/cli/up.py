@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -24,8 +23,10 @@ FIRST = "hello"
 @click.option("--nodes", metavar="N", help="How many nodes to run: local-1 to local-N; 1 unless told otherwise.")
 @click.option("--machines", metavar="KIND", help="What the machines are: simulated (qemu and hetzner come later).")
 @click.option("--first-vm", is_flag=True, help=f"Create a first machine, {FIRST}, if there is none at all.")
+@click.option("--detach", is_flag=True, help="Go on in the background once it is ready; hostler down ends it.")
+@click.option("--background", is_flag=True, hidden=True, help="What --detach starts.")
 @plane_options
-def up(first_vm: bool, **flags: Any) -> None:
+def up(*, first_vm: bool, detach: bool, background: bool, **flags: Any) -> None:
     """Run everything in one process: the control plane, its API and the agents of some nodes. Ctrl-C ends it.
 
     It prints `ready http://…` once it serves. The first start makes the account `admin` and leaves its token in
@@ -34,18 +35,31 @@ def up(first_vm: bool, **flags: Any) -> None:
     from hostler.settings import load
 
     settings = load(flags)
-    code = complete(_run(settings, first_vm=first_vm))
+    code = _detached(settings, flags, first_vm) if detach else complete(_run(settings, first_vm, background))
     click.get_current_context().exit(code)
 
 
-async def _run(settings: Settings, *, first_vm: bool) -> int:
+def _detached(settings: Settings, flags: dict[str, Any], first_vm: bool) -> int:
+    from hostler.entry.detach import detached
+    from hostler.entry.folder import DataFolder
+
+    folder = DataFolder(settings.data)
+    with folder.held():  # what cannot be is told before anything is started
+        pass
+    arguments = [f"--{name.replace('_', '-')}={value}" for name, value in flags.items() if value not in (None, True)]
+    arguments += [f"--{name}" for name, value in flags.items() if value is True]
+    arguments += ["--background", *(["--first-vm"] if first_vm else [])]
+    return detached(arguments, folder.log_file.with_name("up.out"), lambda text: click.echo(text, nl=False))
+
+
+async def _run(settings: Settings, first_vm: bool, background: bool) -> int:
     from hostler.entry.up import Up
 
     async def ready(now: Ready) -> None:
         _ready(now)
         if first_vm:
             await _first(now)
-        _farewell(now, settings)
+        _farewell(now, settings, background=background)
 
     return await Up(settings, _tell, ready).run()
 
@@ -87,10 +101,11 @@ async def _first(now: Ready) -> None:
         click.echo(f"\nfirst machine: {one_line(str(error))}", err=True)
 
 
-def _farewell(now: Ready, settings: Settings) -> None:
+def _farewell(now: Ready, settings: Settings, *, background: bool) -> None:
     me, where = called(), "" if settings.origins["data"].layer == "default" else f" --data {now.folder.path}"
-    click.echo("\ntry, in another terminal:\n")
+    end = f"{me} down{where}" if background else "Ctrl-C"
+    click.echo(f"\ntry{'' if background else ', in another terminal'}:\n")
     click.echo(f"  {me} vm create web --cpus 2 --memory 1G --wait{where}")
     click.echo(f"  {me} vm list{where}")
     click.echo(f"  {me} vm why web{where}")
-    click.echo(f"\nAPI for people: {now.url}/docs   log: {Path(now.folder.log_file)}   end: Ctrl-C")
+    click.echo(f"\nAPI for people: {now.url}/docs   log: {now.folder.log_file}   end: {end}")
