@@ -478,9 +478,9 @@ class NamelessPlace(Sound):
 
 @found_by("a_place_is_open_once")
 class AnybodyMay(MemoryPlace):
-    def open(self, opener: object, now: float) -> None:
+    def open(self, opener: object) -> None:
         self.disown()
-        super().open(opener, now)
+        super().open(opener)
 
 
 @found_by("a_driver_that_is_not_open_does_nothing")

@@ -200,6 +200,21 @@ def test_only_the_newest_intervals_are_kept(monkeypatch: pytest.MonkeyPatch) -> 
             await m.delete(f"gone-{number}")
         assert [number for number in range(6) if m.intervals(f"gone-{number}")] == [3, 4, 5]
         assert m.intervals("a")
+        await running(m, "gone-5")
+        for number in range(5):
+            await running(m, f"gone-{number}")
+            await m.delete(f"gone-{number}")
+        assert len(m.intervals("gone-5")) == 2, "it is here again, so it is not among those that went"
+
+    virtual(main)
+
+
+def test_a_machine_is_off_at_the_very_instant_of_its_deadline() -> None:
+    async def main(m: SimulatedMachines) -> None:
+        await m.hold(10)
+        await running(m, fenced=True)
+        await m.clock.sleep(10)
+        assert [machine.state for machine in await m.list()] == [STOPPED]
 
     virtual(main)
 
@@ -497,6 +512,17 @@ def test_an_address_is_the_machines_own_and_stays() -> None:
         assert (await m.create(plan("a"))).address == a.address
 
     virtual(main)
+
+
+@pytest.mark.parametrize("kind", ["memory", "folder"])
+async def test_no_id_is_ever_used_again(kind: str, tmp_path: Path) -> None:
+    memory, ids = MemoryPlace(), []
+    for vm in ("a", "b", "c", "b", "d"):
+        async with SimulatedMachines(memory if kind == "memory" else FilePlace(tmp_path)) as m:
+            ids.append((await m.create(plan(vm))).id)
+            if vm != "a":
+                await m.delete(vm)
+    assert len(set(ids)) == len(ids)
 
 
 async def test_capacity_is_what_it_was_told() -> None:

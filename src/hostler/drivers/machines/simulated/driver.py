@@ -99,7 +99,7 @@ class SimulatedMachines:
         self.guest(vm, lambda row, now: switched_off(row, now, MachineState.FAILED, detail))
 
     async def __aenter__(self) -> Self:
-        self._place.open(self, self.clock.now())
+        self._place.open(self)
         return self
 
     async def __aexit__(

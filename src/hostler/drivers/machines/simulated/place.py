@@ -203,16 +203,11 @@ class Place:
         """Stays the same for as long as the machines do."""
         raise NotImplementedError
 
-    def open(self, opener: object, now: float) -> None:
+    def open(self, opener: object) -> None:
         """Let `opener` be the one. Unavailable: somebody else is."""
         if self._opener is not None:
             raise self._taken()
         self._load()
-        try:
-            self.expire(now)
-        except BaseException:
-            self._release()
-            raise
         self._opener = opener
 
     def close(self, opener: object) -> None:
@@ -253,7 +248,6 @@ class Place:
         """Let fenced machines that still run go off at `until`."""
         self.expire(now)
         self._do([Held(until)])
-        self.expire(now)
 
     def power_off(self, now: float) -> None:
         """The node loses its power: every machine goes off now, and whoever had the place open is dead."""
