@@ -352,20 +352,19 @@ async def test_a_server_that_never_answers_is_given_up(server: StandIn) -> None:
     assert len(server.asked) == 4
 
 
-async def test_a_write_that_was_lost_stays_uncertain_when_the_server_then_goes(server: StandIn) -> None:
-    async def last(request: web.Request) -> web.StreamResponse:
-        closing.set()
-        request.transport.abort()  # type: ignore[union-attr]
-        return web.Response()
+async def test_a_write_that_was_lost_stays_uncertain_when_the_server_then_goes() -> None:
+    async def last(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readline()
+        listener.close()
+        writer.transport.abort()
 
-    closing = asyncio.Event()
-    server.script = [last]
-    async with Client(server.url, TOKEN, retries=2) as client:
-        task = asyncio.create_task(client.vms.start("acme", "web", "www"))
-        await closing.wait()
-        client._wire.address.url = "http://127.0.0.1:1"
+    listener = await asyncio.start_server(last, "127.0.0.1", 0)
+    async with Client(f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}", TOKEN, retries=2) as client:
         with pytest.raises(Uncertain):
-            await task
+            await client.vms.start("acme", "web", "www")
+        with pytest.raises(Unavailable, match="cannot be reached"):
+            await client.vms.start("acme", "web", "www")
+    await listener.wait_closed()
 
 
 # Pages
@@ -579,6 +578,18 @@ async def test_waiting_looks_when_an_event_comes(
     assert seen == [Phase.PENDING, Phase.PLACED, Phase.STARTING, Phase.RUNNING]
     assert server.asked[0].path.endswith("/www")
     assert server.asked[-1].path.endswith("/v1")
+
+
+async def test_waiting_looks_once_for_each_change(
+    server: StandIn, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(vms_group, "LOOK_EVERY", 60.0)
+    others = [event(n, "acme/web/another") for n in range(3, 30)]
+    server.script = [said(view(phase=Phase.PENDING))]
+    server.events = [streaming(b"id: 1.0\n\n", event(2), *others, end="stay")]
+    with pytest.raises(Unavailable, match="still pending"):
+        await client.vms.wait("acme", "web", "v1", phase=Phase.RUNNING, within=0.5)
+    assert len(server.asked) <= 3
 
 
 async def test_waiting_goes_on_without_events_and_over_an_outage(
