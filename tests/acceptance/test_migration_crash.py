@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from hostler.testing.servers import EtcdCluster
 
 KILLED = -9
-COUNT = 6
+COUNT = 4
 WRITES = COUNT + 3
 """The id in the file, the beginning, one for each machine, the end."""
 ALL = {f"vm-{number}" for number in range(COUNT)}

@@ -13,7 +13,7 @@ from hostler.keys.node import ALIVE, MEMBER
 from hostler.model.access import ROLES, Role
 from hostler.model.api import Drain, NodeView
 from hostler.model.inventory import Capacity, Rights
-from hostler.model.node import DrainMode, Lifecycle, OffConfirmation
+from hostler.model.node import DrainMode, Heartbeat, Lifecycle, OffConfirmation
 
 REPAIRER = Caller("rita", Rights(perform_repairs=True), ())
 OPERATOR = Caller("otto", ROLES[Role.OPERATOR], ())
@@ -122,7 +122,8 @@ def test_a_node_that_comes_back_while_it_is_confirmed_off_is_not() -> None:
         inner = scene.store.txn
 
         async def returns_first(*args: Any) -> Any:
-            await scene.node()
+            beat = ALIVE.put(Heartbeat(holder="h", started_at=2.0), node="local-1")
+            await scene.raw.put(beat.key, beat.value)
             return await inner(*args)
 
         scene.store.txn = returns_first  # type: ignore[method-assign]
