@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote_to_bytes
@@ -140,4 +141,6 @@ def _typed(parameter: Parameter, value: str) -> Any:
         return int(value)
     if not value:
         raise Invalid(f"query {name}: must not be empty; leave it out")
+    if parameter.pattern is not None and re.search(parameter.pattern, value) is None:
+        raise Invalid(f"query {name} = {value[:80]!r}: must look like {parameter.example or parameter.pattern}")
     return value

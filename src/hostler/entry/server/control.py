@@ -15,11 +15,12 @@ if TYPE_CHECKING:
     from hostler.model.replica import LeaderRecord
 
 EVENTS = "/v1/events"
-DAY = Parameter("day", "Only of this day.", pattern=r"^\d{4}-\d{2}-\d{2}$", example="2026-11-15")
+DAY = Parameter("day", "Only of this day.", pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$", example="2026-11-15")
 POSITION = Parameter(
     "after",
     "Events after this one: an event's id, or the `revision` of a list. `Last-Event-ID` comes before it.",
-    pattern=r"^\d{1,18}(\.\d{1,9})?$",
+    pattern=r"^[0-9]{1,18}(\.[0-9]{1,9})?$",
+    example="1041.0",
 )
 
 

@@ -1,0 +1,310 @@
+"""The server around the API: readiness, outages, figures, TLS, consoles, closing."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import random
+import ssl
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import aiohttp
+import pytest
+import trustme
+from api_server import VM_BODY, Api, api_on, serving
+
+import hostler
+from hostler.drivers.machines.simulated import MemoryPlace, SimulatedMachines
+from hostler.entry.server.app import build
+from hostler.entry.server.logs import configure
+from hostler.entry.server.serve import Server
+from hostler.keys.node import COMMAND
+from hostler.keys.vm import HANDLE
+from hostler.kit.clock import SystemClock
+from hostler.model.access import Role
+from hostler.model.node import VmCommand
+from hostler.model.vm import MachineState, VmHandle, VmSpec
+from hostler.ports.machines import Label, MachinePlan, Machines
+
+VMS = "/v1/orgs/acme/projects/web/vms"
+
+
+@pytest.fixture
+async def api() -> AsyncIterator[Api]:
+    async with serving() as api:
+        yield api
+
+
+async def test_alive_and_ready_need_no_token(api: Api) -> None:
+    assert (await api.call("GET", "/healthz", token=None)).status == 200
+    assert (await api.call("GET", "/readyz", token=None)).status == 200
+
+
+async def test_figures_tell_requests_machines_nodes_and_the_store(api: Api) -> None:
+    await api.call("POST", VMS, json=VM_BODY)
+    await api.node("n1")
+    await api.call("GET", f"{VMS}/one")
+    await api.call("GET", "/v1/nothing")
+    async with asyncio.timeout(5):
+        while not api.services.view.vms.entries:
+            await asyncio.sleep(0.01)
+    text = (await api.call("GET", "/metrics", token=None)).body.decode()
+    for line in (
+        'hostler_http_requests_total{method="POST",route="vm.create",status="201"} 1.0',
+        'hostler_http_requests_total{method="GET",route="vm.get",status="200"} 1.0',
+        'hostler_http_requests_total{method="GET",route="none",status="404"} 1.0',
+        'hostler_http_request_seconds_bucket{le="+Inf",method="GET",route="vm.get"} 1.0',
+        'hostler_vms{phase="pending"} 1.0',
+        'hostler_nodes{alive="true",lifecycle="ON_DUTY"} 1.0',
+        "hostler_leader 0.0",
+        "hostler_store_healthy 1.0",
+        "hostler_store_stale_seconds 0.0",
+        "hostler_event_streams 0.0",
+    ):
+        assert line in text.splitlines()
+
+
+async def test_an_outage_stops_writes_and_plain_reads_but_not_stale_ones() -> None:
+    async with hostler.open_store("memory://") as inner:
+        store = Outage(inner)
+        async with api_on(store) as api:  # type: ignore[arg-type]
+            made = (await api.call("POST", VMS, json=VM_BODY)).json
+            async with asyncio.timeout(5):
+                while not api.services.view.vms.entries:
+                    await asyncio.sleep(0.01)
+            assert "Hostler-Stale" not in (await api.call("GET", f"{VMS}/one?stale=true")).headers
+            store.out = True
+            async with asyncio.timeout(10):
+                while (await api.call("GET", "/readyz")).status == 200:
+                    await asyncio.sleep(0.02)
+            assert (await api.call("GET", "/healthz")).status == 200
+            plain = await api.call("GET", f"{VMS}/one")
+            assert (plain.status, plain.json["type"]) == (503, "about:hostler/unavailable")
+            assert plain.headers["Retry-After"]
+            write = await api.call("POST", f"{VMS}/one/stop")
+            assert (write.status, write.json["type"]) == (503, "about:hostler/unavailable")
+            for path in (f"{VMS}/one", f"{VMS}/{made['id']}", VMS, "/v1/vms", "/v1/nodes", "/v1/users/admin"):
+                old = await api.call("GET", f"{path}?stale=true")
+                assert old.status == 200, path
+                assert float(old.headers["Hostler-Stale"]) > 0
+            store.out = False
+            async with asyncio.timeout(10):
+                while (await api.call("GET", "/readyz")).status != 200:
+                    await asyncio.sleep(0.02)
+            assert (await api.call("POST", f"{VMS}/one/stop")).status == 200
+
+
+class Outage:
+    """A store that can be out of reach for questions and writes; watches go on, and see nothing."""
+
+    def __init__(self, store: Any) -> None:
+        self._store, self.out = store, False
+
+    def __getattr__(self, name: str) -> Any:
+        verb = getattr(self._store, name)
+        if name not in ("get", "range", "put", "txn", "delete", "grant", "status"):
+            return verb
+
+        async def asked(*args: Any, **options: Any) -> Any:
+            if self.out:
+                raise hostler.Unavailable("store: out of reach; try again later")
+            return await verb(*args, **options)
+
+        return asked
+
+
+async def test_a_lost_answer_is_told_as_uncertain_and_the_same_key_repeats_it_safely() -> None:
+
+    class Lossy(Outage):
+        def __getattr__(self, name: str) -> Any:
+            verb = getattr(self._store, name)
+            if name not in ("txn", "get"):
+                return verb
+
+            async def asked(*args: Any, **options: Any) -> Any:
+                answer = await verb(*args, **options) if name == "get" and not self.out else None
+                if name == "txn":
+                    answer = await verb(*args, **options)
+                if self.out:
+                    raise (hostler.Uncertain if name == "txn" else hostler.Unavailable)("store: no answer; read first")
+                return answer
+
+            return asked
+
+    async with hostler.open_store("memory://") as inner:
+        store = Lossy(inner)
+        async with api_on(store) as api:  # type: ignore[arg-type]
+            store.out = True
+            lost = await api.call("POST", VMS, json=VM_BODY, Idempotency_Key="k")
+            store.out = False
+            assert (lost.status, lost.json["type"]) == (503, "about:hostler/uncertain")
+            again = await api.call("POST", VMS, json=VM_BODY, Idempotency_Key="k")
+            assert again.status == 201
+            assert again.headers["Idempotency-Replayed"] == "true"
+            assert len((await api.call("GET", VMS)).json["items"]) == 1
+
+
+async def test_tls(api: Api, tmp_path: Any) -> None:
+    authority = trustme.CA()
+    issued = authority.issue_cert("localhost", "127.0.0.1")
+    issued.private_key_pem.write_to_path(tmp_path / "key")
+    for number, pem in enumerate(issued.cert_chain_pems):
+        pem.write_to_path(tmp_path / "cert", append=number > 0)
+    context = ssl.create_default_context()
+    authority.configure_trust(context)
+    async with Server(build(api.services), cert=tmp_path / "cert", key=tmp_path / "key") as server:
+        assert server.url.startswith("https://127.0.0.1:")
+        async with api.http.get(f"{server.url}/healthz", ssl=context) as answer:
+            assert await answer.text() == "ok\n"
+        with pytest.raises(aiohttp.ClientError):
+            async with api.http.get(f"{server.url.replace('https', 'http')}/healthz"):
+                pass
+
+
+async def test_the_server_closes_quickly_with_idle_connections_and_half_a_request(api: Api) -> None:
+    idle = await asyncio.open_connection("127.0.0.1", api.server.port)
+    half = await asyncio.open_connection("127.0.0.1", api.server.port)
+    half[1].write(
+        b"POST /v1/sessions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n{"
+    )
+    await half[1].drain()
+    await api.call("GET", "/healthz")
+    started = time.monotonic()
+    await api.server.__aexit__(None, None, None)
+    assert time.monotonic() - started < 6
+    for _, writer in (idle, half):
+        writer.close()
+
+
+async def test_each_write_and_each_error_is_one_line_without_secrets(api: Api) -> None:
+    stream = io.StringIO()
+    configure("info", stream)
+    try:
+        await api.call("POST", "/v1/sessions", token=None, json={"name": "admin", "password": "hidden-password"})
+        await api.call("POST", VMS, json=VM_BODY, X_Request_Id="mine-1")
+        await api.call("GET", VMS)
+        await api.call("GET", "/v1/nothing")
+    finally:
+        configure("warning")
+    lines = [json.loads(line) for line in stream.getvalue().splitlines()]
+    assert [(line["method"], line["status"]) for line in lines] == [("POST", 401), ("POST", 201), ("GET", 404)]
+    assert lines[1]["id"] == "mine-1"
+    assert lines[1]["who"] == "admin"
+    assert lines[1]["source"] == "127.0.0.1"
+    assert api.admin not in stream.getvalue()
+    assert "hidden-password" not in stream.getvalue()
+
+
+async def test_a_fault_is_logged_with_the_requests_id_and_without_values(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def broken(*args: object, **options: object) -> None:
+        raise RuntimeError("what happened")
+
+    monkeypatch.setattr(type(api.services.vms), "get", broken)
+    stream = io.StringIO()
+    configure("info", stream)
+    try:
+        await api.call("GET", f"{VMS}/one", X_Request_Id="mine-2")
+    finally:
+        configure("warning")
+    fault = json.loads(stream.getvalue().splitlines()[0])
+    assert (fault["event"], fault["id"]) == ("request failed", "mine-2")
+    assert "what happened" in json.dumps(fault["exception"])
+    assert api.admin not in stream.getvalue()
+
+
+async def test_the_audit_tells_who_did_what_from_where(api: Api) -> None:
+    ann = await api.user(Role.MEMBER, "acme", name="ann")
+    made = (await api.call("POST", VMS, token=ann, json=VM_BODY)).json
+    changed = (await api.call("POST", f"{VMS}/one/stop", token=ann)).json
+    items, after = [], ""
+    while after is not None:
+        page = (await api.call("GET", f"/v1/audit?limit=2{'&after=' + after if after else ''}")).json
+        items += page["items"]
+        after = page["after"]
+    mine = [item for item in items if item["who"] == "ann"]
+    assert [item["verb"] for item in mine] == ["vm.create", "vm.stop"]
+    assert [(item["before"], item["after"]) for item in mine] == [
+        (0, made["revision"]),
+        (made["revision"], changed["revision"]),
+    ]
+    assert {item["source"] for item in mine} == {"127.0.0.1"}
+
+
+# Consoles
+
+
+def _machines() -> SimulatedMachines:
+    return SimulatedMachines(MemoryPlace(), clock=SystemClock(), rng=random.Random(1))
+
+
+async def _on_node(api: Api, machines: Machines) -> str:
+    """A machine that runs on node n1, as far as the store and the driver say."""
+    made = (await api.call("POST", VMS, json=VM_BODY)).json
+    await api.node("n1")
+    label = Label("acme", "web", made["id"])
+    spec = VmSpec(cpus=1, memory_mib=64)
+    await machines.create(MachinePlan(label=label, spec=spec))
+    await machines.start(made["id"])
+    async with asyncio.timeout(10):
+        while (seen := await machines.inspect(made["id"])) is None or seen.state is not MachineState.RUNNING:
+            await asyncio.sleep(0.01)
+    handle = VmHandle(id=made["id"], node="n1", state=MachineState.RUNNING, generation=1, seen_at=0.0)
+    command = VmCommand(org="acme", project="web", vm=made["id"], spec=spec)
+    await api.store.txn(
+        [],
+        [HANDLE.put(handle, org="acme", project="web", vm=made["id"]), COMMAND.put(command, node="n1", vm=made["id"])],
+    )
+    return str(made["id"])
+
+
+async def test_a_console_is_a_websocket_to_the_machine() -> None:
+    async with _machines() as machines, serving(machines_of={"n1": machines}.get) as api:
+        await _on_node(api, machines)
+        assert (await api.call("GET", f"{VMS}/one/console")).status == 400
+        headers = {"Authorization": f"Bearer {api.admin}"}
+        async with api.http.ws_connect(f"{api.url}{VMS}/one/console", headers=headers) as socket:
+            async with asyncio.timeout(10):
+                first = await socket.receive_bytes()
+                assert b"simulated machine" in first
+                await socket.ping()
+                await socket.send_bytes(b"echo hello\r")
+                got = b""
+                while b"hello" not in got:
+                    got += await socket.receive_bytes()
+        async with asyncio.timeout(5):
+            while api.app.feed.streams:
+                await asyncio.sleep(0.01)
+
+
+async def test_a_console_is_refused_by_problem_document_before_it_is_one(api: Api) -> None:
+    viewer = await api.user(Role.VIEWER, "acme")
+    await api.call("POST", VMS, json=VM_BODY)
+    for token, path, status in (
+        (viewer, f"{VMS}/one/console", 403),
+        (api.admin, f"{VMS}/one/console", 501),
+        (api.admin, f"{VMS}/none/console", 404),
+        (api.admin, f"{VMS}/one", 400),
+        ("x", f"{VMS}/one/console", 401),
+    ):
+        with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
+            await api.http.ws_connect(f"{api.url}{path}", headers={"Authorization": f"Bearer {token}"})
+        assert refused.value.status == status
+
+
+async def test_a_revoked_token_ends_its_console() -> None:
+    async with _machines() as machines, serving(machines_of={"n1": machines}.get) as api:
+        await _on_node(api, machines)
+        await api.user(Role.MEMBER, "acme", name="ann")
+        issued = (await api.call("POST", "/v1/users/ann/tokens", json={})).json
+        headers = {"Authorization": f"Bearer {issued['token']}"}
+        async with api.http.ws_connect(f"{api.url}{VMS}/one/console", headers=headers) as socket:
+            assert (await api.call("DELETE", f"/v1/users/ann/tokens/{issued['id']}")).status == 200
+            async with asyncio.timeout(10):
+                while (message := await socket.receive()).type is aiohttp.WSMsgType.BINARY:
+                    pass
+            assert message.type is aiohttp.WSMsgType.CLOSE
