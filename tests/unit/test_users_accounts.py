@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import random
+from typing import Literal
 
 import pytest
 from accounts import ADMIN, PASSWORD, Place, one_replica, replica, virtual
+from dose import dose
 
 from hostler.drivers.store.faulty import FaultyStore
 from hostler.drivers.store.memory import MemoryStore
@@ -18,7 +20,10 @@ from hostler.errors import (
     KeyReused,
     NotFound,
     Stale,
+    TooManyTries,
     Unauthenticated,
+    Unavailable,
+    Uncertain,
 )
 from hostler.keys.access import TOKEN
 from hostler.keys.inventory import USER
@@ -398,3 +403,71 @@ async def test_recovery_makes_an_admin_where_there_is_none_or_a_weak_one() -> No
 def test_a_secret_is_not_in_what_is_printed(record: Record) -> None:
     assert "SECRET" not in repr(record) + str(record) + f"{[record]}"
     assert b"SECRET" in record.encode()
+
+
+# Lost answers
+
+
+@pytest.mark.parametrize("kind", ["lost", "never"])
+def test_an_answer_that_is_lost_never_costs_the_first_admin_its_token(kind: Literal["lost", "never"]) -> None:
+    async def main() -> None:
+        store = FaultyStore(MemoryStore(clock=VirtualClock()), random.Random(1), clock=VirtualClock())
+        async with store, replica(store) as place:
+            store.script("txn", kind)
+            if kind == "never":
+                with pytest.raises(Uncertain):
+                    await place.users.first_admin()
+            token = await place.users.first_admin()
+            assert token is not None
+            assert place.users.authenticate(token).name == "admin"
+            store.script("txn", "lost")
+            again = await place.users.recover_admin()
+            assert place.users.authenticate(again).name == "admin"
+
+    run_virtual(main)
+
+
+@pytest.mark.parametrize("seed", range(dose(test=20, full=1000)))
+def test_accounts_and_tokens_are_as_they_were_said_to_be_whatever_answers_are_lost(seed: int) -> None:
+    async def main() -> None:
+        rng = random.Random(seed)
+        store = FaultyStore(MemoryStore(clock=VirtualClock()), rng, clock=VirtualClock())
+        async with store, replica(store, "a") as a, replica(store, "b") as b:
+            await a.users.create(ADMIN, UserCreate(name="ada", password=PASSWORD))
+            store.faults.lost = store.faults.never = store.faults.unavailable = 0.1
+            live: set[str] = set()
+            ended: dict[str, Place] = {}
+            for _ in range(30):
+                place = rng.choice((a, b))
+                verb = rng.choice(("issue", "revoke", "disable", "login"))
+                try:
+                    if verb == "issue":
+                        live.add((await place.users.issue(ADMIN, "ada", TokenCreate())).value.token)
+                    elif verb == "login":
+                        live.add((await place.users.login(Login(name="ada", password=PASSWORD), "s")).token)
+                    elif verb == "revoke" and live:
+                        token = rng.choice(sorted(live))
+                        await place.users.revoke(ADMIN, "ada", place.users.authenticate(token, "t").token)
+                        live.discard(token)
+                        ended[token] = place
+                    elif verb == "disable":
+                        await place.users.update(ADMIN, "ada", UserUpdate(enabled=False))
+                        ended |= dict.fromkeys(live, place)
+                        live.clear()
+                        await place.users.update(ADMIN, "ada", UserUpdate(enabled=True))
+                except (Uncertain, Unavailable, Conflict, Unauthenticated, NotFound):
+                    live.clear()  # what is not known is not claimed
+                for token, by in ended.items():  # where it was ended, it has ended at once
+                    with pytest.raises((Unauthenticated, TooManyTries)):
+                        by.users.authenticate(token, "guess")
+                await asyncio.sleep(rng.choice((0.0, 5.0)))
+            store.faults.lost = store.faults.never = store.faults.unavailable = 0.0
+            await asyncio.sleep(10)
+            for place in (a, b):
+                for token in live:
+                    assert place.users.authenticate(token, "mine").name == "ada"
+                for token in ended:
+                    with pytest.raises((Unauthenticated, TooManyTries)):
+                        place.users.authenticate(token, "guess")
+
+    run_virtual(main, seed=seed)

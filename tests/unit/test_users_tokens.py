@@ -220,6 +220,8 @@ async def test_a_disabled_account_has_no_tokens_when_it_is_enabled_again() -> No
         session, token = await place.users.login(LOGIN, "a"), await place.token("ada")
         await place.users.update(ADMIN, "ada", UserUpdate(enabled=False))
         assert (counts(place, session.token), counts(place, token)) == (False, False)
+        with pytest.raises(Conflict, match="enable it first"):
+            await place.users.issue(ADMIN, "ada", TokenCreate())
         await place.users.update(ADMIN, "ada", UserUpdate(enabled=True))
         assert (counts(place, session.token), counts(place, token)) == (False, False)
         assert (await place.users.tokens(HOSTLER, "ada")).items == ()

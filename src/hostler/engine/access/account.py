@@ -231,7 +231,7 @@ class Accounts:
             fields["memberships"] = check_memberships(asked.memberships)
         if kept is not None:
             fields |= {"password_hash": kept, "session_era": self._new_id()}
-        if user.enabled and asked.enabled is False:
+        if asked.enabled is False:
             fields |= {"era": self._new_id(), "session_era": self._new_id()}
         return msgspec.structs.replace(user, **fields)
 

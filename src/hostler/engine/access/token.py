@@ -63,6 +63,8 @@ class Tokens:
         """A new API token. Conflict: this very request was answered before, and the token is told only once."""
         await self._refuse_replay(request)
         name = user.parts["user"]
+        if not user.value.enabled:
+            raise Conflict(f"user {user.value.name}: is disabled, so no token of it counts; enable it first")
         if sum(1 for entry in self._live(user) if entry.value.purpose is TokenKind.API) >= MOST:
             raise QuotaExceeded(f"user {user.value.name}: has {MOST} API tokens already; revoke one first")
         token = self.minted(user, TokenKind.API, name=asked.name, within=asked.expires_in)
