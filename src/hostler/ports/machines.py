@@ -5,9 +5,15 @@ finishes what was begun. Machines outlive the process that made them. A verb tha
 raised has done is seen by `inspect`.
 
     Refused      this cannot be, and repeating it will not help (an unknown image, a snapshot that does not exist)
+    Invalid      (a Refused) an argument that nothing could make right: an empty name, a negative `grace`
     NotFound     (a Refused) there is no such machine; explicit, never a guess
     Unavailable  not now; nothing changed
     Uncertain    it may have happened; inspect
+
+    Closed       (a Refused) the driver is not open
+
+Verbs of one machine may be called at once; they then follow each other in some order. The suite that every driver
+passes is `hostler.testing.check_machines`.
 
 A lookup that fails is not an absence: `inspect` answers None only when there certainly is no such machine.
 """
@@ -54,7 +60,11 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     """The provider's."""
     state: MachineState
-    """CREATING: begun, `create` again. STOPPED, STARTING, RUNNING, STOPPING. FAILED: it broke; `detail` says how."""
+    """CREATING: it is not whole, for its creation or its destruction was begun: `create` again, or `delete`.
+
+    STOPPED. STARTING, STOPPING: begun, and it may run; repeat the verb. RUNNING. FAILED: it broke and is off; `detail`
+    says how; `create`, `start` and `stop` take it as they take a stopped one.
+    """
     spec: VmSpec
     """What it runs with, or would start with."""
     fenced: bool = False
@@ -109,7 +119,10 @@ class Machines(Protocol):
         """What the node has, in all."""
 
     async def create(self, plan: MachinePlan) -> Machine:
-        """Make it exist, stopped. One that exists stopped takes the plan's shape; a running one is left as it is."""
+        """Make it exist, stopped. One that exists stopped takes the plan's shape; a running one is left as it is.
+
+        Refused: a machine of that name carries another label.
+        """
 
     async def start(self, vm: str) -> Machine:
         """Let it run. A running one stays as it is. A fenced one whose time has run out does not start: Unavailable."""
@@ -144,5 +157,7 @@ class Machines(Protocol):
     async def hold(self, seconds: float) -> None:
         """The dead man's switch of all fenced machines: each stops by itself `seconds` from now, unless held again.
 
-        Counted on a clock that also runs while the machine sleeps; holds whether or not this process still lives.
+        Counted from the call, on a clock that also runs while the machine sleeps; holds whether or not this process
+        still lives. The last hold counts, also when it is shorter; one of 0 or less is over at once. It starts nothing.
+        A place that was never held, or not since the host booted, is not held.
         """
