@@ -72,6 +72,7 @@ def test_no_request_that_can_be_made_of_the_document_breaks_it(server: Running, 
     ]
     ended = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
     assert ended.returncode == 0, ended.stdout[-8000:] + ended.stderr[-2000:] + server.log[-2000:]
-    assert f"Tested: {len(API) + 5 - 2}" in ended.stdout, ended.stdout[-2000:]
+    fuzzed = len(API) - 2 + 4  # the document itself is not fuzzed
+    assert f"Tested: {fuzzed}" in ended.stdout, ended.stdout[-2000:]
     assert "request failed" not in server.log
     assert server.process.poll() is None
