@@ -52,6 +52,14 @@ class HostlerProcess(ServerProcess):
         await until(lambda: text in self.text or not self.running, within, lambda: f"{text!r}: {self.tail()}")
         assert text in self.text, f"ended with {self.code} without saying {text!r}: {self.tail()}"
 
+    def wait_for(self, text: str, within: float = START) -> None:
+        """As `says`, for fixtures without a loop."""
+        end = time.monotonic() + within
+        while text not in self.text:
+            assert self.running, f"ended with {self.code} without saying {text!r}: {self.tail()}"
+            assert time.monotonic() < end, f"not within {within:g} s: {text!r}: {self.tail()}"
+            time.sleep(0.02)
+
     async def ends(self, within: float = START) -> int:
         """Wait for its end; the exit code."""
         await until(lambda: not self.running, within, lambda: f"its end: {self.tail()}")

@@ -29,7 +29,7 @@ def detached(arguments: Sequence[str], output: Path, show: Callable[[str], None]
 
     What it says is shown as it comes. Unavailable: it did not become ready in time; it is ended then.
     """
-    descriptor = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    descriptor = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o600)
     try:
         process = subprocess.Popen(
             [*_program(), "up", *arguments],
@@ -49,6 +49,7 @@ def detached(arguments: Sequence[str], output: Path, show: Callable[[str], None]
         if code is not None:
             return code
         if any(LAST in line for line in said.splitlines()):
+            os.truncate(output, 0)  # the token is in it, which is shown once
             return 0
         if time.monotonic() > until:
             process.terminate()

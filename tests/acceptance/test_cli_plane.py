@@ -1,0 +1,211 @@
+"""Every verb of the control plane's command line, against one running `hostler up`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import uuid
+from typing import TYPE_CHECKING
+
+import pytest
+from up_process import PROGRAM, HostlerProcess, hostler, well
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The data folder of a running `up` with two nodes."""
+    folder = tmp_path_factory.mktemp("up")
+    up = HostlerProcess(
+        *("up", "--data", folder / "data", "--listen", "127.0.0.1:0", "--nodes", 2),
+        *("--node-ttl", 2, "--fencing-time", 4),
+        folder=folder,
+    )
+    try:
+        up.wait_for("end: Ctrl-C")
+        yield folder / "data"
+    finally:
+        up.kill()
+
+
+@pytest.fixture
+def data(running: Path) -> dict[str, str]:
+    """The environment in which commands find it, with a project that no other test has."""
+    return {"HOSTLER_DATA": str(running), "HOSTLER_PROJECT": uuid.uuid4().hex[:8]}
+
+
+async def test_a_machine_is_changed_stopped_started_reset_and_deleted(data: dict[str, str]) -> None:
+    made = await well("vm", "create", "web", "--memory", "1G", "--expires", "2h", "--wait", **data)
+    assert "web: running on local-" in made.out
+    assert made.err.startswith("web: "), "the phases are told on the way"
+    before = (await well("vm", "show", "web", "-o", "json", **data)).json
+    assert before["spec"]["memory_mib"] == 1024
+    assert 7000 < before["expires_at"] - before["created_at"] <= 7201
+    changed = await well("vm", "update", "web", "--cpus", 2, "--label", "a=b", "--never-expires", **data)
+    assert "at the next boot only: cpus" in changed.err
+    stale = await hostler("vm", "update", "web", "--cpus", 3, "--if-revision", before["revision"], **data)
+    assert stale.code == 4
+    assert "web: stopped" in (await well("vm", "stop", "web", "--wait", **data)).out
+    assert "web: running" in (await well("vm", "start", "web", "--wait", **data)).out
+    await well("vm", "reset", "web", "--wait", **data)
+    after = (await well("vm", "show", "web", "-o", "json", **data)).json
+    assert (after["spec"]["cpus"], after["labels"], after["expires_at"]) == (2, {"a": "b"}, None)
+    assert after["at_next_boot"] == []
+    table = (await well("vm", "show", "web", **data)).out
+    assert "2 cpus, 1 GiB memory" in table
+    assert (await well("vm", "list", "-l", "a=b", "-o", "yaml", **data)).out.startswith("- id: ")
+    assert (await well("vm", "list", "-l", "a=c", "-o", "json", **data)).json == []
+    assert f"default/{data['HOSTLER_PROJECT']}" in (await well("vm", "list", "--all", **data)).out
+    await well("vm", "delete", "web", "--wait", **data)
+    assert (await hostler("vm", "show", "web", **data)).code == 3
+
+
+async def test_snapshots_are_taken_restored_and_deleted(data: dict[str, str]) -> None:
+    await well("vm", "create", "web", "--disk", 1, "--wait", **data)
+    await well("vm", "snapshot", "create", "web", "clean", "--wait", **data)
+    listed = (await well("vm", "snapshot", "list", "web", "-o", "json", **data)).json
+    assert listed["clean"]["state"] == "ready"
+    await well("vm", "snapshot", "restore", "web", "clean", "--wait", **data)
+    assert "clean" in (await well("vm", "snapshot", "list", "web", **data)).out
+    await well("vm", "snapshot", "delete", "web", "clean", "--wait", **data)
+    assert (await well("vm", "snapshot", "list", "web", "-o", "json", **data)).json == {}
+    assert (await hostler("vm", "snapshot", "restore", "web", "clean", **data)).code in (2, 3)
+
+
+async def test_a_node_is_drained_shown_and_put_back_on_duty(data: dict[str, str]) -> None:
+    await well("vm", "create", "web", "--wait", **data)
+    node = (await well("vm", "show", "web", "-o", "json", **data)).json["node"]
+    other = {"local-1": "local-2", "local-2": "local-1"}[node]
+    drained = await well("node", "drain", node, "--wait", **data)
+    assert f"{node}: drained" in drained.out
+    await well("vm", "start", "web", "--wait", **data)
+    assert (await well("vm", "show", "web", "-o", "json", **data)).json["node"] == other
+    assert "decommissioned" in (await well("node", "show", node, **data)).out
+    assert "on duty" in (await well("node", "activate", node, **data)).out
+    asked = await hostler("node", "confirm-off", node, **data)
+    assert (asked.code, "--yes" in asked.err) == (2, True)
+    alive = await hostler("node", "confirm-off", node, "--yes", **data)
+    assert alive.code == 4, alive
+    assert (await hostler("node", "remove", node, "--yes", **data)).code == 4
+    assert (await hostler("node", "show", "nowhere", **data)).code == 3
+
+
+async def test_a_quota_is_set_kept_and_removed(data: dict[str, str]) -> None:
+    shown = await well("quota", "set", "--vms", 1, "--memory", "1G", **data)
+    assert "1 GiB" in shown.out
+    await well("vm", "create", "one", **data)
+    over = await hostler("vm", "create", "two", **data)
+    assert (over.code, "quota" in over.err.lower()) == (9, True), over
+    quota = (await well("quota", "show", "-o", "json", **data)).json
+    assert (quota["limits"]["vms"], quota["used_vms"]) == (1, 1)
+    await well("quota", "remove", **data)
+    await well("vm", "create", "two", **data)
+
+
+async def test_what_cannot_be_placed_says_why_and_waiting_for_it_ends_with_its_own_code(data: dict[str, str]) -> None:
+    pending = await hostler("vm", "create", "big", "--cpus", 4000, "--wait", "--timeout", "2s", **data)
+    assert pending.code == 11, pending
+    assert "hostler vm why big" in pending.err
+    why = await well("vm", "why", "big", **data)
+    assert "local-1" in why.out
+    assert (await well("vm", "why", "big", "-o", "json", **data)).json["node"] is None
+
+
+async def test_a_request_from_a_file_is_checked_as_strictly_as_one_from_flags(
+    data: dict[str, str], tmp_path: Path
+) -> None:
+    file = tmp_path / "vm.json"
+    file.write_text(json.dumps({"name": "a", "spec": {"cpus": 1, "memory_mib": 64}, "labels": {"x": "y"}}))
+    made = (await well("vm", "create", "b", "--file", file, "-o", "json", **data)).json
+    assert (made["name"], made["labels"]) == ("b", {"x": "y"})
+    piped = await well("vm", "create", "-f", "-", "-o", "json", stdin=file.read_text(), **data)
+    assert piped.json["name"] == "a"
+    file.write_text('{"name": "c", "spec": {"cpus": 1, "memory_mib": 64}, "lables": {}}')
+    refused = await hostler("vm", "create", "--file", file, **data)
+    assert (refused.code, "lables" in refused.err) == (2, True)
+    both = await hostler("vm", "create", "--file", file, "--cpus", 2, **data)
+    assert (both.code, "leave out --cpus" in both.err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (("vm", "create", "x" * 64), 2),
+        (("vm", "create", "a/b"), 2),
+        (("vm", "create", ""), 2),
+        (("vm", "create"), 2),
+        (("vm", "create", "a", "--memory", "0"), 2),
+        (("vm", "create", "a", "--memory=-5"), 2),
+        (("vm", "create", "a", "--memory", "lots"), 2),
+        (("vm", "create", "a", "--cpus", "0"), 2),
+        (("vm", "create", "a", "--disk=-1"), 2),
+        (("vm", "create", "a", "--expires", "soon"), 2),
+        (("vm", "create", "a", "--label", "nothing"), 2),
+        (("vm", "create", "a", "--apart", "house:a=b"), 2),
+        (("vm", "create", "a", "--user-data", "/nowhere"), 2),
+        (("vm", "update", "a"), 2),
+        (("vm", "show", "nothing"), 3),
+        (("vm", "console", "a"), 2),
+        (("user", "create", "a", "--password"), 2),
+        (("quota", "set"), 2),
+        (("vm", "list", "--server", "ftp://x"), 2),
+        (("vm", "list", "--server", "http://127.0.0.1:1"), 9),
+        (("vm", "list", "--server", "http://127.0.0.1:1", "--token", "x"), 5),
+        (("vm", "list", "--server", "http://192.0.2.1:1", "--token", "x"), 2),
+        (("vm", "list", "--token-file", "/nowhere"), 2),
+        (("vm", "list", "--token", "wrong"), 9),
+    ],
+)
+async def test_what_is_wrong_is_told_in_two_lines(arguments: tuple[str, ...], code: int, data: dict[str, str]) -> None:
+    refused = await hostler(*arguments, **data)
+    assert refused.code == code, refused
+    assert refused.out == ""
+    if arguments[:2] == ("vm", "create"):
+        assert (await well("vm", "list", "-o", "json", **data)).json == []
+
+
+async def test_a_list_that_is_watched_shows_each_change(data: dict[str, str], tmp_path: Path) -> None:
+    watching = HostlerProcess("vm", "list", "--watch", "-o", "json", folder=tmp_path, environ=data)
+    try:
+        await well("vm", "create", "web", "--wait", **data)
+        await watching.says('"phase":"running"')
+        await well("vm", "delete", "web", "--wait", **data)
+        await watching.says('"phase":"gone"')
+        watching.signal(signal.SIGINT)
+        assert await watching.ends(10) == 130
+    finally:
+        watching.kill()
+
+
+async def test_waiting_shows_a_moving_line_on_a_terminal(data: dict[str, str]) -> None:
+    command = " ".join([*PROGRAM, "vm", "create", "web", "--wait"])
+    process = await asyncio.create_subprocess_exec(
+        *("script", "-qec", command, "/dev/null"),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        env=os.environ | data | {"TERM": "xterm"},
+    )
+    out, _ = await process.communicate()
+    assert process.returncode == 0
+    assert "web: running" in out.decode()
+
+
+def test_help_costs_little(capfd: pytest.CaptureFixture[str]) -> None:
+    best = min(_cpu() for _ in range(3))
+    capfd.readouterr()
+    assert best < 0.6, f"hostler --help took {best:.2f} s of processor time; 0.3 s is promised"
+
+
+def _cpu() -> float:
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run([sys.executable, "-m", "hostler", "--help"], check=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
