@@ -398,3 +398,26 @@ def test_a_cluster_that_is_full_says_so_quickly() -> None:
     began = time.process_time()
     assert {place(wish(f"vm{number}"), cluster).node for number in range(3000)} == {None}
     assert 3000 / (time.process_time() - began) >= 5000
+
+
+# What is remembered and indexed
+
+
+def test_a_machine_may_stay_where_it_is_though_another_of_its_shape_was_refused() -> None:
+    cluster = Cluster(plain(40, cpus=4))
+    for number in range(40):
+        cluster.use(f"old{number}", f"n{number}", wish(f"old{number}", cpus=3))
+    assert place(wish("new", cpus=3), cluster).node is None
+    assert place(wish("old5", cpus=3), cluster).node == "n5"
+    assert place(wish("new", cpus=3), cluster).node is None
+
+
+def test_labels_that_a_node_has_no_more_are_not_kept() -> None:
+    cluster = Cluster(plain(2))
+    before = {pair: set(having) for pair, having in cluster._labelled.items()}
+    cluster.put_node(msgspec.structs.replace(plain(1)[0], labels={"gpu": "yes"}, rack="r9"))
+    assert cluster._labelled["gpu", "yes"].keys() == {"n0"}
+    cluster.put_node(plain(1)[0])
+    cluster.put_node(plain(3)[2])
+    cluster.remove_node("n2")
+    assert {pair: set(having) for pair, having in cluster._labelled.items()} == before
