@@ -402,18 +402,28 @@ STEPS = [
 
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("slept", [20.0, 50.0, 200.0])
-def test_a_sleeper_that_wakes_in_the_middle_of_a_step_lets_nothing_run_twice(step: str, slept: float) -> None:
-    loop = ProcessLoop(int(slept))
+@pytest.mark.parametrize("lag", [0.0, 0.5, 5.0])
+def test_a_sleeper_that_wakes_in_the_middle_of_a_step_lets_nothing_run_twice(
+    step: str, slept: float, lag: float
+) -> None:
+    """`lag`: how long the step takes once it is awake again; the store is slow, so it knows nothing new before."""
+    loop = ProcessLoop(int(slept + 7 * lag))
 
     async def play(it: Stage) -> None:
-        asleep = asyncio.Event()
+        asleep, awake = asyncio.Event(), asyncio.Event()
         a_running: list[Running] = []
+        it.store.faults.slow, it.store.faults.slowest = float(lag > 0.0), 1.0
 
         async def at(name: str) -> None:
             if name == step and not asleep.is_set():
                 asleep.set()
                 loop.suspend("a")
-                await asyncio.sleep(0)
+                await awake.wait()
+                await asyncio.sleep(lag)
+
+        def wake() -> None:
+            loop.wake("a")
+            awake.set()
 
         async def process() -> None:
             a_running.append(await it.agent("a", step=at, faults=MachineFaults(delays={"create": 1.0, "start": 1.0})))
@@ -435,7 +445,7 @@ def test_a_sleeper_that_wakes_in_the_middle_of_a_step_lets_nothing_run_twice(ste
         # The leader: what is silent for the fencing time is taken, and placed on b.
         while it.clock.now() < gone_at + FENCING and await it.alive() is None:
             if woken.done():
-                loop.wake("a")
+                wake()
             await asyncio.sleep(0.05)
         taken = await it.alive() is None
         if taken:
@@ -444,7 +454,8 @@ def test_a_sleeper_that_wakes_in_the_middle_of_a_step_lets_nothing_run_twice(ste
             await it.command(node="b", fenced=True)
             await it.reaches("v", RUNNING)
         await woken
-        loop.wake("a")
+        wake()
+        await asyncio.sleep(lag)
         await it.until(lambda: a.agent.state().registered and not a.agent.state().working)
         await asyncio.sleep(20.0)
         runs = sorted([*a.machines.intervals("v"), *b.machines.intervals("v")], key=lambda run: run[0])
@@ -459,8 +470,9 @@ def test_a_sleeper_that_wakes_in_the_middle_of_a_step_lets_nothing_run_twice(ste
     staged(play, loop=loop)
 
 
-def test_a_sleeper_asks_before_it_acts_on_what_it_knew() -> None:
-    loop = ProcessLoop(3)
+@pytest.mark.parametrize("seed", range(10))
+def test_a_sleeper_asks_before_it_acts_on_what_it_knew(seed: int) -> None:
+    loop = ProcessLoop(seed)
 
     async def play(it: Stage) -> None:
         a_running: list[Running] = []
@@ -472,16 +484,47 @@ def test_a_sleeper_asks_before_it_acts_on_what_it_knew() -> None:
         await loop.launch("a", process())
         await it.reaches("v", RUNNING)
         a = a_running[0]
+        await asyncio.sleep(100.0)
         loop.suspend("a")
         await asyncio.sleep(5.0)
-        a.machines.crash("v")
+        await a.machines.stop("v", grace=0.0)
         await it.remove()
         await asyncio.sleep(100.0)
+        it.store.faults.slow = 1.0
         loop.wake("a")
         await it.until(lambda: a.agent.state().orphans == 1)
         assert len(a.machines.intervals("v")) == 1, "it was started though nobody wants it any more"
 
-    staged(play, loop=loop)
+    staged(play, seed, loop=loop)
+
+
+def test_a_fenced_machine_that_nobody_commands_is_off_before_anything_is_held_again() -> None:
+    async def play(it: Stage) -> None:
+        removed, held = False, []
+
+        async def step(name: str) -> None:
+            if removed and name == "hold.done:before":
+                machine = await a.machine()
+                held.append(machine is not None and machine.state)
+
+        a = await it.agent(step=step)
+        await it.command(fenced=True)
+        await it.command("other", fenced=True)
+        await it.reaches("v", RUNNING)
+        await it.reaches("other", RUNNING)
+        it.store.down()
+        await asyncio.sleep(TTL + 5.0)
+        await it.remove()  # somebody stood for it that the node is off
+        removed = True
+        a.machines.script("delete", "unavailable", times=1000)
+        it.store.up()
+        await it.until(lambda: a.agent.state().sessions == 2)
+        await asyncio.sleep(60.0)
+        assert set(held) == {STOPPED}
+        assert len(a.machines.intervals("v")) == 1
+        assert len(a.machines.intervals("other")) == 1
+
+    staged(play)
 
 
 # All at once

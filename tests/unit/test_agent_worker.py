@@ -130,6 +130,23 @@ def test_a_command_that_changes_during_a_step_is_followed_once_the_step_is_done(
     staged(play)
 
 
+@pytest.mark.parametrize("seed", range(10))
+def test_a_command_that_changes_while_a_step_is_announced_is_followed_before_it_is_done(seed: int) -> None:
+    async def play(it: Stage) -> None:
+        a = await it.agent()
+        await it.command(power=Power.OFF)
+        await it.reaches("v", STOPPED)
+        it.store.script("txn", "slow", prefix=HANDLE.prefix())  # the report that it is starting
+        it.store.faults.slowest = 4.0
+        await it.change(power=Power.ON)
+        await asyncio.sleep(0.0001)
+        await it.change(power=Power.OFF)
+        await it.reaches("v", STOPPED, generation=3)
+        assert len(a.machines.intervals("v")) == 0
+
+    staged(play, seed)
+
+
 def test_boots_are_few_at_once_and_stops_do_not_wait_for_them() -> None:
     async def play(it: Stage) -> None:
         booting, most = set(), 0
