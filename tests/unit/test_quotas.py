@@ -100,6 +100,25 @@ def test_an_update_is_charged_with_the_difference() -> None:
     play(story)
 
 
+def test_an_update_between_whose_steps_another_replica_creates_is_charged_all_the_same() -> None:
+    async def story(scene: Scene) -> None:
+        await limited(scene, cpus=4)
+        await scene.made("a")
+        inner, other = scene.store.txn, scene.another()
+        other.vms._store = other.writer._store = scene.raw  # type: ignore[assignment]
+
+        async def created_first(*args: Any) -> Any:
+            scene.store.txn = inner  # type: ignore[method-assign]
+            await other.made("b")
+            return await inner(*args)
+
+        scene.store.txn = created_first  # type: ignore[method-assign]
+        await scene.vms.update(asked(), ORG, PROJECT, "a", VmUpdate(cpus=2))
+        assert (await sum_is_right(scene)).used.cpus == 3
+
+    play(story)
+
+
 def test_a_deleting_machine_counts_until_it_is_gone() -> None:
     async def story(scene: Scene) -> None:
         await limited(scene, vms=1)

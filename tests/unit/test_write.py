@@ -274,6 +274,7 @@ def test_instants_sort_as_time_does() -> None:
 def test_all_get_the_same_id_of_the_control_plane(fault: Any) -> None:
     async def story(scene: Scene) -> None:
         scene.store.script("txn", fault, prefix=CLUSTER.fill(), nth=2, times=2)
+        scene.store.faults.slow = 1.0  # so that all of them look before one has written
 
         async def asking() -> str:
             while True:
