@@ -8,8 +8,10 @@ what a sleeper still has in hand from being written; this watchdog ends the proc
 from __future__ import annotations
 
 import os
+import select
 import threading
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from hostler.engine.killer import GRACE, overdue_at
@@ -45,13 +47,14 @@ class Watchdog:
         """The work of every leadership so far has stopped: none of them is watched any more."""
         with self._changed:
             self._guarded.clear()
+            self._changed.notify()
 
     def _watch(self) -> None:
         with self._changed:
-            while True:
-                self._guarded = {each: seen for each, seen in self._guarded.items() if not each.released}
+            while self._guarded:
                 pause = min((LOOK, *(each.ttl / GRACE / 4 for each in self._guarded)))
-                self._changed.wait(pause if self._guarded else None)
+                self._changed.wait(pause)
+                self._guarded = {each: seen for each, seen in self._guarded.items() if not each.released}
                 for each in self._guarded:
                     # At most one pause is counted for each look, however long the process was suspended meanwhile.
                     late = overdue_at(each) - each.ttl / GRACE <= self._clock.now()
@@ -60,8 +63,11 @@ class Watchdog:
                         self._end(
                             f"leadership {each.key} was lost and its work did not stop in time; ending the process"
                         )
+            self._thread = None
 
 
 def _end(why: str) -> None:
-    os.write(2, f"hostler: {time.strftime('%H:%M:%S')} {why}\n".encode())
+    with suppress(Exception):  # the end must come also when nobody is there to read why
+        if select.select([], [2], [], 0)[1]:
+            os.write(2, f"hostler: {time.strftime('%H:%M:%S')} {why}\n".encode())
     os._exit(1)

@@ -26,13 +26,13 @@ class Duration(click.ParamType[float]):
         if isinstance(value, int | float):
             return float(value)
         text = str(value).strip().lower()
-        parts = re.fullmatch(r"(?:\d+(?:\.\d+)?[smhdw])+|\d+(?:\.\d+)?", text)
+        parts = re.fullmatch(r"(?:[0-9]+(?:\.[0-9]+)?[smhdw])+|[0-9]+(?:\.[0-9]+)?", text)
         if parts is None:
             self.fail(f"{value!r} is no duration; write 90s, 30m, 2h or 1d", param, ctx)
         if text[-1].isdigit():
             seconds = float(text)
         else:
-            seconds = sum(float(number) * _UNITS[unit] for number, unit in re.findall(r"([\d.]+)([smhdw])", text))
+            seconds = sum(float(number) * _UNITS[unit] for number, unit in re.findall(r"([0-9.]+)([smhdw])", text))
         if not 0 < seconds <= 10 * 366 * 86400:
             self.fail(f"{value!r}: must be above 0 and at most ten years", param, ctx)
         return seconds
@@ -46,7 +46,7 @@ class Mebibytes(click.ParamType[int]):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         if isinstance(value, int):
             return value
-        found = re.fullmatch(r"(-?\d+)\s*([a-z]*)", str(value).strip().lower())
+        found = re.fullmatch(r"(-?[0-9]+)\s*([a-z]*)", str(value).strip().lower())
         if found is None or found[2] not in _SIZES:
             self.fail(f"{value!r} is no size; write 512M or 2G", param, ctx)
         return int(found[1]) * _SIZES[found[2]]
