@@ -217,7 +217,7 @@ class World:
     def stopped(self, name: str, vm_id: str) -> None:
         self.running.get(vm_id, set()).discard(name)
 
-    async def release(self, store: Store, machine: VirtualMachine) -> tuple[list[Any], list[Any]]:
+    async def release(self, _: Store, machine: VirtualMachine) -> tuple[list[Any], list[Any]]:
         self.released.append(machine.id)
         return [], []
 
@@ -320,9 +320,3 @@ def play(story: Callable[[World], Awaitable[None]], *, seed: int = 0) -> None:
             await story(world)
 
     run_virtual(main, seed=seed)
-
-
-__all__ = [
-    *("ORG", "PROJECT", "F", "World", "Leader", "Node", "play", "vm", "node", "ids"),
-    *("DrainMode", "Lifecycle", "OnNodeLoss", "Power"),
-]

@@ -404,9 +404,7 @@ def test_a_machine_with_nowhere_to_go_runs_on_and_says_why() -> None:
         assert await _on(world, "a", "n1")
         command = await world.command("n1", "a")
         assert command is not None
-        assert [reason.why for reason in command.reasons if reason.subject == "drain"][0].startswith(
-            "node n1 is drained"
-        )
+        assert next(r.why for r in command.reasons if r.subject == "drain").startswith("node n1 is drained")
         await world.member("n1", lifecycle=Lifecycle.ON_DUTY)
         await asyncio.sleep(2)
         command = await world.command("n1", "a")

@@ -5,18 +5,22 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
+from typing import Any
 
 import pytest
-from controller_world import ORG, PROJECT, Leader, World, ids, play
+from controller_world import ORG, PROJECT, Leader, World, ids, node, play
 
+from hostler.drivers.store.memory import MemoryStore
 from hostler.engine.controllers.queue import Queue
+from hostler.engine.controllers.silence import Silence
+from hostler.engine.view import View
 from hostler.errors import Conflict, LeadershipLost, Unavailable
 from hostler.keys.access import AUDIT, TOKEN
 from hostler.keys.node import ALIVE, MEMBER
 from hostler.keys.vm import VM
 from hostler.kit.virtual import VirtualClock, run_virtual
 from hostler.model.access import Audit, Token, TokenKind
-from hostler.model.node import DrainMode, Lifecycle, NodeRecord
+from hostler.model.node import DrainMode, Heartbeat, Lifecycle, NodeRecord
 from hostler.model.vm import MachineState
 
 RUNNING = MachineState.RUNNING
@@ -143,6 +147,60 @@ def test_a_node_that_came_back_while_it_was_switched_off_is_not_taken_for_off() 
     play(story)
 
 
+def test_an_operator_who_is_faster_is_not_overruled() -> None:
+    async def story(world: World) -> None:
+        leader = await world.leader()
+        txn = leader.store.txn
+
+        async def slow(when: Any, then: Any, otherwise: Any = ()) -> Any:
+            if any(getattr(operation, "key", "") == MEMBER.fill(node="n1") for operation in then):
+                leader.store.txn = txn  # type: ignore[method-assign]
+                await world.member("n1", lifecycle=Lifecycle.DRAINING, drain=DrainMode.STOP)
+            return await txn(when, then, otherwise)
+
+        leader.store.txn = slow  # type: ignore[method-assign]
+        await world.node("n1")
+        await asyncio.sleep(60)
+        assert (await member(world, "n1")).lifecycle is Lifecycle.DRAINING
+
+    play(story)
+
+
+def test_a_silence_is_unbroken_or_none() -> None:
+    async def main() -> None:
+        clock = VirtualClock()
+        async with MemoryStore(clock=clock) as store:
+            view = View(store, clock=clock)
+            silence = Silence(view, clock=clock)
+            beat = Heartbeat(holder="h", started_at=0.0)
+
+            async def looked() -> float:
+                await view.refresh(view.members, view.alive)
+                silence.look("n1")
+                entry = view.members.get(node="n1")
+                assert entry is not None
+                return silence.lasted(entry)
+
+            first = await MEMBER.create(store, node("n1"), node="n1")
+            assert await looked() == 0.0
+            await asyncio.sleep(10)
+            assert await looked() == 10.0
+            lived = await ALIVE.create(store, beat, node="n1")
+            assert await looked() == 0.0
+            await ALIVE.remove(store, lived)
+            await asyncio.sleep(5)
+            assert await looked() == 0.0
+            await asyncio.sleep(5)
+            assert await looked() == 5.0
+            # It came and went, and nobody saw it; but it wrote its record.
+            await MEMBER.replace(store, first, node("n1"))
+            assert silence.lasted(first) == 5.0
+            assert await looked() == 0.0
+            assert silence.lasted(first) == 0.0, "a count holds for the record that it was begun under"
+
+    run_virtual(main)
+
+
 # What expires
 
 
@@ -231,7 +289,7 @@ def test_lost_answers_expire_a_machine_all_the_same(seed: int) -> None:
 # The queue
 
 
-def queue_story(work, story, **options):  # type: ignore[no-untyped-def] # noqa: ANN
+def queue_story(work: Any, story: Any, **options: Any) -> None:
     async def main() -> None:
         told: list[str] = []
         queue = Queue(work, clock=VirtualClock(), rng=random.Random(1), tell=told.append, counters={}, **options)

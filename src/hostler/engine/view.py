@@ -65,7 +65,7 @@ class View:
         self.node_of: dict[str, str] = {}
         """The node that has a command for a machine, by the machine's id."""
         self._others: dict[str, set[str]] = {}  # more nodes that have one: never, unless somebody meddled
-        self._on: dict[str, set[str]] = {}  # ids of machines by node
+        self._on: dict[str, dict[str, None]] = {}  # ids of machines by node; in order, so that a seed stays a story
         self.commands.listen(self._index)
         self._answered_at = -math.inf
         self._failures = FAILURES
@@ -136,7 +136,7 @@ class View:
         parts = COMMAND.parse(key)
         node, vm = parts["node"], parts["vm"]
         if key in self.commands.entries:
-            self._on.setdefault(node, set()).add(vm)
+            self._on.setdefault(node, {})[vm] = None
             first = self.node_of.setdefault(vm, node)
             if first != node:
                 self._others.setdefault(vm, set()).add(node)
@@ -146,7 +146,7 @@ class View:
     def _unindex(self, node: str, vm: str) -> None:
         on = self._on.get(node)
         if on is not None:
-            on.discard(vm)
+            on.pop(vm, None)
             if not on:
                 del self._on[node]
         others = self._others.get(vm, set())
@@ -154,7 +154,9 @@ class View:
         if self.node_of.get(vm) == node:
             del self.node_of[vm]
             if others:
-                self.node_of[vm] = others.pop()
+                first = min(others)
+                others.discard(first)
+                self.node_of[vm] = first
         if not others:
             self._others.pop(vm, None)
 

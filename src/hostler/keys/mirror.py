@@ -53,12 +53,18 @@ class Mirror(Generic[T]):
         """The record as it was last seen."""
         return self.entries.get(self._key.fill(**parts))
 
-    def listen(self, changed: Callable[[str], None]) -> None:
+    def listen(self, changed: Callable[[str], None]) -> Callable[[], None]:
         """Call `changed(key)` after each change, and for each key that a new listing added, changed or removed.
 
-        It may come between two events of one transaction: take the name now, and look at the records later.
+        It may come between two events of one transaction: take the name now, and look at the records later. What is
+        returned ends it.
         """
-        self._listeners.append(changed)
+        self._listeners = [*self._listeners, changed]
+
+        def end() -> None:
+            self._listeners = [other for other in self._listeners if other is not changed]
+
+        return end
 
     async def ready(self) -> None:
         """Until it was listed for the first time."""

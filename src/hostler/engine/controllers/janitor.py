@@ -57,14 +57,14 @@ class Janitor:
         self.counters: dict[str, int] = {}
         self._standing: Standing | None = None
         self._listening = False
+        self._ends_of_listening: list[Callable[[], None]] = []
         self._ends: list[tuple[float, str]] = []  # a heap; what it says is looked up before it is believed
 
     async def start(self, standing: Standing) -> None:
         """Note who expires when."""
         self._standing = standing
-        if not self._listening:
-            self._listening = True
-            self._view.vms.listen(self._note)
+        self._listening = True
+        self._ends_of_listening = [self._view.vms.listen(self._note)]
         for key in self._view.vms.entries:
             self._note(key)
 
@@ -92,6 +92,8 @@ class Janitor:
     async def stop(self) -> None:
         """Hear no more."""
         self._listening = False
+        for end in self._ends_of_listening:
+            end()
 
     # Inside
 

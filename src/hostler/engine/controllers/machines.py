@@ -81,6 +81,7 @@ class MachineController:
         self._doubts: dict[str, str] = {}  # names whose last write may have happened, and the node that it was about
         self._standing: Standing | None = None
         self._listening = False
+        self._ends_of_listening: list[Callable[[], None]] = []
 
     # The service
 
@@ -123,6 +124,8 @@ class MachineController:
     async def stop(self) -> None:
         """Hear no more."""
         self._listening = False
+        for end in self._ends_of_listening:
+            end()
 
     def state(self) -> dict[str, int]:
         """Counters and present sizes, for metrics."""
@@ -132,11 +135,14 @@ class MachineController:
 
     def _listen(self) -> None:
         self._listening = True
-        self._view.vms.listen(self._vm_changed)
-        self._view.handles.listen(self._handle_changed)
-        self._view.commands.listen(self._command_changed)
-        self._view.members.listen(lambda key: self._node_changed(MEMBER.parse(key)["node"]))
-        self._view.alive.listen(lambda key: self._node_changed(ALIVE.parse(key)["node"]))
+        view = self._view
+        self._ends_of_listening = [
+            view.vms.listen(self._vm_changed),
+            view.handles.listen(self._handle_changed),
+            view.commands.listen(self._command_changed),
+            view.members.listen(lambda key: self._node_changed(MEMBER.parse(key)["node"])),
+            view.alive.listen(lambda key: self._node_changed(ALIVE.parse(key)["node"])),
+        ]
 
     def _vm_changed(self, key: str) -> None:
         if self._listening:
@@ -156,8 +162,9 @@ class MachineController:
         parts = COMMAND.parse(key)
         before = self.books.name_of(parts["vm"])
         self.books.sync(parts["vm"])
-        for name in {before, self.books.name_of(parts["vm"])} - {None}:
-            self._queue.add(str(name))
+        for name in (before, self.books.name_of(parts["vm"])):
+            if name is not None:
+                self._queue.add(name)
         member = self._view.members.get(node=parts["node"])
         if member is not None and duty_of(member.value) is not Duty.SERVE:
             self._nodes.add(parts["node"])
@@ -176,7 +183,7 @@ class MachineController:
             await self._room_changed.wait()
             await self._clock.sleep(RETRY_PENDING)
             self._room_changed.clear()
-            for node in self._drains.stuck:
+            for node in sorted(self._drains.stuck):
                 self._nodes.add(node)
             names = sorted(self._pending)
             for start in range(0, len(names), BATCH):
@@ -188,10 +195,10 @@ class MachineController:
         """Look at everything, first of all and then now and then."""
         fairness = Fairness(0.005)
         while True:
-            names = {key.removeprefix(VMS) for key in self._view.vms.entries}
-            names.update(key.removeprefix(HANDLES) for key in self._view.handles.entries)
-            names.update(
-                f"{entry.value.org}/{entry.value.project}/{entry.value.vm}"
+            names = dict.fromkeys(key.removeprefix(VMS) for key in self._view.vms.entries)
+            names |= dict.fromkeys(key.removeprefix(HANDLES) for key in self._view.handles.entries)
+            names |= dict.fromkeys(
+                _name(entry.value.org, entry.value.project, entry.value.vm)
                 for entry in self._view.commands.entries.values()
             )
             for name in names:

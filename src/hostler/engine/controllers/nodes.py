@@ -57,6 +57,7 @@ class NodeController:
         self._asked: dict[str, float] = {}
         self._standing: Standing | None = None
         self._listening = False
+        self._ends_of_listening: list[Callable[[], None]] = []
 
     # The service
 
@@ -71,9 +72,11 @@ class NodeController:
             except (Unavailable, Uncertain):
                 await self._clock.sleep(backoff.next())
         self._listening = True
-        self._view.members.listen(lambda key: self._changed(MEMBER.parse(key)["node"]))
-        self._view.alive.listen(lambda key: self._changed(ALIVE.parse(key)["node"]))
-        self._view.commands.listen(self._command_changed)
+        self._ends_of_listening = [
+            self._view.members.listen(lambda key: self._changed(MEMBER.parse(key)["node"])),
+            self._view.alive.listen(lambda key: self._changed(ALIVE.parse(key)["node"])),
+            self._view.commands.listen(self._command_changed),
+        ]
 
     async def run(self) -> None:
         """Until cancelled. LeadershipLost: somebody else leads."""
@@ -93,6 +96,8 @@ class NodeController:
     async def stop(self) -> None:
         """Hear no more."""
         self._listening = False
+        for end in self._ends_of_listening:
+            end()
 
     # Inside
 
