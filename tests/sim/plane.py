@@ -48,6 +48,7 @@ T = TypeVar("T")
 LEADERSHIP_TTL = 4.0
 NODE_TTL = 4.0
 FENCING_TIME = 8.0
+LOCK_TTL = 5.0
 RESTART = 0.3
 """Seconds after which a supervisor starts a killed process again."""
 PATIENCE = 240.0
@@ -150,7 +151,7 @@ class ReplicaHost(Host):
             await view.ready()
             writer = Writer(self.wire, clock=self.plane.clock, new_id=self.new_id, healthy=view.healthy)
             self.vms = VmService(
-                self.wire, writer, view, clock=self.plane.clock, rng=self.rng, new_id=self.new_id, lock_ttl=5.0
+                self.wire, writer, view, clock=self.plane.clock, rng=self.rng, new_id=self.new_id, lock_ttl=LOCK_TTL
             )
             while True:
                 await self._lead(view)
@@ -289,7 +290,7 @@ class Plane:
 
     async def _again(self, name: str) -> None:
         await asyncio.sleep(RESTART)
-        if self.supervised:
+        if self.supervised and self.hosts[name].dead:
             self.spawn(name)
 
     async def _end(self) -> None:
@@ -376,6 +377,7 @@ class Plane:
     async def check(self, *, machines: int) -> None:
         """The end of every story: as many machines as were wished for, each once, and nothing left over."""
         await self.settled()
+        await asyncio.sleep(2 * LOCK_TTL)  # a lock whose holder died is there until its lease ends
         rows = [row for place in self.places.values() for row in place.contents.rows.values()]
         if len(rows) != machines:
             raise Wrong(f"{len(rows)} machines, {machines} were wished for: {rows}")
@@ -411,7 +413,8 @@ def _unlike(vm: VirtualMachine, handle: Any, there: list[tuple[str, Any]]) -> st
     state = MachineState.RUNNING if vm.power is Power.ON else MachineState.STOPPED
     if handle.node != node or handle.state is not state or handle.generation != vm.generation or row.state is not state:
         return f"wished {vm.power} (generation {vm.generation}); handle {handle}, machine {row}"
-    if row.spec != vm.spec or row.resets != vm.resets or set(row.snapshots) != set(vm.snapshots):
+    later = row.spec != vm.spec and handle.at_next_boot and state is MachineState.RUNNING
+    if (row.spec != vm.spec and not later) or row.resets != vm.resets or set(row.snapshots) != set(vm.snapshots):
         return f"wished {vm}; machine {row}"
     if vm.restore is not None and row.restored != vm.restore.number:
         return f"wished {vm.restore}; machine {row}"

@@ -23,7 +23,8 @@ class ProcessLoop(VirtualLoop):
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
         self._suspended: dict[str, list[asyncio.Handle]] = {}
-        self._tasks: defaultdict[str, set[asyncio.Task[Any]]] = defaultdict(set)
+        # In the order they were made: sets of tasks have another order in each run.
+        self._tasks: defaultdict[str, dict[asyncio.Task[Any], None]] = defaultdict(dict)
         self.set_task_factory(self._made)  # type: ignore[arg-type]
 
     def launch(self, process: str, main: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
@@ -60,8 +61,8 @@ class ProcessLoop(VirtualLoop):
         process = context.get(PROCESS) if context is not None else PROCESS.get()
         if process is not None:
             tasks = self._tasks[process]
-            tasks.add(task)
-            task.add_done_callback(tasks.discard)
+            tasks[task] = None
+            task.add_done_callback(lambda done: tasks.pop(done, None))
         return task
 
 
