@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 import logging
+from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -24,13 +25,14 @@ class Agenda:
         self, work: Callable[[str], Coroutine[Any, Any, None]], *, clock: Clock, slots: int, boots: int
     ) -> None:
         self._work, self._clock, self._slots, self._boots = work, clock, slots, boots
-        self._due: dict[str, None] = {}
+        # Taken from the front, which costs a plain dict a look at all that was taken before.
+        self._due: OrderedDict[str, None] = OrderedDict()
         self._busy: dict[str, asyncio.Task[None]] = {}
         self._later: dict[str, float] = {}
         self._timers: list[tuple[float, str]] = []  # a heap; what `_later` does not confirm is out of date
         self._sooner = asyncio.Event()
         self._booting: set[str] = set()
-        self._to_boot: dict[str, None] = {}
+        self._to_boot: OrderedDict[str, None] = OrderedDict()
         self._open = False
 
     @property
