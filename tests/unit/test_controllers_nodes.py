@@ -196,6 +196,8 @@ def test_a_silence_is_unbroken_or_none() -> None:
             await MEMBER.replace(store, first, node("n1"))
             assert silence.lasted(first) == 5.0
             assert await looked() == 0.0
+            await asyncio.sleep(3)
+            assert await looked() == 3.0
             assert silence.lasted(first) == 0.0, "a count holds for the record that it was begun under"
 
     run_virtual(main)
