@@ -135,6 +135,34 @@ async def test_machines_run_through_the_end_of_up_and_the_next_start_goes_on_wit
     )
 
 
+async def test_after_kill_9_the_next_start_waits_for_nobodys_time_to_run_out(scene: Scene) -> None:
+    data = {"HOSTLER_DATA": str(scene.data)}
+    up = scene.up()
+    await up.url()
+    await well("vm", "create", "web", "--wait", **data)
+    up.kill()
+    at = time.monotonic()
+    again = scene.up()
+    await again.url()
+    assert time.monotonic() - at < 15, "it waited for the ttl of its dead predecessor, or for its node's"
+    scene_now = (await well("leader", "-o", "json", **data)).json
+    assert (scene_now["leader"]["fence"], scene_now["standing_by"]) == (2, [])
+    await well("vm", "delete", "web", "--wait", **data)
+
+
+async def test_a_second_up_on_one_store_serves_too_and_says_what_it_waits_for(scene: Scene) -> None:
+    up = scene.up()
+    await up.url()
+    other = scene.start(
+        *("up", "--data", scene.folder / "other", "--listen", "127.0.0.1:0"),
+        *("--store", f"sqlite://{scene.data}/hostler.db"),
+    )
+    await other.says("not ready yet: node local-1 is not on duty")
+    other.signal(signal.SIGTERM)
+    assert await other.ends(10) == 0
+    await well("vm", "create", "web", "--wait", HOSTLER_DATA=str(scene.data))
+
+
 async def test_up_that_slept_past_its_leadership_stands_anew_and_goes_on(scene: Scene) -> None:
     up = scene.up("--leadership-ttl", 2, "--node-ttl", 2, "--fencing-time", 4)
     await up.url()

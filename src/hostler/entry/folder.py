@@ -6,6 +6,7 @@
     admin.token          the first administrator's token
     server               where the API is served, while it is
     up.lock              held by the `up` that runs here
+    replica              under which name that one stands for the leadership
 
 Only the owner can read any of it.
 """
@@ -43,6 +44,11 @@ class DataFolder:
     def server_file(self) -> Path:
         """The address of the API, while it is served."""
         return self.path / "server"
+
+    @property
+    def replica_file(self) -> Path:
+        """The name under which the last `up` here stood for the leadership."""
+        return self.path / "replica"
 
     @property
     def log_file(self) -> Path:

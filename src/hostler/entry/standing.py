@@ -12,7 +12,7 @@ import msgspec
 from hostler.engine.presence import Presence
 from hostler.engine.replica import Replica, ReplicaConfig
 from hostler.errors import HostlerError
-from hostler.keys.replica import LEADER
+from hostler.keys.replica import LEADER, REPLICA
 from hostler.kit.clock import SystemClock
 from hostler.model.replica import LeaderRecord, ReplicaRecord
 from hostler.ports.ttl import StoreBacked, Watchable
@@ -94,9 +94,13 @@ async def stand(
     asked: asyncio.Event,
     tell: Callable[[str], None],
     killer: Killer | None = None,
+    holder: str | None = None,
 ) -> Exception | None:
-    """Stand until `asked` or until there is a problem, which is the answer; all work has stopped then."""
-    holder = uuid.uuid4().hex
+    """Stand until `asked` or until there is a problem, which is the answer; all work has stopped then.
+
+    `holder` tells this standing from every other; a new one if not given.
+    """
+    holder = holder or uuid.uuid4().hex
     store = storage.store if isinstance(storage, StoreBacked) else None
     presence = None if store is None else _presence(store, holder, plan)
     present: tuple[Service, ...] = () if presence is None else (presence,)
@@ -118,6 +122,17 @@ async def stand(
     finally:
         if presence is not None:
             await presence.aclose()
+
+
+async def bury(storage: TtlStorage, holder: str, replicas: int) -> None:
+    """Take away what a process left that certainly is dead, so that nobody waits for its time to run out."""
+    for number in range(1, replicas + 1):
+        key = LEADER.fill(n=number)
+        text = await storage.get(key)
+        if text is not None and LeaderRecord.decode(text.encode()).holder == holder:
+            await storage.compare_and_delete(key, text)
+    if isinstance(storage, StoreBacked):
+        await storage.store.delete(REPLICA.fill(holder=holder))
 
 
 def _presence(store: Store, holder: str, plan: Plan) -> Presence:

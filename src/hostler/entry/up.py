@@ -9,19 +9,21 @@ slept stands anew (`entry.watchdog`).
 from __future__ import annotations
 
 import asyncio
+import math
 from contextlib import AsyncExitStack, suppress
 from typing import TYPE_CHECKING, Any
 
 from hostler.entry.agent import Running, plan_of, running_agent
 from hostler.entry.backend import opened_backend
 from hostler.entry.folder import DataFolder
-from hostler.entry.plane import Plane, check_listen, local_url
+from hostler.entry.plane import Plane, check_listen, local_url, new_id
 from hostler.entry.rotation import RotatingFile
 from hostler.entry.server.logs import configure, logger
 from hostler.entry.signals import asked_to_end
-from hostler.entry.standing import Leading, Plan, stand
+from hostler.entry.standing import Leading, Plan, bury, stand
 from hostler.entry.watchdog import Watchdog
 from hostler.errors import HostlerError
+from hostler.keys.replica import LEADER
 from hostler.kit.clock import SystemClock
 from hostler.model.node import Lifecycle
 from hostler.wiring import ttl_storage_on
@@ -35,6 +37,8 @@ if TYPE_CHECKING:
 RACK = "local"
 LOOK_EVERY = 0.05
 STAND_AGAIN = 1.0
+SILENT_FOR = 5.0
+"""Seconds after which it is told what keeps it from being ready."""
 IN_SERVICE = (Lifecycle.ON_DUTY, Lifecycle.DRAINING, Lifecycle.DECOMMISSIONED)
 """Where a node can be once it has joined; an operator may have drained it before."""
 
@@ -143,15 +147,23 @@ class Up:
         """Stand for the leadership, and stand anew when it was lost."""
         plan = Plan(address=address, ttl=self._settings.leadership_ttl, replicas=self._settings.replicas)
         watchdog = Watchdog(self._clock)
+        storage = ttl_storage_on(store)
+        dead = self._folder.read(self._folder.replica_file)
+        if dead is not None:  # for the folder is ours
+            with suppress(HostlerError):
+                await bury(storage, dead, plan.replicas)
         while not self._asked.is_set():
+            holder = new_id()
+            self._folder.write(self._folder.replica_file, holder)
             problem = await stand(
-                ttl_storage_on(store),
+                storage,
                 plan,
                 plane.controllers(),
                 leading=self._leading,
                 asked=self._asked,
                 tell=self._say,
                 killer=watchdog,
+                holder=holder,
             )
             watchdog.stopped()
             if problem is not None and not self._asked.is_set():
@@ -187,9 +199,27 @@ class Up:
         if token is not None:
             self._folder.write(self._folder.token_file, token)
         self._folder.write(self._folder.server_file, url)
-        while not (self._leading.leads and all(_serves(plane, node) for node in self._agents)):
+        tell_at = self._clock.now() + SILENT_FOR
+        while (waits := await self._waits_for(plane)) is not None:
+            if self._clock.now() >= tell_at:
+                self._tell(f"not ready yet: {waits}")
+                tell_at = math.inf
             await self._clock.sleep(LOOK_EVERY)
         await self._ready(Ready(url, self._folder, token))
+
+    async def _waits_for(self, plane: Plane) -> str | None:
+        """What is missing; None: nothing. Others may lead, where the store is shared."""
+        for node, running in self._agents.items():
+            state = running.agent.state()
+            if not (state.registered and _serves(plane, node)):
+                return f"node {node} is not on duty{f': {state.waits_for}' if state.waits_for else ''}"
+        if not self._leading.leads:
+            record = await LEADER.get(plane.store, n=1)
+            if record is None or not record.value.fence:
+                return "nobody leads"
+            if record.value.holder == self._folder.read(self._folder.replica_file):
+                return "the controllers are starting"
+        return None
 
     def _say(self, text: str) -> None:
         """For the log: what people need not see."""

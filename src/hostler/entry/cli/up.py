@@ -73,7 +73,9 @@ def _ready(now: Ready) -> None:
     if now.token is not None:
         click.echo(f"\nlogin: admin, with this token (shown once, kept in {now.folder.token_file}):\n  {now.token}")
     elif now.folder.read(now.folder.token_file) is None:
-        click.echo("\nno admin.token here; make a new one: hostler user recover")
+        click.echo(
+            "\nno admin.token here: use a token of yours (HOSTLER_TOKEN), or make a new one: hostler user recover"
+        )
 
 
 async def _first(now: Ready) -> None:
