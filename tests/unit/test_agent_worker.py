@@ -47,7 +47,7 @@ def test_a_command_becomes_a_running_machine_with_three_reports() -> None:
         assert machine is not None
         assert (handle.node, handle.driver, handle.machine, handle.generation) == ("a", "simulated", machine.id, 4)
         assert (handle.address, handle.resets, handle.failures) == (machine.address, 3, 0)
-        assert machine.label == Label("o", "p", "v", a.agent.session.cluster)
+        assert machine.label == Label("o", "p", "v", a.agent.session.cluster, "a")
 
     staged(play)
 
@@ -403,11 +403,11 @@ def test_a_damaged_handle_is_written_over() -> None:
 # Orphans
 
 
-async def _stray(it: Stage, place: MemoryPlace, cluster: str, vm: str = "stray") -> None:
+async def _stray(it: Stage, place: MemoryPlace, cluster: str, vm: str = "stray", node: str = "a") -> None:
     from hostler.drivers.machines.simulated import SimulatedMachines
 
     async with SimulatedMachines(place, clock=it.clock, rng=it.rng) as machines:
-        await machines.create(MachinePlan(label=Label("o", "p", vm, cluster), spec=SPEC))
+        await machines.create(MachinePlan(label=Label("o", "p", vm, cluster, node), spec=SPEC))
         await machines.start(vm)
 
 
@@ -423,13 +423,14 @@ def test_machines_without_a_command_are_destroyed_but_only_our_own() -> None:
         await _stray(it, place, await _cluster(it))
         await _stray(it, place, "theirs", "foreign")
         await _stray(it, place, "", "nobodys")
+        await _stray(it, place, await _cluster(it), "elsewhere", node="b")
         await it.command("wanted")
         a = await it.agent(place=place)
         await it.until(lambda: a.agent.state().orphans == 1)
         await it.reaches("wanted", RUNNING)
         await asyncio.sleep(700.0)
-        assert {machine.label.vm for machine in await a.machines.list()} == {"wanted", "foreign", "nobodys"}
-        assert a.agent.state().foreign == 2
+        assert {machine.label.vm for machine in await a.machines.list()} == {"wanted", "foreign", "nobodys", "elsewhere"}
+        assert a.agent.state().foreign == 3
 
     staged(play)
 

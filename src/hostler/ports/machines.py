@@ -41,6 +41,8 @@ class Label(msgspec.Struct, frozen=True):
     vm: str
     cluster: str = ""
     """Of the control plane that made it: another one's machines are left alone."""
+    node: str = ""
+    """For which it was made: an agent of another name leaves it alone."""
 
 
 class MachinePlan(msgspec.Struct, frozen=True, kw_only=True):

@@ -205,7 +205,7 @@ class Workers:
         machines, vm = self._machines, command.vm
         match step.action:
             case Action.CREATE | Action.RESHAPE:
-                label = Label(command.org, command.project, vm, self._session.cluster)
+                label = Label(command.org, command.project, vm, self._session.cluster, self._plan.node)
                 return await machines.create(MachinePlan(label=label, spec=command.spec, fenced=command.fenced))
             case Action.START:
                 return await machines.start(vm)
@@ -302,5 +302,6 @@ class Workers:
         self.orphans += 1
 
     def is_ours(self, machine: Machine) -> bool:
-        """Whether it was made for this control plane."""
-        return bool(machine.label.cluster) and machine.label.cluster == self._session.cluster
+        """Whether it was made for this control plane, and for this node."""
+        label = machine.label
+        return bool(label.cluster) and label.cluster == self._session.cluster and label.node == self._plan.node

@@ -31,7 +31,7 @@ def check_plan(plan: object, images: Collection[str] | None) -> None:
     if not isinstance(plan, MachinePlan):
         raise Invalid(f"create: takes a MachinePlan, not {type(plan).__name__}")
     check_text("machine", plan.label.vm)
-    for text in (plan.label.org, plan.label.project, plan.label.cluster, plan.name):
+    for text in (plan.label.org, plan.label.project, plan.label.cluster, plan.label.node, plan.name):
         if text:
             check_text(f"machine {plan.label.vm!r}: part of its label", text)
     plan.spec.encode()  # Invalid if it could not be read back
