@@ -429,7 +429,12 @@ def test_machines_without_a_command_are_destroyed_but_only_our_own() -> None:
         await it.until(lambda: a.agent.state().orphans == 1)
         await it.reaches("wanted", RUNNING)
         await asyncio.sleep(700.0)
-        assert {machine.label.vm for machine in await a.machines.list()} == {"wanted", "foreign", "nobodys", "elsewhere"}
+        assert {machine.label.vm for machine in await a.machines.list()} == {
+            "wanted",
+            "foreign",
+            "nobodys",
+            "elsewhere",
+        }
         assert a.agent.state().foreign == 3
 
     staged(play)
