@@ -173,6 +173,8 @@ async def test_a_client_that_is_cut_off_anywhere_and_resumes_sees_every_event_on
             group.create_task(_writing(api.store, total, random.Random(seed)))
             while len(seen) < 4 * total:
                 place = await _some(api, place, seen, rng, 4 * total)
+                if rng.random() < 0.3:  # be away for longer than the server remembers
+                    await asyncio.sleep(0.1)
     numbers = [(event["revision"], event["subject"], event["kind"]) for event in seen]
     assert len(numbers) == len(set(numbers)) == 4 * total, f"seed {seed}"
     assert [number[0] for number in numbers] == sorted(number[0] for number in numbers), f"seed {seed}"
