@@ -105,6 +105,24 @@ async def test_up_with_a_first_machine_makes_one_and_only_one(scene: Scene) -> N
         await up.ends(10)
 
 
+async def test_up_in_the_background_returns_once_it_is_ready_and_down_ends_it(scene: Scene) -> None:
+    data = {"HOSTLER_DATA": str(scene.data)}
+    started = await well("up", "--data", scene.data, "--listen", "127.0.0.1:0", "--detach", "--first-vm")
+    try:
+        assert "ready http://127.0.0.1:" in started.out
+        assert "first machine: hello, running" in started.out
+        assert "hst_" in started.out
+        assert "hst_" not in (scene.data / "log" / "up.out").read_text()
+        await well("vm", "list", **data)
+        again = await hostler("up", "--data", scene.data, "--listen", "127.0.0.1:0", "--detach")
+        assert (again.code, "runs there" in again.err) == (4, True)
+    finally:
+        await well("down", **data)
+    assert (await hostler("down", **data)).code == 3
+    failed = await hostler("up", "--data", scene.data, "--listen", "192.0.2.1:1", "--insecure", "--detach")
+    assert (failed.code, "name another address" in failed.out + failed.err) == (5, True), failed
+
+
 # The end, and going on
 
 
