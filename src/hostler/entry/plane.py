@@ -10,7 +10,7 @@ import ipaddress
 import random
 import secrets
 import uuid
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Self
 
 from hostler.engine.controllers.janitor import Janitor
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
     from hostler.engine.service import Service
     from hostler.kit.clock import Clock
+    from hostler.ports.hasher import Hasher
     from hostler.ports.machines import Machines
     from hostler.ports.store import Store
     from hostler.settings import Settings
@@ -89,15 +90,7 @@ class Plane:
         self._hasher = open_hasher()
         self.view = View(store, clock=self.clock, rng=self._rng)
         writer = Writer(store, clock=self.clock, new_id=new_id, healthy=self.view.healthy, rng=self._rng)
-        self.users = UserService(
-            store,
-            writer,
-            self.view,
-            clock=self.clock,
-            new_id=new_id,
-            secret=lambda: secrets.token_urlsafe(32),
-            hasher=self._hasher,
-        )
+        self.users = _users(store, writer, self.view, self.clock, self._hasher)
         self._controllers: tuple[MachineController, NodeController, Janitor] | None = None
         self._more_counters = counters
         self.services = Services(
@@ -186,24 +179,24 @@ class Plane:
         return found
 
 
+def _users(store: Store, writer: Writer, view: View, clock: Clock, hasher: Hasher) -> UserService:
+    return UserService(
+        store,
+        writer,
+        view,
+        clock=clock,
+        new_id=new_id,
+        secret=lambda: secrets.token_urlsafe(32),
+        hasher=hasher,
+    )
+
+
 async def recovered_admin(settings: Settings) -> str:
     """A new token of the administrator, straight on the store."""
-    clock = SystemClock()
-    async with AsyncExitStack() as stack:
-        store = await stack.enter_async_context(opened_backend(settings, clock, lambda _: None))
-        plane = Plane(store, settings, clock=clock)
-        try:
-            # Nobody keeps the view up here, so it cannot say whether the store is in reach: the store itself will.
+    clock, hasher = SystemClock(), open_hasher()
+    try:
+        async with opened_backend(settings, clock, lambda _: None) as store:
             writer = Writer(store, clock=clock, new_id=new_id)
-            users = UserService(
-                store,
-                writer,
-                plane.view,
-                clock=clock,
-                new_id=new_id,
-                secret=lambda: secrets.token_urlsafe(32),
-                hasher=plane._hasher,
-            )
-            return await users.recover_admin()
-        finally:
-            await plane.__aexit__(None, None, None)
+            return await _users(store, writer, View(store, clock=clock), clock, hasher).recover_admin()
+    finally:
+        await hasher.aclose()

@@ -66,6 +66,7 @@ class Up:
         self._leading = Leading(self._say)
         self._agents: dict[str, Running] = {}
         self._asked = asyncio.Event()
+        self._serving = False
 
     async def run(self) -> int:
         """Until it is asked to end, or must; the exit code."""
@@ -75,9 +76,24 @@ class Up:
             configure(self._settings.log_level, log, self._settings.log_format)  # type: ignore[arg-type]
             self._tell(f"data in {self._folder.path}")
             try:
-                return await self._run()
+                return await self._until_asked()
             finally:
                 log.close()
+
+    async def _until_asked(self) -> int:
+        """Who is asked to end while still starting does not finish that first."""
+        work = asyncio.create_task(self._run(), name="up")
+        asked = asyncio.create_task(self._asked.wait(), name="up: asked to end")
+        try:
+            await asyncio.wait((work, asked), return_when=asyncio.FIRST_COMPLETED)
+            if not work.done() and not self._serving:
+                work.cancel()
+                await asyncio.wait((work,))
+            return 0 if work.done() and work.cancelled() else await work
+        finally:
+            for task in (work, asked):
+                task.cancel()
+            await asyncio.gather(work, asked, return_exceptions=True)
 
     async def _run(self) -> int:
         async with AsyncExitStack() as stack:
@@ -94,6 +110,7 @@ class Up:
                 asyncio.create_task(plane.failed(), name="plane: failure"),
                 *(running.task for running in self._agents.values()),
             ]
+            self._serving = True
             try:
                 return await self._serve(plane, url, parts)
             finally:
