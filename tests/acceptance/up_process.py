@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from hostler.testing.servers import ServerProcess
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 START = 30.0
 """Seconds that a process may take to start, on a machine that is busy with other tests."""
@@ -31,12 +31,14 @@ async def until(condition: Callable[[], object], within: float, what: Callable[[
 
 
 class HostlerProcess(ServerProcess):
-    """One of our own processes; `environ` beside what this process has."""
+    """One of our own processes; `environ` beside what this process has, `before` what it is run by."""
 
-    def __init__(self, *arguments: object, folder: Path, environ: dict[str, str] | None = None) -> None:
+    def __init__(
+        self, *arguments: object, folder: Path, environ: dict[str, str] | None = None, before: Sequence[str] = ()
+    ) -> None:
         log = folder / f"{arguments[0]}-{len(list(folder.glob('*.out')))}.out"
         set_in = ["env", *(f"{name}={value}" for name, value in (environ or {}).items())]
-        super().__init__([*set_in, *PROGRAM, *map(str, arguments)], log)
+        super().__init__([*before, *set_in, *PROGRAM, *map(str, arguments)], log)
 
     @property
     def code(self) -> int | None:

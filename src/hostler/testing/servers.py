@@ -117,8 +117,8 @@ class ServerProcess:
 class _Node:
     """One member of an etcd cluster: its ports, its data and, while it runs, its process."""
 
-    def __init__(self, name: str, directory: Path, ports: Sequence[int]) -> None:
-        self.name = name
+    def __init__(self, name: str, directory: Path, ports: Sequence[int], host: str) -> None:
+        self.name, self.host = name, host
         self.data = directory / name
         self.log = directory / f"{name}.log"
         self.client_port, self.peer_port, self.metrics_port = ports
@@ -127,14 +127,14 @@ class _Node:
 
     @property
     def endpoint(self) -> str:
-        return f"{HOST}:{self.client_port}"
+        return f"{self.host}:{self.client_port}"
 
     def fetch(self, path: str, *, within: float = 1.0) -> str | None:
         """What the member says at `path` of its plain HTTP port; None if it says nothing."""
         if self.process is None or not self.process.running or self.suspended:
             return None
         try:
-            with _DIRECT.open(f"http://{HOST}:{self.metrics_port}{path}", timeout=within) as answer:
+            with _DIRECT.open(f"http://{self.host}:{self.metrics_port}{path}", timeout=within) as answer:
                 return str(answer.read().decode())
         except (OSError, urllib.error.URLError):
             return None
@@ -153,7 +153,8 @@ class EtcdCluster:
 
     `tls`: clients must come with TLS; `mutual`: and with a certificate of the same authority. `auth`: user `root` with
     this password. `binary`: another etcd than the one that HOSTLER_ETCD or PATH names. `arguments`: added to each
-    member's command line. Every wait fails with ServerFailed after `within` seconds.
+    member's command line. `host`: an address other than loopback's, in a network of the test's own. Every
+    wait fails with ServerFailed after `within` seconds.
     """
 
     def __init__(
@@ -168,7 +169,9 @@ class EtcdCluster:
         heartbeat_ms: int = 100,
         election_ms: int = 1000,
         within: float = 30.0,
+        host: str = HOST,
     ) -> None:
+        self._host = host
         self._size, self._tls, self._mutual, self._auth = size, tls or mutual, mutual, auth
         self._binary, self._arguments, self._within = binary, tuple(arguments), within
         self._pace = (heartbeat_ms, election_ms)
@@ -327,7 +330,7 @@ class EtcdCluster:
             ports = free_ports(3 * self._size)
             folder = self.directory / f"try{attempt}"
             folder.mkdir()
-            self._nodes = [_Node(f"m{i}", folder, ports[3 * i : 3 * i + 3]) for i in range(self._size)]
+            self._nodes = [_Node(f"m{i}", folder, ports[3 * i : 3 * i + 3], self._host) for i in range(self._size)]
             for node in self._nodes:
                 node.process = ServerProcess(self._command(node, "new"), node.log)
             try:
@@ -343,13 +346,13 @@ class EtcdCluster:
 
     def _command(self, node: _Node, state: str) -> list[str]:
         scheme = "https" if self._tls else "http"
-        client, peer = f"{scheme}://{node.endpoint}", f"http://{HOST}:{node.peer_port}"
-        members = ",".join(f"{n.name}=http://{HOST}:{n.peer_port}" for n in self._nodes)
+        client, peer = f"{scheme}://{node.endpoint}", f"http://{node.host}:{node.peer_port}"
+        members = ",".join(f"{n.name}=http://{n.host}:{n.peer_port}" for n in self._nodes)
         command = [
             *(str(self._binary), "--name", node.name, "--data-dir", str(node.data)),
             *("--listen-client-urls", client, "--advertise-client-urls", client),
             *("--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer),
-            *("--listen-metrics-urls", f"http://{HOST}:{node.metrics_port}"),
+            *("--listen-metrics-urls", f"http://{node.host}:{node.metrics_port}"),
             *("--initial-cluster", members, "--initial-cluster-state", state),
             *("--initial-cluster-token", self.directory.name),
             *("--heartbeat-interval", str(self._pace[0]), "--election-timeout", str(self._pace[1])),

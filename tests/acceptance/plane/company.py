@@ -1,0 +1,292 @@
+"""Three replicas and three agents as processes on one etcd cluster, with somebody who supervises the replicas."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Self
+
+from up_process import START, HostlerProcess, until
+
+from hostler import Client, open_store
+from hostler.errors import HostlerError
+from hostler.keys.replica import LEADER
+from hostler.model.api import VmView
+from hostler.model.replica import LeaderRecord
+from hostler.model.vm import OnNodeLoss, Power
+from hostler.testing.servers import EtcdCluster, free_ports
+from plane.record import Machines, Run, check_commands
+from plane.traffic import ORG, PROJECT, Asking, Wishes
+
+NODES = ("r1-a", "r1-b", "r1-c")
+LEADERSHIP_TTL = 4.0
+NODE_TTL = 3.0
+FENCING_TIME = 9.0
+TIMES = ("--node-ttl", NODE_TTL, "--fencing-time", FENCING_TIME, "--log-level", "warning")
+STEADY = 2
+"""Machines of each kind that every node has to have at least, and that nobody changes."""
+GAP = 3.0
+"""Seconds without an answer that a busy machine may cause: less than a leadership lives, for nobody waits for one."""
+SETTLED = 60.0
+"""Seconds in which everything is as it was wished for once nothing fails any more, on a busy machine."""
+RESTART = 1.0
+"""Seconds that a supervisor waits before it starts a process again."""
+
+
+class Post:
+    """A process that is started again in the same place. `supervised`: by itself, whenever it ended."""
+
+    def __init__(
+        self, *arguments: object, folder: Path, before: Sequence[str] = (), environ: dict[str, str] | None = None
+    ) -> None:
+        self._arguments, self._folder, self._before, self._environ = arguments, folder, before, environ
+        self.process: HostlerProcess
+        self.supervised = False
+        self.start()
+
+    def start(self) -> None:
+        self.process = HostlerProcess(*self._arguments, folder=self._folder, before=self._before, environ=self._environ)
+
+    def kill(self) -> float:
+        """SIGKILL, and nobody starts it again; when."""
+        self.supervised = False
+        self.process.kill()
+        return time.monotonic()
+
+    async def suspend(self) -> None:
+        """SIGSTOP; every thread of it stands still afterwards."""
+        self.process.signal(signal.SIGSTOP)
+        tasks = Path(f"/proc/{self.process.pid}/task")
+        await until(lambda: _states(tasks) == {"T"}, START, lambda: f"it stands still: {_states(tasks)}")
+
+    def resume(self) -> None:
+        self.process.signal(signal.SIGCONT)
+
+
+def _states(tasks: Path) -> set[str]:
+    return {stat.read_text().rpartition(")")[2].split()[0] for stat in tasks.glob("*/stat")}
+
+
+class Company:
+    """All of it, with traffic. Everything is ended when it is left."""
+
+    def __init__(
+        self, etcd: EtcdCluster, folder: Path, *, before: Callable[[str], Sequence[str]] = lambda _: (), seed: int = 1
+    ) -> None:
+        """`before` is what the agent of a node is run by."""
+        self.etcd, self._folder, self._before, self._seed = etcd, folder, before, seed
+        self.replicas: dict[str, Post] = {}
+        """By address."""
+        self.agents: dict[str, Post] = {}
+        folders = {node: folder / node / "machines" / node for node in NODES}
+        self.machines = Machines(folders)
+        self.asking: dict[str, Asking] = {}
+        self._tasks: list[asyncio.Task[None]] = []
+        self._stack = AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        try:
+            await self._open()
+        except BaseException:
+            await self.__aexit__()
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for post in (*self.replicas.values(), *self.agents.values()):
+            post.kill()
+        for task in self._tasks:
+            task.cancel()
+        outcomes = await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._stack.aclose()
+        for outcome in outcomes:
+            if isinstance(outcome, Exception):
+                raise outcome
+
+    async def _open(self) -> None:
+        self.store = await self._stack.enter_async_context(open_store(self.etcd.url))
+        for port in free_ports(3):
+            address = f"127.0.0.1:{port}"
+            arguments = ("replica", "--store", self.etcd.url, "--listen", address, "--leadership-ttl", LEADERSHIP_TTL)
+            data = ("--data", self._folder / f"replica-{port}")
+            # Who dies while it holds the lock of a machine holds others up for that long.
+            environ = {"HOSTLER_LOCK_TTL": "3"}
+            self.replicas[address] = Post(*arguments, *data, *TIMES, folder=self._folder, environ=environ)
+        for node in NODES:
+            arguments = ("agent", "--node", node, "--store", self.etcd.url, "--data", self._folder / node)
+            self.agents[node] = Post(*arguments, *TIMES, folder=self._folder, before=self._before(node))
+        for post in self.replicas.values():
+            await post.process.says("serving http", START * 2)
+            post.supervised = True
+        for post in self.agents.values():
+            await post.process.says(" registered", START * 2)
+        told = "the administrator's token, shown this once: "
+        await until(lambda: any(told in post.process.text for post in self.replicas.values()), START, lambda: told)
+        [said] = [post.process.text for post in self.replicas.values() if told in post.process.text]
+        self.token = said.partition(told)[2].split()[0]
+        await self._go()
+
+    async def _go(self) -> None:
+        urls = [f"http://{address}" for address in self.replicas]
+        self.wishes = await self._stack.enter_async_context(Wishes(urls, self.token, self._seed))
+        self.asking = {address: Asking(url, self.token) for address, url in zip(self.replicas, urls)}
+        self._run(self._supervise(), *(asking.run() for asking in self.asking.values()))
+        for number in range(3 * STEADY * 4):
+            views = await self.settled()
+            if number >= 3 * STEADY and all(
+                len(self.steady(views, node, kind)) >= STEADY for node in NODES for kind in OnNodeLoss
+            ):
+                break
+            for kind in OnNodeLoss:
+                await self.wishes.make("steady", kind)
+        self.passing = asyncio.create_task(self.wishes.run(), name="wishes")
+        self._tasks.append(self.passing)
+
+    def _run(self, *work: object) -> None:
+        self._tasks += [asyncio.create_task(each) for each in work]  # type: ignore[arg-type]
+
+    async def _supervise(self) -> None:
+        while True:
+            for post in self.replicas.values():
+                if post.supervised and not post.process.running:
+                    await asyncio.sleep(RESTART)
+                    if post.supervised and not post.process.running:
+                        post.start()
+            await asyncio.sleep(0.1)
+
+    # Who leads
+
+    async def leader(self) -> tuple[str, int]:
+        """Address and fence of who leads; waits until somebody does."""
+        return await self.led_after(0)
+
+    async def led_after(self, fence: int) -> tuple[str, int]:
+        """The same with a higher fence than that."""
+        found: list[LeaderRecord] = []
+        end = time.monotonic() + SETTLED
+        while not (found and found[-1].fence > fence):
+            assert time.monotonic() < end, f"nobody leads after fence {fence}: {self.said()}"
+            await asyncio.sleep(0.05)
+            try:
+                entry = await LEADER.get(self.store, n=1)
+            except HostlerError:
+                continue
+            found += [entry.value] if entry is not None else []
+        return found[-1].address, found[-1].fence
+
+    def said(self) -> str:
+        """The last words of every process."""
+        posts = {**self.replicas, **self.agents}
+        return "\n".join(f"--- {name}\n{post.process.tail(15)}" for name, post in posts.items())
+
+    # Machines
+
+    def client(self, address: str | None = None) -> Client:
+        """For one look at one replica."""
+        return Client(f"http://{address or next(iter(self.replicas))}", self.token, timeout=10, retries=5)
+
+    async def views(self, address: str | None = None) -> dict[str, VmView]:
+        """All machines by name, as the API has them; an outage is waited for."""
+        end = time.monotonic() + SETTLED
+        while True:
+            try:
+                async with self.client(address) as client:
+                    return {view.name: view async for view in client.vms.list(ORG, PROJECT)}
+            except HostlerError as error:
+                if time.monotonic() > end:
+                    raise AssertionError(f"the API does not answer: {error}; {self.said()}") from None
+                await asyncio.sleep(0.2)
+
+    @staticmethod
+    def steady(views: dict[str, VmView], node: str, kind: OnNodeLoss) -> dict[str, VmView]:
+        """Machines that nobody changes, of that kind on that node."""
+        return {
+            view.id: view
+            for name, view in views.items()
+            if name.startswith("steady") and view.node == node and view.on_node_loss is kind
+        }
+
+    async def settled(self, *, within: float = SETTLED) -> dict[str, VmView]:
+        """Wait until the API and the machines themselves say that all steady machines run."""
+        end = time.monotonic() + within
+        while True:
+            views = await self.views()
+            found = {name: view for name, view in views.items() if name.startswith("steady")}
+            running = self.machines.running()
+            if all(view.phase == "running" and view.id in running for view in found.values()):
+                return found
+            late = {
+                name: (view.phase, view.node, view.detail) for name, view in found.items() if view.id not in running
+            }
+            assert time.monotonic() < end, f"not running: {late}: {self.said()}"
+            await asyncio.sleep(0.2)
+
+    async def works(self, address: str) -> None:
+        """A machine that is wished for now, at that replica, comes to run; and the traffic goes on."""
+        done = self.wishes.done
+        view = await self.wishes.make("steady", OnNodeLoss.WAIT)
+        await until(lambda: view.id in self.machines.running(), SETTLED, lambda: f"{view.name} runs: {self.said()}")
+        async with self.client(address) as client:
+            assert (await client.vms.get(ORG, PROJECT, view.name)).id == view.id
+        await until(lambda: self.wishes.done > done, SETTLED, lambda: f"traffic goes on: {self.said()}")
+
+    async def run_elsewhere(self, vms: Iterable[str], node: str, *, within: float = SETTLED) -> None:
+        """Wait until all of them run on other nodes, by their own records."""
+        wanted = set(vms)
+
+        def there() -> set[str]:
+            return {vm for vm, runs in self.machines.running().items() if any(run.node != node for run in runs)}
+
+        await until(lambda: wanted <= there(), within, lambda: f"{wanted - there()} run elsewhere: {self.said()}")
+
+    def check_answered(self, since: float, within: float, *, but: str | None = None) -> None:
+        """Every replica (but one) answered all the time, with no gap longer than that."""
+        gaps = {address: asking.gap(since) for address, asking in self.asking.items() if address != but}
+        failed = {address: asking.failed(since)[:5] for address, asking in self.asking.items() if address in gaps}
+        assert max(gaps.values()) < within, f"no answer for {gaps}: {failed}: {self.said()}"
+        print(f"{time.monotonic() - since:.1f} s; longest gaps {[round(gap, 2) for gap in gaps.values()]}")
+
+    async def check_ends_well(self) -> int:
+        """Everything that is wished for exists once and runs if it shall; nothing else exists. How many commands."""
+        self.wishes.end()
+        await self.passing
+        wishes, views = self.wishes, await self.views()
+
+        def wrong() -> object:
+            running = {vm: [run.node for run in runs] for vm, runs in self.machines.running().items()}
+            ids = {view.id for name, view in views.items() if wishes.power.get(name) is Power.ON}
+            there = sorted(vm for node in NODES for vm in self.machines.there(node))
+            return (
+                set(views) ^ set(wishes.power),
+                set(running) ^ ids,
+                [vm for vm, nodes in running.items() if len(nodes) > 1],
+                [] if there == sorted(view.id for view in views.values()) else there,
+                [view.name for view in views.values() if not view.settled],
+            )
+
+        end = time.monotonic() + SETTLED
+        while any(wrong()):  # type: ignore[call-overload]
+            assert time.monotonic() < end, f"not as wished for: {wrong()}: {self.said()}"
+            await asyncio.sleep(0.5)
+            views = await self.views()
+        self.machines.check_never_twice()
+        await self._end()
+        return await check_commands(self.store)
+
+    async def _end(self) -> None:
+        """Ask every process to end; none needs more than its time."""
+        posts = [*self.replicas.values(), *self.agents.values()]
+        for post in posts:
+            post.supervised = False
+            post.process.signal(signal.SIGTERM)
+        for post in posts:
+            assert await post.process.ends() == 0, post.process.tail()
+
+
+def same_runs(before: dict[str, list[Run]], after: dict[str, list[Run]], vms: Iterable[str]) -> bool:
+    """Whether these machines ran on without interruption."""
+    return all(before[vm] == after[vm] for vm in vms)

@@ -1,0 +1,151 @@
+"""Leaders and members of the store fail: the API on the survivors goes on, and no machine runs twice or for nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+
+import pytest
+from dose import dose
+from up_process import START, until
+
+from hostler.errors import HostlerError, Unavailable, Uncertain
+from hostler.model.api import VmCreate
+from hostler.model.vm import OnNodeLoss
+from hostler.testing.servers import EtcdCluster
+from plane.company import GAP, LEADERSHIP_TTL, SETTLED, Company
+from plane.traffic import ORG, PROJECT, SPEC
+
+ELECTION = 10.0
+"""Seconds without an answer while etcd's members elect one of them, on a busy machine."""
+AWAY = dose(test=15, full=60)
+
+
+@pytest.mark.timeout(600 if AWAY == 15 else 7200)
+async def test_leaders_and_members_of_the_store_fail_and_the_survivors_go_on(tmp_path: Path) -> None:
+    with EtcdCluster(3) as etcd:
+        async with Company(etcd, tmp_path) as company:
+            for _ in range(dose(test=1, full=5)):
+                await the_leader_is_killed(company)
+                await the_leader_sleeps_past_its_ttl(company)
+                await a_member_is_killed(company, leading=False)
+                await a_member_is_killed(company, leading=True)
+                await the_store_is_away(company, 2.0)
+                await the_store_is_away(company, AWAY)
+            assert company.wishes.repeated, "no write ever met a failure"
+            assert await company.check_ends_well() > 20
+
+
+async def the_leader_is_killed(company: Company) -> None:
+    before = company.machines.runs()
+    steady = await company.settled()
+    address, fence = await company.leader()
+    at = company.replicas[address].kill()
+    successor, _ = await company.led_after(fence)
+    assert successor != address
+    await company.works(successor)
+    company.check_answered(at, GAP, but=address)
+    await back(company, address)
+    check_undisturbed(company, before, steady)
+
+
+async def the_leader_sleeps_past_its_ttl(company: Company) -> None:
+    before, steady = company.machines.runs(), await company.settled()
+    address, fence = await company.leader()
+    leader = company.replicas[address]
+    at = time.monotonic()
+    await leader.suspend()
+    successor, _ = await company.led_after(fence)
+    assert successor != address
+    await until(lambda: time.monotonic() > at + LEADERSHIP_TTL * 1.5, START, lambda: "its time passes")
+    await company.works(successor)
+    company.check_answered(at, GAP, but=address)
+    sleeper = leader.process
+    leader.supervised = False
+    leader.resume()
+    assert await sleeper.ends() == 1, sleeper.tail()
+    await back(company, address)
+    check_undisturbed(company, before, steady)
+
+
+async def a_member_is_killed(company: Company, *, leading: bool) -> None:
+    before, steady = company.machines.runs(), await company.settled()
+    leader = await asyncio.to_thread(company.etcd.leader)
+    member = leader if leading else (leader + 1) % 3
+    at = time.monotonic()
+    company.etcd.kill(member)
+    await company.works(next(iter(company.replicas)))
+    company.check_answered(at, ELECTION)
+    company.etcd.restart(member, wait=False)
+    await asyncio.to_thread(company.etcd.wait_healthy)
+    check_undisturbed(company, before, steady)
+
+
+async def the_store_is_away(company: Company, seconds: float) -> None:
+    """For longer than leaderships and leases last, or for so short that nothing comes of it."""
+    steady = await company.settled()
+    before, led = company.machines.runs(), (await company.leader())[0]
+    for member in range(3):
+        company.etcd.suspend(member)
+    at = time.monotonic()
+    try:
+        if seconds > 10:
+            for address in company.replicas:
+                if address != led:
+                    await check_stale(company, address, at)
+        await until(lambda: time.monotonic() > at + seconds, seconds + START, lambda: "it is away")
+        meanwhile = company.machines.runs()
+    finally:
+        for member in range(3):
+            company.etcd.resume(member)
+    for address in company.replicas:
+        await company.views(address)
+    await company.settled()
+    await company.works((await company.leader())[0])
+    waiting = [view.id for view in steady.values() if view.on_node_loss is OnNodeLoss.WAIT]
+    after = company.machines.runs()
+    for vm in waiting:
+        assert before[vm] == meanwhile[vm] == after[vm], f"{vm} was disturbed: {before[vm]} {after[vm]}"
+    for vm in {view.id for view in steady.values()} - set(waiting):
+        # They stop by themselves when the store is away for as long as that, and are started once.
+        more = len(after[vm]) - len(before[vm])
+        assert more <= (1 if seconds > 5 else 0), f"{vm} was disturbed: {before[vm]} {after[vm]}"
+    company.machines.check_never_twice()
+
+
+async def check_stale(company: Company, address: str, since: float) -> None:
+    """Reads say how old they are, if that will do; writes are refused."""
+    async with company.client(address) as client:
+        while client.stale_for == 0.0:
+            assert time.monotonic() < since + START, f"{address} does not know that it is stale"
+            try:
+                page = await client.vms.list(ORG, PROJECT, stale=True)
+            except HostlerError as error:
+                raise AssertionError(f"{address}: {error}: {company.said()}") from None
+            await asyncio.sleep(0.1)
+        assert page.items, "there is nothing in what it remembers"
+        assert client.stale_for <= time.monotonic() - since + 2.0
+        with pytest.raises((Unavailable, Uncertain)):
+            await client.vms.create(ORG, PROJECT, VmCreate(name="refused", spec=SPEC))
+        with pytest.raises(Unavailable):
+            await client.vms.list(ORG, PROJECT)
+
+
+async def back(company: Company, address: str) -> None:
+    """Start a replica again; it stands by and answers."""
+    post = company.replicas[address]
+    post.start()
+    await post.process.says("serving http", SETTLED)
+    post.supervised = True
+    await company.views(address)
+
+
+def check_undisturbed(company: Company, before: object, steady: object) -> None:
+    """Not one machine that nobody changed was stopped or moved."""
+    assert isinstance(before, dict)
+    assert isinstance(steady, dict)
+    after = company.machines.runs()
+    for view in steady.values():
+        assert before[view.id] == after[view.id], f"{view.name} was disturbed: {before[view.id]} {after[view.id]}"
+    company.machines.check_never_twice()
