@@ -16,6 +16,7 @@ from hostler.keys.inventory import USER
 from hostler.keys.mirror import Mirror
 from hostler.keys.node import ALIVE, CLUSTER, COMMAND, MEMBER
 from hostler.keys.vm import HANDLE, VM
+from hostler.kit.together import run_together
 
 if TYPE_CHECKING:
     import random
@@ -73,16 +74,8 @@ class View:
 
     async def run(self) -> None:
         """Keep everything up until cancelled. Raises what no waiting will heal (Closed, Damaged)."""
-        tasks = [asyncio.create_task(mirror.run(), name=f"view: {name}") for name, mirror in self.mirrors.items()]
-        tasks.append(asyncio.create_task(self._probe(), name="view: probe"))
-        try:
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                task.result()
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+        mirrors = {name: mirror.run() for name, mirror in self.mirrors.items()}
+        await run_together("view", {**mirrors, "probe": self._probe()})
 
     async def ready(self) -> None:
         """Until every family was read once, and the store has answered."""

@@ -14,6 +14,7 @@ from hostler.engine.agent.worker import Workers
 from hostler.errors import HostlerError
 from hostler.keys.mirror import Mirror
 from hostler.keys.node import COMMAND
+from hostler.kit.together import run_together
 from hostler.model.vm import MachineState
 
 if TYPE_CHECKING:
@@ -115,22 +116,16 @@ class Agent:
     # Inside
 
     async def _work(self) -> None:
-        parts: list[tuple[str, Coroutine[Any, Any, None]]] = [
-            ("commands", self.commands.run()),
-            ("session", self.session.run()),
-            ("agenda", self._agenda.run()),
-            ("look", self._every(self._plan.look_every, self._look)),
-            ("sweep", self._every(self._plan.sweep_every, self._sweep)),
-        ]
-        tasks = [asyncio.create_task(part, name=f"agent {self._plan.node}: {name}") for name, part in parts]
+        parts = {
+            "commands": self.commands.run(),
+            "session": self.session.run(),
+            "agenda": self._agenda.run(),
+            "look": self._every(self._plan.look_every, self._look),
+            "sweep": self._every(self._plan.sweep_every, self._sweep),
+        }
         try:
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                task.result()
+            await run_together(f"agent {self._plan.node}", parts)
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
             await self._agenda.aclose()
 
     def _command_changed(self, key: str) -> None:

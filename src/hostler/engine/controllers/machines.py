@@ -24,6 +24,7 @@ from hostler.keys.node import ALIVE, COMMAND, MEMBER
 from hostler.keys.vm import HANDLE, NAME, VM
 from hostler.kit.backoff import Backoff
 from hostler.kit.fairness import Fairness
+from hostler.kit.together import run_together
 from hostler.ports.store import Delete
 
 if TYPE_CHECKING:
@@ -106,20 +107,8 @@ class MachineController:
 
     async def run(self) -> None:
         """Until cancelled. LeadershipLost: somebody else leads."""
-        tasks = [
-            asyncio.create_task(self._queue.run(), name="machines: names"),
-            asyncio.create_task(self._nodes.run(), name="machines: nodes"),
-            asyncio.create_task(self._pass(), name="machines: pass"),
-            asyncio.create_task(self._retry_pending(), name="machines: pending"),
-        ]
-        try:
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                task.result()
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+        works = {"names": self._queue.run(), "nodes": self._nodes.run(), "pass": self._pass()}
+        await run_together("machines", {**works, "pending": self._retry_pending()})
 
     async def stop(self) -> None:
         """Hear no more."""

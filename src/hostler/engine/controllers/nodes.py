@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -12,6 +11,7 @@ from hostler.engine.controllers.silence import Silence
 from hostler.errors import Conflict, LeadershipLost, Unavailable, Uncertain
 from hostler.keys.node import ALIVE, COMMAND, MEMBER
 from hostler.kit.backoff import Backoff
+from hostler.kit.together import run_together
 from hostler.model.node import DrainMode, Lifecycle, OffConfirmation
 from hostler.ports.store import Put
 
@@ -80,18 +80,7 @@ class NodeController:
 
     async def run(self) -> None:
         """Until cancelled. LeadershipLost: somebody else leads."""
-        tasks: list[asyncio.Task[Any]] = [
-            asyncio.create_task(self._queue.run(), name="nodes: names"),
-            asyncio.create_task(self._pass(), name="nodes: pass"),
-        ]
-        try:
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                task.result()
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+        await run_together("nodes", {"names": self._queue.run(), "pass": self._pass()})
 
     async def stop(self) -> None:
         """Hear no more."""
