@@ -32,7 +32,7 @@ MAX_LIMIT = 1_000
 LOOKED_AT = 10_000
 """Records that one call of `list` reads at most: with rare labels a page may be short, or empty, and not the last."""
 VERDICTS = 1_000
-_MEMBERS = VM.prefix()
+_MEMBERS, _HANDLES = VM.prefix(), HANDLE.prefix()
 
 
 class VmReader:
@@ -69,9 +69,8 @@ class VmReader:
 
     async def handle(self, entry: Entry[VirtualMachine]) -> VmHandle | None:
         """What there is of it."""
-        parts = entry.parts
-        found = await HANDLE.get(self._store, org=parts["org"], project=parts["project"], vm=parts["vm"])
-        return None if found is None else found.value
+        found = await self._store.get(_HANDLES + entry.key[len(_MEMBERS) :])
+        return None if found is None else HANDLE.decode(found.value, where=found.key)
 
     async def get(self, caller: Caller, org: str, project: str, vm: str, *, stale: bool) -> VmView:
         """One machine, as it is now or, if `stale`, as this process saw it last."""
