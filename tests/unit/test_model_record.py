@@ -221,3 +221,10 @@ def test_reading_and_writing_back_changes_nothing(tree: dict[str, Any], ascii_on
 def test_no_bytes_make_it_raise_anything_but_invalid(data: bytes) -> None:
     with contextlib.suppress(Invalid):
         Leaf.decode(data)
+
+
+def test_a_pattern_is_told_in_words_where_its_model_has_some() -> None:
+    from hostler.model.api import SnapshotRequest
+
+    with pytest.raises(Invalid, match=r"at \$\.name: expected str without '/' and control characters"):
+        SnapshotRequest.decode(b'{"name":"a/b"}', strict=True)

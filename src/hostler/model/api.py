@@ -14,11 +14,13 @@ from hostler.model.access import Role, TokenKind
 from hostler.model.inventory import Capacity, Rights
 from hostler.model.node import DrainMode, Lifecycle, OffConfirmation
 from hostler.model.reason import Reason
-from hostler.model.record import Record
+from hostler.model.record import SAYS, Record
 from hostler.model.vm import Affinity, Cpus, DiskGib, MemoryMib, OnNodeLoss, Power, Restore, Snapshot, VmSpec
 
 MAX_NAME = 63
-Name = Annotated[str, Meta(min_length=1, max_length=MAX_NAME, pattern=r"^[^/\x00-\x1f\x7f]+$")]
+_NAME = r"^[^/\x00-\x1f\x7f]+$"
+SAYS[_NAME] = "without '/' and control characters"
+Name = Annotated[str, Meta(min_length=1, max_length=MAX_NAME, pattern=_NAME)]
 Labels = Annotated[dict[str, str], Meta(max_length=64)]
 Seconds = Annotated[float, Meta(gt=0, le=10 * 366 * 86400)]
 

@@ -118,8 +118,14 @@ def _name(cls: type[Record]) -> str:
     return cls.kind or cls.__name__
 
 
+SAYS: dict[str, str] = {}
+"""What a pattern means, for people: a model that uses one may say it here."""
+
+
 def _refusal(cls: type[Record], error: Exception) -> Invalid:
     what, _, path = str(error).partition(" - at ")
+    for pattern, meaning in SAYS.items():
+        what = what.replace(f"matching regex {pattern!r}", meaning)
     path = path.replace(f"{_UNKNOWN}.", "").replace("`", "") or "$"
     if isinstance(error, RecursionError):
         what = "nested too deeply"
