@@ -321,6 +321,23 @@ async def test_repeating_ends_and_says_that_it_may_have_been_done(server: StandI
         await client.vms.get("acme", "web", "www")
 
 
+async def test_a_write_that_was_lost_stays_uncertain_when_the_server_then_writes_nothing(
+    server: StandIn, client: Client
+) -> None:
+    server.script = [problem(503, "uncertain", "store: no answer"), problem(503, "unavailable")]
+    with pytest.raises(Uncertain, match="store: no answer.*key='mine'"):
+        await client.vms.start("acme", "web", "www", key="mine")
+    assert server.keys == ["mine"] * 4
+    with pytest.raises(Unavailable):
+        await client.vms.start("acme", "web", "www", key="other")
+    assert len(server.keys) == 5, "what was certainly not written is the caller's to repeat"
+
+
+async def test_a_write_that_was_lost_is_asked_for_until_the_store_is_back(server: StandIn, client: Client) -> None:
+    server.script = ["hang up", problem(503, "unavailable"), said(view())]
+    assert (await client.vms.start("acme", "web", "www")).id == "v1"
+
+
 @pytest.mark.parametrize("verb", ["login", "issue", "revoke", "logout"])
 async def test_what_takes_no_key_is_sent_once(server: StandIn, client: Client, verb: str) -> None:
     server.script = ["hang up"]

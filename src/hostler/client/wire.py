@@ -144,9 +144,11 @@ class Wire:
                 uncertain = error
                 if not left:
                     break
-            except NotSent as error:
+            except Unavailable as error:
+                if uncertain is None and not isinstance(error, NotSent):
+                    raise
                 if not left:
-                    if uncertain is not None:
+                    if uncertain is not None:  # nothing was written this time; what of the time before?
                         break
                     raise Unavailable(str(error)) from None
             await asyncio.sleep(backoff.next())
