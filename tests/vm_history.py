@@ -1,4 +1,4 @@
-"""What many clients asked about a few machines, and whether one service, asked one thing at a time, could have answered.
+"""What many clients asked about a few machines, and whether one service, asked one thing at a time, would answer so.
 
 A name is absent, or a machine has it. Every write of a machine has a revision, so the order of the writes is known, and
 three things are left to see:

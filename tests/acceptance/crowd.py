@@ -27,8 +27,18 @@ NAMES = ("ape", "bee", "cat", "dog", "elk")
 SNAPSHOTS = ("early", "late")
 SIZES = (64, 96, 128)
 ODDS: dict[Verb, int] = {
-    **{"get": 14, "count": 30, "mark": 10, "resize": 6, "start": 6, "stop": 6, "reset": 3},
-    **{"snapshot": 6, "drop": 3, "restore": 6, "delete": 4, "create": 8},
+    "get": 14,
+    "count": 30,
+    "mark": 10,
+    "resize": 6,
+    "start": 6,
+    "stop": 6,
+    "reset": 3,
+    "snapshot": 6,
+    "drop": 3,
+    "restore": 6,
+    "delete": 4,
+    "create": 8,
 }
 IMPATIENT = 0.05
 """How many requests are given up before the answer; half of them are repeated with the same key."""
