@@ -117,7 +117,7 @@ class Key(Generic[T]):
     async def get(self, store: Store, /, *, revision: int | None = None, **parts: str | int) -> Entry[T] | None:
         """The record now, or as it was at `revision`. Damaged: what stands there is none."""
         kv = await store.get(self.fill(**parts), revision=revision)
-        return None if kv is None else self.entry(kv)
+        return None if kv is None else self._entry(kv)
 
     def scan(
         self, store: Store, /, *, revision: int | None = None, page_size: int = PAGE, **leading: str | int

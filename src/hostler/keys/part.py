@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 MAX_PART = 255
 """Bytes of UTF-8."""
 _PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._:-]{0,254}", re.ASCII)
+PLAIN = {"text": _PLAIN, "name": re.compile(r"[a-z0-9_][a-z0-9._:-]{0,254}", re.ASCII)}
+"""By kind: parts that are certainly fine, and stand in the key as they are."""
 _NUMBER = re.compile(r"[1-9][0-9]{0,17}|0", re.ASCII)
 _BARRED = frozenset(("Cc", "Cs", "Zl", "Zp"))
 

@@ -7,11 +7,15 @@ Several parts may share a segment if one character stands between each two; none
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from hostler.errors import Invalid
-from hostler.keys.part import KINDS, Part
+from hostler.keys.part import KINDS, PLAIN, Part
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 RESERVED = frozenset(("self", "store", "value", "entry", "lease", "revision", "start_revision", "page_size", "strict"))
 """Names that the verbs of a Key use themselves."""
@@ -36,6 +40,7 @@ class Template:
         self._segments = tuple(_segment(template, text) for text in template.split("/"))
         self.parts = tuple(part for segment in self._segments for part in segment.parts)
         self.names = tuple(part.name for part in self.parts)
+        self._quick = _quick(self._segments)
         if len(set(self.names)) < len(self.names) or RESERVED.intersection(self.names):
             raise ValueError(f"template {template}: a name is used twice or is one of {sorted(RESERVED)}")
 
@@ -46,6 +51,10 @@ class Template:
         """The key with these parts. Invalid: one is missing, too many, or cannot stand there."""
         if len(values) != len(self.names) or any(name not in values for name in self.names):
             raise self._misnamed(values)
+        if self._quick is not None:
+            texts = tuple([values[name] for name in self.names])
+            if all(type(text) is str and plain(text) for plain, text in zip(self._quick[1], texts)):
+                return self._quick[0] % texts
         return "/".join(self._filled(segment, values) for segment in self._segments)
 
     def parse(self, key: str) -> dict[str, str] | None:
@@ -107,6 +116,16 @@ class Template:
         return Invalid(
             f"key {self.text}: needs {', '.join(self.names) or 'no parts'}; given: {', '.join(values) or 'none'}"
         )
+
+
+def _quick(segments: tuple[_Segment, ...]) -> tuple[str, tuple[Callable[[str], object], ...]] | None:
+    """For templates whose parts stand alone: the key as a format, and for each part a test whether it is so plain that
+    it stands there as it is. Every request fills several keys."""
+    parts = [part for segment in segments for part in segment.parts]
+    if any(segment.parts and not segment.bare for segment in segments) or any(p.kind not in PLAIN for p in parts):
+        return None
+    texts = ("%s" if segment.parts else segment.literals[0].replace("%", "%%") for segment in segments)
+    return "/".join(texts), tuple(PLAIN[part.kind].fullmatch for part in parts)
 
 
 def _segment(template: str, text: str) -> _Segment:

@@ -22,5 +22,5 @@ class Fairness:
         """Let what is ready run first, if it has been waiting long enough."""
         now = asyncio.get_running_loop().time()
         if now - self._shared_at > self._span:
+            self._shared_at = now  # before the pause: one steps back, and not everybody who asks in the same turn
             await asyncio.sleep(0)
-            self._shared_at = now

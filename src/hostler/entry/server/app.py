@@ -26,6 +26,7 @@ from hostler.entry.server.logs import logger
 from hostler.entry.server.metrics import CONTENT_TYPE, Metrics
 from hostler.entry.server.openapi import document
 from hostler.entry.server.problem import INVALID, MEDIA, NOT_ALLOWED, NOT_FOUND, Refusal, tell
+from hostler.entry.server.protocol import send_whole
 from hostler.entry.server.route import Access, Answer, Asked, Raw, Route
 from hostler.entry.server.services import ServerPlan, Services
 from hostler.entry.server.table import table
@@ -144,7 +145,7 @@ class App:
             route, segments = self._router.find(method, scope["raw_path"].decode("ascii", "replace"))
             name = route.name
             if route.access is not Access.ANYONE:
-                raw = msgspec.structs.replace(raw, token=token_of(headers))
+                raw.token = token_of(headers)
                 caller = caller_of(self._services, raw.token, source_of(scope))
             if scope["type"] == "websocket" and route.status != SWITCHING:
                 raise Refusal(INVALID, f"path {route.path}: it is no WebSocket; ask without an upgrade")
@@ -303,6 +304,8 @@ async def _send(raw: Raw, status: int, headers: list[tuple[bytes, bytes]], data:
         headers.append((b"content-length", b"%d" % len(data)))
     if unread:
         headers.append((b"connection", b"close"))
+    elif await send_whole(raw.send, status, headers, data):
+        return
     await raw.send({"type": f"{kind}.start", "status": status, "headers": headers})
     if unread:
         await raw.send({"type": f"{kind}.body", "body": data, "more_body": True})

@@ -86,7 +86,7 @@ class Asked(msgspec.Struct, frozen=True):
         return self.query["stale"]  # type: ignore[no-any-return]
 
 
-class Raw(msgspec.Struct, frozen=True):
+class Raw(msgspec.Struct):
     """The request as ASGI has it, and what was read of it at the door."""
 
     scope: Any
