@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Self
@@ -19,7 +19,7 @@ from hostler.model.api import VmView
 from hostler.model.replica import LeaderRecord
 from hostler.model.vm import OnNodeLoss, Power
 from hostler.testing.servers import EtcdCluster, free_ports
-from plane.record import Machines, Run, check_commands
+from plane.record import Machines, check_commands
 from plane.traffic import ORG, PROJECT, Asking, Wishes
 
 NODES = ("r1-a", "r1-b", "r1-c")
@@ -109,16 +109,19 @@ class Company:
 
     async def _open(self) -> None:
         self.store = await self._stack.enter_async_context(open_store(self.etcd.url))
-        for port in free_ports(3):
+        members = self.etcd.endpoints
+        for number, port in enumerate(free_ports(3)):
             address = f"127.0.0.1:{port}"
-            arguments = ("replica", "--store", self.etcd.url, "--listen", address, "--leadership-ttl", LEADERSHIP_TTL)
+            # Each asks another member first, so that none can fail unnoticed.
+            url = self.etcd.url_of([*members[number:], *members[:number]])
+            arguments = ("replica", "--store", url, "--listen", address, "--leadership-ttl", LEADERSHIP_TTL)
             data = ("--data", self._folder / f"replica-{port}")
             # Who dies while it holds the lock of a machine holds others up for that long.
             environ = {"HOSTLER_LOCK_TTL": "3"}
             self.replicas[address] = Post(*arguments, *data, *TIMES, folder=self._folder, environ=environ)
         for node in NODES:
-            arguments = ("agent", "--node", node, "--store", self.etcd.url, "--data", self._folder / node)
-            self.agents[node] = Post(*arguments, *TIMES, folder=self._folder, before=self._before(node))
+            own = ("agent", "--node", node, "--store", self.etcd.url, "--data", self._folder / node)
+            self.agents[node] = Post(*own, *TIMES, folder=self._folder, before=self._before(node))
         for post in self.replicas.values():
             await post.process.says("serving http", START * 2)
             post.supervised = True
@@ -146,8 +149,8 @@ class Company:
         self.passing = asyncio.create_task(self.wishes.run(), name="wishes")
         self._tasks.append(self.passing)
 
-    def _run(self, *work: object) -> None:
-        self._tasks += [asyncio.create_task(each) for each in work]  # type: ignore[arg-type]
+    def _run(self, *work: Coroutine[None, None, None]) -> None:
+        self._tasks += [asyncio.create_task(each) for each in work]
 
     async def _supervise(self) -> None:
         while True:
@@ -256,7 +259,7 @@ class Company:
         await self.passing
         wishes, views = self.wishes, await self.views()
 
-        def wrong() -> object:
+        def wrong() -> tuple[object, ...]:
             running = {vm: [run.node for run in runs] for vm, runs in self.machines.running().items()}
             ids = {view.id for name, view in views.items() if wishes.power.get(name) is Power.ON}
             there = sorted(vm for node in NODES for vm in self.machines.there(node))
@@ -269,7 +272,7 @@ class Company:
             )
 
         end = time.monotonic() + SETTLED
-        while any(wrong()):  # type: ignore[call-overload]
+        while any(wrong()):
             assert time.monotonic() < end, f"not as wished for: {wrong()}: {self.said()}"
             await asyncio.sleep(0.5)
             views = await self.views()
@@ -285,8 +288,3 @@ class Company:
             post.process.signal(signal.SIGTERM)
         for post in posts:
             assert await post.process.ends() == 0, post.process.tail()
-
-
-def same_runs(before: dict[str, list[Run]], after: dict[str, list[Run]], vms: Iterable[str]) -> bool:
-    """Whether these machines ran on without interruption."""
-    return all(before[vm] == after[vm] for vm in vms)

@@ -11,10 +11,11 @@ from dose import dose
 from up_process import START, until
 
 from hostler.errors import HostlerError, Unavailable, Uncertain
-from hostler.model.api import VmCreate
+from hostler.model.api import VmCreate, VmView
 from hostler.model.vm import OnNodeLoss
 from hostler.testing.servers import EtcdCluster
 from plane.company import GAP, LEADERSHIP_TTL, SETTLED, Company
+from plane.record import Run
 from plane.traffic import ORG, PROJECT, SPEC
 
 ELECTION = 10.0
@@ -38,8 +39,8 @@ async def test_leaders_and_members_of_the_store_fail_and_the_survivors_go_on(tmp
 
 
 async def the_leader_is_killed(company: Company) -> None:
-    before = company.machines.runs()
     steady = await company.settled()
+    before = company.machines.runs()
     address, fence = await company.leader()
     at = company.replicas[address].kill()
     successor, _ = await company.led_after(fence)
@@ -51,7 +52,8 @@ async def the_leader_is_killed(company: Company) -> None:
 
 
 async def the_leader_sleeps_past_its_ttl(company: Company) -> None:
-    before, steady = company.machines.runs(), await company.settled()
+    steady = await company.settled()
+    before = company.machines.runs()
     address, fence = await company.leader()
     leader = company.replicas[address]
     at = time.monotonic()
@@ -70,12 +72,14 @@ async def the_leader_sleeps_past_its_ttl(company: Company) -> None:
 
 
 async def a_member_is_killed(company: Company, *, leading: bool) -> None:
-    before, steady = company.machines.runs(), await company.settled()
+    steady = await company.settled()
+    before = company.machines.runs()
     leader = await asyncio.to_thread(company.etcd.leader)
     member = leader if leading else (leader + 1) % 3
     at = time.monotonic()
     company.etcd.kill(member)
     await company.works(next(iter(company.replicas)))
+    await until(lambda: time.monotonic() > at + 3, START, lambda: "a while passes")
     company.check_answered(at, ELECTION)
     company.etcd.restart(member, wait=False)
     await asyncio.to_thread(company.etcd.wait_healthy)
@@ -141,10 +145,8 @@ async def back(company: Company, address: str) -> None:
     await company.views(address)
 
 
-def check_undisturbed(company: Company, before: object, steady: object) -> None:
+def check_undisturbed(company: Company, before: dict[str, list[Run]], steady: dict[str, VmView]) -> None:
     """Not one machine that nobody changed was stopped or moved."""
-    assert isinstance(before, dict)
-    assert isinstance(steady, dict)
     after = company.machines.runs()
     for view in steady.values():
         assert before[view.id] == after[view.id], f"{view.name} was disturbed: {before[view.id]} {after[view.id]}"
