@@ -12,6 +12,7 @@ import click
 
 from hostler.entry.cli.bench_election import election
 from hostler.entry.cli.bench_placement import placement
+from hostler.entry.cli.bench_plane import plane
 from hostler.entry.cli.target import complete, path_url, redacted
 from hostler.errors import Invalid
 
@@ -35,7 +36,7 @@ def _clients(_: click.Context, __: click.Parameter, text: str) -> tuple[int, ...
 
 @click.group()
 def bench() -> None:
-    """Measure how fast stores, elections and placement are on this machine."""
+    """Measure how fast stores, elections, placement and the control plane are on this machine."""
 
 
 @bench.command()
@@ -124,3 +125,4 @@ def _show(url: str, rows: Sequence[Row], found: dict[str, Any] | None) -> None:
 
 bench.add_command(election)
 bench.add_command(placement)
+bench.add_command(plane)

@@ -1,0 +1,102 @@
+"""The control plane measured: creates, placement, the API, a hundred thousand machines, a thousand agents, the CLI."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from hostler.entry.bench import plane_create, plane_get, plane_help, plane_many, plane_place, plane_wake
+from hostler.entry.bench.plane_shape import PREFIX
+from hostler.entry.cli.target import path_url, redacted
+from hostler.errors import Invalid
+from hostler.wiring import open_store
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+    from pathlib import Path
+
+    from hostler.entry.bench.plane_row import Row
+    from hostler.ports.store import Store
+
+PARTS = ("create", "place", "get", "many", "wake", "help")
+EMBEDDED, CLUSTER = 1_000, 300
+"""Creates a second that are wanted, embedded and on etcd."""
+_OURS = ("/hostler/v1/", "/plasmavmc/", "/CloudChamber/", "sysvvm/", PREFIX)
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """What to measure, and how much of it."""
+
+    folder: Path
+    etcd: str | None = None
+    """A store of its own: it must be empty, and is emptied."""
+    seconds: float = 4.0
+    place_nodes: int = 5_000
+    place_machines: int = 6_000
+    machines: int = 100_000
+    nodes: int = 1_000
+    pages: int = 1_000
+    agents: int = 1_000
+    changes: int = 20
+    starts: int = 10
+    parts: tuple[str, ...] = PARTS
+
+
+async def run(plan: Plan, tell: Callable[[str], None]) -> list[Row]:
+    """Every part that the plan names."""
+    rows: list[Row] = []
+    if plan.etcd is not None:
+        async with _borrowed(plan.etcd):
+            pass  # refused before anything else has taken its time
+    for part in plan.parts:
+        rows += await _part(part, plan, tell)
+    return rows
+
+
+async def _part(part: str, plan: Plan, tell: Callable[[str], None]) -> list[Row]:
+    rows: list[Row] = []
+    if part == "create":
+        async with _embedded(plan, part) as store:
+            rows += await plane_create.measure(store, "sqlite", EMBEDDED, plan.folder, plan.seconds, tell)
+        if plan.etcd is not None:
+            async with _borrowed(plan.etcd) as store:
+                rows += await plane_create.measure(store, "etcd", CLUSTER, plan.folder, plan.seconds, tell)
+    elif part == "place":
+        async with _embedded(plan, part) as store:
+            rows += await plane_place.measure(store, plan.place_nodes, plan.place_machines, tell)
+    elif part == "get":
+        rows += await plane_get.measure(plan.folder, plan.seconds, tell)
+    elif part == "many":
+        rows += await plane_many.measure(plan.folder, plan.machines, plan.nodes, plan.pages, tell)
+    elif part == "wake":
+        async with _embedded(plan, part) as store:
+            rows += await plane_wake.measure(store, "sqlite", plan.folder, plan.agents, plan.changes, tell)
+        if plan.etcd is not None:
+            async with _borrowed(plan.etcd) as store:
+                rows += await plane_wake.measure(store, "etcd", plan.folder, plan.agents, plan.changes, tell)
+    elif part == "help":
+        tell("starting the command line")
+        rows += plane_help.measure(plan.starts)
+    return rows
+
+
+@asynccontextmanager
+async def _embedded(plan: Plan, part: str) -> AsyncIterator[Store]:
+    async with open_store(path_url("sqlite", plan.folder / f"{part}.db")) as store:
+        yield store
+
+
+@asynccontextmanager
+async def _borrowed(url: str) -> AsyncIterator[Store]:
+    """An empty store, which is empty again afterwards. Invalid: somebody uses it."""
+    async with open_store(url) as store:
+        for prefix in _OURS:
+            if (await store.range(prefix, limit=1, keys_only=True)).items:
+                raise Invalid(f"store {redacted(url)}: it holds keys under {prefix}; give one that nobody uses")
+        try:
+            yield store
+        finally:
+            for prefix in _OURS:
+                await store.delete_prefix(prefix)

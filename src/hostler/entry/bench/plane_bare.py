@@ -1,0 +1,48 @@
+"""The bare framework: a route of starlette that answers the same bytes each time, in the server that Hostler uses.
+
+python -m hostler.entry.bench.plane_bare SIZE     serves until it is ended; tells where
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import sys
+from typing import TYPE_CHECKING
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.responses import Response
+from starlette.routing import Route
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+
+PATH = "/v1/orgs/{org}/projects/{project}/vms/{vm}"
+
+
+def app(size: int) -> Starlette:
+    """Answers JSON of so many bytes."""
+    body = b'{"filler":"%b"}' % (b"x" * max(0, size - 13))
+
+    async def shown(request: Request) -> Response:  # noqa: ARG001 - what a route is called with
+        return Response(body, media_type="application/json")
+
+    return Starlette(routes=[Route(PATH, shown)])
+
+
+async def _serve(size: int) -> None:
+    # The protocol is named, for only then does asyncio turn off the waiting for full packets.
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.bind(("127.0.0.1", 0))
+    listener.listen(128)  # so that nobody who reads where it serves is refused
+    config = uvicorn.Config(
+        app(size), http="httptools", loop="none", lifespan="off", log_config=None, access_log=False, ws="none"
+    )
+    print(f"serving http://127.0.0.1:{listener.getsockname()[1]}", flush=True)
+    await uvicorn.Server(config).serve(sockets=[listener])
+
+
+if __name__ == "__main__":
+    asyncio.run(_serve(int(sys.argv[1])))

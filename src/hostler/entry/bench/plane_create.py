@@ -1,0 +1,66 @@
+"""Creates through the VM service, beside the bare transaction that a create is."""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING
+
+from hostler.engine.request import HOSTLER, Request
+from hostler.entry.bench.measure import alternate
+from hostler.entry.bench.plane_row import Row
+from hostler.entry.bench.plane_shape import Recorder
+from hostler.entry.plane import Plane
+from hostler.keys.vm import VM
+from hostler.model.api import VmCreate
+from hostler.model.vm import VmSpec
+from hostler.settings import load
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from hostler.ports.store import Store
+
+CLIENTS = 64
+PROJECTS = 16
+SPEC = VmSpec(cpus=1, memory_mib=1024, disk_gib=10, image="debian-12")
+
+
+async def measure(
+    store: Store, name: str, wanted: float, folder: Path, seconds: float, tell: Callable[[str], None]
+) -> list[Row]:
+    """The service and the bare store take turns, 64 clients each. Every create has an Idempotency-Key."""
+    tell(f"creates on {name}")
+    settings = load({"data": str(folder / "data")}, {}, toml="")
+    numbers = itertools.count()
+    recorder = Recorder(store, VM.prefix())
+    async with Plane(recorder, settings) as plane:  # type: ignore[arg-type]
+        vms = plane.services.vms
+
+        async def create(client: int, turn: int) -> object:  # noqa: ARG001
+            number = next(numbers)
+            request = Request(HOSTLER, key=f"bench-{number}", fingerprint="f" * 64)
+            asked = VmCreate(
+                name=f"machine-{number:08}", spec=SPEC, labels={"tier": "web"}
+            )
+            return await vms.create(request, "bench", f"project-{client % PROJECTS}", asked)
+
+        await create(0, 0)
+        shape = recorder.recorded()
+
+        async def bare(client: int, turn: int) -> object:
+            return await shape.send(store, f"{client}-{turn}")
+
+        ours, other = await alternate([create, bare], CLIENTS, seconds)
+    return [
+        Row(
+            what=f"creates on {name}, {CLIENTS} clients",
+            found=ours.per_second,
+            unit="per second",
+            wanted=wanted,
+            against="the bare transaction",
+            other=other.per_second,
+            ratio=ours.per_second / other.per_second,
+            cpu_ratio=other.cpu_us / ours.cpu_us,
+        )
+    ]

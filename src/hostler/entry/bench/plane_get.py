@@ -1,0 +1,85 @@
+"""GET of one machine over HTTP, beside the bare framework with an answer of the same size."""
+
+from __future__ import annotations
+
+import statistics
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, Any
+
+from hostler.entry.bench.measure import ROUND
+from hostler.entry.bench.plane_fill import fill, first_path
+from hostler.entry.bench.plane_http import get, lines, loaded
+from hostler.entry.bench.plane_process import replica, started
+from hostler.entry.bench.plane_row import Row
+from hostler.entry.cli.target import path_url
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from hostler.entry.bench.plane_process import Process
+
+WANTED = 0.5
+CONNECTIONS = 16
+
+
+class _Side:
+    """One of the two servers."""
+
+    def __init__(self, process: Process, opened: list[Any], request: bytes) -> None:
+        self._process, self._opened, self._request = process, opened, request
+        self.rates: list[float] = []
+        self.cpu_us: list[float] = []
+
+    async def round(self, seconds: float) -> None:
+        """Ask for so long."""
+        before = self._process.cpu()
+        count = await loaded(self._opened, self._request, seconds)
+        self.rates.append(count / seconds)
+        self.cpu_us.append((self._process.cpu() - before) * 1e6 / max(1, count))
+
+
+async def measure(folder: Path, seconds: float, tell: Callable[[str], None]) -> list[Row]:
+    """The two take turns."""
+    url = path_url("sqlite", folder / "get.db")
+    await fill(url, 100, 10, tell)
+    async with AsyncExitStack() as stack:
+        ours = await stack.enter_async_context(replica(url, folder))
+        at = await ours.says("serving ")
+        token = await ours.says("shown this once: ")
+        await ours.says("leading with fence")
+        asking = await stack.enter_async_context(lines(at, CONNECTIONS))
+        request = get(at, first_path(), token)
+        reply = await asking[0].ask(request)
+        bare = await stack.enter_async_context(
+            started(["hostler.entry.bench.plane_bare", str(len(reply.body))])
+        )
+        bare_at = await bare.says("serving ")
+        bare_asking = await stack.enter_async_context(lines(bare_at, CONNECTIONS))
+        sides = [_Side(ours, asking, request), _Side(bare, bare_asking, get(bare_at, first_path(), token))]
+        rounds = max(3, round(seconds / ROUND))
+        for number in range(rounds + 1):
+            tell(f"GET of one machine, round {number} of {rounds}")
+            for side in sides:
+                await side.round(seconds / rounds)
+    return _rows(*sides, size=len(reply.body))
+
+
+def _rows(ours: _Side, bare: _Side, *, size: int) -> list[Row]:
+    """The first round of each is not counted."""
+    ratio = statistics.median(mine / theirs for mine, theirs in zip(ours.rates[1:], bare.rates[1:]))
+    cpu = statistics.median(theirs / mine for mine, theirs in zip(ours.cpu_us[1:], bare.cpu_us[1:]))
+    against = f"bare starlette, {size} bytes"
+    found, other = statistics.median(ours.rates[1:]), statistics.median(bare.rates[1:])
+    return [
+        Row(
+            what=f"GET of one VM, {CONNECTIONS} connections",
+            found=found,
+            unit="per second",
+            against=against,
+            other=other,
+            ratio=ratio,
+            cpu_ratio=cpu,
+        ),
+        Row(what="… over the bare framework's rate", found=ratio, unit="", wanted=WANTED, cpu_ratio=cpu),
+    ]

@@ -1,0 +1,123 @@
+"""Asking a server over and over: raw HTTP/1.1 on connections that stay open, and as little work as can be.
+
+The same asker asks every server that is compared, so what it costs is the same for all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from time import perf_counter
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from hostler.errors import Unavailable
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+
+_END = b"\r\n\r\n"
+_LENGTH = b"content-length: "
+
+
+class Reply:
+    """The status and the body of an answer."""
+
+    __slots__ = ("body", "status")
+
+    def __init__(self, status: int, body: bytes) -> None:
+        self.status, self.body = status, body
+
+
+class Line(asyncio.Protocol):
+    """One connection: one question at a time."""
+
+    def __init__(self) -> None:
+        self._transport: asyncio.Transport | None = None
+        self._data = b""
+        self._waiter: asyncio.Future[Reply] | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """For the loop."""
+        self._transport = transport  # type: ignore[assignment]
+
+    def data_received(self, data: bytes) -> None:
+        """For the loop: the answer, or a part of it."""
+        data = self._data + data if self._data else data
+        end = data.find(_END)
+        if end >= 0:
+            at = data.find(_LENGTH, 0, end + 2)
+            length = int(data[at + len(_LENGTH) : data.index(b"\r", at)]) if at >= 0 else 0
+            if len(data) >= end + len(_END) + length:
+                waiter, self._waiter, self._data = self._waiter, None, b""
+                if waiter is not None and not waiter.done():
+                    waiter.set_result(Reply(int(data[9:12]), data[end + len(_END) :]))
+                return
+        self._data = data
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
+        """For the loop."""
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_exception(Unavailable("server: closed the connection"))
+
+    async def ask(self, request: bytes) -> Reply:
+        """Send the request; the answer."""
+        if self._transport is None or self._transport.is_closing():
+            raise Unavailable("server: the connection is closed")
+        self._waiter = asyncio.get_running_loop().create_future()
+        self._transport.write(request)
+        return await self._waiter
+
+    def close(self) -> None:
+        """Hang up."""
+        if self._transport is not None:
+            self._transport.close()
+
+
+def get(url: str, path: str, token: str = "") -> bytes:
+    """A GET, as a client sends it."""
+    lines = [f"GET {path} HTTP/1.1", f"Host: {urlsplit(url).netloc}", "Accept: application/json"]
+    if token:
+        lines.append(f"Authorization: Bearer {token}")
+    return "\r\n".join([*lines, "", ""]).encode()
+
+
+@asynccontextmanager
+async def lines(url: str, count: int) -> AsyncIterator[list[Line]]:
+    """So many connections to a server."""
+    parts = urlsplit(url)
+    opened: list[Line] = []
+    try:
+        for _ in range(count):
+            _, line = await asyncio.get_running_loop().create_connection(Line, parts.hostname, parts.port)
+            opened.append(line)
+        yield opened
+    finally:
+        for line in opened:
+            line.close()
+
+
+async def loaded(opened: list[Line], request: bytes, seconds: float) -> int:
+    """Ask on all connections for so long; the number of answers. Unavailable: one was not 200."""
+    until = perf_counter() + seconds
+    counts = [0] * len(opened)
+
+    async def ask(number: int, line: Line) -> None:
+        while perf_counter() < until:
+            reply = await line.ask(request)
+            if reply.status != 200:
+                raise Unavailable(f"server: answered {reply.status}: {reply.body[:200].decode('utf-8', 'replace')}")
+            counts[number] += 1
+
+    await asyncio.gather(*(ask(number, line) for number, line in enumerate(opened)))
+    return sum(counts)
+
+
+async def until(what: str, done: Callable[[], Awaitable[bool]], within: float) -> float:
+    """Until it is so; the seconds that took. Unavailable: it took too long."""
+    started = perf_counter()
+    while not await done():
+        if perf_counter() - started > within:
+            raise Unavailable(f"{what}: not within {within:g} s")
+        await asyncio.sleep(0.02)
+    return perf_counter() - started

@@ -1,0 +1,129 @@
+"""Durable placement: from wishes in the store to commands in the store, by the leader's own controller."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import statistics
+from contextlib import asynccontextmanager
+from time import perf_counter, process_time
+from typing import TYPE_CHECKING
+
+from hostler.engine.controllers.machines import MachineController
+from hostler.engine.elections import Elections
+from hostler.engine.quotas import quota_release
+from hostler.engine.view import View
+from hostler.entry.bench.plane_fill import fill_nodes, wish
+from hostler.entry.bench.plane_http import until
+from hostler.entry.bench.plane_row import Row
+from hostler.entry.bench.plane_shape import Recorder
+from hostler.errors import Conflict
+from hostler.keys.node import COMMAND
+from hostler.keys.replica import LEADER
+from hostler.kit.clock import SystemClock
+from hostler.wiring import ttl_storage_on
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    from hostler.engine.leadership import Leadership
+    from hostler.entry.bench.plane_shape import Shape
+    from hostler.ports.store import Store
+
+WANTED = 1_000
+WIDTH = 64
+ROUNDS = 3
+PATIENCE = 120.0
+
+
+class _Standing:
+    """What a controller knows of its replica."""
+
+    def __init__(self, leadership: Leadership) -> None:
+        self.leadership = leadership
+
+
+async def measure(store: Store, nodes: int, machines: int, tell: Callable[[str], None]) -> list[Row]:
+    """So many machines in all, in three rounds; between them the bare transactions of as many."""
+    tell(f"durable placement: {nodes:,} nodes")
+    await fill_nodes(store, nodes)
+    recorder = Recorder(store, COMMAND.prefix())
+    ours: list[tuple[float, float]] = []
+    bare: list[tuple[float, float]] = []
+    each = max(1, machines // ROUNDS)
+    async with _controller(recorder) as controller:  # type: ignore[arg-type]
+        for number in range(ROUNDS):
+            tell(f"durable placement: round {number + 1} of {ROUNDS}")
+            ours.append(await _timed(each, _placed(store, controller, range(number * each, (number + 1) * each))))
+            bare.append(await _timed(each, _bare(store, recorder.recorded(), number, each)))
+    found, other = (statistics.median(rate for rate, _ in side) for side in (ours, bare))
+    cpu, other_cpu = (statistics.median(spent for _, spent in side) for side in (ours, bare))
+    return [
+        Row(
+            what=f"placed durably, {nodes:,} nodes",
+            found=found,
+            unit="per second",
+            wanted=WANTED,
+            against="the bare transaction",
+            other=other,
+            ratio=found / other,
+            cpu_ratio=other_cpu / cpu,
+        )
+    ]
+
+
+async def _timed(count: int, work: asyncio.Task[None]) -> tuple[float, float]:
+    """How many a second, and the processor time of one."""
+    began, worked = perf_counter(), process_time()
+    await work
+    return count / (perf_counter() - began), (process_time() - worked) / count
+
+
+def _placed(store: Store, controller: MachineController, numbers: range) -> asyncio.Task[None]:
+    """Wish for them, and wait until each has its command."""
+
+    async def work() -> None:
+        goal = controller.counters.get("place", 0) + len(numbers)
+
+        async def done() -> bool:
+            return controller.counters.get("place", 0) >= goal
+
+        await wish(store, numbers)
+        await until(f"placing {len(numbers)} machines", done, PATIENCE)
+
+    return asyncio.create_task(work(), name="bench: placing")
+
+
+def _bare(store: Store, shape: Shape, round_: int, count: int) -> asyncio.Task[None]:
+    async def client(number: int) -> None:
+        for turn in range(number, count, WIDTH):
+            await shape.send(store, f"{round_}-{turn}")
+
+    async def work() -> None:
+        await asyncio.gather(*(client(number) for number in range(WIDTH)))
+
+    return asyncio.create_task(work(), name="bench: bare")
+
+
+@asynccontextmanager
+async def _controller(store: Store) -> AsyncIterator[MachineController]:
+    """The leader's controller at work, with a view of its own and a real leadership."""
+    clock, rng = SystemClock(), random.Random(1)  # noqa: S311 - spreads retries
+    view = View(store, clock=clock, rng=rng)
+    elections = Elections(ttl_storage_on(store), clock=clock)
+    tasks = [asyncio.create_task(view.run(), name="bench: view")]
+    try:
+        await view.ready()
+        leadership = await elections.acquire(LEADER.fill(n=1), "bench", ttl=60.0)
+        if leadership is None:
+            raise Conflict("bench: somebody leads on this store; give an empty one")
+        controller = MachineController(store, view, clock=clock, rng=rng, release=quota_release, width=WIDTH)
+        await controller.start(_Standing(leadership))
+        tasks.append(asyncio.create_task(controller.run(), name="bench: controller"))
+        yield controller
+        await controller.stop()
+    finally:
+        for task in reversed(tasks):
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await elections.aclose()
