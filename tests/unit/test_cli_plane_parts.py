@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import stat
@@ -17,6 +18,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from hostler.engine.service import Pipeline
 from hostler.entry.cli import main
 from hostler.entry.cli.reach import Server, chosen_server, server_options
 from hostler.entry.cli.value import Duration, Mebibytes, labels, size
@@ -254,6 +256,37 @@ def test_a_leadership_that_stands_or_was_given_up_ends_nothing() -> None:
     released = lost(5, 1.0)
     released.released = True
     assert not watched(released, lambda _: None, 1.0)
+
+
+class Slow:
+    """A controller that takes its time to stop."""
+
+    name = "slow"
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+
+    async def start(self, standing: Any) -> None: ...
+
+    async def run(self) -> None:
+        await asyncio.Event().wait()
+
+    async def stop(self) -> None:
+        await asyncio.sleep(self._seconds)
+
+
+@pytest.mark.parametrize(("seconds", "ends"), [(0.0, False), (2.0, True)])
+async def test_the_work_is_over_when_the_last_controller_has_stopped_whatever_comes_after(
+    seconds: float, ends: bool
+) -> None:
+    ended = threading.Event()
+    watchdog = Watchdog(SystemClock(), end=lambda _: ended.set())
+    pipeline = Pipeline((watchdog, Slow(seconds)), lambda _: None)
+    watchdog.guard(lost(0, 2.0))
+    await pipeline.start(None)  # type: ignore[arg-type]
+    await pipeline.stop()
+    await asyncio.sleep(1.0)  # twice the grace of tidying up: that is what is tested
+    assert ended.is_set() is ends
 
 
 # Signals

@@ -175,7 +175,7 @@ class Up:
             problem = await stand(
                 storage,
                 plan,
-                plane.controllers(),
+                (watchdog, *plane.controllers()),
                 leading=self._leading,
                 asked=self._asked,
                 tell=self._say,

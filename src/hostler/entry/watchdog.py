@@ -7,6 +7,7 @@ what a sleeper still has in hand from being written; this watchdog ends the proc
 
 from __future__ import annotations
 
+import asyncio
 import os
 import select
 import threading
@@ -20,13 +21,20 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from hostler.engine.elections import Leadership
+    from hostler.engine.service import Standing
     from hostler.kit.clock import Clock
 
 LOOK = 0.25
 
 
 class Watchdog:
-    """A killer that counts the grace while the process is awake: so many looks in a row, each a moment apart."""
+    """A killer that counts the grace while the process is awake: so many looks in a row, each a moment apart.
+
+    As the first of the controllers it is stopped when all the others have, and that is the end of the work: tidying up
+    after it may take longer than the grace while the store is away.
+    """
+
+    name = "watchdog"
 
     def __init__(self, clock: Clock, *, end: Callable[[str], None] | None = None) -> None:
         self._clock, self._end = clock, end or _end
@@ -48,6 +56,19 @@ class Watchdog:
         with self._changed:
             self._guarded.clear()
             self._changed.notify()
+
+    # As a service
+
+    async def start(self, standing: Standing) -> None:
+        """Nothing: it was told of the leadership before."""
+
+    async def run(self) -> None:
+        await asyncio.Event().wait()
+
+    async def stop(self) -> None:
+        self.stopped()
+
+    # Inside
 
     def _watch(self) -> None:
         with self._changed:
