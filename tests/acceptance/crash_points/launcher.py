@@ -1,0 +1,153 @@
+"""One process that has imported everything, and forks a replica or an agent whenever it is told to.
+
+A message on its socket is what to run, with the child's own end of a control socket beside it. The child tells there
+what it says and which points it passes; the launcher adds, as the last word, how it ended. Nothing that must not be
+forked (loops, threads, open stores) exists before the fork. When the test is gone, all of this ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import importlib
+import json
+import os
+import select
+import signal
+import socket
+import sys
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hostler import settings
+from hostler.drivers.machines.simulated import FilePlace, SimulatedMachines
+from hostler.entry import agent, replica
+from hostler.entry.backend import opened_backend
+from hostler.entry.server.logs import configure
+
+from .points import PointedStore, Points
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    from hostler.kit.clock import Clock
+    from hostler.settings import Settings
+
+LATER = (
+    "hostler.drivers.hasher",
+    "hostler.drivers.store.sqlite",
+    "hostler.drivers.ttl.store",
+    "hostler.engine.migration",
+    "hostler.entry.plane",
+    "uvicorn.lifespan.on",
+    "uvicorn.protocols.http.httptools_impl",
+)
+"""What a process would import only once it runs."""
+MESSAGE = 65_536
+
+
+def main(commands: socket.socket) -> None:
+    """Until the test lets go of the other end."""
+    for name in LATER:
+        importlib.import_module(name)
+    gc.freeze()
+    woken, wakes = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(wakes, warn_on_full_buffer=False)
+    children: dict[int, socket.socket] = {}
+    while True:
+        ready, _, _ = select.select([commands, woken], [], [])
+        if woken in ready:
+            os.read(woken, MESSAGE)
+            _reap(children)
+        if commands in ready:
+            data, fds, _, _ = socket.recv_fds(commands, MESSAGE, 1)
+            if not data:
+                break
+            control = socket.socket(fileno=fds[0])
+            pid = os.fork()
+            if pid == 0:
+                signal.set_wakeup_fd(-1)
+                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                for other in (commands, *children.values()):
+                    other.close()
+                _child(control, json.loads(data))
+            children[pid] = control
+    for pid in children:
+        os.kill(pid, signal.SIGKILL)
+    while children:
+        children.pop(os.wait()[0], None)
+
+
+def _reap(children: dict[int, socket.socket]) -> None:
+    while children:
+        pid, status = os.waitpid(-1, os.WNOHANG)
+        if pid == 0:
+            return
+        control = children.pop(pid)
+        with suppress(OSError):  # nobody listens any more
+            control.sendall(json.dumps({"is": "ended", "code": os.waitstatus_to_exitcode(status)}).encode() + b"\n")
+        control.close()
+
+
+def _child(control: socket.socket, told: dict[str, Any]) -> None:
+    """Does not return."""
+    code = 70
+    try:
+        log = os.open(told["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        for stream in (1, 2):
+            os.dup2(log, stream)
+        os.chdir(told["data"])
+        configure("info")
+        flags = {name: value for name, value in told.items() if name not in ("role", "log")}
+        settled = settings.load(flags, {}, toml="")
+        code = asyncio.run(_run(told["role"], settled, Points(control), control))
+    except BaseException as error:  # noqa: BLE001 - the process ends here, and the log says why
+        sys.excepthook(type(error), error, error.__traceback__)
+    finally:
+        os._exit(code)
+
+
+async def _run(role: str, settled: Settings, points: Points, control: socket.socket) -> int:
+    """The very function behind `hostler replica` or `hostler agent`, its store and machines wrapped."""
+    points.tell("born", pid=os.getpid())
+    asyncio.get_running_loop().add_reader(control, _told, control, points)
+
+    @asynccontextmanager
+    async def backend(settled: Settings, clock: Clock, tell: Callable[[str], None]) -> AsyncIterator[Any]:
+        async with opened_backend(settled, clock, tell) as store:
+            yield PointedStore(store, points)
+
+    def machines(_: str, folder: str | Path, **options: Any) -> SimulatedMachines:
+        return SimulatedMachines(FilePlace(folder), step=points.step, **options)
+
+    def tell(text: str) -> None:
+        points.tell("says", text=text)
+
+    if role == "replica":
+        replica.opened_backend = backend  # type: ignore[assignment]
+        return await replica.run(settled, None, tell)
+    agent.opened_backend = backend  # type: ignore[assignment]
+    agent.open_machines = machines  # type: ignore[assignment]
+    return await agent.run(settled, tell)
+
+
+def _told(control: socket.socket, points: Points) -> None:
+    """What the test says: to arm, with the processes that die too, or to disarm."""
+    data, fds, _, _ = socket.recv_fds(control, MESSAGE, 8)
+    if not data:
+        os._exit(71)  # the test is gone
+    for line in data.splitlines():
+        order = json.loads(line)
+        if order["is"] == "arm":
+            target = order["target"]
+            points.arm((target[0], target[1]) if target else None, fds)
+            points.tell("armed")
+        else:
+            points.disarm()
+            points.tell("disarmed")
+
+
+if __name__ == "__main__":
+    main(socket.socket(fileno=int(sys.argv[1])))
