@@ -288,6 +288,28 @@ def test_lost_answers_expire_a_machine_all_the_same(seed: int) -> None:
     play(story, seed=seed)
 
 
+def test_a_machine_that_comes_with_an_earlier_end_while_another_expires_is_not_forgotten() -> None:
+    async def story(world: World) -> None:
+        leader = await world.leader()
+        end, write = world.clock.wall() + 5, leader.store.txn
+        came: list[str] = []
+
+        async def slow(when: Any, then: Any = (), otherwise: Any = ()) -> Any:
+            if not came and any(operation.key.startswith(AUDIT.prefix()) for operation in then):
+                came.append("b")
+                await world.create("b", expires_at=end - 1)
+                await asyncio.sleep(0.1)
+            return await write(when, then, otherwise)
+
+        leader.store.txn = slow  # type: ignore[method-assign]
+        await world.create("a", expires_at=end)
+        await asyncio.sleep(20)
+        assert came
+        assert await world.keys("/plasmavmc/") == []
+
+    play(story)
+
+
 # The queue
 
 

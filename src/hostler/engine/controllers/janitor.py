@@ -107,11 +107,19 @@ class Janitor:
         for _ in range(BATCH):
             if not self._ends or self._ends[0][0] > now:
                 return
-            _, key = self._ends[0]
-            entry = self._view.vms.entries.get(key)
-            if entry is not None and _expired(entry.value, now) and not await self._expire(entry):
-                return  # it has just changed, and will be noted again
-            heapq.heappop(self._ends)
+            # Taken out before the wait: another that ends earlier may be noted meanwhile, and stand first then.
+            end = heapq.heappop(self._ends)
+            entry = self._view.vms.entries.get(end[1])
+            if entry is None or not _expired(entry.value, now):
+                continue
+            done = False
+            try:
+                done = await self._expire(entry)
+            finally:
+                if not done:
+                    heapq.heappush(self._ends, end)
+            if not done:
+                return  # it has just changed, and the mirror will know in a moment
 
     async def _expire(self, entry: Entry[VirtualMachine]) -> bool:
         """Wish it away, in its owner's place; whether it was done."""
