@@ -7,15 +7,12 @@ Several parts may share a segment if one character stands between each two; none
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Callable  # noqa: TC003 - a struct is made with it
 
 import msgspec
 
 from hostler.errors import Invalid
 from hostler.keys.part import KINDS, PLAIN, Part
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 RESERVED = frozenset(("self", "store", "value", "entry", "lease", "revision", "start_revision", "page_size", "strict"))
 """Names that the verbs of a Key use themselves."""
@@ -30,6 +27,20 @@ class _Segment(msgspec.Struct, frozen=True):
     pattern: re.Pattern[str]
     bare: bool
     """One part and nothing else."""
+
+
+class _Quick(msgspec.Struct, frozen=True):
+    """The short way, for parts so plain that they stand in the key as they are: what is not is looked at closely.
+
+    Every request fills several keys, and a start reads hundreds of thousands.
+    """
+
+    form: str
+    """The key as a format."""
+    tests: tuple[Callable[[str], object], ...]
+    """For each part, whether it is that plain."""
+    pattern: re.Pattern[str]
+    """Keys all of whose parts are."""
 
 
 class Template:
@@ -53,12 +64,14 @@ class Template:
             raise self._misnamed(values)
         if self._quick is not None:
             texts = tuple([values[name] for name in self.names])
-            if all(type(text) is str and plain(text) for plain, text in zip(self._quick[1], texts)):
-                return self._quick[0] % texts
+            if all(type(text) is str and plain(text) for plain, text in zip(self._quick.tests, texts)):
+                return self._quick.form % texts
         return "/".join(self._filled(segment, values) for segment in self._segments)
 
     def parse(self, key: str) -> dict[str, str] | None:
         """The parts of a key; None if the template does not make that key."""
+        if self._quick is not None and (quick := self._quick.pattern.fullmatch(key)) is not None:
+            return dict(zip(self.names, quick.groups()))
         texts = key.split("/")
         if len(texts) != len(self._segments):
             return None
@@ -82,6 +95,8 @@ class Template:
 
     def matches(self, key: str) -> bool:
         """Whether the template makes that key."""
+        if self._quick is not None and self._quick.pattern.fullmatch(key) is not None:
+            return True
         return self.parse(key) is not None
 
     def prefix(self, values: dict[str, str | int]) -> str:
@@ -118,14 +133,17 @@ class Template:
         )
 
 
-def _quick(segments: tuple[_Segment, ...]) -> tuple[str, tuple[Callable[[str], object], ...]] | None:
-    """For templates whose parts stand alone: the key as a format, and for each part a test whether it is so plain that
-    it stands there as it is. Every request fills several keys."""
+def _quick(segments: tuple[_Segment, ...]) -> _Quick | None:
+    """For templates whose parts stand alone; None: there is no short way."""
     parts = [part for segment in segments for part in segment.parts]
     if any(segment.parts and not segment.bare for segment in segments) or any(p.kind not in PLAIN for p in parts):
         return None
-    texts = ("%s" if segment.parts else segment.literals[0].replace("%", "%%") for segment in segments)
-    return "/".join(texts), tuple(PLAIN[part.kind].fullmatch for part in parts)
+    form = "/".join("%s" if segment.parts else segment.literals[0].replace("%", "%%") for segment in segments)
+    pattern = "/".join(
+        f"({PLAIN[segment.parts[0].kind].pattern})" if segment.parts else re.escape(segment.literals[0])
+        for segment in segments
+    )
+    return _Quick(form, tuple(PLAIN[part.kind].fullmatch for part in parts), re.compile(pattern, re.ASCII))
 
 
 def _segment(template: str, text: str) -> _Segment:
