@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from hostler.entry.bench import plane_create, plane_get, plane_help, plane_many, plane_place, plane_wake
-from hostler.entry.bench.plane_shape import PREFIX
 from hostler.entry.cli.target import path_url, redacted
 from hostler.errors import Invalid
+from hostler.keys.replica import FENCE, LEADER
 from hostler.wiring import open_store
 
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 PARTS = ("create", "place", "get", "many", "wake", "help")
 EMBEDDED, CLUSTER = 1_000, 300
 """Creates a second that are wanted, embedded and on etcd."""
-_OURS = ("/hostler/v1/", "/plasmavmc/", "/CloudChamber/", "sysvvm/", PREFIX)
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,12 +56,13 @@ async def run(plan: Plan, tell: Callable[[str], None]) -> list[Row]:
 
 async def _part(part: str, plan: Plan, tell: Callable[[str], None]) -> list[Row]:
     rows: list[Row] = []
+    tell(part)
     if part == "create":
         async with _embedded(plan, part) as store:
-            rows += await plane_create.measure(store, "sqlite", EMBEDDED, plan.folder, plan.seconds, tell)
+            rows += await plane_create.measure(store, "sqlite", EMBEDDED, folder=plan.folder, seconds=plan.seconds)
         if plan.etcd is not None:
             async with _borrowed(plan.etcd) as store:
-                rows += await plane_create.measure(store, "etcd", CLUSTER, plan.folder, plan.seconds, tell)
+                rows += await plane_create.measure(store, "etcd", CLUSTER, folder=plan.folder, seconds=plan.seconds)
     elif part == "place":
         async with _embedded(plan, part) as store:
             rows += await plane_place.measure(store, plan.place_nodes, plan.place_machines, tell)
@@ -72,10 +72,14 @@ async def _part(part: str, plan: Plan, tell: Callable[[str], None]) -> list[Row]
         rows += await plane_many.measure(plan.folder, plan.machines, plan.nodes, plan.pages, tell)
     elif part == "wake":
         async with _embedded(plan, part) as store:
-            rows += await plane_wake.measure(store, "sqlite", plan.folder, plan.agents, plan.changes, tell)
+            rows += await plane_wake.measure(
+                store, "sqlite", folder=plan.folder, agents=plan.agents, changes=plan.changes, tell=tell
+            )
         if plan.etcd is not None:
             async with _borrowed(plan.etcd) as store:
-                rows += await plane_wake.measure(store, "etcd", plan.folder, plan.agents, plan.changes, tell)
+                rows += await plane_wake.measure(
+                    store, "etcd", folder=plan.folder, agents=plan.agents, changes=plan.changes, tell=tell
+                )
     elif part == "help":
         tell("starting the command line")
         rows += plane_help.measure(plan.starts)
@@ -92,11 +96,11 @@ async def _embedded(plan: Plan, part: str) -> AsyncIterator[Store]:
 async def _borrowed(url: str) -> AsyncIterator[Store]:
     """An empty store, which is empty again afterwards. Invalid: somebody uses it."""
     async with open_store(url) as store:
-        for prefix in _OURS:
-            if (await store.range(prefix, limit=1, keys_only=True)).items:
-                raise Invalid(f"store {redacted(url)}: it holds keys under {prefix}; give one that nobody uses")
+        found = (await store.range("", limit=1, keys_only=True)).items
+        if found:
+            raise Invalid(f"store {redacted(url)}: it holds {found[0].key}; give one that is empty")
         try:
             yield store
         finally:
-            for prefix in _OURS:
+            for prefix in ("/", LEADER.prefix(), FENCE.prefix()):
                 await store.delete_prefix(prefix)

@@ -16,7 +16,6 @@ from hostler.model.vm import VmSpec
 from hostler.settings import load
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from hostler.ports.store import Store
@@ -26,30 +25,25 @@ PROJECTS = 16
 SPEC = VmSpec(cpus=1, memory_mib=1024, disk_gib=10, image="debian-12")
 
 
-async def measure(
-    store: Store, name: str, wanted: float, folder: Path, seconds: float, tell: Callable[[str], None]
-) -> list[Row]:
+async def measure(store: Store, name: str, wanted: float, *, folder: Path, seconds: float) -> list[Row]:
     """The service and the bare store take turns, 64 clients each. Every create has an Idempotency-Key."""
-    tell(f"creates on {name}")
     settings = load({"data": str(folder / "data")}, {}, toml="")
     numbers = itertools.count()
     recorder = Recorder(store, VM.prefix())
-    async with Plane(recorder, settings) as plane:  # type: ignore[arg-type]
+    async with Plane(recorder, settings) as plane:
         vms = plane.services.vms
 
         async def create(client: int, turn: int) -> object:  # noqa: ARG001
             number = next(numbers)
             request = Request(HOSTLER, key=f"bench-{number}", fingerprint="f" * 64)
-            asked = VmCreate(
-                name=f"machine-{number:08}", spec=SPEC, labels={"tier": "web"}
-            )
+            asked = VmCreate(name=f"machine-{number:08}", spec=SPEC, labels={"tier": "web"})
             return await vms.create(request, "bench", f"project-{client % PROJECTS}", asked)
 
         await create(0, 0)
         shape = recorder.recorded()
 
-        async def bare(client: int, turn: int) -> object:
-            return await shape.send(store, f"{client}-{turn}")
+        async def bare(client: int, turn: int) -> None:
+            await shape.send(store, f"{client}-{turn}")
 
         ours, other = await alternate([create, bare], CLIENTS, seconds)
     return [

@@ -1,6 +1,7 @@
-"""A store full of machines that run: wishes, names, handles and commands over some nodes, as the parts would write them.
+"""A store full of machines that run: wishes, names, handles and commands over some nodes.
 
-Written directly, by large transactions. Nodes live as long as a lease does that nobody keeps alive: an hour.
+Written directly, by large transactions, as the parts would write it.
+Nodes live as long as a lease does that nobody keeps alive: an hour.
 """
 
 from __future__ import annotations
@@ -116,7 +117,7 @@ def _machines(machines: int, nodes: int, tell: Callable[[str], None]) -> Iterato
         vm, where = machine(number), names[number % nodes]
         command = ordered(vm, None, fence=1, reasons=reasons)
         handle = told(vm, None, node=where, driver="simulated", at=vm.created_at)
-        handle = msgspec.structs.replace(handle, state=MachineState.RUNNING, address=f"10.{number >> 16}.{number & 255}.1")
+        handle = msgspec.structs.replace(handle, state=MachineState.RUNNING, address="10.0.0.1")
         yield [
             *_wished(vm),
             HANDLE.put(handle, org=vm.org, project=vm.project, vm=vm.id),

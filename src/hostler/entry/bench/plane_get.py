@@ -51,9 +51,7 @@ async def measure(folder: Path, seconds: float, tell: Callable[[str], None]) -> 
         asking = await stack.enter_async_context(lines(at, CONNECTIONS))
         request = get(at, first_path(), token)
         reply = await asking[0].ask(request)
-        bare = await stack.enter_async_context(
-            started(["hostler.entry.bench.plane_bare", str(len(reply.body))])
-        )
+        bare = await stack.enter_async_context(started(["hostler.entry.bench.plane_bare", str(len(reply.body))]))
         bare_at = await bare.says("serving ")
         bare_asking = await stack.enter_async_context(lines(bare_at, CONNECTIONS))
         sides = [_Side(ours, asking, request), _Side(bare, bare_asking, get(bare_at, first_path(), token))]

@@ -1,4 +1,4 @@
-"""What the command line costs before it does anything: processor time of `hostler --help`, beside Python's own start."""
+"""What the command line costs before it does anything: processor time of `hostler --help`, beside Python's start."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ async def lines(url: str, count: int) -> AsyncIterator[list[Line]]:
     opened: list[Line] = []
     try:
         for _ in range(count):
-            _, line = await asyncio.get_running_loop().create_connection(Line, parts.hostname, parts.port)
+            _, line = await asyncio.get_running_loop().create_connection(Line, parts.hostname or "", parts.port or 0)
             opened.append(line)
         yield opened
     finally:

@@ -52,7 +52,7 @@ async def measure(folder: Path, machines: int, nodes: int, pages: int, tell: Cal
     return _rows(machines, ready, leading, whole, one, memory=memory, most=most)
 
 
-def _rows(  # noqa: PLR0917 - figures in the order in which they are told
+def _rows(
     machines: int, ready: float, leading: float, whole: list[float], one: list[float], *, memory: float, most: float
 ) -> list[Row]:
     many = f"{machines:,} VMs: "
@@ -105,7 +105,7 @@ async def _walk(line: Line, at: str, path: str, token: str, pages: int) -> list[
 async def _projects(line: Line, at: str, token: str, machines: int, pages: int) -> list[float]:
     """The first page of project after project."""
     times: list[float] = []
-    for number in range(0, pages):
+    for number in range(pages):
         project = project_of(number * IN_PROJECT % machines)
         request = get(at, f"/v1/orgs/{ORG}/projects/{project}/vms?limit={LIMIT}", token)
         began = perf_counter()

@@ -51,7 +51,7 @@ async def measure(store: Store, nodes: int, machines: int, tell: Callable[[str],
     ours: list[tuple[float, float]] = []
     bare: list[tuple[float, float]] = []
     each = max(1, machines // ROUNDS)
-    async with _controller(recorder) as controller:  # type: ignore[arg-type]
+    async with _controller(recorder) as controller:
         for number in range(ROUNDS):
             tell(f"durable placement: round {number + 1} of {ROUNDS}")
             ours.append(await _timed(each, _placed(store, controller, range(number * each, (number + 1) * each))))

@@ -1,4 +1,4 @@
-"""The bare side of a write: the very transaction that a part of the control plane sent, sent again and again without it.
+"""The bare side of a write: the very transaction that a part of the control plane sent, sent again without it.
 
 Conditions that say "not there" and all writes go to keys of their own each time; other conditions stay as they are, so
 they hold as long as nobody touches what they speak of.

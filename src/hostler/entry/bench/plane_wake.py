@@ -35,7 +35,7 @@ PATIENCE = 180.0
 
 
 async def measure(
-    store: Store, name: str, folder: Path, agents: int, changes: int, tell: Callable[[str], None]
+    store: Store, name: str, *, folder: Path, agents: int, changes: int, tell: Callable[[str], None]
 ) -> list[Row]:
     """So many changes, each of one node's command."""
     tell(f"{agents:,} agents on {name}")
