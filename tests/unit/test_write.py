@@ -191,6 +191,30 @@ def test_a_write_that_nobody_can_look_up_is_uncertain_and_its_repetition_tells()
     play(story)
 
 
+def test_a_store_that_is_known_to_be_away_is_not_asked_what_became_of_a_write(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(scene: Scene) -> None:
+        txn, looks = scene.store.txn, []
+
+        async def lost(*args: Any) -> Any:
+            scene.healthy = False
+            await txn(*args)
+            raise Uncertain("store: no answer")
+
+        async def look(key: str) -> None:
+            looks.append(key)
+
+        monkeypatch.setattr(scene.store, "txn", lost)
+        monkeypatch.setattr(scene.store, "get", look)
+        with pytest.raises(Uncertain, match="Idempotency-Key"):
+            await scene.vms.create(keyed(), ORG, PROJECT, WISH)
+        assert looks == []
+        monkeypatch.undo()
+        scene.healthy = True
+        assert (await scene.vms.create(keyed(), ORG, PROJECT, WISH)).replayed
+
+    play(story)
+
+
 @pytest.mark.parametrize("seed", range(30))
 def test_repeating_until_it_is_answered_makes_one_machine_of_each_wish_whatever_is_lost(seed: int) -> None:
     async def story(scene: Scene) -> None:

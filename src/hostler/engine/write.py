@@ -222,6 +222,8 @@ class Writer:
         for pause in _LOOKS:
             if pause:
                 await self._clock.sleep(pause)
+            if not self._healthy():  # each look would take as long as the write did, in vain
+                break
             try:
                 found = await self._store.get(audit)
             except Unavailable:
