@@ -313,6 +313,20 @@ async def test_a_place_in_the_future_is_that_of_another_store(api: Api) -> None:
         assert (await stream.event()).data["revision"] == made["revision"]
 
 
+async def test_a_stream_is_told_that_the_store_was_put_back_to_an_older_state(api: Api) -> None:
+    feed = api.app.feed
+    async with listening(api) as stream:
+        await _vm(api, "one")
+        await stream.event()
+        feed.head = (2**40, 0)  # as if what it has seen was of another, longer history
+        async with asyncio.timeout(20):
+            while (told := await stream.event()).event != "reset":
+                pass
+        assert told.data["revision"] < 2**40
+        made = await _vm(api, "two")
+        assert (await stream.event()).data["revision"] == made["revision"]
+
+
 async def test_a_revoked_token_ends_its_stream(api: Api) -> None:
     await api.user(Role.VIEWER, "acme", name="ann")
     issued = (await api.call("POST", "/v1/users/ann/tokens", json={})).json

@@ -9,10 +9,12 @@ from contextlib import asynccontextmanager
 import pytest
 
 import hostler
+from hostler.drivers.store.memory import MemoryStore
 from hostler.entry.server.feed import WHOLE, Feed, Numbering, item_of, position_of, spelled, start_of
 from hostler.errors import Invalid, Unavailable
 from hostler.keys.vm import HANDLE, VM
 from hostler.kit.clock import SystemClock
+from hostler.kit.virtual import VirtualClock, run_virtual
 from hostler.model.vm import MachineState, VirtualMachine, VmHandle, VmSpec
 from hostler.ports.store import Delete, Event, KeyValue, Put, Store
 
@@ -178,6 +180,61 @@ async def test_a_feed_outlives_an_outage_at_its_beginning() -> None:
         revision = await store.put("/x", b"")
         await _until(feed, revision)
         assert feed.floor is not None
+
+
+class Exchanged:
+    """Two stores, one at a time. `cut`: the exchange breaks watches off; otherwise they resume, and hear nothing."""
+
+    def __init__(self, *stores: Store, cut: bool) -> None:
+        self._stores, self._cut, self.now = stores, cut, 0
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._stores[self.now], name)
+
+    @asynccontextmanager
+    async def watch(self, prefix: str, *, start_revision: int | None = None) -> AsyncIterator[AsyncIterator[Event]]:
+        began = self.now
+        async with self._stores[began].watch(prefix, start_revision=start_revision) as watch:
+
+            async def events() -> AsyncIterator[Event]:
+                while True:
+                    following = asyncio.ensure_future(anext(watch))
+                    while not following.done():
+                        await asyncio.wait((following,), timeout=0.1)
+                        if self._cut and self.now != began:
+                            following.cancel()
+                            raise Unavailable("watch: it broke off")
+                    yield following.result()
+
+            yield events()
+
+
+@pytest.mark.parametrize("cut", [True, False])
+def test_a_feed_begins_anew_where_the_store_was_put_back_to_an_older_state(cut: bool) -> None:
+    async def main() -> None:
+        clock = VirtualClock()
+        async with MemoryStore(clock=clock) as first, MemoryStore(clock=clock) as backup:
+            store = Exchanged(first, backup, cut=cut)
+            feed = Feed(store, clock=clock, history=100)  # type: ignore[arg-type]
+            task = asyncio.create_task(feed.run())
+            for number in range(50):
+                await first.put(VM.fill(org="a", project="b", vm=f"v{number}"), _vm().encode())
+            await asyncio.sleep(1)
+            head = feed.head
+            store.now = 1
+            await asyncio.sleep(20)
+            assert feed.head < head
+            assert feed.turned_back == 1
+            place = feed.head
+            await backup.put(VM.fill(org="a", project="b", vm="new"), _vm().encode())
+            await asyncio.sleep(20)
+            found, _ = feed.since(place, 100)
+            assert [item.position for item in found] == [(place[0] + 1, 0)]
+            assert feed.turned_back == 1
+            task.cancel()
+            await asyncio.wait((task,))
+
+    run_virtual(main)
 
 
 async def test_a_closed_store_ends_the_streams() -> None:

@@ -4,7 +4,8 @@
     data: {"type":"put","kind":"vm",…}
 
 A block with an id and no data only moves the position that a cut-off client resumes from. `event: reset` means that
-history was compacted: list again; what follows is everything after the revision it names.
+history was compacted, or the store was put back to an older state: list again; what follows is everything after the
+revision it names.
 """
 
 from __future__ import annotations
@@ -72,6 +73,7 @@ class Stream:
         last = asked.raw.headers.get(b"last-event-id")
         given = last.decode("latin-1") if last is not None else asked.query["after"]
         self._position = position_of(given) if given else self._feed.head
+        self._turned_back = self._feed.turned_back
         self._told = self._position
         self._next_beat = 0.0
         self.wake = asyncio.Event()
@@ -99,6 +101,8 @@ class Stream:
                 if reason is not None:
                     await self._send(b": " + reason + b"\n\n")
                     break
+                if self._turned_back != self._feed.turned_back:
+                    await self._reset()
                 if not await self._step():
                     await self._beat()
                     await self._wait()
@@ -197,6 +201,8 @@ class Stream:
 
     async def _reset(self) -> None:
         """What lies between is lost: the caller lists again, and gets everything after this."""
+        self.leave_history()
+        self._turned_back = self._feed.turned_back
         self._position = self._told = self._feed.head
         place = spelled(self._position)
         await self._send(b'event: reset\nid: %b\ndata: {"revision":%d}\n\n' % (place.encode(), self._position[0]))

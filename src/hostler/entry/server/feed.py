@@ -10,15 +10,17 @@ them, in the order of the store. So a position means the same to every replica a
 from __future__ import annotations
 
 import bisect
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
-from hostler.errors import Closed, Compacted, HostlerError, Invalid, Missed
+from hostler.errors import Closed, Compacted, HostlerError, Invalid, Missed, Unavailable, Uncertain
 from hostler.keys.node import ALIVE, CLUSTER, MEMBER
 from hostler.keys.replica import LEADER
 from hostler.keys.vm import HANDLE, VM
 from hostler.kit.backoff import Backoff
+from hostler.kit.together import run_together
 from hostler.model.api import EventView
 
 if TYPE_CHECKING:
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
 Position: TypeAlias = tuple[int, int]
 WHOLE = 2**62
 """As an index: after everything in that revision."""
+LOOK_EVERY = 5.0
+"""Seconds between two looks whether the store was put back: a watch of a revision to come is silent for ever."""
 
 FAMILIES: tuple[tuple[str, str, Key[Any]], ...] = tuple(
     (kind, key.prefix(), key)
@@ -136,6 +140,8 @@ class Feed:
         self.floor: Position | None = None
         """Every change after this, up to `head`, is here. None: not begun yet."""
         self.head: Position = (0, WHOLE)
+        self.turned_back = 0
+        """How often the store was found at an older state: positions from before mean nothing then."""
         self.closing = False
         self.streams = 0
         self._listeners: set[asyncio.Event] = set()
@@ -166,14 +172,13 @@ class Feed:
         return found, max(self.head, position)
 
     async def run(self) -> None:
-        """Follow the store; after an outage, go on where it was."""
+        """Follow the store; after an outage, go on where it was, and anew where the store was put back."""
         backoff = Backoff(0.05, 1.0)
         while True:
             try:
-                if self.floor is None:
-                    self._begin(await revision_now(self.store))
+                await self._begin()
                 backoff.reset()
-                await self._follow()
+                await run_together("feed", {"follow": self._follow(), "look": self._look()})
             except Compacted:
                 self._positions, self._items, self.floor = [], [], None
             except Missed:
@@ -186,9 +191,26 @@ class Feed:
 
     # Inside
 
-    def _begin(self, revision: int) -> None:
-        self.floor = self.head = (revision, WHOLE)
-        self._tell()
+    async def _begin(self) -> None:
+        """If that is to be done, or must be done again because the store was put back since it was last seen."""
+        known = self.head[0]
+        revision = await revision_now(self.store)
+        back = revision < known
+        if back:
+            self.turned_back += 1
+        if back or self.floor is None:
+            self._positions, self._items = [], []
+            self.floor = self.head = (revision, WHOLE)
+            self._tell()
+
+    async def _look(self) -> None:
+        """Until the store is found at an older state."""
+        while True:
+            await self._clock.sleep(LOOK_EVERY)
+            known = self.head[0]
+            with suppress(Unavailable, Uncertain):  # the watch goes on by itself
+                if await revision_now(self.store) < known:
+                    return
 
     async def _follow(self) -> None:
         numbering = Numbering()
