@@ -16,6 +16,7 @@ from hostler.engine.controllers.decision import ordered
 from hostler.entry.bench.plane_fill import machine
 from hostler.entry.bench.plane_http import until
 from hostler.entry.bench.plane_row import Row
+from hostler.errors import Unavailable
 from hostler.keys.node import COMMAND
 from hostler.kit.clock import SystemClock
 from hostler.model.inventory import Capacity
@@ -72,7 +73,7 @@ async def _told(store: Store, node: str, number: int, woken: list[str]) -> float
     await store.txn([], [put])
     while node not in woken:
         if perf_counter() - began > PATIENCE:
-            break
+            raise Unavailable(f"agent of {node}: did not hear of its command within {PATIENCE:g} s")
         await asyncio.sleep(0)
     return perf_counter() - began
 
