@@ -73,6 +73,31 @@ def test_one_lost_answer_is_no_outage_and_an_outage_is_noticed_within_three_seco
     play(story)
 
 
+def test_a_process_that_slept_does_not_take_what_it_knew_for_fresh() -> None:
+    class Jumping(VirtualClock):
+        """Jumps at once, as if nothing had run meanwhile."""
+
+        slept = 0.0
+
+        def now(self) -> float:
+            return super().now() + self.slept
+
+    async def main() -> None:
+        clock = Jumping()
+        async with MemoryStore(clock=clock) as store:
+            view = View(store, clock=clock)
+            running = asyncio.create_task(view.run(), name="view")
+            await view.ready()
+            clock.slept = 600.0
+            assert 600 <= view.stale_for() <= 602
+            await asyncio.sleep(3)
+            assert view.stale_for() == 0.0
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+
+    run_virtual(main)
+
+
 def test_a_store_that_hangs_is_out_of_reach_too() -> None:
     async def story(store: FaultyStore, view: View) -> None:
         await view.ready()

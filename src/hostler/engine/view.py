@@ -96,12 +96,16 @@ class View:
     # How fresh it is
 
     def healthy(self) -> bool:
-        """Whether the store answered lately."""
+        """Whether the store answered when it was last asked. A process that slept has not asked meanwhile."""
         return self._failures < FAILURES
 
     def stale_for(self) -> float:
-        """Seconds since the store last answered; 0.0 while it does; infinite before it first did."""
-        return 0.0 if self.healthy() else self._clock.now() - self._answered_at
+        """Seconds since the store last answered; 0.0 while it does; infinite before it first did.
+
+        Nobody asks while the process sleeps: an answer that is older than two probes take is old news, too.
+        """
+        silent = self._clock.now() - self._answered_at
+        return 0.0 if self.healthy() and silent <= 2 * (self._every + self._within) else silent
 
     # Where machines are
 
