@@ -16,6 +16,7 @@ from hostler.entry.signals import asked_to_end
 from hostler.errors import Invalid, NotFound
 from hostler.kit.clock import SystemClock
 from hostler.model.inventory import Capacity
+from hostler.model.name import fold
 from hostler.wiring import open_machines
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ async def run(settings: Settings, tell: Callable[[str], None]) -> int:
     if node is None:
         raise Invalid("node: an agent needs the name of its node; give --node NAME, or set HOSTLER_NODE")
     clock = SystemClock()
-    folder = settings.data / "machines" / node
+    folder = settings.data / "machines" / fold(node)
     _make(folder)
     with asked_to_end() as asked:
         async with opened_backend(settings, clock, tell) as store:

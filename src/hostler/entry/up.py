@@ -25,6 +25,7 @@ from hostler.entry.watchdog import Watchdog
 from hostler.errors import HostlerError
 from hostler.keys.replica import LEADER
 from hostler.kit.clock import SystemClock
+from hostler.model.name import fold
 from hostler.model.node import Lifecycle
 from hostler.wiring import ttl_storage_on
 
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from hostler.settings import Settings
 
 RACK = "local"
+"""Nodes are called after it, unless the settings name another rack."""
 LOOK_EVERY = 0.05
 STAND_AGAIN = 1.0
 SILENT_FOR = 5.0
@@ -140,11 +142,12 @@ class Up:
 
     async def _agents_in(self, stack: AsyncExitStack, store: Store) -> None:
         """Enter the agents of all nodes; on leaving, all end at once."""
+        rack = self._settings.rack or RACK
         for number in range(1, self._settings.nodes + 1):
-            node = f"{RACK}-{number}"
+            node = fold(f"{rack}-{number}")
             folder = self._folder.machines(node)
             folder.mkdir(parents=True, exist_ok=True)
-            plan = plan_of(self._settings, node, RACK)
+            plan = plan_of(self._settings, f"{rack}-{number}", rack)
             self._agents[node] = await stack.enter_async_context(
                 running_agent(store, self._settings, plan, folder, self._clock)
             )

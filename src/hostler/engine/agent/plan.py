@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from hostler.errors import Invalid
+from hostler.model.name import fold
 from hostler.ports.store import check_ttl
 
 NODE_TTL = 15.0
@@ -17,6 +18,9 @@ class AgentPlan(msgspec.Struct, frozen=True, kw_only=True):
     """One node. Durations are seconds. Invalid: what cannot be."""
 
     node: str
+    """As keys, handles and labels have it: folded, however it was typed."""
+    typed: str = ""
+    """The name as it was typed, for the node's record; that of `node` if none is given."""
     labels: dict[str, str] = {}
     rack: str | None = None
     pdus: tuple[str, ...] = ()
@@ -38,6 +42,8 @@ class AgentPlan(msgspec.Struct, frozen=True, kw_only=True):
     """Machines without a command are noticed within this time."""
 
     def __post_init__(self) -> None:
+        msgspec.structs.force_setattr(self, "typed", self.typed or self.node)
+        msgspec.structs.force_setattr(self, "node", fold(self.node))
         check_ttl(self.node_ttl)
         check_ttl(self.fencing_time)
         if self.fencing_time < 2 * self.node_ttl:

@@ -209,7 +209,7 @@ class Session:
             "registered_at": self._clock.wall(),
         }
         if known is None:
-            return NodeRecord(node=plan.node, **told)  # type: ignore[arg-type]
+            return NodeRecord(node=plan.typed, **told)  # type: ignore[arg-type]
         return msgspec.structs.replace(known, **told)
 
     async def _begin(self, sent: float) -> None:

@@ -17,6 +17,7 @@ from hostler.engine.agent.decide import BOOTS, DOING, NOTHING, Action, Step, Tel
 from hostler.engine.agent.report import PATIENCE, Known, Reports, pause
 from hostler.errors import Closed, HostlerError, NotFound, Refused
 from hostler.keys.node import COMMAND
+from hostler.model.name import fold
 from hostler.model.vm import MachineState
 from hostler.ports.machines import Label, MachinePlan
 
@@ -304,4 +305,4 @@ class Workers:
     def is_ours(self, machine: Machine) -> bool:
         """Whether it was made for this control plane, and for this node."""
         label = machine.label
-        return bool(label.cluster) and label.cluster == self._session.cluster and label.node == self._plan.node
+        return bool(label.cluster) and label.cluster == self._session.cluster and fold(label.node) == self._plan.node

@@ -42,12 +42,12 @@ class Silence:
 
     def look_at_all(self) -> None:
         """At every node that is known."""
-        for node in [*self._counts, *(entry.value.node for entry in self._view.members.entries.values())]:
+        for node in [*self._counts, *(entry.parts["node"] for entry in self._view.members.entries.values())]:
             self.look(node)
 
     def lasted(self, member: Entry[NodeRecord]) -> float:
         """Seconds of silence under this very record; 0.0 if it lives, or if none was counted."""
-        count = self._counts.get(member.value.node)
+        count = self._counts.get(member.parts["node"])
         if count is None or count.record != member.mod_revision:
             return 0.0
         return self._clock.now() - count.since

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
+from hostler.model.name import fold
 from hostler.model.node import Lifecycle
 from hostler.model.vm import OnNodeLoss
 
@@ -75,7 +76,7 @@ def node_state(record: NodeRecord, alive: bool) -> NodeState:
     if not why_not and not alive:
         why_not = "silent"
     return NodeState(
-        node=record.node,
+        node=fold(record.node),
         capacity=record.capacity,
         labels=record.labels,
         rack=record.rack,
@@ -96,7 +97,7 @@ def wanted_of(vm: VirtualMachine, *, exclude: frozenset[str] = _NOBODY) -> Wante
         name=vm.name,
         labels=vm.labels,
         affinity=vm.affinity,
-        node_labels=vm.node_labels,
+        node_labels=_folded(vm.node_labels),
         fenced=vm.on_node_loss is OnNodeLoss.FENCE,
         exclude=exclude,
     )
@@ -114,6 +115,11 @@ def wanted_of_command(command: VmCommand, vm: VirtualMachine | None) -> Wanted:
         name=vm.name if vm is not None else "",
         labels=vm.labels if vm is not None else {},
         affinity=vm.affinity if vm is not None else (),
-        node_labels=vm.node_labels if vm is not None else {},
+        node_labels=_folded(vm.node_labels) if vm is not None else {},
         fenced=command.fenced,
     )
+
+
+def _folded(labels: Mapping[str, str]) -> Mapping[str, str]:
+    """A node is meant however its name was typed."""
+    return {**labels, "node": fold(labels["node"])} if "node" in labels else labels

@@ -19,6 +19,7 @@ from hostler.entry.cli.value import capacity, label_text, moment, span
 from hostler.entry.cli.vm.wait import Telling, wait_options
 from hostler.errors import Unavailable
 from hostler.model.api import Drain
+from hostler.model.name import fold
 from hostler.model.node import DrainMode, Lifecycle
 
 if TYPE_CHECKING:
@@ -182,7 +183,7 @@ async def _left(client: Client, node: str, mode: DrainMode) -> int:
     from hostler.entry.cli.vm.read import machines
     from hostler.model.api import Phase
 
-    still = [each async for each in machines(client, (None, None), {}) if each.node == node]
+    still = [each async for each in machines(client, (None, None), {}) if each.node == fold(node)]
     return sum(each.phase is not Phase.STOPPED for each in still)
 
 

@@ -21,6 +21,7 @@ FIRST = "hello"
 
 @click.command()
 @click.option("--nodes", metavar="N", help="How many nodes to run: local-1 to local-N; 1 unless told otherwise.")
+@click.option("--rack", metavar="NAME", help="Call them NAME-1 to NAME-N: on a shared store each host has its own.")
 @click.option("--machines", metavar="KIND", help="What the machines are: simulated (qemu and hetzner come later).")
 @click.option("--first-vm", is_flag=True, help=f"Create a first machine, {FIRST}, if there is none at all.")
 @click.option("--detach", is_flag=True, help="Go on in the background once it is ready; hostler down ends it.")

@@ -1,0 +1,110 @@
+"""Nodes with all kinds of names, places and pasts, under a whole control plane in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+
+from hostler.drivers.machines.simulated import MemoryPlace
+from hostler.engine.nodes import NodeService
+from hostler.engine.request import HOSTLER, Request
+from hostler.engine.view import View
+from hostler.engine.write import Writer
+from hostler.keys.node import ALIVE, MEMBER
+from hostler.model.api import Drain, Phase, VmCreate
+from hostler.model.node import Lifecycle
+from hostler.model.vm import OnNodeLoss, VmSpec
+
+from .plane import ORG, PROJECT, Plane
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from hostler.model.api import VmView
+
+SPEC = VmSpec(cpus=1, memory_mib=64)
+
+
+def plane_of(*nodes: str, seed: int = 1) -> Plane:
+    plane = Plane(seed=seed, nodes=0)
+    plane.places = {node: MemoryPlace(f"place of {node}") for node in nodes}
+    return plane
+
+
+def operator(plane: Plane) -> NodeService:
+    """Its view is empty, which costs the sizes in its answers."""
+    new_id = plane.hosts["replica-1"].new_id
+    writer = Writer(plane.store, clock=plane.clock, new_id=new_id)
+    return NodeService(plane.store, writer, View(plane.store, clock=plane.clock), clock=plane.clock)
+
+
+async def created(plane: Plane, name: str = "x", **wish: Any) -> str:
+    wanted = VmCreate(name=name, spec=SPEC, **wish)
+    return (await plane.wish(lambda vms, request: vms.create(request, ORG, PROJECT, wanted))).value.id
+
+
+async def shown(plane: Plane, name: str = "x") -> VmView:
+    return await plane.wish(lambda vms, _: vms.get(HOSTLER, ORG, PROJECT, name))
+
+
+async def until(plane: Plane, holds: Callable[[], Awaitable[bool]], within: float = 120.0) -> None:
+    end = plane.clock.now() + within
+    while not await holds():
+        assert plane.clock.now() < end, f"not within {within:g} s: {await plane.unsettled()}"
+        await asyncio.sleep(0.25)
+
+
+async def reaches(plane: Plane, phase: Phase, node: str | None, name: str = "x") -> None:
+    async def holds() -> bool:
+        view = await shown(plane, name)
+        return view.phase is phase and view.node == node and (phase is not Phase.RUNNING or view.settled)
+
+    await until(plane, holds)
+
+
+# Names as people type them
+
+TYPED = ("Rack1-B1", "Rack1-Äb2")
+
+
+@pytest.mark.parametrize("loss", list(OnNodeLoss))
+def test_a_node_whose_name_has_capitals_runs_drains_fences_and_can_be_confirmed_off(loss: OnNodeLoss) -> None:
+    async def story(plane: Plane) -> None:
+        nodes = operator(plane)
+        vm = await created(plane, on_node_loss=loss, node_labels={"node": "RACK1-B1"})
+        await reaches(plane, Phase.RUNNING, "rack1-b1")
+        member = await MEMBER.get(plane.store, node="rack1-b1")
+        assert member is not None
+        assert member.value.node == "Rack1-B1"
+        assert member.value.lifecycle is Lifecycle.ON_DUTY
+        assert len(plane.places["Rack1-B1"].intervals(vm, plane.clock.now())) == 1, "it was made once"
+
+        free = await created(plane, "free", on_node_loss=loss, node_labels={})
+        await until(plane, lambda: _runs(plane, free))
+        await nodes.drain(Request(HOSTLER), "RACK1-b1", Drain())
+        await reaches(plane, Phase.RUNNING, "rack1-äb2", "free")
+        await nodes.activate(Request(HOSTLER), "rack1-B1")
+
+        plane.supervised = False
+        plane.kill("Rack1-Äb2")
+        silent_at = plane.clock.now()
+        await until(plane, lambda: _silent(plane, "rack1-äb2"))
+        if loss is OnNodeLoss.WAIT:
+            plane.places["Rack1-Äb2"].power_off(plane.clock.now())
+            await nodes.confirm_off(Request(HOSTLER), "Rack1-ÄB2")
+        await reaches(plane, Phase.RUNNING, "rack1-b1", "free")
+        assert loss is OnNodeLoss.WAIT or plane.clock.now() - silent_at < 30.0
+        plane.check_runs()
+
+    plane_of(*TYPED).run(story)
+
+
+async def _runs(plane: Plane, vm: str) -> bool:
+    return any(place.intervals(vm, plane.clock.now()) for place in plane.places.values())
+
+
+async def _silent(plane: Plane, node: str) -> bool:
+    return await ALIVE.get(plane.store, node=node) is None
