@@ -23,16 +23,20 @@ from hostler.engine.write import Writer
 from hostler.entry.server.app import App, build
 from hostler.entry.server.serve import Server
 from hostler.entry.server.services import ServerPlan, Services
-from hostler.keys.node import ALIVE, MEMBER
+from hostler.keys.node import ALIVE, COMMAND, MEMBER
+from hostler.keys.vm import HANDLE
 from hostler.kit.clock import SystemClock
 from hostler.model.access import Role
 from hostler.model.api import TokenCreate, UserCreate
 from hostler.model.inventory import Capacity
-from hostler.model.node import Heartbeat, Lifecycle, NodeRecord
+from hostler.model.node import Heartbeat, Lifecycle, NodeRecord, VmCommand
+from hostler.model.vm import MachineState, VmHandle, VmSpec
+from hostler.ports.machines import Label, MachinePlan
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    from hostler.ports.machines import Machines
     from hostler.ports.store import Store
 
 VM_BODY = {"name": "one", "spec": {"cpus": 1, "memory_mib": 64}}
@@ -104,6 +108,26 @@ class Api:
         if alive:
             await self.store.txn([], [ALIVE.put(Heartbeat(holder="test", started_at=0.0), node=name)])
         await self.services.view.refresh(self.services.view.members, self.services.view.alive)
+
+
+async def run_machine(api: Api, machines: Machines) -> str:
+    """The id of acme/web's machine `one`, which runs on node n1, as far as the store and the driver say."""
+    made = (await api.call("POST", "/v1/orgs/acme/projects/web/vms", json=VM_BODY)).json
+    await api.node("n1")
+    label = Label("acme", "web", made["id"])
+    spec = VmSpec(cpus=1, memory_mib=64)
+    await machines.create(MachinePlan(label=label, spec=spec))
+    await machines.start(made["id"])
+    async with asyncio.timeout(10):
+        while (seen := await machines.inspect(made["id"])) is None or seen.state is not MachineState.RUNNING:
+            await asyncio.sleep(0.01)
+    handle = VmHandle(id=made["id"], node="n1", state=MachineState.RUNNING, generation=1, seen_at=0.0)
+    command = VmCommand(org="acme", project="web", vm=made["id"], spec=spec)
+    await api.store.txn(
+        [],
+        [HANDLE.put(handle, org="acme", project="web", vm=made["id"]), COMMAND.put(command, node="n1", vm=made["id"])],
+    )
+    return str(made["id"])
 
 
 def services_on(store: Store, view: View, **more: Any) -> Services:

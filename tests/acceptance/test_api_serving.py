@@ -1,11 +1,10 @@
-"""The server around the API: readiness, outages, figures, TLS, consoles, closing."""
+"""The server around the API: readiness, outages, figures, TLS, closing."""
 
 from __future__ import annotations
 
 import asyncio
 import io
 import json
-import random
 import ssl
 import time
 from collections.abc import AsyncIterator
@@ -17,17 +16,10 @@ import trustme
 from api_server import VM_BODY, Api, api_on, serving
 
 import hostler
-from hostler.drivers.machines.simulated import MemoryPlace, SimulatedMachines
 from hostler.entry.server.app import build
 from hostler.entry.server.logs import configure
 from hostler.entry.server.serve import Server
-from hostler.keys.node import COMMAND
-from hostler.keys.vm import HANDLE
-from hostler.kit.clock import SystemClock
 from hostler.model.access import Role
-from hostler.model.node import VmCommand
-from hostler.model.vm import MachineState, VmHandle, VmSpec
-from hostler.ports.machines import Label, MachinePlan, Machines
 
 VMS = "/v1/orgs/acme/projects/web/vms"
 
@@ -233,78 +225,3 @@ async def test_the_audit_tells_who_did_what_from_where(api: Api) -> None:
         (made["revision"], changed["revision"]),
     ]
     assert {item["source"] for item in mine} == {"127.0.0.1"}
-
-
-# Consoles
-
-
-def _machines() -> SimulatedMachines:
-    return SimulatedMachines(MemoryPlace(), clock=SystemClock(), rng=random.Random(1))
-
-
-async def _on_node(api: Api, machines: Machines) -> str:
-    """A machine that runs on node n1, as far as the store and the driver say."""
-    made = (await api.call("POST", VMS, json=VM_BODY)).json
-    await api.node("n1")
-    label = Label("acme", "web", made["id"])
-    spec = VmSpec(cpus=1, memory_mib=64)
-    await machines.create(MachinePlan(label=label, spec=spec))
-    await machines.start(made["id"])
-    async with asyncio.timeout(10):
-        while (seen := await machines.inspect(made["id"])) is None or seen.state is not MachineState.RUNNING:
-            await asyncio.sleep(0.01)
-    handle = VmHandle(id=made["id"], node="n1", state=MachineState.RUNNING, generation=1, seen_at=0.0)
-    command = VmCommand(org="acme", project="web", vm=made["id"], spec=spec)
-    await api.store.txn(
-        [],
-        [HANDLE.put(handle, org="acme", project="web", vm=made["id"]), COMMAND.put(command, node="n1", vm=made["id"])],
-    )
-    return str(made["id"])
-
-
-async def test_a_console_is_a_websocket_to_the_machine() -> None:
-    async with _machines() as machines, serving(machines_of={"n1": machines}.get) as api:
-        await _on_node(api, machines)
-        assert (await api.call("GET", f"{VMS}/one/console")).status == 400
-        headers = {"Authorization": f"Bearer {api.admin}"}
-        async with api.http.ws_connect(f"{api.url}{VMS}/one/console", headers=headers) as socket:
-            async with asyncio.timeout(10):
-                first = await socket.receive_bytes()
-                assert b"simulated machine" in first
-                await socket.ping()
-                await socket.send_bytes(b"echo hello\r")
-                got = b""
-                while b"hello" not in got:
-                    got += await socket.receive_bytes()
-        async with asyncio.timeout(5):
-            while api.app.feed.streams:
-                await asyncio.sleep(0.01)
-
-
-async def test_a_console_is_refused_by_problem_document_before_it_is_one(api: Api) -> None:
-    viewer = await api.user(Role.VIEWER, "acme")
-    await api.call("POST", VMS, json=VM_BODY)
-    for token, path, status in (
-        (viewer, f"{VMS}/one/console", 403),
-        (api.admin, f"{VMS}/one/console", 501),
-        (api.admin, f"{VMS}/none/console", 404),
-        (api.admin, f"{VMS}/one", 400),
-        ("x", f"{VMS}/one/console", 401),
-    ):
-        with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
-            await api.http.ws_connect(f"{api.url}{path}", headers={"Authorization": f"Bearer {token}"})
-        assert refused.value.status == status
-
-
-async def test_a_revoked_token_ends_its_console() -> None:
-    async with _machines() as machines, serving(machines_of={"n1": machines}.get) as api:
-        await _on_node(api, machines)
-        await api.user(Role.MEMBER, "acme", name="ann")
-        issued = (await api.call("POST", "/v1/users/ann/tokens", json={})).json
-        headers = {"Authorization": f"Bearer {issued['token']}"}
-        async with api.http.ws_connect(f"{api.url}{VMS}/one/console", headers=headers) as socket:
-            assert (await api.call("DELETE", f"/v1/users/ann/tokens/{issued['id']}")).status == 200
-            async with asyncio.timeout(10):
-                while (message := await socket.receive()).type is aiohttp.WSMsgType.BINARY:
-                    pass
-            assert message.type is aiohttp.WSMsgType.CLOSE

@@ -137,7 +137,7 @@ class App:
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         started = perf_counter()
-        method = scope["method"]
+        method = scope.get("method", "GET")  # a WebSocket has none, and begins as a GET
         headers = dict(scope["headers"])
         raw = Raw(scope, receive, send, headers, id=self._request_id(headers))
         name, caller, unread = "", NOBODY, scope["type"] == "http" and incoming.announced(headers)

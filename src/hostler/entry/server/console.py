@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from hostler.entry.server.authentication import caller_of
@@ -15,12 +16,13 @@ if TYPE_CHECKING:
 
 LOOK_EVERY = 1.0
 """Seconds between two looks at the token."""
+NORMAL, FAILED = 1000, 1011
 
 
 async def console(asked: Asked) -> Answer | None:
     """The console until one side ends it; a plain GET is told that it needs a WebSocket."""
     machines, vm = await machine_of(asked)
-    if not asked.raw.scope.get("handshake"):
+    if asked.raw.scope["type"] != "websocket":
         raise Refusal(INVALID, "console: it speaks WebSocket (version 13) only; ask for an upgrade to websocket")
     if asked.feed.streams >= asked.plan.max_streams or asked.feed.closing:
         raise Unavailable("console: no more are taken now; try again later")
@@ -47,18 +49,23 @@ async def machine_of(asked: Asked) -> tuple[Machines, str]:
 
 async def _joined(asked: Asked, port: Console) -> None:
     """Until the caller goes, the machine is off, the token no longer counts, or the server closes."""
+    leaving = asyncio.create_task(_in(asked, port), name="console: input")
     tasks = [
+        leaving,
         asyncio.create_task(_out(asked, port), name="console: output"),
-        asyncio.create_task(_in(asked, port), name="console: input"),
         asyncio.create_task(_counting(asked), name="console: token"),
     ]
     try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        failed = any(task.exception() for task in done)
     finally:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-    await asked.raw.send({"type": "websocket.close", "code": 1000})
+    if leaving in done and not failed:
+        return
+    with suppress(OSError, RuntimeError):  # uvicorn's words for a caller that has gone, or is going
+        await asked.raw.send({"type": "websocket.close", "code": FAILED if failed else NORMAL})
 
 
 async def _out(asked: Asked, port: Console) -> None:
@@ -72,7 +79,8 @@ async def _in(asked: Asked, port: Console) -> None:
         if message["type"] == "websocket.disconnect":
             return
         if message["type"] == "websocket.receive":
-            await port.write(message["bytes"])
+            data = message.get("bytes")
+            await port.write(message["text"].encode() if data is None else data)
 
 
 async def _counting(asked: Asked) -> None:

@@ -1,7 +1,8 @@
-"""uvicorn's HTTP protocol with three things more.
+"""uvicorn's protocols with a few things more.
 
 Headers are bounded; what is no HTTP is told so as a problem document; and an answer that is there as a whole is written
 at once, where uvicorn writes head and body apart: that saves a system call and the checks of headers that are ours.
+WebSockets are uvicorn's, on the package websockets; who is to be refused is refused in our words.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from hostler.entry.server.problem import HEADERS, INVALID, MEDIA, Refusal, tell
 
@@ -50,6 +52,16 @@ class Protocol(HttpToolsProtocol):
         """It was no HTTP."""
         self._refuse(INVALID, f"request: {msg.rstrip('.').lower()}; send HTTP/1.1")
 
+    def _should_upgrade(self) -> bool:
+        """Only a handshake that can succeed; any other is a plain request, and the route says what it wants."""
+        if not super()._should_upgrade() or self.scope["method"] != "GET" or not self.url.isascii():
+            return False
+        headers = dict(self.headers)
+        return headers.get(b"sec-websocket-version") == b"13" and len(headers.get(b"sec-websocket-key", b"")) == 24
+
+    def _unsupported_upgrade_warning(self) -> None:
+        """The caller is told; a log that anybody can fill is of no use."""
+
     def _refuse(self, sort: Sort, message: str) -> None:
         self._refused = True
         told = tell(Refusal(sort, message))
@@ -63,6 +75,29 @@ class Protocol(HttpToolsProtocol):
         # What still comes is taken in and forgotten for a moment: closing at once would reset the connection, and the
         # caller might never read why.
         self.loop.call_later(LINGER, self.transport.close)
+
+
+class WebSocket(WebSocketsSansIOProtocol):
+    """One console."""
+
+    def data_received(self, data: bytes) -> None:
+        """The whole head comes first, from the HTTP protocol: what is not understood then never will be."""
+        super().data_received(data)
+        if not self.handshake_initiated:
+            self.transport.write(b"".join(self.conn.data_to_send()))
+            self.transport.close()
+
+    def keepalive_timeout(self) -> None:
+        """Who does not answer may not read either; then waiting until it has read everything has no end."""
+        super().keepalive_timeout()
+        if self.transport.get_write_buffer_size():
+            self.transport.abort()
+
+    async def send(self, message: Any) -> None:
+        """What the app says. uvicorn takes a refusal for an app that forgot to answer, and logs that."""
+        await super().send(message)
+        if message["type"] == "websocket.http.response.body":
+            self.handshake_complete = True
 
 
 async def send_whole(send: Any, status: int, headers: list[tuple[bytes, bytes]], data: bytes) -> bool:

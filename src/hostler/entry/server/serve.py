@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Self
 
 import uvicorn
 
-from hostler.entry.server.protocol import Protocol
-from hostler.entry.server.websocket import WebSocketProtocol
+from hostler.entry.server.protocol import Protocol, WebSocket
 from hostler.errors import Invalid, Unavailable
 
 if TYPE_CHECKING:
@@ -24,6 +23,10 @@ GRACE = 3
 """Seconds that running requests have when the server closes."""
 KEEP_ALIVE = 75
 BACKLOG = 2048
+MAX_MESSAGE = 1024 * 1024
+"""Bytes of one message on a console."""
+PING_EVERY = 20.0
+"""Seconds between two signs of life on a console, and for the answer to one."""
 
 
 class Server:
@@ -42,7 +45,11 @@ class Server:
         self._config = uvicorn.Config(
             app,
             http=Protocol,
-            ws=WebSocketProtocol,
+            ws=WebSocket,
+            ws_max_size=MAX_MESSAGE,
+            ws_ping_interval=PING_EVERY,
+            ws_ping_timeout=PING_EVERY,
+            ws_per_message_deflate=False,
             loop="none",
             lifespan="off",
             log_config=None,
