@@ -12,7 +12,7 @@ from dose import dose
 
 from hostler.drivers.store.faulty import FaultyStore
 from hostler.drivers.store.memory import MemoryStore
-from hostler.engine.request import HOSTLER, Request
+from hostler.engine.request import HOSTLER, Request, Written
 from hostler.errors import (
     Conflict,
     Forbidden,
@@ -29,7 +29,7 @@ from hostler.keys.access import TOKEN
 from hostler.keys.inventory import USER
 from hostler.kit.virtual import VirtualClock, run_virtual
 from hostler.model.access import ROLES, Role
-from hostler.model.api import Login, TokenCreate, TokenIssued, UserCreate, UserUpdate
+from hostler.model.api import Login, TokenCreate, TokenIssued, UserCreate, UserUpdate, UserView
 from hostler.model.inventory import Rights, User
 from hostler.model.record import Record
 
@@ -301,6 +301,31 @@ async def test_a_repeated_request_is_done_once_and_another_password_makes_it_ano
         gone = Request(HOSTLER, key="k2", fingerprint="f")
         assert not (await place.users.delete(gone, "ada")).replayed
         assert (await place.users.delete(gone, "ada")).replayed
+
+
+@virtual
+async def test_a_key_of_a_deleted_account_says_nothing_to_another_of_its_name() -> None:
+    async with MemoryStore(clock=VirtualClock()) as store, replica(store) as here, replica(store, "b") as there:
+
+        async def named(place: Place, token: str) -> Written[UserView]:
+            asked = Request(place.users.authenticate(token), key="k", fingerprint="f")
+            return await place.users.update(asked, "ann", UserUpdate(full_name="Ann"))
+
+        await here.caller("ann")
+        token = await here.token("ann")
+        assert not (await named(here, token)).replayed
+        await asyncio.sleep(0.1)
+        assert (await named(there, token)).replayed
+        await here.users.update(ADMIN, "ann", UserUpdate(enabled=False))
+        await here.users.update(ADMIN, "ann", UserUpdate(enabled=True))
+        assert (await named(here, await here.token("ann"))).replayed, "it is the same account"
+        await here.users.delete(ADMIN, "ann")
+        await here.caller("ann")
+        other = await here.token("ann")
+        await asyncio.sleep(0.1)
+        assert not (await named(there, other)).replayed
+        assert (await named(here, other)).replayed
+        assert (await here.users.get(HOSTLER, "ann")).full_name == "Ann"
 
 
 @virtual

@@ -115,7 +115,7 @@ def test_answers_are_kept_for_a_day_and_no_more_than_an_hour_longer() -> None:
         await scene.clock.sleep(11)
         await scene.vms.start(keyed("next"), ORG, PROJECT, "a")
         (early, late, after) = [
-            (await ANSWERED.get(scene.raw, user="mia", request=name)) for name in ("early", "late", "next")
+            (await ANSWERED.get(scene.raw, user="mia", life=0, request=name)) for name in ("early", "late", "next")
         ]
         assert early is not None
         assert late is not None

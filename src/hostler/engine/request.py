@@ -27,6 +27,8 @@ class Caller(msgspec.Struct, frozen=True):
     """Where the request came from, for the audit."""
     token: str = ""
     """The id of the token; it tells nothing of the token itself."""
+    life: int = 0
+    """The revision that the account was made in: another of the same name is somebody else."""
 
     def sees(self, org: str, project: str) -> bool:
         """Whether the project is one of theirs."""

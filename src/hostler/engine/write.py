@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
@@ -130,7 +130,7 @@ class Writer:
         """What this request was answered before; None: it is new. KeyReused: its key stands for another request."""
         if request.key is None:
             return None
-        found = await ANSWERED.get(self._store, user=request.caller.name, request=_key_of(request))
+        found = await ANSWERED.get(self._store, **_place(request))
         if found is None:
             return None
         if found.value.fingerprint != request.fingerprint:
@@ -233,8 +233,10 @@ class Writer:
         raise Uncertain("store: the answer was lost, it may be written; repeat it with the same Idempotency-Key")
 
 
-def _key_of(request: Request) -> str:
-    return check_part(request.key or "", "Idempotency-Key")
+def _place(request: Request) -> dict[str, Any]:
+    """Where the answer is kept: out of reach of an account that comes later under the same name."""
+    key = check_part(request.key or "", "Idempotency-Key")
+    return {"user": request.caller.name, "life": request.caller.life, "request": key}
 
 
 def _answered(request: Request, status: int, answer: Record | None) -> Put | None:
@@ -242,7 +244,7 @@ def _answered(request: Request, status: int, answer: Record | None) -> Put | Non
         return None
     body = "" if answer is None else answer.encode().decode()
     record = Answered(fingerprint=request.fingerprint, status=status, body=body)
-    return ANSWERED.put(record, user=request.caller.name, request=_key_of(request))
+    return ANSWERED.put(record, **_place(request))
 
 
 def instants(wall: float) -> tuple[str, str]:

@@ -9,5 +9,5 @@ TOKEN = Key("/hostler/v1/tokens/{digest}", Token)
 QUOTA = Key("/hostler/v1/quotas/{org}/{project}", Quota)
 AUDIT = Key("/hostler/v1/audit/{day}/{write}", Audit)
 """`day` is `2026-11-15`; the writes of a day are in order of time."""
-ANSWERED = Key("/hostler/v1/requests/{user:name}/{request}", Answered)
-"""Attached to a lease: repeating works for a day."""
+ANSWERED = Key("/hostler/v1/requests/{user:name}/{life:int}/{request}", Answered)
+"""Attached to a lease: repeating works for a day. `life` is the revision that the account was made in."""

@@ -81,7 +81,7 @@ class Audit(Record, frozen=True, kw_only=True):
 
 
 class Answered(Record, frozen=True, kw_only=True):
-    """`/hostler/v1/requests/{user}/{request}`: what a write with an Idempotency-Key was, and its answer."""
+    """`/hostler/v1/requests/{user}/{life}/{request}`: what a write with an Idempotency-Key was, and its answer."""
 
     fingerprint: str
     """Of method, path and body: the same key with another request is refused."""

@@ -43,6 +43,7 @@ class _Holder(msgspec.Struct, frozen=True):
     rights: Rights
     memberships: tuple[str, ...]
     token: str
+    life: int
     expires_at: float | None
 
 
@@ -79,7 +80,7 @@ class Door:
         elif holder.expires_at is not None and holder.expires_at <= self._clock.wall():
             del self._holders[key]
             raise self._guessed(source)
-        return Caller(holder.name, holder.rights, holder.memberships, source, holder.token)
+        return Caller(holder.name, holder.rights, holder.memberships, source, holder.token, holder.life)
 
     async def login(self, tokens: Tokens, asked: Login, source: str) -> TokenIssued:
         """A session for whoever has the password."""
@@ -112,7 +113,9 @@ class Door:
         if not counts(entry.value, user.value, self._clock.wall()):
             raise self._guessed(source)
         account, token = user.value, entry.value
-        return _Holder(token.user, account.rights, account.memberships, token.id, token.expires_at)
+        return _Holder(
+            token.user, account.rights, account.memberships, token.id, user.create_revision, token.expires_at
+        )
 
     def _guessed(self, source: str) -> Unauthenticated | TooManyTries:
         where = origin(source)
@@ -131,7 +134,7 @@ class Door:
     async def _begun(self, tokens: Tokens, user: Entry[User], source: str) -> TokenIssued:
         name, kept = user.parts["user"], user.value.password_hash
         for _ in range(_TRIES):
-            caller = Caller(name, user.value.rights, user.value.memberships, source)
+            caller = Caller(name, user.value.rights, user.value.memberships, source, life=user.create_revision)
             try:
                 return (await tokens.begin_session(Request(caller), user)).value
             except Beaten:
