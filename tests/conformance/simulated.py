@@ -37,7 +37,15 @@ async def boots(machines: Machines, vm: str) -> int:
 
 
 SETUP = MachineSetup(
-    unknown_image="no-such-image", within=5, grace=0.02, hold=0.2, late=0.2, save=save, show=show, boots=boots
+    unknown_image="no-such-image",
+    within=5,
+    grace=0.02,
+    hold=0.2,
+    late=0.2,
+    now=lambda machines: machines.clock.now(),  # type: ignore[attr-defined]
+    save=save,
+    show=show,
+    boots=boots,
 )
 
 

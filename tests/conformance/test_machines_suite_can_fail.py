@@ -284,22 +284,22 @@ class StopWipesTheDisk(Sound):
 
 @found_by("a_fenced_machine_that_is_not_held_stops_by_itself")
 class NeverLetsGo(Sound):
-    async def hold(self, seconds: float) -> None:
-        await super().hold(seconds + 100)
+    async def hold(self, seconds: float, *, since: float | None = None) -> None:
+        await super().hold(seconds + 100, since=since)
 
 
 @found_by("a_fenced_machine_that_is_not_held_stops_by_itself")
 class LetsGoEarly(Sound):
-    async def hold(self, seconds: float) -> None:
-        await super().hold(seconds / 2)
+    async def hold(self, seconds: float, *, since: float | None = None) -> None:
+        await super().hold(seconds / 2, since=since)
 
 
 @found_by("a_fenced_machine_that_is_held_again_and_again_runs_on")
 class HoldsOnce(Sound):
-    async def hold(self, seconds: float) -> None:
+    async def hold(self, seconds: float, *, since: float | None = None) -> None:
         until = self._place.contents.held_until
         if until is None or not 0 < seconds < 100 or not self.clock.now() < until < self.clock.now() + 100:
-            await super().hold(seconds)
+            await super().hold(seconds, since=since)
 
 
 @found_by("a_fenced_machine_whose_time_has_run_out_does_not_start")
@@ -310,8 +310,8 @@ class StartsWhatIsNotHeld(Sound):
 
 @found_by("holding_starts_nothing_that_has_stopped")
 class HoldStarts(Sound):
-    async def hold(self, seconds: float) -> None:
-        await super().hold(seconds)
+    async def hold(self, seconds: float, *, since: float | None = None) -> None:
+        await super().hold(seconds, since=since)
         if seconds > 0:
             for row in list(self._place.contents.rows.values()):
                 if row.detail == places.LAPSED:
@@ -320,23 +320,29 @@ class HoldStarts(Sound):
 
 @found_by("a_hold_in_the_past_is_over_at_once")
 class PastIsLong(Sound):
-    async def hold(self, seconds: float) -> None:
-        await super().hold(abs(seconds))
+    async def hold(self, seconds: float, *, since: float | None = None) -> None:
+        await super().hold(abs(seconds), since=since)
 
 
 @found_by("a_shorter_hold_counts_and_not_the_longer_one_before")
 class OnlyLengthens(Sound):
-    async def hold(self, seconds: float) -> None:
+    async def hold(self, seconds: float, *, since: float | None = None) -> None:
         until = self._place.contents.held_until or 0
         left = until - self.clock.now()
-        await super().hold(max(seconds, left) if left < 100 else seconds)
+        await super().hold(max(seconds, left) if left < 100 else seconds, since=since)
+
+
+@found_by("a_hold_is_counted_from_the_instant_that_is_named_unless_that_is_to_come")
+class CountsFromTheCall(Sound):
+    async def hold(self, seconds: float, *, since: float | None = None) -> None:
+        await super().hold(seconds)
 
 
 @found_by("a_machine_that_is_not_fenced_needs_no_hold")
 @found_by("every_fenced_machine_stops_and_no_other")
 class FencesAll(Sound):
-    async def hold(self, seconds: float) -> None:
-        await super().hold(seconds)
+    async def hold(self, seconds: float, *, since: float | None = None) -> None:
+        await super().hold(seconds, since=since)
         if seconds <= 0:
             now = self.clock.now()
             self._place.put(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import pytest
 
 from hostler.drivers.machines.simulated import MemoryPlace

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
-from agent_stage import FENCING, TTL, Stage, stage
+from agent_stage import FENCING, TTL, Running, Stage, stage
 from dose import dose
 from sim.processes import ProcessLoop
 
-from hostler.drivers.machines.simulated import MachineFaults, MemoryPlace, Odds
+from hostler.drivers.machines.simulated import MachineFaults, MemoryPlace, Odds, SimulatedMachines
 from hostler.drivers.store.faulty import FaultyStore
+from hostler.engine.agent.agent import Agent
 from hostler.engine.agent.plan import AgentPlan
 from hostler.errors import Invalid
 from hostler.keys.node import ALIVE, COMMAND, MEMBER
@@ -24,8 +25,6 @@ from hostler.model.vm import MachineState, Power
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
-
-    from agent_stage import Running
 
 RUNNING, STOPPED = MachineState.RUNNING, MachineState.STOPPED
 replace = msgspec.structs.replace
@@ -581,3 +580,96 @@ def test_whatever_goes_wrong_every_commanded_machine_is_there_in_the_end_and_no_
         assert not a.agent.state().failing
 
     staged(play, seed)
+
+
+# Fencing times that change
+
+
+def test_a_shorter_fencing_time_is_told_only_once_no_longer_hold_stands() -> None:
+    async def play(it: Stage) -> None:
+        a = await it.agent(fencing_time=300.0)
+        await registered(it, a)
+        await it.command(fenced=True)
+        await it.reaches("v", RUNNING)
+        await a.crash()
+
+        async def never_held(point: str) -> None:
+            if point.startswith("hold"):
+                await asyncio.sleep(1e6)
+
+        b = await it.agent(place=a.place, fencing_time=30.0, step=never_held)
+        await it.until(lambda: _held_by(it, b))
+        await b.crash()
+        member = await it.member()
+        assert member is not None
+        assert member.fencing_time == 300.0, "the leader would take what is still held"
+
+        c = await it.agent(place=a.place, fencing_time=30.0)
+        await registered(it, c)
+        await it.until(lambda: _fencing_time(it, 30.0), 5.0)
+        lowered_at = it.clock.now()
+        await c.crash()
+        await asyncio.sleep(31.0)
+        end = a.place.intervals("v", it.clock.now())[-1][1]
+        assert end is not None
+        assert end <= lowered_at + 30.0
+
+    staged(play)
+
+
+def test_a_longer_fencing_time_is_told_before_anything_is_held_for_it() -> None:
+    async def play(it: Stage) -> None:
+        a = await it.agent(fencing_time=30.0)
+        await registered(it, a)
+        await a.crash()
+        told: list[float] = []
+
+        async def held(point: str) -> None:
+            member = await it.member()
+            if point.startswith("hold") and member is not None:
+                told.append(member.fencing_time)
+
+        b = await it.agent(place=a.place, fencing_time=300.0, step=held)
+        await registered(it, b)
+        assert told
+        assert set(told) == {300.0}
+
+    staged(play)
+
+
+async def _held_by(it: Stage, running: Running) -> bool:
+    alive = await it.alive()
+    return alive is not None and alive.value.holder == running.agent.session.holder
+
+
+async def _fencing_time(it: Stage, seconds: float) -> bool:
+    member = await it.member()
+    return member is not None and member.fencing_time == seconds
+
+
+def test_an_agent_that_is_suspended_on_its_way_to_a_hold_does_not_hold_for_longer() -> None:
+    async def play(it: Stage) -> None:
+        place = MemoryPlace("slow")
+        asleep = 0.0
+
+        class Suspended(SimulatedMachines):
+            async def hold(self, seconds: float, *, since: float | None = None) -> None:
+                await self.clock.sleep(asleep)
+                await super().hold(seconds, since=since)
+
+        machines = Suspended(place, clock=it.clock, rng=it.rng)
+        await machines.__aenter__()
+        plan = AgentPlan(node="a", node_ttl=60.0, fencing_time=120.0)  # it is patient for 15 s
+        agent = Agent(it.store, machines, plan, clock=it.clock, rng=it.rng, new_id=lambda: "id")
+        running = Running(agent, machines, place)
+        it.running.append(running)
+        await registered(it, running)
+        asleep = 10.0
+        for _ in range(40):
+            await asyncio.sleep(2.5)
+            heard, until = agent.session.heard_at, place.contents.held_until
+            assert heard is not None
+            assert until is not None
+            assert until <= heard + 120.0
+
+    staged(play)

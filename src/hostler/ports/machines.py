@@ -156,10 +156,12 @@ class Machines(Protocol):
     def console(self, vm: str) -> Console:
         """Its serial port, to be entered. NotFound on entering: there is no such machine, or it is off."""
 
-    async def hold(self, seconds: float) -> None:
-        """The dead man's switch of all fenced machines: each stops by itself `seconds` from now, unless held again.
+    async def hold(self, seconds: float, *, since: float | None = None) -> None:
+        """The dead man's switch of all fenced machines: each stops by itself after `seconds`, unless held again.
 
-        Counted from the call, on a clock that also runs while the machine sleeps; holds whether or not this process
-        still lives. The last hold counts, also when it is shorter; one of 0 or less is over at once. It starts nothing.
+        Counted from `since`, an instant of the driver's clock (`SystemClock.now()`, unless it was given another), so
+        that who is suspended on the way here does not hold for longer; without one, or with a later one, from the call.
+        The clock also runs while the machine sleeps, and the hold stands whether or not this process still lives. The
+        last hold counts, also when it is shorter; one of 0 or less is over at once. It starts nothing.
         A place that was never held, or not since the host booted, is not held.
         """

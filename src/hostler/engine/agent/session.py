@@ -73,6 +73,8 @@ class Session:
         self._alive: Entry[Heartbeat] | None = None
         self._open = False
         self._ttl = plan.node_ttl
+        self._promised = plan.fencing_time
+        """The fencing time that the node's record has."""
         self._away = False  # the store did not answer after the lease may have lapsed
         self._missing_since: float | None = None
         self._over = asyncio.Event()
@@ -190,6 +192,7 @@ class Session:
         if found is None or found.lease != lease.id:
             return False
         self._lease, self._alive, self._ttl = lease, found, lease.ttl
+        self._promised = record.fencing_time
         return True
 
     def _record(self, known: NodeRecord | None, **fresh: object) -> NodeRecord:
@@ -204,7 +207,8 @@ class Session:
             "address": plan.address,
             "driver": self._machines.name,
             "fences": self._machines.fences,
-            "fencing_time": plan.fencing_time,
+            # A longer hold may stand from before, until the first of this session.
+            "fencing_time": max(plan.fencing_time, 0.0 if known is None else known.fencing_time),
             "off": None,
             "registered_at": self._clock.wall(),
         }
@@ -305,15 +309,28 @@ class Session:
             await asyncio.gather(over, slept, return_exceptions=True)
 
     async def _hold(self, sent: float) -> None:
-        if not self._machines.fences:
-            return
-        left = self._plan.fencing_time - (self._clock.now() - sent)
-        if left <= 0:
+        if not self._machines.fences or self._clock.now() >= sent + self._plan.fencing_time:
             return
         try:
-            await self._within(self._machines.hold(left))
+            await self._within(self._machines.hold(self._plan.fencing_time, since=sent))
         except (HostlerError, TimeoutError) as error:
             _log.warning("node %s: its fenced machines could not be held: %s", self._plan.node, error)
+            return
+        if self._promised > self._plan.fencing_time:
+            await self._promise_less()
+
+    async def _promise_less(self) -> None:
+        """A shorter fencing time than before is told only now that no longer hold stands. Else the next beat tries."""
+        try:
+            member = await self._within(MEMBER.get(self._store, node=self._plan.node))
+            if member is None or self._alive is None:
+                return
+            less = msgspec.structs.replace(member.value, fencing_time=self._plan.fencing_time)
+            when = [MEMBER.unchanged(member), ALIVE.unchanged(self._alive)]
+            if (await self._within(self._store.txn(when, [MEMBER.put(less, node=self._plan.node)]))).succeeded:
+                self._promised = less.fencing_time
+        except (HostlerError, TimeoutError) as error:
+            _log.warning("node %s: its shorter fencing time could not be told yet: %s", self._plan.node, error)
 
     async def _within(self, work: Awaitable[T]) -> T:
         async with asyncio.timeout(self._patience):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
+from hostler.kit.clock import SystemClock
 from hostler.model.vm import MachineState, VmSpec
 from hostler.ports.machines import Label, Machine, MachinePlan
 from hostler.testing.claim import check_all, trying
@@ -25,6 +26,7 @@ _CHAPTERS = ("use", "number", "fence", "interruption", "lifetime", "serial")
 
 Save: TypeAlias = "Callable[[Machines, str, str], Awaitable[None]]"
 Show: TypeAlias = "Callable[[Machines, str], Awaitable[str]]"
+Now: TypeAlias = "Callable[[Machines], float]"
 Boots: TypeAlias = "Callable[[Machines, str], Awaitable[int]]"
 
 
@@ -43,6 +45,8 @@ class MachineSetup(msgspec.Struct, frozen=True, kw_only=True):
     """How long a claim holds fenced machines whose end it waits for; longer than a machine takes to start."""
     late: float = 0.5
     """How many seconds later a machine that is not held may stop."""
+    now: Now = lambda _: SystemClock().now()
+    """What the driver's clock says."""
     points: int = 40
     """At how many of its suspensions, at most, each verb is cut."""
     save: Save | None = None

@@ -92,6 +92,18 @@ async def a_shorter_hold_counts_and_not_the_longer_one_before(t: MachineTrial) -
 
 
 @claim(fences=True)
+async def a_hold_is_counted_from_the_instant_that_is_named_unless_that_is_to_come(t: MachineTrial) -> None:
+    vm = await _fenced(t)
+    end = loop_time() + t.setup.hold
+    await t.machines.hold(3 * t.setup.hold, since=t.setup.now(t.machines) - 2 * t.setup.hold)
+    await _until_stopped(t, vm, end)
+    vm = await _fenced(t, "b")
+    end = loop_time() + t.setup.hold
+    await t.machines.hold(t.setup.hold, since=t.setup.now(t.machines) + LONG)
+    await _until_stopped(t, vm, end)
+
+
+@claim(fences=True)
 async def a_machine_that_is_not_fenced_needs_no_hold(t: MachineTrial) -> None:
     await t.machines.hold(0)
     vm = await t.running()

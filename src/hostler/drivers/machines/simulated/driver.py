@@ -231,9 +231,12 @@ class SimulatedMachines:
     def console(self, vm: str) -> SimulatedConsole:
         return SimulatedConsole(self, vm)
 
-    async def hold(self, seconds: float) -> None:
+    async def hold(self, seconds: float, *, since: float | None = None) -> None:
         request.check_finite("hold", seconds)
         asked = self.clock.now()
+        if since is not None:
+            request.check_finite("since", since)
+            asked = min(asked, since)
         await self._met("hold", "")
         # Counted from when it was asked for: a hold that was slow to arrive must not hold for longer.
         until = asked + max(0.0, seconds)
