@@ -26,7 +26,7 @@ def app(size: int) -> Starlette:
         from starlette.responses import Response
         from starlette.routing import Route
     except ImportError:
-        raise SystemExit("starlette: it is not installed, and is what is compared with; pip install starlette") from None
+        raise SystemExit("starlette: not installed, and it is what is compared with; pip install starlette") from None
     body = b'{"filler":"%b"}' % (b"x" * max(0, size - 13))
 
     async def shown(request: Request) -> Response:  # noqa: ARG001 - what a route is called with
