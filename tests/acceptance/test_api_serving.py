@@ -213,11 +213,7 @@ async def test_the_audit_tells_who_did_what_from_where(api: Api) -> None:
     ann = await api.user(Role.MEMBER, "acme", name="ann")
     made = (await api.call("POST", VMS, token=ann, json=VM_BODY)).json
     changed = (await api.call("POST", f"{VMS}/one/stop", token=ann)).json
-    items, after = [], ""
-    while after is not None:
-        page = (await api.call("GET", f"/v1/audit?limit=2{'&after=' + after if after else ''}")).json
-        items += page["items"]
-        after = page["after"]
+    items = await _audited(api, limit=2)
     mine = [item for item in items if item["who"] == "ann"]
     assert [item["verb"] for item in mine] == ["vm.create", "vm.stop"]
     assert [(item["before"], item["after"]) for item in mine] == [
@@ -225,3 +221,68 @@ async def test_the_audit_tells_who_did_what_from_where(api: Api) -> None:
         (made["revision"], changed["revision"]),
     ]
     assert {item["source"] for item in mine} == {"127.0.0.1"}
+
+
+async def _audited(api: Api, token: str = "", *, limit: int = 100) -> list[dict[str, Any]]:
+    """Every page of it."""
+    items: list[dict[str, Any]] = []
+    after = ""
+    while after is not None:
+        page = (await api.call("GET", f"/v1/audit?limit={limit}{'&after=' + after if after else ''}", token=token)).json
+        assert len(page["items"]) <= limit
+        items += page["items"]
+        after = page["after"]
+    return items
+
+
+async def test_the_audit_tells_a_manager_only_of_what_they_may_see(api: Api) -> None:
+    mine = await api.user(Role.ADMIN, "acme/web", name="mine")
+    await api.user(Role.MEMBER, "acme/web", name="near")
+    await api.user(Role.MEMBER, "acme/web", "other", name="far")
+    for path in (VMS, "/v1/orgs/acme/projects/mobile/vms", "/v1/orgs/other/projects/web/vms"):
+        assert (await api.call("POST", path, json=VM_BODY)).status == 201
+        assert (await api.call("PUT", path.replace("/vms", "/quota"), json={"vms": 5})).status in (200, 201)
+    await api.node("n1")
+    assert (await api.call("POST", "/v1/nodes/n1/drain", json={"mode": "stop"})).status == 200
+    users = api.services.view.users
+    async with asyncio.timeout(5):
+        while users.get(user="far") is None or len(api.services.view.tokens.entries) < 4:
+            await asyncio.sleep(0.01)
+
+    everything = await _audited(api)
+    shown = await _audited(api, mine)
+    assert shown == [item for item in everything if item in shown], "the same entries, in the same order"
+    keys = [item["subject"] for item in shown]
+    assert [key for key in keys if key.startswith("/plasmavmc/vms/")] == [
+        item["subject"] for item in everything if item["subject"].startswith("/plasmavmc/vms/acme/web/")
+    ]
+    assert [key for key in keys if "/quotas/" in key] == ["/hostler/v1/quotas/acme/web"]
+    assert {key.rpartition("/")[2] for key in keys if "/users/" in key} == {"mine", "near"}
+    assert sum("/tokens/" in key for key in keys) == 2, "theirs, and that of the account within reach"
+    assert not [key for key in keys if "members" in key]
+    for limit in (1, 2, 3):
+        assert await _audited(api, mine, limit=limit) == shown
+        assert await _audited(api, limit=limit) == everything
+
+
+async def test_the_audit_of_a_namesake_that_was_deleted_stays_hidden(api: Api) -> None:
+    mine = await api.user(Role.ADMIN, "acme", name="mine")
+    await api.user(Role.MEMBER, "other", name="ann")
+    assert (await api.call("DELETE", "/v1/users/ann")).status == 200
+    await api.user(Role.MEMBER, "acme", name="ann")
+    async with asyncio.timeout(5):
+        while not [item for item in await _audited(api, mine) if item["subject"].endswith("/ann")]:
+            await asyncio.sleep(0.01)
+    assert [item["verb"] for item in await _audited(api, mine) if item["subject"].endswith("/ann")] == ["user.create"]
+
+
+async def test_a_long_audit_of_others_is_gone_through_in_portions(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hostler.entry.server.control.LOOKED_AT", 4)
+    mine = await api.user(Role.ADMIN, "acme", name="mine")
+    for number in range(12):
+        body = {**VM_BODY, "name": f"m{number}"}
+        assert (await api.call("POST", "/v1/orgs/other/projects/web/vms", json=body)).status == 201
+    await api.call("POST", VMS, json=VM_BODY)
+    page = (await api.call("GET", "/v1/audit?limit=3", token=mine)).json
+    assert page["after"] is not None
+    assert "vm.create" in [item["verb"] for item in await _audited(api, mine, limit=3)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from hostler.engine.access.audit import sees
 from hostler.entry.server.events import streamed
 from hostler.entry.server.route import AFTER, LIMIT, Access, Answer, Asked, Parameter, Route
 from hostler.errors import Invalid
@@ -12,9 +13,13 @@ from hostler.keys.replica import LEADER, REPLICA
 from hostler.model.api import AuditPage, AuditView, EventView, LeaderView, ReplicaPage, ReplicaView
 
 if TYPE_CHECKING:
+    from hostler.keys.entry import Entry
+    from hostler.model.access import Audit
     from hostler.model.replica import LeaderRecord
 
 EVENTS = "/v1/events"
+LOOKED_AT = 5000
+"""Writes of the audit that one request goes through at most, about."""
 DAY = Parameter("day", "Only of this day.", pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$", example="2026-11-15")
 POSITION = Parameter(
     "after",
@@ -59,31 +64,42 @@ async def replicas(asked: Asked) -> Answer:
 
 
 async def audit(asked: Asked) -> Answer:
-    """What was written, oldest first."""
+    """What was written, oldest first: to those who do not belong everywhere, only what concerns them."""
     day = asked.query["day"]
     prefix = AUDIT.prefix() if day is None else AUDIT.prefix(day=day)
     after = None
     if asked.after is not None:
-        first, slash, entry = asked.after.partition("/")
+        first, slash, write = asked.after.partition("/")
         if not slash:
             raise Invalid("query after: it is no `after` of an audit page; take it from the last page")
-        after = AUDIT.fill(day=first, write=entry)
-    page = await asked.services.store.range(prefix, after=after, limit=asked.limit)
-    found = [AUDIT.entry(kv) for kv in page.items]
-    items = tuple(
-        AuditView(
-            who=entry.value.who,
-            verb=entry.value.verb,
-            subject=entry.value.subject,
-            before=entry.value.before,
-            after=entry.create_revision,
-            at=entry.value.at,
-            source=entry.value.source,
-        )
-        for entry in found
+        after = AUDIT.fill(day=first, write=write)
+    items: list[AuditView] = []
+    looked, more = 0, True
+    while more and len(items) < asked.limit and looked < LOOKED_AT:
+        page = await asked.services.store.range(prefix, after=after, limit=asked.limit)
+        for kv in page.items:
+            entry, after = AUDIT.entry(kv), kv.key
+            if sees(asked.caller, entry, asked.services.view):
+                items.append(_written(entry))
+            if len(items) == asked.limit:
+                break
+        looked += len(page.items)
+        more = page.more or (bool(page.items) and after != page.items[-1].key)
+    last = AUDIT.parse(after) if more and after is not None else None
+    return Answer(AuditPage(items=tuple(items), after=f"{last['day']}/{last['write']}" if last else None))
+
+
+def _written(entry: Entry[Audit]) -> AuditView:
+    record = entry.value
+    return AuditView(
+        who=record.who,
+        verb=record.verb,
+        subject=record.subject,
+        before=record.before,
+        after=entry.create_revision,
+        at=record.at,
+        source=record.source,
     )
-    last = f"{found[-1].parts['day']}/{found[-1].parts['write']}" if page.more and found else None
-    return Answer(AuditPage(items=items, after=last))
 
 
 ROUTES: tuple[Route, ...] = (
@@ -110,6 +126,8 @@ ROUTES: tuple[Route, ...] = (
         path="/v1/audit",
         name="control.audit",
         summary="Every write, oldest first: who, what, from which revision to which",
+        about="Only what is about your projects and accounts within reach, unless you belong everywhere. A page may"
+        " be short, or empty, and not be the last.",
         handler=audit,
         access="manage_accounts",
         answer=AuditPage,
