@@ -29,8 +29,8 @@ FENCING_TIME = 9.0
 TIMES = ("--node-ttl", NODE_TTL, "--fencing-time", FENCING_TIME, "--log-level", "warning")
 STEADY = 2
 """Machines of each kind that every node has to have at least, and that nobody changes."""
-GAP = 3.0
-"""Seconds without an answer that a busy machine may cause: less than a leadership lives, for nobody waits for one."""
+GAP = 7.0
+"""Seconds without an answer that a busy machine may cause: 0.2 is usual, 2.3 the most seen under a load of 20."""
 SETTLED = 60.0
 """Seconds in which everything is as it was wished for once nothing fails any more, on a busy machine."""
 RESTART = 1.0
@@ -145,7 +145,7 @@ class Company:
             ):
                 break
             for kind in OnNodeLoss:
-                await self.wishes.make("steady", kind)
+                await self.wishes.make(self.wishes.new("steady", kind))
         self.passing = asyncio.create_task(self.wishes.run(), name="wishes")
         self._tasks.append(self.passing)
 
@@ -188,9 +188,9 @@ class Company:
 
     # Machines
 
-    def client(self, address: str | None = None) -> Client:
+    def client(self, address: str | None = None, *, retries: int = 5) -> Client:
         """For one look at one replica."""
-        return Client(f"http://{address or next(iter(self.replicas))}", self.token, timeout=10, retries=5)
+        return Client(f"http://{address or next(iter(self.replicas))}", self.token, timeout=10, retries=retries)
 
     async def views(self, address: str | None = None) -> dict[str, VmView]:
         """All machines by name, as the API has them; an outage is waited for."""
@@ -231,7 +231,7 @@ class Company:
     async def works(self, address: str) -> None:
         """A machine that is wished for now, at that replica, comes to run; and the traffic goes on."""
         done = self.wishes.done
-        view = await self.wishes.make("steady", OnNodeLoss.WAIT)
+        view = await self.wishes.make(self.wishes.new("steady", OnNodeLoss.WAIT))
         await until(lambda: view.id in self.machines.running(), SETTLED, lambda: f"{view.name} runs: {self.said()}")
         async with self.client(address) as client:
             assert (await client.vms.get(ORG, PROJECT, view.name)).id == view.id
@@ -245,6 +245,12 @@ class Company:
             return {vm for vm, runs in self.machines.running().items() if any(run.node != node for run in runs)}
 
         await until(lambda: wanted <= there(), within, lambda: f"{wanted - there()} run elsewhere: {self.said()}")
+
+    def check_answered_meanwhile(self, since: float, *, but: str) -> None:
+        """Every replica but one has answered between then and now: while nobody led."""
+        for address, asking in self.asking.items():
+            answers = [at for at in asking.answers if at > since + 0.2]
+            assert address == but or answers, f"{address} waits for a leader: {asking.failed(since)}: {self.said()}"
 
     def check_answered(self, since: float, within: float, *, but: str | None = None) -> None:
         """Every replica (but one) answered all the time, with no gap longer than that."""

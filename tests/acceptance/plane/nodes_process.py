@@ -21,6 +21,7 @@ from up_process import until
 
 from hostler.errors import Conflict
 from hostler.kit.clock import SystemClock
+from hostler.model.api import NodeView
 from hostler.model.node import Lifecycle
 from hostler.model.vm import OnNodeLoss
 from hostler.testing.servers import EtcdCluster, find_binary
@@ -66,12 +67,14 @@ class Story:
         assert waiting, f"there is no waiting machine on {node}: {views}"
         return waiting, fenced
 
-    async def the_agent_is_killed(self, node: str) -> None:
-        """And started again: the machines ran on."""
+    async def the_agent_is_killed(self, node: str, *, lapses: bool) -> None:
+        """And started again, at once or when its lease has lapsed: the machines ran on."""
         waiting, fenced = await self.on(node)
         before, agent = self.machines.runs(), self.company.agents[node]
         began = now()
         agent.kill()
+        if lapses:
+            await self.seen(node, lambda view: not view.alive)
         agent.start()
         await agent.process.says(" registered", SETTLED)
         back_after = now() - began
@@ -131,11 +134,7 @@ class Story:
 
     async def back(self, node: str, *, without: list[str]) -> None:
         """The node is on duty again, and what was taken from it is destroyed there."""
-        async with self.company.client() as client:
-            end = time.monotonic() + SETTLED
-            while not ((view := await client.nodes.get(node)).alive and view.lifecycle is Lifecycle.ON_DUTY):
-                assert time.monotonic() < end, f"{node} is not back: {view}: {self.company.said()}"
-                await asyncio.sleep(0.2)
+        await self.seen(node, lambda view: view.alive and view.lifecycle is Lifecycle.ON_DUTY)
         await until(
             lambda: not self.machines.there(node) & set(without),
             SETTLED,
@@ -143,6 +142,14 @@ class Story:
         )
         await self.company.settled()
         self.machines.check_never_twice()
+
+    async def seen(self, node: str, wanted: Callable[[NodeView], bool]) -> None:
+        """Wait until the API shows the node like that."""
+        async with self.company.client() as client:
+            end = time.monotonic() + SETTLED
+            while not wanted(view := await client.nodes.get(node)):
+                assert time.monotonic() < end, f"{node} is still {view}: {self.company.said()}"
+                await asyncio.sleep(0.1)
 
     def check_same(self, before: dict[str, list[Run]], vms: list[str]) -> None:
         """They ran on, without interruption."""
@@ -159,7 +166,8 @@ async def main(folder: Path, rounds: int) -> dict[str, object]:
             story, agents = Story(company), company.agents
             for round_ in range(rounds):
                 first, second, third = (NODES[(round_ + number) % 3] for number in range(3))
-                await story.the_agent_is_killed(first)
+                await story.the_agent_is_killed(first, lapses=False)
+                await story.the_agent_is_killed(second, lapses=True)
                 await story.it_is_silent(second, agents[second].suspend, agents[second].resume)
                 wire = partial(ip, "link", "set", f"to-{third}")
                 await story.it_is_silent(third, partial(wire, "down"), partial(wire, "up"))

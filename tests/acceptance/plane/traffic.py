@@ -64,7 +64,6 @@ class Wishes:
         self._rng = random.Random(seed)
         self._numbers = itertools.count(1)
         self.power: dict[str, Power] = {}
-        self.kind: dict[str, OnNodeLoss] = {}
         self.passing: list[str] = []
         """Names of machines that come and go."""
         self.done = 0
@@ -79,12 +78,14 @@ class Wishes:
     async def __aexit__(self, *_: object) -> None:
         await self._stack.aclose()
 
-    async def make(self, prefix: str, kind: OnNodeLoss) -> VmView:
-        """A new machine that runs."""
-        name = f"{prefix}-{next(self._numbers)}"
-        wish = VmCreate(name=name, spec=SPEC, on_node_loss=kind)
-        view = await self._surely(lambda client, key: client.vms.create(ORG, PROJECT, wish, key=key))
-        self.power[name], self.kind[name] = Power.ON, kind
+    def new(self, prefix: str, kind: OnNodeLoss) -> VmCreate:
+        """A wish for a machine with a name of its own; nobody knows of it yet."""
+        return VmCreate(name=f"{prefix}-{next(self._numbers)}", spec=SPEC, on_node_loss=kind)
+
+    async def make(self, wish: VmCreate, *, key: str | None = None) -> VmView:
+        """Create it; with the `key` of a write that may have been made before."""
+        view = await self._surely(lambda client, key: client.vms.create(ORG, PROJECT, wish, key=key), key)
+        self.power[wish.name] = Power.ON
         return view
 
     async def run(self) -> None:
@@ -99,14 +100,14 @@ class Wishes:
 
     async def _act(self) -> None:
         if len(self.passing) < MOST // 2 or (len(self.passing) < MOST and self._rng.random() < 0.4):
-            view = await self.make("passing", self._rng.choice(list(OnNodeLoss)))
+            view = await self.make(self.new("passing", self._rng.choice(list(OnNodeLoss))))
             self.passing.append(view.name)
             return
         name = self._rng.choice(self.passing)
         if self._rng.random() < 0.4:
             await self._surely(lambda client, key: client.vms.delete(ORG, PROJECT, name, key=key))
             self.passing.remove(name)
-            del self.power[name], self.kind[name]
+            del self.power[name]
         elif self.power[name] is Power.ON:
             await self._surely(lambda client, key: client.vms.stop(ORG, PROJECT, name, key=key))
             self.power[name] = Power.OFF
@@ -114,9 +115,9 @@ class Wishes:
             await self._surely(lambda client, key: client.vms.start(ORG, PROJECT, name, key=key))
             self.power[name] = Power.ON
 
-    async def _surely(self, write: Callable[[Client, str], Awaitable[VmView]]) -> VmView:
+    async def _surely(self, write: Callable[[Client, str], Awaitable[VmView]], key: str | None = None) -> VmView:
         """Repeat it, with one key and at one replica after the other, until one says what became of it."""
-        key = uuid.uuid4().hex
+        key = key or uuid.uuid4().hex
         while True:
             try:
                 return await write(self._rng.choice(self._clients), key)
