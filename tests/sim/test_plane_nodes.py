@@ -107,3 +107,26 @@ async def _runs(plane: Plane, vm: str) -> bool:
 
 async def _silent(plane: Plane, node: str) -> bool:
     return await ALIVE.get(plane.store, node=node) is None
+
+
+# Places
+
+
+def test_a_machine_comes_up_at_another_place_of_its_node_only_once_the_old_one_is_confirmed_off() -> None:
+    async def story(plane: Plane) -> None:
+        vm = await created(plane)
+        await reaches(plane, Phase.RUNNING, "r1-1")
+        plane.supervised = False
+        plane.kill("r1-1")
+        old, new = plane.places["r1-1"], MemoryPlace("a new disk")
+        plane.places["r1-1"] = new
+        plane.spawn("r1-1")
+        await asyncio.sleep(600)
+        assert new.intervals(vm, plane.clock.now()) == []
+        assert old.intervals(vm, plane.clock.now())[-1][1] is None, "it ran on where it was"
+        old.power_off(plane.clock.now())
+        await operator(plane).confirm_off(Request(HOSTLER), "r1-1")
+        await reaches(plane, Phase.RUNNING, "r1-1")
+        assert [end for _, end in new.intervals(vm, plane.clock.now())] == [None]
+
+    plane_of("r1-1").run(story)

@@ -19,6 +19,7 @@ from hostler.engine.agent.agent import Agent
 from hostler.engine.agent.plan import AgentPlan
 from hostler.errors import Invalid
 from hostler.keys.node import ALIVE, COMMAND, MEMBER
+from hostler.keys.vm import HANDLE
 from hostler.kit.virtual import run_virtual
 from hostler.model.node import DrainMode, Lifecycle, OffConfirmation
 from hostler.model.vm import MachineState, Power
@@ -94,6 +95,73 @@ def test_who_has_other_machines_waits_until_the_node_is_free_and_says_for_whom()
         assert TTL / 2 < await registered(it, b) < TTL + 2.0
 
     staged(play)
+
+
+@pytest.mark.parametrize("trace", ["command", "handle"])
+def test_who_has_other_machines_leaves_a_node_alone_that_may_have_some_elsewhere(trace: str) -> None:
+    async def play(it: Stage) -> None:
+        a, other = await it.agent("A"), MemoryPlace("another disk")
+        await registered(it, a)
+        await it.command()
+        await it.reaches("v", RUNNING)
+        await a.crash()
+        if trace == "handle":  # somebody meddled; the leader will tell the node again when it lives
+            await it.remove()
+        b = await it.agent(place=other)
+        await asyncio.sleep(10 * TTL)
+        assert not b.agent.state().registered
+        assert await it.alive() is None, "the operator can still say that it is off"
+        assert b.agent.state().waits_for == (
+            f"node A has machines at another place ({a.place.id}); start its agent there, or, if that one is off,"
+            " say so: hostler node confirm-off A"
+        )
+        assert other.intervals("v", it.clock.now()) == []
+        await it.remove()  # as the leader does once it is confirmed that the node is off
+        await it.bare.delete(HANDLE.fill(org="o", project="p", vm="v"))
+        assert await registered(it, b) < 2.0
+        member = await it.member()
+        assert member is not None
+        assert member.place == other.id
+
+    staged(play)
+
+
+def test_the_first_agent_comes_back_though_another_waits_for_its_node() -> None:
+    async def play(it: Stage) -> None:
+        a = await it.agent()
+        await registered(it, a)
+        await it.command()
+        await it.reaches("v", RUNNING)
+        await a.crash()
+        b = await it.agent(place=MemoryPlace("another disk"))
+        await asyncio.sleep(3 * TTL)
+        again = await it.agent(place=a.place)
+        assert await registered(it, again) < 1.0
+        await asyncio.sleep(3 * TTL)
+        assert not b.agent.state().registered
+        assert len(a.place.intervals("v", it.clock.now())) == 1
+
+    staged(play)
+
+
+def test_a_record_without_a_place_is_of_an_earlier_release_and_counts_as_the_same() -> None:
+    async def play(it: Stage) -> None:
+        a = await it.agent()
+        await registered(it, a)
+        await it.command()
+        await a.crash()
+        entry = await MEMBER.get(it.bare, node="a")
+        assert entry is not None
+        await MEMBER.replace(it.bare, entry, replace(entry.value, place=""))
+        await it.until(lambda: _silent(it))
+        b = await it.agent(place=MemoryPlace("moved"))
+        assert await registered(it, b) < 2.0
+
+    staged(play)
+
+
+async def _silent(it: Stage) -> bool:
+    return await it.alive() is None
 
 
 @pytest.mark.parametrize(

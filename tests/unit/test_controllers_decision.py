@@ -61,7 +61,7 @@ def right(wish: str, told: str, seen: str, case: NodeCase, duty: Duty) -> Act:
             return Act.PLACE
         if "gone" in seen or case in (NodeCase.UNKNOWN, NodeCase.OFF):
             return Act.UNPLACE
-        return Act.TELL_AGAIN
+        return Act.TELL_AGAIN if case is NodeCase.ALIVE else Act.NOTHING
     if stopped_there:
         return Act.FORGET_LOST if wish == "deleting" else Act.TAKE
     if not seen.endswith(" here"):

@@ -59,7 +59,11 @@ CASES: list[tuple[Act, Seen, list[Any]]] = [
     (Act.FORGET_LOST, SEEN, [WISH, HANDLED, TOLD, RECORD, SILENT]),
     (Act.SWEEP, without(vm=None), [Version(VM.fill(**IDS)) == 0, HANDLED, TOLD]),
     (Act.ADOPT, without(handle=None), [WISH, Version(HANDLE.fill(**IDS)) == 0, TOLD]),
-    (Act.TELL_AGAIN, without(command=None), [WISH, HANDLED, Version(COMMAND.fill(node="n1", vm="a")) == 0, RECORD]),
+    (
+        Act.TELL_AGAIN,
+        without(command=None),
+        [WISH, HANDLED, Version(COMMAND.fill(node="n1", vm="a")) == 0, RECORD, Version(ALIVE.fill(node="n1")) > 0],
+    ),
     (
         Act.UNPLACE,
         without(command=None),

@@ -51,6 +51,8 @@ class NodeRecord(Record, frozen=True, kw_only=True):
     tors: tuple[str, ...] = ()
     address: str = ""
     driver: str = ""
+    place: str = ""
+    """Where its machines are (`Machines.place`); empty: not known. Who comes with another place has none of them."""
     fences: bool = False
     """Its driver stops machines by itself when the agent no longer can: `on_node_loss=fence` is possible there."""
     fencing_time: float = 0.0
@@ -66,7 +68,7 @@ class Heartbeat(Record, frozen=True, kw_only=True):
     holder: str
     """Unique to the agent's process."""
     place: str = ""
-    """Where the machines are (`Machines.place`): who has the same place open knows that the other process is dead."""
+    """As in the node's record: who has the same place open knows that the other process is dead."""
     started_at: float
 
 

@@ -19,9 +19,11 @@ import msgspec
 
 from hostler.engine.agent.plan import BEATS
 from hostler.engine.cluster_id import cluster_id
-from hostler.errors import Closed, Conflict, HostlerError, LeaseGone, Uncertain
-from hostler.keys.node import ALIVE, MEMBER
+from hostler.errors import Closed, Conflict, Damaged, HostlerError, LeaseGone, Uncertain
+from hostler.keys.node import ALIVE, COMMAND, MEMBER
+from hostler.keys.vm import HANDLE
 from hostler.kit.backoff import Backoff
+from hostler.model.name import fold
 from hostler.model.node import Heartbeat, Lifecycle, NodeRecord
 
 if TYPE_CHECKING:
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 _KEPT = (Lifecycle.DRAINING, Lifecycle.DECOMMISSIONED)
 """An operator's word: neither coming nor going takes it back."""
+_PAGE = 500
 _log = logging.getLogger("hostler.agent")
 
 
@@ -160,11 +163,16 @@ class Session:
                 if await self._tried(alive):
                     return sent
             else:
-                self.waits_for = (
+                self._wait(
                     f"agent {alive.value.holder} has the node, with machines in another place"
                     f" ({alive.value.place or 'unknown'}); waiting for its lease to lapse"
                 )
             await self._clock.sleep(pause.next())
+
+    def _wait(self, why: str) -> None:
+        if self.waits_for != why:
+            self.waits_for = why
+            _log.warning("node %s: not registered: %s", self._plan.node, why)
 
     def _same_place(self, other: Heartbeat) -> bool:
         """We have the place open, so whoever had it open before is dead."""
@@ -175,6 +183,12 @@ class Session:
         node = self._plan.node
         capacity = await self._within(self._machines.capacity())
         member = await self._within(MEMBER.get(self._store, node=node))
+        if member is not None and member.value.place not in ("", self._machines.place) and await self._has_machines():
+            self._wait(
+                f"node {member.value.node} has machines at another place ({member.value.place}); start its agent there,"
+                f" or, if that one is off, say so: hostler node confirm-off {member.value.node}"
+            )
+            return False
         lease = await self._within(self._store.grant(self._plan.node_ttl))
         record = self._record(None if member is None else member.value, capacity=capacity)
         beat = Heartbeat(holder=self.holder, place=self._machines.place, started_at=self._started_at)
@@ -195,6 +209,24 @@ class Session:
         self._promised = record.fencing_time
         return True
 
+    async def _has_machines(self) -> bool:
+        """Whether any machine may be on the node, wherever that is. The node is silent while this is asked.
+
+        What is false now stays false until its record changes, which registering compares: only a node that lives gets
+        machines, and who moves some there from a state file writes its record anew.
+        """
+        told = await self._within(self._store.range(COMMAND.prefix(node=self._plan.node), limit=1, keys_only=True))
+        if told.items:
+            return True
+        after: str | None = None
+        while True:  # it may have been told once; what the leader finds in a handle, it tells the node again
+            page = await self._within(self._store.range(HANDLE.prefix(), after=after, limit=_PAGE))
+            if any(_names(kv, self._plan.node) for kv in page.items):
+                return True
+            if not page.more:
+                return False
+            after = page.items[-1].key
+
     def _record(self, known: NodeRecord | None, **fresh: object) -> NodeRecord:
         plan = self._plan
         told = {
@@ -206,6 +238,7 @@ class Session:
             "tors": plan.tors,
             "address": plan.address,
             "driver": self._machines.name,
+            "place": self._machines.place,
             "fences": self._machines.fences,
             # A longer hold may stand from before, until the first of this session.
             "fencing_time": max(plan.fencing_time, 0.0 if known is None else known.fencing_time),
@@ -351,6 +384,13 @@ class Session:
                 continue  # look
             if result.succeeded:
                 return
+
+
+def _names(kv: KeyValue, node: str) -> bool:
+    try:
+        return fold(HANDLE.decode(kv.value, where=kv.key).node) == node
+    except Damaged:
+        return False  # nothing is decided from it
 
 
 def _told(error: BaseException) -> str:

@@ -73,7 +73,7 @@ class Act(enum.Enum):
     ADOPT = enum.auto()
     """A node has the command and the handle does not name it: make it so."""
     TELL_AGAIN = enum.auto()
-    """The handle names a node that has no command: tell the node again, for the machine may be there."""
+    """The handle names a living node that has no command: tell the node again, for the machine may be there."""
     UNPLACE = enum.auto()
     """The handle names a node that has no command, and no machine is there: let it be placed anew."""
 
@@ -147,7 +147,7 @@ def _without_command(vm: VirtualMachine, handle: VmHandle | None, case: NodeCase
         return Step(Act.PLACE)
     if case in (NodeCase.UNKNOWN, NodeCase.OFF) or handle.state is MachineState.GONE:
         return Step(Act.UNPLACE)
-    return Step(Act.TELL_AGAIN)
+    return Step(Act.TELL_AGAIN) if case is NodeCase.ALIVE else NOTHING  # nobody tells a silent node anything new
 
 
 # What is written

@@ -59,7 +59,7 @@ def _nodes_without_command(view: View) -> Iterator[str]:
         node = entry.value.node
         wish = VM.prefix() + key.removeprefix(HANDLE.prefix())
         if node and wish in view.vms.entries and node not in view.nodes_of(entry.value.id):
-            yield f"{key}: names node {node}, which has no command for it; the node is told again, if it is known"
+            yield f"{key}: names node {node}, which has no command for it; the node is told again once it lives"
 
 
 def _told_twice(view: View) -> Iterator[str]:

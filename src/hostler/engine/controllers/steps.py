@@ -67,7 +67,7 @@ def written(step: Step, seen: Seen, leader: Leader, at: float) -> Txn:
     elif step.act is Act.TELL_AGAIN and vm is not None and seen.handle is not None:
         again = ordered(vm.value, seen.handle.value, fence=leader.fence, reasons=())
         again = msgspec.structs.replace(again, fenced=False)  # who knows how it was made
-        txn.when += [COMMAND.absent(node=seen.node, vm=vm.value.id), *_member(seen)]
+        txn.when += [COMMAND.absent(node=seen.node, vm=vm.value.id), _record(seen), ALIVE.exists(node=seen.node)]
         txn.then.append(COMMAND.put(again, node=seen.node, vm=vm.value.id))
     elif step.act is Act.UNPLACE and vm is not None:
         txn.when += [COMMAND.absent(node=seen.node, vm=vm.value.id), *_member(seen)]
@@ -122,14 +122,16 @@ def compared(seen: Seen) -> list[Comparison]:
     return when
 
 
+def _record(seen: Seen) -> Comparison:
+    return MEMBER.absent(node=seen.node) if seen.member is None else MEMBER.unchanged(seen.member)
+
+
 def _member(seen: Seen) -> list[Comparison]:
-    member = MEMBER.absent(node=seen.node) if seen.member is None else MEMBER.unchanged(seen.member)
-    return [member, ALIVE.absent(node=seen.node)] if seen.alive is None else [member]
+    return _silent(seen) if seen.alive is None else [_record(seen)]
 
 
 def _silent(seen: Seen) -> list[Comparison]:
-    member = MEMBER.absent(node=seen.node) if seen.member is None else MEMBER.unchanged(seen.member)
-    return [member, ALIVE.absent(node=seen.node)]
+    return [_record(seen), ALIVE.absent(node=seen.node)]
 
 
 def _gone(seen: Seen, *, wish: bool) -> list[Operation]:
