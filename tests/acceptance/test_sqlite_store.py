@@ -227,6 +227,7 @@ async def test_a_database_of_another_program_is_refused_and_unchanged(path: Path
         async with SqliteStore(path):
             pass
     assert path.read_bytes() == before
+    assert list(path.parent.iterdir()) == [path], "something was left beside it"
 
 
 async def test_a_file_of_a_newer_hostler_is_refused(path: Path) -> None:

@@ -87,8 +87,10 @@ def write_turn(path: Path, descriptor: int) -> Iterator[None]:
 
 
 def open_lock(path: Path) -> int:
-    """The side file whose lock orders the writers."""
+    """The side file whose lock orders the writers. It is not made beside a file that is none of ours."""
     try:
+        if size := _size(path):
+            _check_header(path, size)
         return os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise _cannot_open(path, error) from error
