@@ -8,7 +8,7 @@ import pytest
 
 from hostler.drivers.store.etcd.access import Access
 from hostler.drivers.store.etcd.codec import end_of, span
-from hostler.drivers.store.etcd.outcome import Fate, fate, refusal
+from hostler.drivers.store.etcd.outcome import Fate, fate, refusal, words_of
 from hostler.errors import Damaged, Forbidden, FutureRevision, HostlerError, Invalid, LeaseGone, TooLarge
 
 CODE = grpc.StatusCode
@@ -102,3 +102,8 @@ def test_a_prefix_of_highest_bytes_has_no_end_or_a_shorter_one() -> None:
 
 def test_a_password_is_never_printed() -> None:
     assert "s3cr3t" not in repr(Access(user="root", password="s3cr3t"))
+
+
+def test_what_a_connection_says_is_not_taken_for_our_advice() -> None:
+    words = words_of(error(CODE.UNAVAILABLE, "failed to connect to all addresses; last error: refused\nmore"))
+    assert words == "UNAVAILABLE: failed to connect to all addresses, last error: refused"

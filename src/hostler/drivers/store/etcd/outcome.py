@@ -96,5 +96,5 @@ def refusal(subject: str, error: grpc.aio.AioRpcError) -> HostlerError:
 
 
 def words_of(error: grpc.aio.AioRpcError) -> str:
-    """What the server or the connection said, in short."""
-    return f"{error.code().name}: {(error.details() or 'no details').splitlines()[0]}"
+    """What the server or the connection said, in short; without "; ", which in our own messages begins the advice."""
+    return f"{error.code().name}: {(error.details() or 'no details').splitlines()[0].replace('; ', ', ')}"
