@@ -11,7 +11,7 @@ import pytest
 
 from hostler import errors
 from hostler.entry.cli import main
-from hostler.entry.cli.failure import exit_code, run
+from hostler.entry.cli.failure import describe, exit_code, run
 from hostler.entry.cli.target import local_path, path_url, redacted
 
 if TYPE_CHECKING:
@@ -141,3 +141,22 @@ def test_a_path_survives_its_url(tmp_path: Path) -> None:
     odd = tmp_path / "a b#c?d%e.db"
     assert local_path(path_url("sqlite", odd)) == odd
     assert local_path("etcd://h:1") is None
+
+
+@pytest.mark.parametrize(
+    ("message", "what"),
+    [
+        ("VmCreate at $.name: expected str of length >= 1", "name: must not be empty"),
+        ("VmCreate at $.name: expected str of length <= 63", "name: must have at most 63 characters"),
+        (
+            "VmUpdate at $.name: expected str without '/' and control characters",
+            "name: must be without '/' and control characters",
+        ),
+        ("VmCreate at $.spec.memory_mib: expected int >= 1", "--memory: must be at least 1"),
+        ("VmCreate at $.spec.cpus: expected int <= 4096", "--cpus: must be at most 4096"),
+        ("vm.json: VmCreate at $.spec.cpus: expected int >= 1", "vm.json: VmCreate at $.spec.cpus: expected int >= 1"),
+        ("vm a: something else", "vm a: something else"),
+    ],
+)
+def test_what_is_wrong_with_a_field_is_said_of_its_flag(message: str, what: str) -> None:
+    assert describe(errors.Invalid(message)) == (what, "correct what was asked and run it again")

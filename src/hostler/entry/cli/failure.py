@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -68,10 +69,30 @@ def exit_code(error: HostlerError) -> int:
 
 def describe(error: HostlerError) -> tuple[str, str]:
     """What happened, and what to do next."""
-    what, _, advice = one_line(str(error) or type(error).__name__).partition("; ")
+    what, _, advice = _plain(one_line(str(error) or type(error).__name__)).partition("; ")
     if not advice:
         advice = next(text for kind, _, text in EXIT_CODES if isinstance(error, kind))
     return what, advice
+
+
+_OF_A_FIELD = re.compile(r"\w+ at \$\.(?:\w+\.)*(\w+): expected (?:str|int|float) (of length )?(>|>=|<=|without) (.+)")
+_FLAGS = {"memory_mib": "--memory", "disk_gib": "--disk", "cpus": "--cpus", "expires_in": "--expires"}
+_LIMITS = {">": "more than", ">=": "at least", "<=": "at most", "without": "without"}
+
+
+def _plain(text: str) -> str:
+    """What is wrong with a field of a request, said of the flag that it came from; anything else as it is."""
+    found = _OF_A_FIELD.fullmatch(text)
+    if found is None:
+        return text
+    field, length, limit, value = found.groups()
+    if length and (limit, value) == (">=", "1"):
+        rule = "must not be empty"
+    elif length:
+        rule = f"must have {_LIMITS[limit]} {value} characters"
+    else:
+        rule = f"must be {_LIMITS[limit]} {value}"
+    return f"{_FLAGS.get(field, field)}: {rule}"
 
 
 def one_line(text: str) -> str:
