@@ -372,3 +372,19 @@ async def test_the_end_is_announced_and_commands_say_that_nothing_runs(scene: Sc
     await up.ends(10)
     lost = await hostler("vm", "list", HOSTLER_DATA=str(scene.data))
     assert (lost.code, "start it with hostler up" in lost.err) == (3, True), lost
+
+
+@pytest.mark.parametrize("command", [("up",), ("replica",), ("agent", "--node", "r-1")], ids=lambda command: command[0])
+async def test_who_is_asked_to_end_while_the_store_is_out_of_reach_ends(scene: Scene, command: tuple[str, ...]) -> None:
+    listen = () if "agent" in command else ("--listen", "127.0.0.1:0")
+    process = scene.start(*command, "--store", "etcd://127.0.0.1:1", "--data", scene.data, *listen)
+    status = Path(f"/proc/{process.pid}/status")
+
+    def heeds() -> bool:
+        found = [line for line in status.read_text().splitlines() if line.startswith("SigCgt:")]
+        return bool(int(found[0].split()[1], 16) & 1 << signal.SIGTERM - 1)
+
+    await until(heeds, 20, process.tail)
+    process.signal(signal.SIGTERM)
+    assert await process.ends(3) == 0, process.tail()
+    assert "cannot be reached" not in process.text

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
+import stat
+from pathlib import Path
 from typing import Literal
 
 import pytest
@@ -13,9 +15,12 @@ from dose import dose
 from hostler.drivers.store.faulty import FaultyStore
 from hostler.drivers.store.memory import MemoryStore
 from hostler.engine.request import HOSTLER, Request, Written
+from hostler.entry.folder import DataFolder
+from hostler.entry.plane import first_admin
 from hostler.errors import (
     Conflict,
     Forbidden,
+    HostlerError,
     Invalid,
     KeyReused,
     NotFound,
@@ -377,6 +382,62 @@ def test_of_replicas_that_start_at_once_one_makes_the_admin(seed: int) -> None:
                 caller = other.users.authenticate(token)
                 assert (caller.name, caller.rights, caller.memberships) == ("admin", ROLES[Role.ADMIN], ("*",))
                 assert await other.users.first_admin() is None
+
+    run_virtual(main, seed=seed)
+
+
+@virtual
+async def test_the_first_token_is_kept_before_there_is_an_account() -> None:
+    async with one_replica() as place:
+
+        def die(_: str) -> None:
+            raise RuntimeError("killed")
+
+        with pytest.raises(RuntimeError, match="killed"):
+            await place.users.first_admin(die)
+        assert (await USER.list(place.store)).entries == ()
+        kept: list[str] = []
+        assert [await place.users.first_admin(kept.append)] == kept
+        assert place.users.authenticate(kept[0]).name == "admin"
+        assert await place.users.first_admin(die) is None, "it would count for nothing"
+
+
+@pytest.mark.parametrize("kind", ["lost", "never"])
+def test_a_process_that_is_killed_while_it_makes_the_first_admin_leaves_its_token(
+    kind: Literal["lost", "never"], tmp_path: Path
+) -> None:
+    async def main() -> None:
+        folder = DataFolder(tmp_path / "data")
+        store = FaultyStore(MemoryStore(clock=VirtualClock()), random.Random(1), clock=VirtualClock())
+        async with store:
+            place = Place(store)
+            store.script("txn", kind)
+            store.script("get", "unavailable", times=10)
+            with pytest.raises(HostlerError):
+                await first_admin(place.users, folder)
+            assert stat.S_IMODE(folder.token_file.stat().st_mode) == 0o600
+            async with replica(store, "b") as later:
+                again = await first_admin(later.users, folder)
+                assert (again is None) == (kind == "lost")
+                token = folder.read(folder.token_file)
+                assert token is not None
+                assert later.users.authenticate(token).name == "admin"
+
+    run_virtual(main)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_of_those_who_start_at_once_only_the_one_who_made_the_admin_keeps_a_token(seed: int, tmp_path: Path) -> None:
+    async def main() -> None:
+        async with MemoryStore(clock=VirtualClock()) as store:
+            folders = [DataFolder(tmp_path / name) for name in ("a", "b", "b")]
+            places = [Place(store, prefix) for prefix in "abc"]
+            pairs = list(zip(places, folders))
+            tokens = await asyncio.gather(*(first_admin(place.users, folder) for place, folder in pairs))
+            (token,) = [token for token in tokens if token is not None]
+            winner = folders[tokens.index(token)]
+            assert {folder.read(folder.token_file) for folder in folders if folder.path == winner.path} == {token}
+            assert {folder.read(folder.token_file) for folder in folders if folder.path != winner.path} == {None}
 
     run_virtual(main, seed=seed)
 

@@ -119,9 +119,13 @@ class UserService:
 
     # The first one
 
-    async def first_admin(self) -> str | None:
-        """If there is no account at all: make `admin`, and answer its token. It is told to nobody else."""
-        return await self._admin.first()
+    async def first_admin(self, keep: Callable[[str], None] = lambda _: None) -> str | None:
+        """If there is no account at all: make `admin`, and answer its token. It is told to nobody else.
+
+        `keep` gets the token before anything is written, to put it where it outlives this process. If None is answered
+        all the same, others were faster, and that token counts for nothing.
+        """
+        return await self._admin.first(keep)
 
     async def recover_admin(self) -> str:
         """A new token for `admin`, for an operator who can reach the store itself; its old tokens end."""

@@ -12,7 +12,7 @@ from hostler.engine.agent.agent import Agent
 from hostler.engine.agent.plan import AgentPlan
 from hostler.entry.backend import opened_backend
 from hostler.entry.plane import new_id
-from hostler.entry.signals import asked_to_end
+from hostler.entry.signals import asked_to_end, run_unless_asked
 from hostler.errors import Invalid, NotFound
 from hostler.kit.clock import SystemClock
 from hostler.model.inventory import Capacity
@@ -77,27 +77,42 @@ async def run(settings: Settings, tell: Callable[[str], None]) -> int:
     node = settings.node
     if node is None:
         raise Invalid("node: an agent needs the name of its node; give --node NAME, or set HOSTLER_NODE")
-    clock = SystemClock()
     folder = settings.data / "machines" / fold(node)
     _make(folder)
     with asked_to_end() as asked:
-        async with opened_backend(settings, clock, tell) as store:
-            plan = plan_of(settings, node, settings.rack)
-            async with running_agent(store, settings, plan, folder, clock) as running:
-                tell(f"agent of {node}, machines in {folder}")
-                telling = asyncio.create_task(_tell_state(running, clock, tell), name="agent: telling")
-                ended = asyncio.create_task(asked.wait(), name="agent: asked to end")
-                try:
-                    await asyncio.wait((ended, running.task), return_when=asyncio.FIRST_COMPLETED)
-                finally:
-                    for task in (telling, ended):
-                        task.cancel()
-                    await asyncio.gather(telling, ended, return_exceptions=True)
-                if running.task.done() and not running.task.cancelled():
-                    running.task.result()
-                    return 1
-                tell("stopping; the machines run on")
-    tell("stopped")
+        started = asyncio.Event()
+        code = await run_unless_asked("agent", asked, started, _run(settings, node, folder, tell, asked, started))
+    if code == 0:
+        tell("stopped")
+    return code
+
+
+async def _run(  # noqa: PLR0917 - what to run, how to tell, and when to end
+    settings: Settings,
+    node: str,
+    folder: Path,
+    tell: Callable[[str], None],
+    asked: asyncio.Event,
+    started: asyncio.Event,
+) -> int:
+    clock = SystemClock()
+    async with opened_backend(settings, clock, tell) as store:
+        plan = plan_of(settings, node, settings.rack)
+        async with running_agent(store, settings, plan, folder, clock) as running:
+            started.set()
+            tell(f"agent of {node}, machines in {folder}")
+            telling = asyncio.create_task(_tell_state(running, clock, tell), name="agent: telling")
+            ended = asyncio.create_task(asked.wait(), name="agent: asked to end")
+            try:
+                await asyncio.wait((ended, running.task), return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for task in (telling, ended):
+                    task.cancel()
+                await asyncio.gather(telling, ended, return_exceptions=True)
+            if running.task.done() and not running.task.cancelled():
+                running.task.result()
+                return 1
+            tell("stopping; the machines run on")
     return 0
 
 

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from hostler.engine.service import Service
+    from hostler.entry.folder import DataFolder
     from hostler.kit.clock import Clock
     from hostler.ports.hasher import Hasher
     from hostler.ports.machines import Machines
@@ -189,6 +190,33 @@ def _users(store: Store, writer: Writer, view: View, clock: Clock, hasher: Hashe
         secret=lambda: secrets.token_urlsafe(32),
         hasher=hasher,
     )
+
+
+async def first_admin(users: UserService, folder: DataFolder) -> str | None:
+    """The token of the first administrator, who is made if there is nobody at all; it is kept in the folder, too.
+
+    It is there before the account is: so this process can be killed at any instant, and nobody is locked out.
+    """
+    kept: list[str] = []
+
+    def keep(token: str) -> None:
+        try:
+            folder.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            folder.write(folder.token_file, token)
+        except OSError as error:
+            raise Invalid(
+                f"{folder.token_file}: cannot be written: {error.strerror}; the first administrator's token is kept"
+                " there, so give --data a folder of your own"
+            ) from None
+        kept.append(token)
+
+    token = await users.first_admin(keep)
+    found = folder.read(folder.token_file)
+    if token is not None and found != token:  # another one that starts here wrote its own
+        folder.write(folder.token_file, token)
+    elif token is None and kept and found == kept[0]:
+        folder.token_file.unlink(missing_ok=True)
+    return token
 
 
 async def recovered_admin(settings: Settings) -> str:

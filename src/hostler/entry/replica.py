@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 from hostler.entry.backend import opened_backend
 from hostler.entry.demonstration import Counting
-from hostler.entry.signals import asked_to_end
+from hostler.entry.folder import DataFolder
+from hostler.entry.signals import asked_to_end, run_unless_asked
 from hostler.entry.standing import Leading, Plan, stand
 from hostler.kit.clock import SystemClock
 from hostler.ports.ttl import StoreBacked
@@ -21,26 +22,37 @@ from hostler.wiring import ttl_storage_on
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from hostler.entry.plane import Plane
     from hostler.ports.ttl import TtlStorage
     from hostler.settings import Settings
 
 
 async def run(settings: Settings, address: str | None, tell: Callable[[str], None]) -> int:
     """Run a replica of the control plane until it is asked to end, or must; the exit code."""
+    from hostler.entry.plane import check_listen
+
+    check_listen(settings)
+    with asked_to_end() as asked:
+        started = asyncio.Event()
+        code = await run_unless_asked("replica", asked, started, _run(settings, address, tell, asked, started))
+    tell("stopped")
+    return code
+
+
+async def _run(
+    settings: Settings, address: str | None, tell: Callable[[str], None], asked: asyncio.Event, started: asyncio.Event
+) -> int:
     from hostler.entry.plane import Plane, check_listen
 
     host, _ = check_listen(settings)
     clock = SystemClock()
     leading = Leading(tell)
     async with AsyncExitStack() as stack:
-        asked = stack.enter_context(asked_to_end())
         store = await stack.enter_async_context(opened_backend(settings, clock, tell))
         plane = await stack.enter_async_context(Plane(store, settings, clock=clock, leads=lambda: leading.leads))
         server = await stack.enter_async_context(plane.served())
         tell(f"serving {server.url}")
-        token = await plane.users.first_admin()
-        if token is not None:
-            tell(f"the administrator's token, shown this once: {token}")
+        await _tell_first_admin(plane, DataFolder(settings.data), tell)
         plan = Plan(
             address=address or f"{f'[{host}]' if ':' in host else host}:{server.port}",
             ttl=settings.leadership_ttl,
@@ -50,6 +62,7 @@ async def run(settings: Settings, address: str | None, tell: Callable[[str], Non
             stand(ttl_storage_on(store), plan, plane.controllers(), leading=leading, asked=asked, tell=tell),
             name="standing",
         )
+        started.set()
         failing = asyncio.create_task(plane.failed(), name="plane: failure")
         try:
             await asyncio.wait((standing, failing), return_when=asyncio.FIRST_COMPLETED)
@@ -63,8 +76,16 @@ async def run(settings: Settings, address: str | None, tell: Callable[[str], Non
             for task in (standing, failing):
                 task.cancel()
             await asyncio.gather(standing, failing, return_exceptions=True)
-    tell("stopped")
     return 0 if problem is None else 1
+
+
+async def _tell_first_admin(plane: Plane, folder: DataFolder, tell: Callable[[str], None]) -> None:
+    from hostler.entry.plane import first_admin
+
+    token = await first_admin(plane.users, folder)
+    if token is not None:
+        tell(f"the administrator's token, shown this once: {token}")
+        tell(f"kept in {folder.token_file}")
 
 
 async def demonstrate(storage: TtlStorage, plan: Plan, tell: Callable[[str], None]) -> int:

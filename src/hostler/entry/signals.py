@@ -6,10 +6,10 @@ import asyncio
 import os
 import signal
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Coroutine, Iterator
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
@@ -32,3 +32,24 @@ def asked_to_end() -> Iterator[asyncio.Event]:
     finally:
         for number in SIGNALS:
             loop.remove_signal_handler(number)
+
+
+async def run_unless_asked(
+    name: str, asked: asyncio.Event, started: asyncio.Event, work: Coroutine[Any, Any, int]
+) -> int:
+    """The exit code of `work`, which heeds `asked` itself once it has `started`. Asked before, it is cancelled: 0.
+
+    So who is asked to end while a store does not answer does not wait for that first.
+    """
+    working = asyncio.create_task(work, name=name)
+    waiting = asyncio.create_task(asked.wait(), name=f"{name}: asked to end")
+    try:
+        await asyncio.wait((working, waiting), return_when=asyncio.FIRST_COMPLETED)
+        if not working.done() and not started.is_set():
+            working.cancel()
+            await asyncio.wait((working,))
+        return 0 if working.done() and working.cancelled() else await working
+    finally:
+        for task in (working, waiting):
+            task.cancel()
+        await asyncio.gather(working, waiting, return_exceptions=True)

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 from hostler.entry.agent import Running, plan_of, running_agent
 from hostler.entry.backend import opened_backend
 from hostler.entry.folder import DataFolder
-from hostler.entry.plane import Plane, check_listen, local_url, new_id
+from hostler.entry.plane import Plane, check_listen, first_admin, local_url, new_id
 from hostler.entry.rotation import RotatingFile
 from hostler.entry.server.logs import configure, logger
-from hostler.entry.signals import asked_to_end
+from hostler.entry.signals import asked_to_end, run_unless_asked
 from hostler.entry.standing import Leading, Plan, bury, stand
 from hostler.entry.watchdog import Watchdog
 from hostler.errors import HostlerError
@@ -68,7 +68,7 @@ class Up:
         self._leading = Leading(self._say)
         self._agents: dict[str, Running] = {}
         self._asked = asyncio.Event()
-        self._serving = False
+        self._serving = asyncio.Event()
 
     async def run(self) -> int:
         """Until it is asked to end, or must; the exit code."""
@@ -78,24 +78,9 @@ class Up:
             configure(self._settings.log_level, log, self._settings.log_format)  # type: ignore[arg-type]
             self._tell(f"data in {self._folder.path}")
             try:
-                return await self._until_asked()
+                return await run_unless_asked("up", self._asked, self._serving, self._run())
             finally:
                 log.close()
-
-    async def _until_asked(self) -> int:
-        """Who is asked to end while still starting does not finish that first."""
-        work = asyncio.create_task(self._run(), name="up")
-        asked = asyncio.create_task(self._asked.wait(), name="up: asked to end")
-        try:
-            await asyncio.wait((work, asked), return_when=asyncio.FIRST_COMPLETED)
-            if not work.done() and not self._serving:
-                work.cancel()
-                await asyncio.wait((work,))
-            return 0 if work.done() and work.cancelled() else await work
-        finally:
-            for task in (work, asked):
-                task.cancel()
-            await asyncio.gather(work, asked, return_exceptions=True)
 
     async def _run(self) -> int:
         async with AsyncExitStack() as stack:
@@ -112,7 +97,7 @@ class Up:
                 asyncio.create_task(plane.failed(), name="plane: failure"),
                 *(running.task for running in self._agents.values()),
             ]
-            self._serving = True
+            self._serving.set()
             try:
                 return await self._serve(plane, url, parts)
             finally:
@@ -215,9 +200,7 @@ class Up:
         return 1
 
     async def _until_ready(self, plane: Plane, url: str) -> None:
-        token = await plane.users.first_admin()
-        if token is not None:
-            self._folder.write(self._folder.token_file, token)
+        token = await first_admin(plane.users, self._folder)
         self._folder.write(self._folder.server_file, url)
         tell_at = self._clock.now() + SILENT_FOR
         while (waits := await self._waits_for(plane)) is not None:

@@ -49,21 +49,29 @@ class Admin:
         self._store, self._writer, self._known, self._clock = store, writer, known, clock
         self._new_id, self._secret = new_id, secret
 
-    async def first(self) -> str | None:
-        """An API token of the new admin; None: there are accounts already. Of several at once one gets it."""
+    async def first(self, keep: Callable[[str], None]) -> str | None:
+        """An API token of the new admin; None: there are accounts already. Of several at once one gets it.
+
+        `keep` gets the token before the account is made: whoever dies between the two leaves a token that counts for
+        nothing, and not an account that nobody has the token of.
+        """
         if (await self._store.range(USER.prefix(), limit=1, keys_only=True)).items:
             return None
+        token = PREFIX + self._secret()
+        keep(token)
         try:
-            return await self._write("user.first", None, [USER.absent(user=ADMIN)])
+            await self._write("user.first", None, [USER.absent(user=ADMIN)], token)
         except Beaten:
             return None
+        return token
 
     async def recover(self) -> str:
         """A new API token of the admin, who is made if need be. All its other tokens end; its password stays."""
         for _ in range(_TRIES):
             entry = await USER.get(self._store, user=ADMIN)
             try:
-                token = await self._write("user.recover", entry, [_as_read(entry)])
+                token = PREFIX + self._secret()
+                await self._write("user.recover", entry, [_as_read(entry)], token)
             except Beaten:
                 continue
             await self._sweep(digest_of(token))
@@ -72,7 +80,7 @@ class Admin:
 
     # Inside
 
-    async def _write(self, verb: str, entry: Entry[User] | None, when: Sequence[Comparison]) -> str:
+    async def _write(self, verb: str, entry: Entry[User] | None, when: Sequence[Comparison], token: str) -> None:
         now, era = self._clock.wall(), self._new_id()
         before = User(name=ADMIN, created_at=now) if entry is None else entry.value
         user = msgspec.structs.replace(
@@ -84,7 +92,6 @@ class Admin:
             era=era,
             session_era=self._new_id(),
         )
-        token = PREFIX + self._secret()
         digest = digest_of(token)
         record = Token(id=self._new_id(), user=ADMIN, purpose=TokenKind.API, name=verb, created_at=now, era=era)
         try:
@@ -105,7 +112,6 @@ class Admin:
             revision = found.create_revision
         self._known.users.wrote(user, revision, entry, user=ADMIN)
         self._known.tokens.wrote(record, revision, digest=digest)
-        return token
 
     async def _sweep(self, kept: str) -> None:
         """Old tokens have ended already; their keys go."""
