@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 import pytest
 from api_server import Api, serving
@@ -99,7 +99,7 @@ async def _handler(asked: Asked) -> Answer:
     return Answer()
 
 
-ROUTES = {route.name: route for route in table(_handler, _handler, open_metrics=True)}
+ROUTES = {route.name: route for route in table(_handler, _handler)}
 
 
 @pytest.fixture
@@ -225,6 +225,34 @@ async def test_a_key_of_another_account_is_another_key(api: Api) -> None:
     second = await api.call("POST", "/v1/orgs/other/projects/web/vms", token=bob, json=body, **key)
     assert (first.status, second.status) == (201, 201)
     assert first.json["id"] != second.json["id"]
+
+
+def _from(source: str) -> Callable[[object], str]:
+    return lambda _: source
+
+
+async def test_from_another_machine_metrics_want_the_token_of_any_account(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nobody_much = await api.user(Role.VIEWER)
+    assert (await api.call("GET", "/metrics", token=None)).status == 200
+    for proxied in ({"X_Forwarded_For": "192.0.2.1"}, {"Forwarded": "for=192.0.2.1"}):
+        assert (await api.call("GET", "/metrics", token=None, **proxied)).status == 401
+        assert (await api.call("GET", "/metrics", token=nobody_much, **proxied)).status == 200
+    for source in ("192.0.2.1", "2001:db8::1", "::ffff:192.0.2.1", ""):
+        monkeypatch.setattr("hostler.entry.server.app.source_of", _from(source))
+        assert (await api.call("GET", "/metrics", token=None)).status == 401
+        assert (await api.call("GET", "/metrics", token="hst_" + "x" * 43)).status == 401
+        assert (await api.call("GET", "/metrics", token=nobody_much)).status == 200
+    for source in ("127.0.0.1", "127.1.2.3", "::1", "::ffff:127.0.0.1"):
+        monkeypatch.setattr("hostler.entry.server.app.source_of", _from(source))
+        assert (await api.call("GET", "/metrics", token=None)).status == 200
+
+
+async def test_metrics_can_be_opened_to_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with serving(plan=ServerPlan(open_metrics=True)) as api:
+        monkeypatch.setattr("hostler.entry.server.app.source_of", _from("192.0.2.1"))
+        assert (await api.call("GET", "/metrics", token=None)).status == 200
 
 
 async def test_metrics_can_be_kept_for_those_with_a_token() -> None:

@@ -17,7 +17,7 @@ async def _handler(asked: Asked) -> Answer:
     return Answer()
 
 
-ROUTES = table(_handler, _handler, open_metrics=True)
+ROUTES = table(_handler, _handler)
 DOCUMENT = document(ROUTES)
 
 

@@ -27,7 +27,7 @@ async def _handler(asked: Asked) -> Answer:
     return Answer()
 
 
-ALL = table(_handler, _handler, open_metrics=True)
+ALL = table(_handler, _handler)
 
 
 def _route(path: str, method: str = "GET", **more: Any) -> Route:

@@ -20,7 +20,7 @@ import msgspec
 from hostler.engine.request import Caller, Request
 from hostler.entry.server import body as incoming
 from hostler.entry.server.answer import body_of
-from hostler.entry.server.authentication import caller_of, token_of
+from hostler.entry.server.authentication import caller_of, needs_token, token_of
 from hostler.entry.server.feed import Feed
 from hostler.entry.server.logs import logger
 from hostler.entry.server.metrics import CONTENT_TYPE, Metrics
@@ -144,7 +144,7 @@ class App:
         try:
             route, segments = self._router.find(method, scope["raw_path"].decode("ascii", "replace"))
             name = route.name
-            if route.access is not Access.ANYONE:
+            if needs_token(route, headers, source_of(scope)):
                 raw.token = token_of(headers)
                 caller = caller_of(self._services, raw.token, source_of(scope))
             if scope["type"] == "websocket" and route.status != SWITCHING:

@@ -1,4 +1,4 @@
-"""Routes for machines that watch over us, and for people who look: no token, no store."""
+"""Routes for machines that watch over us, and for people who look: no store, and no token but for the figures."""
 
 from __future__ import annotations
 
@@ -35,9 +35,10 @@ async def docs(asked: Asked) -> Answer:  # noqa: ARG001
     return Answer(text=PAGE, media=HTML, headers=((b"content-security-policy", policy),))
 
 
-def routes(openapi: Handler, metrics: Handler, *, open_metrics: bool) -> tuple[Route, ...]:
+def routes(openapi: Handler, metrics: Handler, *, open_metrics: bool | None = None) -> tuple[Route, ...]:
     """The routes; `openapi` and `metrics` are handlers of the app that they belong to."""
     text = "text/plain"
+    figures = Access.NEARBY if open_metrics is None else Access.ANYONE if open_metrics else Access.LOGGED_IN
     return (
         Route(
             method="GET",
@@ -63,7 +64,7 @@ def routes(openapi: Handler, metrics: Handler, *, open_metrics: bool) -> tuple[R
             name="health.metrics",
             summary="Figures for Prometheus",
             handler=metrics,
-            access=Access.ANYONE if open_metrics else Access.LOGGED_IN,
+            access=figures,
             media=text,
         ),
         Route(

@@ -111,7 +111,7 @@ def _operation(route: Route, taken: dict[type[Record], dict[str, str]]) -> dict[
         "summary": route.summary,
         "tags": [route.tag],
         "description": " ".join(text for text in (route.about, _who(route)) if text),
-        "security": [] if route.access is Access.ANYONE else [{"token": []}],
+        "security": _security(route),
         "parameters": [*map(_query, route.query), *_headers(route)],
         "responses": _responses(route),
     }
@@ -123,9 +123,16 @@ def _operation(route: Route, taken: dict[type[Record], dict[str, str]]) -> dict[
     return operation
 
 
+def _security(route: Route) -> list[dict[str, list[str]]]:
+    if route.access is Access.ANYONE:
+        return []
+    return [{"token": []}, {}] if route.access is Access.NEARBY else [{"token": []}]
+
+
 def _who(route: Route) -> str:
     who = {
         Access.ANYONE: "Needs no token.",
+        Access.NEARBY: "For everybody with a token; from the server's own machine also without.",
         Access.LOGGED_IN: "For everybody with a token.",
         Access.PROJECT: "For members of the project.",
         Access.SELF: "For the account itself, and for those with the right manage_accounts.",

@@ -21,6 +21,8 @@ class Access(enum.StrEnum):
 
     ANYONE = "anyone"
     """No token is needed."""
+    NEARBY = "nearby"
+    """From this very machine no token is needed; from elsewhere that of any account."""
     LOGGED_IN = "logged in"
     """Everybody with a token; the answer holds only what the caller sees."""
     PROJECT = "project"
@@ -168,7 +170,7 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
         found = {500, 503, *self.errors}
         if self.access is not Access.ANYONE:
             found |= {400, 401, 429}
-        if self.access not in (Access.ANYONE, Access.LOGGED_IN):
+        if self.access not in (Access.ANYONE, Access.NEARBY, Access.LOGGED_IN):
             found |= {403}
         if self.parts:
             found |= {400, 404}

@@ -66,7 +66,7 @@ class ServerPlan(msgspec.Struct, frozen=True, kw_only=True):
     """Event streams and consoles at once."""
     history: int = 10_000
     """Events that are kept in memory for streams; who is further behind reads the store."""
-    open_metrics: bool = True
-    """Whether `/metrics` answers without a token. Otherwise it wants one."""
+    open_metrics: bool | None = None
+    """Whether `/metrics` answers without a token: always, never, or (None) to callers on this very machine."""
     log_reads: bool = False
     """Whether each successful read is logged too."""
