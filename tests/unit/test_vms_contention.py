@@ -120,6 +120,32 @@ def test_whatever_fails_in_a_start_no_lock_outlives_its_lease(verb: Any, fault: 
     play(story)
 
 
+@pytest.mark.parametrize("key", [None, "k"])
+@pytest.mark.parametrize(
+    "faults",
+    [("revoke", "unavailable"), ("revoke", "never"), ("txn", "never"), ("txn", "lost"), ("txn", "unavailable")],
+)
+def test_a_success_that_had_nothing_to_do_leaves_no_lock_behind_either(
+    faults: tuple[Any, Any], key: str | None
+) -> None:
+    async def story(scene: Scene) -> None:
+        await scene.made(power=Power.ON)
+        failing, kind = faults
+        scene.store.script("revoke", kind if failing == "revoke" else "unavailable")
+        if failing == "txn":  # the first takes the lock
+            scene.store.script("txn", kind, prefix="/plasmavmc/locks/", nth=2)
+        try:
+            await scene.vms.start(asked(key=key), ORG, PROJECT, "a")
+        except Unavailable:
+            assert failing == "txn"
+        else:
+            assert failing == "revoke"
+            assert (await scene.counts())["locks"] == 0
+        assert not scene.store._scripts, "the step was never reached"
+
+    play(story)
+
+
 def test_a_start_that_is_cancelled_leaves_no_lock() -> None:
     async def story(scene: Scene) -> None:
         await scene.made(power=Power.OFF)

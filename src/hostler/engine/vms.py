@@ -225,17 +225,17 @@ class VmService:
         entry = await self._reader.find(request.caller, org, project, vm)
         _check_match(request, entry)
         handle = await self._handle(entry)
+        held_when, held_then = change.held
         old, new = entry.value, change.wish(entry.value, handle)
         if new == old:
-            view = self._reader.shown(entry, handle)
-            await self._writer.remember(request, [VM.unchanged(entry)], status=change.status, answer=view)
+            view, when = self._reader.shown(entry, handle), [VM.unchanged(entry), *held_when]
+            await self._writer.remember(request, when, held_then, status=change.status, answer=view)
             return Written(view, entry.mod_revision, change.status)
         new = msgspec.structs.replace(new, generation=old.generation + 1)
         later = wish.changed_shape(old, new) if booted(handle) else ()
         view = self._reader.shown(_with(entry, new), handle, at_next_boot=later)
         name_when, name_then = await self._renamed(entry, new)
         quota_when, quota_then = await self._resized(entry, new)
-        held_when, held_then = change.held
         revision = await self._writer.commit(
             request,
             change.verb,

@@ -111,17 +111,28 @@ class Writer:
             raise Beaten(f"{subject}: changed meanwhile; read it again", result.responses)
         return result.revision
 
-    async def remember(self, request: Request, when: Sequence[Comparison], *, status: int, answer: Record) -> None:
-        """Keep the answer to a request that had nothing to change; without an Idempotency-Key nothing happens.
+    async def remember(
+        self,
+        request: Request,
+        when: Sequence[Comparison],
+        then: Sequence[Operation] = (),
+        *,
+        status: int,
+        answer: Record,
+    ) -> None:
+        """Keep the answer to a request that had nothing to change, and do `then`, which must be done all the same.
 
-        Beaten: `when` does not hold.
+        Without an Idempotency-Key and `then` nothing happens. Beaten: `when` does not hold. Unavailable: `then` may
+        not be done.
         """
-        if request.key is None:
+        if request.key is None and not then:
             return
         self.check_healthy()
         try:
-            result = await self._send(when, (), (), _answered(request, status, answer))
+            result = await self._send(when, then, (), _answered(request, status, answer))
         except Uncertain:
+            if then:
+                raise Unavailable("store: no answer; nothing was changed, try again") from None
             return  # nothing but the memory of it may be missing
         if not result.succeeded:
             raise Beaten("request: what it was about changed meanwhile; read it again", ())
