@@ -182,7 +182,7 @@ class MachineController:
 
     async def _pass(self) -> None:
         """Look at everything, first of all and then now and then."""
-        fairness = Fairness(0.005)
+        fairness = Fairness()
         while True:
             names = dict.fromkeys(key.removeprefix(VMS) for key in self._view.vms.entries)
             names |= dict.fromkeys(key.removeprefix(HANDLES) for key in self._view.handles.entries)
