@@ -40,7 +40,7 @@ async def measure(folder: Path, machines: int, nodes: int, pages: int, tell: Cal
         async with lines(at, 1) as (line,):
             await until("ready", lambda: _answers(line, get(at, "/readyz")), PATIENCE)
             await _page(line, get(at, f"/v1/vms?limit={LIMIT}", token), min(LIMIT, machines))
-            ready = perf_counter() - began
+            ready, worked = perf_counter() - began, process.cpu()
             await process.says("leading with fence", PATIENCE)
             leading = perf_counter() - began
             tell("listing all, page by page")
@@ -49,15 +49,24 @@ async def measure(folder: Path, machines: int, nodes: int, pages: int, tell: Cal
             one = await _projects(line, at, token, machines, pages)
         memory = process.memory_mib("VmRSS")
         most = process.memory_mib("VmHWM")
-    return _rows(machines, ready, leading, whole, one, memory=memory, most=most)
+    return _rows(machines, (ready, worked, leading), whole, one, memory=memory, most=most)
 
 
 def _rows(
-    machines: int, ready: float, leading: float, whole: list[float], one: list[float], *, memory: float, most: float
+    machines: int,
+    start: tuple[float, float, float],
+    whole: list[float],
+    one: list[float],
+    *,
+    memory: float,
+    most: float,
 ) -> list[Row]:
+    """`start`: seconds until it was ready, of processor time until then, and until it led."""
+    ready, worked, leading = start
     many = f"{machines:,} VMs: "
     return [
         Row(what=many + "restart to ready, first list", found=ready, unit="s", wanted=READY_S, at_most=True),
+        Row(what=many + "… processor time until then", found=worked, unit="s"),
         Row(what=many + "restart to leading", found=leading, unit="s"),
         Row(what=many + "memory of the server, at most", found=most, unit="MiB", wanted=MEMORY_MIB, at_most=True),
         Row(what=many + "memory of the server, in the end", found=memory, unit="MiB"),
