@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+from collections import Counter
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -26,7 +27,8 @@ class Launcher:
 
     def __enter__(self) -> Self:
         self._commands, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        paths = os.pathsep.join((str(TESTS), str(TESTS / "acceptance")))
+        known = filter(None, (os.environ.get("PYTHONPATH"),))
+        paths = os.pathsep.join((*known, str(TESTS), str(TESTS / "acceptance")))
         with theirs:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "crash_points.launcher", str(theirs.fileno())],
@@ -65,6 +67,7 @@ class Child:
         self._control, self._heard, self._rest = control, heard, b""
         self._stirred = asyncio.Event()
         self._armed = False
+        self._open: Counter[str] = Counter()
         control.setblocking(False)
         asyncio.get_running_loop().add_reader(control, self._read)
 
@@ -87,6 +90,10 @@ class Child:
         if self.running:
             self._send({"is": "disarm"}, [])
             await self.until(lambda: not self._armed)
+
+    async def answered(self) -> None:
+        """Until every request that was counted is answered, and every step done; or it is dead."""
+        await self.until(lambda: not self._open)
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Until that holds or it has ended; looked at after each of its messages."""
@@ -131,6 +138,7 @@ class Child:
         kind = message["is"]
         if kind == "point":
             self.passed.append((message["at"], message["name"], message["number"]))
+            self._note(message["name"])
         elif kind == "crash":
             self.crashed = message["name"], message["number"]
         elif kind == "says":
@@ -145,6 +153,11 @@ class Child:
         elif kind == "ended":
             self.code = message["code"]
         self._heard(self, message)
+
+    def _note(self, name: str) -> None:
+        what = name.removeprefix("before ").removeprefix("after ").removesuffix(":before").removesuffix(":after")
+        self._open[what] += 1 if name.startswith("before ") or name.endswith(":before") else -1
+        self._open += Counter()  # forgets what is at zero
 
     def _close(self) -> None:
         if self._control.fileno() >= 0:

@@ -57,11 +57,11 @@ def main(commands: socket.socket) -> None:
     signal.set_wakeup_fd(wakes, warn_on_full_buffer=False)
     children: dict[int, socket.socket] = {}
     while True:
-        ready, _, _ = select.select([commands, woken], [], [])
+        ready, _, _ = select.select([commands.fileno(), woken], [], [])
         if woken in ready:
             os.read(woken, MESSAGE)
             _reap(children)
-        if commands in ready:
+        if commands.fileno() in ready:
             data, fds, _, _ = socket.recv_fds(commands, MESSAGE, 1)
             if not data:
                 break
@@ -125,12 +125,9 @@ async def _run(role: str, settled: Settings, points: Points, control: socket.soc
     def tell(text: str) -> None:
         points.tell("says", text=text)
 
-    if role == "replica":
-        replica.opened_backend = backend  # type: ignore[assignment]
-        return await replica.run(settled, None, tell)
-    agent.opened_backend = backend  # type: ignore[assignment]
-    agent.open_machines = machines  # type: ignore[assignment]
-    return await agent.run(settled, tell)
+    vars(replica).update(opened_backend=backend)
+    vars(agent).update(opened_backend=backend, open_machines=machines)
+    return await (replica.run(settled, None, tell) if role == "replica" else agent.run(settled, tell))
 
 
 def _told(control: socket.socket, points: Points) -> None:

@@ -41,6 +41,7 @@ ORG, PROJECT = "acme", "shop"
 NODES = ("r1-1", "r1-2")
 TTLS = {"node_ttl": 2.0, "fencing_time": 4.0, "leadership_ttl": 2.0, "lock_ttl": 1.0}
 LOOK = 0.02
+TOKEN = "the administrator's token, shown this once: "
 
 
 class Wrong(AssertionError):
@@ -56,27 +57,29 @@ class Scene:
         self.store = open_store(f"sqlite://{folder}/hostler.db")
         self.children: dict[str, Child] = {}
         self.token = ""
-        self.restarts: list[str] = []
-        """Who ended, how; they were started again."""
+        self.restarts: list[tuple[str, Child]] = []
+        """Who ended, and was started again."""
         self.crashes: list[tuple[str, Child]] = []
         """Who died at the point it was told."""
         self._ending = False
 
     async def __aenter__(self) -> Self:
-        self._start("replica")
-        await self.children["replica"].until(lambda: self.children["replica"].told("serving ") is not None)
-        for node in NODES:
-            self._start(node)
-        await self.store.__aenter__()
         try:
-            await self._until(self._not_up)
+            self._start("replica")
+            first = self.children["replica"]
+            await first.until(lambda: bool(self.token))  # with which it tells that the store was begun
+            await self.store.__aenter__()
+            for node in NODES:
+                self._start(node)
+            await self.up()
         except BaseException:
             await self.__aexit__()
             raise
-        token = self.children["replica"].told("the administrator's token, shown this once: ")
-        assert token, f"no token: {self.children['replica'].said}"
-        self.token = token
         return self
+
+    async def up(self) -> None:
+        """Until everybody is up, one leads, both nodes are on duty."""
+        await self._until(self._not_up)
 
     async def __aexit__(self, *_: object) -> None:
         await self.end()
@@ -98,11 +101,17 @@ class Scene:
 
     def _heard(self, child: Child, message: dict[str, Any]) -> None:
         name = next(name for name, known in self.children.items() if known is child)
-        if message["is"] == "crash":
+        if message["is"] == "says" and message["text"].startswith(TOKEN):
+            self.token = message["text"].removeprefix(TOKEN)
+        elif message["is"] == "crash":
             self.crashes.append((name, child))
-        if message["is"] == "ended" and not self._ending:
-            self.restarts.append(f"{name}: {child.code}")
+        elif message["is"] == "ended" and not self._ending:
+            self.restarts.append((name, child))
             self._start(name)
+
+    def ended(self) -> list[str]:
+        """Who ended, how, and with which words."""
+        return [f"{name} ended with {child.code}: {child.said[-2:]}" for name, child in self.restarts]
 
     # Where to die
 
@@ -181,7 +190,7 @@ class Scene:
         end = time.monotonic() + PATIENCE
         while (what := await missing()) is not None:
             if time.monotonic() > end:
-                raise Wrong(f"not {PATIENCE:g} s later: {what}; restarts: {self.restarts}; {self._last_words()}")
+                raise Wrong(f"not {PATIENCE:g} s later: {what}; restarts: {self.ended()}; {self._last_words()}")
             await asyncio.sleep(LOOK)
 
     def _last_words(self) -> str:

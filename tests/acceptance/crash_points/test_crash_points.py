@@ -108,7 +108,10 @@ class Story:
     def __init__(self, verb: str, who: str, launcher: Launcher, folder: Path) -> None:
         self.verb, self.who, self._launcher, self._folder = verb, who, launcher, folder
         self._numbers = itertools.count(1)
-        self.restarts = 0
+        self.killed = 0
+        """Processes."""
+        self.ended: list[str] = []
+        """Processes that ended otherwise: on a busy machine a leadership may be lost."""
 
     async def run(self, target: Point | None) -> tuple[list[Point], bool]:
         """The points that were passed while the verb was done, in order; and whether it came to the kill."""
@@ -119,9 +122,13 @@ class Story:
             if before is not None:
                 await scene.wish(before)
                 await scene.settled()
+            await scene.up()
             watched = await scene.arm(role, target, both=both)
             await scene.wish(act)
             await scene.settled()
+            if not scene.crashes:
+                for child in watched:
+                    await child.answered()
             over_at = time.monotonic()
             if target is not None and not scene.crashes:
                 await _come_again(watched)
@@ -129,7 +136,8 @@ class Story:
                 await child.disarm()
             killed = [child for _, child in scene.crashes]
             assert all(child.code == -9 for child in killed), [child.code for child in killed]
-            self.restarts += len(scene.restarts)
+            self.killed += sum(child.code == -9 for _, child in scene.restarts)
+            self.ended += [text for text, (_, child) in zip(scene.ended(), scene.restarts) if child.code != -9]
             await scene.check(f"vm.{self.verb}", machines=machines)
         shutil.rmtree(folder)
         if killed:
@@ -223,7 +231,7 @@ async def test_killed_at_every_point_of_a_verb_all_that_was_wished_for_exists_on
     known, certain, killed = enumeration.known, enumeration.certain, enumeration.killed
     took = time.monotonic() - begun
     print(f"\n{verb}, {who}: {len(certain)} points and {len(known) - len(certain)} that races show;")
-    print(f"killed at {len(killed)} in {took:.0f} s, {story.restarts} restarts")
+    print(f"killed at {len(killed)}: {story.killed} processes, in {took:.0f} s; others that ended: {story.ended}")
     for point in known:
         print("  killed " if point in killed else "         ", *point, "" if point in certain else "(race)")
     names = {name for name, _ in certain}
