@@ -63,6 +63,7 @@ class Node:
         self.snapshots: dict[str, set[str]] = {}
         self.seen: list[VmCommand] = []
         self.stuck = False
+        self.stuck_on: set[str] = set()
         self._lease: Any = None
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -107,7 +108,8 @@ class Node:
                     self.world.stopped(self.name, vm_id)
                     del self.machines[vm_id]
                 for entry in listing.entries:
-                    await self._obey(entry)
+                    if entry.value.vm not in self.stuck_on:
+                        await self._obey(entry)
             await asyncio.sleep(0.5)
 
     async def _obey(self, entry: Any) -> None:

@@ -383,6 +383,25 @@ def test_a_node_that_is_drained_lets_its_machines_go_one_by_one_and_is_decommiss
     play(story)
 
 
+def test_a_machine_that_its_owner_deletes_in_vain_keeps_no_other_on_a_node_that_is_drained() -> None:
+    async def story(world: World) -> None:
+        await world.leader()
+        first = await world.node("n1")
+        for name in "abc":
+            await world.create(name)
+            await world.until_state(name, RUNNING)
+        first.stuck_on.add("a")
+        await world.change("a", deleting=True)
+        await world.node("n2")
+        await world.member("n1", lifecycle=Lifecycle.DRAINING, drain=DrainMode.MOVE)
+        for name in "bc":
+            await world.until(lambda name=name: _on(world, name, "n2"))  # type: ignore[misc]
+        assert (await _member(world, "n1")).lifecycle is Lifecycle.DRAINING  # type: ignore[attr-defined]
+        assert await world.command("n1", "a") is not None
+
+    play(story)
+
+
 async def _member(world: World, name: str) -> object:
     entry = await MEMBER.get(world.raw, node=name)
     assert entry is not None

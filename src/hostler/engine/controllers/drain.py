@@ -65,8 +65,8 @@ class Drains:
         self.stuck.discard(node)
         if duty_of(record) is Duty.STAY_OFF:
             return self._next_to_stop(here)
-        if any(command.deleting for _, command in here):
-            return Turn()
+        if any(command.deleting and self._stays(name) for name, command in here):
+            return Turn()  # it is on its way; what its owner wished away may take as long as it likes
         left = self._left.get(node)
         if left is not None:
             wait = left.until - self._clock.now()
@@ -128,6 +128,11 @@ class Drains:
         if vm is None or vm.deleting or handle is None:
             return True
         return handle.state in _UP and handle.node != node
+
+    def _stays(self, name: str) -> bool:
+        """Whether its owner wants it: a command that takes it from the node is then a move."""
+        vm = self._vm(name)
+        return vm is not None and not vm.deleting
 
     def _vm(self, name: str) -> VirtualMachine | None:
         entry = self._view.vms.entries.get(VMS + name)
