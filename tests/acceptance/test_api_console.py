@@ -16,8 +16,11 @@ import msgspec
 import pytest
 from api_server import VM_BODY, Api, run_machine, serving
 
+from hostler import Client
+from hostler.client import Console
 from hostler.drivers.machines.simulated import MemoryPlace, SimulatedMachines
 from hostler.entry.server import serve
+from hostler.errors import Closed, Forbidden, NotFound, Unauthenticated, Unavailable
 from hostler.kit.clock import SystemClock
 from hostler.model.access import Role
 
@@ -167,7 +170,8 @@ async def test_a_revoked_token_ends_its_console() -> None:
         issued = (await api.call("POST", "/v1/users/ann/tokens", json={})).json
         async with opened(api, issued["token"]) as console:
             assert (await api.call("DELETE", f"/v1/users/ann/tokens/{issued['id']}")).status == 200
-            assert (await ended(console)).type is aiohttp.WSMsgType.CLOSE
+            message = await ended(console)
+            assert (message.type, message.data) == (aiohttp.WSMsgType.CLOSE, 1008)
         await let_go(api)
 
 
@@ -248,3 +252,79 @@ async def test_the_server_closes_quickly_with_an_open_console(caplog: pytest.Log
         assert (await ended(console)).type is aiohttp.WSMsgType.CLOSE
         assert api.app.feed.streams == 0
         assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
+
+
+# The client
+
+
+async def heard(console: Console, text: bytes) -> None:
+    got = b""
+    async with asyncio.timeout(10):
+        while text not in got:
+            got += await console.read()
+            assert got, "it ended"
+
+
+async def test_the_client_types_and_reads_until_the_machine_is_off() -> None:
+    async with with_machine() as (api, machines, vm), Client(api.url, api.admin) as client:
+        async with client.vms.console("acme", "web", "one") as console:
+            await heard(console, b"simulated machine")
+            await console.write(b"echo hello\r")
+            await heard(console, b"hello\r\n")
+            await console.write(b"\r" + b"x" * (2 * serve.MAX_MESSAGE) + b"\recho after\r")
+            await heard(console, b"after\r\n")
+            await machines.stop(vm, grace=0.0)
+            async with asyncio.timeout(10):
+                while await console.read():
+                    pass
+            assert await console.read() == b""
+        with pytest.raises(Closed):
+            await console.read()
+        await let_go(api)
+        with pytest.raises(NotFound, match="it is off and has no console; start it first"):
+            async with client.vms.console("acme", "web", "one"):
+                pass
+
+
+async def test_the_client_tells_why_there_is_no_console(api: Api) -> None:
+    viewer = await api.user(Role.VIEWER, "acme")
+    await api.call("POST", VMS, json=VM_BODY)
+    for token, vm, kind, words in (
+        (api.admin, "one", Unavailable, "console of one: no node has it yet"),
+        (api.admin, "none", NotFound, "none"),
+        (viewer, "one", Forbidden, "modify_workloads"),
+        ("x", "one", Unauthenticated, "token"),
+    ):
+        async with Client(api.url, token) as client:
+            with pytest.raises(kind, match=words):
+                async with client.vms.console("acme", "web", vm):
+                    pass
+    async with Client("http://127.0.0.1:1", api.admin) as client:
+        with pytest.raises(Unavailable, match="cannot be reached"):
+            async with client.vms.console("acme", "web", "one"):
+                pass
+
+
+async def test_the_client_tells_a_token_that_no_longer_counts_from_a_machine_that_is_off() -> None:
+    async with with_machine() as (api, _, _):
+        await api.user(Role.MEMBER, "acme", name="ann")
+        issued = (await api.call("POST", "/v1/users/ann/tokens", json={})).json
+        async with Client(api.url, issued["token"]) as client, client.vms.console("acme", "web", "one") as console:
+            await heard(console, b"simulated machine")
+            await api.call("DELETE", f"/v1/users/ann/tokens/{issued['id']}")
+            with pytest.raises(Unauthenticated):
+                await heard(console, b"never said")
+
+
+async def test_the_client_tells_a_server_that_closes_from_a_machine_that_is_off() -> None:
+    async with (
+        with_machine() as (api, _, _),
+        Client(api.url, api.admin) as client,
+        client.vms.console("acme", "web", "one") as console,
+    ):
+        await heard(console, b"simulated machine")
+        await api.server.__aexit__(None, None, None)
+        with pytest.raises(Unavailable):
+            await heard(console, b"never said")
+        with pytest.raises(Unavailable):
+            await console.write(b"too late")

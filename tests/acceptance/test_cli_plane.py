@@ -9,7 +9,9 @@ import resource
 import signal
 import subprocess
 import sys
+import termios
 import uuid
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pytest
@@ -78,6 +80,79 @@ async def test_snapshots_are_taken_restored_and_deleted(data: dict[str, str]) ->
     await well("vm", "snapshot", "delete", "web", "clean", "--wait", **data)
     assert (await well("vm", "snapshot", "list", "web", "-o", "json", **data)).json == {}
     assert (await hostler("vm", "snapshot", "restore", "web", "clean", **data)).code in (2, 3)
+
+
+async def test_a_console_between_pipes_types_what_comes_and_prints_what_it_says(data: dict[str, str]) -> None:
+    await well("vm", "create", "web", "--wait", **data)
+    shown = await well("vm", "console", "web", stdin="hello\nand more\n", **data)
+    assert "simulated machine" in shown.out
+    assert "\r\nhello\r\n" in shown.out
+    assert "\r\nand more\r\n" in shown.out
+    assert shown.err == ""
+    off = await well("vm", "console", "web", stdin="poweroff\n", **data)
+    assert "the machine is off" in off.err
+    await well("vm", "stop", "web", "--wait", **data)
+    stopped = await hostler("vm", "console", "web", **data)
+    assert (stopped.code, "start it first" in stopped.err, stopped.out) == (3, True, ""), stopped
+
+
+async def test_a_console_that_goes_on_talking_ends_with_the_machine(data: dict[str, str]) -> None:
+    """Standard input stays open, so only the machine can end it."""
+    await well("vm", "create", "web", "--wait", **data)
+    process = await asyncio.create_subprocess_exec(
+        *PROGRAM, "vm", "console", "web", stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=os.environ | data
+    )
+    try:
+        assert process.stdout is not None
+        async with asyncio.timeout(30):
+            assert b"simulated machine" in await process.stdout.readline()
+            await well("vm", "stop", "web", "--wait", **data)
+            assert await process.wait() == 0
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+
+
+@pytest.mark.parametrize("how", ["escape", "signal"])
+async def test_a_console_on_a_terminal_takes_every_key_and_gives_the_terminal_back(
+    data: dict[str, str], how: str
+) -> None:
+    await well("vm", "create", "web", "--wait", **data)
+    ours, its = os.openpty()
+    before = termios.tcgetattr(its)
+    process = await asyncio.create_subprocess_exec(
+        *PROGRAM, "vm", "console", "web", stdin=its, stdout=its, stderr=its, env=os.environ | data
+    )
+    os.set_blocking(ours, False)
+    seen = bytearray()
+
+    async def says(text: bytes) -> None:
+        async with asyncio.timeout(30):
+            while text not in seen:
+                with suppress(BlockingIOError):
+                    seen.extend(os.read(ours, 65536))
+                await asyncio.sleep(0.01)
+
+    try:
+        await says(b"Ctrl-] ends it")
+        await says(b"simulated machine")
+        assert not termios.tcgetattr(its)[3] & (termios.ICANON | termios.ECHO | termios.ISIG)
+        os.write(ours, b"a key \x03 that interrupts nothing\r")
+        await says(b"\r\na key \x03 that interrupts nothing\r\n")
+        if how == "escape":
+            os.write(ours, b"\x1d")
+        else:
+            process.send_signal(signal.SIGTERM)
+        async with asyncio.timeout(10):
+            assert await process.wait() == 0
+        assert termios.tcgetattr(its) == before
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+        os.close(ours)
+        os.close(its)
 
 
 async def test_a_node_is_drained_shown_and_put_back_on_duty(data: dict[str, str]) -> None:
@@ -153,7 +228,7 @@ async def test_a_request_from_a_file_is_checked_as_strictly_as_one_from_flags(
         (("vm", "create", "a", "--user-data", "/nowhere"), 2),
         (("vm", "update", "a"), 2),
         (("vm", "show", "nothing"), 3),
-        (("vm", "console", "a"), 2),
+        (("vm", "console", "a"), 3),
         (("user", "create", "a", "--password"), 2),
         (("quota", "set"), 2),
         (("vm", "list", "--server", "ftp://x"), 2),

@@ -32,7 +32,7 @@ from hostler.model.vm import MachineState, VmHandle, VmSpec
 
 SPEC = VmSpec(cpus=1, memory_mib=64)
 UNTYPED = {"health.alive", "health.ready", "health.metrics", "health.openapi", "health.docs", "vm.console"}
-"""Routes for probes, browsers and terminals: the client has no methods for them."""
+"""Routes for probes and browsers, which the client has no methods for; and consoles, which want a running machine."""
 
 
 @pytest.fixture

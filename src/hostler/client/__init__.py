@@ -4,6 +4,7 @@ Not here: anything that decides; the client sends what it is given and says what
 """
 
 from hostler.client.client import Client
+from hostler.client.console import Console
 from hostler.client.events import Events
 
-__all__ = ["Client", "Events"]
+__all__ = ["Client", "Console", "Events"]

@@ -6,6 +6,7 @@ import asyncio
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from hostler.client.console import Console
 from hostler.client.pages import Pages
 from hostler.errors import HostlerError, Invalid, NotFound, Unavailable
 from hostler.model.api import SnapshotRequest, VmPage, VmView, Why
@@ -127,6 +128,10 @@ class Vms:
     async def why(self, org: str, project: str, vm: str) -> Why:
         """Why it is where it is, or nowhere: node by node."""
         return await self._wire.read(Why, *_vms(org, project), vm, "why")
+
+    def console(self, org: str, project: str, vm: str) -> Console:
+        """Its serial port, to be entered; for machines that run in the server's own process."""
+        return Console(self._wire, self._wire.address.to(*_vms(org, project), vm, "console"))
 
     async def wait(
         self,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 import uuid
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 import aiohttp
@@ -30,6 +30,9 @@ R = TypeVar("R", bound=Record)
 Query: TypeAlias = "Mapping[str, str | int | bool | None]"
 SILENCE = 60.0
 """Seconds without a byte after which a stream counts as lost; the server gives a sign of life more often."""
+
+PARTING = 3.0
+"""Seconds that the other side of a WebSocket has to say goodbye."""
 
 
 class NotSent(Unavailable):
@@ -129,6 +132,29 @@ class Wire:
                     raise error_of(answer.status, answer.headers, await answer.read(), writes=False)
                 yield answer.content
 
+    @asynccontextmanager
+    async def socket(self, url: URL) -> AsyncIterator[aiohttp.ClientWebSocketResponse]:
+        """A WebSocket. What goes wrong before it is open is told as for any request; then aiohttp's words come."""
+        async with AsyncExitStack() as stack:
+            with _Translated(self.address.url, writes=False):
+                session = await stack.enter_async_context(
+                    aiohttp.ClientSession(
+                        connector=self._open().connector,
+                        connector_owner=False,
+                        cookie_jar=aiohttp.DummyCookieJar(),
+                        raise_for_status=_refused,  # ws_connect itself would tell the status only, and not the reason
+                    )
+                )
+                async with asyncio.timeout(self.timeout):
+                    opened = await session.ws_connect(
+                        url,
+                        headers=self._headers({}),
+                        timeout=aiohttp.ClientWSTimeout(ws_close=PARTING),
+                        heartbeat=SILENCE / 2,
+                    )
+            stack.push_async_callback(opened.close)
+            yield opened
+
     # Inside
 
     async def _repeated(
@@ -183,6 +209,11 @@ class Wire:
         if self._token is not None:
             headers["Authorization"] = f"Bearer {self._token}"
         return headers
+
+
+async def _refused(answer: aiohttp.ClientResponse) -> None:
+    if answer.status != 101:
+        raise error_of(answer.status, answer.headers, await answer.read(), writes=False)
 
 
 class _Translated:

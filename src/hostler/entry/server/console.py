@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 LOOK_EVERY = 1.0
 """Seconds between two looks at the token."""
-NORMAL, FAILED = 1000, 1011
+NORMAL, GOING_AWAY, NO_LONGER, FAILED = 1000, 1001, 1008, 1011
 
 
 async def console(asked: Asked) -> Answer | None:
@@ -50,11 +50,8 @@ async def machine_of(asked: Asked) -> tuple[Machines, str]:
 async def _joined(asked: Asked, port: Console) -> None:
     """Until the caller goes, the machine is off, the token no longer counts, or the server closes."""
     leaving = asyncio.create_task(_in(asked, port), name="console: input")
-    tasks = [
-        leaving,
-        asyncio.create_task(_out(asked, port), name="console: output"),
-        asyncio.create_task(_counting(asked), name="console: token"),
-    ]
+    counting = asyncio.create_task(_counting(asked), name="console: token")
+    tasks = [leaving, counting, asyncio.create_task(_out(asked, port), name="console: output")]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         failed = any(task.exception() for task in done)
@@ -64,8 +61,11 @@ async def _joined(asked: Asked, port: Console) -> None:
         await asyncio.gather(*tasks, return_exceptions=True)
     if leaving in done and not failed:
         return
+    code = FAILED if failed else NORMAL
+    if counting in done:
+        code = GOING_AWAY if asked.feed.closing else NO_LONGER
     with suppress(OSError, RuntimeError):  # uvicorn's words for a caller that has gone, or is going
-        await asked.raw.send({"type": "websocket.close", "code": FAILED if failed else NORMAL})
+        await asked.raw.send({"type": "websocket.close", "code": code})
 
 
 async def _out(asked: Asked, port: Console) -> None:

@@ -9,6 +9,7 @@ from hostler.entry.cli.app import LazyGroup
 _READ = "hostler.entry.cli.vm.read"
 _CREATE = "hostler.entry.cli.vm.create"
 _CHANGE = "hostler.entry.cli.vm.change"
+_CONSOLE = "hostler.entry.cli.vm.console"
 _SNAPSHOT = "hostler.entry.cli.vm.snapshot"
 
 COMMANDS = {
@@ -22,7 +23,7 @@ COMMANDS = {
     "reset": (_CHANGE, "reset", "Reset a machine, as its button would."),
     "delete": (_CHANGE, "delete", "Delete a machine, its disk and its snapshots."),
     "snapshot": (_SNAPSHOT, "snapshot", "Take, list, restore and delete snapshots."),
-    "console": (_CHANGE, "console", "Open a machine's console (comes with a later release)."),
+    "console": (_CONSOLE, "console", "Open a machine's console."),
 }
 
 

@@ -162,12 +162,3 @@ async def _delete(server: Server, org: str, project: str, vms: tuple[str, ...], 
                 continue
             await until_settled(client, view, within=within, gone=True)
             click.echo(f"{show.safe(vm)}: deleted")
-
-
-@click.command()
-@click.argument("vm")
-def console(vm: str) -> None:
-    """Open the console of the machine VM. This comes with a later release."""
-    raise click.UsageError(
-        f"the console of {vm} comes with a later release; meanwhile the API has it: GET …/vms/{vm}/console (WebSocket)"
-    )

@@ -1,0 +1,156 @@
+"""`hostler vm console`: a machine's serial port on the terminal, or between pipes."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import os
+import signal
+import sys
+import termios
+import threading
+import tty
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
+
+import click
+
+from hostler.entry.cli.failure import note
+from hostler.entry.cli.reach import chosen_server, project_options, reached, server_options
+from hostler.entry.cli.target import complete
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from hostler.client import Console
+    from hostler.entry.cli.reach import Server
+
+ESCAPE = b"\x1d"
+"""Ctrl-]"""
+CHUNK = 4096
+QUIET = 1.0
+"""Seconds without output after which, standard input having ended, nothing more is waited for."""
+DRAIN = 10.0
+"""Seconds that this takes at most: some machines are never quiet."""
+
+
+@click.command()
+@click.argument("vm")
+@project_options
+@server_options
+def console(vm: str, org: str, project: str) -> None:
+    """Open the console of the machine VM.
+
+    On a terminal every key goes to the machine; Ctrl-] ends it. Otherwise standard input is typed, and what the machine
+    says is printed until it is off, or until input has ended and the machine is quiet.
+
+    \b
+    hostler vm console web
+    echo uptime | hostler vm console web
+    """
+    complete(_console(chosen_server(), org, project, vm))
+
+
+async def _console(server: Server, org: str, project: str, vm: str) -> None:
+    async with reached(server) as client, client.vms.console(org, project, vm) as port:
+        session = Session(port)
+        if sys.stdin.isatty():
+            note(f"{vm}: connected; Ctrl-] ends it")
+            with raw_terminal(session.leave):
+                off = await session.run(escape=ESCAPE)
+        else:
+            off = await session.run()
+    if off:
+        note(f"{vm}: the console has ended, for the machine is off")
+
+
+class Session:
+    """A console between standard input and standard output."""
+
+    def __init__(self, port: Console) -> None:
+        self._port = port
+        self._typed: asyncio.Queue[bytes] = asyncio.Queue(16)
+        self._heard, self._left = asyncio.Event(), asyncio.Event()
+
+    def leave(self) -> None:
+        """End it."""
+        self._left.set()
+
+    async def run(self, escape: bytes | None = None) -> bool:
+        """Until it ends (True), or `escape` is typed, `leave` is called, or input has ended and all is quiet."""
+        loop = asyncio.get_running_loop()
+        threading.Thread(target=self._read, args=(loop,), name="console: keys", daemon=True).start()
+        output = asyncio.create_task(self._out(), name="console: output")
+        others = [
+            asyncio.create_task(self._in(escape), name="console: input"),
+            asyncio.create_task(self._left.wait(), name="console: leaving"),
+        ]
+        try:
+            await asyncio.wait((output, *others), return_when=asyncio.FIRST_COMPLETED)
+            if others[0].done() and (escape is None or others[0].exception()):
+                await self._quiet(output)
+            if output.done():
+                output.result()
+                return True
+            if others[0].done():
+                others[0].result()
+            return False
+        finally:
+            for task in (output, *others):
+                task.cancel()
+            await asyncio.gather(output, *others, return_exceptions=True)
+
+    def _read(self, loop: asyncio.AbstractEventLoop) -> None:
+        """In a thread of its own: a terminal, a pipe and a file are all read alike, and nothing else waits for them."""
+        data = b"?"
+        with suppress(RuntimeError, concurrent.futures.CancelledError):  # the loop has ended meanwhile
+            while data:
+                try:
+                    data = os.read(sys.stdin.fileno(), CHUNK)
+                except OSError:
+                    data = b""
+                asyncio.run_coroutine_threadsafe(self._typed.put(data), loop).result()
+
+    async def _in(self, escape: bytes | None) -> None:
+        while data := await self._typed.get():
+            before, found, _ = (data, b"", b"") if escape is None else data.partition(escape)
+            if before:
+                await self._port.write(before)
+            if found:
+                return
+
+    async def _out(self) -> None:
+        while data := await self._port.read():
+            self._heard.set()
+            sys.stdout.buffer.write(data)
+            sys.stdout.buffer.flush()
+
+    async def _quiet(self, output: asyncio.Task[None]) -> None:
+        """Until nothing was said for a while."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(DRAIN):
+                while not output.done():
+                    self._heard.clear()
+                    heard = asyncio.create_task(self._heard.wait(), name="console: listening")
+                    await asyncio.wait((output, heard), timeout=QUIET, return_when=asyncio.FIRST_COMPLETED)
+                    heard.cancel()
+                    if not self._heard.is_set():
+                        return
+
+
+@contextmanager
+def raw_terminal(leave: Callable[[], None]) -> Iterator[None]:
+    """Every key as it is. Whoever ends the process by a signal gets the terminal back as it was."""
+    before = termios.tcgetattr(sys.stdin)
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        loop.add_signal_handler(number, leave)
+    tty.setraw(sys.stdin)
+    try:
+        yield
+    finally:
+        with suppress(termios.error):  # the terminal may be gone
+            termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            loop.remove_signal_handler(number)
+        note("")
