@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import random
+from typing import Any
 
 import pytest
 from controller_world import F, Leader, World, ids, node, play, vm
 
-from hostler.errors import LeadershipLost
+from hostler.engine import wish
+from hostler.engine.nodes import NodeService
+from hostler.engine.request import HOSTLER, Request
+from hostler.engine.view import View
+from hostler.engine.write import Writer
+from hostler.errors import Conflict, LeadershipLost
 from hostler.keys.node import ALIVE, COMMAND, MEMBER
 from hostler.keys.vm import HANDLE, VM
 from hostler.model.inventory import Capacity
@@ -358,6 +364,29 @@ def test_snapshots_that_went_with_a_node_are_mourned_and_never_taken_anew() -> N
     play(story)
 
 
+def test_a_lost_snapshot_of_a_machine_without_a_node_can_be_dropped_and_its_name_used_again() -> None:
+    async def story(world: World) -> None:
+        await world.leader()
+        joined = await world.node("n1")
+        await world.create("a", snapshots=("s", "t"))
+        await world.until_state("a", RUNNING)
+        await joined.fall_silent()
+        await world.until(lambda: _silent(world, "n1"))
+        await world.confirm_off("n1")
+        await world.until_state("a", MachineState.PENDING)
+        await asyncio.sleep(100)  # until it says what it will go on saying
+        await world.change("a", snapshots=("t",))
+        await asyncio.sleep(2)
+        handle = await world.handle("a")
+        assert handle is not None
+        assert handle.snapshots.keys() == {"t"}
+        entry = await VM.get(world.raw, **ids("a"))
+        assert entry is not None
+        assert wish.snapshotted(entry.value, handle, "s").snapshots == ("t", "s")
+
+    play(story)
+
+
 # Draining
 
 
@@ -491,6 +520,52 @@ def test_a_machine_whose_node_has_no_command_stays_where_it_is_and_its_node_is_t
 
     async def _told(world: World) -> bool:
         return await world.command("n1", "a") is not None
+
+    play(story)
+
+
+def test_a_node_that_is_told_again_cannot_be_forgotten_by_who_found_it_without_commands() -> None:
+    async def story(world: World) -> None:
+        await world.leader()
+        joined = await world.node("n1")
+        await world.create("a")
+        await world.until_state("a", RUNNING)
+        joined.stuck = True
+        await world.member("n1", lifecycle=Lifecycle.DECOMMISSIONED)
+        view = View(world.raw, clock=world.clock)
+        writer = Writer(world.raw, clock=world.clock, new_id=lambda: "w")
+        service = NodeService(world.raw, writer, view, clock=world.clock)
+        look = world.raw.range
+
+        async def looks_and_is_slow(prefix: str, **options: Any) -> Any:
+            found = await look(prefix, **options)
+            if prefix == COMMAND.prefix(node="n1") and options.get("keys_only"):
+                await asyncio.sleep(5)
+            return found
+
+        world.raw.range = looks_and_is_slow  # type: ignore[method-assign]
+        await world.raw.delete(COMMAND.fill(node="n1", vm="a"))
+        with pytest.raises(Conflict, match="still has machines"):
+            await service.forget(Request(HOSTLER), "n1")
+        assert await world.command("n1", "a") is not None
+        assert await _member(world, "n1") is not None
+
+    play(story)
+
+
+def test_a_node_that_lives_and_was_forgotten_is_told_nothing() -> None:
+    async def story(world: World) -> None:
+        await world.leader()
+        joined = await world.node("n1")
+        await world.create("a")
+        await world.until_state("a", RUNNING)
+        joined.stuck = True
+        await world.raw.txn([], [MEMBER.delete(node="n1"), COMMAND.delete(node="n1", vm="a")])
+        await asyncio.sleep(100)
+        assert await world.command("n1", "a") is None
+        handle = await world.handle("a")
+        assert handle is not None
+        assert handle.node == "n1", "its machine may still run there"
 
     play(story)
 

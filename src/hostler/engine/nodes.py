@@ -103,6 +103,7 @@ class NodeService:
                 return record
             return msgspec.structs.replace(record, off=OffConfirmation(by=by, at=at))
 
+        await self._make_known(node)
         return await self._change(request, node, "node.confirm-off", change, silent=True)
 
     async def forget(self, request: Request, node: str) -> Written[NodeView]:
@@ -144,6 +145,21 @@ class NodeService:
 
         return await self._writer.once(request, NodeView, lambda: self._writer.retried(f"node {node}", attempt))
 
+    async def _make_known(self, node: str) -> None:
+        """A node that never came may have machines nevertheless, from a state file: it gets a record to write into."""
+        if await MEMBER.get(self._store, node=node) is not None:
+            return
+        if not (await self._store.range(COMMAND.prefix(node=node), limit=1, keys_only=True)).items:
+            return
+        record = NodeRecord(
+            node=node,
+            lifecycle=Lifecycle.SHUTTING_DOWN,
+            capacity=Capacity(cpus=0, memory_mib=0),
+            registered_at=self._clock.wall(),
+        )
+        when = [MEMBER.absent(node=node), ALIVE.absent(node=node)]
+        await self._store.txn(when, [MEMBER.put(record, node=node)])
+
     async def _forget(self, request: Request, node: str) -> Written[NodeView]:
         entry = await self._find(node)
         _check_match(request, entry)
@@ -151,7 +167,8 @@ class NodeService:
         if entry.value.lifecycle is not Lifecycle.DECOMMISSIONED:
             await self._check_silent(node)
             when.append(ALIVE.absent(node=node))
-        # A machine comes to a node only while it lives and is on duty, and both change what is compared here.
+        # A machine comes to a node only while it lives and is on duty, and both change what is compared here; and a
+        # node that is told again of one it has gets its record written, too.
         told = await self._store.range(COMMAND.prefix(node=node), limit=1, keys_only=True)
         if told.items:
             raise Conflict(f"node {node}: it still has machines; drain it, or confirm that it is off, and wait")

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from hostler.keys.entry import Entry
     from hostler.kit.clock import Clock
     from hostler.model.node import NodeRecord
-    from hostler.model.vm import VirtualMachine
+    from hostler.model.vm import VirtualMachine, VmHandle
     from hostler.ports.store import Comparison, Operation, Store
 
 PASS_EVERY = 30.0
@@ -78,6 +78,8 @@ class MachineController:
         self._drains = Drains(view, self.books, clock=clock)
         self._pending: set[str] = set()
         self._room_changed = asyncio.Event()
+        self._fairness = Fairness()
+        self._scanning = asyncio.Lock()  # of the nodes one at a time: each in turn would fill every turn of the loop
         self._wrote: dict[str, tuple[int, tuple[str, ...]]] = {}
         self._doubts: dict[str, str] = {}  # names whose last write may have happened, and the node that it was about
         self._standing: Standing | None = None
@@ -182,7 +184,6 @@ class MachineController:
 
     async def _pass(self) -> None:
         """Look at everything, first of all and then now and then."""
-        fairness = Fairness()
         while True:
             names = dict.fromkeys(key.removeprefix(VMS) for key in self._view.vms.entries)
             names |= dict.fromkeys(key.removeprefix(HANDLES) for key in self._view.handles.entries)
@@ -194,7 +195,7 @@ class MachineController:
                 seen = sight.from_view(self._view, name)
                 if seen.extra or self._decided(seen).act is not Act.NOTHING:
                     self._queue.add(name, patient=name in self._pending)
-                await fairness.share()
+                await self._fairness.share()
             self._silence.look_at_all()
             for entry in tuple(self._view.members.entries.values()):
                 if not self._view.alive.get(node=entry.parts["node"]) or duty_of(entry.value) is not Duty.SERVE:
@@ -205,10 +206,12 @@ class MachineController:
 
     async def _look_at_node(self, node: str) -> None:
         """Whoever stands on it may have something to do; those that are fenced, when their time has come."""
-        for entry in self._view.commands_of(node):
-            seen = sight.from_view(self._view, _name(entry.value.org, entry.value.project, entry.value.vm))
-            if self._decided(seen).act is not Act.NOTHING:
-                self._queue.add(seen.name)
+        async with self._scanning:
+            for entry in self._view.commands_of(node):
+                seen = sight.from_view(self._view, _name(entry.value.org, entry.value.project, entry.value.vm))
+                if self._decided(seen).act is not Act.NOTHING:
+                    self._queue.add(seen.name)
+                await self._fairness.share()
         member = self._view.members.get(node=node)
         if member is None:
             return
@@ -309,8 +312,8 @@ class MachineController:
         )
 
     def _case(self, seen: Seen) -> NodeCase:
-        if seen.alive is not None:
-            return NodeCase.ALIVE
+        if seen.alive is not None:  # without a record it is told nothing new: it was forgotten
+            return NodeCase.SILENT if seen.member is None else NodeCase.ALIVE
         if seen.member is None:
             return NodeCase.UNKNOWN
         if seen.member.value.off is not None:
@@ -328,7 +331,7 @@ class MachineController:
             if avoid:
                 raise Conflict(f"{seen.name}: the nodes that would do have just changed; it will be looked at again")
             self._pending.add(seen.name)
-            if seen.handle is not None and seen.handle.value.detail == decision.summary:
+            if seen.handle is not None and _says(seen.handle.value, decision.summary, vm.value):
                 return True
             txn = pending(seen, vm, decision, self._leader(), self._clock.wall())
             return await self._write(seen, txn, "pending")
@@ -402,6 +405,11 @@ class MachineController:
 
     def _count(self, what: str) -> None:
         self.counters[what] = self.counters.get(what, 0) + 1
+
+
+def _says(handle: VmHandle, summary: str, vm: VirtualMachine) -> bool:
+    """Whether the handle of a machine without a node says this, and mourns no snapshot that is no longer wished for."""
+    return handle.detail == summary and handle.snapshots.keys() <= set(vm.snapshots)
 
 
 def _name(org: str, project: str, vm: str) -> str:

@@ -64,11 +64,13 @@ def written(step: Step, seen: Seen, leader: Leader, at: float) -> Txn:
         driver = "" if seen.member is None else seen.member.value.driver
         record = told(vm.value, _value(seen.handle), node=seen.node, driver=driver, at=at)
         txn.then += [_command(command, command.value, leader), _handle(seen, record)]
-    elif step.act is Act.TELL_AGAIN and vm is not None and seen.handle is not None:
+    elif step.act is Act.TELL_AGAIN and vm is not None and seen.handle is not None and seen.member is not None:
         again = ordered(vm.value, seen.handle.value, fence=leader.fence, reasons=())
         again = msgspec.structs.replace(again, fenced=False)  # who knows how it was made
         txn.when += [COMMAND.absent(node=seen.node, vm=vm.value.id), _record(seen), ALIVE.exists(node=seen.node)]
-        txn.then.append(COMMAND.put(again, node=seen.node, vm=vm.value.id))
+        # The node's record is written as it is: whoever has just found it without commands cannot forget it then.
+        same = Put(seen.member.key, MEMBER.encode(seen.member.value))
+        txn.then += [COMMAND.put(again, node=seen.node, vm=vm.value.id), same]
     elif step.act is Act.UNPLACE and vm is not None:
         txn.when += [COMMAND.absent(node=seen.node, vm=vm.value.id), *_member(seen)]
         why = f"node {seen.node} was never told, or has forgotten"
