@@ -13,7 +13,7 @@ import pytest
 
 import hostler
 from hostler.keys.node import CLUSTER
-from hostler.keys.transfer import MIGRATION
+from hostler.keys.transfer import MIGRATION, MOVED
 from hostler.keys.vm import HANDLE, LOCK, NAME, VM
 from hostler.model.vm import LockInfo, MachineState, VirtualMachine, VmHandle, VmSpec
 
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 KILLED = -9
 COUNT = 4
-WRITES = COUNT + 3
-"""The id in the file, the beginning, one for each machine, the end."""
+WRITES = COUNT + 5
+"""The id in the file, its mark, the beginning, one for each machine, the end, the mark again."""
 ALL = {f"vm-{number}" for number in range(COUNT)}
 
 
@@ -116,13 +116,17 @@ async def round_of(mover: Mover, old: str, new: str, nth: int, when: str) -> Non
     killed = mover.move(old, new, nth=nth, when=when)
     assert killed == {"ended": KILLED, "said": ""}
     arrived = await whole(new)
-    assert len(arrived) == min(COUNT, max(0, nth - 2 if when == "after" else nth - 3))
+    assert len(arrived) == min(COUNT, max(0, nth - 3 if when == "after" else nth - 4))
     await delete_all(new)
     again = mover.move(old, new)
     assert again["ended"] == 0
     assert await whole(new) == ALL - arrived
     assert "before" in mover.move(old, new)["said"]
     assert await whole(new) == ALL - arrived
+    async with hostler.open_store(old) as store:
+        mark = await MOVED.get(store)
+        assert mark is not None
+        assert mark.value.finished_at is not None
 
 
 async def test_killed_at_any_write_nothing_is_lost_and_nothing_deleted_comes_back(
@@ -149,7 +153,7 @@ async def test_killed_again_and_again_it_still_comes_to_its_end(mover: Mover, st
     assert await whole(new) == ALL
 
 
-@pytest.mark.parametrize("at", [(2, "after"), (4, "before"), (4, "after"), (WRITES, "before")])
+@pytest.mark.parametrize("at", [(3, "after"), (5, "before"), (5, "after"), (WRITES, "before")])
 async def test_the_same_into_etcd(
     mover: Mover, state: Path, tmp_path: Path, etcd: EtcdCluster, at: tuple[int, str]
 ) -> None:

@@ -149,6 +149,57 @@ async def test_what_a_state_file_holds_is_moved_into_the_cluster_once(company: C
     assert (await well("vm", "list", "-o", "json", **data)).json == [], "a deleted machine came back"
 
 
+async def test_nothing_starts_on_a_state_file_whose_machines_were_moved_until_its_mark_is_deleted(
+    company: Company,
+) -> None:
+    state = company.folder / "state.json"
+    up = ("up", "--data", company.folder / "d", "--listen", "127.0.0.1:0", "--leadership-ttl", 2, *TIMES)
+    file_mode = {"PLASMAVMC_STORAGE_BACKEND": "file", "PLASMAVMC_STATE_PATH": str(state)}
+    endpoint = company.etcd.url.replace("etcd://", "http://")
+    cluster = {"PLASMAVMC_CHAINFIRE_ENDPOINT": endpoint, "PLASMAVMC_STATE_PATH": str(state)}
+    for environ in (file_mode, cluster):
+        process = company.start(*up, environ=environ)
+        await process.url()
+        process.signal(signal.SIGTERM)
+        assert await process.ends(10) == 0
+    away = cluster | {"PLASMAVMC_CHAINFIRE_ENDPOINT": "http://127.0.0.1:1", "HOSTLER_STORAGE_FALLBACK": "true"}
+    for environ in (file_mode, away):
+        refused = await hostler(*up, **environ)
+        assert refused.code != 0
+        assert "its machines were moved into a cluster" in refused.err, refused
+        command = refused.err.partition("hostler store delete ")[2].split()
+        assert command == ["/hostler/v1/moved", "--store", f"file://{state}"]
+    await well("store", "delete", *command)
+    process = company.start(*up, environ=file_mode)
+    await process.url()
+    process.signal(signal.SIGTERM)
+    assert await process.ends(10) == 0
+
+
+async def test_two_hosts_on_one_cluster_need_names_of_their_own(company: Company) -> None:
+    def up(folder: str, *more: object) -> HostlerProcess:
+        data = ("--data", company.folder / folder, "--listen", "127.0.0.1:0", "--leadership-ttl", 2)
+        return company.start("up", "--store", company.etcd.url, *data, *TIMES, *more)
+
+    first = up("one")
+    await first.url()
+    await well("vm", "create", "web", "--wait", HOSTLER_DATA=str(company.folder / "one"))
+    first.kill()
+    second = up("two")
+    await second.says("node local-1 has machines at another place")
+    second.kill()
+    third = up("two", "--rack", "attic")
+    await third.url()
+    token = (company.folder / "one" / "admin.token").read_text().strip()
+    nodes = (
+        await well("node", "list", "-o", "json", HOSTLER_DATA=str(company.folder / "two"), HOSTLER_TOKEN=token)
+    ).json
+    assert [(each["node"], each["rack"], each["alive"]) for each in nodes] == [
+        ("attic-1", "attic", True),
+        ("local-1", "local", False),
+    ]
+
+
 async def test_a_cluster_that_is_away_at_start_is_an_error_unless_the_file_is_allowed(tmp_path: Path) -> None:
     away = {"PLASMAVMC_CHAINFIRE_ENDPOINT": "http://127.0.0.1:1", "PLASMAVMC_STATE_PATH": str(tmp_path / "s.json")}
     up = ("up", "--data", tmp_path / "d", "--listen", "127.0.0.1:0")

@@ -8,14 +8,17 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from hostler.drivers.machines.simulated import MemoryPlace
+from hostler.drivers.store.memory import MemoryStore
+from hostler.engine.migration import migrate
 from hostler.engine.nodes import NodeService
 from hostler.engine.request import HOSTLER, Request
 from hostler.engine.view import View
 from hostler.engine.write import Writer
-from hostler.keys.node import ALIVE, MEMBER
+from hostler.keys.node import ALIVE, COMMAND, MEMBER
+from hostler.keys.vm import HANDLE, VM
 from hostler.model.api import Drain, Phase, VmCreate
-from hostler.model.node import Lifecycle
-from hostler.model.vm import OnNodeLoss, VmSpec
+from hostler.model.node import Lifecycle, VmCommand
+from hostler.model.vm import MachineState, OnNodeLoss, VirtualMachine, VmHandle, VmSpec
 
 from .plane import ORG, PROJECT, Plane
 
@@ -128,5 +131,26 @@ def test_a_machine_comes_up_at_another_place_of_its_node_only_once_the_old_one_i
         await operator(plane).confirm_off(Request(HOSTLER), "r1-1")
         await reaches(plane, Phase.RUNNING, "r1-1")
         assert [end for _, end in new.intervals(vm, plane.clock.now())] == [None]
+
+    plane_of("r1-1").run(story)
+
+
+# Moved from a state file
+
+
+def test_a_machine_whose_node_never_joins_the_cluster_is_freed_by_confirming_that_it_is_off() -> None:
+    async def story(plane: Plane) -> None:
+        ids: dict[str, Any] = {"org": ORG, "project": PROJECT, "vm": "v"}
+        vm = VirtualMachine(id="v", name="v", org=ORG, project=PROJECT, spec=SPEC, created_at=0.0)
+        async with MemoryStore(clock=plane.clock) as old:
+            await VM.create(old, vm, **ids)
+            await HANDLE.create(old, VmHandle(id="v", node="local-1", state=MachineState.RUNNING, seen_at=0.0), **ids)
+            await COMMAND.create(old, VmCommand(org=ORG, project=PROJECT, vm="v", spec=SPEC), node="local-1", vm="v")
+            await migrate(old, plane.store, source="f", clock=plane.clock, new_id=lambda: "file")
+        await reaches(plane, Phase.SILENT, "local-1", "v")
+        await asyncio.sleep(600)
+        assert (await shown(plane, "v")).phase is Phase.SILENT
+        await operator(plane).confirm_off(Request(HOSTLER), "local-1")
+        await reaches(plane, Phase.RUNNING, "r1-1", "v")
 
     plane_of("r1-1").run(story)

@@ -11,14 +11,16 @@ import pytest
 from agent_stage import SPEC, Stage, stage
 
 from hostler.drivers.machines.simulated import MachineFaults, MemoryPlace
-from hostler.keys.node import ALIVE, COMMAND
+from hostler.keys.node import ALIVE, CLUSTER, COMMAND
 from hostler.keys.vm import HANDLE
 from hostler.kit.virtual import run_virtual
-from hostler.model.vm import MachineState, Power, Restore, Snapshot, SnapshotState
+from hostler.model.vm import MachineState, Power, Restore, Snapshot, SnapshotState, VmHandle, VmSpec
 from hostler.ports.machines import Label, MachinePlan
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
+
+    from agent_stage import Running
 
 RUNNING, STOPPED, FAILED, GONE = MachineState.RUNNING, MachineState.STOPPED, MachineState.FAILED, MachineState.GONE
 
@@ -487,23 +489,6 @@ def test_a_command_that_cannot_be_read_protects_its_machine() -> None:
     staged(play)
 
 
-def test_another_control_planes_machine_of_the_same_name_is_left_alone() -> None:
-    async def play(it: Stage) -> None:
-        place = MemoryPlace()
-        await _stray(it, place, "theirs", "v")
-        a = await it.agent(place=place)
-        await it.command()
-        handle = await it.reaches("v", FAILED)
-        assert "another control plane" in handle.detail
-        await it.change(deleting=True)
-        await it.reaches("v", GONE)
-        machine = await a.machine()
-        assert machine is not None
-        assert machine.state is RUNNING
-
-    staged(play)
-
-
 def test_a_snapshot_keeps_its_instant_over_a_restart_of_the_agent() -> None:
     async def play(it: Stage) -> None:
         a = await it.agent()
@@ -519,3 +504,65 @@ def test_a_snapshot_keeps_its_instant_over_a_restart_of_the_agent() -> None:
         assert await ALIVE.get(it.bare, node="a") is not None
 
     staged(play)
+
+
+# Machines of others, and those that were moved here
+
+
+@pytest.mark.parametrize("label", [("theirs", "a"), ("ours", "b"), ("", "a")])
+def test_a_machine_of_somebody_else_stands_in_the_way_and_is_never_told_as_gone(label: tuple[str, str]) -> None:
+    async def play(it: Stage) -> None:
+        place = MemoryPlace()
+        await _cluster(it)
+        await _stray(it, place, label[0], "v", node=label[1])
+        await it.command()
+        a = await it.agent(place=place)
+        told = await it.reaches("v", MachineState.FAILED)
+        assert "belongs to another control plane or node" in told.detail
+        await it.change(deleting=True)
+        await it.reaches("v", MachineState.FAILED, generation=2)
+        await asyncio.sleep(200.0)
+        assert (await it.handle()).state is MachineState.FAILED
+        seen = await a.machine()
+        assert seen is not None
+        assert seen.state is RUNNING
+        await a.machines.delete("v")  # somebody has looked
+        await it.reaches("v", MachineState.GONE, within=120.0)
+
+    staged(play)
+
+
+def test_machines_of_a_state_file_that_was_moved_here_are_ours_and_keep_their_label() -> None:
+    async def play(it: Stage) -> None:
+        place = MemoryPlace()
+        for vm in ("v", "orphan"):
+            await _stray(it, place, "file", vm)
+        await it.command()
+        await it.bare.put(HANDLE.fill(org="o", project="p", vm="v"), (await _ran(it)).encode())
+        await _cluster(it)
+        a = await it.agent(place=place)
+        await it.reaches("v", MachineState.FAILED)
+        entry = await CLUSTER.get(it.bare)
+        assert entry is not None
+        await CLUSTER.replace(it.bare, entry, msgspec.structs.replace(entry.value, aliases=("file",)))
+        await it.reaches("v", RUNNING, within=120.0)
+        await it.until(lambda: a.agent.state().orphans == 1, within=400.0)
+        assert len(place.intervals("v", it.clock.now())) == 1, "it ran on"
+        more = msgspec.structs.replace(SPEC, cpus=2)
+        await it.change(power=Power.OFF, spec=more)
+        await it.reaches("v", STOPPED, generation=2)
+        await it.until(lambda: _has(a, more), within=60.0)
+        seen = await a.machine()
+        assert seen is not None
+        assert seen.label.cluster == "file"
+
+    staged(play)
+
+
+async def _ran(it: Stage) -> VmHandle:
+    return msgspec.structs.replace(await it.handle(), state=RUNNING)
+
+
+async def _has(running: Running, spec: VmSpec) -> bool:
+    seen = await running.machine()
+    return seen is not None and seen.spec == spec

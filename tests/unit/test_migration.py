@@ -6,19 +6,21 @@ import asyncio
 import random
 from typing import Any
 
+import msgspec
 import pytest
 from service_scene import contents
 
 from hostler.drivers.store.faulty import FaultyStore
 from hostler.drivers.store.memory import MemoryStore
 from hostler.engine.migration import Migrated, migrate
-from hostler.errors import Damaged, HostlerError, Unavailable, Uncertain
+from hostler.errors import Damaged, HostlerError, Refused, Unavailable, Uncertain
 from hostler.keys.access import QUOTA
-from hostler.keys.node import CLUSTER, COMMAND
-from hostler.keys.transfer import MIGRATION
+from hostler.keys.node import CLUSTER, COMMAND, MEMBER
+from hostler.keys.transfer import MIGRATION, MOVED
 from hostler.keys.vm import HANDLE, LOCK, NAME, VM
 from hostler.model.access import Quota
-from hostler.model.node import VmCommand
+from hostler.model.inventory import Capacity
+from hostler.model.node import Cluster, Lifecycle, NodeRecord, OffConfirmation, VmCommand
 from hostler.model.vm import LockInfo, MachineState, VirtualMachine, VmHandle, VmSpec
 from hostler.testing import VirtualClock, run_virtual
 
@@ -101,7 +103,8 @@ def test_machines_come_with_all_that_is_theirs_and_locks_stay_behind() -> None:
         assert names == {f"name{number}": f"vm-{number}" for number in range(COUNT)}
         assert str(done) == "5 machines were moved into the cluster"
         assert await CLUSTER.get(scene.raw) is not None
-        assert {key: value for key, value in (await contents(scene.old)).items() if key != CLUSTER.fill()} == before
+        kept = await contents(scene.old)
+        assert {key: value for key, value in kept.items() if key not in (CLUSTER.fill(), MOVED.fill())} == before
 
     play(story)
 
@@ -193,7 +196,10 @@ def test_a_cluster_that_has_an_id_keeps_it_and_two_files_are_two_migrations() ->
             other = Scene(second, scene.raw, scene.new, scene.clock)
             other._numbers = iter(range(500, 600))
             assert (await other.migrate()).record.moved == 1
-        assert await CLUSTER.get(scene.raw) == identity
+        both = await CLUSTER.get(scene.raw)
+        assert identity is not None
+        assert both is not None
+        assert (both.value.id, both.value.aliases) == (identity.value.id, ("cluster-500",))
         assert len((await MIGRATION.list(scene.raw)).entries) == 2
 
     play(story)
@@ -237,6 +243,141 @@ def test_a_marker_that_vanishes_meanwhile_stops_it() -> None:
         scene.raw.txn = meddled  # type: ignore[method-assign, assignment]
         with pytest.raises(Damaged, match="deleted it"):
             await scene.migrate()
+
+    play(story)
+
+
+# Nodes
+
+
+def node(place: str = "here", **fields: Any) -> NodeRecord:
+    capacity = Capacity(cpus=4, memory_mib=4096)
+    record = NodeRecord(
+        node="Local-1", lifecycle=Lifecycle.SHUTTING_DOWN, capacity=capacity, place=place, registered_at=1.0
+    )
+    return msgspec.structs.replace(record, **fields)
+
+
+def test_a_node_with_machines_comes_with_its_record_and_one_without_stays_behind() -> None:
+    async def story(scene: Scene) -> None:
+        await fill(scene.old)
+        off = OffConfirmation(by="ada", at=1.0)
+        await written(scene.old, MEMBER.put(node(off=off), node="local-1"), MEMBER.put(node(), node="local-2"))
+        await scene.migrate()
+        (member,) = (await MEMBER.list(scene.raw)).entries
+        assert member.value == node(), "that it is off was said of it in another control plane"
+
+    play(story)
+
+
+@pytest.mark.parametrize(
+    ("mine", "theirs"),
+    [(node("here"), node("there")), (None, node("there")), (node(""), node("there")), (node("here"), node(""))],
+    ids=["elsewhere", "without a record", "from where is not known", "where is not known"],
+)
+def test_a_cluster_that_has_another_node_of_that_name_gets_nothing(mine: NodeRecord | None, theirs: NodeRecord) -> None:
+    async def story(scene: Scene) -> None:
+        await fill(scene.old)
+        if mine is not None:
+            await written(scene.old, MEMBER.put(mine, node="local-1"))
+        await written(scene.raw, MEMBER.put(theirs, node="local-1"))
+        before, file_before = await contents(scene.raw), await contents(scene.old)
+        with pytest.raises(Refused, match=r"node Local-1: .* another place.* --rack"):
+            await scene.migrate()
+        assert await contents(scene.raw) == before
+        assert {
+            key: value for key, value in (await contents(scene.old)).items() if key != CLUSTER.fill()
+        } == file_before
+
+    play(story)
+
+
+def test_the_same_node_that_is_in_the_cluster_already_gets_its_machines() -> None:
+    async def story(scene: Scene) -> None:
+        await fill(scene.old)
+        await written(scene.old, MEMBER.put(node(), node="local-1"))
+        await written(scene.raw, MEMBER.put(node(lifecycle=Lifecycle.ON_DUTY), node="local-1"))
+        assert (await scene.migrate()).record.moved == COUNT
+        member = await MEMBER.get(scene.raw, node="local-1")
+        assert member is not None
+        assert member.value.lifecycle is Lifecycle.ON_DUTY
+        assert member.version > 1, "who looked for machines before they came would not look again"
+
+    play(story)
+
+
+def test_another_node_that_takes_the_name_meanwhile_gets_no_more_machines() -> None:
+    async def story(scene: Scene) -> None:
+        await fill(scene.old)
+        await written(scene.old, MEMBER.put(node(), node="local-1"))
+        assert await cut_at(scene, 3, done=True)
+        await written(scene.raw, MEMBER.put(node("there"), node="local-1"))
+        arrived = await contents(scene.raw)
+        with pytest.raises(Refused, match="another place"):
+            await scene.migrate()
+        assert await contents(scene.raw) == arrived
+
+    play(story)
+
+
+def test_a_node_that_joins_between_two_looks_is_seen() -> None:
+    """The record that was looked at is compared in the transaction that brings a machine to the node."""
+
+    async def story(scene: Scene) -> None:
+        await fill(scene.old)
+        await written(scene.old, MEMBER.put(node(), node="local-1"))
+        inner = scene.raw.txn
+
+        async def joined(when: Any, then: Any, *more: Any) -> Any:
+            if any(getattr(op, "key", "") == VM.fill(**ids(0)) for op in then):
+                scene.raw.txn = inner  # type: ignore[method-assign]
+                await written(scene.raw, MEMBER.put(node("there"), node="local-1"))
+            return await inner(when, then, *more)
+
+        scene.raw.txn = joined  # type: ignore[method-assign, assignment]
+        with pytest.raises(Refused, match="another place"):
+            await scene.migrate()
+        assert await scene.machines() == set()
+
+    play(story)
+
+
+# What the file and the cluster say of each other
+
+
+@pytest.mark.parametrize("done", [False, True])
+@pytest.mark.parametrize("nth", range(1, COUNT + 3))
+def test_a_file_is_marked_before_anything_leaves_it_and_its_id_is_the_clusters_only_at_the_end(
+    nth: int, done: bool
+) -> None:
+    async def story(scene: Scene) -> None:
+        await fill(scene.old)
+        await written(scene.raw, CLUSTER.put(Cluster(id="theirs", created_at=1.0)))
+        assert await cut_at(scene, nth, done=done)
+        mark, identity = await MOVED.get(scene.old), await CLUSTER.get(scene.raw)
+        assert mark is not None
+        assert identity is not None
+        assert (mark.value.cluster, mark.value.finished_at) == ("theirs", None)
+        assert bool(identity.value.aliases) == (nth == COUNT + 2 and done)
+        await scene.migrate()
+        mark, identity = await MOVED.get(scene.old), await CLUSTER.get(scene.raw)
+        assert mark is not None
+        assert identity is not None
+        assert mark.value.finished_at is not None
+        assert (identity.value.id, identity.value.aliases) == ("theirs", ("cluster-1",))
+
+    play(story)
+
+
+def test_a_file_whose_machines_went_into_one_cluster_gives_none_to_another() -> None:
+    async def story(scene: Scene) -> None:
+        await fill(scene.old)
+        await scene.migrate()
+        async with MemoryStore(clock=scene.clock) as second:
+            other = Scene(scene.old, second, FaultyStore(second, random.Random(0), clock=scene.clock), scene.clock)
+            again = await other.migrate()
+            assert "moved into cluster cluster-1, which is not this one" in str(again)
+            assert await contents(second) == {}
 
     play(story)
 

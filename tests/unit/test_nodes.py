@@ -116,6 +116,21 @@ def test_only_a_silent_node_can_be_confirmed_off() -> None:
     play(story)
 
 
+def test_a_node_that_never_came_but_has_machines_can_be_confirmed_off_and_one_without_is_not_there() -> None:
+    async def story(scene: Scene) -> None:
+        with pytest.raises(NotFound):
+            await scene.nodes.confirm_off(asked(REPAIRER), "local-1")
+        await scene.told(await scene.made())
+        with pytest.raises(Forbidden):
+            await scene.nodes.confirm_off(asked(MEMBER_OF_ACME), "local-1")
+        assert await MEMBER.get(scene.raw, node="local-1") is None
+        confirmed = await scene.nodes.confirm_off(asked(REPAIRER), "Local-1")
+        assert confirmed.value.off is not None
+        assert confirmed.value.lifecycle is Lifecycle.SHUTTING_DOWN, "should it come after all, it joins"
+
+    play(story)
+
+
 def test_a_node_that_comes_back_while_it_is_confirmed_off_is_not() -> None:
     async def story(scene: Scene) -> None:
         await scene.node(alive=False)

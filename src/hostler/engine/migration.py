@@ -2,7 +2,11 @@
 
 How far it is stands in the cluster, and moves on in the transaction that moves a machine. So a machine that was deleted
 in the cluster after it came there never comes back, wherever a run was killed and however often it is taken up again.
-A machine comes with its handle, its name and the command to its node, or not at all; locks stay behind.
+A machine comes with its handle, its name, the command to its node and that node's record, or not at all; locks stay
+behind. A node is one place: where the cluster has one of the same name with machines elsewhere, nothing is moved.
+
+The file is marked before the first machine leaves it: nobody works on it from then on. Its id becomes one of the
+cluster's with the last step, and not before: until then no agent there takes its machines for forgotten.
 """
 
 from __future__ import annotations
@@ -14,12 +18,12 @@ import msgspec
 
 from hostler.engine.cluster_id import cluster_id
 from hostler.engine.quotas import quota_recount
-from hostler.errors import Damaged, Invalid, Unavailable, Uncertain
-from hostler.keys.node import CLUSTER, COMMAND
-from hostler.keys.transfer import MIGRATION
+from hostler.errors import Damaged, Invalid, Refused, Unavailable, Uncertain
+from hostler.keys.node import CLUSTER, COMMAND, MEMBER
+from hostler.keys.transfer import MIGRATION, MOVED
 from hostler.keys.vm import HANDLE, NAME, VM
 from hostler.model.api import MAX_NAME
-from hostler.model.migration import Migration
+from hostler.model.migration import Migration, Moved
 from hostler.ports.store import Put, Version
 
 if TYPE_CHECKING:
@@ -40,8 +44,12 @@ class Migrated(msgspec.Struct, frozen=True):
 
     record: Migration
     before: bool
+    elsewhere: str = ""
+    """The id of the other cluster that they were moved into before."""
 
     def __str__(self) -> str:
+        if self.elsewhere:
+            return f"its machines were moved into cluster {self.elsewhere}, which is not this one; nothing was done"
         if self.before:
             return "its machines were moved into the cluster before; nothing was done"
         record = self.record
@@ -53,13 +61,23 @@ class Migrated(msgspec.Struct, frozen=True):
 async def migrate(old: Store, new: Store, *, source: str, clock: Clock, new_id: Callable[[], str]) -> Migrated:
     """Move the machines of `old` into `new`. `source` says to people where they came from.
 
-    Unavailable: a store did not answer; what was moved is moved, and the same call goes on from there.
+    Unavailable: a store did not answer; what was moved is moved, and the same call goes on from there. Refused: the
+    cluster has a node of the same name at another place; nothing was moved, or no more of what is on that node.
     """
     cluster = await cluster_id(old, clock, new_id)
     run = _Run(old, new, cluster, clock)
-    entry = await run.begin(source)
-    if entry.value.finished_at is not None:
+    entry = await MIGRATION.get(new, cluster=cluster)
+    if entry is None:
+        mark = await MOVED.get(old)
+        if mark is not None and mark.value.finished_at is not None:
+            gone = Migration(source=source, started_at=mark.value.started_at, finished_at=mark.value.finished_at)
+            return Migrated(gone, before=True, elsewhere=mark.value.cluster)
+        await run.check_nodes()
+    elif entry.value.finished_at is not None:
+        await run.mark(finished=True)
         return Migrated(entry.value, before=True)
+    await run.mark()
+    entry = await run.begin(source)
     while True:
         page = await old.range(VM.prefix(), after=entry.value.after or None, limit=PAGE)
         for kv in page.items:
@@ -67,6 +85,7 @@ async def migrate(old: Store, new: Store, *, source: str, clock: Clock, new_id: 
         if not page.more:
             break
     entry = await run.finish(entry)
+    await run.mark(finished=True)
     return Migrated(entry.value, before=False)
 
 
@@ -75,7 +94,7 @@ class _Run:
         self._old, self._new, self._cluster, self._clock = old, new, cluster, clock
 
     async def begin(self, source: str) -> Entry[Migration]:
-        """The marker, found or made. A new cluster takes over the old id: the machines that run carry it."""
+        """The record of it, found or made."""
         for pause in _PAUSES:
             await self._clock.sleep(pause)
             found = await MIGRATION.get(self._new, cluster=self._cluster)
@@ -85,10 +104,6 @@ class _Run:
             then: list[Operation] = [
                 MIGRATION.put(Migration(source=source, started_at=self._clock.wall()), cluster=self._cluster)
             ]
-            identity = await CLUSTER.get(self._old)
-            if identity is not None and await CLUSTER.get(self._new) is None:
-                when.append(CLUSTER.absent())
-                then.append(CLUSTER.put(identity.value))
             await self._tried(when, then)
         raise self._unanswered()
 
@@ -106,18 +121,79 @@ class _Run:
         raise self._unanswered()
 
     async def finish(self, entry: Entry[Migration]) -> Entry[Migration]:
-        """The marker that stays."""
+        """The record that stays, and the file's id as one of the cluster's: the machines that run carry it."""
         for pause in _PAUSES:
             await self._clock.sleep(pause)
             if entry.value.finished_at is not None:
                 return entry
             done = msgspec.structs.replace(entry.value, finished_at=self._clock.wall())
-            entry = await self._marked(entry, done, [], [])
+            entry = await self._marked(entry, done, *await self._identity())
         if entry.value.finished_at is not None:
             return entry
         raise self._unanswered()
 
+    async def mark(self, *, finished: bool = False) -> None:
+        """Say in the file that it is moved, or was."""
+        found = await MOVED.get(self._old)
+        if found is not None and (found.value.finished_at is not None or not finished):
+            return
+        identity = await CLUSTER.get(self._new)
+        record = Moved(
+            cluster="" if identity is None else identity.value.id,
+            started_at=self._clock.wall() if found is None else found.value.started_at,
+            finished_at=self._clock.wall() if finished else None,
+        )
+        await self._old.txn([], [MOVED.put(record)])
+
+    async def check_nodes(self) -> None:
+        """Refused: the cluster has a node of the same name as one with machines here, and it is not the same node."""
+        nodes: set[str] = set()
+        for prefix in (COMMAND.prefix(), HANDLE.prefix()):
+            after: str | None = None
+            while True:
+                page = await self._old.range(prefix, after=after, limit=PAGE)
+                nodes.update(filter(None, map(_node_of, page.items)))
+                if not page.more:
+                    break
+                after = page.items[-1].key
+        for node in sorted(nodes):
+            await self._node(node)
+
     # Inside
+
+    async def _identity(self) -> tuple[list[Comparison], list[Operation]]:
+        """A cluster without an id takes over the file's; another one takes it as one more."""
+        mine, theirs = await CLUSTER.get(self._old), await CLUSTER.get(self._new)
+        if mine is None:
+            return [], []
+        if theirs is None:
+            return [CLUSTER.absent()], [CLUSTER.put(mine.value)]
+        known = (theirs.value.id, *theirs.value.aliases)
+        more = tuple(each for each in (mine.value.id, *mine.value.aliases) if each not in known)
+        if not more:
+            return [], []
+        both = msgspec.structs.replace(theirs.value, aliases=(*theirs.value.aliases, *more))
+        return [CLUSTER.unchanged(theirs)], [CLUSTER.put(both)]
+
+    async def _node(self, node: str) -> tuple[list[Comparison], list[Operation]]:
+        """For a machine that comes with its node: the record comes too. One that stands there is written anew, so that
+        an agent that looked for machines before this one came looks again."""
+        try:
+            mine = await MEMBER.get(self._old, node=node)
+        except Damaged:
+            mine = None
+        theirs = await MEMBER.get(self._new, node=node)
+        if theirs is None:
+            put = [] if mine is None else [MEMBER.put(msgspec.structs.replace(mine.value, off=None), node=node)]
+            return [MEMBER.absent(node=node)], [*put]
+        place = "" if mine is None else mine.value.place
+        if not place or place != theirs.value.place:
+            raise Refused(
+                f"node {theirs.value.node}: the cluster has a node of that name at another place; its machines cannot"
+                " be moved there from the state file: take the file out of the settings, start this host under another"
+                " --rack or --node name, and make the machines anew there"
+            )
+        return [MEMBER.unchanged(theirs)], [MEMBER.put(theirs.value, node=node)]
 
     async def _marked(
         self, entry: Entry[Migration], done: Migration, when: list[Comparison], then: list[Operation]
@@ -156,27 +232,28 @@ class _Run:
             place: dict[str, Any] = {"org": ids["org"], "project": ids["project"], "name": name}
             when.append(NAME.absent(**place))
             then.append(NAME.put(ids["vm"], **place))
-        for kept in await self._belongings(ids):
+        node, belongings = await self._belongings(ids)
+        for kept in belongings:
             if await self._new.get(kept.key) is None:
                 when.append(Version(kept.key) == 0)
                 then.append(kept)
+        if node:
+            node_when, node_then = await self._node(node)
+            when += node_when
+            then += node_then
         quota_when, quota_then = await quota_recount(self._new, ids["org"], ids["project"])
         return [*when, *quota_when], [*then, *quota_then], done
 
-    async def _belongings(self, ids: dict[str, str]) -> list[Put]:
-        """Its handle, and the command to the node that the handle names: with both, what runs there runs on."""
+    async def _belongings(self, ids: dict[str, str]) -> tuple[str, list[Put]]:
+        """Its node, its handle, and the command to that node: with both, what runs there runs on."""
         kv = await self._old.get(HANDLE.fill(**ids))
         if kv is None:
-            return []
-        found = [Put(kv.key, kv.value)]
-        try:
-            node = HANDLE.decode(kv.value, where=kv.key).node
-            command = await self._old.get(COMMAND.fill(node=node, vm=ids["vm"])) if node else None
-        except (Damaged, Invalid):
-            command = None
+            return "", []
+        found, node = [Put(kv.key, kv.value)], _node_of(kv)
+        command = await self._old.get(COMMAND.fill(node=node, vm=ids["vm"])) if node else None
         if command is not None:
             found.append(Put(command.key, command.value))
-        return found
+        return node, found
 
     async def _free_name(self, vm: VirtualMachine, ids: dict[str, str]) -> str | None:
         """A name that no other machine of the project has; None: it has none that a key could hold."""
@@ -191,6 +268,18 @@ class _Run:
 
     def _unanswered(self) -> Unavailable:
         return Unavailable("migration: the cluster does not take it; what was moved stays moved, start again to go on")
+
+
+def _node_of(kv: KeyValue) -> str:
+    """The node that a command is for, or a handle names; empty: none that a key could hold."""
+    parts = COMMAND.match(kv.key)
+    if parts is not None:
+        return parts["node"]
+    try:
+        node = HANDLE.decode(kv.value, where=kv.key).node
+        return MEMBER.parse(MEMBER.fill(node=node))["node"] if node else ""
+    except (Damaged, Invalid):
+        return ""
 
 
 def _readable(kv: KeyValue) -> VirtualMachine | None:

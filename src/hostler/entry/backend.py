@@ -1,7 +1,7 @@
 """Which store a process of the control plane works on. Chosen once, at start; a running process never switches.
 
 A cluster that cannot be reached at start is an error, unless the settings allow the state file in its place. What a
-state file holds from before there was a cluster is moved into it once.
+state file holds from before there was a cluster is moved into it once; from then on nothing starts on the file.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from urllib.parse import quote
 from uuid import uuid4
 
 from hostler.entry.cli.target import local_path, redacted
-from hostler.errors import HostlerError, Invalid, Unavailable, Uncertain
+from hostler.errors import HostlerError, Invalid, Refused, Unavailable, Uncertain
 from hostler.keys.namespaced import enter
+from hostler.keys.transfer import MOVED
 from hostler.wiring import open_store
 
 if TYPE_CHECKING:
@@ -52,6 +53,8 @@ async def opened_backend(settings: Settings, clock: Clock, tell: Callable[[str],
         else:
             cluster = is_cluster(url)
             tell(f"store {redacted(url)}")
+        if not cluster:
+            await _check_not_moved(settings, store)
         seen, _ = await enter(store, settings.namespace, clock=clock)
         if cluster and settings.state_path is not None and settings.state_path.exists():
             await _moved(settings.state_path, seen, clock, tell)
@@ -97,11 +100,26 @@ def _short(error: Exception) -> str:
     return str(error).partition(" (")[0].partition("; ")[0]
 
 
+async def _check_not_moved(settings: Settings, store: Store) -> None:
+    """Refused: what it holds is old news, for its machines belong to a cluster."""
+    mark = await MOVED.get(store)
+    if mark is None:
+        return
+    url = file_url(settings.state_path) if is_cluster(settings.store) and settings.state_path else settings.store
+    into = f" (its id is {mark.value.cluster})" if mark.value.cluster else ""
+    raise Refused(
+        f"store {redacted(url)}: its machines were moved into a cluster{into}; working on what it held then would run"
+        " machines that are elsewhere now, or deleted: wait until the cluster is in reach, or, to go back to this file"
+        " for good, stop every process on the cluster and then:"
+        f" hostler store delete {MOVED.fill()} --store {redacted(url)}"
+    )
+
+
 async def _moved(path: Path, store: Store, clock: Clock, tell: Callable[[str], None]) -> None:
     """Once: what the state file holds goes into the cluster."""
     from hostler.engine.migration import migrate
 
     async with open_store(file_url(path)) as old:
         done = await migrate(old, store, source=str(path), clock=clock, new_id=lambda: uuid4().hex)
-    if not done.before:
+    if done.elsewhere or not done.before:
         tell(f"{path}: {done}")

@@ -25,7 +25,7 @@ FAMILIES: dict[str, tuple[Key[Any], ...]] = {
     "deployments": (deployment.BLUEPRINT, deployment.SLICE, deployment.ENDPOINT),
     "nodes": (node.MEMBER, node.ALIVE, node.COMMAND, node.CLUSTER),
     "access": (access.TOKEN, access.QUOTA, access.AUDIT, access.ANSWERED),
-    "transfers": (transfer.FILLING, transfer.MIGRATION),
+    "transfers": (transfer.FILLING, transfer.MIGRATION, transfer.MOVED),
 }
 KEYS: tuple[Key[Any], ...] = tuple(key for keys in FAMILIES.values() for key in keys)
 

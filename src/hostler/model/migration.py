@@ -26,3 +26,15 @@ class Migration(Record, frozen=True, kw_only=True):
     renamed: Annotated[int, Meta(ge=0)] = 0
     """Among those that were moved: their name was taken."""
     finished_at: float | None = None
+
+
+class Moved(Record, frozen=True, kw_only=True):
+    """`/hostler/v1/moved`, in the state file: its machines belong to a cluster. Nobody works on the file from then on.
+
+    Written before the first machine is moved, and again after the last.
+    """
+
+    cluster: str = ""
+    """The id of the cluster; empty: it had none when the first machine was moved."""
+    started_at: float
+    finished_at: float | None = None

@@ -104,6 +104,8 @@ class Cluster(Record, frozen=True, kw_only=True):
 
     id: Id
     created_at: float
+    aliases: tuple[str, ...] = ()
+    """Ids of state files whose machines were moved here: what carries one of them is ours as well."""
 
 
 def node_id(rack: str, blade: str) -> str:

@@ -188,10 +188,10 @@ def same(one: VmHandle | None, other: VmHandle) -> bool:
 
 
 def _state(command: VmCommand, seen: Machine | None, telling: Telling) -> MachineState:
+    if telling.refused:  # also if nothing of ours is seen: somebody else's machine may stand in its place
+        return MachineState.FAILED
     if command.deleting and seen is None:
         return MachineState.GONE
-    if telling.refused:
-        return MachineState.FAILED
     return MachineState.CREATING if seen is None else seen.state
 
 

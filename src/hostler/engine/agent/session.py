@@ -20,7 +20,7 @@ import msgspec
 from hostler.engine.agent.plan import BEATS
 from hostler.engine.cluster_id import cluster_id
 from hostler.errors import Closed, Conflict, Damaged, HostlerError, LeaseGone, Uncertain
-from hostler.keys.node import ALIVE, COMMAND, MEMBER
+from hostler.keys.node import ALIVE, CLUSTER, COMMAND, MEMBER
 from hostler.keys.vm import HANDLE
 from hostler.kit.backoff import Backoff
 from hostler.model.name import fold
@@ -67,6 +67,8 @@ class Session:
         self.holder = new_id()
         self.cluster = ""
         """The id of the control plane; empty until the first registration."""
+        self.ids: frozenset[str] = frozenset()
+        """That, and those of the state files that were moved into it."""
         self.number = 0
         """How many sessions there were."""
         self.waits_for = "it has not registered yet"
@@ -155,6 +157,7 @@ class Session:
     async def _registered(self) -> float:
         """Until the node is ours; when the lease was asked for."""
         self.cluster = self.cluster or await self._within(cluster_id(self._store, self._clock, self._new_id))
+        await self.learn_ids()
         pause = Backoff(0.2, min(1.0, self._patience), rng=self._rng)
         while True:
             alive = await self._within(ALIVE.get(self._store, node=self._plan.node))
@@ -168,6 +171,11 @@ class Session:
                     f" ({alive.value.place or 'unknown'}); waiting for its lease to lapse"
                 )
             await self._clock.sleep(pause.next())
+
+    async def learn_ids(self) -> None:
+        """Read anew whose machines are ours."""
+        found = await self._within(CLUSTER.get(self._store))
+        self.ids = frozenset((self.cluster, *(() if found is None else found.value.aliases)))
 
     def _wait(self, why: str) -> None:
         if self.waits_for != why:

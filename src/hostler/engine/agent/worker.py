@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from hostler.engine.agent.agenda import Agenda
@@ -115,13 +116,28 @@ class Workers:
             self._not_seen(vm, known, error)
             return None
         known.succeeded(NOTHING)
-        if seen is not None and not self.is_ours(seen):
-            why = f"machine {seen.id}: it belongs to another control plane; remove it"
-            known.leftover = False
-            known.failed(_THERE, why, self._clock.now(), self._rng, refused=True)
-            await self._rest(vm, known, entry, None)
+        if seen is not None and not await self._is_ours_after_all(seen):
+            await self._meet_foreign(vm, known, entry, seen)
             return None
         return entry, known, seen
+
+    async def _is_ours_after_all(self, machine: Machine) -> bool:
+        """Its state file may have been moved into the cluster just now."""
+        if not self.is_ours(machine):
+            with suppress(HostlerError, TimeoutError):
+                await self._session.learn_ids()
+        return self.is_ours(machine)
+
+    async def _meet_foreign(self, vm: str, known: Known, entry: Entry[VmCommand], seen: Machine) -> None:
+        """It is left alone, and stands in the way: nothing is made, and nothing is gone."""
+        why = f"machine {seen.id}: it belongs to another control plane or node; remove it, or give it back"
+        known.leftover = False
+        known.failed(_THERE, why, self._clock.now(), self._rng, refused=True)
+        known.seen = seen
+        next_at = known.put_off[_THERE].until
+        if not await self._tell(known, entry, None):
+            self._try_telling_later(vm, known)
+        self.agenda.later(vm, next_at)
 
     # Deciding
 
@@ -184,7 +200,7 @@ class Workers:
             known.settled = max(known.settled, entry.value.restore.number)  # there is nothing that could be restored
         known.doing = step
         try:
-            machine = await self._do(entry.value, step)
+            machine = await self._do(entry.value, seen, step)
         except HostlerError as error:
             self._step_failed(known, step, error)
             return False
@@ -202,11 +218,13 @@ class Workers:
             known.started_at = None
         return True
 
-    async def _do(self, command: VmCommand, step: Step) -> Machine | None:
+    async def _do(self, command: VmCommand, seen: Machine | None, step: Step) -> Machine | None:
         machines, vm = self._machines, command.vm
         match step.action:
             case Action.CREATE | Action.RESHAPE:
                 label = Label(command.org, command.project, vm, self._session.cluster, self._plan.node)
+                if seen is not None:  # made when the control plane, or the node, was spelled otherwise
+                    label = seen.label
                 return await machines.create(MachinePlan(label=label, spec=command.spec, fenced=command.fenced))
             case Action.START:
                 return await machines.start(vm)
@@ -305,4 +323,4 @@ class Workers:
     def is_ours(self, machine: Machine) -> bool:
         """Whether it was made for this control plane, and for this node."""
         label = machine.label
-        return bool(label.cluster) and label.cluster == self._session.cluster and fold(label.node) == self._plan.node
+        return bool(label.cluster) and label.cluster in self._session.ids and fold(label.node) == self._plan.node
