@@ -119,6 +119,8 @@ class Scene:
         """Let every process of that role count, and die at `target`, with those of the other role if `both`."""
         watched = [child for child in self.children.values() if child.role == role]
         others = [child for child in self.children.values() if child.role != role] if both else []
+        for child in (*watched, *others):
+            await child.until(lambda child=child: child.pid > 0)  # type: ignore[misc]
         for child in watched:
             await child.arm(target, others)
         return watched

@@ -35,7 +35,7 @@ Act: TypeAlias = "Callable[[Client, str], Awaitable[None]]"
 
 AT = (ORG, PROJECT)
 SPEC = VmSpec(cpus=2, memory_mib=512, disk_gib=4)
-SIDE_BY_SIDE = 8
+SIDE_BY_SIDE = 4
 """Stories that are told at once: most of their time they wait for a lease to end."""
 POINTS = dose(test=6, full=1_000_000)
 """Of each verb and victim at most."""
