@@ -89,6 +89,9 @@ async def test_a_console_between_pipes_types_what_comes_and_prints_what_it_says(
     assert "\r\nhello\r\n" in shown.out
     assert "\r\nand more\r\n" in shown.out
     assert shown.err == ""
+    lines = [f"line {number}" for number in range(5000)]
+    much = await well("vm", "console", "web", stdin="\n".join([*lines, ""]), **data)
+    assert "\r\nline 4999\r\n" in much.out, "what is said after the end of input is waited for"
     off = await well("vm", "console", "web", stdin="poweroff\n", **data)
     assert "the machine is off" in off.err
     await well("vm", "stop", "web", "--wait", **data)
