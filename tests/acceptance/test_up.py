@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import signal
 import socket
 import stat
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import trustme
@@ -314,6 +315,26 @@ async def test_events_are_shown_as_they_happen_and_again_from_a_number_on(scene:
     [first, *_] = [line for line in watching.text.splitlines() if line.startswith("{")]
     assert '"kind":"vm"' in first
     assert '"type":"put"' in first
+
+
+async def test_events_since_one_of_a_transaction_begin_with_the_next_of_it(scene: Scene) -> None:
+    up = scene.up()
+    await up.url()
+    data = {"HOSTLER_DATA": str(scene.data)}
+    await well("vm", "create", "one", "--wait", **data)
+    await well("vm", "delete", "one", "--wait", **data)
+
+    async def shown(since: object, count: int, *kinds: str) -> list[Any]:
+        kinds = tuple(word for kind in kinds for word in ("--kind", kind))
+        told = await well("events", "--since", since, "--count", count, *kinds, "-o", "json", **data)
+        return [json.loads(line) for line in told.out.splitlines()]
+
+    *_, gone = await shown("1.0", 3, "vm")
+    assert gone["type"] == "delete"
+    # Its handle is deleted in the same transaction.
+    both = await shown(gone["revision"] - 1, 2, "vm", "handle")
+    assert {event["revision"] for event in both} == {gone["revision"]}
+    assert await shown(both[0]["id"], 1, "vm", "handle") == both[1:]
 
 
 # Accounts

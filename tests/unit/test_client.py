@@ -493,6 +493,20 @@ async def test_a_stream_that_is_cut_resumes_after_the_last_event(server: StandIn
     assert seen == [None, "2.0", "7.4"]
 
 
+async def test_the_last_id_is_that_of_the_event_that_was_given_and_not_of_those_that_wait(
+    server: StandIn, client: Client
+) -> None:
+    several = b"".join(event(5).replace(b"id: 5.0", b"id: 5.%d" % index) for index in range(3))
+    server.events = [streaming(several + b"id: 9.0\n\n" + event(10), end="stay")]
+    given = []
+    async with client.events() as events:
+        async for one in events:
+            given.append(events.last_id)
+            if one.revision == 10:
+                break
+    assert given == ["5.0", "5.1", "5.2", "10.0"]
+
+
 async def test_events_start_where_they_are_told(server: StandIn, client: Client) -> None:
     seen: list[str | None] = []
     server.events = [streaming(event(42), end="stay", seen=seen)]

@@ -41,14 +41,15 @@ class Events:
     def __init__(self, wire: Wire, query: Query, *, after: str | None, patience: float | None) -> None:
         self._wire, self._query, self._patience = wire, query, patience
         self.last_id = after
-        """Where to resume: give it as `after` to go on from here later."""
+        """The id of the event that was last given: give it as `after` to go on from here later."""
+        self._received = after
         self.connected = asyncio.Event()
         """Set while the stream is open: every change from then on will come."""
         self._was_connected = False
         self._open: AsyncExitStack | None = None
         self._content: aiohttp.StreamReader | None = None
         self._parser = Parser()
-        self._waiting: deque[EventView] = deque()
+        self._waiting: deque[tuple[str | None, EventView | None]] = deque()  # None: only the place moves
         self._backoff = Backoff(0.1, 5.0, rng=random.Random())  # noqa: S311 - spreads retries; guards nothing
 
     async def __aenter__(self) -> Self:
@@ -63,11 +64,16 @@ class Events:
         return self
 
     async def __anext__(self) -> EventView:
-        while not self._waiting:
-            if self._content is None:
-                await self._connect()
-            await self._receive()
-        return self._waiting.popleft()
+        while True:
+            while not self._waiting:
+                if self._content is None:
+                    await self._connect()
+                await self._receive()
+            where, view = self._waiting.popleft()
+            if where is not None:
+                self.last_id = where
+            if view is not None:
+                return view
 
     async def aclose(self) -> None:
         """Let go of the connection."""
@@ -98,8 +104,8 @@ class Events:
 
     async def _connected(self) -> None:
         headers = {"Accept": "text/event-stream"}
-        if self.last_id is not None:
-            headers["Last-Event-ID"] = self.last_id
+        if self._received is not None:
+            headers["Last-Event-ID"] = self._received
         stack = AsyncExitStack()
         try:
             content = await stack.enter_async_context(
@@ -126,12 +132,12 @@ class Events:
             self._take(message)
 
     def _take(self, message: Message) -> None:
+        self._waiting.append((message.id, _event(message) if message.data else None))
         if message.data:
-            self._waiting.append(_event(message))
             self._backoff.reset()
         if message.id is not None:
             # What waits here was received: it is given before anything that follows the place we would resume from.
-            self.last_id = message.id
+            self._received = message.id
             self.connected.set()
 
 

@@ -21,7 +21,7 @@ KINDS = ("vm", "handle", "node", "alive", "leader")
 
 
 @click.command()
-@click.option("--since", metavar="ID", help="From after this event on: its number, in brackets.")
+@click.option("--since", metavar="ID", help="From after this event on: its id, in brackets.")
 @click.option("--kind", type=click.Choice(KINDS), multiple=True, help="Only of this kind. May be given several times.")
 @click.option("--count", type=click.IntRange(min=1), help="End after so many.")
 @show.output_option
@@ -39,7 +39,8 @@ async def _events(server: Server, since: str | None, kinds: tuple[str, ...], cou
     shown = 0
     async with reached(server) as client, client.events(after=since, kinds=kinds) as stream:
         async for view in stream:
-            click.echo(_text(str(view.revision), view, output), nl=False)
+            # Events of one transaction share the revision: only the whole id says after which of them.
+            click.echo(_text(stream.last_id or str(view.revision), view, output), nl=False)
             sys.stdout.flush()
             shown += 1
             if count is not None and shown >= count:
