@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import ipaddress
 import random
 import secrets
@@ -123,6 +124,8 @@ class Plane:
             await asyncio.wait((self._viewing, ready), return_when=asyncio.FIRST_COMPLETED)
             if self._viewing.done():
                 self._viewing.result()
+            gc.collect()
+            gc.freeze()  # what was read stays: a full collection would walk all of it, and everybody would wait
         except BaseException:
             await self.__aexit__(None, None, None)
             raise

@@ -13,6 +13,7 @@ import msgspec
 from hostler.engine.placement import Cluster, node_state, wanted_of_command
 from hostler.keys.node import COMMAND
 from hostler.keys.vm import VM
+from hostler.kit.fairness import Fairness
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,17 +40,18 @@ class Books:
         self._own: dict[str, _Own] = {}
         self._names: dict[str, str] = {}  # org/project/vm by the machine's id
 
-    def load(self) -> None:
-        """Begin from what the view holds."""
-        view = self._view
+    async def load(self) -> None:
+        """Begin from what the view holds. Changes that come meanwhile have to be told, as always."""
+        view, fairness = self._view, Fairness()
         self.cluster = Cluster(
             node_state(entry.value, view.alive.get(node=entry.value.node) is not None)
             for entry in view.members.entries.values()
         )
         self._own.clear()
         self._names.clear()
-        for vm in view.node_of:
+        for vm in tuple(view.node_of):
             self.sync(vm)
+            await fairness.share()
 
     def name_of(self, vm: str) -> str | None:
         """`org/project/vm` of a machine that takes room."""

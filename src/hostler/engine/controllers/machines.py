@@ -99,11 +99,13 @@ class MachineController:
                 break
             except (Unavailable, Uncertain):
                 await self._clock.sleep(backoff.next())
-        self.books.load()
+        self._listen()  # first, for reading it all takes a while and lets others write
+        await self.books.load()
         self._silence.look_at_all()
+        fairness = Fairness()
         for line in inspection.inspected(view, self.counters):
             self._tell(line)
-        self._listen()
+            await fairness.share()
         for entry in view.members.entries.values():
             self._nodes.add(entry.parts["node"])
 
