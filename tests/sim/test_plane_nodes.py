@@ -1,10 +1,11 @@
-"""Nodes with all kinds of names, places and pasts, under a whole control plane in virtual time."""
+"""Nodes with all kinds of names, places and pasts, and agents that die before they tell, in virtual time."""
 
 from __future__ import annotations
 
 import asyncio
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 
 from hostler.drivers.machines.simulated import MemoryPlace
@@ -14,18 +15,21 @@ from hostler.engine.nodes import NodeService
 from hostler.engine.request import HOSTLER, Request
 from hostler.engine.view import View
 from hostler.engine.write import Writer
+from hostler.errors import Conflict
 from hostler.keys.node import ALIVE, COMMAND, MEMBER
 from hostler.keys.vm import HANDLE, VM
 from hostler.model.api import Drain, Phase, VmCreate
 from hostler.model.node import Lifecycle, VmCommand
 from hostler.model.vm import MachineState, OnNodeLoss, VirtualMachine, VmHandle, VmSpec
 
-from .plane import ORG, PROJECT, Plane
+from .plane import ORG, PROJECT, Plane, ReplicaHost
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from hostler.model.api import VmView
+
+    from .plane import Host
 
 SPEC = VmSpec(cpus=1, memory_mib=64)
 
@@ -154,3 +158,48 @@ def test_a_machine_whose_node_never_joins_the_cluster_is_freed_by_confirming_tha
         await reaches(plane, Phase.RUNNING, "r1-1", "v")
 
     plane_of("r1-1").run(story)
+
+
+# Taken, and not told
+
+
+class Forgetful(Plane):
+    """Its agents die when a snapshot has just been taken, before they say so. Nobody starts them again."""
+
+    def passes(self, host: Host, point: str) -> bool:
+        if self.supervised and point.startswith("snapshot.done:after"):
+            self.supervised = False
+            self.kill(host.name)
+            return True
+        return super().passes(host, point)
+
+
+def test_a_snapshot_that_was_taken_and_not_told_of_is_not_taken_for_a_later_one_of_its_name() -> None:
+    async def story(plane: Plane) -> None:
+        vm = await created(plane)
+        await reaches(plane, Phase.RUNNING, "r1-1")
+        place = plane.places["r1-1"]
+        await plane.wish(lambda vms, request: vms.snapshot(request, ORG, PROJECT, "x", "S"))
+        await until(plane, lambda: _is_dead(plane, "r1-1"))
+        assert "S" in place.contents.rows[vm].snapshots
+        await plane.wish(lambda vms, request: vms.drop_snapshot(request, ORG, PROJECT, "x", "S"))
+        place.contents.rows[vm] = msgspec.structs.replace(place.contents.rows[vm], disk="later")  # it runs on
+        await asyncio.sleep(60)
+        replica = plane.hosts["replica-1"]
+        assert isinstance(replica, ReplicaHost)
+        with pytest.raises(Conflict, match="still being dropped"):
+            await replica.ask(lambda vms: vms.snapshot(Request(HOSTLER), ORG, PROJECT, "x", "S"))
+        plane.spawn("r1-1")
+        await plane.wish(lambda vms, request: vms.snapshot(request, ORG, PROJECT, "x", "S"))
+        await plane.settled()
+        assert place.contents.rows[vm].snapshots == {"S": "later"}
+        wish = await VM.get(plane.store, org=ORG, project=PROJECT, vm=vm)
+        assert wish is not None
+        assert wish.value.dropped == {}, "what was answered is forgotten"
+
+    plane = Forgetful(seed=1, nodes=1)
+    plane.run(story)
+
+
+async def _is_dead(plane: Plane, name: str) -> bool:
+    return plane.hosts[name].dead

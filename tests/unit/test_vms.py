@@ -335,6 +335,47 @@ def test_a_snapshot_is_asked_for_once_restored_when_ready_and_dropped() -> None:
     play(story)
 
 
+def test_a_name_of_a_snapshot_is_free_again_once_an_agent_has_answered_that_it_was_dropped() -> None:
+    async def story(scene: Scene) -> None:
+        view = await scene.made()
+
+        async def again() -> int:
+            return (await scene.vms.snapshot(asked(), ORG, PROJECT, "a", "before")).revision
+
+        await again()
+        await scene.vms.drop_snapshot(asked(), ORG, PROJECT, "a", "before")
+        for fields in (
+            {"generation": 2, "state": MachineState.RUNNING},  # it answered what was wished before
+            {"generation": 3, "state": MachineState.PLACED},  # the leader's word
+            {"generation": 3, "state": MachineState.RUNNING, "snapshots": READY},
+        ):
+            await scene.seen(view, **fields)
+            with pytest.raises(Conflict, match="still being dropped"):
+                await again()
+        await scene.seen(view, generation=3, state=MachineState.RUNNING)
+        await again()
+        await scene.vms.drop_snapshot(asked(), ORG, PROJECT, "a", "before")
+        await scene.seen(view, generation=1, node="", state=MachineState.PENDING)
+        await again()
+
+    play(story)
+
+
+def test_no_more_snapshots_are_dropped_than_can_be_remembered() -> None:
+    async def story(scene: Scene) -> None:
+        view = await scene.made()
+        for number in range(64):
+            await scene.vms.snapshot(asked(), ORG, PROJECT, "a", f"s{number}")
+            await scene.vms.drop_snapshot(asked(), ORG, PROJECT, "a", f"s{number}")
+        await scene.vms.snapshot(asked(), ORG, PROJECT, "a", "last")
+        with pytest.raises(Conflict, match="wait until its node"):
+            await scene.vms.drop_snapshot(asked(), ORG, PROJECT, "a", "last")
+        await scene.seen(view, generation=200, state=MachineState.RUNNING)
+        await scene.vms.drop_snapshot(asked(), ORG, PROJECT, "a", "last")
+
+    play(story)
+
+
 def test_a_snapshot_that_failed_is_not_restored() -> None:
     async def story(scene: Scene) -> None:
         view = await scene.made()

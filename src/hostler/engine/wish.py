@@ -13,7 +13,7 @@ from msgspec import UNSET
 from hostler.errors import Conflict, Invalid, NotFound
 from hostler.keys.part import check_part
 from hostler.model.api import MAX_NAME
-from hostler.model.vm import Power, Restore, SnapshotState, VirtualMachine
+from hostler.model.vm import MachineState, Power, Restore, SnapshotState, VirtualMachine
 
 if TYPE_CHECKING:
     from hostler.model.api import VmCreate, VmUpdate
@@ -106,11 +106,12 @@ def snapshotted(vm: VirtualMachine, handle: VmHandle | None, name: str) -> Virtu
     check_name(name, "snapshot")
     if name in vm.snapshots:
         raise Conflict(f"vm {vm.name}: it has a snapshot {name!r} already; choose another name, or drop that one")
-    if handle is not None and name in handle.snapshots:
+    dropped = _not_answered(vm, handle)
+    if name in dropped or (handle is not None and name in handle.snapshots):
         raise Conflict(f"vm {vm.name}: its old snapshot {name!r} is still being dropped; try again in a moment")
     if len(vm.snapshots) >= MAX_SNAPSHOTS:
         raise Conflict(f"vm {vm.name}: it has {len(vm.snapshots)} snapshots, which is the most; drop one first")
-    return msgspec.structs.replace(vm, snapshots=(*vm.snapshots, name))
+    return msgspec.structs.replace(vm, snapshots=(*vm.snapshots, name), dropped=dropped)
 
 
 def restored(vm: VirtualMachine, handle: VmHandle | None, name: str) -> VirtualMachine:
@@ -128,13 +129,27 @@ def restored(vm: VirtualMachine, handle: VmHandle | None, name: str) -> VirtualM
 
 
 def dropped(vm: VirtualMachine, handle: VmHandle | None, name: str) -> VirtualMachine:
-    """It shall have this snapshot no more. Conflict: it is just going back to it."""
+    """It shall have this snapshot no more. Conflict: it is just going back to it, or too many are being dropped."""
     _check_kept(vm)
     _check_has(vm, name)
     restore = vm.restore
     if restore is not None and restore.snapshot == name and (handle is None or handle.restored < restore.number):
         raise Conflict(f"vm {vm.name}: it is being restored to snapshot {name!r}; wait until that is done")
-    return msgspec.structs.replace(vm, snapshots=tuple(other for other in vm.snapshots if other != name))
+    gone = {**_not_answered(vm, handle), name: vm.generation + 1}
+    if len(gone) > MAX_SNAPSHOTS:
+        raise Conflict(
+            f"vm {vm.name}: {len(gone) - 1} snapshots are still being dropped; wait until its node has done so"
+        )
+    return msgspec.structs.replace(vm, snapshots=tuple(other for other in vm.snapshots if other != name), dropped=gone)
+
+
+def _not_answered(vm: VirtualMachine, handle: VmHandle | None) -> dict[str, int]:
+    """Snapshots that were dropped and may be there yet. An agent that answers tells of every one that it finds."""
+    if handle is None or handle.state is MachineState.PLACED:  # the leader's word says nothing of what there is
+        return vm.dropped
+    if not handle.node:  # there is no machine
+        return {}
+    return {name: generation for name, generation in vm.dropped.items() if generation > handle.generation}
 
 
 def _check_kept(vm: VirtualMachine) -> None:

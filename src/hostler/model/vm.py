@@ -111,6 +111,9 @@ class VirtualMachine(Record, frozen=True, kw_only=True):
     """How often a reset was asked for."""
     snapshots: tuple[str, ...] = ()
     """Those that shall exist."""
+    dropped: dict[str, int] = field(default_factory=dict)
+    """Those that shall exist no more, by the generation that says so, while no agent has answered it: one that was
+    taken and not told of may still be there, and would be taken for a new one of its name."""
     restore: Restore | None = None
     """The last one asked for."""
     affinity: tuple[Affinity, ...] = ()
