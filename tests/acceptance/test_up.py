@@ -296,11 +296,15 @@ async def test_the_doctor_finds_nothing_wrong_with_a_running_up_and_says_what_is
     assert "start it: hostler up" in ended.out
     key = "/plasmavmc/vms/default/default/odd"
     await well("store", "put", key, "nonsense", "--store", f"sqlite://{scene.data}/hostler.db")
+    lost = "/hostler/v1/names/default/default/web"
+    await well("store", "put", lost, '"0b9f"', "--store", f"sqlite://{scene.data}/hostler.db")
     (scene.data / "admin.token").chmod(0o644)
     sick = await hostler("doctor", "--data", scene.data)
     assert sick.code == 1
     assert f"{key} cannot be read" in sick.out
     assert "others can read it" in sick.out
+    assert f"{lost}: a name of no machine" in sick.out
+    assert f"hostler store delete '{lost}'" in sick.out
 
 
 async def test_events_are_shown_as_they_happen_and_again_from_a_number_on(scene: Scene) -> None:

@@ -16,7 +16,7 @@ from hostler.engine.view import View
 from hostler.engine.write import Writer
 from hostler.errors import Conflict, LeadershipLost
 from hostler.keys.node import ALIVE, COMMAND, MEMBER
-from hostler.keys.vm import HANDLE, VM
+from hostler.keys.vm import HANDLE, NAME, VM
 from hostler.model.inventory import Capacity
 from hostler.model.node import DrainMode, Lifecycle, VmCommand
 from hostler.model.vm import MachineState, OnNodeLoss, Power, SnapshotState, VmHandle, VmSpec
@@ -499,6 +499,30 @@ def test_what_has_no_wish_is_swept_and_reported() -> None:
 
     async def _swept(world: World) -> bool:
         return not await world.keys("/hostler/v1/nodes/") and not await world.keys("/plasmavmc/handles/")
+
+    play(story)
+
+
+def test_a_name_of_no_machine_is_counted_and_told_and_one_that_is_just_made_is_none() -> None:
+    async def story(world: World) -> None:
+        await world.create("a")
+        await NAME.create(world.raw, "gone", org="o", project="p", name="lost")
+        await NAME.create(world.raw, "no/id", org="o", project="p", name="odd")
+        look = world.raw.range
+
+        async def looks_and_is_slow(prefix: str, **options: Any) -> Any:
+            if prefix == NAME.prefix():
+                await world.create("young")
+            return await look(prefix, **options)
+
+        leader = Leader(world, "l1")
+        world.leaders.append(leader)
+        leader.store.range = looks_and_is_slow  # type: ignore[assignment]
+        await leader.lead()
+        await asyncio.sleep(100)
+        assert leader.machines.counters["found_name_without_vm"] == 2
+        assert len([line for line in leader.told if "a name of no machine" in line]) == 2
+        assert any(NAME.fill(org="o", project="p", name="lost") in line for line in leader.told)
 
     play(story)
 

@@ -275,7 +275,7 @@ async def _clocks(store: Store) -> list[Finding]:
 
 async def _records(store: Store) -> list[Finding]:
     """What cannot be read, and what belongs to nothing."""
-    from hostler.engine.controllers.inspection import inspected
+    from hostler.engine.controllers.inspection import inspected, names_without_vm
     from hostler.engine.view import View
 
     view = View(store, clock=SystemClock())
@@ -289,5 +289,13 @@ async def _records(store: Store) -> list[Finding]:
     advice = "the leader mends it; look again in a minute"
     lines = [line for line in inspected(view, {}) if not line.startswith(tuple(unreadable))]
     found += [Finding("records", Level.WARN, line, advice) for line in lines]
+    lost = await names_without_vm(store, view, {})
+    found += [Finding("records", Level.WARN, line, _free(line)) for line in lost]
     machines = f"{len(view.vms.entries):,} machines, {len(view.members.entries):,} nodes"
     return found or [Finding("records", Level.OK, f"{machines}; every record can be read and belongs to something")]
+
+
+def _free(line: str) -> str:
+    """How to give a name free that stands for no machine."""
+    key, colon, _ = line.partition(": ")
+    return f"hostler store delete '{key}'" if colon and key.startswith("/") else "delete those, and look again"

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hostler.keys.vm import HANDLE, VM
+from hostler.errors import Invalid
+from hostler.keys.entry import Unreadable
+from hostler.keys.vm import HANDLE, NAME, VM
+from hostler.ports.store import Get
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from hostler.engine.view import View
+    from hostler.keys.entry import Entry
+    from hostler.ports.store import Store
 
 MOST = 20
 """Lines of one kind."""
@@ -32,6 +37,35 @@ def inspected(view: View, counters: dict[str, int]) -> Iterator[str]:
             yield f"{kind.replace('_', ' ')}: {number - MOST} more"
         if number:
             counters[f"found_{kind}"] = counters.get(f"found_{kind}", 0) + number
+
+
+async def names_without_vm(store: Store, view: View, counters: dict[str, int]) -> list[str]:
+    """The same for names that stand for no machine: nobody else can have them. Of the names nobody keeps a mirror."""
+    lines: list[str] = []
+    number = 0
+    async for found in NAME.scan(store):
+        if isinstance(found, Unreadable) or not await _stands_for_nothing(store, view, found):
+            continue
+        number += 1
+        if number <= MOST:
+            lines.append(f"{found.key}: a name of no machine, so that no other can have it")
+    if number > MOST:
+        lines.append(f"name without vm: {number - MOST} more")
+    if number:
+        counters["found_name_without_vm"] = counters.get("found_name_without_vm", 0) + number
+    return lines
+
+
+async def _stands_for_nothing(store: Store, view: View, name: Entry[str]) -> bool:
+    try:
+        key = VM.fill(org=name.parts["org"], project=name.parts["project"], vm=name.value)
+    except Invalid:
+        return True
+    if key in view.vms.entries or key in view.vms.unreadable:
+        return False
+    # The machine may be younger, or gone since: both are looked at in one instant.
+    kept, vm = (await store.txn([], [Get(name.key), Get(key)])).responses
+    return vm is None and kept is not None and kept.mod_revision == name.mod_revision  # type: ignore[union-attr]
 
 
 def _unreadable(view: View) -> Iterator[str]:

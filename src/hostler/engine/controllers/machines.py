@@ -8,6 +8,7 @@ fails, the records are read anew and it is decided again.
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from hostler.engine.controllers import inspection
@@ -19,7 +20,7 @@ from hostler.engine.controllers.queue import Queue
 from hostler.engine.controllers.silence import Silence
 from hostler.engine.controllers.steps import Leader, Txn, pending, placed, trimmed, written
 from hostler.engine.placement import place, wanted_of
-from hostler.errors import Conflict, Unavailable, Uncertain
+from hostler.errors import Conflict, Missed, Unavailable, Uncertain
 from hostler.keys.node import ALIVE, COMMAND, MEMBER
 from hostler.keys.vm import HANDLE, NAME, VM
 from hostler.kit.backoff import Backoff
@@ -78,6 +79,7 @@ class MachineController:
         self._drains = Drains(view, self.books, clock=clock)
         self._pending: set[str] = set()
         self._room_changed = asyncio.Event()
+        self._names_inspected = False
         self._fairness = Fairness()
         self._scanning = asyncio.Lock()  # of the nodes one at a time: each in turn would fill every turn of the loop
         self._wrote: dict[str, tuple[int, tuple[str, ...]]] = {}
@@ -202,7 +204,16 @@ class MachineController:
             for entry in tuple(self._view.members.entries.values()):
                 if not self._view.alive.get(node=entry.parts["node"]) or duty_of(entry.value) is not Duty.SERVE:
                     self._nodes.add(entry.parts["node"])
+            if not self._names_inspected:
+                await self._inspect_names()
             await self._clock.sleep(PASS_EVERY)
+
+    async def _inspect_names(self) -> None:
+        """Once, and after all that is to be done: nothing but people can do anything about them."""
+        with suppress(Unavailable, Uncertain, Missed):
+            for line in await inspection.names_without_vm(self._store, self._view, self.counters):
+                self._tell(f"{line}; hostler doctor tells what to do")
+            self._names_inspected = True
 
     # Nodes
 
