@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import heapq
 import itertools
 from typing import TYPE_CHECKING
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
 
     from hostler.engine.placement import Cluster
     from hostler.engine.request import Caller
+    from hostler.engine.surroundings import Surroundings
     from hostler.engine.view import View
     from hostler.keys.entry import Entry
     from hostler.model.api import VmView
@@ -40,6 +40,7 @@ class VmReader:
 
     def __init__(self, store: Store, view: View) -> None:
         self._store, self._view = store, view
+        self._surroundings: Surroundings | None = None
 
     # One
 
@@ -215,7 +216,7 @@ class VmReader:
 
         entry = await self.find(caller, org, project, vm)
         handle = await self.handle(entry)
-        cluster = await self._cluster(entry.value.id)
+        cluster = await self._cluster()
         verdicts = judge(wanted_of(entry.value), cluster, limit=VERDICTS)
         return Why(
             vm=entry.value.id,
@@ -233,24 +234,13 @@ class VmReader:
         command = self._view.commands.get(node=handle.node, vm=vm.id)
         return handle.reasons if command is None else command.value.reasons
 
-    async def _cluster(self, but: str) -> Cluster:
-        """All nodes and what stands on them, without this machine."""
-        from hostler.engine.placement import Cluster, node_state, wanted_of_command
+    async def _cluster(self) -> Cluster:
+        """All nodes and what stands on them."""
+        if self._surroundings is None:
+            from hostler.engine.surroundings import Surroundings
 
-        view = self._view
-        cluster = Cluster(
-            node_state(member.value, view.alive.get(node=member.value.node) is not None)
-            for member in tuple(view.members.entries.values())
-        )
-        for number, command in enumerate(tuple(view.commands.entries.values())):
-            if number % 500 == 499:
-                await asyncio.sleep(0)  # others want to be served meanwhile
-            told = command.value
-            if told.vm != but:
-                wish = view.vms.get(org=told.org, project=told.project, vm=told.vm)
-                wanted = wanted_of_command(told, None if wish is None else wish.value)
-                cluster.use(told.vm, command.parts["node"], wanted)
-        return cluster
+            self._surroundings = Surroundings(self._view)
+        return await self._surroundings.cluster()
 
 
 def _ids(entry: Entry[VirtualMachine]) -> dict[str, str]:
