@@ -14,7 +14,7 @@ from pathlib import Path
 import apsw
 import pytest
 
-from hostler import Closed, Damaged, Invalid, LeaseGone, Put, Unavailable, Version
+from hostler import Closed, Damaged, Delete, Get, Invalid, LeaseGone, Put, Unavailable, Version
 from hostler.drivers.store.sqlite import SqliteStore, schema
 from hostler.drivers.store.sqlite.reader import end_of_prefix
 from hostler.drivers.store.sqlite.writer import Purge
@@ -327,6 +327,45 @@ async def test_a_reader_opens_a_file_while_its_lock_is_held(path: Path) -> None:
             with pytest.raises(Unavailable, match="no turn"):
                 await store.put("a", b"2")
     os.close(held)
+
+
+async def test_a_transaction_of_reads_waits_for_no_writer(path: Path) -> None:
+    held = schema.open_lock(path)
+    async with SqliteStore(path, timeout=1) as store:
+        await store.txn([], [Put("a", b"1"), Put("b", b"2")])
+        await store.delete("b")
+        with schema.write_turn(path, held):
+            result = await store.txn([], [Get("b"), Get("a"), Get("a"), Get("c")])
+            with pytest.raises(Unavailable, match="no turn"):
+                await store.txn([], [Get("a"), Delete("a")])
+    os.close(held)
+    gone, first, again, never = result.responses
+    assert (gone, never) == (None, None)
+    assert first == again
+    assert first.value == b"1"  # type: ignore[union-attr]
+    assert (result.succeeded, result.revision) == (True, first.create_revision + 1)  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("many", [1, 8, 9, 100])
+async def test_a_transaction_of_reads_sees_one_instant(path: Path, many: int) -> None:
+    keys = [f"k{i}" for i in range(many)]
+    async with SqliteStore(path) as store, SqliteStore(path) as other:
+        writing = asyncio.create_task(_written_together(other, keys))
+        for _ in range(50):
+            result = await store.txn([], [Get(key) for key in keys])
+            found = {kv.mod_revision for kv in result.responses if kv is not None}  # type: ignore[union-attr]
+            assert len(found) <= 1
+            assert all(revision <= result.revision for revision in found)
+            await asyncio.sleep(0)
+        writing.cancel()
+        await asyncio.gather(writing, return_exceptions=True)
+
+
+async def _written_together(store: SqliteStore, keys: list[str]) -> None:
+    number = 0
+    while True:
+        number += 1
+        await store.txn([], [Put(key, str(number).encode()) for key in keys])
 
 
 async def test_a_store_can_be_opened_again_after_it_was_closed(path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from hostler.engine.phase import phase, view_of
 from hostler.errors import Damaged, Invalid, NotFound
@@ -14,6 +14,7 @@ from hostler.model.access import EVERYWHERE
 from hostler.model.api import VmPage, Why
 from hostler.model.name import fold
 from hostler.model.vm import MachineState
+from hostler.ports.store import Get, KeyValue
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -23,16 +24,20 @@ if TYPE_CHECKING:
     from hostler.engine.surroundings import Surroundings
     from hostler.engine.view import View
     from hostler.keys.entry import Entry
+    from hostler.keys.key import Key
+    from hostler.keys.mirror import Mirror
     from hostler.model.api import VmView
     from hostler.model.reason import Reason
     from hostler.model.vm import VirtualMachine, VmHandle
-    from hostler.ports.store import KeyValue, Store
+    from hostler.ports.store import Operation, Store
+
+T = TypeVar("T")
 
 MAX_LIMIT = 1_000
 LOOKED_AT = 10_000
 """Records that one call of `list` reads at most: with rare labels a page may be short, or empty, and not the last."""
 VERDICTS = 1_000
-_MEMBERS, _HANDLES = VM.prefix(), HANDLE.prefix()
+_WISHES, _HANDLES = VM.prefix(), HANDLE.prefix()
 
 
 class VmReader:
@@ -70,7 +75,7 @@ class VmReader:
 
     async def handle(self, entry: Entry[VirtualMachine]) -> VmHandle | None:
         """What there is of it."""
-        found = await self._store.get(_HANDLES + entry.key[len(_MEMBERS) :])
+        found = await self._store.get(_HANDLES + entry.key[len(_WISHES) :])
         return None if found is None else HANDLE.decode(found.value, where=found.key)
 
     async def get(self, caller: Caller, org: str, project: str, vm: str, *, stale: bool) -> VmView:
@@ -79,8 +84,20 @@ class VmReader:
             entry = self.find_stale(caller, org, project, vm)
             seen = self._view.handles.get(**_ids(entry))
             return self.shown(entry, None if seen is None else seen.value)
-        entry = await self.find(caller, org, project, vm)
-        return self.shown(entry, await self.handle(entry))
+        self.check(caller, org, project, vm)
+        tail = f"{org}/{project}/{vm}"
+        both: list[Operation] = [Get(_WISHES + tail), Get(_HANDLES + tail)]
+        wish, handle = (await self._store.txn([], both)).responses
+        if not isinstance(wish, KeyValue):  # not by its id, then by its name
+            entry = await self.find(caller, org, project, vm)
+            return self.shown(entry, await self.handle(entry))
+        seen = self._read(HANDLE, handle, self._view.handles) if isinstance(handle, KeyValue) else None
+        return self.shown(self._read(VM, wish, self._view.vms), None if seen is None else seen.value)
+
+    def _read(self, key: Key[T], kv: KeyValue, mirror: Mirror[T]) -> Entry[T]:
+        """What was read from the store. The mirror has mostly made a record of that very revision already."""
+        known = mirror.entries.get(kv.key)
+        return known if known is not None and known.mod_revision == kv.mod_revision else key.entry(kv)
 
     def shown(
         self, entry: Entry[VirtualMachine], handle: VmHandle | None, *, at_next_boot: tuple[str, ...] = ()
@@ -172,16 +189,16 @@ class VmReader:
         if not vms:
             return found
         root = HANDLE.prefix()
-        last = root + vms[-1].key[len(_MEMBERS) :]
-        prefix = _shared(root + vms[0].key[len(_MEMBERS) :], last)
-        at = root + after[len(_MEMBERS) :] if after else None
+        last = root + vms[-1].key[len(_WISHES) :]
+        prefix = _shared(root + vms[0].key[len(_WISHES) :], last)
+        at = root + after[len(_WISHES) :] if after else None
         if at is not None and at < prefix:
             at = None
         while True:
             page = await self._store.range(prefix, after=at, limit=len(vms))
             for kv in page.items:
                 try:
-                    found[_MEMBERS + kv.key[len(root) :]] = HANDLE.decode(kv.value, where=kv.key)
+                    found[_WISHES + kv.key[len(root) :]] = HANDLE.decode(kv.value, where=kv.key)
                 except Damaged:
                     continue
             if not page.more or page.items[-1].key >= last:
@@ -189,7 +206,7 @@ class VmReader:
             at = page.items[-1].key
 
     async def _revision(self) -> int:
-        return (await self._store.range(_MEMBERS, limit=1, keys_only=True)).revision
+        return (await self._store.range(_WISHES, limit=1, keys_only=True)).revision
 
     def _page_stale(
         self, prefixes: tuple[str, ...], start: str, limit: int, labels: Mapping[str, str], *, whole: bool
@@ -300,7 +317,7 @@ def _within(prefix: str, start: str) -> str | None:
 
 def _token(key: str, whole: bool) -> str:
     """What `after` says: the last id, or where ids of several projects are listed, its org and project, too."""
-    return key[len(_MEMBERS) :] if whole else key.rpartition("/")[2]
+    return key[len(_WISHES) :] if whole else key.rpartition("/")[2]
 
 
 def _shared(first: str, last: str) -> str:

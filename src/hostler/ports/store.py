@@ -436,6 +436,16 @@ def check_txn(when: Sequence[Comparison], then: Sequence[Operation], otherwise: 
         raise _too_large(size)
 
 
+def keys_read(operations: Sequence[Operation]) -> list[str]:
+    """The keys of operations that only read; empty if one of them does more. Such need not wait for writers."""
+    keys = []
+    for operation in operations:
+        if not isinstance(operation, Get):
+            return []
+        keys.append(operation.key)
+    return keys
+
+
 def _check_comparison(comparison: Comparison) -> int:
     if not isinstance(comparison, Comparison):
         raise Invalid(f"transaction: {comparison!r} is no comparison; write for example Version(key) == 0")

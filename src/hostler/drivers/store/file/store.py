@@ -21,6 +21,7 @@ from hostler.ports.store import (
     DeletePrefix,
     Put,
     Status,
+    TxnResult,
     check_delete_prefix,
     check_key,
     check_put,
@@ -28,6 +29,7 @@ from hostler.ports.store import (
     check_revision,
     check_ttl,
     check_txn,
+    keys_read,
     lease_id,
 )
 
@@ -41,7 +43,7 @@ if TYPE_CHECKING:
 
     from hostler.drivers.store.committer import Request
     from hostler.kit.clock import Clock
-    from hostler.ports.store import Comparison, Event, KeyValue, Lease, Operation, Page, TxnResult
+    from hostler.ports.store import Comparison, Event, KeyValue, Lease, Operation, Page
 
     from .parse import Content, Known
 
@@ -214,6 +216,10 @@ class FileStore:
         self, when: Sequence[Comparison], then: Sequence[Operation], otherwise: Sequence[Operation] = ()
     ) -> TxnResult:
         check_txn(when, then, otherwise)
+        if not when and (keys := keys_read(then)):
+            await self.fresh()
+            mvcc = self._visible.mvcc
+            return TxnResult(True, mvcc.revision, tuple(mvcc.get(key, None) for key in keys))
         return await self._txn(tuple(when), tuple(then), tuple(otherwise))
 
     async def compact(self, revision: int) -> None:

@@ -16,7 +16,7 @@ from hostler.ports.store import Event, KeyValue, Page
 from .schema import translated
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
 Row: TypeAlias = tuple[Any, ...]
@@ -37,6 +37,12 @@ _THEN = {
 }
 _SPAN = f"SELECT {_COLUMNS} FROM log WHERE id >= ? AND id < ? AND key >= ? AND key < ? ORDER BY id"  # noqa: S608
 _META = "SELECT revision, compacted FROM meta"
+_MOST_AT_ONCE = 8
+_NEWEST = "SELECT NULL, NULL, 0, revision, 0, NULL, 0, NULL FROM meta"
+_SEVERAL = [  # the newest revision as a row without a key, and the keys; all of one instant
+    " UNION ALL ".join((_NEWEST, _GET.replace("live.key = ?", f"live.key IN ({', '.join('?' * number)})")))
+    for number in range(_MOST_AT_ONCE + 1)
+]
 
 BEYOND_ALL_KEYS = b"\xff"
 """A blob, which SQLite sorts after every text."""
@@ -98,6 +104,14 @@ class Reader:
         with self._snapshot(revision):
             newest = self._cursor.execute("SELECT log FROM live WHERE key = ?", (key,)).fetchall()
             return self._walk(newest[0][0], revision) if newest else None
+
+    def several(self, keys: Sequence[str]) -> tuple[dict[str, KeyValue], int] | None:
+        """Those of the keys that exist, and the revision at which that is so. None: too many to be read at once."""
+        if len(keys) > _MOST_AT_ONCE:
+            return None
+        with self._translating():
+            rows = self._cursor.execute(_SEVERAL[len(keys)], keys).fetchall()
+        return {row[0]: self._built(row) for row in rows if row[0] is not None}, max(row[3] for row in rows)
 
     def range(
         self, prefix: str, after: str | None, limit: int | None, revision: int | None, *, keys_only: bool

@@ -27,6 +27,7 @@ from hostler.ports.store import (
     KeyValue,
     Put,
     Status,
+    TxnResult,
     check_delete_prefix,
     check_key,
     check_put,
@@ -34,6 +35,7 @@ from hostler.ports.store import (
     check_revision,
     check_ttl,
     check_txn,
+    keys_read,
     lease_id,
 )
 
@@ -47,7 +49,7 @@ if TYPE_CHECKING:
 
     from hostler.drivers.store.hub import LocalWatch
     from hostler.kit.clock import Clock
-    from hostler.ports.store import Comparison, Lease, Operation, Page, TxnResult
+    from hostler.ports.store import Comparison, Lease, Operation, Page
 
     from .writer import Change
 
@@ -240,6 +242,12 @@ class SqliteStore:
         self, when: Sequence[Comparison], then: Sequence[Operation], otherwise: Sequence[Operation] = ()
     ) -> TxnResult:
         check_txn(when, then, otherwise)
+        if not when and (keys := keys_read(then)):
+            self._hub.check_open()
+            await self._fairness.share()
+            found = self._reader.several(keys)  # nobody has to be waited for
+            if found is not None:
+                return TxnResult(True, found[1], tuple(found[0].get(key) for key in keys))
         result: TxnResult = await self._write(Transaction(tuple(when), tuple(then), tuple(otherwise)))
         return result
 
