@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import signal
 import time
 from collections.abc import Callable, Coroutine, Iterable, Sequence
@@ -138,14 +139,12 @@ class Company:
         self.wishes = await self._stack.enter_async_context(Wishes(urls, self.token, self._seed))
         self.asking = {address: Asking(url, self.token) for address, url in zip(self.replicas, urls)}
         self._run(self._supervise(), *(asking.run() for asking in self.asking.values()))
-        for number in range(3 * STEADY * 4):
-            views = await self.settled()
-            if number >= 3 * STEADY and all(
-                len(self.steady(views, node, kind)) >= STEADY for node in NODES for kind in OnNodeLoss
-            ):
-                break
+        for address in self.replicas:  # each has to hear of the token, which one of them has just made
+            await self.views(address)
+        for _ in range(3 * STEADY):
             for kind in OnNodeLoss:
                 await self.wishes.make(self.wishes.new("steady", kind))
+        await self.stocked(*NODES)
         self.passing = asyncio.create_task(self.wishes.run(), name="wishes")
         self._tasks.append(self.passing)
 
@@ -218,7 +217,7 @@ class Company:
         end = time.monotonic() + within
         while True:
             views = await self.views()
-            found = {name: view for name, view in views.items() if name.startswith("steady")}
+            found = {name: v for name, v in views.items() if name.startswith("steady") and v.phase != "deleting"}
             running = self.machines.running()
             if all(view.phase == "running" and view.id in running for view in found.values()):
                 return found
@@ -227,6 +226,25 @@ class Company:
             }
             assert time.monotonic() < end, f"not running: {late}: {self.said()}"
             await asyncio.sleep(0.2)
+
+    async def stocked(self, *nodes: str) -> dict[str, VmView]:
+        """Make steady machines until each of the nodes has enough of both kinds; all of them, once they run.
+
+        What any node has too many of is deleted, so that two nodes can hold what three have.
+        """
+        for _ in range(20):
+            views = await self.settled()
+            if all(len(self.steady(views, node, kind)) >= STEADY for node in nodes for kind in OnNodeLoss):
+                break
+            for kind in OnNodeLoss:
+                await self.wishes.make(self.wishes.new("steady", kind))
+        else:
+            raise AssertionError(f"no machine comes to one of {nodes}: {[(v.name, v.node) for v in views.values()]}")
+        for node, kind in itertools.product(NODES, OnNodeLoss):
+            for view in list(self.steady(views, node, kind).values())[2 * STEADY :]:
+                await self.wishes.drop(view.name)
+                del views[view.name]
+        return views
 
     async def works(self, address: str) -> None:
         """A machine that is wished for now, at that replica, comes to run; and the traffic goes on."""

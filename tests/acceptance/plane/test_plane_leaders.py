@@ -28,7 +28,7 @@ AWAY = dose(test=15, full=60)
 async def test_leaders_and_members_of_the_store_fail_and_the_survivors_go_on(tmp_path: Path) -> None:
     with EtcdCluster(3) as etcd:
         async with Company(etcd, tmp_path) as company:
-            for _ in range(dose(test=1, full=5)):
+            for _ in range(dose(test=1, full=3)):
                 await the_leader_is_killed(company)
                 await the_leader_sleeps_past_its_ttl(company)
                 await a_member_is_killed(company, leading=False)

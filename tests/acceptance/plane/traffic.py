@@ -88,6 +88,11 @@ class Wishes:
         self.power[wish.name] = Power.ON
         return view
 
+    async def drop(self, name: str) -> None:
+        """Delete it."""
+        await self._surely(lambda client, key: client.vms.delete(ORG, PROJECT, name, key=key))
+        del self.power[name]
+
     async def run(self) -> None:
         """Create, stop, start and delete machines until `end`."""
         while not self._ends:
@@ -105,9 +110,8 @@ class Wishes:
             return
         name = self._rng.choice(self.passing)
         if self._rng.random() < 0.4:
-            await self._surely(lambda client, key: client.vms.delete(ORG, PROJECT, name, key=key))
+            await self.drop(name)
             self.passing.remove(name)
-            del self.power[name]
         elif self.power[name] is Power.ON:
             await self._surely(lambda client, key: client.vms.stop(ORG, PROJECT, name, key=key))
             self.power[name] = Power.OFF
