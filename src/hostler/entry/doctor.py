@@ -248,7 +248,10 @@ async def _nodes(store: Store) -> list[Finding]:
         if entry.parts["node"] in alive or record.lifecycle is Lifecycle.DECOMMISSIONED:
             continue
         if record.lifecycle is Lifecycle.SHUTTING_DOWN:
-            found.append(Finding("nodes", Level.WARN, f"{record.node} was shut down", "start its agent again"))
+            advice = "start its agent again, where its machines are"
+            if record.off is None:
+                advice += f"; if they are off for good: hostler node confirm-off {record.node}"
+            found.append(Finding("nodes", Level.WARN, f"{record.node} was shut down", advice))
         elif record.off is None:
             advice = f"see to it; if it is certainly off: hostler node confirm-off {record.node}"
             found.append(Finding("nodes", Level.WARN, f"{record.node} is silent", advice))
