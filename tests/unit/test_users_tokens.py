@@ -13,7 +13,7 @@ from hostler.drivers.store.faulty import FaultyStore
 from hostler.drivers.store.memory import MemoryStore
 from hostler.engine.access.token import MOST, digest_of
 from hostler.engine.request import HOSTLER, Request
-from hostler.errors import Conflict, Invalid, NotFound, QuotaExceeded, Unauthenticated, Unavailable
+from hostler.errors import Conflict, Invalid, NotFound, QuotaExceeded, TooManyTries, Unauthenticated, Unavailable
 from hostler.keys.access import AUDIT, TOKEN
 from hostler.keys.inventory import USER
 from hostler.kit.virtual import VirtualClock, run_virtual
@@ -111,6 +111,31 @@ async def test_other_replicas_follow() -> None:
         await b.users.revoke(ADMIN, "ada", issued.id)
         await asyncio.sleep(0.1)
         assert not counts(a, issued.token)
+
+
+@virtual
+async def test_a_token_of_another_replica_counts_before_the_mirrors_have_heard_of_it() -> None:
+    async with (
+        MemoryStore(clock=VirtualClock()) as store,
+        replica(store, "a") as a,
+        replica(store, "b", follow=False) as b,
+    ):
+        await a.users.create(ADMIN, UserCreate(name="ada"))
+        issued = (await a.users.issue(ADMIN, "ada", TokenCreate())).value
+        assert (await b.users.meet(issued.token)).name == "ada"
+        assert b.users.authenticate(issued.token).name == "ada"  # it is known from now on
+
+
+@virtual
+async def test_who_guesses_tokens_too_often_has_the_store_asked_no_more() -> None:
+    async with MemoryStore(clock=VirtualClock()) as memory:
+        store = FaultyStore(memory, random.Random(1), clock=VirtualClock())
+        async with replica(store, "a", follow=False) as a:
+            store.script("get", "unavailable", times=1_000)  # each that is asked is used up
+            for number in range(200):
+                with pytest.raises((Unauthenticated, TooManyTries)):
+                    await a.users.meet(f"hst_{number:043d}", "10.0.0.9")
+            assert 900 < store._scripts[0].times < 1_000
 
 
 @virtual

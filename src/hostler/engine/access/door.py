@@ -6,6 +6,7 @@ same work.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -15,7 +16,7 @@ from hostler.engine.access.slowing import Slowing, origin
 from hostler.engine.access.token import PREFIX, digest_of
 from hostler.engine.request import Caller, Request
 from hostler.engine.write import Beaten
-from hostler.errors import Damaged, HostlerError, Invalid, TooManyTries, Unauthenticated, Unavailable
+from hostler.errors import Damaged, HostlerError, Invalid, TooManyTries, Unauthenticated, Unavailable, Uncertain
 from hostler.keys.access import TOKEN
 from hostler.keys.inventory import USER
 from hostler.model.name import fold
@@ -64,6 +65,23 @@ class Door:
             self._holders.pop(key, None)
         else:
             self._holders.clear()
+
+    def is_strange(self, known: Known, token: str) -> bool:
+        """Whether it may be a token that another replica has issued a moment ago: then `introduce` it first."""
+        if not token.startswith(PREFIX) or len(token) > _LONGEST_TOKEN:
+            return False
+        key = self._prefix + digest_of(token)
+        return key not in self._holders and known.tokens.get(key) is None
+
+    async def introduce(self, known: Known, token: str, source: str) -> None:
+        """Ask the store who a strange token is. Whoever guesses too often is no reason to ask it."""
+        with suppress(TooManyTries, Unavailable, Uncertain, Damaged):  # then what we know has to do
+            self._by_token.check(origin(source))
+            entry = await TOKEN.get(self._store, digest=digest_of(token))
+            user = None if entry is None else await USER.get(self._store, user=entry.value.user)
+            if entry is not None and user is not None:
+                known.users.learned(user)
+                known.tokens.learned(entry)
 
     def authenticate(self, known: Known, token: str, source: str) -> Caller:
         """Who brings this token. Unauthenticated: nobody that counts. TooManyTries: the source has guessed too often.

@@ -69,6 +69,12 @@ class Overlaid(Generic[T]):
             del self._written[old]
         self._changed(key)
 
+    def learned(self, entry: Entry[T]) -> None:
+        """The store has just said so: another replica wrote it, and the mirror has not heard of it yet."""
+        if entry.mod_revision >= self._mirror.revision:
+            self._written[entry.key] = (entry.mod_revision, entry)
+        self._changed(entry.key)
+
     def _caught_up(self, key: str) -> None:
         written = self._written.get(key)
         if written is not None and self._mirror.revision >= written[0]:

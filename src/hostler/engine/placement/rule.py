@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
     from hostler.engine.placement.cluster import Cluster
     from hostler.engine.placement.slot import Slot
+    from hostler.engine.placement.tally import Selector
     from hostler.engine.placement.wanted import Wanted
     from hostler.model.vm import Affinity, Level
 
@@ -94,7 +95,7 @@ class Demand:
             made = Rule(others, rule.level, labelled(rule), together=rule.together)
             (self.required if rule.required else self.preferred).append(made)
         if project is not None and project.guards:
-            for (selector, level), owners in project.guards.items():
+            for (selector, level), owners in sorted(project.guards.items(), key=_by_name):
                 if wanted.labels.items() >= selector:
                     who = "a machine whose own rule it would break"
                     self.required.append(Rule(owners, level, who, together=False))
@@ -147,3 +148,9 @@ def joined(labels: Mapping[str, str]) -> str:
 def clipped(text: str, most: int = _LONGEST) -> str:
     """Not longer than that."""
     return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+def _by_name(guard: tuple[tuple[Selector, Level], Tally]) -> tuple[list[tuple[str, str]], str]:
+    """An order that does not depend on who came first."""
+    (selector, level), _ = guard
+    return sorted(selector), level

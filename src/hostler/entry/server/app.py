@@ -20,7 +20,7 @@ import msgspec
 from hostler.engine.request import Caller, Request
 from hostler.entry.server import body as incoming
 from hostler.entry.server.answer import body_of
-from hostler.entry.server.authentication import caller_of, needs_token, token_of
+from hostler.entry.server.authentication import needs_token, token_of
 from hostler.entry.server.feed import Feed
 from hostler.entry.server.logs import logger
 from hostler.entry.server.metrics import CONTENT_TYPE, Metrics
@@ -146,7 +146,7 @@ class App:
             name = route.name
             if needs_token(route, headers, source_of(scope)):
                 raw.token = token_of(headers)
-                caller = caller_of(self._services, raw.token, source_of(scope))
+                caller = await self._services.users.meet(raw.token, source_of(scope))
             if scope["type"] == "websocket" and route.status != SWITCHING:
                 raise Refusal(INVALID, f"path {route.path}: it is no WebSocket; ask without an upgrade")
             parts = dict(zip(self._parts[name], incoming.path_parts(segments)))
