@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TextIO
 
 import structlog
@@ -37,7 +38,7 @@ def configure(level: str = "info", stream: TextIO | None = None, form: str = "js
             *last,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(LEVELS.get(level, OFF)),
-        logger_factory=structlog.WriteLoggerFactory(file=stream or sys.stderr),
+        logger_factory=structlog.WriteLoggerFactory(file=stream or _Stderr()),  # type: ignore[arg-type]
         cache_logger_on_first_use=False,
     )
     # What uvicorn and asyncio say goes the same way.
@@ -51,6 +52,19 @@ def logger(**bound: Any) -> FilteringBoundLogger:
     if not structlog.is_configured():
         configure("warning")
     return structlog.get_logger(**bound)  # type: ignore[no-any-return]
+
+
+class _Stderr:
+    """Wherever standard error goes now. One that is closed or full is no reason for the work to fail."""
+
+    def write(self, text: str) -> int:
+        with suppress(OSError, ValueError):
+            sys.stderr.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with suppress(OSError, ValueError):
+            sys.stderr.flush()
 
 
 class _Bridge(logging.Handler):
