@@ -36,3 +36,11 @@ def test_a_standard_error_that_is_closed_fails_nobody(monkeypatch: pytest.Monkey
     monkeypatch.setattr(sys, "stderr", gone)
     logger(part="test").info("said to nobody")
     logging.getLogger("uvicorn").warning("nor this")
+
+
+def test_a_log_that_was_closed_fails_nobody() -> None:
+    gone = io.StringIO()
+    configure("info", gone)
+    gone.close()
+    logger(part="test").info("said to nobody")
+    logging.getLogger("hostler.agent").warning("nor this")

@@ -38,7 +38,7 @@ def configure(level: str = "info", stream: TextIO | None = None, form: str = "js
             *last,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(LEVELS.get(level, OFF)),
-        logger_factory=structlog.WriteLoggerFactory(file=stream or _Stderr()),  # type: ignore[arg-type]
+        logger_factory=structlog.WriteLoggerFactory(file=_Tolerant(stream)),  # type: ignore[arg-type]
         cache_logger_on_first_use=False,
     )
     # What uvicorn and asyncio say goes the same way.
@@ -54,17 +54,20 @@ def logger(**bound: Any) -> FilteringBoundLogger:
     return structlog.get_logger(**bound)  # type: ignore[no-any-return]
 
 
-class _Stderr:
-    """Wherever standard error goes now. One that is closed or full is no reason for the work to fail."""
+class _Tolerant:
+    """A stream, or wherever standard error goes now. One that is closed or full is no reason for the work to fail."""
+
+    def __init__(self, stream: TextIO | None) -> None:
+        self._stream = stream
 
     def write(self, text: str) -> int:
         with suppress(OSError, ValueError):
-            sys.stderr.write(text)
+            (self._stream or sys.stderr).write(text)
         return len(text)
 
     def flush(self) -> None:
         with suppress(OSError, ValueError):
-            sys.stderr.flush()
+            (self._stream or sys.stderr).flush()
 
 
 class _Bridge(logging.Handler):
