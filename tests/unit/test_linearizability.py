@@ -300,6 +300,8 @@ def mutate(history: list[Call], rng: random.Random) -> list[Call]:
         new = msgspec.structs.replace(changed, found=msgspec.structs.replace(found, version=found.version + 1000))
     elif kind == "revision":
         new = msgspec.structs.replace(changed, found=msgspec.structs.replace(found, mod_revision=10**9))
+        last = max(c.ended_at or 0 for c in history) + 10  # without a later write it could be true
+        history = [*history, put(b"z", last, last + 1, 10**6, key="/later")]
     elif kind == "absent":
         last = max(c.ended_at or 0 for c in history) + 10
         key = "/untouched"

@@ -66,7 +66,7 @@ def check_linearizable(history: Iterable[Call]) -> Violation | None:
     for call in history:
         by_key[call.key].append(call)
     everything = [call for calls in by_key.values() for call in calls]
-    if violation := _check_revisions(everything):
+    if violation := _check_found(everything) or _check_revisions(everything):
         return violation
     for key, calls in by_key.items():
         failure = _Search(calls).run()
@@ -332,6 +332,16 @@ class _Search:
 
 
 # Revisions over all keys
+
+
+def _check_found(history: Sequence[Call]) -> Violation | None:
+    """Whatever the others said: a key is created before it is changed, in a revision above 0, and counted from 1."""
+    for call in history:
+        found = call.found
+        if found is not None and not (1 <= found.create_revision <= found.mod_revision and found.version >= 1):
+            reason = "its revisions or its version are such as no key can have"
+            return Violation(call.key, reason, (call,), call)
+    return None
 
 
 def _check_revisions(history: Sequence[Call]) -> Violation | None:
