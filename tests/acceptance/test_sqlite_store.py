@@ -421,7 +421,7 @@ async def test_closing_ends_a_long_read(path: Path) -> None:
     await asyncio.sleep(0.05)
     started = time.monotonic()
     await store.aclose()
-    assert time.monotonic() - started < 3
+    assert time.monotonic() - started < 10  # 200 of them take minutes
     checking.cancel()
     await asyncio.gather(checking, return_exceptions=True)
 
