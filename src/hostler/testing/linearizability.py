@@ -353,21 +353,28 @@ def _check_revisions(history: Sequence[Call]) -> Violation | None:
         other = writers.setdefault(call.revision or 0, call)
         if other is not call:
             return Violation(call.key, f"two writes were given revision {call.revision}", (other, call), call)
-    by_end = sorted(answered, key=lambda c: c.ended_at or 0)
+    by_end = sorted((call for call in history if _seen(call)), key=lambda c: c.ended_at or 0)
     ended = 0
     highest: Call | None = None
     for call in sorted(answered, key=lambda c: c.called_at):
         while ended < len(by_end) and (by_end[ended].ended_at or 0) < call.called_at:
-            if highest is None or (by_end[ended].revision or 0) > (highest.revision or 0):
+            if highest is None or _seen(by_end[ended]) > _seen(highest):
                 highest = by_end[ended]
             ended += 1
         if highest is None:
             continue
-        least = (highest.revision or 0) + (1 if call.writes and call.value is not None else 0)
+        least = _seen(highest) + (1 if call.writes and call.value is not None else 0)
         if (call.revision or 0) < least:
-            reason = f"revision {call.revision} was given after a call that ended before had seen {highest.revision}"
+            reason = f"revision {call.revision} was given after a call that ended before had seen {_seen(highest)}"
             return Violation(call.key, reason, (highest, call), call)
     return None
+
+
+def _seen(call: Call) -> int:
+    """The newest revision that a call's answer tells of; 0: none."""
+    if call.outcome != "done":
+        return 0
+    return max(call.revision or 0, 0 if call.found is None else call.found.mod_revision)
 
 
 # Explaining
