@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import signal
 import socket
 import stat
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -55,6 +58,18 @@ def scene(tmp_path: Path) -> Iterator[Scene]:
 
 
 # Five minutes from zero
+
+
+async def test_the_program_of_the_readme_does_what_it_says(scene: Scene) -> None:
+    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    program = next(code for code in re.findall(r"```python\n(.*?)```", readme, re.DOTALL) if "hostler.Client" in code)
+    url = await scene.up().url()
+    program = program.replace('Path.home() / ".local/state/hostler"', f"Path({str(scene.data)!r})")
+    program = program.replace("http://127.0.0.1:7070", url)
+    running = await asyncio.create_subprocess_exec(sys.executable, "-c", program, stdout=subprocess.PIPE)
+    said, _ = await running.communicate()
+    assert running.returncode == 0
+    assert said.split() == [b"db", b"running", b"local-1"]
 
 
 async def test_from_nothing_to_a_running_machine_in_two_commands(scene: Scene) -> None:
