@@ -38,9 +38,11 @@ class SharedServer:
 
     def hold(self) -> list[int]:
         """The ports of the server, which stands until `release`."""
-        if self._users is None:
+        while self._users is None:
             self._folder.mkdir(exist_ok=True)
-            with self._locked():
+            with self._locked() as is_there:
+                if not is_there:
+                    continue  # who had the last one took the folder away while we came
                 self.ports = self._found() or self._begun()
                 self._users = (self._folder / "users").open("ab")
                 fcntl.flock(self._users, fcntl.LOCK_SH)
@@ -52,11 +54,13 @@ class SharedServer:
             return
         if self.started is not None:
             with self._locked():
-                self._ports_file.unlink(missing_ok=True)  # nobody comes any more
+                self._ports_file.unlink(missing_ok=True)  # who comes now starts another one
             self._wait_alone(self._users)
             self.started.stop()
             self.started = None
-            shutil.rmtree(self._folder, ignore_errors=True)
+            with self._locked() as is_there:
+                if is_there and not self._ports_file.exists():
+                    shutil.rmtree(self._folder, ignore_errors=True)
         self._users.close()
         self._users = None
 
@@ -65,10 +69,24 @@ class SharedServer:
         return self._folder / "ports"
 
     @contextmanager
-    def _locked(self) -> Iterator[None]:
-        with (self._folder / "lock").open("ab") as lock:
+    def _locked(self) -> Iterator[bool]:
+        """One at a time. False: the folder was taken away meanwhile."""
+        path = self._folder / "lock"
+        try:
+            lock = path.open("ab")
+        except FileNotFoundError:
+            yield False
+            return
+        with lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            yield
+            yield self._is(path, lock)
+
+    @staticmethod
+    def _is(path: Path, opened: IO[bytes]) -> bool:
+        try:
+            return path.stat().st_ino == os.fstat(opened.fileno()).st_ino
+        except FileNotFoundError:
+            return False
 
     def _found(self) -> list[int]:
         try:
