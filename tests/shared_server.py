@@ -44,7 +44,7 @@ class SharedServer:
                 if not is_there:
                     continue  # who had the last one took the folder away while we came
                 self.ports = self._found() or self._begun()
-                self._users = (self._folder / "users").open("ab")
+                self._users = (self._folder / f"users-{self.ports[0]}").open("ab")  # of this very server
                 fcntl.flock(self._users, fcntl.LOCK_SH)
         return self.ports
 
