@@ -417,11 +417,14 @@ async def test_closing_ends_a_long_read(path: Path) -> None:
     store = await SqliteStore(path).__aenter__()
     for n in range(40):
         await store.txn([], [Put(f"k{n}/{i}", b"x" * 1000) for i in range(128)])
-    checking = asyncio.gather(*(store.check() for _ in range(200)), return_exceptions=True)
+    started = time.monotonic()
+    await asyncio.gather(*(store.check() for _ in range(10)))
+    all_of_them = (time.monotonic() - started) * 100
+    checking = asyncio.gather(*(store.check() for _ in range(1_000)), return_exceptions=True)
     await asyncio.sleep(0.05)
     started = time.monotonic()
     await store.aclose()
-    assert time.monotonic() - started < 10  # 200 of them take minutes
+    assert time.monotonic() - started < all_of_them / 4  # by the pace of this machine now
     checking.cancel()
     await asyncio.gather(checking, return_exceptions=True)
 

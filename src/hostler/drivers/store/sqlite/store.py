@@ -201,7 +201,7 @@ class SqliteStore:
     async def check(self) -> list[str]:
         """Read the whole file and tell what is wrong with it; empty if nothing is."""
         self._hub.check_open()
-        return await asyncio.get_running_loop().run_in_executor(self._far, self._far_reader.integrity)
+        return await self._queued(self._far_reader.integrity)
 
     def _log_size(self) -> int:
         log = Path(f"{self._path}-wal")
@@ -211,7 +211,7 @@ class SqliteStore:
         return 1.0
 
     async def _far_away(self, read: Callable[[], T]) -> T:
-        reading = asyncio.get_running_loop().run_in_executor(self._far, read)
+        reading = self._queued(read)
         reading.add_done_callback(_heard)  # also when its reader was cancelled meanwhile
         try:
             async with asyncio.timeout(self._timeout):
@@ -220,6 +220,15 @@ class SqliteStore:
             raise Unavailable(
                 f"{self._path}: not read within {self._timeout:g} s; try again, or a smaller page"
             ) from None
+
+    def _queued(self, read: Callable[[], T]) -> asyncio.Future[T]:
+        """Read on the other thread, when it is its turn; a store that was closed before that is not read any more."""
+
+        def turn() -> T:
+            self._hub.check_open()
+            return read()
+
+        return asyncio.get_running_loop().run_in_executor(self._far, turn)
 
     # Writing
 
