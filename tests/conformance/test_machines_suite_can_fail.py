@@ -22,8 +22,7 @@ from .simulated import SETUP, simulated
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from hostler.model.inventory import Capacity
-    from hostler.ports.machines import Machine, MachinePlan
+    from hostler.ports.machines import Machine, MachinePlan, Offer
 
 MUTANTS: list[tuple[type[SimulatedMachines], type[MemoryPlace], str]] = []
 replace = msgspec.structs.replace
@@ -188,9 +187,10 @@ class DropsAllSnapshots(Sound):
 
 @found_by("a_node_has_room_for_machines")
 class CapacityShrinks(Sound):
-    async def capacity(self) -> Capacity:
-        capacity = await super().capacity()
-        return replace(capacity, cpus=capacity.cpus - len(self._place.contents.rows))
+    async def offer(self) -> Offer:
+        offer = await super().offer()
+        cpus = offer.capacity.cpus - len(self._place.contents.rows)
+        return replace(offer, capacity=replace(offer.capacity, cpus=cpus))
 
 
 @found_by("a_reset_is_done_once_for_each_number")

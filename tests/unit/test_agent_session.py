@@ -56,7 +56,7 @@ def test_a_node_registers_with_what_it_has_and_lives_on_its_lease() -> None:
         assert member.lifecycle is Lifecycle.JOINING
         assert (member.labels, member.rack, member.pdus, member.tors) == ({"k": "v"}, "r1", ("p",), ("t",))
         assert (member.address, member.driver, member.fences) == ("1.2.3.4", "simulated", True)
-        assert (member.fencing_time, member.capacity) == (FENCING, await a.machines.capacity())
+        assert (member.fencing_time, member.capacity) == (FENCING, (await a.machines.offer()).capacity)
         assert alive.value.place == a.place.id
         assert alive.lease is not None
         await asyncio.sleep(1000.0)

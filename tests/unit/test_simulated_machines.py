@@ -15,7 +15,7 @@ from hostler.drivers.machines.simulated import place as places
 from hostler.kit.virtual import VirtualClock, run_virtual
 from hostler.model.inventory import Capacity
 from hostler.model.vm import MachineState, VmSpec
-from hostler.ports.machines import Label, MachinePlan, Machines
+from hostler.ports.machines import Door, Label, MachinePlan, Machines
 from hostler.testing import FilePlace, MachineFaults, MemoryPlace, Odds, SimulatedMachines
 from hostler.wiring import open_machines
 
@@ -458,7 +458,7 @@ async def test_a_machine_that_crashed_is_failed_and_says_how() -> None:
 async def test_a_console_has_a_boot_log_an_echo_and_a_prompt() -> None:
     async with SimulatedMachines(MemoryPlace()) as m:
         await running(m)
-        async with m.console("a") as console:
+        async with m.channel("a", Door.CONSOLE) as console:
             first = await console.read()
             assert first.startswith(b"[    0.000000] simulated machine")
             assert first.endswith(b"# ")
@@ -475,14 +475,14 @@ async def test_a_console_has_a_boot_log_an_echo_and_a_prompt() -> None:
         assert found is not None
         assert found.state is STOPPED
         with pytest.raises(NotFound):
-            async with m.console("a"):
+            async with m.channel("a", Door.CONSOLE):
                 pass
 
 
 async def test_a_console_takes_any_bytes_and_keeps_few() -> None:
     async with SimulatedMachines(MemoryPlace()) as m:
         await running(m)
-        async with m.console("a") as console:
+        async with m.channel("a", Door.CONSOLE) as console:
             await console.write(bytes(range(256)) * 1000)
             assert 0 < len(await console.read()) <= 64 * 1024
             await console.write(b"\nsave \xff\xfe\x00\nshow\n")
@@ -492,7 +492,7 @@ async def test_a_console_takes_any_bytes_and_keeps_few() -> None:
 async def test_a_machine_that_was_stopped_and_started_has_another_console() -> None:
     async with SimulatedMachines(MemoryPlace()) as m:
         await running(m)
-        async with m.console("a") as console:
+        async with m.channel("a", Door.CONSOLE) as console:
             await console.read()
             await m.stop("a", grace=0)
             await asyncio.sleep(0.001)
@@ -530,7 +530,7 @@ async def test_no_id_is_ever_used_again(kind: str, tmp_path: Path) -> None:
 async def test_capacity_is_what_it_was_told() -> None:
     capacity = Capacity(cpus=3, memory_mib=77, disk_gib=5)
     async with SimulatedMachines(MemoryPlace(), capacity=capacity) as m:
-        assert await m.capacity() == capacity
+        assert (await m.offer()).capacity == capacity
 
 
 def test_machines_of_an_unknown_kind_are_refused(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hostler.model.api import Phase, VmView
-from hostler.model.vm import MachineState, Power
+from hostler.model.vm import MachineState, Power, Step
 
 if TYPE_CHECKING:
     from hostler.keys.entry import Entry
@@ -22,6 +22,8 @@ _PHASES = {
     MachineState.FAILED: Phase.FAILED,
     MachineState.DELETING: Phase.STOPPING,  # not wished away: it is taken from this node, to be made on another
     MachineState.GONE: Phase.PENDING,
+    MachineState.ARRIVING: Phase.MOVING,
+    MachineState.DEPARTED: Phase.MOVING,
 }
 _WITHOUT_NODE = (MachineState.PENDING, MachineState.GONE)
 _NOT_BOOTED = (MachineState.PENDING, MachineState.PLACED, MachineState.STOPPED, MachineState.GONE)
@@ -47,6 +49,7 @@ def settled(vm: VirtualMachine, handle: VmHandle | None, alive: bool) -> bool:
         handle.state is wanted
         and handle.resets >= vm.resets
         and (vm.restore is None or handle.restored >= vm.restore.number)
+        and (vm.move is None or handle.moved >= vm.move.number)
         and all(name in handle.snapshots for name in vm.snapshots)
     )
 
@@ -64,6 +67,7 @@ def view_of(
     seen = None if handle is None or handle.state in _WITHOUT_NODE else handle
     now = phase(vm, handle, alive)
     waiting = () if handle is None else handle.at_next_boot
+    readiness = None if seen is None else seen.readiness
     return VmView(
         id=vm.id,
         name=vm.name,
@@ -82,6 +86,11 @@ def view_of(
         at_next_boot=tuple(dict.fromkeys((*waiting, *at_next_boot))),
         snapshots={name: None if handle is None else handle.snapshots.get(name) for name in vm.snapshots},
         restore=vm.restore,
+        move=vm.move,
+        moved=0 if handle is None else handle.moved,
+        available=now is Phase.RUNNING and readiness is not None and readiness.step is Step.AVAILABLE,
+        readiness=readiness,
+        access=None if seen is None else seen.access,
         settled=settled(vm, handle, alive),
         created_at=vm.created_at,
         expires_at=vm.expires_at,

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from hostler.keys.key import Key
-from hostler.model.access import Answered, Audit, Quota, Token
+from hostler.model.access import Answered, Audit, Quota, Ticket, Token
 
 TOKEN = Key("/hostler/v1/tokens/{digest}", Token)
+TICKET = Key("/hostler/v1/tickets/{digest}", Ticket)
+"""Attached to a lease."""
 QUOTA = Key("/hostler/v1/quotas/{org}/{project}", Quota)
 AUDIT = Key("/hostler/v1/audit/{day}/{write}", Audit)
 """`day` is `2026-11-15`; the writes of a day are in order of time."""

@@ -6,11 +6,12 @@ Node records stand beside the commands, not above them: listing the nodes must n
 from __future__ import annotations
 
 from hostler.keys.key import Key
-from hostler.model.node import Cluster, Heartbeat, NodeRecord, VmCommand
+from hostler.model.node import Arrival, Cluster, Heartbeat, NodeRecord, VmCommand
 
 MEMBER = Key("/hostler/v1/members/{node:name}", NodeRecord)
 ALIVE = Key("/hostler/v1/alive/{node:name}", Heartbeat)
 """Attached to the agent's lease."""
 COMMAND = Key("/hostler/v1/nodes/{node:name}/vms/{vm}", VmCommand)
-"""An agent watches `COMMAND.prefix(node=…)` and nothing else."""
+"""An agent watches `COMMAND.prefix(node=…)` and `ARRIVAL.prefix(node=…)`, and nothing else."""
+ARRIVAL = Key("/hostler/v1/nodes/{node:name}/arrivals/{vm}", Arrival)
 CLUSTER = Key("/hostler/v1/cluster", Cluster)

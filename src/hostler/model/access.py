@@ -90,6 +90,24 @@ class Answered(Record, frozen=True, kw_only=True):
     """JSON."""
 
 
+class Ticket(Record, frozen=True, kw_only=True):
+    """`/hostler/v1/tickets/{digest}`: lets its bearer through one door of one machine, once, soon.
+
+    The key holds the ticket's SHA-256. Attached to a lease; whoever lets the bearer in deletes it first.
+    """
+
+    vm: str
+    org: str
+    project: str
+    door: str
+    """Of `hostler.ports.machines.Door`."""
+    by: str
+    """The folded name of the user, or `node:{node}` for an agent."""
+    token: str = ""
+    """The SHA-256 of the token it was issued for: what it opened closes when that one ends."""
+    expires_at: float
+
+
 class Quota(Record, frozen=True, kw_only=True):
     """`/hostler/v1/quotas/{org}/{project}`: how much a project may have, and has. Without one there is no limit.
 

@@ -6,7 +6,7 @@ What comes in is strict (`decode(data, strict=True)`): an unknown field is an er
 from __future__ import annotations
 
 import enum
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, UnsetType, field
 
@@ -15,7 +15,20 @@ from hostler.model.inventory import Capacity, Rights
 from hostler.model.node import DrainMode, Lifecycle, OffConfirmation
 from hostler.model.reason import Reason
 from hostler.model.record import SAYS, Record
-from hostler.model.vm import Affinity, Cpus, DiskGib, MemoryMib, OnNodeLoss, Power, Restore, Snapshot, VmSpec
+from hostler.model.vm import (
+    Access,
+    Affinity,
+    Cpus,
+    DiskGib,
+    MemoryMib,
+    Move,
+    OnNodeLoss,
+    Power,
+    Readiness,
+    Restore,
+    Snapshot,
+    VmSpec,
+)
 
 MAX_NAME = 63
 _NAME = r"^[^/\x00-\x1f\x7f]+$"
@@ -39,6 +52,8 @@ class Phase(enum.StrEnum):
     STOPPED = "stopped"
     FAILED = "failed"
     DELETING = "deleting"
+    MOVING = "moving"
+    """It is handed from one node to another, and does not run at this instant."""
     SILENT = "silent"
     """Its node gives no sign of life; the machine may still run."""
 
@@ -81,6 +96,30 @@ class SnapshotRequest(Record, frozen=True, kw_only=True):
     name: Name
 
 
+class MoveRequest(Record, frozen=True, kw_only=True):
+    """Where to."""
+
+    to: Name
+    stop: bool = False
+    """Where it cannot be moved while it runs it may be stopped, moved with its disk, and started."""
+
+
+class TicketRequest(Record, frozen=True, kw_only=True):
+    """What to open."""
+
+    door: Literal["console", "ssh"]
+
+
+class TicketView(Record, frozen=True, kw_only=True):
+    """Good once, for `GET {url}?ticket={ticket}` as a WebSocket."""
+
+    concealed = frozenset(("ticket",))
+
+    ticket: str
+    url: str
+    expires_at: float
+
+
 class VmView(Record, frozen=True, kw_only=True):
     """A virtual machine: what is wished for, and what is seen of it."""
 
@@ -104,6 +143,14 @@ class VmView(Record, frozen=True, kw_only=True):
     snapshots: dict[str, Snapshot | None]
     """Null: asked for, not taken yet."""
     restore: Restore | None
+    move: Move | None
+    """The last one asked for; `moved` tells whether it is over."""
+    moved: int
+    available: bool
+    """Its user can log in; or its image promises less, and that was kept."""
+    readiness: Readiness | None
+    """How far it is on its way there, while it runs."""
+    access: Access | None
     settled: bool
     """What is seen is what is wished for."""
     created_at: float
@@ -167,6 +214,10 @@ class NodeView(Record, frozen=True, kw_only=True):
     address: str
     driver: str
     fences: bool
+    moves: bool
+    images: tuple[str, ...] | None
+    facts: dict[str, str]
+    refuses: str
     drain: DrainMode
     off: OffConfirmation | None
     registered_at: float

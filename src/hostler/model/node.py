@@ -27,7 +27,8 @@ class DrainMode(enum.StrEnum):
     """What becomes of the machines of a node that is drained."""
 
     MOVE = "move"
-    """Each is destroyed there, then made elsewhere from its image; one after the other."""
+    """Each goes elsewhere, one after the other: handed over as it runs where both nodes can do that (`moves`),
+    otherwise destroyed there and made elsewhere from its image."""
     STOP = "stop"
     """Each is stopped and stays; one after the other."""
 
@@ -57,6 +58,14 @@ class NodeRecord(Record, frozen=True, kw_only=True):
     """Its driver stops machines by itself when the agent no longer can: `on_node_loss=fence` is possible there."""
     fencing_time: float = 0.0
     """Seconds after the last heartbeat by which fenced machines have stopped."""
+    moves: bool = False
+    """Its machines can be handed to another node of the same driver, as they run."""
+    images: tuple[str, ...] | None = None
+    """What machines can be made of there; None: of anything."""
+    facts: dict[str, str] = field(default_factory=dict)
+    """What its driver found out, for people: `acceleration`, …"""
+    refuses: str = ""
+    """Why it takes no further machine at present; empty: it does."""
     drain: DrainMode = DrainMode.MOVE
     off: OffConfirmation | None = None
     registered_at: float
@@ -70,6 +79,16 @@ class Heartbeat(Record, frozen=True, kw_only=True):
     place: str = ""
     """As in the node's record: who has the same place open knows that the other process is dead."""
     started_at: float
+
+
+class Departure(Record, frozen=True, kw_only=True):
+    """Hand the machine over. Whoever does that writes the command of the other node, and takes this one away."""
+
+    to: Id
+    number: int
+    """Of the move, as in the handle's `moved`. Every attempt has its own: 0 is none."""
+    stop: bool = False
+    """See `Move.stop`."""
 
 
 class VmCommand(Record, frozen=True, kw_only=True):
@@ -95,8 +114,24 @@ class VmCommand(Record, frozen=True, kw_only=True):
     """Of the wish that this was made from."""
     fence: int = 0
     """Of the leader who wrote it."""
+    departing: Departure | None = None
     reasons: tuple[Reason, ...] = ()
     """Why this node."""
+
+
+class Arrival(Record, frozen=True, kw_only=True):
+    """`/hostler/v1/nodes/{node}/arrivals/{vm}`: make room for a machine that is handed over from another node.
+
+    Written by the leader together with the other node's `departing`, and taken away in the transaction that hands it
+    over, or by the leader if that is given up.
+    """
+
+    source: Id
+    """The node that has it."""
+    number: int
+    """Of the departure."""
+    command: VmCommand
+    """What this node is told once it has it."""
 
 
 class Cluster(Record, frozen=True, kw_only=True):

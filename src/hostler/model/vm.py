@@ -51,6 +51,18 @@ class MachineState(enum.StrEnum):
     DELETING = "deleting"
     GONE = "gone"
     """It was destroyed, as commanded; the leader may forget it."""
+    ARRIVING = "arriving"
+    """It takes over what runs on another node, and does not run itself before it is started."""
+    DEPARTED = "departed"
+    """All of it was handed to another node. It does not run; started, it goes on here as if nothing had been."""
+
+
+class Origin(Record, frozen=True, kw_only=True):
+    """What a machine's disk begins as, instead of its image: a snapshot of another machine of its project."""
+
+    vm: Id
+    """The id of the other machine. It is where the disk is: a clone begins its life on that node."""
+    snapshot: Id
 
 
 class VmSpec(Record, frozen=True, kw_only=True):
@@ -62,7 +74,13 @@ class VmSpec(Record, frozen=True, kw_only=True):
     image: str = ""
     """The default image of the machine driver if empty."""
     user_data: str = ""
+    """For cloud-init, beside what Hostler tells it."""
+    network_config: str = ""
+    """For cloud-init, instead of what Hostler tells it."""
     ssh_keys: tuple[str, ...] = ()
+    cpu_share: Annotated[int, Meta(ge=1, le=10000)] = 100
+    """Its weight against the other machines of its node when there is not enough for all; 100 is usual."""
+    origin: Origin | None = None
 
 
 class Level(enum.StrEnum):
@@ -116,11 +134,22 @@ class VirtualMachine(Record, frozen=True, kw_only=True):
     taken and not told of may still be there, and would be taken for a new one of its name."""
     restore: Restore | None = None
     """The last one asked for."""
+    move: Move | None = None
+    """The last one asked for."""
     affinity: tuple[Affinity, ...] = ()
     node_labels: dict[str, str] = field(default_factory=dict)
     """Only nodes with all of these labels will do."""
     created_at: float
     expires_at: float | None = None
+
+
+class Move(Record, frozen=True, kw_only=True):
+    """The wish to be on another node. `number` grows by one each time, so that it is done once."""
+
+    to: Id
+    number: Annotated[int, Meta(ge=1)]
+    stop: bool = False
+    """Where it cannot be moved while it runs it may be stopped, moved with its disk, and started."""
 
 
 class SnapshotState(enum.StrEnum):
@@ -136,6 +165,38 @@ class Snapshot(Record, frozen=True, kw_only=True):
     state: SnapshotState
     taken_at: float
     detail: str = ""
+
+
+class Step(enum.StrEnum):
+    """How far a running machine is on its way to its user; each step has its deadline."""
+
+    BOOTING = "booting"
+    """Its process runs; nothing was heard of the guest."""
+    NETWORK = "network"
+    """The guest said that it is up; nothing answers at its address."""
+    SSH = "ssh"
+    """Its address answers, but not as the server that was made for it."""
+    AVAILABLE = "available"
+    """It can be logged into; or its image promises less, and that was kept."""
+
+
+class Readiness(Record, frozen=True, kw_only=True):
+    """How far a running machine is."""
+
+    step: Step
+    since: float
+    cause: str = ""
+    """The step has passed its deadline: what was seen instead. It may still come."""
+
+
+class Access(Record, frozen=True, kw_only=True):
+    """How to log into a machine, from the node it stands on."""
+
+    host: str
+    port: Annotated[int, Meta(ge=1, le=65535)]
+    user: str
+    host_keys: tuple[str, ...] = ()
+    """`ssh-ed25519 AAAA…`: whoever answers with another key is not the machine. Empty: not known."""
 
 
 class VmHandle(Record, frozen=True, kw_only=True):
@@ -165,6 +226,11 @@ class VmHandle(Record, frozen=True, kw_only=True):
     restored: int = 0
     """The number of the last restore that was done."""
     snapshots: dict[str, Snapshot] = field(default_factory=dict)
+    moved: int = 0
+    """The number of the last move that was done or given up."""
+    readiness: Readiness | None = None
+    """While it runs."""
+    access: Access | None = None
     failures: int = 0
     """Steps that failed in a row."""
     seen_at: float

@@ -20,17 +20,17 @@ A lookup that fails is not an absence: `inspect` answers None only when there ce
 
 from __future__ import annotations
 
+import enum
 from typing import TYPE_CHECKING, Protocol, Self, runtime_checkable
 
 import msgspec
 
-from hostler.model.vm import MachineState, VmSpec  # noqa: TC001 - msgspec reads annotations at run time
+from hostler.model.inventory import Capacity  # noqa: TC001 - msgspec reads annotations at run time
+from hostler.model.vm import Access, MachineState, Readiness, VmSpec  # noqa: TC001 - as above
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from types import TracebackType
-
-    from hostler.model.inventory import Capacity
 
 
 class Label(msgspec.Struct, frozen=True):
@@ -65,7 +65,8 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
     """CREATING: it is not whole, for its creation or its destruction was begun: `create` again, or `delete`.
 
     STOPPED. STARTING, STOPPING: begun, and it may run; repeat the verb. RUNNING. FAILED: it broke and is off; `detail`
-    says how; `create`, `start` and `stop` take it as they take a stopped one.
+    says how; `create`, `start` and `stop` take it as they take a stopped one. ARRIVING, DEPARTED: it is handed over
+    (`receive`, `send`); it does not run, and `create` leaves it as it is.
     """
     spec: VmSpec
     """What it runs with, or would start with."""
@@ -76,11 +77,42 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
     """The number of the last reset."""
     restored: int = 0
     """The number of the last restore."""
+    moved: int = 0
+    """The number of the last move: of the last `receive`, or of the last `send` that was begun."""
     snapshots: tuple[str, ...] = ()
+    readiness: Readiness | None = None
+    """While it runs."""
+    access: Access | None = None
 
 
-class Console(Protocol):
-    """The serial port of a machine: bytes both ways. An async context manager."""
+class Offer(msgspec.Struct, frozen=True, kw_only=True):
+    """What a node has to offer."""
+
+    capacity: Capacity
+    """In all; what is used is no less there."""
+    images: tuple[str, ...] | None = None
+    """What machines can be made of here; None: of anything."""
+    facts: dict[str, str] = {}
+    """What was found out about the place, for people: `acceleration`, `version`, …"""
+    refuses: str = ""
+    """Why no further machine is made at present, such as a disk that is almost full; empty: they are."""
+
+
+class Door(enum.StrEnum):
+    """Where bytes go in and out of a machine."""
+
+    CONSOLE = "console"
+    """Its serial port: everybody who is there hears it and may type."""
+    SSH = "ssh"
+    """A new connection to the server that is inside (`Machine.access`)."""
+    ARRIVAL_STATE = "arrival-state"
+    """One that arrives: its memory and devices, from the other machine. Once at a time."""
+    ARRIVAL_DISK = "arrival-disk"
+    """The same for its disk."""
+
+
+class Channel(Protocol):
+    """Bytes both ways. An async context manager."""
 
     async def __aenter__(self) -> Self: ...
 
@@ -89,10 +121,10 @@ class Console(Protocol):
     ) -> None: ...
 
     async def read(self) -> bytes:
-        """The next output; empty once the machine is off."""
+        """What comes out next; empty once the other side has ended it, as a machine that goes off does."""
 
     async def write(self, data: bytes) -> None:
-        """Type."""
+        """Send; waits while the other side does not take it."""
 
 
 @runtime_checkable
@@ -117,8 +149,18 @@ class Machines(Protocol):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None: ...
 
-    async def capacity(self) -> Capacity:
-        """What the node has, in all."""
+    @property
+    def moves(self) -> bool:
+        """Whether machines can be handed to another place of the same driver (`receive`, `send`)."""
+
+    def listen(self, changed: Callable[[str], None]) -> None:
+        """Call `changed(vm)`, on the event loop, when a machine changed by itself: it went off, it became available.
+
+        Told at least once, soon, while the driver is open; not for what a verb did.
+        """
+
+    async def offer(self) -> Offer:
+        """What the node offers now."""
 
     async def create(self, plan: MachinePlan) -> Machine:
         """Make it exist, stopped. One that exists stopped takes the plan's shape; a running one is left as it is.
@@ -153,8 +195,30 @@ class Machines(Protocol):
     async def drop_snapshot(self, vm: str, name: str) -> Machine:
         """Delete a snapshot. No such snapshot is fine."""
 
-    def console(self, vm: str) -> Console:
-        """Its serial port, to be entered. NotFound on entering: there is no such machine, or it is off."""
+    def channel(self, vm: str, door: Door) -> Channel:
+        """Through a door of it, to be entered. NotFound on entering: there is no such machine, or it is off.
+
+        Unavailable: not at present (the guest does not answer; one that arrives is not ready, or somebody is there).
+        """
+
+    async def receive(self, plan: MachinePlan, number: int) -> Machine:
+        """Make room for a machine that comes from elsewhere as move `number`, which is above 0; it is then ARRIVING.
+
+        Its doors for arrivals are open when this returns. Repeated, and when what was there is of no use any more (its
+        process died), it begins anew. Refused: a machine of that name stands here that is not ARRIVING, or it cannot be
+        received here (`moves`). `delete` ends it; `start`, which may only come after the handover, lets it run: from
+        the memory it was sent or, if that got lost here, from the disk it was sent.
+        """
+
+    async def send(self, vm: str, number: int, connect: Callable[[Door], Channel], *, live: bool = True) -> Machine:
+        """Hand a machine over to who is at the other end of `connect`: the doors of one that arrives there.
+
+        When it returns, the other place has all of it, and this one is DEPARTED: it does not run. Who decides that the
+        other one runs must be certain that this one is never started again; who decides otherwise starts this one,
+        which goes on where it was. A running machine runs until the last instant; with `live=False` it must be off
+        (Refused), and only its disk goes. Snapshots stay behind. Raised, or cut: it runs on as it did, or `start` lets
+        it; `inspect` tells. Refused: it cannot be handed over, for what it is or for what the other side is.
+        """
 
     async def hold(self, seconds: float, *, since: float | None = None) -> None:
         """The dead man's switch of all fenced machines: each stops by itself after `seconds`, unless held again.

@@ -189,7 +189,7 @@ class Session:
     async def _tried(self, alive: Entry[Heartbeat] | None) -> bool:
         """One try, under what was read. The outcome is what stands in the store: an answer may be lost."""
         node = self._plan.node
-        capacity = await self._within(self._machines.capacity())
+        capacity = (await self._within(self._machines.offer())).capacity
         member = await self._within(MEMBER.get(self._store, node=node))
         if member is not None and member.value.place not in ("", self._machines.place) and await self._has_machines():
             self._wait(

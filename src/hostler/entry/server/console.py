@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 from hostler.entry.server.authentication import caller_of
 from hostler.entry.server.problem import INVALID, NOT_HERE, Refusal
 from hostler.errors import HostlerError, Unavailable
+from hostler.ports.machines import Door
 
 if TYPE_CHECKING:
     from hostler.entry.server.route import Answer, Asked
-    from hostler.ports.machines import Console, Machines
+    from hostler.ports.machines import Channel, Machines
 
 LOOK_EVERY = 1.0
 """Seconds between two looks at the token."""
@@ -28,7 +29,7 @@ async def console(asked: Asked) -> Answer | None:
         raise Unavailable("console: no more are taken now; try again later")
     asked.feed.streams += 1
     try:
-        async with machines.console(vm) as port:
+        async with machines.channel(vm, Door.CONSOLE) as port:
             await asked.raw.send({"type": "websocket.accept"})
             await _joined(asked, port)
     finally:
@@ -47,7 +48,7 @@ async def machine_of(asked: Asked) -> tuple[Machines, str]:
     return machines, vm.id
 
 
-async def _joined(asked: Asked, port: Console) -> None:
+async def _joined(asked: Asked, port: Channel) -> None:
     """Until the caller goes, the machine is off, the token no longer counts, or the server closes."""
     leaving = asyncio.create_task(_in(asked, port), name="console: input")
     counting = asyncio.create_task(_counting(asked), name="console: token")
@@ -68,12 +69,12 @@ async def _joined(asked: Asked, port: Console) -> None:
         await asked.raw.send({"type": "websocket.close", "code": code})
 
 
-async def _out(asked: Asked, port: Console) -> None:
+async def _out(asked: Asked, port: Channel) -> None:
     while data := await port.read():
         await asked.raw.send({"type": "websocket.send", "bytes": data})
 
 
-async def _in(asked: Asked, port: Console) -> None:
+async def _in(asked: Asked, port: Channel) -> None:
     while True:
         message = await asked.raw.receive()
         if message["type"] == "websocket.disconnect":

@@ -73,7 +73,7 @@ async def _unusable(machines: Machines, t: MachineTrial) -> None:
         lambda: machines.delete(vm),
         lambda: machines.inspect(vm),
         machines.list,
-        machines.capacity,
+        machines.offer,
         lambda: machines.snapshot(vm, "s"),
         lambda: machines.restore(vm, "s", 1),
         lambda: machines.drop_snapshot(vm, "s"),

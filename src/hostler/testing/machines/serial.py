@@ -7,23 +7,24 @@ from typing import TYPE_CHECKING
 
 from hostler.errors import NotFound
 from hostler.model.vm import MachineState
+from hostler.ports.machines import Door
 from hostler.testing.machines.claim import claim, refused
 
 if TYPE_CHECKING:
-    from hostler.ports.machines import Console
+    from hostler.ports.machines import Channel
     from hostler.testing.machines.claim import MachineTrial
 
 
 @claim()
 async def a_console_tells_something_when_typed_at(t: MachineTrial) -> None:
     vm = await t.running()
-    async with asyncio.timeout(t.setup.within), t.machines.console(vm) as console:
+    async with asyncio.timeout(t.setup.within), t.machines.channel(vm, Door.CONSOLE) as console:
         await console.write(b"\r\n")
         assert await console.read()
     assert await t.state(vm) is MachineState.RUNNING, "closing the console stopped it"
 
 
-async def _to_the_end(console: Console) -> None:
+async def _to_the_end(console: Channel) -> None:
     while await console.read():
         pass
 
@@ -33,7 +34,7 @@ async def a_console_ends_when_its_machine_goes_off(t: MachineTrial) -> None:
     vm = await t.made()
     for destroys in (False, True):
         await t.machines.start(vm)
-        async with asyncio.timeout(2 * t.setup.within), t.machines.console(vm) as console:
+        async with asyncio.timeout(2 * t.setup.within), t.machines.channel(vm, Door.CONSOLE) as console:
             reading = asyncio.create_task(_to_the_end(console))
             await asyncio.sleep(0.05)
             assert not reading.done(), "it ended while the machine ran"
@@ -46,7 +47,8 @@ async def a_console_ends_when_its_machine_goes_off(t: MachineTrial) -> None:
 async def a_console_ends_when_its_machine_is_not_held(t: MachineTrial) -> None:
     await t.machines.hold(600)
     vm = await t.running(fenced=True)
-    async with asyncio.timeout(t.setup.hold + t.setup.late + t.setup.within), t.machines.console(vm) as console:
+    patience = t.setup.hold + t.setup.late + t.setup.within
+    async with asyncio.timeout(patience), t.machines.channel(vm, Door.CONSOLE) as console:
         await t.machines.hold(t.setup.hold)
         await _to_the_end(console)
 
@@ -56,7 +58,7 @@ async def a_machine_that_is_off_or_absent_has_no_console(t: MachineTrial) -> Non
     vm = await t.made()
     for name in (vm, t.vm("none")):
         with refused(NotFound):
-            async with t.machines.console(name):
+            async with t.machines.channel(name, Door.CONSOLE):
                 pass
 
 
@@ -64,6 +66,6 @@ async def a_machine_that_is_off_or_absent_has_no_console(t: MachineTrial) -> Non
 async def a_console_is_opened_again_and_again(t: MachineTrial) -> None:
     vm = await t.running()
     for _ in range(3):
-        async with asyncio.timeout(t.setup.within), t.machines.console(vm) as console:
+        async with asyncio.timeout(t.setup.within), t.machines.channel(vm, Door.CONSOLE) as console:
             await console.write(b"\r\n")
             assert await console.read()

@@ -23,7 +23,7 @@ from hostler.kit.clock import SystemClock
 from hostler.kit.fairness import Fairness
 from hostler.model.inventory import Capacity
 from hostler.model.vm import MachineState
-from hostler.ports.machines import Machine
+from hostler.ports.machines import Door, Machine, Offer
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Sequence
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from hostler.drivers.machines.simulated.fault import Draw, Kind, Verb
     from hostler.drivers.machines.simulated.place import Interval, Place
     from hostler.kit.clock import Clock
-    from hostler.ports.machines import MachinePlan
+    from hostler.ports.machines import Channel, MachinePlan
 
 CAPACITY = Capacity(cpus=64, memory_mib=256 * 1024, disk_gib=4096)
 _replace = msgspec.structs.replace
@@ -61,6 +61,7 @@ class SimulatedMachines:
         self._seen: dict[str, tuple[Row, Machine]] = {}
         self._fairness = Fairness()
         self._down = False
+        self._listeners: list[Callable[[str], None]] = []
 
     @property
     def name(self) -> str:
@@ -116,9 +117,17 @@ class SimulatedMachines:
 
     # The verbs
 
-    async def capacity(self) -> Capacity:
+    @property
+    def moves(self) -> bool:
+        return False
+
+    def listen(self, changed: Callable[[str], None]) -> None:
+        self._listeners.append(changed)
+
+    async def offer(self) -> Offer:
         await self._met("capacity", "")
-        return self._capacity
+        images = None if self._images is None else tuple(sorted(self._images))
+        return Offer(capacity=self._capacity, images=images)
 
     async def create(self, plan: MachinePlan) -> Machine:
         request.check_plan(plan, self._images)
@@ -228,8 +237,16 @@ class SimulatedMachines:
                 await self._do("drop_snapshot", "done", lambda _: [change.without_snapshot(self._expected(vm), name)])
             return self._machine(self._expected(vm))
 
-    def console(self, vm: str) -> SimulatedConsole:
+    def channel(self, vm: str, door: Door) -> SimulatedConsole:
+        if door is not Door.CONSOLE:
+            raise Refused(f"machine {vm!r}: a simulated machine has no door {door}; its console is open")
         return SimulatedConsole(self, vm)
+
+    async def receive(self, plan: MachinePlan, number: int) -> Machine:
+        raise Refused(f"machine {plan.label.vm!r}: simulated machines are not handed over (move {number})")
+
+    async def send(self, vm: str, number: int, connect: Callable[[Door], Channel], *, live: bool = True) -> Machine:
+        raise Refused(f"machine {vm!r}: simulated machines are not handed over (move {number})")
 
     async def hold(self, seconds: float, *, since: float | None = None) -> None:
         request.check_finite("hold", seconds)
