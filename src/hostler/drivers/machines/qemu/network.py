@@ -1,0 +1,137 @@
+"""How a guest is reached, and what it reaches.
+
+`user`: QEMU's own stack, no rights needed; the guest's SSH port is a port of this host's loopback. `isolated`: the
+same, and the guest reaches nothing. `bridge:NAME`: the guest is on a bridge and has an IPv6 address of its own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import socket
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+import msgspec
+
+from hostler.errors import Invalid, Unavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Container
+
+PORTS_FROM = 20_000
+"""Up to where the kernel's own choices begin, so that no outgoing connection of the host takes a port that is free."""
+PORTS_UP_TO = 32_768
+
+
+class Attached(msgspec.Struct, frozen=True, kw_only=True):
+    """One machine's place in the network."""
+
+    netdev: str
+    """For `-netdev`; its id is `n0`."""
+    host: str
+    """Where its SSH server answers, for this host."""
+    port: int
+    ip4: str = ""
+    gw4: str = ""
+    dns4: str = ""
+    ip6: str = ""
+    gw6: str = ""
+    """What the guest is told (addresses with their prefix length); empty: nothing."""
+    forwarded: bool = False
+    """Whether `port` is one of this host's: it is kept in the machine's state, and may turn out to be taken."""
+    descriptors: tuple[int, ...] = ()
+    """That QEMU inherits under the same numbers; `Network.started` closes ours."""
+
+
+class Network(Protocol):
+    """What `network_of` gives."""
+
+    @property
+    def about(self) -> str:
+        """For the node's facts."""
+
+    async def attach(self, place: str, number: int, mac: str, *, port: int = 0, taken: Container[int] = ()) -> Attached:
+        """Make what machine `number` needs to start. `port`: the one it had; `taken`: those of other machines.
+
+        Refused: it cannot be on this host, whatever the machine. Unavailable: not now.
+        """
+
+    def started(self, attached: Attached) -> None:
+        """QEMU has what it inherits, or was never started."""
+
+    async def detach(self, attached: Attached) -> None:
+        """Take away what `attach` made, of a machine that is off."""
+
+
+class UserNetwork:
+    """QEMU's own network stack: 10.0.2.0/24, the guest is .15, the gateway .2, the name server .3."""
+
+    def __init__(self, *, isolated: bool = False) -> None:
+        self._isolated = isolated
+
+    @property
+    def about(self) -> str:
+        return "isolated" if self._isolated else "user"
+
+    async def attach(self, place: str, number: int, mac: str, *, port: int = 0, taken: Container[int] = ()) -> Attached:
+        """As promised. The MAC needs nothing here."""
+        del mac
+        port = pick_port(place, number, first=port, taken=taken)
+        restrict = ",restrict=on" * self._isolated
+        return Attached(
+            netdev=f"user,id=n0,ipv6=off{restrict},hostfwd=tcp:127.0.0.1:{port}-:22",
+            host="127.0.0.1",
+            port=port,
+            ip4="10.0.2.15/24",
+            gw4="10.0.2.2",
+            dns4="10.0.2.3",
+            forwarded=True,
+        )
+
+    def started(self, attached: Attached) -> None:
+        """Nothing is inherited."""
+
+    async def detach(self, attached: Attached) -> None:
+        """The port goes with the process."""
+
+
+def network_of(network: str, prefix6: str | None = None) -> Network:
+    """By the settings `network` and `network_prefix6`. Invalid: there is no such network."""
+    del prefix6
+    if network in ("user", "isolated"):
+        return UserNetwork(isolated=network == "isolated")
+    raise Invalid(f"network {network!r}: must be user, isolated or bridge:NAME")
+
+
+def pick_port(place: str, number: int, *, first: int = 0, taken: Container[int] = ()) -> int:
+    """A loopback port that nobody has: `first` if it can be had, else one that this machine would try again."""
+    digest = hashlib.sha256(f"{place}/{number}".encode()).digest()
+    start, span = int.from_bytes(digest[:8], "big"), _ports_up_to() - PORTS_FROM
+    for port in (*([first] if first else []), *(PORTS_FROM + (start + step) % span for step in range(span))):
+        if port not in taken and _is_free(port):
+            return port
+    raise Unavailable(f"ports {PORTS_FROM}-{PORTS_FROM + span - 1}: none is free on 127.0.0.1")
+
+
+def port_was_taken(said: str) -> bool:
+    """Whether QEMU did not start because somebody was faster with its port; attach again, with another `taken`."""
+    return "Could not set up host forwarding rule" in said
+
+
+def _ports_up_to() -> int:
+    try:
+        text = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text(encoding="ascii")
+        up_to = int(text.split()[0])
+    except (OSError, ValueError, IndexError):
+        up_to = PORTS_UP_TO
+    return up_to if up_to > PORTS_FROM + 1000 else PORTS_UP_TO
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as trial:
+        trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as QEMU does: old connections do not matter
+        try:
+            trial.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True

@@ -1,0 +1,187 @@
+"""The least rights that a guest's process can have.
+
+Where we may change users (root), every machine has a user and group of its own, which exist in no list of users: its
+process can read its own disk and seed and the shared images, and nothing else that is ours. Elsewhere it runs as we do.
+Everywhere it can never gain rights (no-new-privileges), leaves no core file, and QEMU's own sandbox closes the rest
+(`command.py`).
+
+Its folder belongs to us and is sticky: the process makes its sockets there, but replaces none of our files.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import pwd
+import resource
+import stat
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from hostler.errors import Invalid, Unavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Container, Iterable, Sequence
+
+USUAL_UIDS = range(1_879_048_192, 2_147_483_647)
+"""Of 32-bit user ids those that neither distributions nor systemd nor containers hand out."""
+FEW_UIDS = range(40_000, 60_000)
+"""Where a container maps only the first 65,536."""
+OPEN_FILES = 4096
+"""Of one machine's process: with user-mode networking every connection of the guest is one."""
+THREADS = 512
+"""Beside those of its CPUs. Counts for a user, so it is set only where the machine has its own."""
+
+WRITES = ("disk.qcow2",)
+READS = ("seed.iso", "fw")
+
+_CHOWN, _DAC_OVERRIDE, _FOWNER, _KILL, _SETGID, _SETUID, _SETPCAP = 0, 1, 3, 5, 6, 7, 8
+_NEEDED = (_CHOWN, _DAC_OVERRIDE, _FOWNER, _KILL, _SETGID, _SETUID, _SETPCAP)
+NET_ADMIN = 12
+
+
+class Rights(msgspec.Struct, frozen=True, kw_only=True):
+    """As whom one machine's process runs."""
+
+    uid: int | None = None
+    """Its own user, and group of the same number; None: it runs as we do."""
+    groups: tuple[int, ...] = ()
+    """Beside its own: at most that of the accelerator."""
+    cpus: int = 1
+
+    def wrap(self, argv: Sequence[str]) -> list[str]:
+        """The command that runs `argv` with these rights. It is the same process from first to last."""
+        files = _at_most(resource.RLIMIT_NOFILE, OPEN_FILES)
+        limits = ["prlimit", "--core=0:0", f"--nofile={files}:{files}"]
+        drop = ["setpriv", "--no-new-privs"]
+        if self.uid is not None:
+            tasks = _at_most(resource.RLIMIT_NPROC, THREADS + self.cpus)
+            limits += [f"--nproc={tasks}:{tasks}"]
+            groups = [f"--groups={','.join(map(str, self.groups))}"] if self.groups else ["--clear-groups"]
+            drop += [f"--reuid={self.uid}", f"--regid={self.uid}", *groups]
+            drop += ["--inh-caps=-all", "--ambient-caps=-all", "--bounding-set=-all"]
+        return [*limits, "--", *drop, "--", *argv]
+
+    def own(self, folder: Path, *, writes: Iterable[str] = WRITES, reads: Iterable[str] = READS) -> None:
+        """Let the process write `writes` and read `reads` of its folder, where they are; to be repeated as they come.
+
+        What is shared with other machines (more than one link) stays as it is. Unavailable: it could not be done.
+        """
+        if self.uid is None:
+            return
+        try:
+            os.chown(folder, 0, self.uid, follow_symlinks=False)
+            folder.chmod(0o1770)
+            for name in writes:
+                self._give(folder / name, self.uid, 0o600)
+            for name in reads:
+                self._give(folder / name, 0, 0o440)
+                if (folder / name).is_dir():
+                    for inner in sorted((folder / name).iterdir()):
+                        self._give(inner, 0, 0o440)
+        except OSError as error:
+            raise Unavailable(f"{folder}: cannot be given to user {self.uid}: {error.strerror}") from None
+
+    def _give(self, path: Path, uid: int, mode: int) -> None:
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return
+        assert self.uid is not None  # noqa: S101 - `own` asked
+        try:
+            status = os.fstat(descriptor)
+            if stat.S_ISDIR(status.st_mode):
+                os.fchown(descriptor, 0, self.uid)
+                os.fchmod(descriptor, 0o750)
+            elif stat.S_ISREG(status.st_mode) and status.st_nlink == 1:
+                os.fchown(descriptor, uid, self.uid)
+                os.fchmod(descriptor, mode)
+        finally:
+            os.close(descriptor)
+
+
+def has_capabilities(*numbers: int, status: str | None = None) -> bool:
+    """Whether this process has all of them, whoever it is."""
+    text = Path("/proc/self/status").read_text(encoding="ascii") if status is None else status
+    effective = next((int(line.split()[1], 16) for line in text.splitlines() if line.startswith("CapEff:")), 0)
+    return all(effective >> number & 1 for number in numbers)
+
+
+def may_change_users() -> bool:
+    """Whether machines can have users of their own here."""
+    return os.geteuid() == 0 and has_capabilities(*_NEEDED)
+
+
+def uids_of(text: str | None) -> range:
+    """The users that machines get: `FIRST-LAST`; without one, what this host leaves free. Invalid: it is none."""
+    if text is None:
+        return USUAL_UIDS if _is_mapped(USUAL_UIDS) else FEW_UIDS
+    first, _, last = text.partition("-")
+    try:
+        uids = range(int(first), int(last) + 1)
+    except ValueError:
+        uids = range(0)
+    if len(uids) == 0 or uids[0] < 1000 or uids[-1] > 2**32 - 3:
+        raise Invalid(f"qemu_uids {text!r}: must be FIRST-LAST, such as 200000-299999, above 999")
+    return uids
+
+
+def pick_uid(place: str, number: int, uids: range, *, taken: Container[int] = ()) -> int:
+    """A user for machine `number` of `place`: the same one each time, unless it is taken here or anywhere on the host.
+
+    Two places begin at different ones. Unavailable: all are taken.
+    """
+    digest = hashlib.sha256(f"{place}/{number}".encode()).digest()
+    start = int.from_bytes(digest[:8], "big")
+    running = _running_uids()
+    for step in range(min(len(uids), 100_000)):
+        uid = uids[(start + step) % len(uids)]
+        if uid not in taken and uid not in running and not _is_somebody(uid):
+            return uid
+    raise Unavailable(f"users {uids[0]}-{uids[-1]}: all are taken; widen qemu_uids")
+
+
+def accelerator_groups(accelerator: str, device: str = "/dev/kvm") -> tuple[int, ...]:
+    """The group that lets a process use the accelerator, if it needs one."""
+    if accelerator != "kvm":
+        return ()
+    with suppress(OSError):
+        status = Path(device).stat()
+        if status.st_mode & 0o006 != 0o006 and status.st_mode & 0o060 == 0o060 and status.st_gid != 0:
+            return (status.st_gid,)
+    return ()
+
+
+def _running_uids() -> set[int]:
+    found = set()
+    for entry in os.scandir("/proc"):
+        if entry.name.isdecimal():
+            with suppress(OSError):  # it ended meanwhile
+                found.add(entry.stat().st_uid)
+    return found
+
+
+def _is_somebody(uid: int) -> bool:
+    try:
+        pwd.getpwuid(uid)
+    except KeyError:
+        return False
+    return True
+
+
+def _is_mapped(uids: range) -> bool:
+    """Whether the user namespace knows them all."""
+    try:
+        lines = Path("/proc/self/uid_map").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return True
+    spans = [(int(first), int(count)) for first, _, count in (line.split() for line in lines)]
+    return any(first <= uids[0] and uids[-1] < first + count for first, count in spans)
+
+
+def _at_most(kind: int, wanted: int) -> int:
+    hard = resource.getrlimit(kind)[1]
+    return wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
