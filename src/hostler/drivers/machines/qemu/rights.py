@@ -5,7 +5,10 @@ process can read its own disk and seed and the shared images, and nothing else t
 Everywhere it can never gain rights (no-new-privileges), leaves no core file, and QEMU's own sandbox closes the rest
 (`command.py`).
 
-Its folder belongs to us and is sticky: the process makes its sockets there, but replaces none of our files.
+Its folder belongs to us and is sticky: the process makes its sockets there, but replaces none of our files. It may be
+below folders that the process cannot even enter: names relative to its working directory need no more than that. Only
+`-pidfile` wants to know every folder above, so it is not used; and whoever runs `qemu-img` on a disk that a guest had
+does it with the guest's rights (`wrap`), not with ours.
 """
 
 from __future__ import annotations
@@ -78,27 +81,29 @@ class Rights(msgspec.Struct, frozen=True, kw_only=True):
             for name in writes:
                 self._give(folder / name, self.uid, 0o600)
             for name in reads:
-                self._give(folder / name, 0, 0o440)
-                if (folder / name).is_dir():
+                if self._give(folder / name, 0, 0o440):
                     for inner in sorted((folder / name).iterdir()):
                         self._give(inner, 0, 0o440)
         except OSError as error:
             raise Unavailable(f"{folder}: cannot be given to user {self.uid}: {error.strerror}") from None
 
-    def _give(self, path: Path, uid: int, mode: int) -> None:
+    def _give(self, path: Path, uid: int, mode: int) -> bool:
+        """Whether it is a folder, which stays ours: what is in it is next."""
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         except FileNotFoundError:
-            return
+            return False
         assert self.uid is not None  # noqa: S101 - `own` asked
         try:
             status = os.fstat(descriptor)
             if stat.S_ISDIR(status.st_mode):
                 os.fchown(descriptor, 0, self.uid)
                 os.fchmod(descriptor, 0o750)
-            elif stat.S_ISREG(status.st_mode) and status.st_nlink == 1:
+                return True
+            if stat.S_ISREG(status.st_mode) and status.st_nlink == 1:
                 os.fchown(descriptor, uid, self.uid)
                 os.fchmod(descriptor, mode)
+            return False
         finally:
             os.close(descriptor)
 
