@@ -1,8 +1,9 @@
 """What one machine's process may use: memory, a share of the CPUs, threads.
 
 By a control group of its own where we may make one, else by its niceness, which is a share of the CPUs only. Groups are
-made below the one we are in, so that whatever limits us limits the machines; never beside it. (In a version 2 tree a
-group that has processes has no children that count: there it is the group above, if that was handed to us.)
+made below the one we are in, so that whatever limits us limits the machines, and only if that is the top of its tree or
+was handed over to us: somebody else who made it, to watch or to end us, would lose sight of what we move. (In a version
+2 tree a group that has processes has no children that count: there it is the group above.)
 
 The memory limit is a net for a process that ran wild, not a measure of the guest: that has what `-m` gives it.
 """
@@ -199,8 +200,9 @@ def bases(proc: Path, within: Path) -> list[Base]:
         kind = mount[mount.index("-") + 1]
         if kind == "cgroup":
             names = tuple(name for name in USED if name in mount[-1].split(",") and name in paths)
-            if names:
-                found.append(Base(_below(mount, paths[names[0]], within), 1, names))
+            group = Path(_below(mount, paths[names[0]], within)) if names else None
+            if group is not None and (group == Path(_below(mount, mount[3], within)) or _is_handed_over(group)):
+                found.append(Base(str(group), 1, names))
         elif kind == "cgroup2" and "" in paths:
             base = _unified(Path(_below(mount, paths[""], within)))
             found += [base] if base is not None else []

@@ -53,15 +53,14 @@ class Rights(msgspec.Struct, frozen=True, kw_only=True):
     """Its own user, and group of the same number; None: it runs as we do."""
     groups: tuple[int, ...] = ()
     """Beside its own: at most that of the accelerator."""
-    cpus: int = 1
 
-    def wrap(self, argv: Sequence[str]) -> list[str]:
+    def wrap(self, argv: Sequence[str], *, cpus: int = 1) -> list[str]:
         """The command that runs `argv` with these rights. It is the same process from first to last."""
         files = _at_most(resource.RLIMIT_NOFILE, OPEN_FILES)
         limits = ["prlimit", "--core=0:0", f"--nofile={files}:{files}"]
         drop = ["setpriv", "--no-new-privs"]
         if self.uid is not None:
-            tasks = _at_most(resource.RLIMIT_NPROC, THREADS + self.cpus)
+            tasks = _at_most(resource.RLIMIT_NPROC, THREADS + cpus)
             limits += [f"--nproc={tasks}:{tasks}"]
             groups = [f"--groups={','.join(map(str, self.groups))}"] if self.groups else ["--clear-groups"]
             drop += [f"--reuid={self.uid}", f"--regid={self.uid}", *groups]
@@ -120,6 +119,26 @@ def may_change_users() -> bool:
     return os.geteuid() == 0 and has_capabilities(*_NEEDED)
 
 
+def users_here(text: str | None) -> range | None:
+    """The users that machines get by the setting `qemu_uids`; None: they all run as we do. Invalid: not such a text."""
+    uids = uids_of(text)
+    return uids if may_change_users() else None
+
+
+def rights_for(folder: Path, place: str, number: int, uids: range | None, *, groups: tuple[int, ...] = ()) -> Rights:
+    """Of the machine in `folder`, always the same ones: whose user it is, the group of the folder says (`Rights.own`).
+
+    A new one gets a user that no other machine beside it has. Unavailable: all are taken.
+    """
+    if uids is None:
+        return Rights()
+    held = _group_of(folder)
+    if held is None or held not in uids:
+        beside = {_group_of(other) for other in folder.parent.iterdir() if other != folder}
+        held = pick_uid(place, number, uids, taken=beside)
+    return Rights(uid=held, groups=groups)
+
+
 def uids_of(text: str | None) -> range:
     """The users that machines get: `FIRST-LAST`; without one, what this host leaves free. Invalid: it is none."""
     if text is None:
@@ -134,7 +153,7 @@ def uids_of(text: str | None) -> range:
     return uids
 
 
-def pick_uid(place: str, number: int, uids: range, *, taken: Container[int] = ()) -> int:
+def pick_uid(place: str, number: int, uids: range, *, taken: Container[int | None] = ()) -> int:
     """A user for machine `number` of `place`: the same one each time, unless it is taken here or anywhere on the host.
 
     Two places begin at different ones. Unavailable: all are taken.
@@ -158,6 +177,13 @@ def accelerator_groups(accelerator: str, device: str = "/dev/kvm") -> tuple[int,
         if status.st_mode & 0o006 != 0o006 and status.st_mode & 0o060 == 0o060 and status.st_gid != 0:
             return (status.st_gid,)
     return ()
+
+
+def _group_of(folder: Path) -> int | None:
+    try:
+        return folder.lstat().st_gid
+    except OSError:
+        return None
 
 
 def _running_uids() -> set[int]:
