@@ -23,8 +23,8 @@ FAMILIES: dict[str, tuple[Key[Any], ...]] = {
     ),
     "workloads": (inventory.WORKLOAD, inventory.INSTANCE, inventory.ACTUAL, inventory.TARGET),
     "deployments": (deployment.BLUEPRINT, deployment.SLICE, deployment.ENDPOINT),
-    "nodes": (node.MEMBER, node.ALIVE, node.COMMAND, node.CLUSTER),
-    "access": (access.TOKEN, access.QUOTA, access.AUDIT, access.ANSWERED),
+    "nodes": (node.MEMBER, node.ALIVE, node.COMMAND, node.ARRIVAL, node.CLUSTER),
+    "access": (access.TOKEN, access.TICKET, access.QUOTA, access.AUDIT, access.ANSWERED),
     "transfers": (transfer.FILLING, transfer.MIGRATION, transfer.MOVED),
 }
 KEYS: tuple[Key[Any], ...] = tuple(key for keys in FAMILIES.values() for key in keys)

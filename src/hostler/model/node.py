@@ -86,7 +86,9 @@ class Departure(Record, frozen=True, kw_only=True):
 
     to: Id
     number: int
-    """Of the move, as in the handle's `moved`. Every attempt has its own: 0 is none."""
+    """Of the attempt: above that of every earlier one (`VmHandle.attempt`), whoever wished for it."""
+    wish: int = 0
+    """The number of the wished-for move that this is (`Move.number`); 0: the node is drained."""
     stop: bool = False
     """See `Move.stop`."""
 
@@ -130,8 +132,12 @@ class Arrival(Record, frozen=True, kw_only=True):
     """The node that has it."""
     number: int
     """Of the departure."""
+    place: str = ""
+    """Where this node's machines were when it was chosen: what arrived elsewhere is not handed over."""
     command: VmCommand
     """What this node is told once it has it."""
+    refused: str = ""
+    """Why this node cannot take it. Said by its agent; the leader then gives up."""
 
 
 class Cluster(Record, frozen=True, kw_only=True):

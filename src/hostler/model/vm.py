@@ -227,7 +227,11 @@ class VmHandle(Record, frozen=True, kw_only=True):
     """The number of the last restore that was done."""
     snapshots: dict[str, Snapshot] = field(default_factory=dict)
     moved: int = 0
-    """The number of the last move that was done or given up."""
+    """The number of the last wished-for move that was done or given up."""
+    attempt: int = 0
+    """The number of the last departure that is over: handed over, or certain never to be (`Departure.number`)."""
+    unmoved: str = ""
+    """Why the last departure was given up; empty: it was not."""
     readiness: Readiness | None = None
     """While it runs."""
     access: Access | None = None

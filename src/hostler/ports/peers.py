@@ -1,4 +1,4 @@
-"""Peers: the way to a machine, on whichever node it stands."""
+"""Peers: the doors of machines that stand on other nodes, wherever their agents run."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ if TYPE_CHECKING:
 
 
 class Peers(Protocol):
-    """The port: machines of this process's nodes, and through their agents those of all others."""
+    """The port. What `Machines.channel` is for one node, for all of them."""
 
     def channel(self, node: str, vm: str, door: Door) -> Channel:
-        """Through a door of a machine that stands on a node, to be entered; as `Machines.channel`.
+        """Through a door of a machine of that node, to be entered.
 
-        NotFound on entering: the node is none, or has no such machine, or it is off. Unavailable: the node cannot be
-        reached, or the door not at present. Refused: there is no way to machines of that node.
+        On entering as `Machines.channel`; Unavailable also: the node, or its agent, cannot be reached at present.
         """
