@@ -7,12 +7,14 @@ same, and the guest reaches nothing. `bridge:NAME`: the guest is on a bridge and
 from __future__ import annotations
 
 import hashlib
+import re
 import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
+from hostler.drivers.machines.qemu import firewall
 from hostler.errors import Invalid, Unavailable
 
 if TYPE_CHECKING:
@@ -44,39 +46,64 @@ class Attached(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Network(Protocol):
-    """What `network_of` gives."""
+    """Of the machines of one place: what `network_of` gives. Machines are named by their numbers."""
 
     @property
     def about(self) -> str:
         """For the node's facts."""
 
-    async def attach(self, place: str, number: int, mac: str, *, port: int = 0, taken: Container[int] = ()) -> Attached:
-        """Make what machine `number` needs to start. `port`: the one it had; `taken`: those of other machines.
+    async def open(self) -> None:
+        """Set up what belongs to all machines; before anything else."""
+
+    async def attach(self, number: int, mac: str, *, port: int = 0, taken: Container[int] = ()) -> Attached:
+        """Make what a machine needs to start. `port`: the one it had; `taken`: those of others and those that failed.
 
         Refused: it cannot be on this host, whatever the machine. Unavailable: not now.
         """
 
     def started(self, attached: Attached) -> None:
-        """QEMU has what it inherits, or was never started."""
+        """QEMU has what it inherits; or it was never started, then `detach` follows."""
 
-    async def detach(self, attached: Attached) -> None:
-        """Take away what `attach` made, of a machine that is off."""
+    async def detach(self, number: int) -> None:
+        """Take away what is left of `attach`, of a machine that is off; to be repeated."""
+
+    async def reclaim(self, kept: Container[int]) -> None:
+        """The same for all that are not among `kept`, whoever attached them."""
+
+    async def aclose(self, *, empty: bool) -> None:
+        """Leave; `empty`: there is no machine any more, and nothing of `open` shall stay."""
 
 
 class UserNetwork:
-    """QEMU's own network stack: 10.0.2.0/24, the guest is .15, the gateway .2, the name server .3."""
+    """QEMU's own network stack: 10.0.2.0/24, the guest is .15, the gateway .2, the name server .3.
 
-    def __init__(self, *, isolated: bool = False) -> None:
-        self._isolated = isolated
+    That stack takes the guest to this host's loopback at the gateway's address. QEMU cannot be told otherwise, but the
+    packet filter can, where machines run as users of their own.
+    """
+
+    def __init__(self, place: str, uids: range | None, *, isolated: bool = False) -> None:
+        self._place, self._uids, self._isolated = place, uids, isolated
+        self._open_why = ""
 
     @property
     def about(self) -> str:
-        return "isolated" if self._isolated else "user"
+        if self._isolated:
+            return "isolated"
+        return f"user; guests reach this host's loopback: {self._open_why}" if self._open_why else "user"
 
-    async def attach(self, place: str, number: int, mac: str, *, port: int = 0, taken: Container[int] = ()) -> Attached:
+    async def open(self) -> None:
+        """Close the way to this host, if that can be."""
+        if self._isolated:
+            return
+        self._open_why = firewall.why_not() if self._uids is not None else "they have no users of their own"
+        if self._uids is not None and not self._open_why:
+            rules = firewall.loopback_rules(firewall.table_name(self._place), self._uids)
+            self._open_why = await firewall.apply(rules)
+
+    async def attach(self, number: int, mac: str, *, port: int = 0, taken: Container[int] = ()) -> Attached:
         """As promised. The MAC needs nothing here."""
         del mac
-        port = pick_port(place, number, first=port, taken=taken)
+        port = pick_port(self._place, number, first=port, taken=taken)
         restrict = ",restrict=on" * self._isolated
         return Attached(
             netdev=f"user,id=n0,ipv6=off{restrict},hostfwd=tcp:127.0.0.1:{port}-:22",
@@ -91,16 +118,28 @@ class UserNetwork:
     def started(self, attached: Attached) -> None:
         """Nothing is inherited."""
 
-    async def detach(self, attached: Attached) -> None:
+    async def detach(self, number: int) -> None:
         """The port goes with the process."""
 
+    async def reclaim(self, kept: Container[int]) -> None:
+        """So do all."""
 
-def network_of(network: str, prefix6: str | None = None) -> Network:
+    async def aclose(self, *, empty: bool) -> None:
+        """The rules stand for as long as machines may run."""
+        if empty and self._uids is not None and not self._isolated and not self._open_why:
+            await firewall.remove("inet", [firewall.table_name(self._place)])
+
+
+def network_of(network: str, prefix6: str | None, *, place: str, uids: range | None) -> Network:
     """By the settings `network` and `network_prefix6`. Invalid: there is no such network."""
-    del prefix6
     if network in ("user", "isolated"):
-        return UserNetwork(isolated=network == "isolated")
-    raise Invalid(f"network {network!r}: must be user, isolated or bridge:NAME")
+        return UserNetwork(place, uids, isolated=network == "isolated")
+    kind, _, bridge = network.partition(":")
+    if kind != "bridge" or not re.fullmatch(r"[A-Za-z0-9_.-]{1,15}", bridge):
+        raise Invalid(f"network {network!r}: must be user, isolated or bridge:NAME")
+    from hostler.drivers.machines.qemu.bridge import BridgeNetwork
+
+    return BridgeNetwork(bridge, prefix6, place)
 
 
 def pick_port(place: str, number: int, *, first: int = 0, taken: Container[int] = ()) -> int:
