@@ -22,6 +22,8 @@ from hostler.engine.write import Beaten
 from hostler.errors import Conflict, Damaged, Invalid, Stale, Unavailable, Uncertain
 from hostler.keys.access import QUOTA
 from hostler.keys.entry import Entry
+from hostler.keys.node import MEMBER
+from hostler.keys.part import check_part
 from hostler.keys.vm import LOCK, NAME, VM
 from hostler.model.api import VmView
 from hostler.model.vm import LockInfo, VirtualMachine, VmHandle
@@ -37,7 +39,8 @@ if TYPE_CHECKING:
     from hostler.engine.write import Writer
     from hostler.kit.clock import Clock
     from hostler.model.access import Quota
-    from hostler.model.api import VmCreate, VmPage, VmUpdate, Why
+    from hostler.model.api import MoveRequest, VmCreate, VmPage, VmUpdate, Why
+    from hostler.model.vm import VmSpec
     from hostler.ports.store import Comparison, Operation, Store
 
 LOCK_TTL = 30.0
@@ -61,7 +64,7 @@ class VmService:
         lock_ttl: float = LOCK_TTL,
     ) -> None:
         self._store, self._writer, self._clock, self._rng, self._new_id = store, writer, clock, rng, new_id
-        self._reader = VmReader(store, view)
+        self._view, self._reader = view, VmReader(store, view)
         self._lock_ttl = lock_ttl
         self._holder = new_id()
         self._turns = Turns()
@@ -101,7 +104,14 @@ class VmService:
         self._reader.check(request.caller, org, project)
         request.caller.require(_RIGHT)
         vm = wish.created(wanted, vm=self._new_id(), org=org, project=project, wall=self._clock.wall())
-        return await self._writer.once(request, VmView, lambda: self._create(request, vm), ask_first=False)
+        if vm.spec.origin is None:
+            return await self._writer.once(request, VmView, lambda: self._create(request, vm), ask_first=False)
+
+        async def clone() -> Written[VmView]:
+            spec = await self._cloned(request, org, project, wanted.spec)
+            return await self._create(request, msgspec.structs.replace(vm, spec=spec))
+
+        return await self._writer.once(request, VmView, clone)
 
     async def update(self, request: Request, org: str, project: str, vm: str, update: VmUpdate) -> Written[VmView]:
         """Change what the update names. `at_next_boot` of the answer says what a running machine does not have yet."""
@@ -142,7 +152,32 @@ class VmService:
         change = _Change("vm.drop-snapshot", lambda found, handle: wish.dropped(found, handle, name))
         return await self._change(request, org, project, vm, change)
 
+    async def move(self, request: Request, org: str, project: str, vm: str, wanted: MoveRequest) -> Written[VmView]:
+        """It shall be on another node, once. `moved` of the machine tells when that is over."""
+        self._reader.check(request.caller, org, project, vm)
+        check_part(wanted.to, "node")
+        target = await MEMBER.get(self._store, node=wanted.to)
+
+        def move(found: VirtualMachine, handle: VmHandle | None) -> VirtualMachine:
+            source = None if handle is None or not handle.node else self._view.members.get(node=handle.node)
+            return wish.moved(
+                found,
+                handle,
+                wanted,
+                source=None if source is None else source.value,
+                target=None if target is None else target.value,
+            )
+
+        return await self._change(request, org, project, vm, _Change("vm.move", move, status=ACCEPTED))
+
     # Creating
+
+    async def _cloned(self, request: Request, org: str, project: str, spec: VmSpec) -> VmSpec:
+        """The shape of a clone, with its origin's id. NotFound: there is no such machine or snapshot."""
+        if spec.origin is None:
+            return spec
+        origin = await self._reader.find(request.caller, org, project, spec.origin.vm)
+        return wish.cloned(spec, origin.value, await self._handle(origin))
 
     async def _create(self, request: Request, vm: VirtualMachine) -> Written[VmView]:
         project = (vm.org, vm.project)

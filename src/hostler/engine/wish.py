@@ -13,11 +13,14 @@ from msgspec import UNSET
 from hostler.errors import Conflict, Invalid, NotFound
 from hostler.keys.part import check_part
 from hostler.model.api import MAX_NAME
-from hostler.model.vm import MachineState, Power, Restore, SnapshotState, VirtualMachine
+from hostler.model.name import fold
+from hostler.model.node import Lifecycle
+from hostler.model.vm import MachineState, Move, Origin, Power, Restore, SnapshotState, VirtualMachine
 
 if TYPE_CHECKING:
-    from hostler.model.api import VmCreate, VmUpdate
-    from hostler.model.vm import VmHandle
+    from hostler.model.api import MoveRequest, VmCreate, VmUpdate
+    from hostler.model.node import NodeRecord
+    from hostler.model.vm import VmHandle, VmSpec
 
 MAX_SNAPSHOTS = 64
 SHAPE = ("cpus", "memory_mib", "disk_gib", "user_data", "ssh_keys")
@@ -47,6 +50,35 @@ def created(wanted: VmCreate, *, vm: str, org: str, project: str, wall: float) -
         node_labels=wanted.node_labels,
         created_at=wall,
         expires_at=None if wanted.expires_in is None else wall + wanted.expires_in,
+    )
+
+
+def cloned(spec: VmSpec, origin: VirtualMachine, handle: VmHandle | None) -> VmSpec:
+    """The shape of a clone of `origin`: what it leaves open is as there. Conflict: the snapshot is not ready.
+
+    Nothing holds the snapshot from now on. A clone that was not made before it is dropped says so, and waits.
+    """
+    if spec.origin is None:
+        return spec
+    name = spec.origin.snapshot
+    _check_kept(origin)
+    _check_has(origin, name)
+    _check_ready(origin, handle, name, "cloned")
+    if spec.image not in ("", origin.spec.image):
+        raise Invalid(
+            f"image {spec.image!r}: a clone has the image of its origin {origin.name}, {origin.spec.image!r};"
+            " leave it out"
+        )
+    if 0 < spec.disk_gib < origin.spec.disk_gib:
+        raise Invalid(
+            f"disk_gib {spec.disk_gib}: less than the {origin.spec.disk_gib} of its origin {origin.name}; a disk may"
+            " only grow"
+        )
+    return msgspec.structs.replace(
+        spec,
+        image=origin.spec.image,
+        disk_gib=spec.disk_gib or origin.spec.disk_gib,
+        origin=Origin(vm=origin.id, snapshot=name),
     )
 
 
@@ -118,14 +150,45 @@ def restored(vm: VirtualMachine, handle: VmHandle | None, name: str) -> VirtualM
     """It shall go back to a snapshot. NotFound: it has none of this name; Conflict: it is not ready."""
     _check_kept(vm)
     _check_has(vm, name)
-    taken = None if handle is None else handle.snapshots.get(name)
-    if taken is None:
-        raise Conflict(f"vm {vm.name}: snapshot {name!r} is not taken yet; wait until it is ready")
-    if taken.state is not SnapshotState.READY:
-        why = f" ({taken.detail})" if taken.detail else ""
-        raise Conflict(f"vm {vm.name}: snapshot {name!r} has failed{why}; restore another one")
+    _check_ready(vm, handle, name, "restored")
     number = 1 if vm.restore is None else vm.restore.number + 1
     return msgspec.structs.replace(vm, restore=Restore(snapshot=name, number=number))
+
+
+def moved(
+    vm: VirtualMachine,
+    handle: VmHandle | None,
+    wanted: MoveRequest,
+    *,
+    source: NodeRecord | None,
+    target: NodeRecord | None,
+) -> VirtualMachine:
+    """It shall be on another node. NotFound: there is no such node; Conflict: it cannot go there, or is there.
+
+    `source` is the node that the handle names. Whether there is room is judged when it is done.
+    """
+    _check_kept(vm)
+    if target is None:
+        raise NotFound(f"node {wanted.to}: not found; look at the list of nodes")
+    if handle is None or not handle.node or source is None:
+        raise Conflict(f"vm {vm.name}: it is on no node yet; wait until it is placed, then move it")
+    if fold(handle.node) == fold(target.node):
+        raise Conflict(f"vm {vm.name}: it is on node {target.node} already; name another one")
+    for node in (source, target):
+        if not node.moves:
+            raise Conflict(
+                f"node {node.node}: its machines ({node.driver or 'of an unknown kind'}) cannot be handed from node to"
+                " node; snapshot and clone, or make the machine anew"
+            )
+    if source.driver != target.driver:
+        raise Conflict(
+            f"node {target.node}: its machines are {target.driver}, those of node {source.node} are {source.driver};"
+            " name a node of the same kind"
+        )
+    if target.lifecycle in (Lifecycle.DRAINING, Lifecycle.DECOMMISSIONED, Lifecycle.SHUTTING_DOWN):
+        raise Conflict(f"node {target.node}: it is {target.lifecycle} and takes no machines; name another one")
+    number = 1 if vm.move is None else vm.move.number + 1
+    return msgspec.structs.replace(vm, move=Move(to=fold(target.node), number=number, stop=wanted.stop))
 
 
 def dropped(vm: VirtualMachine, handle: VmHandle | None, name: str) -> VirtualMachine:
@@ -160,3 +223,12 @@ def _check_kept(vm: VirtualMachine) -> None:
 def _check_has(vm: VirtualMachine, name: str) -> None:
     if name not in vm.snapshots:
         raise NotFound(f"vm {vm.name}: it has no snapshot {name!r}; look at its list")
+
+
+def _check_ready(vm: VirtualMachine, handle: VmHandle | None, name: str, done: str) -> None:
+    taken = None if handle is None else handle.snapshots.get(name)
+    if taken is None:
+        raise Conflict(f"vm {vm.name}: snapshot {name!r} is not taken yet; wait until it is ready")
+    if taken.state is not SnapshotState.READY:
+        why = f" ({taken.detail})" if taken.detail else ""
+        raise Conflict(f"vm {vm.name}: snapshot {name!r} has failed{why}; another one can be {done}")
