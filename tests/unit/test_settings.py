@@ -203,6 +203,7 @@ def test_without_anything_the_control_plane_stays_on_loopback_with_one_simulated
     assert (found.node_ttl, found.fencing_time, found.leadership_ttl, found.replicas) == (15.0, 30.0, 20.0, 1)
     assert (found.log_level, found.log_format, found.audit_days) == ("info", "json", 90)
     assert (found.storage_fallback, found.state_path) == (False, None)
+    assert (found.image, found.network, found.network_prefix6, found.boots) == ("tiny", "user", None, None)
 
 
 @pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.name)
@@ -214,7 +215,12 @@ def test_every_setting_can_be_set_in_each_layer(option: Option) -> None:
         "log_level": ("debug", "error", "info"),
         "log_format": ("json", "text", "json"),
         "rack": ("r1", "r2", "r3"),
-        **dict.fromkeys(("nodes", "replicas", "audit_days"), (2, "3", 4)),
+        **dict.fromkeys(("nodes", "replicas", "audit_days", "boots"), (2, "3", 4)),
+        "network": ("bridge:a", "isolated", "user"),
+        "network_prefix6": ("fd00::/64", "fd00:1::/64", "fd00:2::/64"),
+        "accelerator": ("kvm", "tcg", "kvm"),
+        "qemu_uids": ("1000-2000", "3000-4000", "5000-6000"),
+        "disk_reserve_gib": (1, "2.5", 0.0),
         **dict.fromkeys(("node_ttl", "lock_ttl", "leadership_ttl"), (1, "2", 3.0)),
         "fencing_time": (60, "70", 80.0),
         **dict.fromkeys(("storage_fallback", "insecure", "use_test_namespace"), (True, "no", True)),
@@ -255,6 +261,16 @@ def test_every_setting_can_be_set_in_each_layer(option: Option) -> None:
         ('node = "a\\nb"', {}, "without /"),
         ("", {"node": "x" * 64}, "up to 63"),
         ("rack = 'a-b'", {}, "holds no -"),
+        ("network = 'tap0'", {}, "must be user, isolated or bridge:NAME"),
+        ("network = 'bridge:'", {}, "must be user, isolated or bridge:NAME"),
+        ("network = 'bridge:a,script=/x'", {}, "must be user, isolated or bridge:NAME"),
+        ("network_prefix6 = 'fd00::/48'", {}, "prefix of 64 bits"),
+        ("network_prefix6 = '10.0.0.0/24'", {}, "prefix of 64 bits"),
+        ("qemu_uids = '0-100'", {}, "above 999"),
+        ("qemu_uids = '3000-2000'", {}, "must be FIRST-LAST"),
+        ("disk_reserve_gib = -1", {}, "number of GiB"),
+        ("accelerator = 'hvf'", {}, "must be kvm or tcg"),
+        ("boots = 0", {}, "whole number from 1"),
         ("labels = 'zone'", {}, "name=value"),
         ("labels = {zone = 1}", {}, "name=value"),
         ("log_level = 'loud'", {}, "debug, info, warning or error"),

@@ -90,6 +90,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     labels: dict[str, str]
     node_ttl: float
     fencing_time: float
+    image: str
+    network: str
+    network_prefix6: str | None
+    accelerator: str | None
+    qemu_uids: str | None
+    disk_reserve_gib: float
+    boots: int | None
+    """None: as many as there are CPUs."""
     leadership_ttl: float
     replicas: int
     log_level: str

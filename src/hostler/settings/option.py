@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from ipaddress import IPv6Network
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -115,6 +117,41 @@ def _rack(value: object) -> str:
     return rack
 
 
+def _network(value: object) -> str:
+    text = _text(value).strip()
+    if text not in ("user", "isolated") and not re.fullmatch(r"bridge:[A-Za-z0-9_.-]{1,15}", text):
+        raise ValueError("must be user, isolated or bridge:NAME")
+    return text
+
+
+def _prefix6(value: object) -> str:
+    try:
+        prefix = IPv6Network(_text(value).strip())
+    except ValueError:
+        prefix = IPv6Network("::/0")
+    if prefix.prefixlen != 64:
+        raise ValueError("must be an IPv6 prefix of 64 bits, such as fd00:1:2:3::/64")
+    return str(prefix)
+
+
+def _uids(value: object) -> str:
+    text = _text(value).strip()
+    bounds = re.fullmatch(r"([0-9]{1,10})-([0-9]{1,10})", text)
+    if bounds is None or not 1000 <= int(bounds[1]) <= int(bounds[2]) <= 2**32 - 3:
+        raise ValueError("must be FIRST-LAST, such as 200000-299999, above 999")
+    return text
+
+
+def _gib(value: object) -> float:
+    try:
+        number = float("nan") if isinstance(value, bool) else float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        number = float("nan")
+    if not 0 <= number < 2**30:
+        raise ValueError("must be a number of GiB, 0 or more")
+    return number
+
+
 def _labels(value: object) -> dict[str, str]:
     """A table; or `name=value` once or several times, in one text with commas between."""
     if isinstance(value, dict):
@@ -162,6 +199,24 @@ OPTIONS: tuple[Option, ...] = (
         _seconds,
         "by which fenced machines of a silent node have stopped; at least twice node_ttl",
         30.0,
+    Option("image", "image", "HOSTLER_IMAGE", _text, "what a machine is made of that names no image", "tiny"),
+    Option(
+        "network", "network", "HOSTLER_NETWORK", _network, "user, isolated or bridge:NAME, of QEMU's guests", "user"
+    ),
+    Option("network_prefix6", "network_prefix6", "HOSTLER_NETWORK_PREFIX6", _prefix6, "which of the bridge's prefixes"),
+    Option(
+        "accelerator", "accelerator", "HOSTLER_ACCELERATOR", _one_of("kvm", "tcg"), "of QEMU, without trying it out"
+    ),
+    Option("qemu_uids", "qemu_uids", "HOSTLER_QEMU_UIDS", _uids, "FIRST-LAST: users that guests run as, under root"),
+    Option(
+        "disk_reserve_gib",
+        "disk_reserve_gib",
+        "HOSTLER_DISK_RESERVE_GIB",
+        _gib,
+        "with less than this free no machine is made (at most 5 % of the disk)",
+        2.0,
+    ),
+    Option("boots", "boots", "HOSTLER_BOOTS", _number(1, 1000), "how many machines of a node start at once"),
     ),
     Option(
         "leadership_ttl",
