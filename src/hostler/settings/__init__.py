@@ -88,8 +88,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     node: str | None
     rack: str | None
     labels: dict[str, str]
-    node_ttl: float
-    fencing_time: float
     image: str
     network: str
     network_prefix6: str | None
@@ -98,6 +96,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     disk_reserve_gib: float
     boots: int | None
     """None: as many as there are CPUs."""
+    node_ttl: float
+    fencing_time: float
     leadership_ttl: float
     replicas: int
     log_level: str

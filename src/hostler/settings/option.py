@@ -191,14 +191,6 @@ OPTIONS: tuple[Option, ...] = (
     Option("node", "node", "HOSTLER_NODE", _part, "the name of the agent's node"),
     Option("rack", "rack", "HOSTLER_RACK", _rack, "the rack that the node stands in"),
     Option("labels", "labels", "HOSTLER_LABELS", _labels, "the labels of the node", {}),
-    Option("node_ttl", "node_ttl", "HOSTLER_NODE_TTL", _seconds, "after which a silent node counts as silent", 15.0),
-    Option(
-        "fencing_time",
-        "fencing_time",
-        "HOSTLER_FENCING_TIME",
-        _seconds,
-        "by which fenced machines of a silent node have stopped; at least twice node_ttl",
-        30.0,
     Option("image", "image", "HOSTLER_IMAGE", _text, "what a machine is made of that names no image", "tiny"),
     Option(
         "network", "network", "HOSTLER_NETWORK", _network, "user, isolated or bridge:NAME, of QEMU's guests", "user"
@@ -217,6 +209,14 @@ OPTIONS: tuple[Option, ...] = (
         2.0,
     ),
     Option("boots", "boots", "HOSTLER_BOOTS", _number(1, 1000), "how many machines of a node start at once"),
+    Option("node_ttl", "node_ttl", "HOSTLER_NODE_TTL", _seconds, "after which a silent node counts as silent", 15.0),
+    Option(
+        "fencing_time",
+        "fencing_time",
+        "HOSTLER_FENCING_TIME",
+        _seconds,
+        "by which fenced machines of a silent node have stopped; at least twice node_ttl",
+        30.0,
     ),
     Option(
         "leadership_ttl",
