@@ -1,0 +1,87 @@
+"""An archive in the format that the kernel unpacks at boot (`newc`), written without root and without tools.
+
+Owner, mode and device numbers are what we say they are, and nothing depends on the host or on the time.
+"""
+
+from __future__ import annotations
+
+import stat
+from pathlib import PurePosixPath
+
+MODES = 0o7777
+
+
+class Archive:
+    """Files by their path, from `/`. Folders on the way are made, 0755 and root's, unless they were given before."""
+
+    def __init__(self) -> None:
+        self._parts: list[bytes] = []
+        self._paths: set[str] = set()
+        self._size = 0
+        self._number = 0
+
+    def file(self, path: str, content: bytes, mode: int = 0o644, *, uid: int = 0, gid: int = 0) -> None:
+        """A regular file; `mode` may hold the set-uid bit."""
+        self._entry(path, stat.S_IFREG | mode & MODES, content, uid=uid, gid=gid)
+
+    def folder(self, path: str, mode: int = 0o755, *, uid: int = 0, gid: int = 0) -> None:
+        """A folder, empty so far."""
+        self._entry(path, stat.S_IFDIR | mode & MODES, b"", uid=uid, gid=gid)
+
+    def link(self, path: str, target: str) -> None:
+        """A symbolic link."""
+        self._entry(path, stat.S_IFLNK | 0o777, target.encode())
+
+    def device(self, path: str, mode: int, major: int, minor: int) -> None:
+        """A character device, such as the console that init needs before it has mounted anything."""
+        self._entry(path, stat.S_IFCHR | mode & MODES, b"", device=(major, minor))
+
+    def __contains__(self, path: str) -> bool:
+        return _relative(path) in self._paths
+
+    def packed(self) -> bytes:
+        """The whole, with its trailer; to be asked for once."""
+        self._write("TRAILER!!!", 0, b"", uid=0, gid=0, device=(0, 0))
+        self._parts.append(b"\0" * (-self._size % 512))
+        return b"".join(self._parts)
+
+    def _entry(
+        self,
+        path: str,
+        mode: int,
+        content: bytes,
+        *,
+        uid: int = 0,
+        gid: int = 0,
+        device: tuple[int, int] = (0, 0),
+    ) -> None:
+        name = _relative(path)
+        if name in self._paths:
+            raise ValueError(f"{path}: it is in the archive already")
+        for parent in reversed(PurePosixPath(name).parents):
+            if str(parent) != "." and str(parent) not in self._paths:
+                self._paths.add(str(parent))
+                self._write(str(parent), stat.S_IFDIR | 0o755, b"", uid=0, gid=0, device=(0, 0))
+        self._paths.add(name)
+        self._write(name, mode, content, uid=uid, gid=gid, device=device)
+
+    def _write(self, name: str, mode: int, content: bytes, *, uid: int, gid: int, device: tuple[int, int]) -> None:
+        self._number += 1
+        links = 2 if stat.S_ISDIR(mode) else 1
+        text = name.encode() + b"\0"
+        fields = (self._number, mode, uid, gid, links, 0, len(content), 0, 0, *device, len(text), 0)
+        head = b"070701" + b"".join(b"%08X" % field for field in fields) + text
+        self._append(head)
+        self._append(content)
+
+    def _append(self, data: bytes) -> None:
+        padded = data + b"\0" * (-len(data) % 4)
+        self._parts.append(padded)
+        self._size += len(padded)
+
+
+def _relative(path: str) -> str:
+    name = path.strip("/")
+    if not name or any(part in ("", ".", "..") for part in name.split("/")):
+        raise ValueError(f"{path!r}: not a plain path")
+    return name

@@ -1,0 +1,332 @@
+"""Packages of Debian, without root: apt finds, loads and verifies them; nothing is installed.
+
+The machine's own package lists are used where they know what is asked for and are fresh. Otherwise lists of our own are
+made beside the packages: from the machine's own sources on Debian, elsewhere from Debian's, signed by Debian's keys.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import hashlib
+import os
+import subprocess
+import tarfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from hostler.errors import HostlerError, Refused, Unavailable
+
+if TYPE_CHECKING:
+    import re
+    from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+
+FRESH = 7 * 86_400.0
+"""Seconds after which lists are made anew, if that can be."""
+PACE = 0.3
+"""Seconds between two looks at how much has come."""
+_KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
+_SOURCES = """\
+deb [signed-by={keyring}] http://deb.debian.org/debian bookworm main
+deb [signed-by={keyring}] http://deb.debian.org/debian bookworm-updates main
+deb [signed-by={keyring}] http://deb.debian.org/debian-security bookworm-security main
+"""
+_NO_APT = "images are built from packages of Debian: use a machine with apt, or add an image that was built elsewhere"
+_GOT_BY = {
+    "apt-get": _NO_APT,
+    "apt-cache": _NO_APT,
+    "dpkg-deb": "install the package dpkg",
+    "qemu-img": "install the package qemu-utils",
+}
+
+
+class Package(msgspec.Struct, frozen=True):
+    """One version of a package, as the lists have it."""
+
+    name: str
+    version: str
+    file: str
+    size: int
+    sha256: str
+    depends: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.version}"
+
+
+class Packages:
+    """Packages in a folder that is kept, and that several processes may use (`locked`)."""
+
+    def __init__(self, folder: Path, *, architecture: str = "amd64") -> None:
+        self._folder = folder
+        self._architecture = architecture
+        self._lists: tuple[str, ...] = ()
+        """What apt must be told to use our own lists; empty: it uses the machine's."""
+
+    @contextlib.asynccontextmanager
+    async def locked(self) -> AsyncIterator[None]:
+        """One process at a time: two that load the same file would write into each other's."""
+        await asyncio.to_thread((self._folder / "cache").mkdir, mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(self._folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            while True:  # not a thread that waits: it could not be called back
+                try:
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    await asyncio.sleep(PACE)
+            yield
+        finally:
+            os.close(descriptor)
+
+    async def find(self, newest: str, names: Sequence[str]) -> tuple[Package, list[Package]]:
+        """What `newest`, which only stands for another package, stands for; and `names` with their libraries."""
+        first = await self._known(newest, names)
+        real = next(iter(first[newest].depends), "")
+        found = {name: first[name] for name in names}
+        wanted = {real, *_libraries(found.values())}
+        while wanted:
+            shown = await self._show(sorted(wanted))
+            for name in sorted(wanted - shown.keys()):
+                raise _lacking(name)
+            found.update({name: package for name, package in shown.items() if name in wanted})
+            wanted = _libraries(package for package in found.values() if package.name != real) - found.keys()
+        image = found.pop(real)
+        return image, [found[name] for name in sorted(found)]
+
+    async def fetch(self, packages: Sequence[Package], progress: Callable[[int, int], None]) -> None:
+        """Have them all here, verified, and no other versions of them. `progress` hears of bytes."""
+        total = sum(package.size for package in packages)
+        lacking = [package for package in packages if not await self._is_here(package)]
+        done = total - sum(package.size for package in lacking)
+        progress(done, total)
+        if lacking:
+            await self._load(
+                lacking,
+                lambda: progress(min(total, done + sum(_size(self._folder / part.file) for part in lacking)), total),
+            )
+            progress(total, total)
+        self._forget_others(packages)
+
+    async def files(self, package: Package, *wanted: re.Pattern[str]) -> dict[str, bytes]:
+        """Those of its files and symbolic links whose path (from `/`) is wanted, by path; a link has what it names."""
+        try:
+            process = subprocess.Popen(  # noqa: ASYNC220 - it is read in a thread, and ended here
+                ["dpkg-deb", "--fsys-tarfile", str(self._folder / package.file)],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+            )
+        except FileNotFoundError:
+            raise _not_installed("dpkg-deb") from None
+        reading = asyncio.ensure_future(asyncio.to_thread(_picked, process, wanted))
+        try:
+            found = await asyncio.shield(reading)
+        except tarfile.TarError as error:
+            raise Refused(f"package {package}: it cannot be unpacked: {error}; remove it and try again") from None
+        finally:
+            process.kill()
+            await asyncio.wait({reading})  # it ends with the process
+            process.wait()
+        return found
+
+    async def _known(self, newest: str, names: Sequence[str]) -> dict[str, Package]:
+        """All of these, from lists that have them and are fresh, or the freshest that can be had."""
+        wanted = {newest, *names}
+        theirs = await self._show(sorted(wanted))
+        complete = wanted <= theirs.keys()
+        if complete and _age(Path("/var/lib/apt/lists")) < FRESH:
+            return theirs
+        own = self._folder / "lists"
+        self._lists = self._own_lists(own, machine_sources=complete or _is_debian())
+        if _age(own / "made") < FRESH:
+            shown = await self._show(sorted(wanted))
+            if wanted <= shown.keys():
+                return shown
+        try:
+            await self._refresh(own)
+            shown = await self._show(sorted(wanted))
+            for name in sorted(wanted - shown.keys()):
+                raise _lacking(name)
+        except HostlerError:
+            if not complete:
+                raise
+            self._lists = ()  # old ones are better than none: what they name may still be there
+            return theirs
+        return shown
+
+    async def _refresh(self, own: Path) -> None:
+        status, _, errors = await run("apt-get", *self._options(), "-qq", "update")
+        if status != 0:
+            raise Unavailable(f"package lists: apt-get update failed: {_last(errors)}; check the network and try again")
+        await asyncio.to_thread((own / "made").touch)
+
+    async def _load(self, lacking: Sequence[Package], look: Callable[[], None]) -> None:
+        names = [f"{package.name}={package.version}" for package in lacking]
+        command = ("apt-get", *self._options(), "-q", "download", *names)
+        loading = asyncio.ensure_future(run(*command, cwd=self._folder))
+        try:
+            while not (await asyncio.wait({loading}, timeout=PACE))[0]:
+                look()
+            status, _, errors = await loading
+        finally:
+            if not loading.done():
+                loading.cancel()
+                await asyncio.wait({loading})
+        if status != 0:
+            (self._folder / "lists" / "made").unlink(missing_ok=True)  # perhaps they name what is no longer there
+            raise Unavailable(f"packages: apt-get download failed: {_last(errors)}; check the network and try again")
+        for package in lacking:
+            if not await self._is_here(package):
+                (self._folder / package.file).unlink(missing_ok=True)
+                raise Unavailable(f"package {package}: what came is not what the signed lists promise; try again")
+
+    def _forget_others(self, packages: Iterable[Package]) -> None:
+        keep = {package.file for package in packages}
+        for path in self._folder.glob("*.deb"):
+            if path.name not in keep and path.name.split("_")[0] in {name.split("_")[0] for name in keep}:
+                path.unlink(missing_ok=True)
+
+    async def _show(self, names: Sequence[str]) -> dict[str, Package]:
+        _, output, _ = await run("apt-cache", *self._options(), "show", "--no-all-versions", *names)
+        found: dict[str, Package] = {}
+        for paragraph in output.decode(errors="replace").split("\n\n"):
+            package = _parsed(paragraph)
+            if package is not None:
+                found.setdefault(package.name, package)
+        return found
+
+    async def _is_here(self, package: Package) -> bool:
+        path = self._folder / package.file
+        return _size(path) == package.size and await asyncio.to_thread(_sha256, path) == package.sha256
+
+    def _options(self) -> tuple[str, ...]:
+        """A cache of our own makes each call some tenths of a second faster; `_apt` could not write into ours."""
+        chosen = (
+            f"APT::Architecture={self._architecture}",
+            "APT::Sandbox::User=",
+            f"Dir::Cache={self._folder / 'cache'}",
+            "Dir::Cache::pkgcache=packages.bin",
+            "Dir::Cache::srcpkgcache=",
+        )
+        return (*(part for option in chosen for part in ("-o", option)), *self._lists)
+
+    def _own_lists(self, own: Path, *, machine_sources: bool) -> tuple[str, ...]:
+        (own / "state" / "lists" / "partial").mkdir(mode=0o700, parents=True, exist_ok=True)
+        (own / "status").touch()
+        chosen = [f"Dir::State={own / 'state'}", f"Dir::State::status={own / 'status'}"]
+        if not machine_sources:
+            if not _KEYRING.exists():
+                raise Refused(
+                    f"packages of Debian: without {_KEYRING} nothing can be verified; install the package"
+                    " debian-archive-keyring"
+                )
+            (own / "sources.list").write_text(_SOURCES.format(keyring=_KEYRING))
+            chosen += [f"Dir::Etc::sourcelist={own / 'sources.list'}", "Dir::Etc::sourceparts=-"]
+        return tuple(part for option in chosen for part in ("-o", option))
+
+
+async def run(*argv: str, cwd: Path | None = None, env: dict[str, str] | None = None) -> tuple[int, bytes, str]:
+    """Exit status, output and errors of a program; it does not outlive the caller. Refused: it is not installed."""
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *argv,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            cwd=cwd,
+            env={**os.environ, "LC_ALL": "C", **(env or {})},
+        )
+    except FileNotFoundError:
+        raise _not_installed(argv[0]) from None
+    try:
+        output, errors = await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    return process.returncode or 0, output, errors.decode(errors="replace")
+
+
+def _not_installed(name: str) -> Refused:
+    return Refused(f"{name}: not installed; {_GOT_BY.get(name, 'install it')}")
+
+
+def _lacking(name: str) -> Refused:
+    return Refused(f"package {name}: apt's sources do not have it; enable the main archive of Debian")
+
+
+def _libraries(packages: Iterable[Package]) -> set[str]:
+    return {name for package in packages for name in package.depends if name.startswith(("lib", "zlib"))}
+
+
+def _parsed(paragraph: str) -> Package | None:
+    """A paragraph of apt's lists."""
+    fields: dict[str, str] = {}
+    for line in paragraph.splitlines():
+        name, separator, value = line.partition(": ")
+        if separator and not line.startswith(" "):
+            fields.setdefault(name, value.strip())
+    if not {"Package", "Version", "Architecture", "Size", "SHA256"} <= fields.keys():
+        return None
+    depends = ", ".join(fields[name] for name in ("Pre-Depends", "Depends") if name in fields)
+    names = (item.split("|")[0].split("(")[0].split(":")[0].strip() for item in depends.split(","))
+    version = fields["Version"].replace(":", "%3a")
+    return Package(
+        fields["Package"],
+        fields["Version"],
+        f"{fields['Package']}_{version}_{fields['Architecture']}.deb",
+        int(fields["Size"]),
+        fields["SHA256"],
+        tuple(name for name in names if name),
+    )
+
+
+def _picked(process: subprocess.Popen[bytes], wanted: Sequence[re.Pattern[str]]) -> dict[str, bytes]:
+    found: dict[str, bytes] = {}
+    links: dict[str, str] = {}
+    with tarfile.open(fileobj=process.stdout, mode="r|") as archive:
+        for member in archive:
+            path = "/" + member.name.removeprefix("./").lstrip("/")
+            if not any(pattern.search(path) for pattern in wanted):
+                continue
+            if member.issym():
+                links[path] = os.path.normpath(f"{os.path.dirname(path)}/{member.linkname}")
+            elif member.isfile() and (content := archive.extractfile(member)):
+                found[path] = content.read()
+    return {**found, **{path: found[target] for path, target in links.items() if target in found}}
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def _age(path: Path) -> float:
+    try:
+        return time.time() - path.stat().st_mtime
+    except OSError:
+        return float("inf")
+
+
+def _is_debian() -> bool:
+    try:
+        return "ID=debian" in Path("/etc/os-release").read_text().splitlines()
+    except OSError:
+        return False
+
+
+def _last(errors: str) -> str:
+    lines = [line for line in errors.splitlines() if line.strip() and not line.startswith("W:")]
+    return lines[-1] if lines else "no reason was given"
