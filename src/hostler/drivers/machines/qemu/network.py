@@ -35,7 +35,7 @@ class Attached(msgspec.Struct, frozen=True, kw_only=True):
     port: int
     ip4: str = ""
     gw4: str = ""
-    dns4: str = ""
+    dns: str = ""
     ip6: str = ""
     gw6: str = ""
     """What the guest is told (addresses with their prefix length); empty: nothing."""
@@ -111,7 +111,7 @@ class UserNetwork:
             port=port,
             ip4="10.0.2.15/24",
             gw4="10.0.2.2",
-            dns4="10.0.2.3",
+            dns="10.0.2.3",
             forwarded=True,
         )
 
