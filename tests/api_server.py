@@ -16,10 +16,12 @@ import hostler
 from hostler.engine.nodes import NodeService
 from hostler.engine.quotas import QuotaService
 from hostler.engine.request import HOSTLER, Request
+from hostler.engine.tickets import PeerTickets, Tickets
 from hostler.engine.users import UserService
 from hostler.engine.view import View
 from hostler.engine.vms import VmService
 from hostler.engine.write import Writer
+from hostler.entry.peers import ProcessPeers
 from hostler.entry.server.app import App, build
 from hostler.entry.server.serve import Server
 from hostler.entry.server.services import ServerPlan, Services
@@ -34,7 +36,7 @@ from hostler.model.vm import MachineState, VmHandle, VmSpec
 from hostler.ports.machines import Label, MachinePlan
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
 
     from hostler.ports.machines import Machines
     from hostler.ports.store import Store
@@ -130,9 +132,12 @@ async def run_machine(api: Api, machines: Machines) -> str:
     return str(made["id"])
 
 
-def services_on(store: Store, view: View, **more: Any) -> Services:
+def services_on(
+    store: Store, view: View, machines_of: Callable[[str], Machines | None] = lambda _: None, **more: Any
+) -> Services:
     """The real services."""
     clock = SystemClock()
+    by_peers = PeerTickets(store, clock=clock, secret=secrets.token_urlsafe, by="replica")
     writer = Writer(store, clock=clock, new_id=_new_id, healthy=view.healthy)
     return Services(
         store=store,
@@ -143,6 +148,8 @@ def services_on(store: Store, view: View, **more: Any) -> Services:
         users=UserService(
             store, writer, view, clock=clock, new_id=_new_id, secret=secrets.token_urlsafe, hasher=PlainHasher()
         ),
+        tickets=Tickets(store, writer, clock=clock, secret=secrets.token_urlsafe),
+        peers=ProcessPeers(store, by_peers, machines_of),
         clock=clock,
         **more,
     )

@@ -17,7 +17,7 @@ import pytest
 from api_server import VM_BODY, Api, run_machine, serving
 
 from hostler import Client
-from hostler.client import Console
+from hostler.client import Channel
 from hostler.drivers.machines.simulated import MemoryPlace, SimulatedMachines
 from hostler.entry.server import serve
 from hostler.errors import Closed, Forbidden, NotFound, Unauthenticated, Unavailable
@@ -113,7 +113,7 @@ async def test_a_console_is_refused_by_problem_document_before_it_is_one(
     }
     for token, path, status in (
         (viewer, CONSOLE, 403),
-        (api.admin, CONSOLE, 501),
+        (api.admin, CONSOLE, 503),
         (api.admin, f"{VMS}/none/console", 404),
         (api.admin, f"{VMS}/one", 400),
         ("x", CONSOLE, 401),
@@ -257,7 +257,7 @@ async def test_the_server_closes_quickly_with_an_open_console(caplog: pytest.Log
 # The client
 
 
-async def heard(console: Console, text: bytes) -> None:
+async def heard(console: Channel, text: bytes) -> None:
     got = b""
     async with asyncio.timeout(10):
         while text not in got:

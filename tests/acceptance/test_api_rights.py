@@ -38,7 +38,9 @@ MAY = {
     "vm.snapshot": WORKERS,
     "vm.restore": WORKERS,
     "vm.drop_snapshot": WORKERS,
+    "vm.ticket": WORKERS,
     "vm.console": WORKERS,
+    "vm.ssh": WORKERS,
     "node.list": EVERYBODY,
     "node.get": EVERYBODY,
     "node.drain": OPERATORS,
@@ -84,6 +86,7 @@ BODIES = {
     "vm.update": {"labels": {"a": "b"}},
     "vm.snapshot": {"name": "s2"},
     "vm.restore": {"name": "s1"},
+    "vm.ticket": {"door": "ssh"},
     "node.drain": {"mode": "stop"},
     "quota.set": {"vms": 100},
     "user.create": {"name": "new", "memberships": ["acme/web"]},
@@ -91,7 +94,7 @@ BODIES = {
     "token.issue": {"name": "t"},
     "session.login": {"name": "target", "password": "password"},
 }
-OTHERWISE = {"vm.console": {501}, "vm.restore": {200, 409}, "vm.drop_snapshot": {200}}
+OTHERWISE = {"vm.console": {400}, "vm.ssh": {400}, "vm.restore": {200, 409}, "vm.drop_snapshot": {200}}
 """What who may gets, where that is not the success: nothing runs behind this server."""
 
 

@@ -209,7 +209,7 @@ def test_without_anything_the_control_plane_stays_on_loopback_with_one_simulated
 @pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.name)
 def test_every_setting_can_be_set_in_each_layer(option: Option) -> None:
     first, second, third = {
-        "listen": ("h:1", "h:2", "h:3"),
+        **dict.fromkeys(("listen", "agent_listen"), ("h:1", "h:2", "h:3")),
         "labels": ({"a": "1"}, "a=2", ("a=3",)),
         "machines": ("simulated", "simulated", "simulated"),
         "log_level": ("debug", "error", "info"),

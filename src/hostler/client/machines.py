@@ -4,19 +4,31 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal
 
-from hostler.client.console import Console
+from msgspec import structs
+
+from hostler.client.channel import Channel
 from hostler.client.pages import Pages
 from hostler.errors import HostlerError, Invalid, NotFound, Unavailable
-from hostler.model.api import SnapshotRequest, VmPage, VmView, Why
+from hostler.model.api import (
+    MoveRequest,
+    SnapshotRequest,
+    TicketRequest,
+    TicketView,
+    VmCreate,
+    VmPage,
+    VmView,
+    Why,
+)
+from hostler.model.vm import Origin, Power
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
     from hostler.client.events import Events
     from hostler.client.wire import Query, Wire
-    from hostler.model.api import Phase, VmCreate, VmUpdate
+    from hostler.model.api import Phase, VmUpdate
 
 LOOK_EVERY = 1.0
 """Seconds between two looks while there are no events to wait for."""
@@ -129,9 +141,49 @@ class Vms:
         """Why it is where it is, or nowhere: node by node."""
         return await self._wire.read(Why, *_vms(org, project), vm, "why")
 
-    def console(self, org: str, project: str, vm: str) -> Console:
-        """Its serial port, to be entered; for machines that run in the server's own process."""
-        return Console(self._wire, self._wire.address.to(*_vms(org, project), vm, "console"))
+    async def move(
+        self,
+        org: str,
+        project: str,
+        vm: str,
+        to: str,
+        *,
+        stop: bool = False,
+        if_match: int | None = None,
+        key: str | None = None,
+    ) -> VmView:
+        """Bring it to another node, as it runs; with `stop` it may be stopped for that where it cannot be otherwise."""
+        body = MoveRequest(to=to, stop=stop)
+        return await self._wire.write(
+            "POST", VmView, *_vms(org, project), vm, "move", body=body, if_match=if_match, key=key
+        )
+
+    async def clone(
+        self, org: str, project: str, vm: str, snapshot: str, name: str, *, key: str | None = None, **changes: Any
+    ) -> VmView:
+        """A new machine whose disk begins as a snapshot of this one. `changes`: fields of its spec that differ."""
+        origin = await self.get(org, project, vm)
+        spec = structs.replace(origin.spec, origin=Origin(vm=origin.id, snapshot=snapshot), **changes)
+        return await self.create(org, project, VmCreate(name=name, spec=spec, labels=origin.labels), key=key)
+
+    # Doors
+
+    async def ticket(self, org: str, project: str, vm: str, door: Literal["console", "ssh"]) -> TicketView:
+        """What opens one door of it, once, within half a minute: for a browser, which can send no token there."""
+        body = TicketRequest(door=door)
+        return await self._wire.write("POST", TicketView, *_vms(org, project), vm, "tickets", body=body, repeat=False)
+
+    def console(self, org: str, project: str, vm: str) -> Channel:
+        """Its serial port, to be entered."""
+        return self._door(org, project, vm, "console")
+
+    def ssh(self, org: str, project: str, vm: str) -> Channel:
+        """A connection to the SSH server inside, to be entered: what an SSH client says and hears."""
+        return self._door(org, project, vm, "ssh")
+
+    def _door(self, org: str, project: str, vm: str, door: str) -> Channel:
+        url = self._wire.address.to(*_vms(org, project), vm, door)
+        return Channel(f"{door} of {vm}", lambda: self._wire.socket(url))
 
     async def wait(
         self,
@@ -141,17 +193,19 @@ class Vms:
         *,
         phase: Phase | Collection[Phase] | None = None,
         settled: bool = False,
+        available: bool = False,
         gone: bool = False,
         within: float = 300.0,
         on_change: Callable[[VmView], None] | None = None,
     ) -> VmView | None:
-        """Until the machine is in `phase` (or one of them), is what was wished for, or is `gone` (then None).
+        """Until the machine is in `phase` (or one of them), is what was wished for, is `available` (settled, and its
+        user can log in), or is `gone` (then None).
 
         `on_change` sees it as it was found first, and after each change. NotFound: there is none, or it went while
         something else was waited for. Unavailable: `within` seconds were not enough.
         """
-        if phase is None and not settled and not gone:
-            raise Invalid("wait: for what? give phase, settled or gone")
+        if phase is None and not (settled or available or gone):
+            raise Invalid("wait: for what? give phase, settled, available or gone")
         look = _Look(self, org, project, vm, on_change)
         events = self._events(org=org, project=project, kinds=("vm", "handle", "alive"))
         following = asyncio.create_task(look.follow(events), name=f"hostler client: waiting for {vm}")
@@ -164,7 +218,7 @@ class Vms:
                         if gone:
                             return None
                         raise
-                    if not gone and _arrived(view, phase, settled=settled):
+                    if not gone and _arrived(view, phase, settled=settled or available, available=available):
                         return view
                     await look.changed(LOOK_ANYWAY if events.connected.is_set() else LOOK_EVERY)
         except TimeoutError:
@@ -225,8 +279,10 @@ class _Look:
         return f"still {self._last.phase.value}{detail}"
 
 
-def _arrived(view: VmView, phase: Phase | Collection[Phase] | None, *, settled: bool) -> bool:
+def _arrived(view: VmView, phase: Phase | Collection[Phase] | None, *, settled: bool, available: bool) -> bool:
     wanted = () if phase is None else (phase,) if isinstance(phase, str) else tuple(phase)
+    if available and not view.available and view.power is Power.ON:  # one that shall be off never will be
+        return False
     return (not wanted or view.phase in wanted) and (not settled or view.settled)
 
 

@@ -135,24 +135,9 @@ class Wire:
     @asynccontextmanager
     async def socket(self, url: URL) -> AsyncIterator[aiohttp.ClientWebSocketResponse]:
         """A WebSocket. What goes wrong before it is open is told as for any request; then aiohttp's words come."""
-        async with AsyncExitStack() as stack:
-            with _Translated(self.address.url, writes=False):
-                session = await stack.enter_async_context(
-                    aiohttp.ClientSession(
-                        connector=self._open().connector,
-                        connector_owner=False,
-                        cookie_jar=aiohttp.DummyCookieJar(),
-                        raise_for_status=_refused,  # ws_connect itself would tell the status only, and not the reason
-                    )
-                )
-                async with asyncio.timeout(self.timeout):
-                    opened = await session.ws_connect(
-                        url,
-                        headers=self._headers({}),
-                        timeout=aiohttp.ClientWSTimeout(ws_close=PARTING),
-                        heartbeat=SILENCE / 2,
-                    )
-            stack.push_async_callback(opened.close)
+        async with open_socket(
+            self._open().connector, url, self._headers({}), named=self.address.url, within=self.timeout
+        ) as opened:
             yield opened
 
     # Inside
@@ -209,6 +194,42 @@ class Wire:
         if self._token is not None:
             headers["Authorization"] = f"Bearer {self._token}"
         return headers
+
+
+@asynccontextmanager
+async def open_socket(
+    connector: aiohttp.BaseConnector | None,
+    url: URL,
+    headers: dict[str, str],
+    *,
+    named: str,
+    within: float,
+    ssl: aiohttp.Fingerprint | bool = True,
+) -> AsyncIterator[aiohttp.ClientWebSocketResponse]:
+    """A WebSocket to the server that is called `named`; without a connector by a connection of its own.
+
+    The server gives a sign of life more often than we ask for one: we ask only when it is silent.
+    """
+    async with AsyncExitStack() as stack:
+        with _Translated(named, writes=False):
+            session = await stack.enter_async_context(
+                aiohttp.ClientSession(
+                    connector=connector,
+                    connector_owner=connector is None,
+                    cookie_jar=aiohttp.DummyCookieJar(),
+                    raise_for_status=_refused,  # ws_connect itself would tell the status only, and not the reason
+                )
+            )
+            async with asyncio.timeout(within):
+                opened = await session.ws_connect(
+                    url,
+                    headers=headers,
+                    timeout=aiohttp.ClientWSTimeout(ws_close=PARTING),
+                    heartbeat=SILENCE / 2,
+                    ssl=ssl,
+                )
+        stack.push_async_callback(opened.close)
+        yield opened
 
 
 async def _refused(answer: aiohttp.ClientResponse) -> None:

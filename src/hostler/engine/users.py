@@ -8,7 +8,7 @@ from hostler.engine.access.account import Accounts, view_of
 from hostler.engine.access.admin import Admin
 from hostler.engine.access.door import Door
 from hostler.engine.access.known import Known
-from hostler.engine.access.token import Tokens
+from hostler.engine.access.token import Tokens, digest_of
 from hostler.errors import Unauthenticated
 
 if TYPE_CHECKING:
@@ -109,8 +109,26 @@ class UserService:
     async def meet(self, token: str, source: str = "") -> Caller:
         """Who a token stands for. The store is asked only about one that this replica has never heard of."""
         if self._door.is_strange(self._known, token):
-            await self._door.introduce(self._known, token, source)
+            await self._door.introduce(self._known, digest_of(token), source)
         return self._door.authenticate(self._known, token, source)
+
+    async def meet_holder(self, digest: str, source: str = "") -> Caller:
+        """Who the token with this SHA-256 stands for, for a ticket that was issued on the strength of it."""
+        if self._door.is_unheard_of(self._known, digest):
+            await self._door.introduce(self._known, digest, source)
+        return self._door.stood_for(self._known, digest, source)
+
+    def holder(self, digest: str, source: str = "") -> Caller:
+        """The same from memory, for one that was met before."""
+        return self._door.stood_for(self._known, digest, source)
+
+    def check_guesses(self, source: str) -> None:
+        """TooManyTries: too many secrets that stand for nobody came from there."""
+        self._door.check_guesses(source)
+
+    def guessed(self, source: str) -> None:
+        """One more of them."""
+        self._door.guessed(source)
 
     def authenticate(self, token: str, source: str = "") -> Caller:
         """Who a token stands for that was met before; from memory, so it works without the store."""

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import TYPE_CHECKING
 
 from hostler.engine.agent.agent import Agent
 from hostler.engine.agent.plan import AgentPlan
 from hostler.entry.backend import opened_backend
-from hostler.entry.plane import new_id
+from hostler.entry.plane import check_address, new_id, peer_tickets
+from hostler.entry.relay import relaying
 from hostler.entry.signals import asked_to_end, run_unless_asked
 from hostler.errors import Invalid, NotFound
 from hostler.kit.clock import SystemClock
@@ -20,7 +21,7 @@ from hostler.model.name import fold
 from hostler.wiring import open_machines
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Callable, Mapping
     from pathlib import Path
 
     from hostler.kit.clock import Clock
@@ -41,16 +42,27 @@ class Running:
         self.agent, self.machines, self.task = agent, machines, task
 
 
-def plan_of(settings: Settings, node: str, rack: str | None) -> AgentPlan:
-    """The plan of a node by the settings."""
+def plan_of(settings: Settings, node: str, rack: str | None, address: str = "") -> AgentPlan:
+    """The plan of a node by the settings. `address`: where other processes reach its machines."""
     return AgentPlan(
         node=node,
+        address=address,
         labels=settings.labels,
         rack=rack,
         node_ttl=settings.node_ttl,
         fencing_time=settings.fencing_time,
         boots=max(1, os.cpu_count() or 1),
     )
+
+
+def machines_in(agents: Mapping[str, Running]) -> Callable[[str], Machines | None]:
+    """The drivers of a process's own nodes, by their folded names."""
+
+    def machines_of(node: str) -> Machines | None:
+        running = agents.get(node)
+        return None if running is None else running.machines
+
+    return machines_of
 
 
 @asynccontextmanager
@@ -77,6 +89,7 @@ async def run(settings: Settings, tell: Callable[[str], None]) -> int:
     node = settings.node
     if node is None:
         raise Invalid("node: an agent needs the name of its node; give --node NAME, or set HOSTLER_NODE")
+    check_address(settings, settings.agent_listen, "agent_listen")
     folder = settings.data / "machines" / fold(node)
     _make(folder)
     with asked_to_end() as asked:
@@ -96,9 +109,14 @@ async def _run(  # noqa: PLR0917 - what to run, how to tell, and when to end
     started: asyncio.Event,
 ) -> int:
     clock = SystemClock()
-    async with opened_backend(settings, clock, tell) as store:
-        plan = plan_of(settings, node, settings.rack)
+    async with AsyncExitStack() as stack:
+        store = await stack.enter_async_context(opened_backend(settings, clock, tell))
+        agents: dict[str, Running] = {}
+        tickets = peer_tickets(store, clock, by=f"node:{fold(node)}")
+        address = await stack.enter_async_context(relaying(settings, tickets, machines_in(agents)))
+        plan = plan_of(settings, node, settings.rack, address)
         async with running_agent(store, settings, plan, folder, clock) as running:
+            agents[plan.node] = running
             started.set()
             tell(f"agent of {node}, machines in {folder}")
             telling = asyncio.create_task(_tell_state(running, clock, tell), name="agent: telling")

@@ -19,11 +19,13 @@ from hostler.engine.controllers.machines import MachineController
 from hostler.engine.controllers.nodes import NodeController
 from hostler.engine.nodes import NodeService
 from hostler.engine.quotas import QuotaService, quota_release
+from hostler.engine.tickets import PeerTickets, Tickets
 from hostler.engine.users import UserService
 from hostler.engine.view import View
 from hostler.engine.vms import VmService
 from hostler.engine.write import Writer
 from hostler.entry.backend import opened_backend
+from hostler.entry.peers import ProcessPeers
 from hostler.entry.server.app import build
 from hostler.entry.server.logs import logger
 from hostler.entry.server.serve import Server
@@ -53,16 +55,31 @@ def new_id() -> str:
     return uuid.uuid4().hex
 
 
+def new_secret() -> str:
+    """256 random bits, as text."""
+    return secrets.token_urlsafe(32)
+
+
+def peer_tickets(store: Store, clock: Clock, *, by: str) -> PeerTickets:
+    """Tickets by which this process is let in by others, and lets others in."""
+    return PeerTickets(store, clock=clock, secret=new_secret, by=by)
+
+
 def check_listen(settings: Settings) -> tuple[str, int]:
-    """Host and port to listen on. Invalid: others could reach it, and read what is sent there."""
-    host, port = split_address(settings.listen)
+    """Host and port of the API. Invalid: others could reach it, and read what is sent there."""
+    return check_address(settings, settings.listen, "listen")
+
+
+def check_address(settings: Settings, address: str, what: str) -> tuple[str, int]:
+    """Host and port to listen on; as for the API."""
+    host, port = split_address(address)
     try:
         private = ipaddress.ip_address(host).is_loopback
     except ValueError:
         private = host == "localhost"
     if not (private or settings.insecure or settings.tls_cert is not None):
         raise Invalid(
-            f"listen {settings.listen}: others could read tokens on their way there; set tls_cert and tls_key,"
+            f"{what} {address}: others could read tokens on their way there; set tls_cert and tls_key,"
             " listen on 127.0.0.1, or force it with --insecure"
         )
     return host, port
@@ -93,6 +110,7 @@ class Plane:
         self.view = View(store, clock=self.clock, rng=self._rng)
         writer = Writer(store, clock=self.clock, new_id=new_id, healthy=self.view.healthy, rng=self._rng)
         self.users = _users(store, writer, self.view, self.clock, self._hasher)
+        self.peer_tickets = peer_tickets(store, self.clock, by="replica")
         self._controllers: tuple[MachineController, NodeController, Janitor] | None = None
         self._more_counters = counters
         self.services = Services(
@@ -110,8 +128,9 @@ class Plane:
             nodes=NodeService(store, writer, self.view, clock=self.clock),
             quotas=QuotaService(store, writer),
             users=self.users,
+            tickets=Tickets(store, writer, clock=self.clock, secret=new_secret),
+            peers=ProcessPeers(store, self.peer_tickets, machines_of),
             clock=self.clock,
-            machines_of=machines_of,
             leads=leads,
             counters=self._counters,
         )
@@ -190,7 +209,7 @@ def _users(store: Store, writer: Writer, view: View, clock: Clock, hasher: Hashe
         view,
         clock=clock,
         new_id=new_id,
-        secret=lambda: secrets.token_urlsafe(32),
+        secret=new_secret,
         hasher=hasher,
     )
 

@@ -13,10 +13,11 @@ import math
 from contextlib import AsyncExitStack, suppress
 from typing import TYPE_CHECKING, Any
 
-from hostler.entry.agent import Running, plan_of, running_agent
+from hostler.entry.agent import Running, machines_in, plan_of, running_agent
 from hostler.entry.backend import opened_backend
 from hostler.entry.folder import DataFolder
-from hostler.entry.plane import Plane, check_listen, first_admin, local_url, new_id
+from hostler.entry.plane import Plane, check_address, check_listen, first_admin, local_url, new_id
+from hostler.entry.relay import relaying
 from hostler.entry.rotation import RotatingFile
 from hostler.entry.server.logs import configure, logger
 from hostler.entry.signals import asked_to_end, run_unless_asked
@@ -73,6 +74,7 @@ class Up:
     async def run(self) -> int:
         """Until it is asked to end, or must; the exit code."""
         check_listen(self._settings)
+        check_address(self._settings, self._settings.agent_listen, "agent_listen")
         with self._folder.held(), asked_to_end() as self._asked:
             log = RotatingFile(self._folder.log_file)
             configure(self._settings.log_level, log, self._settings.log_format)  # type: ignore[arg-type]
@@ -90,7 +92,8 @@ class Up:
             server = await stack.enter_async_context(plane.served())
             host, _ = check_listen(self._settings)
             url = local_url(server, host)
-            await self._agents_in(stack, store)
+            relay = relaying(self._settings, plane.peer_tickets, machines_in(self._agents))
+            await self._agents_in(stack, store, await stack.enter_async_context(relay))
             address = server.url.partition("://")[2]
             parts: list[asyncio.Task[Any]] = [
                 asyncio.create_task(self._stand(store, plane, address), name="standing"),
@@ -112,27 +115,23 @@ class Up:
             names = ("steps", "reports", "orphans", "commands", "working", "failing")
             return {f"agent_{name}": float(sum(getattr(state, name) for state in states)) for name in names}
 
-        def machines_of(node: str) -> object:
-            running = self._agents.get(node)
-            return None if running is None else running.machines
-
         return Plane(
             store,
             self._settings,
             clock=self._clock,
             leads=lambda: self._leading.leads,
-            machines_of=machines_of,  # type: ignore[arg-type]
+            machines_of=machines_in(self._agents),
             counters=counters,
         )
 
-    async def _agents_in(self, stack: AsyncExitStack, store: Store) -> None:
-        """Enter the agents of all nodes; on leaving, all end at once."""
+    async def _agents_in(self, stack: AsyncExitStack, store: Store, relay: str) -> None:
+        """Enter the agents of all nodes; on leaving, all end at once. `relay`: where other processes reach them."""
         rack = self._settings.rack or RACK
         for number in range(1, self._settings.nodes + 1):
             node = fold(f"{rack}-{number}")
             folder = self._folder.machines(node)
             folder.mkdir(parents=True, exist_ok=True)
-            plan = plan_of(self._settings, f"{rack}-{number}", rack)
+            plan = plan_of(self._settings, f"{rack}-{number}", rack, relay)
             self._agents[node] = await stack.enter_async_context(
                 running_agent(store, self._settings, plan, folder, self._clock)
             )

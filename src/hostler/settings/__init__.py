@@ -80,6 +80,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     namespace: NamespaceOptions
     listen: str
     """`HOST:PORT`; port 0: any that is free."""
+    agent_listen: str
+    """The same for an agent: where other processes of its control plane reach its machines."""
     tls_cert: Path | None
     tls_key: Path | None
     insecure: bool

@@ -70,14 +70,18 @@ class Door:
         """Whether it may be a token that another replica has issued a moment ago: then `introduce` it first."""
         if not token.startswith(PREFIX) or len(token) > _LONGEST_TOKEN:
             return False
-        key = self._prefix + digest_of(token)
+        return self.is_unheard_of(known, digest_of(token))
+
+    def is_unheard_of(self, known: Known, digest: str) -> bool:
+        """The same by the token's digest."""
+        key = self._prefix + digest
         return key not in self._holders and known.tokens.get(key) is None
 
-    async def introduce(self, known: Known, token: str, source: str) -> None:
-        """Ask the store who a strange token is. Whoever guesses too often is no reason to ask it."""
+    async def introduce(self, known: Known, digest: str, source: str) -> None:
+        """Ask the store who the strange token with this digest is. Who guesses too often is no reason to ask it."""
         with suppress(TooManyTries, Unavailable, Uncertain, Damaged):  # then what we know has to do
             self._by_token.check(origin(source))
-            entry = await TOKEN.get(self._store, digest=digest_of(token))
+            entry = await TOKEN.get(self._store, digest=digest)
             user = None if entry is None else await USER.get(self._store, user=entry.value.user)
             if entry is not None and user is not None:
                 known.users.learned(user)
@@ -89,16 +93,33 @@ class Door:
         A token that counts is let in however often others at the same source have guessed.
         """
         if not token.startswith(PREFIX) or len(token) > _LONGEST_TOKEN:
-            raise self._guessed(source)
-        key = self._prefix + digest_of(token)
+            raise self.guessed(source)
+        return self.stood_for(known, digest_of(token), source)
+
+    def stood_for(self, known: Known, digest: str, source: str) -> Caller:
+        """Who the token with this digest stands for: the same for whoever was given something on the strength of it."""
+        key = self._prefix + digest
         holder = self._holders.get(key)
         if holder is None:
             holder = self._looked_up(known, key, source)
             self._holders[key] = holder
         elif holder.expires_at is not None and holder.expires_at <= self._clock.wall():
             del self._holders[key]
-            raise self._guessed(source)
+            raise self.guessed(source)
         return Caller(holder.name, holder.rights, holder.memberships, source, holder.token, holder.life)
+
+    def check_guesses(self, source: str) -> None:
+        """TooManyTries: the source has guessed too often for the store to be asked about one more secret."""
+        self._by_token.check(origin(source))
+
+    def guessed(self, source: str) -> Unauthenticated | TooManyTries:
+        """What a secret that stands for nobody is answered; it is counted."""
+        where = origin(source)
+        try:
+            self._by_token.begin(where)
+        except TooManyTries as error:
+            return error
+        return Unauthenticated("token: none that counts; log in again, or take a token that is neither old nor revoked")
 
     async def login(self, tokens: Tokens, asked: Login, source: str) -> TokenIssued:
         """A session for whoever has the password."""
@@ -127,21 +148,13 @@ class Door:
         if entry is None or user is None:
             if not (known.tokens.ready and known.users.ready):
                 raise Unavailable("token: this replica has not read the accounts yet; try again in a moment")
-            raise self._guessed(source)
+            raise self.guessed(source)
         if not counts(entry.value, user.value, self._clock.wall()):
-            raise self._guessed(source)
+            raise self.guessed(source)
         account, token = user.value, entry.value
         return _Holder(
             token.user, account.rights, account.memberships, token.id, user.create_revision, token.expires_at
         )
-
-    def _guessed(self, source: str) -> Unauthenticated | TooManyTries:
-        where = origin(source)
-        try:
-            self._by_token.begin(where)
-        except TooManyTries as error:
-            return error
-        return Unauthenticated("token: none that counts; log in again, or take a token that is neither old nor revoked")
 
     async def _account(self, name: str) -> Entry[User] | None:
         try:

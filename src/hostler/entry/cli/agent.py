@@ -8,7 +8,19 @@ from typing import Any
 import click
 
 from hostler.entry.cli.failure import one_line
-from hostler.entry.cli.plane_options import DATA, FENCING, FORMAT, LEVEL, NODE_TTL, STORE, flags
+from hostler.entry.cli.plane_options import (
+    AGENT_LISTEN,
+    CERT,
+    DATA,
+    FENCING,
+    FORMAT,
+    KEY,
+    LEVEL,
+    NODE_TTL,
+    STORE,
+    flags,
+    insecure_option,
+)
 from hostler.entry.cli.target import complete
 
 
@@ -16,8 +28,9 @@ from hostler.entry.cli.target import complete
 @click.option("--node", metavar="NAME", help="The name of the node: {rack}-{blade}.  [env: HOSTLER_NODE]")
 @click.option("--rack", metavar="NAME", help="The rack that it stands in.")
 @click.option("-l", "--label", "labels", multiple=True, metavar="NAME=VALUE", help="A label of the node.")
-@click.option("--machines", metavar="KIND", help="What the machines are: simulated (qemu and hetzner come later).")
-@flags((STORE, DATA, NODE_TTL, FENCING, LEVEL, FORMAT))
+@click.option("--machines", metavar="KIND", help="What the machines are: simulated or qemu (hetzner comes later).")
+@flags((STORE, DATA, AGENT_LISTEN, CERT, KEY, NODE_TTL, FENCING, LEVEL, FORMAT))
+@insecure_option
 def agent(labels: tuple[str, ...], **given: Any) -> None:
     """Run the agent of one node until Ctrl-C or SIGTERM: it does what the leader commands. Its machines outlive it.
 

@@ -24,6 +24,11 @@ LISTEN = (
     "HOST:PORT",
     "Where to serve the API; 127.0.0.1:7070 unless told otherwise.  [env: HOSTLER_LISTEN]",
 )
+AGENT_LISTEN = (
+    "--agent-listen",
+    "HOST:PORT",
+    "Where agents serve other processes of their control plane; 127.0.0.1:0.  [env: HOSTLER_AGENT_LISTEN]",
+)
 CERT = ("--tls-cert", "FILE", "The server's certificate.  [env: HOSTLER_TLS_CERT]")
 KEY = ("--tls-key", "FILE", "The key of the certificate.  [env: HOSTLER_TLS_KEY]")
 LEADERSHIP = ("--leadership-ttl", "SECONDS", "After which a silent leader is replaced; 20.")

@@ -8,7 +8,8 @@ import click
 
 from hostler.entry.cli import show
 from hostler.entry.cli.failure import one_line
-from hostler.entry.cli.plane_options import called, plane_options
+from hostler.entry.cli.plane_options import AGENT_LISTEN, called, plane_options
+from hostler.entry.cli.plane_options import flags as flag_options
 from hostler.entry.cli.target import complete
 
 if TYPE_CHECKING:
@@ -22,11 +23,12 @@ FIRST = "hello"
 @click.command()
 @click.option("--nodes", metavar="N", help="How many nodes to run: local-1 to local-N; 1 unless told otherwise.")
 @click.option("--rack", metavar="NAME", help="Call them NAME-1 to NAME-N: on a shared store each host has its own.")
-@click.option("--machines", metavar="KIND", help="What the machines are: simulated (qemu and hetzner come later).")
+@click.option("--machines", metavar="KIND", help="What the machines are: simulated or qemu (hetzner comes later).")
 @click.option("--first-vm", is_flag=True, help=f"Create a first machine, {FIRST}, if there is none at all.")
 @click.option("--detach", is_flag=True, help="Go on in the background once it is ready; hostler down ends it.")
 @click.option("--background", is_flag=True, hidden=True, help="What --detach starts.")
 @plane_options
+@flag_options((AGENT_LISTEN,))
 def up(*, first_vm: bool, detach: bool, background: bool, **flags: Any) -> None:
     """Run everything in one process: the control plane, its API and the agents of some nodes. Ctrl-C ends it.
 

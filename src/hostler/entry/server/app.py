@@ -19,35 +19,28 @@ import msgspec
 
 from hostler.engine.request import Caller, Request
 from hostler.entry.server import body as incoming
-from hostler.entry.server.answer import body_of
-from hostler.entry.server.authentication import needs_token, token_of
+from hostler.entry.server.answer import COMMON, body_of, refuse
+from hostler.entry.server.answer import send as send_answer
+from hostler.entry.server.authentication import bearer_of, check_one, needs_token, token_of
 from hostler.entry.server.feed import Feed
 from hostler.entry.server.logs import logger
 from hostler.entry.server.metrics import CONTENT_TYPE, Metrics
 from hostler.entry.server.openapi import document
-from hostler.entry.server.problem import INVALID, MEDIA, NOT_ALLOWED, NOT_FOUND, Refusal, tell
-from hostler.entry.server.protocol import send_whole
-from hostler.entry.server.route import Access, Answer, Asked, Raw, Route
+from hostler.entry.server.problem import INVALID, NOT_ALLOWED, NOT_FOUND, Refusal, tell
+from hostler.entry.server.route import Answer, Asked, Raw, Route, check_access
 from hostler.entry.server.services import ServerPlan, Services
 from hostler.entry.server.table import table
-from hostler.errors import Invalid, NotFound, Unavailable
+from hostler.errors import Invalid, Unavailable
 from hostler.model.inventory import Rights
-from hostler.model.name import fold
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from hostler.entry.server.problem import Told
 
 NOBODY = Caller("", Rights())
 SWITCHING = 101
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._:-]{1,64}")
 _IF_MATCH = re.compile(rb'"(\d{1,18})"|(\d{1,18})')
 _KEY = re.compile(rb"[\x21-\x7e]{1,255}")
-_JSON = (
-    (b"cache-control", b"no-store"),
-    (b"x-content-type-options", b"nosniff"),
-)
 
 
 class _Branch:
@@ -144,14 +137,17 @@ class App:
         try:
             route, segments = self._router.find(method, scope["raw_path"].decode("ascii", "replace"))
             name = route.name
-            if needs_token(route, headers, source_of(scope)):
+            if route.door is not None:
+                caller, query = await self._at_door(route, raw)
+            elif needs_token(route, headers, source_of(scope)):
                 raw.token = token_of(headers)
                 caller = await self._services.users.meet(raw.token, source_of(scope))
             if scope["type"] == "websocket" and route.status != SWITCHING:
                 raise Refusal(INVALID, f"path {route.path}: it is no WebSocket; ask without an upgrade")
             parts = dict(zip(self._parts[name], incoming.path_parts(segments)))
             check_access(route, caller, parts)
-            query = incoming.query(scope["query_string"], route.query)
+            if route.door is None:
+                query = incoming.query(scope["query_string"], route.query)
             data = b""
             if route.writes:
                 data, unread = await incoming.read(raw, self._plan) if unread else b"", False
@@ -167,7 +163,7 @@ class App:
             told = tell(error, instance=raw.id)
             status = told.problem.status
             self._tell_of(error, status, raw)
-            await _refuse(raw, told, unread=unread)
+            await refuse(raw, told, unread=unread)
         seconds = perf_counter() - started
         self.metrics.count(name or "none", method, status, seconds)
         if method not in ("GET", "HEAD") or status >= 400 or self._plan.log_reads:
@@ -184,6 +180,17 @@ class App:
 
     # Inside
 
+    async def _at_door(self, route: Route, raw: Raw) -> tuple[Caller, dict[str, Any]]:
+        """Who comes to the door of a machine, by token or by ticket, and the query; of which nothing stays."""
+        source, asked = source_of(raw.scope), raw.scope["query_string"]
+        raw.scope["query_string"] = b""  # uvicorn would tell the whole address to a log that wants to know everything
+        query = incoming.query(asked, route.query)
+        if b"authorization" not in raw.headers:
+            return await bearer_of(self._services, raw, route, query["ticket"], source), query
+        check_one(query["ticket"])
+        raw.token = token_of(raw.headers)
+        return await self._services.users.meet(raw.token, source), query
+
     def _request_id(self, headers: dict[bytes, bytes]) -> str:
         given = headers.get(b"x-request-id")
         if given is not None and _REQUEST_ID.fullmatch(given):
@@ -199,7 +206,7 @@ class App:
         if query.get("stale") and not self._services.was_read():
             raise Unavailable("view: the store has not been read yet, so there is nothing old to tell; try again")
         return Asked(
-            self._services, caller, parts, query, body, request, source_of(raw.scope), raw, self.feed, self._plan
+            route, self._services, caller, parts, query, body, request, source_of(raw.scope), raw, self.feed, self._plan
         )
 
     def _more_headers(self, query: dict[str, Any]) -> tuple[tuple[bytes, bytes], ...]:
@@ -230,17 +237,6 @@ def source_of(scope: Any) -> str:
     """Where a request came from."""
     client = scope.get("client")
     return client[0] if client else ""
-
-
-def check_access(route: Route, caller: Caller, parts: dict[str, str]) -> None:
-    """NotFound: to this caller there is no such project. Forbidden: a right is missing."""
-    if route.in_project and not caller.sees(parts["org"], parts["project"]):
-        raise NotFound(f"project {parts['org']}/{parts['project']}: there is none such; list what there is")
-    if route.access is Access.SELF:
-        if fold(parts["user"]) != caller.name:
-            caller.require("manage_accounts")
-    elif not isinstance(route.access, Access):
-        caller.require(route.access)
 
 
 def _decoded(route: Route, data: bytes, headers: dict[bytes, bytes]) -> Any:
@@ -278,7 +274,7 @@ def _request(route: Route, caller: Caller, data: bytes, raw: Raw) -> Request:
 async def _respond(
     raw: Raw, status: int, answer: Answer, more: tuple[tuple[bytes, bytes], ...], *, unread: bool
 ) -> None:
-    headers = [*_JSON, (b"x-request-id", raw.id.encode()), *answer.headers, *more]
+    headers = [*COMMON, (b"x-request-id", raw.id.encode()), *answer.headers, *more]
     data = b""
     if answer.text is not None:
         data = answer.text
@@ -289,26 +285,4 @@ async def _respond(
         revision = getattr(answer.value, "revision", None)
         if revision is not None:
             headers.append((b"etag", b'"%d"' % revision))
-    await _send(raw, status, headers, data, unread=unread)
-
-
-async def _refuse(raw: Raw, told: Told, *, unread: bool) -> None:
-    headers = [*_JSON, (b"x-request-id", raw.id.encode()), *told.headers, (b"content-type", MEDIA)]
-    await _send(raw, told.problem.status, headers, told.body, unread=unread)
-
-
-async def _send(raw: Raw, status: int, headers: list[tuple[bytes, bytes]], data: bytes, *, unread: bool) -> None:
-    """The whole answer. A body that nobody read ends the connection, after a moment in which the answer is read."""
-    kind = "websocket.http.response" if raw.scope["type"] == "websocket" else "http.response"
-    if status != 204:
-        headers.append((b"content-length", b"%d" % len(data)))
-    if unread:
-        headers.append((b"connection", b"close"))
-    elif await send_whole(raw.send, status, headers, data):
-        return
-    await raw.send({"type": f"{kind}.start", "status": status, "headers": headers})
-    if unread:
-        await raw.send({"type": f"{kind}.body", "body": data, "more_body": True})
-        await incoming.linger(raw)
-        data = b""
-    await raw.send({"type": f"{kind}.body", "body": data})
+    await send_answer(raw, status, headers, data, unread=unread)

@@ -1,16 +1,19 @@
-"""Who asks: the token in `Authorization: Bearer`, and nowhere else."""
+"""Who asks: the token in `Authorization: Bearer`, and nowhere else; at the door of a machine also a ticket."""
 
 from __future__ import annotations
 
 import ipaddress
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
+from hostler.engine.access.token import digest_of
+from hostler.entry.server.problem import FORBIDDEN, Refusal
 from hostler.entry.server.route import Access
-from hostler.errors import Unauthenticated
+from hostler.errors import Invalid, Unauthenticated
 
 if TYPE_CHECKING:
     from hostler.engine.request import Caller
-    from hostler.entry.server.route import Route
+    from hostler.entry.server.route import Raw, Route
     from hostler.entry.server.services import Services
 
 MAX_TOKEN = 512
@@ -44,3 +47,46 @@ def token_of(headers: dict[bytes, bytes]) -> str:
 def caller_of(services: Services, token: str, source: str) -> Caller:
     """The caller that the token stands for. Unauthenticated: it stands for nobody."""
     return services.users.authenticate(token, source)
+
+
+async def bearer_of(services: Services, raw: Raw, route: Route, shown: str | None, source: str) -> Caller:
+    """Who a ticket was issued to: the one of the token that it was issued for. It is not used up by this.
+
+    Unauthenticated: it counts for nothing at this door, or the token does no longer.
+    """
+    if shown is None or route.door is None:
+        raise Unauthenticated(
+            "token: none was sent; send Authorization: Bearer with a token, or ?ticket= with a ticket"
+        )
+    services.users.check_guesses(source)
+    try:
+        raw.ticket = await services.tickets.read(shown, route.door)
+    except Unauthenticated:
+        services.users.guessed(source)
+        raise
+    return await services.users.meet_holder(raw.ticket.value.token, source)
+
+
+def check_one(shown: str | None) -> None:
+    """Invalid: a ticket came beside a token, and one of them may be somebody else's."""
+    if shown is not None:
+        raise Invalid("ticket: a token was sent as well; send the one or the other")
+
+
+def digest_shown(raw: Raw) -> str:
+    """The SHA-256 of the token that was shown, or that the ticket stands on."""
+    return digest_of(raw.token) if raw.ticket is None else raw.ticket.value.token
+
+
+def check_origin(headers: dict[bytes, bytes]) -> None:
+    """Refusal: a browser shows a page of another server, and that page wants in. No other program sends an Origin."""
+    origin = headers.get(b"origin")
+    if origin is None:
+        return
+    try:
+        place = urlsplit(origin.decode("ascii").lower()).netloc
+    except ValueError:
+        place = ""
+    if not place or place != headers.get(b"host", b"").decode("latin-1").lower():
+        said = origin[:80].decode("latin-1")
+        raise Refusal(FORBIDDEN, f"origin {said!r}: it is not this server's; open the page from this server")

@@ -59,7 +59,6 @@ TOO_MANY = Sort("too-many-tries", 429, "Slowed down", "wait as long as Retry-Aft
 HEADERS = Sort("headers-too-large", 431, "The headers are too large", "send less")
 INTERNAL = Sort("internal", 500, "Hostler is at fault", "report it, with the request's id; see the server's log")
 DAMAGED = Sort("damaged", 500, "What is stored cannot be read", "an operator must look: see the server's log")
-NOT_HERE = Sort("not-here", 501, "This replica cannot do that", "ask the process that runs the machine")
 UNAVAILABLE = Sort("unavailable", 503, "Not now; nothing was written", "try again later", 1)
 UNCERTAIN = Sort(
     "uncertain", 503, "It may have been written", "read first, or repeat it with the same Idempotency-Key", 1
@@ -67,7 +66,7 @@ UNCERTAIN = Sort(
 
 SORTS = (
     *(INVALID, UNAUTHENTICATED, FORBIDDEN, NOT_FOUND, NOT_ALLOWED, TIMEOUT, CONFLICT, QUOTA, STALE, TOO_LARGE),
-    *(MEDIA_TYPE, KEY_REUSED, TOO_MANY, HEADERS, INTERNAL, DAMAGED, NOT_HERE, UNAVAILABLE, UNCERTAIN),
+    *(MEDIA_TYPE, KEY_REUSED, TOO_MANY, HEADERS, INTERNAL, DAMAGED, UNAVAILABLE, UNCERTAIN),
 )
 
 _OF: tuple[tuple[type[HostlerError], Sort], ...] = (

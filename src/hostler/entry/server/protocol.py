@@ -78,7 +78,11 @@ class Protocol(HttpToolsProtocol):
 
 
 class WebSocket(WebSocketsSansIOProtocol):
-    """One console."""
+    """One stream."""
+
+    def __init__(self, *arguments: Any, **more: Any) -> None:
+        super().__init__(*arguments, **more)
+        self.conn.debug = False  # it would log addresses and headers as they came, tickets and tokens among them
 
     def data_received(self, data: bytes) -> None:
         """The whole head comes first, from the HTTP protocol: what is not understood then never will be."""
@@ -88,7 +92,14 @@ class WebSocket(WebSocketsSansIOProtocol):
             self.transport.close()
 
     def keepalive_timeout(self) -> None:
-        """Who does not answer may not read either; then waiting until it has read everything has no end."""
+        """Who does not answer may not read either; then waiting until it has read everything has no end.
+
+        While the machine takes nothing we do not read, and so cannot have heard the answer.
+        """
+        if self.read_paused:
+            self.pong_timer = self.pending_ping_payload = None
+            self.schedule_ping()
+            return
         super().keepalive_timeout()
         if self.transport.get_write_buffer_size():
             self.transport.abort()

@@ -7,13 +7,19 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import msgspec
 
+from hostler.errors import NotFound
+from hostler.model.name import fold
+
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from hostler.engine.request import Caller, Request
     from hostler.entry.server.feed import Feed
     from hostler.entry.server.services import ServerPlan, Services
+    from hostler.keys.entry import Entry
+    from hostler.model.access import Ticket
     from hostler.model.record import Record
+    from hostler.ports.machines import Door
 
 
 class Access(enum.StrEnum):
@@ -58,6 +64,7 @@ STALE = Parameter(
 class Asked(msgspec.Struct, frozen=True):
     """A request that passed the door."""
 
+    route: Route
     services: Services
     caller: Caller
     parts: dict[str, str]
@@ -96,6 +103,8 @@ class Raw(msgspec.Struct):
     send: Any
     headers: dict[bytes, bytes]
     token: str = ""
+    ticket: Entry[Ticket] | None = None
+    """In place of a token, at the door of a machine."""
     id: str = ""
 
 
@@ -143,6 +152,8 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     """Whether a write takes an Idempotency-Key."""
     conditional: bool = False
     """Whether a write takes If-Match."""
+    door: Door | None = None
+    """Of a machine: a ticket lets in, too."""
 
     @property
     def writes(self) -> bool:
@@ -181,3 +192,14 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
             found |= {422} if self.idempotent else set()
             found |= {412} if self.conditional else set()
         return tuple(sorted(found))
+
+
+def check_access(route: Route, caller: Caller, parts: dict[str, str]) -> None:
+    """NotFound: to this caller there is no such project. Forbidden: a right is missing."""
+    if route.in_project and not caller.sees(parts["org"], parts["project"]):
+        raise NotFound(f"project {parts['org']}/{parts['project']}: there is none such; list what there is")
+    if route.access is Access.SELF:
+        if fold(parts["user"]) != caller.name:
+            caller.require("manage_accounts")
+    elif not isinstance(route.access, Access):
+        caller.require(route.access)

@@ -6,7 +6,8 @@ import asyncio
 import errno
 import socket
 import ssl
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
+from typing import Protocol as Shape
 
 import uvicorn
 
@@ -17,16 +18,26 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import TracebackType
 
-    from hostler.entry.server.app import App
-
 GRACE = 3
 """Seconds that running requests have when the server closes."""
 KEEP_ALIVE = 75
 BACKLOG = 2048
 MAX_MESSAGE = 1024 * 1024
-"""Bytes of one message on a console."""
+"""Bytes of one message on a stream."""
 PING_EVERY = 20.0
-"""Seconds between two signs of life on a console, and for the answer to one."""
+"""Seconds between two signs of life on a stream, and for the answer to one."""
+
+
+class Served(Shape):
+    """An ASGI app with a beginning and an end: `start` before the first request, `close` to let streams end."""
+
+    async def start(self) -> None: ...
+
+    def close(self) -> None: ...
+
+    async def aclose(self) -> None: ...
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None: ...
 
 
 class Server:
@@ -36,7 +47,7 @@ class Server:
     """
 
     def __init__(
-        self, app: App, *, host: str = "127.0.0.1", port: int = 0, cert: Path | None = None, key: Path | None = None
+        self, app: Served, *, host: str = "127.0.0.1", port: int = 0, cert: Path | None = None, key: Path | None = None
     ) -> None:
         if (cert is None) != (key is None):
             raise Invalid("tls: a certificate and its key go together; give both")

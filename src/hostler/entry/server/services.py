@@ -11,16 +11,13 @@ if TYPE_CHECKING:
 
     from hostler.engine.nodes import NodeService
     from hostler.engine.quotas import QuotaService
+    from hostler.engine.tickets import Tickets
     from hostler.engine.users import UserService
     from hostler.engine.view import View
     from hostler.engine.vms import VmService
     from hostler.kit.clock import Clock
-    from hostler.ports.machines import Machines
+    from hostler.ports.peers import Peers
     from hostler.ports.store import Store
-
-
-def _nowhere(node: str) -> Machines | None:  # noqa: ARG001 - the default of a callable
-    return None
 
 
 def _never() -> bool:
@@ -40,9 +37,10 @@ class Services(msgspec.Struct, frozen=True, kw_only=True):
     nodes: NodeService
     quotas: QuotaService
     users: UserService
+    tickets: Tickets
+    peers: Peers
+    """The way to the machines of every node."""
     clock: Clock
-    machines_of: Callable[[str], Machines | None] = _nowhere
-    """The machine driver of a node whose agent runs in this very process: for consoles."""
     leads: Callable[[], bool] = _never
     """Whether this process leads now."""
     counters: Callable[[], Mapping[str, float]] = _nothing
@@ -63,7 +61,7 @@ class ServerPlan(msgspec.Struct, frozen=True, kw_only=True):
     heartbeat: float = 15.0
     """Seconds between two signs of life on an event stream."""
     max_streams: int = 1000
-    """Event streams and consoles at once."""
+    """Event streams, consoles and SSH connections at once."""
     history: int = 10_000
     """Events that are kept in memory for streams; who is further behind reads the store."""
     open_metrics: bool | None = None

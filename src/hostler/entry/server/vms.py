@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hostler.entry.server.answer import written
-from hostler.entry.server.console import console
 from hostler.entry.server.route import AFTER, LIMIT, STALE, Access, Answer, Asked, Parameter, Route
 from hostler.errors import Invalid
 from hostler.model.api import SnapshotRequest, VmCreate, VmPage, VmUpdate, VmView, Why
@@ -204,16 +203,5 @@ ROUTES: tuple[Route, ...] = (
         handler=explained,
         access=Access.PROJECT,
         answer=Why,
-    ),
-    Route(
-        method="GET",
-        path=ONE + "/console",
-        name="vm.console",
-        summary="Its serial port, as a WebSocket of binary messages",
-        handler=console,
-        access="modify_workloads",
-        status=101,
-        errors=(400, 501),
-        about="A plain GET is refused with 400; with 501 if the machine is not run by the process that was asked.",
     ),
 )

@@ -22,7 +22,7 @@ from hostler.entry.cli.target import complete
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from hostler.client import Console
+    from hostler.client import Channel
     from hostler.entry.cli.reach import Server
 
 ESCAPE = b"\x1d"
@@ -67,7 +67,7 @@ async def _console(server: Server, org: str, project: str, vm: str) -> None:
 class Session:
     """A console between standard input and standard output."""
 
-    def __init__(self, port: Console) -> None:
+    def __init__(self, port: Channel) -> None:
         self._port = port
         self._typed: asyncio.Queue[bytes] = asyncio.Queue(16)
         self._heard, self._left = asyncio.Event(), asyncio.Event()

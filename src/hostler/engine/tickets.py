@@ -1,0 +1,148 @@
+"""Tickets: let their bearer through one door of one machine, once, within half a minute.
+
+A browser cannot send a header with a WebSocket, and a token in a URL would end up in logs and histories. So a ticket
+goes there: good for nothing else, and for nothing at all once it was used. Processes of the control plane show each
+other tickets, too, where one asks for a machine of the other (`entry.peers`): who can write to the store is trusted.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hostler.engine.access.token import digest_of
+from hostler.engine.request import Written
+from hostler.errors import Damaged, Unauthenticated, Unavailable, Uncertain
+from hostler.keys.access import TICKET
+from hostler.keys.vm import VM
+from hostler.model.access import Ticket
+from hostler.model.api import TicketView
+from hostler.ports.store import Delete
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hostler.engine.request import Request
+    from hostler.engine.write import Writer
+    from hostler.keys.entry import Entry
+    from hostler.kit.clock import Clock
+    from hostler.model.api import VmView
+    from hostler.ports.machines import Door
+    from hostler.ports.store import Store
+
+PREFIX = "hstt_"
+"""Every ticket begins so, and no token does."""
+LIFE = 30.0
+DRIFT = 60.0
+"""Seconds that calendars of replicas may be apart. The lease ends a ticket in time; this is for one without a lease, as
+a copy of a store may hold it."""
+LONGEST = 128
+CREATED = 201
+
+
+class Tickets:
+    """One per process. `secret` makes the random part: 32 random bytes as text."""
+
+    def __init__(self, store: Store, writer: Writer, *, clock: Clock, secret: Callable[[], str]) -> None:
+        self._store, self._writer, self._clock, self._secret = store, writer, clock, secret
+
+    async def issue(self, request: Request, vm: VmView, door: Door, token: str, url: str) -> Written[TicketView]:
+        """A ticket for who asks, who may go through that door: whoever calls has checked that.
+
+        `token` is the SHA-256 of the one that was shown: what the ticket opens closes when that one ends. `url` is
+        where the ticket is taken.
+        """
+        secret, ticket = self._minted(vm.id, vm.org, vm.project, door, by=request.caller.name, token=token)
+        lease = await self._leased()
+        digest = digest_of(secret)
+        told = TicketView(ticket=secret, url=url, expires_at=ticket.expires_at)
+        revision = await self._writer.commit(
+            request,
+            "ticket.issue",
+            VM.fill(org=vm.org, project=vm.project, vm=vm.id),
+            vm.revision,
+            [TICKET.absent(digest=digest)],
+            [TICKET.put(ticket, lease=lease, digest=digest)],
+            status=CREATED,
+        )
+        return Written(told, revision, CREATED)
+
+    async def read(self, shown: str, door: Door) -> Entry[Ticket]:
+        """The ticket of a user, not used yet. Unauthenticated: it counts for nothing, or not at this door.
+
+        Whether it is for this machine, and its bearer may still go through, is for who asks to see.
+        """
+        entry = await _found(self._store, self._clock, shown)
+        if entry is None or not entry.value.token or entry.value.door != door:
+            raise worthless()
+        return entry
+
+    async def use(self, entry: Entry[Ticket]) -> None:
+        """From now on it is none. Unauthenticated: somebody was faster."""
+        await _used(self._store, entry)
+
+    # Inside
+
+    def _minted(self, vm: str, org: str, project: str, door: Door, *, by: str, token: str) -> tuple[str, Ticket]:
+        expires_at = self._clock.wall() + LIFE
+        ticket = Ticket(vm=vm, org=org, project=project, door=door, by=by, token=token, expires_at=expires_at)
+        return PREFIX + self._secret(), ticket
+
+    async def _leased(self) -> int:
+        self._writer.check_healthy()
+        try:
+            return (await self._store.grant(LIFE)).id
+        except Uncertain:
+            raise Unavailable("ticket: the store gave no answer; nothing was written, ask again") from None
+
+
+class PeerTickets:
+    """Tickets between the processes of one control plane, which know each other by the store that they share."""
+
+    def __init__(self, store: Store, *, clock: Clock, secret: Callable[[], str], by: str) -> None:
+        self._store, self._clock, self._secret, self._by = store, clock, secret, by
+
+    async def issue(self, node: str, vm: str, door: Door) -> str:
+        """A ticket for a machine of another process's node. Unavailable: the store did not take it."""
+        secret = PREFIX + self._secret()
+        ticket = Ticket(
+            vm=vm, org="", project="", door=f"{node}/{door}", by=self._by, expires_at=self._clock.wall() + LIFE
+        )
+        try:
+            lease = await self._store.grant(LIFE)
+            await self._store.txn([], [TICKET.put(ticket, lease=lease, digest=digest_of(secret))])
+        except Uncertain:  # should it come yet it goes with its lease; nobody knows it
+            raise Unavailable(f"ticket for {vm}: the store gave no answer; try again") from None
+        return secret
+
+    async def redeem(self, shown: str, node: str, vm: str, door: Door) -> Ticket:
+        """The ticket, which is none from now on. Unauthenticated: it counts for nothing, or not here."""
+        entry = await _found(self._store, self._clock, shown)
+        if entry is None or entry.value.token or (entry.value.vm, entry.value.door) != (vm, f"{node}/{door}"):
+            raise worthless()
+        await _used(self._store, entry)
+        return entry.value
+
+
+async def _found(store: Store, clock: Clock, shown: str) -> Entry[Ticket] | None:
+    if not shown.startswith(PREFIX) or len(shown) > LONGEST:
+        return None
+    try:
+        entry = await TICKET.get(store, digest=digest_of(shown))
+    except Damaged:
+        return None
+    return None if entry is None or entry.value.expires_at + DRIFT < clock.wall() else entry
+
+
+async def _used(store: Store, entry: Entry[Ticket]) -> None:
+    """Of all who show it at once, one deletes it."""
+    try:
+        result = await store.txn([TICKET.unchanged(entry)], [Delete(entry.key)])
+    except Uncertain:
+        raise Unavailable("ticket: the store gave no answer, so it may be used up; take another") from None
+    if not result.succeeded:
+        raise worthless()
+
+
+def worthless() -> Unauthenticated:
+    """What every ticket that counts for nothing is answered, whatever it lacks."""
+    return Unauthenticated("ticket: none that counts here; each counts once, for half a minute: take another")

@@ -1,0 +1,143 @@
+"""Machines whose doors are real sockets: a real SSH server behind `Door.SSH`, an echo behind the others."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Self
+
+import asyncssh
+
+from hostler.errors import NotFound
+from hostler.ports.machines import Door
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+
+class SocketChannel:
+    """A TCP connection as a `Channel`."""
+
+    def __init__(self, port: int | None) -> None:
+        self._port = port
+        self._writer: asyncio.StreamWriter | None = None
+
+    async def __aenter__(self) -> Self:
+        if self._port is None:
+            raise NotFound("vm: it is off and has no door; start it first")
+        self._reader, self._writer = await asyncio.open_connection("127.0.0.1", self._port)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._writer is not None:
+            self._writer.close()
+            with suppress(OSError):
+                await self._writer.wait_closed()
+
+    async def read(self) -> bytes:
+        try:
+            return await self._reader.read(65536)
+        except OSError:
+            return b""
+
+    async def write(self, data: bytes) -> None:
+        assert self._writer is not None
+        self._writer.write(data)
+        await self._writer.drain()
+
+
+class DoorMachines:
+    """As much of `Machines` as the doors need: `ports` by machine and door."""
+
+    def __init__(self, ports: dict[tuple[str, Door], int]) -> None:
+        self.ports = ports
+
+    def channel(self, vm: str, door: Door) -> SocketChannel:
+        return SocketChannel(self.ports.get((vm, door)))
+
+
+class Guest:
+    """An SSH server that runs what it is asked to in a shell of this machine."""
+
+    def __init__(self, folder: str) -> None:
+        self.host_key = asyncssh.generate_private_key("ssh-ed25519")
+        self.folder = folder
+        self.allowed: list[asyncssh.SSHKey] = []
+        self.sizes: list[tuple[int, int]] = []
+        self.terms: list[str | None] = []
+        self._server: Any = None
+
+    @property
+    def port(self) -> int:
+        return int(self._server.sockets[0].getsockname()[1])
+
+    @property
+    def public_key(self) -> str:
+        return str(self.host_key.export_public_key().decode().strip())
+
+    async def __aenter__(self) -> Self:
+        guest = self
+
+        class Admission(asyncssh.SSHServer):
+            def begin_auth(self, username: str) -> bool:  # noqa: ARG002
+                return True
+
+            def public_key_auth_supported(self) -> bool:
+                return True
+
+            def validate_public_key(self, username: str, key: asyncssh.SSHKey) -> bool:  # noqa: ARG002
+                return key.convert_to_public() in guest.allowed
+
+        self._server = await asyncssh.listen(
+            "127.0.0.1",
+            0,
+            server_host_keys=[self.host_key],
+            server_factory=Admission,
+            process_factory=self._process,
+            encoding=None,
+        )
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._server.close()
+        await self._server.wait_closed()
+
+    def allow(self, public: str) -> None:
+        self.allowed.append(asyncssh.import_public_key(public))
+
+    async def _process(self, process: Any) -> None:
+        self.terms.append(process.term_type)
+        if process.term_type is not None:
+            self.sizes.append(process.term_size[:2])
+        command = process.command or "cat"
+        if process.command == "resized":
+            while True:
+                try:
+                    await process.stdin.read(100)
+                except asyncssh.TerminalSizeChanged as changed:
+                    self.sizes.append((changed.width, changed.height))
+                    process.exit(0)
+                    return
+        ran = await asyncio.create_subprocess_exec(
+            "sh",
+            "-c",
+            command,
+            cwd=self.folder,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        try:
+            await process.redirect(stdin=ran.stdin, stdout=ran.stdout, stderr=ran.stderr)
+            code = await ran.wait()
+            await process.stdout.drain()
+            if code < 0:
+                process.exit_with_signal({-15: "TERM", -9: "KILL"}.get(code, "TERM"))
+            else:
+                process.exit(code)
+        finally:
+            if ran.returncode is None:
+                ran.kill()
+                await ran.wait()

@@ -1,0 +1,160 @@
+"""Tickets: once, soon, for one door of one machine."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from hostler.drivers.store.memory import MemoryStore
+from hostler.engine.access.token import digest_of
+from hostler.engine.request import HOSTLER, Request
+from hostler.engine.tickets import DRIFT, LIFE, PeerTickets, Tickets
+from hostler.engine.write import Writer
+from hostler.errors import Unauthenticated, Unavailable, Uncertain
+from hostler.keys.access import AUDIT, TICKET
+from hostler.kit.virtual import VirtualClock, run_virtual
+from hostler.model.access import Ticket
+from hostler.model.api import TicketView
+from hostler.ports.machines import Door
+
+
+class Machine:
+    """As much of a VmView as a ticket needs."""
+
+    id, org, project, revision = "vm-1", "acme", "web", 7
+
+
+class Place:
+    def __init__(self, store: Any, clock: VirtualClock) -> None:
+        self.store, self.clock = store, clock
+        ids, secrets = itertools.count(), itertools.count()
+        writer = Writer(store, clock=clock, new_id=lambda: f"id{next(ids)}")
+        self.tickets = Tickets(store, writer, clock=clock, secret=lambda: f"secret{next(secrets)}")
+        self.peers = PeerTickets(store, clock=clock, secret=lambda: f"peer{next(secrets)}", by="replica")
+
+    async def issue(self, door: Door = Door.SSH) -> TicketView:
+        token = digest_of("hst_token")
+        return (await self.tickets.issue(Request(HOSTLER), Machine(), door, token, "/v1/there")).value  # type: ignore[arg-type]
+
+
+@asynccontextmanager
+async def placed() -> AsyncIterator[Place]:
+    clock = VirtualClock()
+    async with MemoryStore(clock=clock) as store:
+        yield Place(store, clock)
+
+
+def virtual(test: Callable[[], Awaitable[None]]) -> Callable[[], None]:
+    def run() -> None:
+        run_virtual(test)
+
+    run.__name__, run.__doc__ = test.__name__, test.__doc__
+    return run
+
+
+@virtual
+async def test_a_ticket_is_kept_as_its_digest_with_a_lease_and_its_issue_is_audited() -> None:
+    async with placed() as place:
+        told = await place.issue()
+        (entry,) = (await TICKET.list(place.store)).entries
+        assert entry.parts["digest"] == digest_of(told.ticket)
+        assert entry.lease is not None
+        assert (entry.value.vm, entry.value.door, entry.value.by) == ("vm-1", "ssh", "hostler")
+        (audit,) = (await AUDIT.list(place.store)).entries
+        assert (audit.value.verb, audit.value.who) == ("ticket.issue", "hostler")
+        everything = b"".join(kv.value + kv.key.encode() for kv in (await place.store.range("")).items)
+        assert told.ticket.encode() not in everything
+        assert told.ticket not in repr(told)
+
+
+@virtual
+async def test_of_all_who_show_a_ticket_at_once_one_gets_in() -> None:
+    async with placed() as place:
+        told = await place.issue()
+        found = [await place.tickets.read(told.ticket, Door.SSH) for _ in range(8)]
+        outcomes = await asyncio.gather(*(place.tickets.use(each) for each in found), return_exceptions=True)
+        assert [each for each in outcomes if each is None] == [None]
+        assert sum(isinstance(each, Unauthenticated) for each in outcomes) == 7
+        with pytest.raises(Unauthenticated):
+            await place.tickets.read(told.ticket, Door.SSH)
+
+
+@virtual
+async def test_a_ticket_counts_at_its_own_door_only_and_is_not_used_up_at_another() -> None:
+    async with placed() as place:
+        told = await place.issue(Door.CONSOLE)
+        with pytest.raises(Unauthenticated):
+            await place.tickets.read(told.ticket, Door.SSH)
+        await place.tickets.use(await place.tickets.read(told.ticket, Door.CONSOLE))
+
+
+@virtual
+async def test_a_ticket_ends_after_half_a_minute() -> None:
+    async with placed() as place:
+        told = await place.issue()
+        await place.clock.sleep(LIFE - 1)
+        await place.tickets.read(told.ticket, Door.SSH)
+        await place.clock.sleep(2)
+        with pytest.raises(Unauthenticated):
+            await place.tickets.read(told.ticket, Door.SSH)
+        assert not (await TICKET.list(place.store)).entries
+
+
+@virtual
+async def test_a_ticket_that_a_copy_has_kept_without_its_lease_counts_for_nothing() -> None:
+    async with placed() as place:
+        at = place.clock.wall()
+        old = Ticket(vm="v", org="o", project="p", door="ssh", by="ann", token="t", expires_at=at)
+        await TICKET.create(place.store, old, digest=digest_of("hstt_old"))
+        await place.tickets.read("hstt_old", Door.SSH)
+        await place.clock.sleep(DRIFT + 1)
+        with pytest.raises(Unauthenticated):
+            await place.tickets.read("hstt_old", Door.SSH)
+
+
+@pytest.mark.parametrize("shown", ["", "x", "hst_secret0", "hstt_", "hstt_" + "x" * 1000, "hstt_\ud800"])
+def test_what_is_no_ticket_is_none(shown: str) -> None:
+    async def tried() -> None:
+        async with placed() as place:
+            await place.issue()
+            with pytest.raises(Unauthenticated):
+                await place.tickets.read(shown, Door.SSH)
+
+    run_virtual(tried)
+
+
+@virtual
+async def test_tickets_of_users_and_of_processes_are_not_taken_for_each_other() -> None:
+    async with placed() as place:
+        of_user = (await place.issue()).ticket
+        of_peer = await place.peers.issue("n1", "vm-1", Door.SSH)
+        with pytest.raises(Unauthenticated):
+            await place.peers.redeem(of_user, "n1", "vm-1", Door.SSH)
+        with pytest.raises(Unauthenticated):
+            await place.tickets.read(of_peer, Door.SSH)
+        for node, vm, door in (("n2", "vm-1", Door.SSH), ("n1", "vm-2", Door.SSH), ("n1", "vm-1", Door.CONSOLE)):
+            with pytest.raises(Unauthenticated):
+                await place.peers.redeem(of_peer, node, vm, door)
+        assert (await place.peers.redeem(of_peer, "n1", "vm-1", Door.SSH)).by == "replica"
+        with pytest.raises(Unauthenticated):
+            await place.peers.redeem(of_peer, "n1", "vm-1", Door.SSH)
+
+
+@virtual
+async def test_a_use_whose_answer_is_lost_lets_nobody_in() -> None:
+    async with placed() as place:
+        told = await place.issue()
+        found = await place.tickets.read(told.ticket, Door.SSH)
+
+        async def lost(*_: object, **__: object) -> None:
+            raise Uncertain("store: no answer")
+
+        place.store.txn, before = lost, place.store.txn
+        with pytest.raises(Unavailable, match="take another"):
+            await place.tickets.use(found)
+        place.store.txn = before
