@@ -1,0 +1,110 @@
+"""The command line of a machine: a pure function.
+
+Nothing that a user wrote stands on it. Names, keys, user-data and snapshots' names are inside files; paths are those of
+the machine's own folder, relative to it, and the rest are numbers and words of ours. So nothing has to be escaped.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from hostler.drivers.machines.qemu.disk import layers
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hostler.drivers.machines.qemu.state import MachineRecord
+
+BINARY = "qemu-system-x86_64"
+MACHINE = "q35"
+SANDBOX = "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny"
+FIRMWARE_NAMES = "opt/hostler/"
+
+
+class Boot(msgspec.Struct, frozen=True, kw_only=True):
+    """What a machine begins with. All empty: it boots."""
+
+    loadvm: str = ""
+    """The tag of a snapshot with memory."""
+    incoming: str = ""
+    """Where its memory and devices come from: `fd:N`, or `defer` until QMP says."""
+    append: str = ""
+    """More of the kernel's arguments."""
+    memory: str = ""
+    """A file whose content the memory begins with, privately; must be as large."""
+
+
+class Wiring(msgspec.Struct, frozen=True, kw_only=True):
+    """What a machine is plugged into."""
+
+    accelerator: str
+    netdev: str
+    """For `-netdev`, with the id `n0`."""
+    firmware: tuple[str, ...] = ()
+    """Names of files in `fw/` that the guest can read."""
+    iso: bool = False
+    """Whether it has a `seed.iso`."""
+
+
+def command(record: MachineRecord, wiring: Wiring, boot: Boot | None = None) -> list[str]:
+    """What to run in the machine's folder. It waits before the first instruction, and stays when the guest is off."""
+    boot = boot or Boot()
+    spec = record.spec
+    return [
+        BINARY,
+        "-name", f"hostler-{record.number}",
+        *("-machine", f"{MACHINE},usb=off,vmport=off,dump-guest-core=off" + ",memory-backend=ram" * bool(boot.memory)),
+        *("-accel", wiring.accelerator, "-cpu", "host" if wiring.accelerator == "kvm" else "max"),
+        *("-smp", str(spec.cpus), "-m", f"{spec.memory_mib}M"),
+        *_memory(spec.memory_mib, boot.memory),
+        *("-nodefaults", "-no-user-config", "-display", "none", "-S", "-no-shutdown"),
+        *("-sandbox", SANDBOX, "-pidfile", "pid", "-msg", "timestamp=on"),
+        *_socket("qmp", "qmp.sock"), "-mon", "chardev=qmp,mode=control",
+        *_socket("console", "serial.sock"), "-serial", "chardev:console",
+        *_socket("guest", "guest.sock"), "-serial", "chardev:guest",
+        *("-object", "rng-random,id=random,filename=/dev/urandom", "-device", "virtio-rng-pci,rng=random"),
+        *("-blockdev", json.dumps(layers(record.image.disk_format, node=True))),
+        *("-device", "virtio-blk-pci,drive=disk,bootindex=1,werror=stop,rerror=stop"),
+        *_seed(wiring),
+        *("-netdev", wiring.netdev, "-device", f"virtio-net-pci,netdev=n0,mac={record.mac},romfile="),
+        *_kernel(record, boot),
+        *(("-loadvm", boot.loadvm) if boot.loadvm else ()),
+        *(("-incoming", boot.incoming) if boot.incoming else ()),
+    ]  # fmt: skip
+
+
+def _socket(name: str, path: str) -> Sequence[str]:
+    return "-chardev", f"socket,id={name},path={path},server=on,wait=off"
+
+
+def _memory(memory_mib: int, file: str) -> Sequence[str]:
+    if not file:
+        return ()
+    return "-object", f"memory-backend-file,id=ram,size={memory_mib}M,mem-path={file},share=off,readonly=off"
+
+
+def _seed(wiring: Wiring) -> Sequence[str]:
+    words: list[str] = []
+    for name in wiring.firmware:
+        words += ["-fw_cfg", f"name={FIRMWARE_NAMES}{name},file=fw/{name}"]
+    if wiring.iso:
+        node = {
+            "driver": "raw", "node-name": "seed", "read-only": True,
+            "file": {"driver": "file", "filename": "seed.iso", "read-only": True},
+        }  # fmt: skip
+        words += ["-blockdev", json.dumps(node), "-device", "virtio-blk-pci,drive=seed"]
+    return words
+
+
+def _kernel(record: MachineRecord, boot: Boot) -> Sequence[str]:
+    files = record.image.files
+    words: list[str] = []
+    for name in ("kernel", "initrd"):
+        if name in files:
+            words += [f"-{name}", name]
+    if "kernel" in files:
+        words += ["-append", " ".join(text for text in (record.image.append, boot.append) if text)]
+    return words
