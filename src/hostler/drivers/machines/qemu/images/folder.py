@@ -26,7 +26,7 @@ from hostler.drivers.machines.qemu.images.place import (
     translated,
 )
 from hostler.drivers.machines.qemu.images.usage import Usage, Users
-from hostler.errors import Damaged, Invalid, NotFound, Refused
+from hostler.errors import Damaged, Invalid, NotFound, Refused, Unavailable
 from hostler.kit.clock import Clock, SystemClock
 from hostler.model.image import Image
 from hostler.ports.images import Named
@@ -45,7 +45,6 @@ LINKED = {"disk": "base", "kernel": "kernel", "initrd": "initrd"}
 """An image's files, and their names in the folder of a machine."""
 NOT_CONTENT = ("digest", "source", "made_at")
 """Fields of an image that are about it: two that differ in them only are the same."""
-CHUNK = 4 * 2**20
 
 
 class ImageFolder:
@@ -64,7 +63,7 @@ class ImageFolder:
         self.path = Path(path)
         self.default = default
         self._machines = machines
-        self._place = Place(self.path)
+        self.place = Place(self.path)
         self._clock = clock or SystemClock()
         self._warmer = warmer
 
@@ -74,10 +73,10 @@ class ImageFolder:
         """The image and the folder of its files. NotFound."""
         name = checked_name(name or self.default)
         with translated(self.path):
-            digest = self._place.digest_of(name)
+            digest = self.place.digest_of(name)
             if digest is None:
                 raise NotFound(f"image {name!r}: there is none of that name here; {self._known(name)}")
-            return self._read(digest), self._place.image(digest)
+            return self._read(digest), self.place.image(digest)
 
     async def link_into(self, name: str, folder: Path) -> Image:
         """Let the folder of a machine have the image's files: `base`, `kernel`, `initrd`. Repeatable. NotFound."""
@@ -93,6 +92,32 @@ class ImageFolder:
         """All, in order of their names."""
         return await asyncio.to_thread(self._list)
 
+    async def add(
+        self, name: str, source: str, *, sha256: str | None, options: dict[str, str], progress: Progress
+    ) -> Named:
+        """Take a disk image from a path or a URL. A URL needs its checksum. `options`: fields of `Image`, as text."""
+        from hostler.drivers.machines.qemu.images.add import add
+
+        with translated(self.path):
+            return await add(self, checked_name(name), source, sha256=sha256, options=options, progress=progress)
+
+    async def build(self, kind: str, name: str, *, progress: Progress) -> Named:
+        """Make one: `tiny` or `debian`. The same again is fast, unless there are newer packages."""
+        from hostler.drivers.machines.qemu.images.build import build
+
+        with translated(self.path):
+            return await build(self, kind, checked_name(name), progress)
+
+    async def warm(self, name: str, *, cpus: int, memory_mib: int, progress: Progress) -> Named:
+        """Keep it booted in a shape, so that a machine of that shape starts in a fraction of the time."""
+        image, folder = self.find(name)
+        if not image.warm:
+            raise Refused(f"image {name!r}: its guest cannot take an identity while it runs; warm an image of tiny")
+        if self._warmer is None:
+            raise Refused(f"image {name!r}: nothing here keeps images warm; use the images of qemu machines")
+        await self._warmer(image, folder, cpus, memory_mib, progress)
+        return await asyncio.to_thread(self._look, checked_name(name or self.default))
+
     async def remove(self, name: str) -> None:
         """Forget the name, and the content if that was its last. Refused: a machine stands on it."""
         await asyncio.to_thread(self._remove, checked_name(name))
@@ -103,31 +128,55 @@ class ImageFolder:
     async def scratch(self) -> AsyncIterator[Scratch]:
         """A folder in which to make an image; gone at the end, unless it was registered."""
         await asyncio.to_thread(self.sweep)
-        made = self._place.scratch()
+        made = self.place.scratch()
         scratch = await asyncio.to_thread(made.__enter__)
         try:
             yield scratch
         finally:
             await asyncio.to_thread(made.__exit__, None, None, None)
 
-    async def register(self, name: str, scratch: Scratch | Path, fields: Mapping[str, Any]) -> Named:
+    async def register(
+        self,
+        name: str,
+        scratch: Scratch | Path,
+        fields: Mapping[str, Any],
+        *,
+        digests: Mapping[str, str] | None = None,
+    ) -> Named:
         """Let the scratch folder, which holds the image's files, be the image of that name.
 
-        `fields` are those of `Image` without `digest`, `files` and `made_at`. An image that is there already stays.
+        `fields` are those of `Image` without `digest`, `files` and `made_at`; `digests` of files, where they are known.
+        An image that is there already stays as it is.
         """
         path = scratch if isinstance(scratch, Path) else scratch.path
-        return await asyncio.to_thread(self._register, checked_name(name), path, dict(fields))
+        return await asyncio.to_thread(self._register, checked_name(name), path, dict(fields), dict(digests or {}))
+
+    async def made_from(self, source: str) -> str | None:
+        """The digest of an image that was made from just that, if there is one."""
+        return await asyncio.to_thread(self._made_from, source)
+
+    async def call(self, name: str, digest: str) -> Named:
+        """Let an image that is there have that name, too."""
+        return await asyncio.to_thread(self._call, checked_name(name), digest)
+
+    def disk_with(self, sha256: str) -> Path | None:
+        """A disk of that checksum, if there is one here."""
+        for digest in self.place.digests():
+            with contextlib.suppress(Damaged):
+                if self._read(digest).files["disk"] == sha256:
+                    return self.place.image(digest) / "disk"
+        return None
 
     def sweep(self) -> None:
         """Remove what interrupted calls left, and images without a name that nobody uses."""
-        with self._place.locked(alone=True):
-            self._place.sweep(self._clock.wall())
+        with self.place.locked(alone=True):
+            self.place.sweep(self._clock.wall())
             self._drop_unnamed()
 
     # Below: in a thread
 
     def _link_into(self, name: str, folder: Path) -> Image:
-        with self._place.locked(alone=False):
+        with self.place.locked(alone=False):
             image, source = self.find(name)
             with translated(folder):
                 for file, link in LINKED.items():
@@ -139,19 +188,38 @@ class ImageFolder:
         with translated(self.path):
             if not self.path.is_dir():
                 return []
-        with self._place.locked(alone=False):
+        with self.place.locked(alone=False):
             users = Users(self._machines)
-            return [self._named(name, digest, users) for name, digest in self._place.named().items()]
+            return [self._named(name, digest, users) for name, digest in self.place.named().items()]
+
+    def _made_from(self, source: str) -> str | None:
+        for digest in self.place.named().values():
+            with contextlib.suppress(Damaged):
+                if self._read(digest).source == source:
+                    return digest
+        return None
+
+    def _call(self, name: str, digest: str) -> Named:
+        with self.place.locked(alone=True):
+            if not self.place.image(digest).exists():
+                raise Unavailable(f"image {name!r}: it was removed meanwhile; try again")
+            self.place.call(name, digest)
+            self._drop_unnamed()
+            return self._named(name, digest, Users(self._machines))
+
+    def _look(self, name: str) -> Named:
+        with self.place.locked(alone=False):
+            return self._named(name, self.find(name)[0].digest, Users(self._machines))
 
     def _remove(self, name: str) -> None:
-        with self._place.locked(alone=True):
-            self._place.sweep(self._clock.wall())
-            digest = self._place.digest_of(name)
+        with self.place.locked(alone=True):
+            self.place.sweep(self._clock.wall())
+            digest = self.place.digest_of(name)
             if digest is None:
                 raise NotFound(f"image {name!r}: there is none of that name here; {self._known(name)}")
-            if list(self._place.named().values()).count(digest) == 1:
+            if list(self.place.named().values()).count(digest) == 1:
                 self._refuse_if_used(name, digest)
-            self._place.forget(name)
+            self.place.forget(name)
             self._drop_unnamed()
 
     def _refuse_if_used(self, name: str, digest: str) -> None:
@@ -162,9 +230,9 @@ class ImageFolder:
                 " first"
             )
 
-    def _register(self, name: str, path: Path, fields: dict[str, Any]) -> Named:
+    def _register(self, name: str, path: Path, fields: dict[str, Any], digests: dict[str, str]) -> Named:
         with translated(self.path):
-            files = {file: _sha256(path / file) for file in LINKED if (path / file).exists()}
+            files = {file: digests.get(file) or _sha256(path / file) for file in LINKED if (path / file).exists()}
             if "disk" not in files:
                 raise Invalid(f"image {name!r}: it has no disk; this is a fault in what made it")
             unsettled = msgspec.to_builtins(fields) | {
@@ -182,43 +250,43 @@ class ImageFolder:
                 (path / file).chmod(0o444)
                 sync_file(path / file)
             sync_folder(path)
-        with self._place.locked(alone=True):
-            self._place.keep(path, image.digest)
-            self._place.call(name, image.digest)
+        with self.place.locked(alone=True):
+            self.place.keep(path, image.digest)
+            self.place.call(name, image.digest)
             self._drop_unnamed()
             return self._named(name, image.digest, Users(self._machines))
 
     def _drop_unnamed(self) -> None:
-        named = set(self._place.named().values())
-        unnamed = [digest for digest in self._place.digests() if digest not in named]
+        named = set(self.place.named().values())
+        unnamed = [digest for digest in self.place.digests() if digest not in named]
         if unnamed:
             users = Users(self._machines)
             for digest in unnamed:
                 if not self._usage(digest, users).count:
-                    self._place.drop(digest)
+                    self.place.drop(digest)
 
     def _usage(self, digest: str, users: Users) -> Usage:
         try:
-            return users.of(self._place.image(digest))
+            return users.of(self.place.image(digest))
         except FileNotFoundError:  # damaged: nobody can use it
             return Usage((), 0)
 
     def _read(self, digest: str) -> Image:
-        path = self._place.image(digest) / "image.json"
+        path = self.place.image(digest) / "image.json"
         try:
             return Image.decode(path.read_bytes())
         except (FileNotFoundError, Invalid) as error:
             raise Damaged(f"image {path}: cannot be read: {error}; remove the image and add it again") from None
 
     def _named(self, name: str, digest: str, users: Users) -> Named:
-        image, folder = self._read(digest), self._place.image(digest)
+        image, folder = self._read(digest), self.place.image(digest)
         size = sum(entry.stat().st_blocks * 512 for entry in folder.rglob("*") if entry.is_file())
         return Named(
             name=name, image=image, size=size, used_by=self._usage(digest, users).count, warm=warm_shapes(folder)
         )
 
     def _known(self, name: str) -> str:
-        known = list(self._place.named())
+        known = list(self.place.named())
         if name in ("tiny", "debian"):
             return f"make it with hostler image build {name}"
         if not known:
@@ -234,10 +302,7 @@ def digest_of(image: Image) -> str:
 
 def warm_shapes(folder: Path) -> tuple[str, ...]:
     """The shapes in which the image in that folder is kept booted."""
-    try:
-        found = [entry.name for entry in (folder / "warm").iterdir() if not entry.name.startswith(".")]
-    except FileNotFoundError:
-        return ()
+    found = {state.parent.name for state in (folder / "warm").glob("*/*.state")}
     return tuple(sorted(found, key=lambda shape: [int(n) if n.isdecimal() else 0 for n in shape.split("x")]))
 
 

@@ -1,0 +1,178 @@
+"""Loads a file from a web server, going on where an earlier try ended.
+
+A file that changed there meanwhile is begun anew, as far as the server can tell (`If-Range`). Whatever it says, the
+checksum decides.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import shutil
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit, urlunsplit
+
+import aiohttp
+
+from hostler import __version__
+from hostler.drivers.machines.qemu.images.transfer import CHUNK, too_large
+from hostler.errors import Invalid, NotFound, Refused, Unavailable
+
+if TYPE_CHECKING:
+    from hostler.drivers.machines.qemu.images.part import Part
+    from hostler.ports.images import Progress
+
+CONNECT_WITHIN = 30.0
+STALLED_AFTER = 60.0
+"""Seconds without a byte."""
+REDIRECTS = 10
+_RANGE = re.compile(r"bytes (\d+)-\d+/(\d+|\*)")
+
+
+class _Anew(Exception):
+    """What was loaded is of no use: begin again."""
+
+
+def checked_url(url: str) -> str:
+    """The URL. Invalid: it is none that can be loaded."""
+    try:
+        parts = urlsplit(url)
+        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        usable = False
+    if not usable or any(character.isspace() or not character.isprintable() for character in url):
+        raise Invalid(f"image source {shown(url)!r}: must be a path, or a URL that begins with http:// or https://")
+    return url
+
+
+def shown(url: str) -> str:
+    """The URL without what may be secret in it: user, password, query."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return "(a URL that cannot be read)"
+    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
+
+
+async def download(url: str, part: Part, *, limit: int, progress: Progress) -> None:
+    """Let the part be whole.
+
+    Refused: what is there has another checksum, or is too large; then nothing is kept. Unavailable: the server does not
+    answer, or stopped in the middle; then what has arrived is kept.
+    """
+    subject = f"image {shown(url)}"
+    await asyncio.to_thread(part.read)
+    resumed = part.length > 0
+    while not part.is_whole():
+        try:
+            await _load(url, part, limit, subject, progress)
+        except _Anew:
+            await asyncio.to_thread(part.restart, "")
+        else:
+            if part.is_whole():
+                return
+            if not resumed:
+                found = part.checksum()
+                await asyncio.to_thread(part.forget)
+                raise Refused(
+                    f"{subject}: wrong checksum: expected sha256 {part.sha256}, got {found};"
+                    " check the checksum that you gave, or get it from another server"
+                )
+            await asyncio.to_thread(part.restart, "")  # it may have changed between the tries
+        resumed = False
+
+
+async def _load(url: str, part: Part, limit: int, subject: str, progress: Progress) -> None:
+    """Load what is missing. _Anew: it cannot be gone on with."""
+    headers = {"Accept-Encoding": "identity", "User-Agent": f"hostler/{__version__}"}
+    if part.length:
+        version = await asyncio.to_thread(part.version)
+        headers |= {"Range": f"bytes={part.length}-"} | ({"If-Range": version} if version else {})
+    timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_WITHIN, sock_read=STALLED_AFTER)
+    progress("connecting", part.length, None)
+    try:
+        async with (
+            aiohttp.ClientSession(timeout=timeout, trust_env=True, auto_decompress=False) as session,
+            session.get(url, headers=headers, max_redirects=REDIRECTS) as answer,
+        ):
+            await _take(answer, part, limit, subject, progress)
+    except aiohttp.TooManyRedirects:
+        raise Refused(f"{subject}: more than {REDIRECTS} redirects; check the URL") from None
+    except aiohttp.InvalidURL:
+        raise Refused(f"{subject}: it leads to what is no URL; check it") from None
+    except TimeoutError:
+        raise _broken(subject, part, f"nothing came for {STALLED_AFTER:.0f} s") from None
+    except (aiohttp.ClientError, ConnectionError) as error:
+        raise _broken(subject, part, _why(error)) from None
+
+
+async def _take(answer: aiohttp.ClientResponse, part: Part, limit: int, subject: str, progress: Progress) -> None:
+    if answer.status == 416 and part.length:
+        if answer.headers.get("Content-Range", "") == f"bytes */{part.length}":
+            return  # all of it is here
+        raise _Anew
+    if answer.status == 206:
+        place = _RANGE.fullmatch(answer.headers.get("Content-Range", ""))
+        if place is None or int(place[1]) != part.length:
+            raise _Anew
+        total = None if place[2] == "*" else int(place[2])
+    elif answer.status == 200:
+        total = answer.content_length
+        await asyncio.to_thread(part.restart, _version_in(answer))
+    else:
+        raise _not_given(subject, answer.status)
+    _refuse_unless_it_fits(part, total, limit, subject)
+    async for data in answer.content.iter_chunked(CHUNK):
+        if part.length + len(data) > limit:
+            await asyncio.to_thread(part.forget)
+            raise too_large(subject, limit)
+        await asyncio.to_thread(part.append, data)
+        progress("loading", part.length, total)
+    if total is not None and part.length < total:
+        raise _broken(subject, part, f"it ended after {part.length:,} of {total:,} bytes")
+
+
+def _refuse_unless_it_fits(part: Part, total: int | None, limit: int, subject: str) -> None:
+    if total is None:
+        return
+    if total > limit:
+        part.forget()
+        raise too_large(subject, limit)
+    free = shutil.disk_usage(part.path.parent).free
+    if total - part.length > free:
+        raise Unavailable(
+            f"{subject}: {total - part.length:,} bytes are to come, and only {free:,} are free in {part.path.parent};"
+            " free some space, then try again"
+        )
+
+
+def _version_in(answer: aiohttp.ClientResponse) -> str:
+    """What `If-Range` may name: a strong ETag, else the time of the last change."""
+    tag = answer.headers.get("ETag", "")
+    return tag if tag.startswith('"') else answer.headers.get("Last-Modified", "")
+
+
+def _not_given(subject: str, status: int) -> NotFound | Refused | Unavailable:
+    if status in (404, 410):
+        return NotFound(f"{subject}: the server has no such file ({status}); check the URL")
+    if status in (408, 425, 429) or status >= 500:
+        return Unavailable(f"{subject}: the server cannot give it now ({status}); try again later")
+    return Refused(f"{subject}: the server does not give it ({status}); check the URL and whether it needs a login")
+
+
+def _broken(subject: str, part: Part, why: str) -> Unavailable:
+    kept = f"the same command goes on after {part.length:,} bytes" if part.length else "try again later"
+    return Unavailable(f"{subject}: {why}; {kept}")
+
+
+def _why(error: Exception) -> str:
+    """In a few words, without the URL, which may hold a secret."""
+    if isinstance(error, aiohttp.ClientConnectorDNSError):
+        return "its server's name is not known"
+    if isinstance(error, aiohttp.ClientConnectorCertificateError | aiohttp.ClientSSLError):
+        return "its server's certificate does not count"
+    if isinstance(error, aiohttp.ClientConnectorError):
+        return f"its server cannot be reached: {error.os_error.strerror or 'no connection'}"
+    if isinstance(error, aiohttp.ClientPayloadError | aiohttp.ServerDisconnectedError | ConnectionError):
+        return "the connection broke"
+    return f"the server's answer cannot be read ({type(error).__name__})"

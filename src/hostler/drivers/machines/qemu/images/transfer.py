@@ -1,0 +1,146 @@
+"""Bytes of an image on their way into a scratch folder: copied or unpacked, hashed meanwhile, holes left as holes."""
+
+from __future__ import annotations
+
+import asyncio
+import bz2
+import gzip
+import hashlib
+import lzma
+import os
+import stat
+import zlib
+from typing import IO, TYPE_CHECKING
+
+from hostler.errors import NotFound, Refused, TooLarge
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from hostler.ports.images import Progress
+
+CHUNK = 2**20
+_ZEROS = bytes(CHUNK)
+_UNPACK_MEMORY = 512 * 2**20
+"""What the dictionary of a compressed file may take."""
+
+_PACKED = {b"\x1f\x8b": "gzip", b"\xfd7zXZ\x00": "xz", b"BZh": "bzip2"}
+
+
+def packed_by(path: Path) -> str | None:
+    """What compressed the file, of what can be unpacked here; None: nothing did."""
+    with path.open("rb") as file:
+        head = file.read(6)
+    return next((kind for magic, kind in _PACKED.items() if head.startswith(magic)), None)
+
+
+def open_source(path: Path, subject: str) -> IO[bytes]:
+    """A file that somebody named. NotFound, Refused: it is a folder, a pipe or a device, or may not be read."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except FileNotFoundError:
+        raise NotFound(f"{subject}: there is no such file; check the path") from None
+    except OSError as error:
+        raise Refused(f"{subject}: {error.strerror}; check the path and its rights") from None
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise Refused(f"{subject}: it is no file; name the file of a disk image")
+    return os.fdopen(descriptor, "rb")
+
+
+async def copied(source: IO[bytes], target: Path, *, limit: int, subject: str, progress: Progress) -> str:
+    """Copy a file; the sha256 of its bytes. TooLarge: it has more than `limit`."""
+    total = os.fstat(source.fileno()).st_size
+    if total > limit:
+        raise too_large(subject, limit)
+    return await _drained(_read(source), target, limit, subject, lambda done: progress("copying", done, total))
+
+
+async def unpacked(source: Path, target: Path, kind: str, *, limit: int, subject: str, progress: Progress) -> str:
+    """Unpack a file; the sha256 of what was in it. Refused: it is damaged. TooLarge: more than `limit` is in it."""
+    with source.open("rb") as file:
+        total = os.fstat(file.fileno()).st_size
+        blocks = _unpack(file, kind, subject)
+        return await _drained(blocks, target, limit, subject, lambda _: progress("unpacking", file.tell(), total))
+
+
+def too_large(subject: str, limit: int) -> TooLarge:
+    return TooLarge(f"{subject}: it has more than {limit:,} bytes; allow more with --max-size, or take another image")
+
+
+class Sparse:
+    """Writes blocks one after another, and leaves out what is zero."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("xb")
+        self._hash = hashlib.sha256()
+        self.length = 0
+
+    def write(self, data: bytes) -> None:
+        self._hash.update(data)
+        if data == _ZEROS[: len(data)]:
+            self._file.seek(len(data), 1)
+        else:
+            self._file.write(data)
+        self.length += len(data)
+
+    def close(self) -> str:
+        """The sha256 of all of it."""
+        self._file.truncate(self.length)
+        self._file.close()
+        return self._hash.hexdigest()
+
+    def abandon(self) -> None:
+        self._file.close()
+
+
+async def _drained(blocks: Iterator[bytes], target: Path, limit: int, subject: str, tell: Callable[[int], None]) -> str:
+    out = await asyncio.to_thread(Sparse, target)
+    try:
+        while data := await asyncio.to_thread(next, blocks, b""):
+            if out.length + len(data) > limit:
+                raise too_large(subject, limit)
+            await asyncio.to_thread(out.write, data)
+            tell(out.length)
+        return await asyncio.to_thread(out.close)
+    finally:
+        out.abandon()
+
+
+def _read(file: IO[bytes]) -> Iterator[bytes]:
+    while data := file.read(CHUNK):
+        yield data
+
+
+def _unpack(file: IO[bytes], kind: str, subject: str) -> Iterator[bytes]:
+    try:
+        if kind == "gzip":
+            with gzip.GzipFile(fileobj=file) as inside:
+                while data := inside.read(CHUNK):
+                    yield data
+        elif kind == "xz":
+            yield from _streams(file, lambda: lzma.LZMADecompressor(memlimit=_UNPACK_MEMORY))
+        else:
+            yield from _streams(file, bz2.BZ2Decompressor)
+    except (OSError, EOFError, zlib.error, lzma.LZMAError, ValueError) as error:
+        if isinstance(error, OSError) and error.errno is not None:  # of the disk, not of the bytes
+            raise
+        raise Refused(f"{subject}: it cannot be unpacked ({kind}): {error}; get the file again") from None
+
+
+def _streams(file: IO[bytes], new: Callable[[], lzma.LZMADecompressor | bz2.BZ2Decompressor]) -> Iterator[bytes]:
+    """What is in a file of one compressed stream after another, never more than a chunk of it at a time."""
+    waiting = file.read(CHUNK)
+    while waiting:
+        stream = new()
+        while not stream.eof:
+            if stream.needs_input and not waiting:
+                waiting = file.read(CHUNK)
+                if not waiting:
+                    raise EOFError("it ends too early")
+            data = stream.decompress(waiting if stream.needs_input else b"", CHUNK)
+            waiting = b""
+            if data:
+                yield data
+        waiting = (stream.unused_data or file.read(CHUNK)).lstrip(b"\0")  # xz pads between its streams
