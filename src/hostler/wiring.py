@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from hostler.model.inventory import Capacity
     from hostler.ports.bare import Bare
     from hostler.ports.hasher import Hasher
+    from hostler.ports.images import Images
     from hostler.ports.machines import Machines
     from hostler.ports.store import Store
     from hostler.ports.ttl import TtlStorage
@@ -142,6 +143,18 @@ def open_machines(
     from hostler.drivers.machines.simulated import FilePlace, SimulatedMachines, faults_of
 
     return SimulatedMachines(FilePlace(folder), clock=clock, rng=rng, capacity=capacity, faults=faults_of(delays or {}))
+
+
+def open_images(
+    folder: Path, *, machines: Path | None = None, default: str = "tiny", clock: Clock | None = None
+) -> Images:
+    """The images in `folder`. `machines`: where the nodes that use them keep their machines; beside it if not given.
+
+    Any number of processes may use it at once; it need not be closed.
+    """
+    from hostler.drivers.machines.qemu.images.folder import ImageFolder
+
+    return ImageFolder(folder, machines=machines or folder.parent / "machines", default=default, clock=clock)
 
 
 def _opened(url: str, openers: Mapping[str, Callable[[SplitResult, Options], T]], what: str) -> T:
