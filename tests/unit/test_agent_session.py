@@ -27,6 +27,8 @@ from hostler.model.vm import MachineState, Power
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from hostler.ports.machines import Offer
+
 RUNNING, STOPPED = MachineState.RUNNING, MachineState.STOPPED
 replace = msgspec.structs.replace
 
@@ -739,5 +741,63 @@ def test_an_agent_that_is_suspended_on_its_way_to_a_hold_does_not_hold_for_longe
             assert heard is not None
             assert until is not None
             assert until <= heard + 120.0
+
+    staged(play)
+
+
+# What it has to offer
+
+
+def offers(machines: SimulatedMachines, patch: pytest.MonkeyPatch, **fields: Any) -> None:
+    """Let the node offer something else from now on."""
+    offer = machines.offer
+
+    async def changed() -> Offer:
+        return replace(await offer(), **fields)
+
+    patch.setattr(machines, "offer", changed)
+
+
+def test_a_node_tells_what_it_offers_and_again_when_that_has_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def play(it: Stage) -> None:
+        a = await it.agent()
+        await registered(it, a)
+        member = await it.member()
+        assert member is not None
+        assert (member.moves, member.images, member.facts, member.refuses) == (True, None, {}, "")
+        news = {"images": ("tiny",), "facts": {"acceleration": "kvm"}, "refuses": "its disk is almost full"}
+        offers(a.machines, monkeypatch, **news)
+        await it.until(lambda: _says(it, news), within=15.0)
+
+    async def _says(it: Stage, news: dict[str, Any]) -> bool:
+        member = await it.member()
+        return member is not None and all(getattr(member, name) == value for name, value in news.items())
+
+    staged(play)
+
+
+def test_what_has_not_changed_is_not_written_again() -> None:
+    async def play(it: Stage) -> None:
+        a = await it.agent()
+        await registered(it, a)
+        entry = await MEMBER.get(it.bare, node="a")
+        await asyncio.sleep(300.0)
+        assert await MEMBER.get(it.bare, node="a") == entry
+
+    staged(play)
+
+
+def test_an_operators_word_survives_a_new_offer(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def play(it: Stage) -> None:
+        a = await it.agent()
+        await registered(it, a)
+        entry = await MEMBER.get(it.bare, node="a")
+        assert entry is not None
+        await MEMBER.replace(it.bare, entry, replace(entry.value, lifecycle=Lifecycle.DRAINING, drain=DrainMode.STOP))
+        offers(a.machines, monkeypatch, refuses="full")
+        await asyncio.sleep(30.0)
+        member = await it.member()
+        assert member is not None
+        assert (member.lifecycle, member.drain, member.refuses) == (Lifecycle.DRAINING, DrainMode.STOP, "full")
 
     staged(play)

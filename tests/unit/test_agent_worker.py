@@ -15,6 +15,7 @@ from hostler.keys.node import ALIVE, CLUSTER, COMMAND
 from hostler.keys.vm import HANDLE
 from hostler.kit.virtual import run_virtual
 from hostler.model.vm import MachineState, Power, Restore, Snapshot, SnapshotState, VmHandle, VmSpec
+from hostler.model.vm import Step as ReadinessStep
 from hostler.ports.machines import Label, MachinePlan
 
 if TYPE_CHECKING:
@@ -566,3 +567,18 @@ async def _ran(it: Stage) -> VmHandle:
 async def _has(running: Running, spec: VmSpec) -> bool:
     seen = await running.machine()
     return seen is not None and seen.spec == spec
+
+
+def test_how_far_a_machine_is_and_what_it_does_by_itself_is_told_at_once() -> None:
+    async def play(it: Stage) -> None:
+        a = await it.agent(look_every=1000.0)
+        await it.command()
+        handle = await it.reaches("v", RUNNING)
+        assert handle.readiness is not None
+        assert handle.readiness.step is ReadinessStep.AVAILABLE
+        a.machines.crash("v", "a cosmic ray")
+        told = await it.reaches("v", FAILED, within=5.0)
+        assert told.readiness is None
+        assert "cosmic ray" in told.detail
+
+    staged(play)

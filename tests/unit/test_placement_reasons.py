@@ -329,3 +329,61 @@ def test_a_wish_and_its_command_are_wanted_alike() -> None:
     assert wanted_of(vm, exclude=frozenset(["n"])).exclude == {"n"}
     bare = wanted_of_command(command, None)
     assert (bare.vm, bare.project, bare.spec, bare.labels, bare.affinity) == ("v", "o/p", spec, {}, ())
+
+
+# What nodes say of themselves
+
+
+def test_a_node_without_the_image_will_not_do_and_says_what_to_do() -> None:
+    cluster = Cluster([node("a", images=frozenset({"tiny"})), node("b", images=frozenset()), node("c")])
+    debian = wish("v", spec=VmSpec(cpus=1, memory_mib=64, image="debian"))
+    assert place(debian, cluster).node == "c"
+    assert (
+        told(place(debian, cluster))["a"] == "without image 'debian'; add it there (hostler image add), or name another"
+    )
+    default = verdicts(wish("w"), cluster)
+    assert default["b"] == ("without any image; add or build one there (hostler image)",)
+    assert place(wish("w", exclude=frozenset({"c"})), cluster).node == "a"
+
+
+def test_a_node_that_refuses_says_why() -> None:
+    cluster = Cluster([node("a", refuses="its disk is almost full")])
+    decision = place(wish("v"), cluster)
+    assert decision.node is None
+    assert told(decision) == {"a": "taking no more machines: its disk is almost full"}
+    cluster.put_node(node("a"))
+    assert place(wish("v"), cluster).node == "a"
+
+
+def test_in_a_large_cluster_only_nodes_with_the_image_are_chosen_and_refusals_are_kept_by_image() -> None:
+    cluster = Cluster([node(f"n{n:02}", images=frozenset({"tiny"})) for n in range(40)])
+    assert place(wish("v", spec=VmSpec(cpus=1, memory_mib=64, image="debian")), cluster).node is None
+    assert place(wish("v", spec=VmSpec(cpus=1, memory_mib=64, image="tiny")), cluster).node is not None
+    assert (
+        "40 nodes without image 'debian'"
+        in place(wish("v", spec=VmSpec(cpus=1, memory_mib=64, image="debian")), cluster).summary
+    )
+
+
+def test_a_machine_that_is_tied_to_a_node_says_so_and_needs_no_image() -> None:
+    cluster = Cluster([node("a", images=frozenset({"tiny"})), node("b")])
+    vm = VirtualMachine(
+        id="v",
+        name="v",
+        org="o",
+        project="p",
+        spec=VmSpec(cpus=1, memory_mib=64, image="debian"),
+        created_at=1.0,
+        node_labels={"node": "A"},
+    )
+    decision = place(wanted_of(vm, only="A", tied="its origin is on node a"), cluster)
+    assert decision.node == "a"
+    assert told(decision)["b"] == "its origin is on node a"
+
+
+def test_what_a_node_offers_is_what_placement_sees() -> None:
+    record = NodeRecord(
+        node="N", lifecycle=Lifecycle.ON_DUTY, capacity=CAPACITY, images=("tiny",), refuses="full", registered_at=1.0
+    )
+    state = node_state(record, alive=True)
+    assert (state.images, state.refuses) == (frozenset({"tiny"}), "full")

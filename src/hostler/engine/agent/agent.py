@@ -62,6 +62,7 @@ class Agent:
         self._workers = Workers(store, machines, plan, self.commands, self.session, clock=clock, rng=rng)
         self._agenda = self._workers.agenda
         self.commands.listen(self._command_changed)
+        machines.listen(self._agenda.kick)
         self._main: asyncio.Task[None] | None = None
         self._closed = False
 
@@ -121,6 +122,7 @@ class Agent:
             "session": self.session.run(),
             "agenda": self._agenda.run(),
             "look": self._every(self._plan.look_every, self._look),
+            "offer": self._every(self._plan.look_every, self._renew),
             "sweep": self._every(self._plan.sweep_every, self._sweep),
         }
         try:
@@ -178,6 +180,10 @@ class Agent:
                 self._agenda.kick(vm)
             if number % _CHUNK == _CHUNK - 1:
                 await asyncio.sleep(0)
+
+    async def _renew(self) -> None:
+        if self.session.open:
+            await self.session.offering.renew()
 
     async def _sweep(self) -> None:
         await self._swept(await self._machines.list())

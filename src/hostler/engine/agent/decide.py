@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from hostler.ports.machines import Machine
 
 _OFF = (MachineState.STOPPED, MachineState.FAILED)
-_SHAPE = ("cpus", "memory_mib", "disk_gib", "image", "user_data", "ssh_keys")
+_SHAPE = ("cpus", "memory_mib", "disk_gib", "image", "user_data", "network_config", "ssh_keys", "cpu_share")
 
 
 class Action(enum.StrEnum):
@@ -176,6 +176,8 @@ def tell(
         resets=0 if seen is None else seen.resets,
         restored=telling.settled if seen is None else max(seen.restored, telling.settled),
         snapshots=_told_snapshots(command, seen, before, telling),
+        readiness=None if seen is None else seen.readiness,
+        access=None if seen is None else seen.access,
         failures=telling.failures,
         seen_at=telling.at,
     )

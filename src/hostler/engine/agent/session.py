@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
+from hostler.engine.agent.offering import Offering
 from hostler.engine.agent.plan import BEATS
 from hostler.engine.cluster_id import cluster_id
 from hostler.errors import Closed, Conflict, Damaged, HostlerError, LeaseGone, Uncertain
@@ -64,6 +65,7 @@ class Session:
         self._clock, self._rng, self._new_id = clock, rng, new_id
         self._prepare, self._changed = prepare, changed
         self._patience = plan.node_ttl / BEATS
+        self.offering = Offering(store, machines, plan.node, self.guard)
         self.holder = new_id()
         self.cluster = ""
         """The id of the control plane; empty until the first registration."""
@@ -189,7 +191,7 @@ class Session:
     async def _tried(self, alive: Entry[Heartbeat] | None) -> bool:
         """One try, under what was read. The outcome is what stands in the store: an answer may be lost."""
         node = self._plan.node
-        capacity = (await self._within(self._machines.offer())).capacity
+        offer = await self._within(self.offering.look())
         member = await self._within(MEMBER.get(self._store, node=node))
         if member is not None and member.value.place not in ("", self._machines.place) and await self._has_machines():
             self._wait(
@@ -198,7 +200,7 @@ class Session:
             )
             return False
         lease = await self._within(self._store.grant(self._plan.node_ttl))
-        record = self._record(None if member is None else member.value, capacity=capacity)
+        record = self._record(None if member is None else member.value, **offer)
         beat = Heartbeat(holder=self.holder, place=self._machines.place, started_at=self._started_at)
         when = [
             ALIVE.absent(node=node) if alive is None else ALIVE.unchanged(alive),

@@ -46,7 +46,7 @@ def _decide(wanted: Wanted, cluster: Cluster) -> Decision:
     demand = Demand(wanted, cluster)
     if len(cluster) <= SMALL:
         return _among_few(demand, cluster)
-    shape = (demand.cpus, demand.memory, demand.disk)
+    shape = (demand.cpus, demand.memory, demand.disk, demand.image)
     if demand.plain and (known := cluster.refusals.get(shape)) is not None:
         return known
     walk = Walk(demand.cpus, demand.memory, demand.disk, demand.check)

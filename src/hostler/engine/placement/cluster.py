@@ -38,6 +38,8 @@ class Cluster:
             slot.know(state)
             self._label(slot)
         self._known = len(self.slots)
+        self.particular = sum(slot.particular for slot in self.slots.values())
+        """How many nodes do not take just any machine."""
         self.order = Order(slot for slot in self.slots.values() if slot.on_duty)
 
     def __len__(self) -> int:
@@ -149,7 +151,9 @@ class Cluster:
             self.order.remove(slot)
         self._unlabel(slot)
         self._known += (state is not None) - (slot.state is not None)
+        self.particular -= slot.particular
         slot.know(state)
+        self.particular += slot.particular
         self._label(slot)
         if slot.on_duty:
             self.order.add(slot)

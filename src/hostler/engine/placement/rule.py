@@ -84,8 +84,11 @@ class Demand:
         spec = wanted.spec
         self.cpus, self.memory, self.disk = spec.cpus, spec.memory_mib, spec.disk_gib
         self.labels = [
-            (name, value, clipped(f"not labelled {name}={value}")) for name, value in wanted.node_labels.items()
+            (name, value, wanted.tied if wanted.tied and name == "node" else clipped(f"not labelled {name}={value}"))
+            for name, value in wanted.node_labels.items()
         ]
+        self.image = spec.image
+        self._no_image = _no_image(spec.image)
         project = cluster.projects.get(wanted.project)
         self.neighbours = _NOBODY if project is None else project.all
         self.required: list[Rule] = []
@@ -100,8 +103,10 @@ class Demand:
                     who = "a machine whose own rule it would break"
                     self.required.append(Rule(owners, level, who, together=False))
         self.plain = not (self.required or wanted.node_labels or wanted.exclude or wanted.fenced)
-        """Only room counts."""
-        self.check: Callable[[Slot], str | None] | None = None if self.plain else self.refused_by
+        """Only room counts, and what a node says of itself."""
+        self.check: Callable[[Slot], str | None] | None = (
+            None if self.plain and not cluster.particular else self.refused_by
+        )
 
     def refused_by(self, slot: Slot) -> str | None:
         """The first thing but room that is against a node on duty. It does not name the node."""
@@ -113,10 +118,24 @@ class Demand:
             return "excluded"
         if wanted.fenced and (slot.state is None or not slot.state.fences):
             return "cannot fence machines"
+        if slot.particular and (why := self.declined_by(slot)) is not None:
+            return why
         for rule in self.required:
             if (why := rule.broken_by(slot)) is not None:
                 return why
         return None
+
+    def declined_by(self, slot: Slot) -> str | None:
+        """What the node says of itself against this machine, and what to do about it."""
+        state = slot.state
+        if state is None:
+            return None
+        if state.refuses:
+            return clipped(f"taking no more machines: {state.refuses}", 2 * _LONGEST)
+        if state.images is None or self.wanted.tied:
+            return None
+        there = self.image in state.images if self.image else bool(state.images)
+        return None if there else self._no_image
 
     def missing(self, slot: Slot) -> tuple[tuple[str, int, int], ...]:
         """What there is too little of: of what, how much is wanted, how much is free."""
@@ -133,6 +152,12 @@ class Demand:
         """The same of nodes that lack the same: how much the roomiest has of each."""
         get = {"cpus": attrgetter("cpus"), "MiB of memory": attrgetter("memory"), "GiB of disk": attrgetter("disk")}
         return tuple((what, want, max(map(get[what], slots))) for what, want, _ in self.missing(slots[0]))
+
+
+def _no_image(image: str) -> str:
+    if not image:
+        return "without any image; add or build one there (hostler image)"
+    return f"without image {clipped(image)!r}; add it there (hostler image add), or name another"
 
 
 def labelled(rule: Affinity) -> str:

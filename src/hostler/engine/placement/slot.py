@@ -34,6 +34,7 @@ class Slot:
         "memory",
         "node",
         "on_duty",
+        "particular",
         "position",
         "rack",
         "state",
@@ -59,6 +60,8 @@ class Slot:
         self.rack: str | None = None
         self.labels: dict[str, str] = {"node": self.node}
         self.on_duty = state is not None and state.on_duty
+        self.particular = state is not None and (state.images is not None or bool(state.refuses))
+        """Not every machine that there is room for will do."""
         rack: tuple[str, ...] = ()
         pdus: tuple[str, ...] = ()
         tors: tuple[str, ...] = ()

@@ -61,6 +61,8 @@ def against(demand: Demand, slot: Slot) -> list[str]:
         found.append("excluded")
     if wanted.fenced and (slot.state is None or not slot.state.fences):
         found.append("cannot fence machines")
+    if (why := demand.declined_by(slot)) is not None:
+        found.append(why)
     found += [rule.explained(slot) for rule in demand.required if rule.broken_by(slot) is not None]
     if missing := demand.missing(slot):
         parts = " and ".join(f"{want - free:,} of {want:,} {what}" for what, want, free in missing)

@@ -37,6 +37,10 @@ class NodeState(Struct, frozen=True, kw_only=True):
     pdus: tuple[str, ...] = ()
     tors: tuple[str, ...] = ()
     fences: bool = False
+    images: frozenset[str] | None = None
+    """What machines can be made of there; None: of anything."""
+    refuses: str = ""
+    """Why it takes no further machine at present."""
     on_duty: bool = True
     why_not: str = ""
     """While off duty: why."""
@@ -57,6 +61,8 @@ class Wanted(Struct, frozen=True, kw_only=True):
     fenced: bool = False
     exclude: frozenset[str] = _NOBODY
     """Nodes that will not do."""
+    tied: str = ""
+    """Why it can only be on the node that `node_labels` names: its disk is there, and no image is needed."""
 
 
 class Decision(Struct, frozen=True, kw_only=True):
@@ -83,13 +89,15 @@ def node_state(record: NodeRecord, alive: bool) -> NodeState:
         pdus=record.pdus,
         tors=record.tors,
         fences=record.fences,
+        images=None if record.images is None else frozenset(record.images),
+        refuses=record.refuses,
         on_duty=not why_not,
         why_not=why_not,
     )
 
 
-def wanted_of(vm: VirtualMachine, *, exclude: frozenset[str] = _NOBODY) -> Wanted:
-    """What a wish asks of a node."""
+def wanted_of(vm: VirtualMachine, *, exclude: frozenset[str] = _NOBODY, only: str = "", tied: str = "") -> Wanted:
+    """What a wish asks of a node; `only`: of that one, for the reason `tied`, if one is to be told."""
     return Wanted(
         vm=vm.id,
         project=f"{vm.org}/{vm.project}",
@@ -97,9 +105,10 @@ def wanted_of(vm: VirtualMachine, *, exclude: frozenset[str] = _NOBODY) -> Wante
         name=vm.name,
         labels=vm.labels,
         affinity=vm.affinity,
-        node_labels=_folded(vm.node_labels),
+        node_labels=_folded({**vm.node_labels, "node": only} if only else vm.node_labels),
         fenced=vm.on_node_loss is OnNodeLoss.FENCE,
         exclude=exclude,
+        tied=tied,
     )
 
 

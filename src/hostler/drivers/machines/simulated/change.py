@@ -31,6 +31,16 @@ def shaped(row: Row, plan: MachinePlan) -> Row:
     )
 
 
+def cloned(row: Row, disk: str) -> Row:
+    """With that disk from its first boot on."""
+    return _replace(row, disk=disk)
+
+
+def goes_on(row: Row) -> Row:
+    """One that was handed over and stays here, or has come: no longer on its way."""
+    return _replace(row, over=row.state is MachineState.DEPARTED, whole=False, memory=False)
+
+
 def was_reset(row: Row, number: int) -> Row:
     """After its reset of that number, which a machine that does not run only counts."""
     boots = row.boots + (row.state is MachineState.RUNNING)

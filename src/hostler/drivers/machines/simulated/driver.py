@@ -17,12 +17,13 @@ import msgspec
 from hostler.drivers.machines.simulated import change, request
 from hostler.drivers.machines.simulated.console import SimulatedConsole
 from hostler.drivers.machines.simulated.fault import FaultSource, MachineFaults
+from hostler.drivers.machines.simulated.move import Moving, SimulatedArrival
 from hostler.drivers.machines.simulated.place import Row, closed, switched_off
 from hostler.errors import NotFound, Refused, Unavailable, Uncertain
 from hostler.kit.clock import SystemClock
 from hostler.kit.fairness import Fairness
 from hostler.model.inventory import Capacity
-from hostler.model.vm import MachineState
+from hostler.model.vm import MachineState, Readiness, Step
 from hostler.ports.machines import Door, Machine, Offer
 
 if TYPE_CHECKING:
@@ -35,10 +36,11 @@ if TYPE_CHECKING:
     from hostler.ports.machines import Channel, MachinePlan
 
 CAPACITY = Capacity(cpus=64, memory_mib=256 * 1024, disk_gib=4096)
+_HANDED = (MachineState.ARRIVING, MachineState.DEPARTED)
 _replace = msgspec.structs.replace
 
 
-class SimulatedMachines:
+class SimulatedMachines(Moving):
     """Machines that are rows in a place. Takes any image, or only `images` (the empty name is the default image)."""
 
     def __init__(
@@ -117,10 +119,6 @@ class SimulatedMachines:
 
     # The verbs
 
-    @property
-    def moves(self) -> bool:
-        return False
-
     def listen(self, changed: Callable[[str], None]) -> None:
         self._listeners.append(changed)
 
@@ -136,10 +134,11 @@ class SimulatedMachines:
             row = self._row(vm)
             if row is not None and row.label != plan.label:
                 raise Refused(f"machine {vm!r}: it carries another label ({row.label}); it is not ours to change")
-            if row is not None and row.on is not None:
+            if row is not None and (row.on is not None or row.state in _HANDED):
                 return self._machine(row)
             if row is None or row.state is MachineState.CREATING:
-                await self._do("create", "begun", lambda _: [self._begun(plan)])
+                disk = self._cloned_disk(plan)
+                await self._do("create", "begun", lambda _: [change.cloned(self._begun(plan), disk)])
                 await self._half(draw, "create")
             await self._do("create", "done", lambda _: [change.shaped(self._expected(vm), plan)])
             return self._machine(self._expected(vm))
@@ -149,6 +148,7 @@ class SimulatedMachines:
             row = self._whole(vm)
             if row.on is not None and row.state is MachineState.RUNNING:
                 return self._machine(row)
+            self._check_arrived(row)
             if row.restoring is not None:
                 await self._do("start", "restored", lambda _: [change.restored(self._expected(vm))])
             if row.state is not MachineState.STARTING:
@@ -164,12 +164,13 @@ class SimulatedMachines:
         request.check_seconds("grace", grace)
         async with self._verb("stop", vm) as draw:
             row = self._expected(vm)
+            self._check_arrived(row)
             if row.on is not None and grace > 0:
                 await self._do("stop", "begun", lambda _: self._still_on(vm, MachineState.STOPPING))
                 patience = grace if draw.kind == "deaf" else min(grace, draw.delay)
                 await self._half(msgspec.structs.replace(draw, delay=patience), "stop")
             if row.state not in (MachineState.STOPPED, MachineState.CREATING):
-                await self._do("stop", "done", lambda now: [switched_off(self._expected(vm), now)])
+                await self._do("stop", "done", lambda now: [self._put_off(vm, now)])
             return self._machine(self._expected(vm))
 
     async def reset(self, vm: str, number: int) -> Machine:
@@ -202,7 +203,7 @@ class SimulatedMachines:
     async def snapshot(self, vm: str, name: str) -> Machine:
         request.check_text("snapshot", name)
         async with self._verb("snapshot", vm) as draw:
-            row = self._whole(vm)
+            row = self._here(vm)
             if name not in row.snapshots:
                 if row.restoring is not None:
                     raise Refused(
@@ -216,7 +217,7 @@ class SimulatedMachines:
         request.check_text("snapshot", name)
         request.check_number(number)
         async with self._verb("restore", vm) as draw:
-            row = self._whole(vm)
+            row = self._here(vm)
             if row.restored >= number:
                 return self._machine(row)
             if name not in row.snapshots:
@@ -237,16 +238,12 @@ class SimulatedMachines:
                 await self._do("drop_snapshot", "done", lambda _: [change.without_snapshot(self._expected(vm), name)])
             return self._machine(self._expected(vm))
 
-    def channel(self, vm: str, door: Door) -> SimulatedConsole:
+    def channel(self, vm: str, door: Door) -> Channel:
+        if door in (Door.ARRIVAL_STATE, Door.ARRIVAL_DISK):
+            return SimulatedArrival(self, vm)
         if door is not Door.CONSOLE:
             raise Refused(f"machine {vm!r}: a simulated machine has no door {door}; its console is open")
         return SimulatedConsole(self, vm)
-
-    async def receive(self, plan: MachinePlan, number: int) -> Machine:
-        raise Refused(f"machine {plan.label.vm!r}: simulated machines are not handed over (move {number})")
-
-    async def send(self, vm: str, number: int, connect: Callable[[Door], Channel], *, live: bool = True) -> Machine:
-        raise Refused(f"machine {vm!r}: simulated machines are not handed over (move {number})")
 
     async def hold(self, seconds: float, *, since: float | None = None) -> None:
         request.check_finite("hold", seconds)
@@ -292,6 +289,8 @@ class SimulatedMachines:
         if row is not None and row.on is not None:
             self._place.put([make(row, now)])
             self._stir([vm])
+            for changed in self._listeners:
+                changed(vm)
 
     # Inside
 
@@ -372,6 +371,32 @@ class SimulatedMachines:
             raise Refused(f"machine {vm!r}: it was only begun; create it again")
         return row
 
+    def _here(self, vm: str) -> Row:
+        row = self._whole(vm)
+        if row.state in _HANDED:
+            raise Refused(f"machine {vm!r}: it is handed over from place to place; start or stop it first")
+        return row
+
+    def _check_arrived(self, row: Row) -> None:
+        if row.state is MachineState.ARRIVING and not row.whole:
+            raise Refused(f"machine {row.vm!r}: not all of it has arrived; delete it, or send the rest")
+
+    def _cloned_disk(self, plan: MachinePlan) -> str:
+        origin = plan.spec.origin
+        if origin is None:
+            return ""
+        row = self._row(origin.vm)
+        if row is None or origin.snapshot not in row.snapshots:
+            raise Refused(
+                f"machine {plan.label.vm!r}: its origin, snapshot {origin.snapshot!r} of {origin.vm!r}, is not here;"
+                " delete this one, and clone another"
+            )
+        return row.snapshots[origin.snapshot]
+
+    def _put_off(self, vm: str, now: float) -> Row:
+        row = self._expected(vm)
+        return switched_off(change.goes_on(row) if row.state in _HANDED else row, now)
+
     def _begun(self, plan: MachinePlan) -> Row:
         row = self._row(plan.label.vm)
         return change.begun(plan, self._place.contents.next_number if row is None else row.number)
@@ -384,6 +409,11 @@ class SimulatedMachines:
         """It runs from the first step of its start: half started is not harmless."""
         row = self._expected(vm)
         self._check_held(row, now)
+        if row.state in _HANDED:
+            resumed = row.memory
+            row = change.goes_on(row)
+            if resumed:  # it goes on where it was: there is no boot, and nothing that could be interrupted
+                return [_replace(row, state=MachineState.RUNNING, detail="", on=now, ready=self.clock.wall())]
         off = [] if row.on is None else [switched_off(row, now)]  # a stop that was begun is finished first
         return [*off, _replace(off[0] if off else row, state=MachineState.STARTING, detail="", on=now)]
 
@@ -394,7 +424,9 @@ class SimulatedMachines:
             raise Uncertain(f"machine {vm!r}: it went off while it started; inspect it")
         if broken:
             return [switched_off(row, now, MachineState.FAILED, "it broke while it started")]
-        return [_replace(row, state=MachineState.RUNNING, detail="", boots=row.boots + 1)]
+        if row.state is MachineState.RUNNING:
+            return []
+        return [_replace(row, state=MachineState.RUNNING, detail="", boots=row.boots + 1, ready=self.clock.wall())]
 
     def _check_held(self, row: Row, now: float) -> None:
         until = self._place.contents.held_until
@@ -417,7 +449,9 @@ class SimulatedMachines:
             detail=row.detail or being_restored,
             resets=row.resets,
             restored=row.restored,
+            moved=row.moved,
             snapshots=tuple(row.snapshots),
+            readiness=None if row.ready is None else Readiness(step=Step.AVAILABLE, since=row.ready),
         )
         self._seen[row.vm] = (row, machine)
         return machine

@@ -267,6 +267,8 @@ def _stop_all(contents: Contents) -> None:
     for row in list(contents.rows.values()):
         if row.on is not None:
             contents.apply(switched_off(row, row.on, detail="its node was switched off"))
+        elif row.memory:
+            contents.apply(msgspec.structs.replace(row, memory=False))
     contents.forget_runs()
 
 

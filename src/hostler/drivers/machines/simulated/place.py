@@ -48,12 +48,22 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="ma
     disk: str = ""
     restoring: tuple[str, int] | None = None
     """A restore that was begun: to which snapshot, and its number. The disk is not whole."""
+    moved: int = 0
+    """The number of its last move, here or away."""
+    over: bool = False
+    """That move was given up: it went on here after it had departed."""
+    whole: bool = False
+    """ARRIVING, DEPARTED: the other place has, or had, all of it."""
+    memory: bool = False
+    """ARRIVING, DEPARTED: it ran, and goes on where it was when it is started."""
     state: MachineState
     detail: str = ""
     on: float | None = None
     """Since when it runs; None: it is off."""
     off: float | None = None
     """When it last went off."""
+    ready: float | None = None
+    """Since when its user can log in, in seconds since 1970."""
 
     @property
     def vm(self) -> str:
@@ -68,6 +78,7 @@ class Moved(msgspec.Struct, frozen=True, omit_defaults=True, tag="moved", tag_fi
     detail: str = ""
     on: float | None = None
     off: float | None = None
+    ready: float | None = None
 
 
 class Deleted(msgspec.Struct, frozen=True, tag="deleted", tag_field="is"):
@@ -89,19 +100,21 @@ def step_to(old: Row | None, new: Row) -> Step:
     """The step from one row to the next, in its shortest form."""
     if old is None:
         return new
-    moved = Moved(new.vm, new.state, new.detail, new.on, new.off)
+    moved = Moved(new.vm, new.state, new.detail, new.on, new.off, new.ready)
     return moved if after(old, moved) == new else new
 
 
 def after(row: Row, step: Moved) -> Row:
     """The row after the step."""
-    return msgspec.structs.replace(row, state=step.state, detail=step.detail, on=step.on, off=step.off)
+    return msgspec.structs.replace(
+        row, state=step.state, detail=step.detail, on=step.on, off=step.off, ready=step.ready
+    )
 
 
 def switched_off(row: Row, now: float, state: MachineState = MachineState.STOPPED, detail: str = "") -> Row:
     """The row of a machine that does not run from `now` on."""
     off = row.off if row.on is None else max(now, row.on)
-    return msgspec.structs.replace(row, state=state, detail=detail, on=None, off=off)
+    return msgspec.structs.replace(row, state=state, detail=detail, on=None, off=off, ready=None)
 
 
 class Contents:
@@ -253,6 +266,7 @@ class Place:
         """The node loses its power: every machine goes off now, and whoever had the place open is dead."""
         self.expire(now)
         self.put([switched_off(row, now) for row in list(self.contents.rows.values()) if row.on is not None])
+        self.put([msgspec.structs.replace(row, memory=False) for row in self.contents.rows.values() if row.memory])
         self.disown()
 
     def intervals(self, vm: str, now: float) -> Sequence[Interval]:

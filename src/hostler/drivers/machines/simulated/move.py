@@ -1,0 +1,251 @@
+"""Simulated machines that are handed from one place to another: what the two sides say to each other.
+
+A message is one line of JSON through a door of the machine that arrives, answered by a line once what it holds is
+there for good. First the disk; then, if it runs, the machine stops here and its memory follows, which is the last
+instant. Who repeats a message that has arrived is answered the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Protocol, Self
+
+import msgspec
+
+from hostler.drivers.machines.simulated import change, request
+from hostler.drivers.machines.simulated.place import switched_off
+from hostler.errors import Invalid, NotFound, Refused, Unavailable, Uncertain
+from hostler.model.vm import MachineState
+from hostler.ports.machines import Door
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable
+    from contextlib import AbstractAsyncContextManager
+    from types import TracebackType
+
+    from hostler.drivers.machines.simulated.fault import Draw, Verb
+    from hostler.drivers.machines.simulated.place import Place, Row
+    from hostler.ports.machines import Channel, Machine, MachinePlan
+
+TAKEN = b"taken\n"
+_replace = msgspec.structs.replace
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True):
+    """What goes through a door, as one line."""
+
+    number: int
+    """Of the move."""
+    disk: str | None = None
+    """Its disk; None: this is the rest."""
+    resets: int = 0
+    restored: int = 0
+    boots: int = 0
+    last: bool = False
+    """With this, all of it is there."""
+    memory: bool = False
+    """It ran: what it was doing is part of this."""
+
+
+_decoder = msgspec.json.Decoder(Message)
+
+
+def sent(row: Row, message: Message) -> Row:
+    """The machine that arrives, with what the message brings."""
+    if row.whole:
+        return row
+    fields: dict[str, object] = {"whole": message.last, "memory": message.memory, "boots": message.boots}
+    if message.disk is not None:
+        fields |= {"disk": message.disk, "resets": message.resets, "restored": message.restored}
+    return _replace(row, **fields)
+
+
+class Receiver(Protocol):
+    """What a door for arrivals needs of its driver."""
+
+    async def expects(self, vm: str) -> None:
+        """Refused, NotFound, Unavailable: nothing arrives there."""
+
+    async def takes(self, vm: str, message: Message) -> None:
+        """Make what the message brings part of the machine that arrives."""
+
+
+class SimulatedArrival:
+    """One connection to a door of a machine that arrives."""
+
+    def __init__(self, receiver: Receiver, vm: str) -> None:
+        self._receiver, self._vm = receiver, vm
+        self._line, self._answers = bytearray(), bytearray()
+        self._stir = asyncio.Event()
+        self._open = False
+
+    async def __aenter__(self) -> Self:
+        await self._receiver.expects(self._vm)
+        self._open = True
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._end()
+
+    async def read(self) -> bytes:
+        """The next answer; empty once nothing more will come."""
+        while self._open and not self._answers:
+            self._stir.clear()
+            await self._stir.wait()
+        said = bytes(self._answers)
+        self._answers.clear()
+        return said
+
+    async def write(self, data: bytes) -> None:
+        """More of a message. What cannot be taken ends the connection."""
+        if not self._open:
+            return
+        self._line += data
+        while b"\n" in self._line:
+            line, _, rest = bytes(self._line).partition(b"\n")
+            self._line = bytearray(rest)
+            try:
+                await self._receiver.takes(self._vm, _decoded(line))
+            except (Refused, Unavailable, Uncertain):
+                self._end()
+                return
+            self._answers += TAKEN
+            self._stir.set()
+
+    def _end(self) -> None:
+        self._open = False
+        self._stir.set()
+
+
+def _decoded(line: bytes) -> Message:
+    try:
+        return _decoder.decode(line)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise Invalid(f"arrival: not what a simulated machine sends: {error}") from None
+
+
+async def say(channel: Channel, message: Message) -> None:
+    """Send a message, and wait until it was taken. Uncertain: nobody says so."""
+    async with channel as door:
+        await door.write(msgspec.json.encode(message) + b"\n")
+        answer = b""
+        while not answer.endswith(b"\n"):
+            said = await door.read()
+            if not said:
+                raise Uncertain("the other side hung up before it said that it has all; inspect the machine")
+            answer += said
+
+
+class Moving:
+    """The verbs of a driver whose machines are handed over; the rest of the driver is in `driver`."""
+
+    _place: Place
+    _images: Collection[str] | None
+
+    def _verb(self, verb: Verb, vm: str) -> AbstractAsyncContextManager[Draw]:
+        raise NotImplementedError
+
+    async def _half(self, draw: Draw, verb: Verb) -> None:
+        raise NotImplementedError
+
+    async def _do(self, verb: Verb, part: str, make: Callable[[float], Iterable[Row]]) -> None:
+        raise NotImplementedError
+
+    def _row(self, vm: str) -> Row | None:
+        raise NotImplementedError
+
+    def _expected(self, vm: str) -> Row:
+        raise NotImplementedError
+
+    def _whole(self, vm: str) -> Row:
+        raise NotImplementedError
+
+    def _machine(self, row: Row) -> Machine:
+        raise NotImplementedError
+
+    @property
+    def moves(self) -> bool:
+        return True
+
+    async def receive(self, plan: MachinePlan, number: int) -> Machine:
+        request.check_plan(plan, self._images)
+        request.check_number(number)
+        vm = plan.label.vm
+        async with self._verb("receive", vm) as draw:
+            row = self._row(vm)
+            if row is not None and (row.state is not MachineState.ARRIVING or row.label != plan.label):
+                raise Refused(f"machine {vm!r}: one of that name stands here, {row.state}; delete it first")
+            if row is None or row.moved != number:
+                await self._half(draw, "receive")
+                await self._do("receive", "done", lambda _: [self._expecting(plan, number)])
+            return self._machine(self._expected(vm))
+
+    async def send(self, vm: str, number: int, connect: Callable[[Door], Channel], *, live: bool = True) -> Machine:
+        request.check_number(number)
+        async with self._verb("send", vm) as draw:
+            row = self._whole(vm)
+            self._check_sendable(row, number, live=live)
+            if row.moved < number:
+                await self._do("send", "begun", lambda _: [_replace(self._expected(vm), moved=number)])
+            if row.state is not MachineState.DEPARTED:
+                await say(connect(Door.ARRIVAL_DISK), self._disk(vm, number))
+                await self._half(draw, "send")
+                await self._do("send", "stopped", lambda now: [self._departed(vm, now)])
+            if not self._expected(vm).whole:
+                await self._rest(vm, number, connect)
+                await self._do("send", "done", lambda _: [_replace(self._expected(vm), whole=True)])
+            return self._machine(self._expected(vm))
+
+    # The other side
+
+    async def expects(self, vm: str) -> None:
+        """Whether something arrives there."""
+        row = self._row(vm)
+        if row is None:
+            raise NotFound(f"machine {vm!r}: there is none of that name here")
+        if row.state is not MachineState.ARRIVING:
+            raise Unavailable(f"machine {vm!r}: it is {row.state}, nothing arrives there; wait until it is expected")
+
+    async def takes(self, vm: str, message: Message) -> None:
+        """Make what the message brings part of the machine that arrives."""
+        self._check_arrives(self._row(vm), vm, message)
+        await self._do("receive", "taken", lambda _: [sent(self._check_arrives(self._row(vm), vm, message), message)])
+
+    # Inside
+
+    def _expecting(self, plan: MachinePlan, number: int) -> Row:
+        row = self._row(plan.label.vm)
+        begun = change.begun(plan, self._place.contents.next_number if row is None else row.number)
+        return _replace(begun, state=MachineState.ARRIVING, moved=number)
+
+    def _check_sendable(self, row: Row, number: int, *, live: bool) -> None:
+        if row.state is MachineState.ARRIVING:
+            raise Refused(f"machine {row.vm!r}: it has only just arrived; start or stop it first")
+        if number < row.moved or (number == row.moved and row.over):
+            raise Refused(f"machine {row.vm!r}: move {number} is over; give the next one a higher number")
+        if row.restoring is not None:
+            raise Refused(f"machine {row.vm!r}: a restore was begun, its disk is not whole; restore or start it first")
+        if not live and row.on is not None:
+            raise Refused(f"machine {row.vm!r}: it runs; stop it, or hand it over as it runs")
+
+    def _disk(self, vm: str, number: int) -> Message:
+        row = self._expected(vm)
+        return Message(number=number, disk=row.disk, resets=row.resets, restored=row.restored, boots=row.boots)
+
+    def _departed(self, vm: str, now: float) -> Row:
+        """It does not run from now on; what is on its disk by now is part of what is left to say."""
+        row = self._expected(vm)
+        return _replace(switched_off(row, now, MachineState.DEPARTED), memory=row.on is not None, whole=False)
+
+    async def _rest(self, vm: str, number: int, connect: Callable[[Door], Channel]) -> None:
+        row = self._expected(vm)
+        last = _replace(self._disk(vm, number), last=True, memory=row.memory)
+        await say(connect(Door.ARRIVAL_STATE if row.memory else Door.ARRIVAL_DISK), last)
+
+    @staticmethod
+    def _check_arrives(row: Row | None, vm: str, message: Message) -> Row:
+        if row is None or row.state is not MachineState.ARRIVING or row.moved != message.number:
+            raise Refused(f"machine {vm!r}: move {message.number} is not expected here")
+        return row
