@@ -15,6 +15,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "up": ("hostler.entry.cli.up", "up", "Run everything in one process: control plane, API and nodes."),
     "down": ("hostler.entry.cli.down", "down", "End the hostler up of this machine."),
     "vm": ("hostler.entry.cli.vm", "vm", "Create, show, change and delete virtual machines."),
+    "image": ("hostler.entry.cli.image", "image", "Show, add, build and remove images of machines."),
     "node": ("hostler.entry.cli.node", "node", "Show, drain and repair nodes."),
     "user": ("hostler.entry.cli.user", "user", "Manage accounts and tokens."),
     "quota": ("hostler.entry.cli.quota", "quota", "Show and set what a project may have."),

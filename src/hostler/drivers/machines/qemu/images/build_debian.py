@@ -83,18 +83,23 @@ class DebianBuild:
         _refuse_without_tools()
         self._path, self._lock, self._progress = scratch.path, scratch.lock, progress
         self._packages = Packages(cache)
+        self._source = ""
 
     async def source(self) -> str:
         """From what it would be made now: the release, its packages, and this recipe."""
+        if self._source:
+            return self._source
         self._progress("looking for packages", 0, None)
         image, _ = await self._boot_packages()
-        output = await self._mmdebstrap("--simulate", target="/dev/null")
+        output = await self._mmdebstrap("--simulate", "--verbose", target="/dev/null")
         found = sorted(set(_INSTALLED.findall(output)))
         if not found:
             raise Unavailable("debian image: mmdebstrap names no packages; run it again, or look at apt's sources")
         recipe = [*(debian.text(name) for name in sorted(debian.FILES.values())), debian.text("init"), APPEND.encode()]
         text = repr((image.version, found, LEFT_OUT, DISK_BYTES, recipe))
-        return f"Debian {SUITE}: {image}, {len(found)} packages ({hashlib.sha256(text.encode()).hexdigest()[:16]})"
+        mark = hashlib.sha256(text.encode()).hexdigest()[:16]
+        self._source = f"packages of Debian {SUITE}: {image} and {len(found)} others ({mark})"
+        return self._source
 
     async def build(self) -> dict[str, Any]:
         """Write `disk`, `kernel` and `initrd`; what they are as fields of `Image`."""
@@ -190,7 +195,7 @@ class DebianBuild:
         raw.unlink()
 
     async def _run(self, *argv: str, env: Mapping[str, str] | None = None) -> str:
-        """A program in the scratch folder, which is its own as long as it lives; it is told to end if we do."""
+        """What a program says. It has the scratch folder as long as it lives, and is told to end if we do."""
         path = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin"
         process = await asyncio.create_subprocess_exec(
             *("setpriv", "--pdeathsig", "TERM", *argv),
@@ -209,7 +214,7 @@ class DebianBuild:
                 await asyncio.shield(process.wait())
         if process.returncode:
             raise _failed(argv, errors.decode(errors="replace"))
-        return output.decode(errors="replace")
+        return (output + errors).decode(errors="replace")
 
 
 def as_subordinate_root() -> Sequence[str]:
