@@ -75,6 +75,7 @@ class BridgeNetwork:
             port=SSH,
             ip6=f"{address}/{prefix.prefixlen}",
             gw6=str(gateway),
+            dns=name_server(),
             descriptors=(descriptor,),
         )
 
@@ -105,8 +106,13 @@ class BridgeNetwork:
 
     def _gateway(self) -> tuple[IPv6Address, IPv6Network]:
         """The bridge's own address, and the prefix that its guests are in."""
-        found = addresses_of(self._bridge)
-        for address, prefix in found:
+        try:
+            socket.if_nametoindex(self._bridge)
+        except OSError:
+            raise Refused(
+                f"bridge {self._bridge}: there is none of that name; make it: ip link add {self._bridge} type bridge"
+            ) from None
+        for address, prefix in addresses_of(self._bridge):
             if self._prefix is None or prefix == self._prefix:
                 return address, prefix
         wanted = f"in {self._prefix}" if self._prefix else "with a prefix of 64 bits"
@@ -139,8 +145,7 @@ class BridgeNetwork:
                 fcntl.ioctl(control, _SIOCBRADDIF, struct.pack("16si20x", self._bridge.encode(), index))
             except OSError as error:
                 raise Refused(
-                    f"bridge {self._bridge}: tap {tap} cannot join it: {error.strerror}; make it: "
-                    f"ip link add {self._bridge} type bridge"
+                    f"bridge {self._bridge}: tap {tap} cannot join it: {error.strerror}; name a bridge in network"
                 ) from None
             request = fcntl.ioctl(control, _SIOCGIFFLAGS, struct.pack("16sH22x", tap.encode(), 0))
             (flags,) = struct.unpack_from("H", request, 16)
@@ -168,6 +173,21 @@ def interface_address(prefix: IPv6Network, mac: str) -> IPv6Address:
     parts = bytes.fromhex(mac.replace(":", ""))
     suffix = bytes([parts[0] ^ 2]) + parts[1:3] + b"\xff\xfe" + parts[3:]
     return IPv6Address(int(prefix.network_address) | int.from_bytes(suffix, "big"))
+
+
+def name_server(file: Path = Path("/etc/resolv.conf")) -> str:
+    """The first of this host's that a guest with IPv6 alone can ask; empty: none."""
+    try:
+        lines = [line.split() for line in file.read_text(encoding="utf-8", errors="replace").splitlines()]
+    except OSError:
+        return ""
+    for line in lines:
+        if len(line) > 1 and line[0] == "nameserver":
+            with suppress(ValueError):
+                address = IPv6Address(line[1])
+                if not address.is_loopback and not address.is_link_local:
+                    return str(address)
+    return ""
 
 
 def addresses_of(interface: str, table: Path = Path("/proc/net/if_inet6")) -> list[tuple[IPv6Address, IPv6Network]]:

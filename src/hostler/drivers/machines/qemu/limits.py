@@ -56,18 +56,18 @@ class Limits:
 
     def __init__(self, folder: Path, place: str, *, proc: Path = Path("/proc"), within: Path = Path("/")) -> None:
         self._kept = folder / "cgroups"
-        self._name = f"hostler-{hashlib.sha256(place.encode()).hexdigest()[:12]}"
+        self.name = f"hostler-{hashlib.sha256(place.encode()).hexdigest()[:12]}"
         self._proc, self._within = proc, within
-        self._bases: tuple[Base, ...] = ()
+        self.bases: tuple[Base, ...] = ()
 
     @property
     def about(self) -> str:
         """For the node's facts."""
-        if not self._bases:
+        if not self.bases:
             return "nice"
-        controllers = sorted({name for base in self._bases for name in base.controllers}, key=USED.index)
+        controllers = sorted({name for base in self.bases for name in base.controllers}, key=USED.index)
         cpu = "" if "cpu" in controllers else "; nice"
-        return f"cgroup v{self._bases[0].version}: {', '.join(controllers)}{cpu}"
+        return f"cgroup v{self.bases[0].version}: {', '.join(controllers)}{cpu}"
 
     async def open(self) -> None:
         """Find out what can be limited here."""
@@ -79,7 +79,7 @@ class Limits:
 
     async def release(self, number: int) -> None:
         """Take the groups of a machine away whose process has ended."""
-        await asyncio.to_thread(self._remove, {f"{self._name}-{number}"})
+        await asyncio.to_thread(self._remove, {f"{self.name}-{number}"})
 
     async def reclaim(self, kept: Container[int]) -> None:
         """Take away what earlier processes left of machines that are not among `kept`."""
@@ -87,10 +87,10 @@ class Limits:
 
     def _open(self) -> None:
         found = [base for base in bases(self._proc, self._within) if self._is_usable(base)]
-        self._bases = tuple(found)
+        self.bases = tuple(found)
 
     def _is_usable(self, base: Base) -> bool:
-        trial = Path(base.path) / f"{self._name}-trial-{os.getpid()}"
+        trial = Path(base.path) / f"{self.name}-trial-{os.getpid()}"
         try:
             trial.mkdir()
         except OSError:
@@ -100,13 +100,13 @@ class Limits:
         return True
 
     def _apply(self, number: int, pid: int, shape: Shape) -> None:
-        done = {name for base in self._bases if self._enter(base, number, pid, shape) for name in base.controllers}
+        done = {name for base in self.bases if self._enter(base, number, pid, shape) for name in base.controllers}
         if "cpu" not in done:
             self._be_nice(pid, shape.share)
 
     def _enter(self, base: Base, number: int, pid: int, shape: Shape) -> bool:
         self._remember(base.path)
-        group = Path(base.path) / f"{self._name}-{number}"
+        group = Path(base.path) / f"{self.name}-{number}"
         try:
             group.mkdir(exist_ok=True)
             for file, value in settings_of(base, shape).items():
@@ -135,28 +135,28 @@ class Limits:
         except OSError:
             return set()
 
-    def _remembered(self) -> list[str]:
+    def remembered(self) -> list[str]:
         try:
             return self._kept.read_text(encoding="utf-8").splitlines()
         except OSError:
             return []
 
     def _remember(self, path: str) -> None:
-        known = self._remembered()
+        known = self.remembered()
         if path not in known:
             fresh = self._kept.with_suffix(".new")
             fresh.write_text("".join(f"{line}\n" for line in [*known, path]), encoding="utf-8")
             fresh.replace(self._kept)
 
     def _reclaim(self, kept: Container[int]) -> None:
-        ours = re.compile(rf"{re.escape(self._name)}-([0-9]+)")
-        for path in self._remembered():
+        ours = re.compile(rf"{re.escape(self.name)}-([0-9]+)")
+        for path in self.remembered():
             with suppress(OSError):  # that group is gone, and with it all that was below
                 found = [(name, ours.fullmatch(name)) for name in os.listdir(path)]
                 self._remove({name for name, match in found if match and int(match[1]) not in kept})
 
     def _remove(self, names: set[str]) -> None:
-        for path in {*self._remembered(), *(base.path for base in self._bases)}:
+        for path in {*self.remembered(), *(base.path for base in self.bases)}:
             for name in names:
                 with suppress(OSError):  # not there; or a process is, which is somebody's
                     (Path(path) / name).rmdir()

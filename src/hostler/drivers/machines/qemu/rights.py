@@ -120,9 +120,18 @@ def may_change_users() -> bool:
 
 
 def users_here(text: str | None) -> range | None:
-    """The users that machines get by the setting `qemu_uids`; None: they all run as we do. Invalid: not such a text."""
-    uids = uids_of(text)
-    return uids if may_change_users() else None
+    """The users that machines get by the setting `qemu_uids`; None: they all run as we do.
+
+    Invalid: it is no such text, or this host (a container) has no such users.
+    """
+    uids = None if text is None else uids_of(text)
+    if not may_change_users():
+        return None
+    if uids is None:
+        return next((usual for usual in (USUAL_UIDS, FEW_UIDS) if _is_mapped(usual)), None)
+    if not _is_mapped(uids):
+        raise Invalid(f"qemu_uids {text!r}: these users are not mapped here; see /proc/self/uid_map for those that are")
+    return uids
 
 
 def rights_for(folder: Path, place: str, number: int, uids: range | None, *, groups: tuple[int, ...] = ()) -> Rights:
@@ -139,10 +148,8 @@ def rights_for(folder: Path, place: str, number: int, uids: range | None, *, gro
     return Rights(uid=held, groups=groups)
 
 
-def uids_of(text: str | None) -> range:
-    """The users that machines get: `FIRST-LAST`; without one, what this host leaves free. Invalid: it is none."""
-    if text is None:
-        return USUAL_UIDS if _is_mapped(USUAL_UIDS) else FEW_UIDS
+def uids_of(text: str) -> range:
+    """`FIRST-LAST` as it is written. Invalid: it is not."""
     first, _, last = text.partition("-")
     try:
         uids = range(int(first), int(last) + 1)

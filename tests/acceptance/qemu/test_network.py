@@ -1,0 +1,173 @@
+"""Guests are reached as they shall be, and reach no more than they shall."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+import subprocess
+import sys
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from bare_guest import BareGuest
+
+from hostler.drivers.machines.qemu.limits import Limits, Shape, settings_of
+from hostler.drivers.machines.qemu.network import Attached, network_of, port_was_taken
+from hostler.drivers.machines.qemu.rights import Rights, rights_for, users_here
+from hostler.testing.servers import find_binary
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from hostler.drivers.machines.qemu.images.folder import ImageFolder
+
+MAC = "02:00:00:00:00:01"
+WITHIN = 300.0
+SHAPE = Shape(128, 1, 50)
+
+
+@asynccontextmanager
+async def secret() -> AsyncIterator[int]:
+    """A service of this host that trusts whoever is on its loopback."""
+
+    async def tell(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"secret\n")
+        writer.close()
+
+    server = await asyncio.start_server(tell, "127.0.0.1", 0)
+    async with server:
+        yield server.sockets[0].getsockname()[1]
+
+
+@pytest.mark.timeout(WITHIN)
+async def test_a_guest_is_logged_into_through_a_loopback_port_and_does_not_reach_the_loopback_itself(
+    tmp_path: Path, images: ImageFolder
+) -> None:
+    uids, place = users_here(None), str(tmp_path)
+    folder = _folder(tmp_path)
+    network, limits = network_of("user", None, place=place, uids=uids), Limits(tmp_path, place)
+    await network.open()
+    await limits.open()
+    attached = await network.attach(1, MAC)
+    try:
+        async with (
+            secret() as port,
+            BareGuest(folder, images, rights_for(folder, place, 1, uids), attached, MAC) as guest,
+        ):
+            await limits.apply(1, guest.pid, SHAPE)
+            listening = f"nc -w 5 10.0.2.2 {port} < /dev/null 2>&1; true"
+            said = await guest.run(listening)
+            if uids is None:  # nobody can close it, so it is told
+                assert "guests reach this host's loopback" in network.about
+            else:
+                assert network.about == "user"
+                assert "refused" in said
+                await network.aclose(empty=True)
+            assert await guest.run(listening) == "secret"
+            _check_limits(guest.pid, limits)
+    finally:
+        await network.aclose(empty=True)
+    await limits.reclaim({1})
+    assert len(_groups(limits)) == len(limits.bases)
+    await limits.release(1)
+    assert not _groups(limits)
+
+
+@pytest.mark.timeout(WITHIN)
+async def test_an_isolated_guest_is_logged_into_and_reaches_nothing(tmp_path: Path, images: ImageFolder) -> None:
+    folder = _folder(tmp_path)
+    network = network_of("isolated", None, place=str(tmp_path), uids=None)
+    await network.open()
+    attached = await network.attach(1, MAC)
+    async with secret() as port, BareGuest(folder, images, Rights(), attached, MAC) as guest:
+        assert "secret" not in await guest.run(f"nc -w 5 10.0.2.2 {port} < /dev/null 2>&1")
+        assert "timed out" in await guest.run("nslookup localhost 10.0.2.3 2>&1")
+
+
+@pytest.mark.timeout(WITHIN)
+async def test_a_guest_on_a_bridge_has_an_address_of_its_own_and_is_held_to_it(
+    tmp_path: Path, images: ImageFolder
+) -> None:
+    """In namespaces of its own, which end with the process."""
+    namespaces = ["--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
+    if os.geteuid() != 0:
+        namespaces += ["--user", "--map-root-user"]
+    here = Path(__file__).parent
+    paths = [str(here), str(here.parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
+    find_binary("nft")
+    process = await asyncio.create_subprocess_exec(
+        *(find_binary("unshare"), *namespaces, sys.executable, str(here / "bridge_process.py"), _folder(tmp_path)),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)},
+    )
+    try:
+        async with asyncio.timeout(WITHIN - 10):
+            output, _ = await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    text = output.decode()
+    assert process.returncode == 0, text
+    found = json.loads(text.splitlines()[-1])
+    no_bridge, no_address = found.pop("refused")
+    assert "there is none of that name; make it: ip link add br0 type bridge" in no_bridge
+    assert "no IPv6 address with a prefix of 64 bits; give it one" in no_address
+    assert "a process still has it" in found.pop("twice")
+    assert found == {
+        "about": "bridge br0",
+        "address": "fd00:77::11:22ff:fe33:4455/64",
+        "hostname": "bare",
+        "own address": "answered",
+        "other address": "silence",
+        "other address, unfiltered": "answered",
+        "rules while kept": [1],
+        "rules left": [],
+        "tap left": False,
+    }
+
+
+async def test_somebody_who_was_faster_with_a_port_is_told_from_other_failures(tmp_path: Path) -> None:
+    network = network_of("user", None, place=str(tmp_path), uids=None)
+    first = await network.attach(1, MAC)
+    with socket.socket() as taker:
+        taker.bind(("127.0.0.1", first.port))
+        taker.listen()
+        assert port_was_taken(_said_by_qemu(first))
+        again = await network.attach(1, MAC, port=first.port)
+        assert again.port != first.port
+        assert not port_was_taken(_said_by_qemu(again))
+    assert (await network.attach(1, MAC, port=first.port)).port == first.port
+
+
+def _said_by_qemu(attached: Attached) -> str:
+    """What it says on a start, which an unknown image ends."""
+    argv = [find_binary("qemu-system-x86_64"), *("-M", "none", "-nodefaults", "-display", "none", "-S")]
+    argv += ["-netdev", attached.netdev, "-device", "loader,file=/nonexistent"]
+    return subprocess.run(argv, capture_output=True, text=True, check=False, timeout=60).stderr
+
+
+def _folder(tmp_path: Path) -> Path:
+    folder = tmp_path / "vms" / "one"
+    folder.mkdir(parents=True, mode=0o700)
+    return folder
+
+
+def _check_limits(pid: int, limits: Limits) -> None:
+    """What the node says of its limits is what holds the process."""
+    for base in limits.bases:
+        group = Path(base.path) / f"{limits.name}-1"
+        assert str(pid) in (group / "cgroup.procs").read_text().split()
+        for file, value in settings_of(base, SHAPE).items():
+            assert (group / file).read_text().strip() == value
+    if "nice" in limits.about:
+        assert os.getpriority(os.PRIO_PROCESS, pid) == 3
+
+
+def _groups(limits: Limits) -> list[Path]:
+    return [group for path in limits.remembered() for group in Path(path).glob(f"{limits.name}-*")]
