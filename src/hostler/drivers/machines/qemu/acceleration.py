@@ -1,0 +1,224 @@
+"""Whether guests can run on the processor itself: found out by running one.
+
+A device that opens proves nothing: on some hosts it does, and guests hang. So the tiny guest's kernel is booted under
+KVM, for some seconds at most, and either says that it booted or not. The verdict is remembered in the place's folder,
+with what it depends on; when that changes it is looked for again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import functools
+import os
+import re
+import shutil
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from hostler.drivers.machines.qemu.command import BINARY, MACHINE, SANDBOX
+from hostler.errors import Unavailable
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+FILE = "acceleration.json"
+LOCK = "acceleration.lock"
+DEVICE = "/dev/kvm"
+SAYS = b"hostler booted"
+WITHIN = 5.0
+WITHIN_UNDER_LOAD = 10.0
+LOOK_EVERY = 0.1
+MEMORY_MIB = 128
+NO_IMAGE = "not probed: no image with a kernel"
+
+
+class Host(msgspec.Struct, frozen=True, kw_only=True):
+    """What a verdict depends on, beside the guest that was tried."""
+
+    qemu: str
+    """The file of its program: size and time."""
+    kernel: str
+    processor: str
+    device: bool
+    """Whether the device can be opened."""
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+    """`acceleration.json`."""
+
+    accelerator: str
+    """`kvm` or `tcg`."""
+    why: str
+    at: float
+    """When it was found, since 1970."""
+    host: Host
+    guests: tuple[str, ...] = ()
+    """The guests that were tried: one that boots is enough, one that does not may be at fault itself."""
+
+
+def remembered(folder: Path) -> Verdict | None:
+    """What was found on this host as it is now; None: nothing yet."""
+    try:
+        verdict = msgspec.json.decode((folder / FILE).read_bytes(), type=Verdict)
+        return verdict if verdict.host == _host() else None
+    except (OSError, msgspec.MsgspecError, Unavailable):
+        return None
+
+
+async def verdict(folder: Path, files: Path | None) -> Verdict:
+    """What guests run with: remembered, or found with the `kernel` and `initrd` in the folder `files`.
+
+    Without those it is `tcg`, and that is not remembered. Unavailable: there is no QEMU.
+    """
+    guest = await asyncio.to_thread(_guest, files) if files is not None else None
+    host = await asyncio.to_thread(_host)
+    known = _known(folder, guest)
+    if known is not None:
+        return known
+    if not host.device:
+        return _kept(folder, host, "tcg", f"{DEVICE} {_device_fault()}", ())
+    if guest is None or files is None:
+        return Verdict(accelerator="tcg", why=NO_IMAGE, at=time.time(), host=host)
+    async with _alone(folder):
+        known = _known(folder, guest)  # somebody may have found it while we waited
+        if known is not None:
+            return known
+        before = remembered(folder)
+        why = await _tried(files)
+        tried = (*(before.guests if before else ()), guest)
+        if why:
+            return _kept(folder, host, "tcg", why, tried)
+        return _kept(folder, host, "kvm", "a guest booted", tried)
+
+
+def _known(folder: Path, guest: str | None) -> Verdict | None:
+    """The remembered verdict, unless this guest might still change it."""
+    known = remembered(folder)
+    if known is None or known.accelerator == "kvm" or not known.host.device or guest is None:
+        return known
+    return known if guest in known.guests else None
+
+
+async def _tried(files: Path) -> str:
+    """Why a guest does not boot under KVM; empty: it does."""
+    loaded = os.getloadavg()[0] > (os.cpu_count() or 1)
+    within = WITHIN_UNDER_LOAD if loaded else WITHIN
+    argv = [
+        # Where KVM lies QEMU may abort, and leave its memory in a file; and killed, we leave no guest behind.
+        *("prlimit", "--core=0", "setpriv", "--pdeathsig", "KILL", "--no-new-privs", "--"),
+        *(BINARY, "-machine", MACHINE, "-accel", "kvm", "-cpu", "host", "-m", str(MEMORY_MIB), "-smp", "1"),
+        *("-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", "-sandbox", SANDBOX, "-serial", "stdio"),
+        *("-kernel", "kernel", "-initrd", "initrd", "-append", "console=ttyS0 quiet panic=-1 hostler.probe"),
+    ]
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *argv,
+            cwd=files,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+    except OSError as error:
+        return f"the probe could not be started: {error.strerror}"
+    try:
+        async with asyncio.timeout(within):
+            said, errors = await _heard(process)
+    except TimeoutError:
+        return f"a guest under KVM did not boot within {within:.0f} s"
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
+    if SAYS in said:
+        return ""
+    return (
+        f"a guest under KVM ended before it had booted: {_last_line(errors) or _last_line(said) or 'it said nothing'}"
+    )
+
+
+async def _heard(process: asyncio.subprocess.Process) -> tuple[bytes, bytes]:
+    """What it said up to the words, or up to its end."""
+    assert process.stdout is not None  # noqa: S101 - it is a pipe
+    assert process.stderr is not None  # noqa: S101 - as above
+    errors = asyncio.ensure_future(process.stderr.read())
+    try:
+        said = b""
+        while SAYS not in said and (more := await process.stdout.read(4096)):
+            said = (said + more)[-65_536:]
+        return said, b"" if SAYS in said else await errors
+    finally:
+        errors.cancel()
+
+
+@contextlib.asynccontextmanager
+async def _alone(folder: Path) -> AsyncIterator[None]:
+    """One process of this folder probes at a time."""
+    descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                await asyncio.sleep(LOOK_EVERY)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _kept(folder: Path, host: Host, accelerator: str, why: str, guests: tuple[str, ...]) -> Verdict:
+    found = Verdict(accelerator=accelerator, why=why, at=time.time(), host=host, guests=guests)
+    draft = folder / f".{FILE}.{os.getpid()}"
+    try:
+        draft.write_bytes(msgspec.json.encode(found))
+        draft.chmod(0o600)
+        draft.replace(folder / FILE)
+    except OSError:
+        draft.unlink(missing_ok=True)  # it is found again next time
+    return found
+
+
+def _guest(files: Path) -> str | None:
+    """What is tried: its files by size and time, which hard links share."""
+    try:
+        parts = [(files / name).stat() for name in ("kernel", "initrd")]
+    except OSError:
+        return None
+    return "-".join(f"{part.st_size}.{part.st_mtime_ns}" for part in parts)
+
+
+def _host() -> Host:
+    path = shutil.which(BINARY)
+    if path is None:
+        raise Unavailable(f"{BINARY}: not installed; install qemu-system-x86 and try again")
+    about = Path(path).stat()
+    return Host(
+        qemu=f"{about.st_size}.{about.st_mtime_ns}",
+        kernel=os.uname().release,
+        processor=_processor(),
+        device=os.access(DEVICE, os.R_OK | os.W_OK),
+    )
+
+
+@functools.cache
+def _processor() -> str:
+    """It does not change while we run."""
+    try:
+        found = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    except OSError:
+        found = None
+    return found[1] if found else "unknown"
+
+
+def _device_fault() -> str:
+    return "may not be opened by this user" if Path(DEVICE).exists() else "is not there"
+
+
+def _last_line(text: bytes) -> str:
+    lines = [line for line in text.decode(errors="replace").splitlines() if line.strip()]
+    return lines[-1].strip()[:200] if lines else ""
