@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 from bare_guest import BareGuest
 
+from hostler.drivers.machines.qemu import firewall
 from hostler.drivers.machines.qemu.limits import Limits, Shape, settings_of
 from hostler.drivers.machines.qemu.network import Attached, network_of, port_was_taken
 from hostler.drivers.machines.qemu.rights import Rights, rights_for, users_here
@@ -98,7 +99,7 @@ async def test_a_guest_on_a_bridge_has_an_address_of_its_own_and_is_held_to_it(
         namespaces += ["--user", "--map-root-user"]
     here = Path(__file__).parent
     paths = [str(here), str(here.parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
-    find_binary("nft")
+    assert firewall.find_nft(), "nft: not installed; run scripts/setup test"
     process = await asyncio.create_subprocess_exec(
         *(find_binary("unshare"), *namespaces, sys.executable, str(here / "bridge_process.py"), _folder(tmp_path)),
         stdout=subprocess.PIPE,
