@@ -123,7 +123,7 @@ async def _make_disk(into: Path, files: Mapping[str, bytes]) -> None:
         await _do(
             "mke2fs",
             *(str(loader), "--library-path", str(tools), str(tools / "mke2fs"), "-q", "-F", "-t", "ext4", "-O", _EXT4),
-            *("-b", "4096", "-I", "256", "-i", "16384", "-m", "0", "-J", "size=16", "-L", "hostler", "-U", _UUID),
+            *("-b", "4096", "-I", "256", "-i", "16384", "-m", "1", "-J", "size=16", "-L", "hostler", "-U", _UUID),
             *("-E", f"hash_seed={_UUID},lazy_itable_init=0,lazy_journal_init=0,root_owner=0:0", str(raw)),
             env={"MKE2FS_CONFIG": "/dev/null", "E2FSPROGS_FAKE_TIME": _MADE_AT},
         )

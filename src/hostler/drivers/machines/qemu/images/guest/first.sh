@@ -1,11 +1,16 @@
 #!/bin/sh
-# The user's own script, at most once in the life of an instance: it is marked before it runs.
+# The user's own script, at most once in the life of an instance: that it was begun is on the disk before it begins.
+script=/var/lib/hostler/user_data
 [ -e /run/hostler/first ] || exit 0
 rm /run/hostler/first
-read -r line < /var/lib/hostler/user_data
+read -r line < $script
 case $line in
 '#!'*) ;;
-*) exit 0 ;;
+*)
+    echo 'hostler: the user-data is no script (it does not begin with #!), it is not run' > /dev/console
+    exit 0
+    ;;
 esac
-chmod 700 /var/lib/hostler/user_data
-cd /root && exec /var/lib/hostler/user_data > /var/log/user-data.log 2>&1
+chmod 700 $script
+cd /root || exit 1
+exec $script > /var/log/user-data.log 2>&1

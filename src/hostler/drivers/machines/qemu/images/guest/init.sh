@@ -1,6 +1,6 @@
 #!/bin/sh
 # The kernel's first program. Up to `go` nothing here may depend on who this machine is: a template is saved there, and
-# every machine that is restored from it goes on from that line with its own disk and its own identity.
+# every machine that is restored from it goes on from that line, with its own disk and its own identity.
 PATH=/bin
 export PATH
 mount -t devtmpfs dev /dev
@@ -13,21 +13,6 @@ case " $arguments " in
     ;;
 esac
 mount -t sysfs sys /sys
-load /lib/modules/early/* || echo "hostler: a kernel module could not be loaded" > /dev/console
-# Somebody holds the channel open from here on, so that nothing sent to it is lost between readers.
-exec 3<> /dev/ttyS1
-stty -F /dev/ttyS1 raw -echo 2> /dev/null
-case " $arguments " in
-*" hostler.template "*)
-    echo 'hostler template' >&3
-    while read -r word now <&3; do [ "$word" = go ] && break; done
-    date -s "@$now" > /dev/null 2>&1
-    ;;
-esac
-# Only now: what these find (the firmware's files, the size of the disk) is this machine's own.
-load /lib/modules/identity/* || echo "hostler: a kernel module could not be loaded" > /dev/console
-identity=/sys/firmware/qemu_fw_cfg/by_name/opt/hostler
-[ -e $identity/seed/raw ] && reseed < $identity/seed/raw
 
 fail() {
     echo "hostler: $1" > /dev/console
@@ -36,9 +21,30 @@ fail() {
     poweroff -f
 }
 
+# One process holds the channel open from here on, so that nothing sent to it is lost between two that read.
+exec 3<> /dev/ttyS1
+stty -F /dev/ttyS1 raw -echo 2> /dev/null
+load /lib/modules/early/* || fail 'a module of the kernel cannot be loaded'
+identity=/sys/firmware/qemu_fw_cfg/by_name/opt/hostler
+case " $arguments " in
+*" hostler.template "*)
+    # One that was restored from a template, and boots again, has an identity and need not wait for one.
+    load /lib/modules/identity/*qemu_fw_cfg.ko
+    if [ ! -d $identity ]; then
+        rmmod qemu_fw_cfg
+        echo 'hostler template' >&3
+        while read -r word now <&3; do [ "$word" = go ] && break; done
+        date -s "@$now" > /dev/null 2>&1
+    fi
+    ;;
+esac
+# Only now: what these find (the firmware's files, the size of the disk) is this machine's own.
+load /lib/modules/identity/* || fail 'a module of the kernel cannot be loaded'
+[ -e $identity/seed/raw ] && reseed < $identity/seed/raw
+
 if [ -e /dev/vda ]; then
     mount -t ext4 -o noatime,errors=remount-ro,noinit_itable /dev/vda /disk ||
-        fail 'the disk cannot be mounted: it holds no ext4, or a damaged one'
+        fail 'the disk cannot be mounted: there is no ext4 on it, or a damaged one'
     grow /dev/vda /disk 2> /dev/null
 else
     echo 'hostler: there is no disk, nothing will be kept' > /dev/console

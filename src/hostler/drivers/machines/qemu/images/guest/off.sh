@@ -1,16 +1,20 @@
 #!/bin/sh
-# The power button. What runs gets a second to end; then the disk is put in order.
+# The power button. Everything that runs is asked to end, and has a second for it; then the disk is put in order.
 trap '' TERM
+kill -TSTP 1 # init starts nothing again
 kill -TERM -1
 for wait in 1 2 3 4 5 6 7 8 9 10; do
-    others=0
+    running=
     for process in /proc/[0-9]*; do
-        case $process in /proc/1 | "/proc/$$") continue ;; esac
-        # A thread of the kernel has no program.
-        read -r line < $process/cmdline 2> /dev/null
-        [ -n "$line" ] && others=1 && break
+        case $process in /proc/1 | /proc/$$) continue ;; esac
+        line=
+        read -r line 2> /dev/null < $process/cmdline
+        case $line in
+        '' | -*) ;; # a thread of the kernel, one that has ended; a login shell, which never listens
+        *) running=$process; break ;;
+        esac
     done
-    [ $others = 0 ] && break
+    [ -z "$running" ] && break
     usleep 100000
 done
 kill -KILL -1

@@ -1,5 +1,6 @@
 #!/bin/sh
 # Who this machine is. Runs as the first process, in the root that is kept; descriptor 3 is the guest's channel.
+# Its disk may be full: what was written before must stay good then, and the machine must still be reached.
 PATH=/bin
 export PATH
 identity=/sys/firmware/qemu_fw_cfg/by_name/opt/hostler
@@ -21,45 +22,52 @@ umask 022
 get hostname || value=hostler
 name=$value
 echo "$name" > /proc/sys/kernel/hostname
-echo "$name" > /etc/hostname
-printf '127.0.0.1\tlocalhost\n::1\tlocalhost\n127.0.1.1\t%s\n' "$name" > /etc/hosts
+was=
+[ -e /etc/hostname ] && read -r was < /etc/hostname
+if [ "$name" != "$was" ]; then
+    echo "$name" > /etc/hostname
+    printf '127.0.0.1\tlocalhost\n::1\tlocalhost\n127.0.1.1\t%s\n' "$name" > /etc/hosts
+fi
 
 get user || value=hostler
 user=$value
-if [ "$user" != hostler ] && [ ! -d "/home/$user" ]; then
-    for file in passwd shadow group; do sed -i "s/^hostler:/$user:/;s,/home/hostler:,/home/$user:," /etc/$file; done
-    mv /home/hostler "/home/$user"
-    sed -i "s/login -f hostler/login -f $user/" /etc/inittab
-fi
 home=/home/$user
+if [ "$user" != hostler ] && [ ! -d $home ]; then
+    for file in passwd shadow group; do sed -i "s/^hostler:/$user:/;s,/home/hostler:,$home:," /etc/$file; done
+    sed -i "s/login -f hostler/login -f $user/" /etc/inittab
+    mv /home/hostler $home
+fi
 
-# What this instance was given before is in $kept. Another instance on the same disk is a clone of it, no reboot.
-get instance || value=none
-instance=$value
-was=
-[ -e $kept/instance ] && read -r was < $kept/instance
+# Keys that were taken away go, new ones come, and those that the user wrote there stay.
+keys=$home/.ssh/authorized_keys
 [ -d $home/.ssh ] || { mkdir -p -m 700 $home/.ssh; chown 1000:1000 $home/.ssh; }
-if [ -e $identity/authorized_keys/raw ]; then
-    # Keys that were taken away go, new ones come, and those that the user wrote there stay.
-    if ! cmp -s $identity/authorized_keys/raw $kept/authorized_keys; then
-        given=$(cat $identity/authorized_keys/raw)
-        own=
-        [ -e $kept/authorized_keys ] && own=$(grep -vxF -f $kept/authorized_keys $home/.ssh/authorized_keys)
-        printf '%s\n' "$given" ${own:+"$own"} > $home/.ssh/authorized_keys
-        chmod 600 $home/.ssh/authorized_keys
-        chown 1000:1000 $home/.ssh/authorized_keys
-        printf '%s\n' "$given" > $kept/authorized_keys
-    fi
+if [ -e $identity/authorized_keys/raw ] && ! cmp -s $identity/authorized_keys/raw $kept/authorized_keys; then
+    {
+        cat $identity/authorized_keys/raw
+        [ ! -e $kept/authorized_keys ] || grep -vxF -f $kept/authorized_keys $keys
+    } > $keys.new
+    chmod 600 $keys.new
+    chown 1000:1000 $keys.new
+    [ -s $keys.new ] && mv $keys.new $keys && cat $identity/authorized_keys/raw > $kept/authorized_keys
 fi
 
 # The host key stays in memory: a snapshot, and so a clone, has none of it.
 umask 077
+key=/run/hostler/host_key
 if [ -e $identity/host_key/raw ]; then
-    cat $identity/host_key/raw > /run/hostler/openssh
-    dropbearconvert openssh dropbear /run/hostler/openssh /run/hostler/host_key 2> /dev/null
-    rm /run/hostler/openssh
+    # An ed25519 key without a passphrase has its parts at fixed places: the name of its kind, then the key with its
+    # public half, and dropbear's own format has just these. Its converter takes a tenth of a second where it is emulated.
+    grep -v -e '^-' $identity/host_key/raw | base64 -d | {
+        dd bs=1 skip=106 count=15
+        dd bs=1 skip=36 count=68
+    } > $key 2> /dev/null
+    if [ "$(wc -c < $key)" != 83 ] || ! grep -q ssh-ed25519 $key; then
+        cat $identity/host_key/raw > $key.openssh
+        dropbearconvert openssh dropbear $key.openssh $key > /dev/null 2>&1
+        rm $key.openssh
+    fi
 else
-    dropbearkey -t ed25519 -f /run/hostler/host_key > /dev/null 2>&1
+    dropbearkey -t ed25519 -f $key > /dev/null 2>&1
 fi
 umask 022
 
@@ -67,25 +75,33 @@ ip link set lo up
 if [ -e /sys/class/net/eth0 ]; then
     read -r now < /sys/class/net/eth0/address
     get mac && [ "$value" != "$now" ] && ip link set eth0 address "$value"
+    # An address that still waits for others to object cannot be used yet; nobody else has this one.
     get ip6 && echo 0 > /proc/sys/net/ipv6/conf/eth0/accept_dad
     ip link set eth0 up
     get ip4 && ip addr add "$value" dev eth0
     get gw4 && ip route add default via "$value"
     get ip6 && ip -6 addr add "$value" dev eth0
     get gw6 && ip -6 route add default via "$value" dev eth0
-    get dns && for server in $value; do echo "nameserver $server"; done > /etc/resolv.conf
+    servers=
+    get dns && for server in $value; do servers="${servers}nameserver $server
+"; done
+    [ -n "$servers" ] && [ "$servers" != "$(cat /etc/resolv.conf 2> /dev/null)
+" ] && printf %s "$servers" > /etc/resolv.conf
 fi
 
-dropbear -s -j -k -K 30 -r /run/hostler/host_key -p 22 -P /run/dropbear.pid 3>&- 2> /dev/console
+dropbear -s -K 30 -r $key -p 22 -P /run/dropbear.pid 3>&- 2> /dev/console
 read -r uptime rest < /proc/uptime
 echo "hostler ready $uptime" >&3
-if [ "$instance" != "$was" ]; then
-    rm -f $kept/user_data
+
+# Another instance than at the last boot is a new machine or a clone of one: what is done once is done for it too.
+get instance || value=none
+was=
+[ -e $kept/instance ] && read -r was < $kept/instance
+if [ "$value" != "$was" ]; then
     if [ -e $identity/user_data/raw ]; then
-        (umask 077; cat $identity/user_data/raw > $kept/user_data)
-        : > /run/hostler/first
+        (umask 077; cat $identity/user_data/raw > $kept/user_data) && : > /run/hostler/first
     fi
-    echo "$instance" > $kept/instance
+    echo "$value" > $kept/instance
     sync
 fi
 exec /bin/init
