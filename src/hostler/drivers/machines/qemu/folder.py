@@ -1,0 +1,300 @@
+"""Where machines are: the node's folder, and in it one for each machine.
+
+    place       {"place": id}: made once
+    lock        flocked by the process that has the place open
+    hold        until when fenced machines may run (`Hold`)
+    vms/NAME    a machine's own folder: QEMU's working directory, so that names in it are short and relative
+
+QEMU's user (`rights`) may make files in a machine's folder, but cannot replace ours. So nothing is opened there through
+a link, and a file that we write is ours or is made anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import fcntl
+import hashlib
+import os
+import re
+import secrets
+import shutil
+import stat
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+import msgspec
+
+from hostler.drivers.machines.qemu import guard
+from hostler.errors import Closed, Damaged, Invalid, Unavailable
+from hostler.kit.clock import boot_id
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+ALIVE, LOG = "alive", "qemu.log"
+QMP_SOCKET, SERIAL_SOCKET, GUEST_SOCKET = "qmp.sock", "serial.sock", "guest.sock"
+SAID_BYTES = 600
+"""Of what QEMU said last: as much as a person reads."""
+_GONE = ".gone-"
+_AS_IT_IS = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_PLAIN = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}")
+_TIMESTAMP = re.compile(r"^\d{4}-\d\d-\d\dT\S+ ")
+
+
+def folder_name(vm: str) -> str:
+    """The id itself where it is plain, else a name made of it. Two ids never share one."""
+    if _PLAIN.fullmatch(vm):
+        return vm
+    return "x" + hashlib.sha256(vm.encode()).hexdigest()  # longer than any plain one
+
+
+class MachineFolder:
+    """One machine's folder, which may not be there yet."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._descriptor = -1
+
+    def __repr__(self) -> str:
+        return f"MachineFolder({str(self.path)!r})"
+
+    @property
+    def name(self) -> str:
+        return self.path.name
+
+    @property
+    def descriptor(self) -> int:
+        """Of the folder itself, kept: `/proc/self/fd/N/NAME` is short enough for a socket. Unavailable: it is gone."""
+        if self._descriptor < 0:
+            try:
+                self._descriptor = os.open(self.path, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            except OSError as error:
+                raise _failed(self.path, "cannot be opened", error) from None
+        return self._descriptor
+
+    def create(self) -> None:
+        """Make it, with the file whose lock says that the process lives. Repeatable."""
+        try:
+            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            os.close(self.open_ours(ALIVE))
+        except OSError as error:
+            raise _failed(self.path, "cannot be made", error) from None
+
+    async def remove(self) -> None:
+        """Remove it with all that is in it. It is gone from sight at once; what a crash leaves goes with `sweep`."""
+        self.close()
+        doomed = self.path.with_name(f"{_GONE}{self.name}-{secrets.token_hex(4)}")
+        try:
+            self.path.rename(doomed)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise _failed(self.path, "cannot be removed", error) from None
+        await asyncio.to_thread(_remove, doomed)
+
+    def close(self) -> None:
+        """Let go of it; used again, it is opened again."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def open_ours(self, name: str, flags: int = os.O_RDWR) -> int:
+        """A file that only we write, made if it is not there, or is not ours: a link, or somebody else's.
+
+        OSError, as `open` raises it.
+        """
+        for _ in range(8):
+            try:
+                descriptor = os.open(name, flags & ~os.O_TRUNC | _AS_IT_IS, dir_fd=self.descriptor)
+            except OSError as error:
+                if error.errno not in (errno.ENOENT, errno.ELOOP, errno.ENXIO):
+                    raise
+            else:
+                if _is_ours(os.fstat(descriptor)):
+                    if flags & os.O_TRUNC:
+                        os.ftruncate(descriptor, 0)
+                    return descriptor
+                os.close(descriptor)
+            self.forget(name)
+            with contextlib.suppress(FileExistsError):  # somebody else made it meanwhile
+                return os.open(name, flags | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=self.descriptor)
+        raise FileExistsError(errno.EEXIST, "somebody makes it anew all the time", name)
+
+    def forget(self, *names: str) -> None:
+        """Remove files of it, where they are."""
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(name, dir_fd=self.descriptor)
+
+    def said(self) -> str:
+        """What QEMU said last, in one line; it may be nothing."""
+        try:
+            descriptor = os.open(LOG, os.O_RDONLY | _AS_IT_IS, dir_fd=self.descriptor)
+        except (OSError, Unavailable):
+            return ""
+        try:
+            size = os.fstat(descriptor).st_size
+            text = os.pread(descriptor, 4 * SAID_BYTES, max(0, size - 4 * SAID_BYTES)).decode(errors="replace")
+        finally:
+            os.close(descriptor)
+        lines = [_TIMESTAMP.sub("", line.strip()) for line in text.splitlines()]
+        said = "; ".join(line for line in lines if line)
+        return "".join(letter if letter.isprintable() else " " for letter in said)[-SAID_BYTES:].strip()
+
+
+class Identity(msgspec.Struct, frozen=True):
+    """The file `place`."""
+
+    place: str
+
+
+class PlaceFolder:
+    """The folder of one node. While open, no other process has it open. A context manager."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path).absolute()
+        self._id = ""
+        self._lock = -1
+
+    @property
+    def id(self) -> str:
+        """Stays the same for as long as the machines do."""
+        if not self._id:
+            raise Closed(f"machines in {self.path}: their place is known once it was opened")
+        return self._id
+
+    @property
+    def hold_path(self) -> Path:
+        return self.path / "hold"
+
+    @property
+    def machines_path(self) -> Path:
+        return self.path / "vms"
+
+    def __enter__(self) -> Self:
+        self.open()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def open(self) -> None:
+        """Make it if it is not there, and be the only one. Unavailable: another process has it open."""
+        try:
+            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self.machines_path.mkdir(mode=0o700, exist_ok=True)
+            self._take_lock()
+            try:
+                self._id = _read_identity(self.path) or _new_identity(self.path)
+                self._sweep()
+            except BaseException:
+                self.close()
+                raise
+        except OSError as error:
+            raise _failed(self.path, "cannot be opened", error) from None
+
+    def close(self) -> None:
+        """Let another one open it."""
+        if self._lock >= 0:
+            # Not by closing alone: a child forked meanwhile holds the same lock through its copy.
+            fcntl.flock(self._lock, fcntl.LOCK_UN)
+            os.close(self._lock)
+            self._lock = -1
+
+    def machine(self, vm: str) -> MachineFolder:
+        """The folder of that machine, whether or not it is there."""
+        return MachineFolder(self.machines_path / folder_name(vm))
+
+    def machines(self) -> list[MachineFolder]:
+        """Those that are there, in the order of their names."""
+        try:
+            names = sorted(
+                entry.name for entry in os.scandir(self.machines_path) if entry.is_dir(follow_symlinks=False)
+            )
+        except OSError as error:
+            raise _failed(self.machines_path, "cannot be read", error) from None
+        return [MachineFolder(self.machines_path / name) for name in names if not name.startswith(".")]
+
+    def hold(self, until: float) -> None:
+        """Let fenced machines run until then, on the clock that counts from the host's boot. The last one counts."""
+        draft = self.path / ".hold"
+        try:
+            draft.write_text(guard.hold_text(boot_id(), until), encoding="ascii")
+            draft.replace(self.hold_path)  # no fsync: what a loss of power can take is of another boot, and void
+        except OSError as error:
+            raise _failed(self.hold_path, "cannot be written; the hold that was counts", error) from None
+
+    def held(self, now: float) -> bool:
+        """Whether fenced machines may run."""
+        until = guard.held_until(os.fspath(self.hold_path), boot_id())
+        return until is not None and now < until
+
+    def _take_lock(self) -> None:
+        lock = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(lock)
+            raise Unavailable(
+                f"machines in {self.path}: another process has them open; end that agent first, or give this one a"
+                " folder of its own"
+            ) from None
+        except BaseException:
+            os.close(lock)
+            raise
+        self._lock = lock
+
+    def _sweep(self) -> None:
+        """Remove what a removal that was cut off left."""
+        for entry in os.scandir(self.machines_path):
+            if entry.name.startswith(_GONE):
+                _remove(Path(entry.path))
+
+
+def _is_ours(status: os.stat_result) -> bool:
+    return stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid() and status.st_nlink == 1
+
+
+def _remove(path: Path) -> None:
+    # What cannot be removed now (a file that is still open elsewhere on a network disk) goes when the place is opened.
+    shutil.rmtree(path, ignore_errors=True)
+
+
+def _read_identity(path: Path) -> str:
+    try:
+        return msgspec.json.decode((path / "place").read_bytes(), type=Identity).place
+    except FileNotFoundError:
+        return ""
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise Damaged(
+            f"machines in {path}: the file `place` is not what Hostler wrote ({error}); name another folder, or delete"
+            " this one and its machines with it"
+        ) from None
+
+
+def _new_identity(path: Path) -> str:
+    identity = Identity(secrets.token_hex(8))
+    draft = path / ".place"
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    try:
+        os.write(descriptor, msgspec.json.encode(identity))
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    draft.replace(path / "place")
+    held = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(held)
+    finally:
+        os.close(held)
+    return identity.place
+
+
+def _failed(path: Path, what: str, error: OSError) -> Unavailable | Invalid:
+    if isinstance(error, NotADirectoryError | FileExistsError):
+        return Invalid(f"machines in {path}: {what}: {error.strerror}; name a folder")
+    return Unavailable(f"machines in {path}: {what}: {error.strerror or error}; see to it and try again")
