@@ -8,7 +8,7 @@ import msgspec
 
 from hostler.engine.request import Written
 from hostler.errors import Conflict, Damaged, Invalid, NotFound, Stale
-from hostler.keys.node import ALIVE, COMMAND, MEMBER
+from hostler.keys.node import ALIVE, ARRIVAL, COMMAND, MEMBER
 from hostler.model.api import NodePage, NodeView
 from hostler.model.inventory import Capacity
 from hostler.model.node import Lifecycle, NodeRecord, OffConfirmation
@@ -169,9 +169,9 @@ class NodeService:
             when.append(ALIVE.absent(node=node))
         # A machine comes to a node only while it lives and is on duty, and both change what is compared here; and a
         # node that is told again of one it has gets its record written, too.
-        told = await self._store.range(COMMAND.prefix(node=node), limit=1, keys_only=True)
-        if told.items:
-            raise Conflict(f"node {node}: it still has machines; drain it, or confirm that it is off, and wait")
+        for prefix in (COMMAND.prefix(node=node), ARRIVAL.prefix(node=node)):
+            if (await self._store.range(prefix, limit=1, keys_only=True)).items:
+                raise Conflict(f"node {node}: it still has machines; drain it, or confirm that it is off, and wait")
         view = self._shown(entry)
         revision = await self._writer.commit(
             request,

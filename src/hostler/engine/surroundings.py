@@ -9,7 +9,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from hostler.engine.controllers.books import Books
-from hostler.keys.node import ALIVE, COMMAND, MEMBER
+from hostler.keys.node import ALIVE, ARRIVAL, COMMAND, MEMBER
 
 if TYPE_CHECKING:
     from hostler.engine.placement import Cluster
@@ -37,6 +37,7 @@ class Surroundings:
     def _listen(self) -> None:
         view, books = self._view, self._books
         view.commands.listen(lambda key: books.sync(COMMAND.parse(key)["vm"]))
+        view.arrivals.listen(lambda key: books.sync_arrival(ARRIVAL.parse(key)["vm"]))
         view.vms.listen(self._wish_changed)
         view.members.listen(lambda key: books.sync_node(MEMBER.parse(key)["node"]))
         view.alive.listen(lambda key: books.sync_node(ALIVE.parse(key)["node"]))

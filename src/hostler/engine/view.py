@@ -14,7 +14,7 @@ from hostler.errors import Missed, Unavailable, Uncertain
 from hostler.keys.access import TOKEN
 from hostler.keys.inventory import USER
 from hostler.keys.mirror import Mirror
-from hostler.keys.node import ALIVE, CLUSTER, COMMAND, MEMBER
+from hostler.keys.node import ALIVE, ARRIVAL, CLUSTER, COMMAND, MEMBER
 from hostler.keys.vm import HANDLE, VM
 from hostler.kit.together import run_together
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from hostler.keys.entry import Entry
     from hostler.kit.clock import Clock
-    from hostler.model.node import VmCommand
+    from hostler.model.node import Arrival, VmCommand
     from hostler.ports.store import Store
 
 PROBE_EVERY = 1.0
@@ -50,6 +50,7 @@ class View:
         self.vms = Mirror(store, VM, clock=clock, rng=rng)
         self.handles = Mirror(store, HANDLE, clock=clock, rng=rng)
         self.commands = Mirror(store, COMMAND, clock=clock, rng=rng)
+        self.arrivals = Mirror(store, ARRIVAL, clock=clock, rng=rng)
         self.members = Mirror(store, MEMBER, clock=clock, rng=rng)
         self.alive = Mirror(store, ALIVE, clock=clock, rng=rng)
         self.users = Mirror(store, USER, clock=clock, rng=rng)
@@ -58,6 +59,7 @@ class View:
             "vms": self.vms,
             "handles": self.handles,
             "commands": self.commands,
+            "arrivals": self.arrivals,
             "members": self.members,
             "alive": self.alive,
             "users": self.users,
@@ -126,6 +128,14 @@ class View:
     def count_on(self, node: str) -> int:
         """How many commands the node has."""
         return len(self._on.get(node, ()))
+
+    def arrivals_of(self, vm: str) -> tuple[Entry[Arrival], ...]:
+        """Every node's that expects a machine of this id; more than one only if somebody meddled."""
+        return tuple(entry for entry in self.arrivals.entries.values() if entry.value.command.vm == vm)
+
+    def arrivals_at(self, node: str) -> tuple[Entry[Arrival], ...]:
+        """What the node expects."""
+        return tuple(entry for entry in self.arrivals.entries.values() if entry.parts["node"] == node)
 
     # Inside
 

@@ -13,5 +13,6 @@ ALIVE = Key("/hostler/v1/alive/{node:name}", Heartbeat)
 """Attached to the agent's lease."""
 COMMAND = Key("/hostler/v1/nodes/{node:name}/vms/{vm}", VmCommand)
 """An agent watches `COMMAND.prefix(node=…)` and `ARRIVAL.prefix(node=…)`, and nothing else."""
-ARRIVAL = Key("/hostler/v1/nodes/{node:name}/arrivals/{vm}", Arrival)
+ARRIVAL = Key("/hostler/v1/arrivals/{node:name}/{vm}", Arrival)
+"""Beside the commands too: who follows the few arrivals must not read every command."""
 CLUSTER = Key("/hostler/v1/cluster", Cluster)

@@ -122,7 +122,7 @@ class VmCommand(Record, frozen=True, kw_only=True):
 
 
 class Arrival(Record, frozen=True, kw_only=True):
-    """`/hostler/v1/nodes/{node}/arrivals/{vm}`: make room for a machine that is handed over from another node.
+    """`/hostler/v1/arrivals/{node}/{vm}`: make room for a machine that is handed over from another node.
 
     Written by the leader together with the other node's `departing`, and taken away in the transaction that hands it
     over, or by the leader if that is given up.

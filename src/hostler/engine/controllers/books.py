@@ -31,6 +31,11 @@ class _Own(msgspec.Struct):
     revision: int | None = None
 
 
+def on_its_way(vm: str) -> str:
+    """Under this id room is kept for a machine that is on its way."""
+    return f"{vm} on its way"
+
+
 class Books:
     """`freed` is called when there may be room that was not there before."""
 
@@ -39,6 +44,7 @@ class Books:
         self.cluster = Cluster()
         self._own: dict[str, _Own] = {}
         self._names: dict[str, str] = {}  # org/project/vm by the machine's id
+        self._expected: dict[str, int] = {}  # own departures, by the machine: in flight (0) or written
 
     async def load(self) -> None:
         """Begin from what the view holds. Changes that come meanwhile have to be told, as always."""
@@ -52,6 +58,9 @@ class Books:
         for vm in tuple(view.node_of):
             self.sync(vm)
             await fairness.share()
+        self._expected.clear()
+        for entry in tuple(view.arrivals.entries.values()):
+            self.sync_arrival(entry.parts["vm"])
 
     def name_of(self, vm: str) -> str | None:
         """`org/project/vm` of a machine that takes room."""
@@ -91,7 +100,39 @@ class Books:
         wish = self._view.vms.entries.get(VMS + name)
         self.cluster.use(vm, node, wanted_of_command(command, None if wish is None else wish.value))
 
+    def sync_arrival(self, vm: str) -> None:
+        """Whether a node expects the machine has changed: there it takes room, too, until it has come or will not."""
+        own = self._expected.get(vm)
+        if own is not None:
+            if own == 0 or self._view.arrivals.revision < own:
+                return
+            del self._expected[vm]
+        arrivals = self._view.arrivals_of(vm)
+        if not arrivals:
+            if self.cluster.node_of(on_its_way(vm)) is not None:
+                self.cluster.free(on_its_way(vm))
+                self._freed()
+            return
+        self._expect(wanted_of_command(arrivals[0].value.command, None), arrivals[0].parts["node"])
+
+    def _expect(self, wanted: Wanted, node: str) -> None:
+        kept = msgspec.structs.replace(wanted, vm=on_its_way(wanted.vm), affinity=(), labels={})
+        self.cluster.use(kept.vm, node, kept)
+
     # Own decisions
+
+    def expect(self, node: str, wanted: Wanted) -> None:
+        """A machine departs there: the room is taken from now on. `expected` has to follow."""
+        self._expected[wanted.vm] = 0
+        self._expect(wanted, node)
+
+    def expected(self, vm: str, revision: int | None) -> None:
+        """It was written in this revision; None: it was not, and what the mirror says counts again."""
+        if revision is None:
+            self._expected.pop(vm, None)
+        elif vm in self._expected:
+            self._expected[vm] = revision
+        self.sync_arrival(vm)
 
     def reserve(self, vm: str, node: str, wanted: Wanted) -> None:
         """The room is taken from now on. `keep` or `cancel` has to follow."""

@@ -11,10 +11,11 @@ machine's stay on a node is decided here:
 from __future__ import annotations
 
 import enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from hostler.engine.controllers.departure import Way, blocked, stayed, wished
 from hostler.model.node import VmCommand
 from hostler.model.reason import Reason
 from hostler.model.vm import MachineState, OnNodeLoss, Power, Snapshot, SnapshotState, VmHandle
@@ -74,6 +75,10 @@ class Act(enum.Enum):
     """A node has the command and the handle does not name it: make it so."""
     TELL_AGAIN = enum.auto()
     """The handle names a living node that has no command: tell the node again, for the machine may be there."""
+    MOVE = enum.auto()
+    """Let it depart to the node that was asked for; or say why it cannot."""
+    STAY = enum.auto()
+    """Give its departure up."""
     UNPLACE = enum.auto()
     """The handle names a node that has no command, and no machine is there: let it be placed anew."""
 
@@ -83,6 +88,7 @@ class Step(msgspec.Struct, frozen=True):
 
     act: Act
     command: VmCommand | None = None
+    why: str = ""
 
 
 NOTHING = Step(Act.NOTHING)
@@ -106,10 +112,12 @@ def decide(  # noqa: PLR0917 - what is wished for, what there is, and where
     node: str,
     case: NodeCase = NodeCase.ALIVE,
     duty: Duty = Duty.SERVE,
+    way: Way = Way(),  # noqa: B008 - a value
 ) -> Step:
     """The next single step; NOTHING exactly when there is nothing to do or something to wait for.
 
-    `node` has `command`; without one it is the handle's, or empty. `case` and `duty` are the node's.
+    `node` has `command`; without one it is the handle's, or empty. `case` and `duty` are the node's, `way` is that to
+    the node that it departs to.
     """
     if vm is None:
         return NOTHING if handle is None and command is None else Step(Act.SWEEP)
@@ -124,7 +132,12 @@ def decide(  # noqa: PLR0917 - what is wished for, what there is, and where
             return NOTHING
         return Step(Act.FORGET if vm.deleting else Act.RELEASE)
     wanted = instructed(vm, command, handle, duty)
-    return NOTHING if wanted == command else Step(Act.INSTRUCT, wanted)
+    if wanted.departing is not None and (why := blocked(vm, handle, wanted.departing, way)) is not None:
+        return Step(Act.STAY, why=why)
+    if wanted != command:
+        return Step(Act.INSTRUCT, wanted)
+    moves = case is NodeCase.ALIVE and command.departing is None and wished(vm, handle)
+    return Step(Act.MOVE) if moves else NOTHING
 
 
 def harmless(command: VmCommand, handle: VmHandle | None, case: NodeCase) -> bool:
@@ -183,6 +196,7 @@ def told(vm: VirtualMachine, handle: VmHandle | None, *, node: str, driver: str,
         state=MachineState.PLACED,
         generation=vm.generation,
         snapshots={} if handle is None else handle.snapshots,
+        **_journeys(handle),
         seen_at=at,
     )
 
@@ -196,11 +210,13 @@ def instructed(vm: VirtualMachine, command: VmCommand, handle: VmHandle, duty: D
     if fenced and not command.fenced:
         # An answer to this generation that stands already was given when the machine was not fenced.
         since = max(vm.generation, handle.generation + 1)
+    deleting = command.deleting or vm.deleting or duty is Duty.MOVE
     return msgspec.structs.replace(
         command,
         spec=vm.spec,
         power=power,
-        deleting=command.deleting or vm.deleting or duty is Duty.MOVE,
+        deleting=deleting,
+        departing=None if deleting else command.departing,
         resets=vm.resets,
         snapshots=vm.snapshots,
         restore=vm.restore,
@@ -222,6 +238,8 @@ def unplaced(
     vm: VirtualMachine, handle: VmHandle | None, command: VmCommand | None, *, node: str, why: str, at: float
 ) -> VmHandle:
     """The handle of a machine that was taken from `node`. Its disk is gone, and its snapshots with it."""
+    if handle is not None and command is not None:
+        handle = stayed(handle, command.departing, why, at=at)
     seen = {} if handle is None else handle.snapshots
     names = dict.fromkeys((*seen, *(() if command is None else command.snapshots)))
     return VmHandle(
@@ -234,8 +252,16 @@ def unplaced(
             for name in names
             if name in vm.snapshots  # what is no longer wished for needs no mourning
         },
+        **_journeys(handle),
         seen_at=at,
     )
+
+
+def _journeys(handle: VmHandle | None) -> dict[str, Any]:
+    """What is kept of its moves, wherever it is made anew: no number is ever given twice."""
+    if handle is None:
+        return {}
+    return {"moved": handle.moved, "attempt": handle.attempt, "unmoved": handle.unmoved}
 
 
 def _lost(seen: Snapshot | None, node: str, at: float) -> Snapshot:

@@ -14,6 +14,7 @@ from hostler.model.vm import MachineState, Power
 
 if TYPE_CHECKING:
     from hostler.engine.controllers.books import Books
+    from hostler.engine.controllers.moves import Moves
     from hostler.engine.controllers.seen import Seen
     from hostler.engine.view import View
     from hostler.kit.clock import Clock
@@ -31,6 +32,8 @@ class Turn(msgspec.Struct, frozen=True):
 
     name: str | None = None
     duty: Duty = Duty.SERVE
+    to: str = ""
+    """The node that it is handed to, as it is; empty: it is destroyed, and made anew elsewhere."""
     stuck: tuple[tuple[str, str], ...] = ()
     """Machines that cannot go, and why."""
     again: float = 0.0
@@ -39,6 +42,8 @@ class Turn(msgspec.Struct, frozen=True):
 class _Left(msgspec.Struct, frozen=True):
     name: str
     until: float
+    attempt: int
+    """The number of its last departure before this one."""
 
 
 def duty_of(record: NodeRecord) -> Duty:
@@ -53,9 +58,10 @@ def duty_of(record: NodeRecord) -> Duty:
 class Drains:
     """All nodes that are drained. A new leader may let one more go than this one would have."""
 
-    def __init__(self, view: View, books: Books, *, clock: Clock) -> None:
-        self._view, self._books, self._clock = view, books, clock
+    def __init__(self, view: View, books: Books, moves: Moves, *, clock: Clock) -> None:
+        self._view, self._books, self._moves, self._clock = view, books, moves, clock
         self._left: dict[str, _Left] = {}
+        self._later: dict[str, float] = {}  # machines that could not be handed over, and when to try again
         self.stuck: set[str] = set()
         """Nodes with machines that found no other node."""
 
@@ -65,19 +71,20 @@ class Drains:
         self.stuck.discard(node)
         if duty_of(record) is Duty.STAY_OFF:
             return self._next_to_stop(here)
-        if any(command.deleting and self._stays(name) for name, command in here):
+        if any((command.deleting or command.departing) and self._stays(name) for name, command in here):
             return Turn()  # it is on its way; what its owner wished away may take as long as it likes
         left = self._left.get(node)
         if left is not None:
             wait = left.until - self._clock.now()
-            if wait > 0 and not self._arrived(left.name, node):
+            if wait > 0 and not self._arrived(left.name, node) and not self._came_back(left, node):
                 return Turn(again=min(1.0, wait))
             del self._left[node]
-        return self._next_to_move(node, here)
+        return self._next_to_move(node, record, here)
 
     def began(self, node: str, name: str) -> None:
         """The machine was told to leave, or to stop."""
-        self._left[node] = _Left(name, self._clock.now() + SETTLE)
+        handle = self._handle(name)
+        self._left[node] = _Left(name, self._clock.now() + SETTLE, 0 if handle is None else handle.attempt)
 
     def arrives(self, vm: str) -> None:
         """The machine is about to be placed: the room that was kept for it is given back."""
@@ -106,22 +113,40 @@ class Drains:
                 return Turn()  # it is being stopped
         return Turn(on[0], Duty.STOP) if on else Turn()
 
-    def _next_to_move(self, node: str, here: list[tuple[str, VmCommand]]) -> Turn:
+    def _next_to_move(self, node: str, record: NodeRecord, here: list[tuple[str, VmCommand]]) -> Turn:
         stays: list[tuple[str, str]] = []
+        again = 0.0
         for name, _ in here:
-            vm = self._vm(name)
+            vm, handle = self._vm(name), self._handle(name)
             if vm is None or vm.deleting:
                 continue
-            wanted = wanted_of(vm, exclude=frozenset((node,)))
+            wait = self._later.get(name, 0.0) - self._clock.now()
+            if wait > 0 and handle is not None and handle.unmoved:
+                again = min(again, wait) if again else wait
+                stays.append((name, f"node {node} is drained, but {handle.unmoved}"))
+                continue
+            handed = record.moves and handle is not None and bool(handle.machine)
+            exclude = self._moves.takers(node, record) if handed else frozenset((node,))
+            wanted = wanted_of(vm, exclude=exclude)
             decision = place(wanted, self._books.cluster)
             if decision.node is not None:
+                if handed:
+                    return Turn(name, Duty.LEAVE, decision.node, tuple(stays))
                 kept = msgspec.structs.replace(wanted, vm=_kept(vm.id))
                 self._books.cluster.use(kept.vm, decision.node, kept)
-                return Turn(name, Duty.MOVE, tuple(stays))
+                return Turn(name, Duty.MOVE, "", tuple(stays))
             stays.append((name, f"node {node} is drained, but {decision.summary}"))
         if stays:
             self.stuck.add(node)
-        return Turn(stuck=tuple(stays))
+        return Turn(stuck=tuple(stays), again=again)
+
+    def _came_back(self, left: _Left, node: str) -> bool:
+        """Whether its departure was given up: it is the next one's turn, and later its own again."""
+        handle = self._handle(left.name)
+        if handle is None or handle.node != node or handle.attempt <= left.attempt or not handle.unmoved:
+            return False
+        self._later[left.name] = self._clock.now() + SETTLE
+        return True
 
     def _arrived(self, name: str, node: str) -> bool:
         vm, handle = self._vm(name), self._handle(name)
@@ -144,5 +169,5 @@ class Drains:
 
 
 def _kept(vm: str) -> str:
-    """Under this id room is kept for a machine that is on its way."""
-    return f"{vm} on its way"
+    """Under this id room is kept for a machine that will be placed anew."""
+    return f"{vm} to be placed"

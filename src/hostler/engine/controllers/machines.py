@@ -11,17 +11,18 @@ import asyncio
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from hostler.engine.controllers import inspection
+from hostler.engine.controllers import inspection, origin
 from hostler.engine.controllers import seen as sight
 from hostler.engine.controllers.books import Books
 from hostler.engine.controllers.decision import NOTHING, Act, Duty, NodeCase, decide
 from hostler.engine.controllers.drain import Drains, duty_of
+from hostler.engine.controllers.moves import Moves
 from hostler.engine.controllers.queue import Queue
 from hostler.engine.controllers.silence import Silence
-from hostler.engine.controllers.steps import Leader, Txn, pending, placed, trimmed, written
+from hostler.engine.controllers.steps import Leader, Txn, not_expected, not_moved, pending, placed, trimmed, written
 from hostler.engine.placement import place, wanted_of
 from hostler.errors import Conflict, Missed, Unavailable, Uncertain
-from hostler.keys.node import ALIVE, COMMAND, MEMBER
+from hostler.keys.node import ALIVE, ARRIVAL, COMMAND, MEMBER
 from hostler.keys.vm import HANDLE, NAME, VM
 from hostler.kit.backoff import Backoff
 from hostler.kit.fairness import Fairness
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
     from hostler.engine.controllers.decision import Step
     from hostler.engine.controllers.seen import Seen
+    from hostler.engine.placement import Decision, Wanted
     from hostler.engine.service import Standing
     from hostler.engine.view import View
     from hostler.keys.entry import Entry
@@ -51,6 +53,7 @@ TRIES = 4
 """Decisions in a row for one name, each from newer records, before it has to wait."""
 LAG = 1.0
 VMS, HANDLES = VM.prefix(), HANDLE.prefix()
+PREFIXES = (("vms", VMS), ("handles", HANDLES), ("commands", COMMAND.prefix()), ("arrivals", ARRIVAL.prefix()))
 
 
 class MachineController:
@@ -76,7 +79,8 @@ class MachineController:
         self._silence = Silence(view, clock=clock)
         self._queue = Queue(self._look, clock=clock, rng=rng, tell=tell, counters=self.counters, width=width)
         self._nodes = Queue(self._look_at_node, clock=clock, rng=rng, tell=tell, counters=self.counters, width=8)
-        self._drains = Drains(view, self.books, clock=clock)
+        self._moves = Moves(view, self.books)
+        self._drains = Drains(view, self.books, self._moves, clock=clock)
         self._pending: set[str] = set()
         self._room_changed = asyncio.Event()
         self._names_inspected = False
@@ -97,7 +101,7 @@ class MachineController:
         view = self._view
         while True:
             try:
-                await view.refresh(view.vms, view.handles, view.commands, view.members, view.alive)
+                await view.refresh(view.vms, view.handles, view.commands, view.arrivals, view.members, view.alive)
                 break
             except (Unavailable, Uncertain):
                 await self._clock.sleep(backoff.next())
@@ -135,6 +139,7 @@ class MachineController:
             view.vms.listen(self._vm_changed),
             view.handles.listen(self._handle_changed),
             view.commands.listen(self._command_changed),
+            view.arrivals.listen(self._arrival_changed),
             view.members.listen(lambda key: self._node_changed(MEMBER.parse(key)["node"])),
             view.alive.listen(lambda key: self._node_changed(ALIVE.parse(key)["node"])),
         ]
@@ -163,6 +168,15 @@ class MachineController:
         member = self._view.members.get(node=parts["node"])
         if member is not None and duty_of(member.value) is not Duty.SERVE:
             self._nodes.add(parts["node"])
+
+    def _arrival_changed(self, key: str) -> None:
+        if not self._listening:
+            return
+        vm = ARRIVAL.parse(key)["vm"]
+        self.books.sync_arrival(vm)
+        names = {sight.named(entry.value.command) for entry in self._view.arrivals_of(vm)}
+        for name in sorted({*names, self.books.name_of(vm) or ""} - {""}):
+            self._queue.add(name)
 
     def _node_changed(self, node: str) -> None:
         if self._listening:
@@ -195,9 +209,10 @@ class MachineController:
                 _name(entry.value.org, entry.value.project, entry.value.vm)
                 for entry in self._view.commands.entries.values()
             )
+            names |= dict.fromkeys(sight.named(entry.value.command) for entry in self._view.arrivals.entries.values())
             for name in names:
                 seen = sight.from_view(self._view, name)
-                if seen.extra or self._decided(seen).act is not Act.NOTHING:
+                if seen.extra or seen.strays or self._decided(seen).act is not Act.NOTHING:
                     self._queue.add(name, patient=name in self._pending)
                 await self._fairness.share()
             self._silence.look_at_all()
@@ -225,6 +240,8 @@ class MachineController:
                 if self._decided(seen).act is not Act.NOTHING:
                     self._queue.add(seen.name)
                 await self._fairness.share()
+            for arrival in self._view.arrivals_at(node):
+                self._queue.add(sight.named(arrival.value.command))
         member = self._view.members.get(node=node)
         if member is None:
             return
@@ -243,7 +260,11 @@ class MachineController:
         if turn.name is not None:
             seen = sight.from_view(self._view, turn.name)
             step = self._decided(seen, turn.duty)
-            if step.act is Act.INSTRUCT and await self._write(
+            if turn.to:
+                if step.act is not Act.NOTHING or not await self._depart(seen, turn.to, "drained"):
+                    raise Conflict(f"node {node}: {turn.name} has just changed; it will be looked at again")
+                self._drains.began(node, turn.name)
+            elif step.act is Act.INSTRUCT and await self._write(
                 seen, written(step, seen, self._leader(), 0.0), "drained"
             ):
                 self._drains.began(node, turn.name)
@@ -285,12 +306,14 @@ class MachineController:
         id_ = name.rpartition("/")[2]
         doubt = self._doubts.get(name, "")
         nodes = {*self._view.nodes_of(id_), node, doubt} - {""}
+        nodes |= {entry.parts["node"] for entry in self._view.arrivals_of(id_)}
         seen = await sight.from_store(self._store, name, nodes, self._leader().guard)
         if self._doubts.pop(name, None) is not None:
             if seen.command is not None and seen.node == doubt:
                 self.books.keep(id_, seen.command.mod_revision)
             else:
                 self.books.cancel(id_)
+            self.books.expected(id_, None)
         return seen
 
     async def _step(self, seen: Seen, avoid: set[str]) -> bool:
@@ -299,7 +322,11 @@ class MachineController:
         if step.act is Act.PLACE and seen.vm is not None:
             return await self._place(seen, seen.vm, avoid)
         self._pending.discard(seen.name)
+        if step.act is Act.MOVE and seen.vm is not None:
+            return await self._move(seen, seen.vm.value)
         if step.act is Act.NOTHING:
+            if seen.strays:
+                return await self._write(seen, not_expected(seen, self._leader()), "not_expected")
             if seen.extra and seen.handle is not None and seen.handle.value.node == seen.node:
                 self._tell(f"{seen.name}: more than one node was told; those that its handle does not name forget it")
                 return await self._write(seen, trimmed(seen, self._leader()), "trimmed")
@@ -315,13 +342,15 @@ class MachineController:
             return NOTHING
         if duty is None:
             duty = Duty.SERVE if seen.member is None else duty_of(seen.member.value)
+        case = self._case(seen)
         return decide(
             None if seen.vm is None else seen.vm.value,
             None if seen.handle is None else seen.handle.value,
             None if seen.command is None else seen.command.value,
             seen.node,
-            self._case(seen),
+            case,
             duty,
+            sight.way(seen, source_alive=case is NodeCase.ALIVE),
         )
 
     def _case(self, seen: Seen) -> NodeCase:
@@ -339,7 +368,7 @@ class MachineController:
         wanted = wanted_of(vm.value, exclude=frozenset(avoid | seen.foreign))
         id_ = vm.value.id
         self._drains.arrives(id_)
-        decision = place(wanted, self.books.cluster)
+        decision = self._chosen(vm.value, wanted)
         if decision.node is None:
             if avoid:
                 raise Conflict(f"{seen.name}: the nodes that would do have just changed; it will be looked at again")
@@ -369,6 +398,45 @@ class MachineController:
             return False
         self.books.keep(id_, revision)
         return True
+
+    # Moving
+
+    async def _move(self, seen: Seen, vm: VirtualMachine) -> bool:
+        """A move was asked for: begin it, or say why not."""
+        move, why = vm.move, ""
+        if move is not None and move.to != seen.node:
+            why = self._moves.against(seen, vm, move.to)
+            if not why:
+                return await self._depart(seen, move.to, "moving", wish=move.number, stop=move.stop)
+        txn = not_moved(seen, why, leader=self._leader(), at=self._clock.wall())
+        return txn is None or await self._write(seen, txn, "not_moved")
+
+    async def _depart(self, seen: Seen, to: str, what: str, *, wish: int = 0, stop: bool = False) -> bool:
+        txn = self._moves.begun(seen, to, self._leader(), wish=wish, stop=stop)
+        if txn is None or seen.vm is None:
+            return False
+        vm = seen.vm.value.id
+        self.books.expect(to, wanted_of(seen.vm.value))
+        try:
+            revision = await self._written(seen, txn, what)
+        except Uncertain:
+            self._doubts[seen.name] = seen.node  # the room stays taken until it is known
+            raise
+        except BaseException:
+            self.books.expected(vm, None)
+            raise
+        self.books.expected(vm, revision)
+        return revision is not None
+
+    def _chosen(self, vm: VirtualMachine, wanted: Wanted) -> Decision:
+        """A node for it; a clone's is where its origin is."""
+        if vm.spec.origin is None:
+            return place(wanted, self.books.cluster)
+        node, why = origin.node_of(self._view, vm, vm.spec.origin)
+        if not node:
+            return origin.nowhere(vm.spec.origin, why)
+        tied = wanted_of(vm, exclude=wanted.exclude, only=node, tied=f"its origin is on node {node}")
+        return place(tied, self.books.cluster)
 
     async def _add_name_and_quota(self, vm: VirtualMachine, txn: Txn) -> None:
         name = await NAME.get(self._store, org=vm.org, project=vm.project, name=vm.name)
@@ -400,7 +468,7 @@ class MachineController:
         self._count(what)
         touched = tuple(
             family
-            for family, prefix in (("vms", VMS), ("handles", HANDLES), ("commands", COMMAND.prefix()))
+            for family, prefix in PREFIXES
             if any(getattr(operation, "key", "").startswith(prefix) for operation in txn.then)
         )
         self._wrote[seen.name] = (result.revision, touched)

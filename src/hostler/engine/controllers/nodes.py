@@ -9,7 +9,7 @@ import msgspec
 from hostler.engine.controllers.queue import Queue
 from hostler.engine.controllers.silence import Silence
 from hostler.errors import Conflict, LeadershipLost, Unavailable, Uncertain
-from hostler.keys.node import ALIVE, COMMAND, MEMBER
+from hostler.keys.node import ALIVE, ARRIVAL, COMMAND, MEMBER
 from hostler.kit.backoff import Backoff
 from hostler.kit.together import run_together
 from hostler.model.node import DrainMode, Lifecycle, OffConfirmation
@@ -76,6 +76,7 @@ class NodeController:
             self._view.members.listen(lambda key: self._changed(MEMBER.parse(key)["node"])),
             self._view.alive.listen(lambda key: self._changed(ALIVE.parse(key)["node"])),
             self._view.commands.listen(self._command_changed),
+            self._view.arrivals.listen(self._arrival_changed),
         ]
 
     async def run(self) -> None:
@@ -100,6 +101,10 @@ class NodeController:
             node = COMMAND.parse(key)["node"]
             if not self._view.count_on(node):
                 self._queue.add(node)
+
+    def _arrival_changed(self, key: str) -> None:
+        if self._listening and key not in self._view.arrivals.entries:
+            self._queue.add(ARRIVAL.parse(key)["node"])
 
     async def _pass(self) -> None:
         while True:
@@ -127,9 +132,12 @@ class NodeController:
         """Nothing is told to a node that is drained, so one that is empty now stays so."""
         if record.lifecycle is not Lifecycle.DRAINING or record.drain is not DrainMode.MOVE:
             return False
-        if self._view.count_on(node):
+        if self._view.count_on(node) or self._view.arrivals_at(node):
             return False
-        return not (await self._store.range(COMMAND.prefix(node=node), limit=1, keys_only=True)).items
+        for prefix in (COMMAND.prefix(node=node), ARRIVAL.prefix(node=node)):
+            if (await self._store.range(prefix, limit=1, keys_only=True)).items:
+                return False
+        return True
 
     async def _switch_off(self, node: str, entry: Entry[NodeRecord], power: Power) -> None:
         """Only nodes that fell silent by themselves, and have something that others could run.

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
+from hostler.engine.controllers import departure
 from hostler.engine.controllers.decision import Act, ordered, told, unplaced
-from hostler.keys.node import ALIVE, COMMAND, MEMBER
+from hostler.keys.node import ALIVE, ARRIVAL, COMMAND, MEMBER
 from hostler.keys.vm import HANDLE, VM
 from hostler.ports.store import Comparison, Delete, Operation, Put
 
@@ -45,20 +46,31 @@ def written(step: Step, seen: Seen, leader: Leader, at: float) -> Txn:
     command, vm = seen.command, seen.vm
     if step.act is Act.SWEEP:
         txn.then += _gone(seen, wish=False)
+        _not_expected(seen, txn)
     elif step.act in (Act.FORGET, Act.FORGET_LOST):
         txn.then += _gone(seen, wish=True)
+        _not_expected(seen, txn)
         if step.act is Act.FORGET_LOST:
             txn.when += _silent(seen)
+    elif step.act is Act.STAY and command is not None and seen.handle is not None:
+        txn.then += [
+            _command(command, msgspec.structs.replace(command.value, departing=None), leader),
+            _handle(seen, departure.stayed(seen.handle.value, command.value.departing, step.why, at=at)),
+        ]
+        _not_expected(seen, txn)
     elif step.act in (Act.RELEASE, Act.TAKE) and vm is not None and command is not None:
         lost = step.act is Act.TAKE
         if lost:
             txn.when += _silent(seen)
         why = f"node {seen.node} was lost" if lost else f"moved away from node {seen.node}"
         txn.then += [Delete(command.key), _pending(seen, vm.value, why, at)]
+        _not_expected(seen, txn)
     elif step.act is Act.INSTRUCT and command is not None and vm is not None and step.command is not None:
         if step.command.fenced == command.value.fenced:  # else the handle matters, which its agent may be writing
             txn.when = [leader.guard, VM.unchanged(vm), COMMAND.unchanged(command)]
         txn.then.append(_command(command, step.command, leader))
+        if step.command.departing is None:
+            _not_expected(seen, txn)
     elif step.act is Act.ADOPT and vm is not None and command is not None:
         # The command is written anew, so that its agent tells again what it sees.
         driver = "" if seen.member is None else seen.member.value.driver
@@ -98,6 +110,38 @@ def placed(
     )
 
 
+def departed(seen: Seen, target: Entry[NodeRecord], *, wish: int, stop: bool, leader: Leader) -> Txn | None:
+    """Tell both nodes that the machine goes from one to the other; None: it is nowhere."""
+    vm, handle, command = seen.vm, seen.handle, seen.command
+    if vm is None or handle is None or command is None:
+        return None
+    to, id_ = target.parts["node"], vm.value.id
+    first = ordered(vm.value, handle.value, fence=leader.fence, reasons=())
+    leaving = departure.begun(command.value, handle.value, to, wish=wish, stop=stop)
+    if leaving.departing is None:
+        return None
+    expected = departure.arrival(
+        first, command.value, handle.value, leaving.departing, source=seen.node, place=target.value.place
+    )
+    when = [leader.guard, *compared(seen), COMMAND.absent(node=to, vm=id_), ARRIVAL.absent(node=to, vm=id_)]
+    when += [MEMBER.unchanged(target), ALIVE.exists(node=to)]
+    return Txn(when, [ARRIVAL.put(expected, node=to, vm=id_), _command(command, leaving, leader)])
+
+
+def not_moved(seen: Seen, why: str, *, leader: Leader, at: float) -> Txn | None:
+    """The move that was asked for is over; None: it is nowhere."""
+    if seen.vm is None or seen.handle is None:
+        return None
+    record = departure.settled(seen.vm.value, seen.handle.value, why, at=at)
+    return Txn([leader.guard, *compared(seen)], [_handle(seen, record)])
+
+
+def not_expected(seen: Seen, leader: Leader) -> Txn:
+    """Nodes expect what does not come to them: they are told so."""
+    when = [leader.guard, *compared(seen), *(ARRIVAL.unchanged(entry) for entry in seen.strays)]
+    return Txn(when, [Delete(entry.key) for entry in seen.strays])
+
+
 def pending(seen: Seen, vm: Entry[VirtualMachine], decision: Decision, leader: Leader, at: float) -> Txn:
     """No node will do: say why."""
     handle = unplaced(vm.value, _value(seen.handle), None, node="", why="", at=at)
@@ -122,6 +166,14 @@ def compared(seen: Seen) -> list[Comparison]:
     if seen.command is not None:
         when.append(COMMAND.unchanged(seen.command))
     return when
+
+
+def _not_expected(seen: Seen, txn: Txn) -> None:
+    """No node expects the machine any more, as far as that was seen."""
+    if seen.to and seen.arrival is None:
+        txn.when.append(ARRIVAL.absent(node=seen.to, vm=seen.ids["vm"]))
+    txn.when += [ARRIVAL.unchanged(entry) for entry in seen.arrivals]
+    txn.then += [Delete(entry.key) for entry in seen.arrivals]
 
 
 def _record(seen: Seen) -> Comparison:

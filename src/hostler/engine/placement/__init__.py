@@ -6,7 +6,7 @@ is chosen, with the figures: docs/placement.md.
 
 from hostler.engine.placement.choice import place
 from hostler.engine.placement.cluster import Cluster
-from hostler.engine.placement.judgement import judge
+from hostler.engine.placement.judgement import judge, objections
 from hostler.engine.placement.wanted import Decision, NodeState, Wanted, node_state, wanted_of, wanted_of_command
 
 __all__ = [
@@ -16,6 +16,7 @@ __all__ = [
     "Wanted",
     "judge",
     "node_state",
+    "objections",
     "place",
     "wanted_of",
     "wanted_of_command",

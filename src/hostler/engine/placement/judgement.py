@@ -25,6 +25,21 @@ def judge(wanted: Wanted, cluster: Cluster, *, limit: int = 1000) -> tuple[NodeV
     return _judge(wanted, cluster, limit)
 
 
+def objections(wanted: Wanted, cluster: Cluster, node: str) -> tuple[str, ...]:
+    """Everything that is against this node; nothing: it will do. A machine that has a node is judged as if without."""
+    if cluster.node_of(wanted.vm) is not None:
+        with cluster.without(wanted.vm):
+            return _objections(wanted, cluster, node)
+    return _objections(wanted, cluster, node)
+
+
+def _objections(wanted: Wanted, cluster: Cluster, node: str) -> tuple[str, ...]:
+    slot = cluster.slots.get(node)
+    if slot is None or slot.state is None:
+        return ("there is no such node",)
+    return tuple(text.against(Demand(wanted, cluster), slot))
+
+
 def _judge(wanted: Wanted, cluster: Cluster, limit: int) -> tuple[NodeVerdict, ...]:
     demand = Demand(wanted, cluster)
     fitting = [slot for slot in cluster.order if not demand.missing(slot) and demand.refused_by(slot) is None]

@@ -1,0 +1,42 @@
+"""Where a clone can be made: where its origin is, and nowhere else. Pure, but for the mirrors it looks at.
+
+Nothing holds a snapshot for a clone that is not made yet: it may be dropped, and its machine deleted or moved. Such a
+clone then waits and says why; its owner deletes it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hostler.engine.placement import Decision
+from hostler.model.reason import Reason
+from hostler.model.vm import SnapshotState
+
+if TYPE_CHECKING:
+    from hostler.engine.view import View
+    from hostler.model.vm import Origin, VirtualMachine
+
+_INSTEAD = "delete this machine, and clone another snapshot"
+
+
+def node_of(view: View, vm: VirtualMachine, origin: Origin) -> tuple[str, str]:
+    """The node of its origin and empty words; or no node, and why."""
+    ids = {"org": vm.org, "project": vm.project, "vm": origin.vm}
+    wish, handle = view.vms.get(**ids), view.handles.get(**ids)
+    if wish is None or wish.value.deleting:
+        return "", f"its origin, machine {origin.vm}, is gone; {_INSTEAD}"
+    name = wish.value.name
+    if origin.snapshot not in wish.value.snapshots:
+        return "", f"its origin, snapshot {origin.snapshot!r} of {name}, was dropped; {_INSTEAD}"
+    if handle is None or not handle.value.node:
+        return "", f"its origin {name} is on no node at present"
+    taken = handle.value.snapshots.get(origin.snapshot)
+    if taken is not None and taken.state is not SnapshotState.READY:
+        return "", f"its origin, snapshot {origin.snapshot!r} of {name}, is {taken.detail or 'not usable'}; {_INSTEAD}"
+    return handle.value.node, ""
+
+
+def nowhere(origin: Origin, why: str) -> Decision:
+    """No node will do, for that reason."""
+    reasons = (Reason(subject=f"machine {origin.vm}", why=why),)
+    return Decision(node=None, score=0.0, reasons=reasons, summary=f"no node will do: {why}")
