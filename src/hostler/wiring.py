@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from hostler.ports.machines import Machines
     from hostler.ports.store import Store
     from hostler.ports.ttl import TtlStorage
+    from hostler.settings import Settings
 
 T = TypeVar("T")
 
@@ -121,7 +122,7 @@ def open_hasher() -> Hasher:
     return Argon2Hasher()
 
 
-MACHINES = ("simulated",)
+MACHINES = ("simulated", "qemu")
 """The kinds of machines that `open_machines` knows."""
 
 
@@ -133,16 +134,41 @@ def open_machines(
     clock: Clock | None = None,
     rng: random.Random | None = None,
     delays: Mapping[str, float] | None = None,
+    settings: Settings | None = None,
 ) -> Machines:
     """The machines of one node, kept in `folder`, to be entered with `async with`.
 
-    One process at a time has a folder open. `delays`: seconds that a verb of simulated machines takes, by its name.
+    One process at a time has a folder open. `capacity` is what simulated machines have, and `delays` the seconds that a
+    verb of theirs takes, by its name. Those of QEMU have what the host has; `settings` say where their images are and
+    how they run.
     """
     if kind not in MACHINES:
         raise Invalid(f"machines {kind!r}: unknown; known are {', '.join(MACHINES)}")
+    if kind == "qemu":
+        if settings is None:
+            raise Invalid("machines 'qemu': they need settings; load them with hostler.settings.load()")
+        return _open_qemu(folder, settings, clock)
     from hostler.drivers.machines.simulated import FilePlace, SimulatedMachines, faults_of
 
     return SimulatedMachines(FilePlace(folder), clock=clock, rng=rng, capacity=capacity, faults=faults_of(delays or {}))
+
+
+def _open_qemu(folder: str | Path, settings: Settings, clock: Clock | None) -> Machines:
+    from hostler.drivers.machines.qemu.driver import QemuMachines
+    from hostler.drivers.machines.qemu.images.folder import ImageFolder
+    from hostler.drivers.machines.qemu.options import QemuOptions
+
+    images = ImageFolder(
+        settings.data / "images", machines=settings.data / "machines", default=settings.image, clock=clock
+    )
+    options = QemuOptions(
+        network=settings.network,
+        prefix6=settings.network_prefix6,
+        uids=settings.qemu_uids,
+        accelerator=settings.accelerator,
+        reserve_gib=settings.disk_reserve_gib,
+    )
+    return QemuMachines(folder, images=images, options=options, clock=clock)
 
 
 def open_images(

@@ -51,7 +51,7 @@ def plan_of(settings: Settings, node: str, rack: str | None, address: str = "") 
         rack=rack,
         node_ttl=settings.node_ttl,
         fencing_time=settings.fencing_time,
-        boots=max(1, os.cpu_count() or 1),
+        boots=settings.boots or max(1, os.cpu_count() or 1),
     )
 
 
@@ -70,7 +70,7 @@ async def running_agent(
     store: Store, settings: Settings, plan: AgentPlan, folder: Path, clock: Clock
 ) -> AsyncIterator[Running]:
     """The agent of a node, on its machines, until this is left: it takes leave then, and the machines run on."""
-    async with open_machines(settings.machines, folder, capacity=SIMULATED, clock=clock) as machines:
+    async with open_machines(settings.machines, folder, capacity=SIMULATED, clock=clock, settings=settings) as machines:
         rng = random.Random()  # noqa: S311 - spreads retries; guards nothing
         agent = Agent(store, machines, plan, clock=clock, rng=rng, new_id=new_id)
         task = asyncio.create_task(agent.run(), name=f"agent {plan.node}")

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 DEFAULT_STATE_PATH = "/var/run/plasmavmc/state.json"
 MAX_NODES = 10_000
-MACHINES = {"simulated": "", "qemu": "QEMU", "hetzner": "Hetzner Cloud"}
+MACHINES = {"simulated": "", "qemu": "", "hetzner": "Hetzner Cloud"}
 """The kinds of machines, and the names of those that this release does not have yet."""
 LOG_LEVELS = ("debug", "info", "warning", "error")
 LOG_FORMATS = ("json", "text")
@@ -98,7 +98,7 @@ def _address(value: object) -> str:
 def _machines(value: object) -> str:
     kind = _one_of(*MACHINES)(value)
     if MACHINES[kind]:
-        raise ValueError(f"{MACHINES[kind]} comes with a later release; use simulated")
+        raise ValueError(f"{MACHINES[kind]} comes with a later release; use qemu or simulated")
     return kind
 
 

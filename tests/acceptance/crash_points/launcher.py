@@ -119,7 +119,8 @@ async def _run(role: str, settled: Settings, points: Points, control: socket.soc
         async with opened_backend(settled, clock, tell) as store:
             yield PointedStore(store, points)
 
-    def machines(_: str, folder: str | Path, **options: Any) -> SimulatedMachines:
+    def machines(_: str, folder: str | Path, *, settings: Settings, **options: Any) -> SimulatedMachines:
+        del settings  # they say nothing about simulated ones
         return SimulatedMachines(FilePlace(folder), step=points.step, **options)
 
     def tell(text: str) -> None:
