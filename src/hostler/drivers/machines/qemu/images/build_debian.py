@@ -111,8 +111,9 @@ class DebianBuild:
         version = await asyncio.to_thread(self._write_boot, files, next(iter(programs.values())))
         self._progress("installing packages", 0, None)
         await self._mmdebstrap(
+            '--customize-hook=rm -f "$1"/etc/ssh/ssh_host_* "$1"/etc/hostname "$1"/etc/apt/sources.list.d/*',
+            '--customize-hook=rm -f "$1"/etc/apt/sources.list',
             *("--customize-hook=tar-in extra.tar /", f'--customize-hook=chroot "$1" depmod {version}'),
-            '--customize-hook=rm -f "$1"/etc/ssh/ssh_host_* "$1"/etc/hostname "$1"/etc/apt/sources.list',
             '--customize-hook=: > "$1"/etc/machine-id',
             '--customize-hook=chroot "$1" systemctl --quiet enable systemd-networkd hostler-ready',
             target="root.tar",

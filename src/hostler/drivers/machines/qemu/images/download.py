@@ -15,7 +15,7 @@ from urllib.parse import urlsplit, urlunsplit
 import aiohttp
 
 from hostler import __version__
-from hostler.drivers.machines.qemu.images.transfer import CHUNK, too_large
+from hostler.drivers.machines.qemu.images.transfer import too_large
 from hostler.errors import Invalid, NotFound, Refused, Unavailable
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ async def _take(answer: aiohttp.ClientResponse, part: Part, limit: int, subject:
     else:
         raise _not_given(subject, answer.status)
     _refuse_unless_it_fits(part, total, limit, subject)
-    async for data in answer.content.iter_chunked(CHUNK):
+    async for data in answer.content.iter_any():
         if part.length + len(data) > limit:
             await asyncio.to_thread(part.forget)
             raise too_large(subject, limit)
