@@ -94,6 +94,9 @@ class MachineFolder:
             raise _failed(self.path, "cannot be removed", error) from None
         await asyncio.to_thread(_remove, doomed)
 
+    def __del__(self) -> None:
+        self.close()
+
     def close(self) -> None:
         """Let go of it; used again, it is opened again."""
         if self._descriptor >= 0:

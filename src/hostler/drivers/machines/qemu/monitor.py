@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from hostler.drivers.machines.qemu.folder import QMP_SOCKET
-from hostler.drivers.machines.qemu.wire import reach
+from hostler.drivers.machines.qemu.wire import Throttle, reach
 from hostler.errors import HostlerError, NotFound, Refused, Unavailable, Uncertain
 
 if TYPE_CHECKING:
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 ANSWERS_WITHIN = 30.0
 MESSAGE_BYTES = 8 * 2**20
 """Of one answer at most."""
+READ_RATE = 4 * 2**20
+"""Bytes in a second: a QEMU that a guest has taken over does not keep us from the others."""
 WAITING_BYTES = 2**20
 """That QEMU has not read yet, at most."""
 JOBS = "hostler-"
@@ -50,7 +52,8 @@ class Monitor:
         self._folder, self._event, self._closed = folder, event, closed
         self._wire: _Wire | None = None
         self._numbers = itertools.count(1)
-        self._waiting: dict[int, asyncio.Future[dict[str, Any]]] = {}
+        self._waiting: dict[int, asyncio.Future[dict[str, Any] | None]] = {}
+        """For an answer, by its number; None: QEMU hung up."""
         self._job_moved = asyncio.Event()
 
     @property
@@ -109,17 +112,17 @@ class Monitor:
                 found = await answer
         except TimeoutError:
             raise self._silence(command, f"no answer within {within:g} s") from None
-        except ConnectionError:
-            if command == "quit":
-                return {}
-            raise self._silence(command, "QEMU hung up before it answered") from None
         finally:
             self._waiting.pop(number, None)
+        if found is None:
+            if command == "quit":
+                return {}
+            raise self._silence(command, "QEMU hung up before it answered")
         if "error" in found:
             raise self._refusal(command, found["error"])
         return found.get("return")
 
-    async def job(self, command: str, arguments: Mapping[str, Any], *, within: float) -> None:
+    async def job(self, command: str, arguments: Mapping[str, Any], within: float) -> None:
         """Have a job done that takes its time. Refused: it failed, as QEMU says. Uncertain: it goes on, or might."""
         name = f"{JOBS}{secrets.token_hex(8)}"
         loop = asyncio.get_running_loop()
@@ -178,7 +181,7 @@ class Monitor:
     def _hung_up(self) -> None:
         for answer in self._waiting.values():
             if not answer.done():
-                answer.set_exception(ConnectionResetError())
+                answer.set_result(None)
         self._waiting.clear()
         self._job_moved.set()
 
@@ -222,6 +225,7 @@ class _Wire(asyncio.Protocol):
         self._monitor, self._connection = monitor, connection
         self._transport: asyncio.Transport | None = None
         self._held = bytearray()
+        self._throttle = Throttle(READ_RATE, MESSAGE_BYTES)
         self.greeted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def send(self, line: bytes, fds: Sequence[int]) -> bool:
@@ -250,6 +254,8 @@ class _Wire(asyncio.Protocol):
         self._transport = transport  # type: ignore[assignment]
 
     def data_received(self, data: bytes) -> None:
+        if self._transport is not None:
+            self._throttle.took(self._transport, len(data))
         self._held += data
         *lines, rest = self._held.split(b"\n")
         self._held = rest
@@ -277,6 +283,7 @@ class _Wire(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002 - the protocol's
         self._transport = None
+        self._throttle.stop()
         if not self.greeted.done():
             self.greeted.set_exception(ConnectionResetError())
         self._monitor.lost(self)

@@ -245,6 +245,7 @@ def _start(folder: MachineFolder, argv: list[str], pass_fds: Iterable[int]) -> i
             stdout=log,
             stderr=log,
             start_new_session=True,
+            umask=0o077,
             pass_fds=tuple(pass_fds),
         )
     finally:

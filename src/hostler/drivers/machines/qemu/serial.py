@@ -13,7 +13,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Self
 
 from hostler.drivers.machines.qemu.folder import GUEST_SOCKET, SERIAL_SOCKET
-from hostler.drivers.machines.qemu.wire import reach
+from hostler.drivers.machines.qemu.wire import Throttle, reach
 from hostler.errors import Invalid, NotFound, Unavailable
 
 if TYPE_CHECKING:
@@ -44,11 +44,10 @@ class _Port(asyncio.BufferedProtocol):
     """One end of a serial port: read at a limited rate; what is written waits until the guest takes it."""
 
     def __init__(self, folder: MachineFolder, socket: str, rate: int) -> None:
-        self.folder, self._socket, self._rate = folder, socket, rate
+        self.folder, self._socket = folder, socket
         self._transport: asyncio.Transport | None = None
         self._writable = asyncio.Event()
-        self._credit, self._counted_at = float(rate), 0.0
-        self._resume: asyncio.TimerHandle | None = None
+        self._throttle = Throttle(rate, max(rate // 4, len(_buffer)))
 
     @property
     def connected(self) -> bool:
@@ -75,7 +74,8 @@ class _Port(asyncio.BufferedProtocol):
     async def write(self, data: bytes) -> None:
         """Send; waits while the guest does not take it. Unavailable: there is nobody to take it."""
         for at in range(0, len(data), PIECE_BYTES):
-            await self._writable.wait()
+            if self._transport is not None:
+                await self._writable.wait()
             if self._transport is None or self._transport.is_closing():
                 raise Unavailable(f"machine {self.folder.name}: its {self._socket} is not connected; is it off?")
             self._transport.write(data[at : at + PIECE_BYTES])
@@ -96,7 +96,6 @@ class _Port(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport  # type: ignore[assignment]
-        self._counted_at = asyncio.get_running_loop().time()
         self._writable.set()
 
     def get_buffer(self, sizehint: int) -> bytearray:  # noqa: ARG002 - the protocol's
@@ -104,20 +103,9 @@ class _Port(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         data = bytes(memoryview(_buffer)[:nbytes])
-        loop = asyncio.get_running_loop()
-        now = loop.time()
-        self._credit = min(self._rate, self._credit + (now - self._counted_at) * self._rate) - nbytes
-        self._counted_at = now
-        if self._credit < 0 and self._transport is not None:
-            # Read again when there is credit for a whole buffer: few large reads cost less than many small ones.
-            self._transport.pause_reading()
-            self._resume = loop.call_later((len(_buffer) - self._credit) / self._rate, self._go_on)
+        if self._transport is not None:
+            self._throttle.took(self._transport, nbytes)
         self.heard(data)
-
-    def _go_on(self) -> None:
-        self._resume = None
-        if self._transport is not None and not self._transport.is_closing():
-            self._transport.resume_reading()
 
     def pause_writing(self) -> None:
         self._writable.clear()
@@ -127,9 +115,7 @@ class _Port(asyncio.BufferedProtocol):
 
     def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002 - the protocol's
         self._transport = None
-        if self._resume is not None:
-            self._resume.cancel()
-            self._resume = None
+        self._throttle.stop()
         self._writable.set()  # who waits sees that it is over
         self.silent()
 

@@ -1,4 +1,4 @@
-"""How the sockets of a machine's process are reached."""
+"""How the sockets of a machine's process are reached, and read no faster than is good for everybody else."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import stat
 from typing import TYPE_CHECKING
 
 from hostler.drivers.machines.qemu import process
+from hostler.drivers.machines.qemu.folder import ALIVE
 from hostler.errors import Unavailable
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ async def reach(folder: MachineFolder, name: str, *, within: float) -> socket.so
                     return _connected(folder, name)
                 except (FileNotFoundError, ConnectionRefusedError, BlockingIOError) as error:
                     why = error.strerror or why
-                if not process.alive(folder):
+                if _over(folder):
                     raise Unavailable(
                         f"machine {folder.name}: its process has ended: {folder.said() or 'it left no word'}"
                     )
@@ -38,6 +39,42 @@ async def reach(folder: MachineFolder, name: str, *, within: float) -> socket.so
         raise Unavailable(f"machine {folder.name}: {name}: {why}, for {within:g} s; its process hangs") from None
     except OSError as error:
         raise Unavailable(f"machine {folder.name}: {name}: {error.strerror or error}") from None
+
+
+class Throttle:
+    """Lets a transport read `rate` bytes in a second, on average, and no burst above `burst`."""
+
+    def __init__(self, rate: int, burst: int) -> None:
+        self._rate, self._burst = rate, burst
+        self._credit, self._counted_at = float(burst), 0.0
+        self._resume: asyncio.TimerHandle | None = None
+
+    def took(self, transport: asyncio.ReadTransport, size: int) -> None:
+        """So much was read."""
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        self._credit = min(self._burst, self._credit + (now - self._counted_at) * self._rate) - size
+        self._counted_at = now
+        if self._credit < 0 and self._resume is None and not transport.is_closing():
+            # Not before there is credit for more than a few bytes: few large reads cost less than many small ones.
+            transport.pause_reading()
+            self._resume = loop.call_later((self._burst / 4 - self._credit) / self._rate, self._go_on, transport)
+
+    def stop(self) -> None:
+        """There is nothing to read any more."""
+        if self._resume is not None:
+            self._resume.cancel()
+            self._resume = None
+
+    def _go_on(self, transport: asyncio.ReadTransport) -> None:
+        self._resume = None
+        if not transport.is_closing():
+            transport.resume_reading()
+
+
+def _over(folder: MachineFolder) -> bool:
+    """Whether there was a process, and it has ended."""
+    return (folder.path / ALIVE).exists() and not process.alive(folder)
 
 
 def _connected(folder: MachineFolder, name: str) -> socket.socket:
