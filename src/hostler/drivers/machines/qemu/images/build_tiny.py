@@ -10,11 +10,9 @@ The same packages give the same bytes, so an image that is built again is the sa
 from __future__ import annotations
 
 import asyncio
-import os
 import re
 import shutil
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hostler.drivers.machines.qemu.images import elf, kernel, system
@@ -24,6 +22,7 @@ from hostler.model.image import Probe, Seeding
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
     from hostler.ports.images import Progress
 
@@ -45,12 +44,13 @@ _UUID = "5d3bd2fc-5e0c-4f0e-8d1e-686f73746c65"
 _MADE_AT = "1700000000"
 
 
-async def build_tiny(into: Path, progress: Progress, *, cache: Path | None = None) -> dict[str, Any]:
+async def build_tiny(into: Path, progress: Progress, *, cache: Path) -> dict[str, Any]:
     """Write `disk`, `kernel` and `initrd` into a folder; what they are as fields of `Image`, without the digests.
 
-    Packages are kept in `cache`. Refused: a tool is missing, or apt has no such packages. Unavailable: not now.
+    Packages stay in `cache`, for the next time. Refused: a tool is missing, or apt has no such packages. Unavailable:
+    not now.
     """
-    packages = Packages(cache or _cache())
+    packages = Packages(cache)
     progress("packages", 0, None)
     async with packages.locked():
         image, others = await packages.find(KERNEL, PROGRAMS)
@@ -65,7 +65,7 @@ async def build_tiny(into: Path, progress: Progress, *, cache: Path | None = Non
     await asyncio.to_thread(into.mkdir, mode=0o700, parents=True, exist_ok=True)
     applets = await _applets(into, files)
     await asyncio.to_thread(_write_kernel, into, of_kernel)
-    await asyncio.to_thread(_write, into / "initrd", system.initrd, files, of_kernel, applets)
+    await asyncio.to_thread(_write_system, into, files, of_kernel, applets)
     progress("disk", 0, None)
     await _make_disk(into, files)
     named = [package for package in others if package.name in PROGRAMS]
@@ -84,18 +84,17 @@ async def build_tiny(into: Path, progress: Progress, *, cache: Path | None = Non
     }
 
 
-def _cache() -> Path:
-    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(base) / "hostler" / "packages"
-
-
 def _write_kernel(into: Path, files: Mapping[str, bytes]) -> None:
     packed = next((content for path, content in files.items() if path.startswith("/boot/")), b"")
-    _write(into / "kernel", kernel.unpacked, packed)
+    _write(into / "kernel", kernel.unpacked(packed))
 
 
-def _write(path: Path, made: Any, *arguments: Any) -> None:
-    path.write_bytes(made(*arguments))
+def _write_system(into: Path, files: Mapping[str, bytes], of_kernel: Mapping[str, bytes], applets: list[str]) -> None:
+    _write(into / "initrd", system.initrd(files, of_kernel, applets))
+
+
+def _write(path: Path, content: bytes) -> None:
+    path.write_bytes(content)
     path.chmod(0o600)
 
 

@@ -55,17 +55,23 @@ fi
 umask 077
 key=/run/hostler/host_key
 if [ -e $identity/host_key/raw ]; then
-    # An ed25519 key without a passphrase has its parts at fixed places: the name of its kind, then the key with its
-    # public half, and dropbear's own format has just these. Its converter takes a tenth of a second where it is emulated.
-    grep -v -e '^-' $identity/host_key/raw | base64 -d | {
-        dd bs=1 skip=106 count=15
-        dd bs=1 skip=36 count=68
-    } > $key 2> /dev/null
-    if [ "$(wc -c < $key)" != 83 ] || ! grep -q ssh-ed25519 $key; then
+    # In a key without a passphrase all stands at fixed places: 64 bytes from the 161st on are the key and its public
+    # half, and that is what dropbear's own format has. Its converter takes a tenth of a second where it is emulated.
+    text=
+    while read -r line; do case $line in -*) ;; *) text=$text$line ;; esac; done < $identity/host_key/raw
+    case $text in
+    b3BlbnNzaC1rZXktdjEAAAAABG5vbmUAAAAEbm9uZQAAAAAAAAABAAAAMwAAAAtzc2gtZWQyNTUxOQ*)
+        {
+            printf '\0\0\0\013ssh-ed25519\0\0\0\100'
+            echo "${text:212:88}" | base64 -d | tail -c 64
+        } > $key
+        ;;
+    *)
         cat $identity/host_key/raw > $key.openssh
         dropbearconvert openssh dropbear $key.openssh $key > /dev/null 2>&1
         rm $key.openssh
-    fi
+        ;;
+    esac
 else
     dropbearkey -t ed25519 -f $key > /dev/null 2>&1
 fi
