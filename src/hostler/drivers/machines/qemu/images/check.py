@@ -132,6 +132,8 @@ async def _qemu_img(verb: str, path: Path, format: str, subject: str) -> _Ended:
         raise Unavailable(f"{subject}: qemu-img is needed to check it; install the package qemu-utils")
     as_nobody = ["--reuid", str(NOBODY), "--regid", str(NOBODY), "--clear-groups", "--bounding-set=-all"]
     with path.open("rb") as file:
+        if os.geteuid() == 0:
+            os.fchmod(file.fileno(), 0o444)  # nobody opens it anew; it is in a folder that is ours alone
         argv = [
             *("prlimit", *LIMITS, "--", "setpriv", "--no-new-privs", *(as_nobody if os.geteuid() == 0 else [])),
             *("qemu-img", verb, "--output=json", "-f", format, f"/proc/self/fd/{file.fileno()}"),
