@@ -68,6 +68,7 @@ class Guest:
         self.sizes: list[tuple[int, int]] = []
         self.terms: list[str | None] = []
         self._server: Any = None
+        self._serving: set[asyncio.Task[Any]] = set()
 
     @property
     def port(self) -> int:
@@ -103,11 +104,19 @@ class Guest:
     async def __aexit__(self, *_: object) -> None:
         self._server.close()
         await self._server.wait_closed()
+        if self._serving:
+            _, late = await asyncio.wait(self._serving, timeout=10)
+            for task in late:
+                task.cancel()
 
     def allow(self, public: str) -> None:
         self.allowed.append(asyncssh.import_public_key(public))
 
     async def _process(self, process: Any) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._serving.add(task)
+        task.add_done_callback(self._serving.discard)
         self.terms.append(process.term_type)
         if process.term_type is not None:
             self.sizes.append(process.term_size[:2])
@@ -129,15 +138,56 @@ class Guest:
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
         )
+        feeding = asyncio.create_task(_feed(process, ran), name="guest: input")
+        outputs = [
+            asyncio.create_task(_pour(ran.stdout, process.stdout), name="guest: output"),
+            asyncio.create_task(_pour(ran.stderr, process.stderr), name="guest: errors"),
+        ]
+        closing = asyncio.create_task(process.wait_closed(), name="guest: closed")
         try:
-            await process.redirect(stdin=ran.stdin, stdout=ran.stdout, stderr=ran.stderr)
-            code = await ran.wait()
-            await process.stdout.drain()
-            if code < 0:
-                process.exit_with_signal({-15: "TERM", -9: "KILL"}.get(code, "TERM"))
-            else:
-                process.exit(code)
+            done = asyncio.create_task(_all(*outputs, ran.wait()), name="guest: end")
+            await asyncio.wait((done, closing), return_when=asyncio.FIRST_COMPLETED)
+            done.cancel()
+            await asyncio.wait((done,))
+            if ran.returncode is not None:
+                name = {-15: "TERM", -9: "KILL", -2: "INT"}.get(ran.returncode)
+                process.exit(ran.returncode) if name is None else process.exit_with_signal(name)
         finally:
-            if ran.returncode is None:
-                ran.kill()
-                await ran.wait()
+            for task in (feeding, closing, *outputs):
+                task.cancel()
+            ran._transport.close()  # type: ignore[attr-defined]  # kills it; and what it said need not be read
+            await ran.wait()
+            await asyncio.gather(feeding, closing, *outputs, return_exceptions=True)
+
+
+async def _all(*parts: Any) -> None:
+    await asyncio.gather(*parts)
+
+
+async def _feed(process: Any, ran: asyncio.subprocess.Process) -> None:
+    assert ran.stdin is not None
+    with suppress(OSError, asyncssh.Error):
+        while True:
+            try:
+                data = await process.stdin.read(65536)
+            except asyncssh.SignalReceived as received:
+                ran.send_signal({"INT": 2, "TERM": 15, "HUP": 1}[received.signal])
+                continue
+            if not data:
+                break
+            ran.stdin.write(data)
+            await ran.stdin.drain()
+        ran.stdin.close()
+        while True:  # signals may come yet
+            try:
+                await process.stdin.read(1)
+            except asyncssh.SignalReceived as received:
+                ran.send_signal({"INT": 2, "TERM": 15, "HUP": 1}[received.signal])
+            await asyncio.sleep(0.05)
+
+
+async def _pour(source: Any, target: Any) -> None:
+    with suppress(OSError, asyncssh.Error):
+        while data := await source.read(65536):
+            target.write(data)
+            await target.drain()

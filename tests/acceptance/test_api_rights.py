@@ -38,6 +38,7 @@ MAY = {
     "vm.snapshot": WORKERS,
     "vm.restore": WORKERS,
     "vm.drop_snapshot": WORKERS,
+    "vm.move": WORKERS,
     "vm.ticket": WORKERS,
     "vm.console": WORKERS,
     "vm.ssh": WORKERS,
@@ -86,6 +87,7 @@ BODIES = {
     "vm.update": {"labels": {"a": "b"}},
     "vm.snapshot": {"name": "s2"},
     "vm.restore": {"name": "s1"},
+    "vm.move": {"to": "n0"},
     "vm.ticket": {"door": "ssh"},
     "node.drain": {"mode": "stop"},
     "quota.set": {"vms": 100},
@@ -94,7 +96,7 @@ BODIES = {
     "token.issue": {"name": "t"},
     "session.login": {"name": "target", "password": "password"},
 }
-OTHERWISE = {"vm.console": {400}, "vm.ssh": {400}, "vm.restore": {200, 409}, "vm.drop_snapshot": {200}}
+OTHERWISE = {"vm.move": {404}, "vm.console": {400}, "vm.ssh": {400}, "vm.restore": {200, 409}, "vm.drop_snapshot": {200}}
 """What who may gets, where that is not the success: nothing runs behind this server."""
 
 

@@ -281,7 +281,8 @@ class _Look:
 
 def _arrived(view: VmView, phase: Phase | Collection[Phase] | None, *, settled: bool, available: bool) -> bool:
     wanted = () if phase is None else (phase,) if isinstance(phase, str) else tuple(phase)
-    if available and not view.available and view.power is Power.ON:  # one that shall be off never will be
+    # One that shall be off never will be; and where nothing is said of readiness, running is all there is to wait for.
+    if available and not view.available and view.power is Power.ON and view.readiness is not None:
         return False
     return (not wanted or view.phase in wanted) and (not settled or view.settled)
 

@@ -100,6 +100,14 @@ def one_line(text: str) -> str:
     return "".join(c if c.isprintable() else " " if c in "\r\n\t" else repr(c)[1:-1] for c in text)
 
 
+def tell_failure(error: HostlerError) -> None:
+    """What happened and what to do next, in two lines."""
+    what, advice = describe(error)
+    if isinstance(error, _ABOUT_THE_STORE):
+        what += "".join(f" ({text})" for text in getattr(error, "__notes__", ()))
+    _say(f"hostler: {what}", f"  next: {advice}")
+
+
 def note(text: str) -> None:
     """A line for the person, beside the output."""
     click.echo(one_line(text), err=True)
@@ -142,10 +150,7 @@ def _ended_by(error: BaseException) -> int:
             forget_stdout()
             return BROKEN_PIPE
         case HostlerError():
-            what, advice = describe(error)
-            if isinstance(error, _ABOUT_THE_STORE):
-                what += "".join(f" ({text})" for text in getattr(error, "__notes__", ()))
-            _say(f"hostler: {what}", f"  next: {advice}")
+            tell_failure(error)
             return exit_code(error)
         case SystemExit():
             return error.code if isinstance(error.code, int) else 1

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from hostler.entry.server.answer import written
 from hostler.entry.server.route import AFTER, LIMIT, STALE, Access, Answer, Asked, Parameter, Route
 from hostler.errors import Invalid
-from hostler.model.api import SnapshotRequest, VmCreate, VmPage, VmUpdate, VmView, Why
+from hostler.model.api import MoveRequest, SnapshotRequest, VmCreate, VmPage, VmUpdate, VmView, Why
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -87,6 +87,14 @@ def _verb(name: str) -> Handler:
         return written(await verb(asked.request, parts["org"], parts["project"], parts["vm"]))
 
     return act
+
+
+async def moved(asked: Asked) -> Answer:
+    """Wished for on another node."""
+    parts = asked.parts
+    return written(
+        await asked.services.vms.move(asked.request, parts["org"], parts["project"], parts["vm"], asked.body)
+    )
 
 
 def _snapshot_verb(name: str) -> Handler:
@@ -186,6 +194,18 @@ ROUTES: tuple[Route, ...] = (
     _change("start", "Let it run", "/start"),
     _change("stop", "Shut it down", "/stop"),
     _change("reset", "Reset it, as with the button", "/reset"),
+    Route(
+        method="POST",
+        path=ONE + "/move",
+        name="vm.move",
+        summary="Bring it to another node, as it runs where that is possible",
+        handler=moved,
+        access="modify_workloads",
+        status=202,
+        body=MoveRequest,
+        answer=VmView,
+        conditional=True,
+    ),
     _with_snapshot("snapshot", "Take a snapshot"),
     _with_snapshot("restore", "Go back to a snapshot; it is stopped for that"),
     _change(

@@ -10,6 +10,7 @@ _READ = "hostler.entry.cli.vm.read"
 _CREATE = "hostler.entry.cli.vm.create"
 _CHANGE = "hostler.entry.cli.vm.change"
 _CONSOLE = "hostler.entry.cli.vm.console"
+_COPY = "hostler.entry.cli.vm.copy"
 _SNAPSHOT = "hostler.entry.cli.vm.snapshot"
 
 COMMANDS = {
@@ -23,6 +24,8 @@ COMMANDS = {
     "reset": (_CHANGE, "reset", "Reset a machine, as its button would."),
     "delete": (_CHANGE, "delete", "Delete a machine, its disk and its snapshots."),
     "snapshot": (_SNAPSHOT, "snapshot", "Take, list, restore and delete snapshots."),
+    "ssh": ("hostler.entry.cli.vm.ssh", "ssh", "Log into a machine, or run a command there."),
+    "cp": (_COPY, "cp", "Copy files and folders to or from a machine."),
     "console": (_CONSOLE, "console", "Open a machine's console."),
 }
 

@@ -1,0 +1,227 @@
+"""Files and folders as a tar stream, and back; what comes from a machine is not trusted.
+
+Unpacking writes below one folder and nowhere else: names that lead out of it, links that point out of it, devices and
+pipes are refused, and no link is followed on the way to a file, whoever made it. Modes lose what gives rights to others
+by surprise (setuid, setgid, sticky); owners are those of whoever unpacks.
+"""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import secrets
+import stat
+import tarfile
+from contextlib import contextmanager, suppress
+from typing import IO, TYPE_CHECKING
+
+from hostler.errors import Invalid, NotFound, Refused
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    Progress = Callable[[int], None]
+    """So many bytes more."""
+
+CHUNK = 256 * 1024
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+# Packing
+
+
+def size_of(path: Path) -> int:
+    """Bytes of the files below it, about."""
+    if not path.is_dir():
+        return path.stat().st_size
+    total = 0
+    for folder, _, files in os.walk(path):
+        for name in files:
+            with suppress(OSError):
+                total += os.lstat(os.path.join(folder, name)).st_size
+    return total
+
+
+def pack(path: Path, name: str, into: IO[bytes], progress: Progress, skipped: Callable[[str], None]) -> None:
+    """Write the file or folder as one that is called `name`. What is neither, nor a link inside, is `skipped`."""
+    with tarfile.open(fileobj=into, mode="w|", format=tarfile.PAX_FORMAT, bufsize=CHUNK) as archive:
+        _pack(archive, os.path.realpath(path), name, progress, skipped)
+
+
+def _pack(archive: tarfile.TarFile, path: str, name: str, progress: Progress, skipped: Callable[[str], None]) -> None:
+    try:
+        member = archive.gettarinfo(path, name)
+        if member is None or not (member.isreg() or member.isdir() or member.issym() or member.islnk()):
+            skipped(f"{path}: it is neither a file nor a folder")
+            return
+        member.uid = member.gid = 0
+        member.uname = member.gname = ""
+        if not member.isreg():
+            archive.addfile(member)
+        else:
+            with open(path, "rb") as file:
+                archive.addfile(member, _Counted(file, progress))
+        if member.isdir():
+            for entry in sorted(os.listdir(path)):
+                _pack(archive, os.path.join(path, entry), f"{name}/{entry}", progress, skipped)
+    except BrokenPipeError:
+        raise
+    except FileNotFoundError:
+        skipped(f"{path}: it went away meanwhile")
+    except OSError as error:
+        raise Invalid(
+            f"{path}: cannot be read: {error.strerror or error}; leave it out, or see to its rights"
+        ) from None
+
+
+class _Counted:
+    def __init__(self, file: IO[bytes], progress: Progress) -> None:
+        self._file, self._progress = file, progress
+
+    def read(self, size: int = -1) -> bytes:
+        data = self._file.read(size)
+        self._progress(len(data))
+        return data
+
+
+# Unpacking
+
+
+def unpack(stream: IO[bytes], into: Path, progress: Progress, *, only: str | None = None) -> int:
+    """Unpack into a folder that is there; how many files that were. Refused: the stream holds what it must not.
+
+    `only`: it holds one file, which gets this name.
+    """
+    files = 0
+    try:
+        with tarfile.open(fileobj=stream, mode="r|", bufsize=CHUNK) as archive, _opened(into) as root:
+            for member in archive:
+                if only is not None and (files or not member.isreg()):
+                    raise Refused(
+                        f"archive: {_shown(member.name)} came, but one file was asked for; nothing else is taken"
+                    )
+                parts = [only] if only is not None else _parts(member.name)
+                if parts:
+                    _unpack(archive, member, root, parts, progress)
+                    files += not member.isdir()
+    except tarfile.TarError as error:
+        raise Refused(f"archive: what the machine sent cannot be read ({error}); look whether it has a tar") from None
+    except OSError as error:
+        raise Invalid(f"{error.filename or into}: cannot be written: {error.strerror or error}; see to it") from None
+    return files
+
+
+def _unpack(archive: tarfile.TarFile, member: tarfile.TarInfo, root: int, parts: list[str], progress: Progress) -> None:
+    with _parent(root, parts) as folder:
+        name = parts[-1]
+        if member.isdir():
+            _make_folder(folder, name, member.mode)
+        elif member.isreg():
+            content = archive.extractfile(member)
+            assert content is not None  # noqa: S101 - it is a file
+            _write(folder, name, content, member.mode, progress)
+        elif member.issym():
+            _check_link(parts, member.linkname)
+            with _replacing(folder, name) as beside:
+                os.symlink(member.linkname, beside, dir_fd=folder)
+        elif member.islnk():
+            with _parent(root, _parts(member.linkname)) as other, _replacing(folder, name) as beside:
+                target = _parts(member.linkname)[-1]
+                if not stat.S_ISREG(os.stat(target, dir_fd=other, follow_symlinks=False).st_mode):
+                    raise Refused(f"archive: {_shown(member.name)} is a link to what is no file; it is not taken")
+                os.link(target, beside, src_dir_fd=other, dst_dir_fd=folder, follow_symlinks=False)
+        else:
+            raise Refused(f"archive: {_shown(member.name)} is a device or a pipe; it is not taken")
+
+
+def _parts(name: str) -> list[str]:
+    """The parts of a member's name. Refused: it leads out of the folder."""
+    parts = [part for part in name.split("/") if part not in ("", ".")]
+    if name.startswith("/") or ".." in parts or "\0" in name:
+        raise Refused(f"archive: {_shown(name)} leads out of the folder; it is not taken, and nothing after it")
+    return parts
+
+
+def _check_link(parts: list[str], target: str) -> None:
+    """Refused: the link points out of the folder that everything goes into."""
+    place = posixpath.normpath(posixpath.join(*parts[:-1], target)) if parts[:-1] else posixpath.normpath(target)
+    if target.startswith("/") or place == ".." or place.startswith("../"):
+        name = "/".join(parts)
+        raise Refused(
+            f"archive: {_shown(name)} links to {_shown(target)}, which is outside; it is not taken, nor anything after"
+        )
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[int]:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        raise NotFound(f"{path}: there is no such folder; make it first") from None
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def _parent(root: int, parts: list[str]) -> Iterator[int]:
+    """The folder that holds the last of the parts; made on the way if need be. No link is followed."""
+    descriptor = os.dup(root)
+    try:
+        for part in parts[:-1]:
+            with suppress(FileExistsError):
+                os.mkdir(part, 0o755, dir_fd=descriptor)
+            try:
+                deeper = os.open(part, _FOLDER, dir_fd=descriptor)
+            except (NotADirectoryError, OSError) as error:
+                where = "/".join(parts)
+                raise Refused(
+                    f"archive: {_shown(where)}: {_shown(part)} is no folder here ({error.strerror}); move it away first"
+                ) from None
+            os.close(descriptor)
+            descriptor = deeper
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _make_folder(folder: int, name: str, mode: int) -> None:
+    try:
+        os.mkdir(name, (mode & 0o777) | 0o700, dir_fd=folder)
+    except FileExistsError:
+        if not stat.S_ISDIR(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
+            raise Refused(f"archive: {_shown(name)}: a file or link of this name is in the way; move it away") from None
+
+
+def _write(folder: int, name: str, content: IO[bytes], mode: int, progress: Progress) -> None:
+    with _replacing(folder, name) as beside:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        with os.fdopen(os.open(beside, flags, 0o600, dir_fd=folder), "wb") as file:
+            while data := content.read(CHUNK):
+                file.write(data)
+                progress(len(data))
+            os.fchmod(file.fileno(), mode & 0o777)
+
+
+@contextmanager
+def _replacing(folder: int, name: str) -> Iterator[str]:
+    """A name beside, which takes the place of `name` at last: a file is there whole or as it was."""
+    beside = f".{secrets.token_hex(8)}.part"
+    try:
+        yield beside
+        try:
+            os.rename(beside, name, src_dir_fd=folder, dst_dir_fd=folder)
+        except IsADirectoryError:
+            raise Refused(f"archive: {_shown(name)}: a folder of this name is in the way; move it away") from None
+        with suppress(FileNotFoundError):  # two names of one file: renaming does nothing then
+            os.unlink(beside, dir_fd=folder)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(beside, dir_fd=folder)
+        raise
+
+
+def _shown(name: str) -> str:
+    return repr(name if len(name) <= 200 else name[:200] + "…")

@@ -1,0 +1,194 @@
+"""A command, or a shell, in a machine: between our standard input and output and those of the other side."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import os
+import shutil
+import signal
+import sys
+import threading
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+from hostler.entry.cli.failure import BROKEN_PIPE, note
+from hostler.entry.cli.vm.console import raw_terminal
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import asyncssh
+
+CHUNK = 64 * 1024
+LOST = 255
+"""The exit code when the other side did not say how it ended, as with ssh."""
+GRACE = 3.0
+"""Seconds that the other side has to end by a signal that was passed on."""
+PASSED_ON = {signal.SIGINT: "INT", signal.SIGTERM: "TERM", signal.SIGHUP: "HUP"}
+
+
+async def run(connection: asyncssh.SSHClientConnection, command: str | None, *, terminal: bool) -> int:
+    """Run it to its end; its exit code, or 128 and the number of the signal that ended it."""
+    more: dict[str, Any] = {}
+    if terminal:
+        columns, rows = shutil.get_terminal_size()
+        more = {"term_type": os.environ.get("TERM") or "dumb", "term_size": (columns, rows, 0, 0)}
+    process = await connection.create_process(command, encoding=None, **more)
+    session = Session(process)
+    if not terminal:
+        with session.signals():
+            return await session.run()
+    with raw_terminal(session.leave), session.resizing():
+        return await session.run(escape=True)
+
+
+class Session:
+    """One command of the other side."""
+
+    def __init__(self, process: asyncssh.SSHClientProcess[bytes]) -> None:
+        self._process = process
+        self._typed: asyncio.Queue[bytes] = asyncio.Queue(16)
+        self._left = asyncio.Event()
+        self._signal: int | None = None
+
+    def leave(self) -> None:
+        """End it now."""
+        self._left.set()
+
+    async def run(self, *, escape: bool = False) -> int:
+        """Until the other side has ended and said everything, or we leave. `escape`: `~.` after a new line leaves."""
+        loop = asyncio.get_running_loop()
+        threading.Thread(target=self._read, args=(loop,), name="ssh: keys", daemon=True).start()
+        outputs = [
+            asyncio.create_task(_copy(self._process.stdout, sys.stdout.fileno()), name="ssh: output"),
+            asyncio.create_task(_copy(self._process.stderr, sys.stderr.fileno()), name="ssh: errors"),
+        ]
+        ended = asyncio.create_task(self._ended(outputs), name="ssh: end")
+        leaving = asyncio.create_task(self._left.wait(), name="ssh: leaving")
+        typing = asyncio.create_task(self._in(escape=escape), name="ssh: input")
+        try:
+            await asyncio.wait((ended, leaving), return_when=asyncio.FIRST_COMPLETED)
+            if not ended.done():
+                return 128 + self._signal if self._signal is not None else LOST
+            ended.result()
+            return self._code()
+        except BrokenPipeError:
+            return BROKEN_PIPE
+        finally:
+            for task in (ended, leaving, typing, *outputs):
+                task.cancel()
+            await asyncio.gather(ended, leaving, typing, *outputs, return_exceptions=True)
+            self._process.close()
+
+    @contextmanager
+    def signals(self) -> Iterator[None]:
+        """Pass signals on to the other side; who does not end by them is left."""
+        loop = asyncio.get_running_loop()
+        for number in PASSED_ON:
+            loop.add_signal_handler(number, self._passed_on, number)
+        try:
+            yield
+        finally:
+            for number in PASSED_ON:
+                loop.remove_signal_handler(number)
+
+    @contextmanager
+    def resizing(self) -> Iterator[None]:
+        """Tell the other side when the window's size changes."""
+        loop = asyncio.get_running_loop()
+
+        def resized() -> None:
+            columns, rows = os.get_terminal_size(sys.stdin.fileno())
+            with suppress(OSError):
+                self._process.change_terminal_size(columns, rows)
+
+        loop.add_signal_handler(signal.SIGWINCH, resized)
+        try:
+            yield
+        finally:
+            loop.remove_signal_handler(signal.SIGWINCH)
+
+    # Inside
+
+    async def _ended(self, outputs: list[asyncio.Task[None]]) -> None:
+        await asyncio.gather(*outputs)
+        await self._process.wait_closed()
+
+    def _passed_on(self, number: int) -> None:
+        if self._signal is not None:  # twice is an order
+            self.leave()
+            return
+        self._signal = number
+        with suppress(OSError):  # it has ended meanwhile
+            self._process.send_signal(PASSED_ON[signal.Signals(number)])
+        asyncio.get_running_loop().call_later(GRACE, self.leave)
+
+    def _code(self) -> int:
+        status, ended_by = self._process.exit_status, self._process.exit_signal
+        if ended_by is not None:
+            number = getattr(signal, f"SIG{ended_by[0]}", None)
+            note(f"ended by signal {ended_by[0]}")
+            return LOST if number is None else 128 + number
+        if status is None or status < 0:
+            return LOST if self._signal is None else 128 + self._signal
+        return status
+
+    def _read(self, loop: asyncio.AbstractEventLoop) -> None:
+        """In a thread of its own: a terminal, a pipe and a file are all read alike, and nothing else waits for them."""
+        data = b"?"
+        with suppress(RuntimeError, concurrent.futures.CancelledError):  # the loop has ended meanwhile
+            while data:
+                try:
+                    data = os.read(sys.stdin.fileno(), CHUNK)
+                except (OSError, ValueError):
+                    data = b""
+                asyncio.run_coroutine_threadsafe(self._typed.put(data), loop).result()
+
+    async def _in(self, *, escape: bool) -> None:
+        keys = Escape()
+        with suppress(OSError):  # it has ended, or takes no more
+            while data := await self._typed.get():
+                sent = keys.pressed(data) if escape else data
+                if sent is None:
+                    self.leave()
+                    return
+                self._process.stdin.write(sent)
+                await self._process.stdin.drain()
+            self._process.stdin.write_eof()
+
+
+class Escape:
+    """Notices `~.` at the beginning of a line; `~~` is one `~`. Whoever types it is stuck, and wants out."""
+
+    def __init__(self) -> None:
+        self._fresh, self._tilde = True, False
+
+    def pressed(self, data: bytes) -> bytes | None:
+        """What of it goes to the other side; None: it was `~.`."""
+        sent = bytearray()
+        for byte in data:
+            if self._tilde:
+                self._tilde = False
+                if byte == ord("."):
+                    return None
+                sent += b"~" if byte == ord("~") else bytes((ord("~"), byte))
+                self._fresh = byte in b"\r\n"
+            elif self._fresh and byte == ord("~"):
+                self._tilde = True
+            else:
+                sent.append(byte)
+                self._fresh = byte in b"\r\n"
+        return bytes(sent)
+
+
+async def _copy(stream: asyncssh.SSHReader[bytes], descriptor: int) -> None:
+    """All of it. In a thread, for a reader who takes his time must not keep us from giving signs of life."""
+    while data := await stream.read(CHUNK):
+        await asyncio.to_thread(_write, descriptor, data)
+
+
+def _write(descriptor: int, data: bytes) -> None:
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(descriptor, rest) :]

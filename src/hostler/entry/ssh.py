@@ -1,0 +1,213 @@
+"""Logging into a machine: over a channel to the SSH server inside, with a key of our own, and never to a stranger.
+
+The machine's host key was made with it and stands in its record: whoever answers with another one is refused before
+anything is said. Nothing here asks a person anything.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import socket
+import stat
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import asyncssh
+
+from hostler.errors import Forbidden, HostlerError, Invalid, Refused, Unavailable
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Mapping, Sequence
+
+    from hostler.model.api import VmView
+    from hostler.ports.machines import Channel
+
+WITHIN = 60.0
+"""Seconds for key exchange and login: an emulated guest is slow at both."""
+CHUNK = 64 * 1024
+USUAL = ("id_ed25519", "id_ecdsa", "id_rsa")
+
+
+# Keys
+
+
+def key_file(environ: Mapping[str, str] | None = None) -> Path:
+    """Where the command line's own key is."""
+    environ = os.environ if environ is None else environ
+    state = environ.get("XDG_STATE_HOME", "")
+    folder = Path(state) if state.startswith("/") else Path(environ.get("HOME") or "~").expanduser() / ".local/state"
+    return folder / "hostler" / "ssh" / "id_ed25519"
+
+
+def own_key(path: Path | None = None) -> asyncssh.SSHKey:
+    """The command line's own key, made when it is first asked for. Of two who come first at once, both get the same."""
+    path = path or key_file()
+    if not path.exists():
+        _make(path)
+    return _loaded(path)
+
+
+def public_text(key: asyncssh.SSHKey) -> str:
+    """The line for a machine's `authorized_keys`."""
+    return str(key.export_public_key().decode().strip())
+
+
+def _make(path: Path) -> None:
+    key = asyncssh.generate_private_key("ssh-ed25519", comment=f"hostler@{socket.gethostname()}")
+    beside = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            file.write(key.export_private_key())
+            file.flush()
+            os.fsync(file.fileno())
+        try:
+            with suppress(FileExistsError):
+                os.link(beside, path)
+        finally:
+            beside.unlink()
+    except OSError as error:
+        raise Invalid(
+            f"{path}: cannot be written: {error.strerror}; the key to log in with is kept there, see to it that it can"
+            " be, or set XDG_STATE_HOME"
+        ) from None
+
+
+def _loaded(path: Path) -> asyncssh.SSHKey:
+    try:
+        if stat.S_IMODE(path.stat().st_mode) & 0o077:
+            raise Refused(f"key {path}: others can read it; chmod 600 {path}, and make another if somebody has")
+        return asyncssh.read_private_key(path)
+    except OSError as error:
+        raise Invalid(f"key {path}: cannot be read: {error.strerror}; name another") from None
+    except (asyncssh.KeyEncryptionError, asyncssh.KeyImportError) as error:
+        if "passphrase" in str(error).lower():
+            raise Invalid(f"key {path}: it has a passphrase, and nobody is asked here; give it to ssh-agent") from None
+        raise Invalid(f"key {path}: it is no private key ({error}); name another") from None
+
+
+def _usual(home: Path) -> list[asyncssh.SSHKey]:
+    """Keys of `~/.ssh` that need no passphrase."""
+    found = []
+    for name in USUAL:
+        with suppress(OSError, asyncssh.KeyImportError, asyncssh.KeyEncryptionError):
+            found.append(asyncssh.read_private_key(home / ".ssh" / name))
+    return found
+
+
+# Connections
+
+
+@asynccontextmanager
+async def logged_in(
+    channel: Channel, view: VmView, *, user: str | None = None, identities: Sequence[Path] = ()
+) -> AsyncIterator[asyncssh.SSHClientConnection]:
+    """A login to the machine over the channel, which this enters and leaves.
+
+    With the keys that are named; otherwise with our own, those of ssh-agent and those of `~/.ssh` that need no
+    passphrase. Refused: it is not the machine that answers. Forbidden: it takes none of the keys.
+    """
+    access = view.access
+    if access is None:
+        raise Unavailable(f"vm {view.name}: nothing is known of a way to log in; see how far it is: hostler vm show")
+    pinned = [asyncssh.import_public_key(text) for text in access.host_keys]
+    if not pinned:
+        raise Refused(
+            f"vm {view.name}: its host key is not known, so anybody could answer in its place; use its console"
+        )
+    keys = [_loaded(path) for path in identities] or [own_key(), *_usual(Path.home())]
+    name = user or access.user
+    async with channel, _bridged(channel) as bridge:
+        try:
+            async with asyncio.timeout(WITHIN):
+                connection = await asyncssh.connect(
+                    view.id,
+                    sock=bridge.theirs,
+                    config=None,
+                    known_hosts=(pinned, [], []),
+                    username=name,
+                    client_keys=keys,
+                    agent_path=None if identities else (),
+                    preferred_auth="publickey",
+                    gss_host=None,
+                    keepalive_interval=0,
+                )
+        except asyncssh.HostKeyNotVerifiable:
+            raise Refused(
+                f"vm {view.name}: who answered has another host key than the machine was made with, so it is not the"
+                " machine; nothing was sent to it. Tell whoever runs the node"
+            ) from None
+        except asyncssh.PermissionDenied:
+            tried = ", ".join(str(path) for path in identities) or f"{key_file()}, ssh-agent, ~/.ssh"
+            raise Forbidden(
+                f"vm {view.name}: {name} is not let in with any key of {tried}; name the right one with -i, or create"
+                " the machine with --ssh-key"
+            ) from None
+        except (asyncssh.Error, OSError, TimeoutError) as error:
+            raise bridge.error or Unavailable(
+                f"vm {view.name}: its SSH server does not answer as one ({_why(error)}); see its console"
+            ) from None
+        try:
+            yield connection
+        except (asyncssh.Error, OSError) as error:
+            if isinstance(error, asyncssh.Error) or bridge.error is not None:
+                raise bridge.error or Unavailable(f"vm {view.name}: the connection is lost ({_why(error)})") from None
+            raise
+        finally:
+            connection.abort()
+            await connection.wait_closed()
+
+
+class Bridge:
+    """A socket whose other end is a channel: what speaks SSH wants a socket."""
+
+    def __init__(self) -> None:
+        self.ours, self.theirs = socket.socketpair()
+        self.error: HostlerError | None = None
+        """What ended the channel."""
+
+    async def inwards(self, channel: Channel) -> None:
+        """From the channel to the socket."""
+        loop = asyncio.get_running_loop()
+        try:
+            while data := await channel.read():
+                await loop.sock_sendall(self.ours, data)
+        except HostlerError as error:
+            self.error = error
+        except OSError:
+            return
+        with suppress(OSError):
+            self.ours.shutdown(socket.SHUT_WR)
+
+    async def outwards(self, channel: Channel) -> None:
+        """From the socket to the channel."""
+        loop = asyncio.get_running_loop()
+        with suppress(OSError, HostlerError):  # then reading tells
+            while data := await loop.sock_recv(self.ours, CHUNK):
+                await channel.write(data)
+
+
+@asynccontextmanager
+async def _bridged(channel: Channel) -> AsyncIterator[Bridge]:
+    bridge = Bridge()
+    for end in (bridge.ours, bridge.theirs):
+        end.setblocking(False)
+    tasks = [
+        asyncio.create_task(bridge.inwards(channel), name="ssh: inwards"),
+        asyncio.create_task(bridge.outwards(channel), name="ssh: outwards"),
+    ]
+    try:
+        yield bridge
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        bridge.ours.close()
+        bridge.theirs.close()
+
+
+def _why(error: BaseException) -> str:
+    return str(error) or {"TimeoutError": "out of time"}.get(type(error).__name__, type(error).__name__)
