@@ -61,7 +61,7 @@ def command(record: MachineRecord, wiring: Wiring, boot: Boot | None = None) -> 
         *("-smp", str(spec.cpus), "-m", f"{spec.memory_mib}M"),
         *_memory(spec.memory_mib, boot.memory),
         *("-nodefaults", "-no-user-config", "-display", "none", "-S", "-no-shutdown"),
-        *("-sandbox", SANDBOX, "-pidfile", "pid", "-msg", "timestamp=on"),
+        *("-sandbox", SANDBOX, "-msg", "timestamp=on"),
         *_socket("qmp", "qmp.sock"), "-mon", "chardev=qmp,mode=control",
         *_socket("console", "serial.sock"), "-serial", "chardev:console",
         *_socket("guest", "guest.sock"), "-serial", "chardev:guest",

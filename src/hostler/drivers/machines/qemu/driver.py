@@ -1,0 +1,385 @@
+"""The verbs of QEMU machines.
+
+A verb writes down what it begins, does it, and writes down that it is done; repeated, it goes on from whatever is
+there. Verbs of one machine follow each other. What they do is in `making`, `power` and `snapshot`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import shutil
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+from weakref import WeakValueDictionary
+
+import msgspec
+
+from hostler.drivers.machines import request
+from hostler.drivers.machines.qemu import making, power, process, snapshot, state
+from hostler.drivers.machines.qemu.door import Connection, Doorway
+from hostler.drivers.machines.qemu.folder import PlaceFolder, folder_name
+from hostler.drivers.machines.qemu.identity import KEY
+from hostler.drivers.machines.qemu.machine import QemuMachine
+from hostler.drivers.machines.qemu.moving import Moving
+from hostler.drivers.machines.qemu.options import QemuOptions
+from hostler.drivers.machines.qemu.seed import new_host_key
+from hostler.drivers.machines.qemu.site import GIB, Site, host_memory_mib
+from hostler.drivers.machines.qemu.state import Life
+from hostler.errors import Closed, Damaged, HostlerError, NotFound, Refused
+from hostler.kit.clock import SystemClock
+from hostler.model.inventory import Capacity
+from hostler.model.vm import MachineState
+from hostler.ports.machines import Door, Offer
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+    from types import TracebackType
+
+    from hostler.drivers.machines.qemu.arrival import Arrival
+    from hostler.drivers.machines.qemu.images.folder import ImageFolder
+    from hostler.kit.clock import Clock
+    from hostler.model.image import Image
+    from hostler.ports.machines import Channel, Machine, MachinePlan
+
+REATTACH_WITHIN = 5.0
+"""When the driver opens: one that does not answer by then is asked on in the background."""
+_log = logging.getLogger("hostler.qemu")
+
+
+class QemuMachines(Moving):
+    """The machines of one node, each a QEMU process with a folder of its own."""
+
+    def __init__(
+        self,
+        folder: str | Path,
+        *,
+        images: ImageFolder,
+        options: QemuOptions | None = None,
+        clock: Clock | None = None,
+        step: Callable[[str], Awaitable[None]] | None = None,
+    ) -> None:
+        """`step` is awaited before and after internal steps with their name, such as `start.begun:before`."""
+        self.clock = clock or SystemClock()
+        self._folder = PlaceFolder(Path(folder))
+        self._images, self._options, self._step = images, options or QemuOptions(), step
+        self._site: Site | None = None
+        self._machines: dict[str, QemuMachine] = {}
+        self._broken: dict[str, Damaged] = {}
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._listeners: list[Callable[[str], None]] = []
+        self._arrivals: dict[str, Arrival] = {}
+        self._next_number = 1
+
+    @property
+    def name(self) -> str:
+        return "qemu"
+
+    @property
+    def place(self) -> str:
+        return self._folder.id
+
+    @property
+    def fences(self) -> bool:
+        return True
+
+    # Opening and closing
+
+    async def __aenter__(self) -> Self:
+        self._folder.open()
+        try:
+            site = Site(self._folder, self._images, self._options, clock=self.clock, step=self._step, tell=self._tell)
+            site.machines = self._machines
+            self._read(site)
+            await site.open({machine.record.number for machine in self._machines.values()})
+            self._site = site
+            await asyncio.gather(*(self._found(machine) for machine in self._machines.values()))
+        except BaseException:
+            await self.aclose()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Leave the machines to themselves."""
+        site, self._site = self._site, None
+        machines, self._machines = self._machines, {}
+        if site is not None:
+            site.closed = True
+            await asyncio.gather(*(machine.detach() for machine in machines.values()))
+            await site.aclose(empty=not machines and not self._broken)
+        self._broken = {}
+        self._folder.close()
+
+    def _read(self, site: Site) -> None:
+        """What is on disk. What cannot be read stays as it is, and hides nothing else."""
+        making.sweep(self._folder)
+        for folder in self._folder.machines():
+            try:
+                record = state.read(folder.path)
+                if folder_name(record.vm) != folder.path.name:
+                    raise Damaged(f"{folder.path}: it holds machine {record.vm!r}, whose folder has another name")
+            except Damaged as error:
+                self._broken[folder.path.name] = error
+                _log.warning("%s%s", error, "; its process runs" if process.alive(folder) else "")
+            else:
+                self._machines[record.vm] = QemuMachine(site, folder, record, self._lock(record.vm))
+        numbers = [machine.record.number for machine in self._machines.values()]
+        self._next_number = max(numbers, default=0) + 1
+
+    async def _found(self, machine: QemuMachine) -> None:
+        """Be connected again with a machine that an earlier process knew."""
+        if not process.alive(machine.folder):
+            machine.ended()
+            return
+        try:
+            await machine.attach(within=REATTACH_WITHIN)
+            await self._settle_move(machine)
+        except HostlerError as error:
+            machine.unheard(str(error))
+        if machine.state is MachineState.RUNNING:
+            machine.climb(asks=True)
+
+    # The verbs
+
+    def listen(self, changed: Callable[[str], None]) -> None:
+        self._listeners.append(changed)
+
+    async def offer(self) -> Offer:
+        site = self._opened()
+        usage = shutil.disk_usage(self._folder.path)
+        named = {item.name for item in await self._images.list()}
+        accelerator = site.known_acceleration()
+        facts = {
+            "acceleration": accelerator,
+            "qemu": await site.version(),
+            "network": site.network.about,
+            "limits": site.limits.about,
+        }
+        if self._broken:
+            facts["damaged"] = "; ".join(str(error) for _, error in sorted(self._broken.items()))
+        return Offer(
+            capacity=Capacity(
+                cpus=self._options.cpus or os.cpu_count() or 1,
+                memory_mib=self._options.memory_mib or host_memory_mib(),
+                disk_gib=self._options.disk_gib or usage.total // GIB,
+            ),
+            images=tuple(sorted(named | ({""} if self._images.default in named else set()))),
+            facts=facts,
+            refuses=site.pressure(),
+        )
+
+    async def create(self, plan: MachinePlan) -> Machine:
+        self._opened()
+        request.check_plan(plan, None)
+        vm = plan.label.vm
+        async with self._verb(vm) as site:
+            machine = self._machines.get(vm)
+            if machine is not None and machine.record.label != plan.label:
+                raise Refused(
+                    f"machine {vm!r}: it carries another label ({machine.record.label}); it is not ours to change"
+                )
+            if machine is None or machine.record.life is not Life.WHOLE:
+                machine = await self._make(site, plan, machine)
+            elif not machine.alive and machine.state in (MachineState.STOPPED, MachineState.FAILED):
+                await making.reshape(machine, plan)
+            return machine.seen()
+
+    async def _make(self, site: Site, plan: MachinePlan, begun: QemuMachine | None) -> QemuMachine:
+        """One of which nothing is there, or of which it is not known what is."""
+        vm, origin = plan.label.vm, self._origin(plan)
+        site.check_room(vm)
+        image = self._image(plan) if origin is None else origin.record.image
+        if begun is not None and begun.record.life is Life.DELETING:
+            await self._destroy(begun)
+            begun = None
+        if begun is None:
+            await site.hook("create.begun:before")
+            begun = self._begin(site, plan, image)
+            await site.hook("create.begun:after")
+        else:
+            begun.change(spec=plan.spec, name=plan.name, fenced=plan.fenced, image=image)
+        await making.make(begun, origin)
+        return begun
+
+    def _begin(self, site: Site, plan: MachinePlan, image: Image, **fields: Any) -> QemuMachine:
+        """The folder of a machine of which nothing else is there."""
+        vm, key = plan.label.vm, new_host_key()
+        record = msgspec.structs.replace(making.new_record(plan, self._next_number, image, key.public), **fields)
+        self._next_number += 1
+        folder = making.new_folder(self._folder, record, {KEY: key.private.encode()})
+        machine = self._machines[vm] = QemuMachine(site, folder, record, self._lock(vm))
+        return machine
+
+    def _image(self, plan: MachinePlan) -> Image:
+        try:
+            return self._images.find(plan.spec.image)[0]
+        except NotFound as error:  # of the machine that would say that it does not exist
+            raise Refused(f"machine {plan.label.vm!r}: {error}") from None
+
+    def _origin(self, plan: MachinePlan) -> QemuMachine | None:
+        wanted = plan.spec.origin
+        if wanted is None:
+            return None
+        origin = self._machines.get(wanted.vm)
+        if origin is None or wanted.snapshot not in origin.record.snapshots:
+            raise Refused(
+                f"machine {plan.label.vm!r}: it begins as the snapshot {wanted.snapshot!r} of machine {wanted.vm!r},"
+                " which is not here"
+            )
+        return origin
+
+    async def start(self, vm: str) -> Machine:
+        async with self._verb(vm):
+            machine = self._whole(vm)
+            await power.start(machine)
+            return machine.seen()
+
+    async def stop(self, vm: str, *, grace: float) -> Machine:
+        self._opened()
+        request.check_seconds("grace", grace)
+        async with self._verb(vm):
+            machine = self._expected(vm)
+            await power.stop(machine, grace)
+            return machine.seen()
+
+    async def reset(self, vm: str, number: int) -> Machine:
+        self._opened()
+        request.check_number(number)
+        async with self._verb(vm):
+            machine = self._expected(vm)
+            await power.reset(machine, number)
+            return machine.seen()
+
+    async def delete(self, vm: str) -> None:
+        async with self._verb(vm):
+            machine = self._machines.get(vm)
+            if machine is not None:
+                await self._destroy(machine)
+
+    async def inspect(self, vm: str) -> Machine | None:
+        self._opened()
+        request.check_text("machine", vm)
+        machine = self._machines.get(vm)
+        if machine is None:
+            self._check_readable(vm)
+            return None
+        return machine.seen()
+
+    async def list(self) -> Sequence[Machine]:
+        self._opened()
+        return [machine.seen() for machine in self._machines.values()]
+
+    async def snapshot(self, vm: str, name: str) -> Machine:
+        self._opened()
+        request.check_text("snapshot", name)
+        async with self._verb(vm):
+            machine = self._here(vm)
+            await snapshot.snapshot(machine, name)
+            return machine.seen()
+
+    async def restore(self, vm: str, name: str, number: int) -> Machine:
+        self._opened()
+        request.check_text("snapshot", name)
+        request.check_number(number)
+        async with self._verb(vm):
+            machine = self._here(vm)
+            await snapshot.restore(machine, name, number)
+            return machine.seen()
+
+    async def drop_snapshot(self, vm: str, name: str) -> Machine:
+        self._opened()
+        request.check_text("snapshot", name)
+        async with self._verb(vm):
+            machine = self._expected(vm)
+            await snapshot.drop_snapshot(machine, name)
+            return machine.seen()
+
+    def channel(self, vm: str, door: Door) -> Channel:
+        async def find() -> Channel:
+            if door in (Door.ARRIVAL_STATE, Door.ARRIVAL_DISK):
+                return self._arrival_door(vm, door)
+            self._opened()
+            machine = self._expected(vm)
+            if not machine.alive:
+                raise NotFound(f"machine {vm!r}: it is off and has no {door}; start it first")
+            return await machine.console() if door is Door.CONSOLE else self._ssh(machine)
+
+        return Doorway(find)
+
+    def _ssh(self, machine: QemuMachine) -> Channel:
+        access = machine.access
+        if access is None:
+            raise NotFound(f"machine {machine.vm!r}: it has no address")
+        return Connection(f"machine {machine.vm!r}", access.host, access.port)
+
+    async def hold(self, seconds: float, *, since: float | None = None) -> None:
+        site = self._opened()
+        request.check_finite("hold", seconds)
+        asked = self.clock.now()
+        if since is not None:
+            request.check_finite("since", since)
+            asked = min(asked, since)
+        await site.hook("hold.done:before")
+        self._folder.hold(asked + max(0.0, seconds))
+        await site.hook("hold.done:after")
+
+    # Inside
+
+    @asynccontextmanager
+    async def _verb(self, vm: str) -> AsyncIterator[Site]:
+        """Around a verb that changes a machine: one at a time."""
+        self._opened()
+        request.check_text("machine", vm)
+        async with self._lock(vm):
+            site = self._opened()
+            self._check_readable(vm)
+            yield site
+
+    def _lock(self, vm: str) -> asyncio.Lock:
+        lock = self._locks.get(vm)
+        if lock is None:
+            lock = self._locks[vm] = asyncio.Lock()
+        return lock
+
+    def _opened(self) -> Site:
+        if self._site is None:
+            raise Closed("machines: this verb needs the driver to be open; enter it with `async with` first")
+        return self._site
+
+    def _check_readable(self, vm: str) -> None:
+        """Damaged: there is something of that name, and nobody can say what."""
+        error = self._broken.get(folder_name(vm))
+        if error is not None and vm not in self._machines:
+            raise Damaged(str(error))
+
+    def _expected(self, vm: str) -> QemuMachine:
+        machine = self._machines.get(vm)
+        if machine is None:
+            raise NotFound(f"machine {vm!r}: there is none of that name here")
+        return machine
+
+    def _whole(self, vm: str) -> QemuMachine:
+        machine = self._expected(vm)
+        if machine.record.life is not Life.WHOLE:
+            raise Refused(f"machine {vm!r}: it was only begun; create it again")
+        return machine
+
+    async def _destroy(self, machine: QemuMachine) -> None:
+        try:
+            await making.destroy(machine)
+        finally:
+            if not machine.folder.path.exists() and self._machines.get(machine.vm) is machine:
+                machine.gone = True
+                self._arrivals.pop(machine.vm, None)
+                del self._machines[machine.vm]
+
+    def _tell(self, vm: str) -> None:
+        for listener in self._listeners:
+            listener(vm)

@@ -1,0 +1,419 @@
+"""One machine, as the driver knows it: its record, and the connections to its process while that lives.
+
+What it is follows from the record, from whether the process lives, and from what QEMU says. All of that is kept in
+memory, and is changed by what QEMU and the process's end tell, so that looking costs nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from contextlib import suppress
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from hostler.drivers.machines.qemu import process, state
+from hostler.drivers.machines.qemu.disk import Disk
+from hostler.drivers.machines.qemu.monitor import Monitor
+from hostler.drivers.machines.qemu.readiness import Ascent
+from hostler.drivers.machines.qemu.serial import GuestChannel, Serial
+from hostler.drivers.machines.qemu.state import Begun, Life, MachineRecord
+from hostler.errors import HostlerError, NotFound, Unavailable
+from hostler.kit.clock import boot_id
+from hostler.model.vm import Access, MachineState, Readiness, Step
+from hostler.ports.machines import Machine
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
+    from hostler.drivers.machines.qemu.folder import MachineFolder
+    from hostler.drivers.machines.qemu.rights import Rights
+    from hostler.drivers.machines.qemu.site import Site
+    from hostler.ports.machines import Channel
+
+LAPSED = "it was not held and stopped by itself"
+HOST_BOOTED = "its node was switched off"
+SHUT_DOWN = "shutdown"
+"""What QEMU says of a guest that switched itself off."""
+ATTACH_WITHIN = 30.0
+QUIT_WITHIN = 5.0
+KILL_WITHIN = 30.0
+RESTARTS_KEPT, RESTARTS_SPAN = 3, 600.0
+"""A guest that restarted itself so often in so many seconds is said to do that."""
+RETRY_EVERY = 1.0
+_log = logging.getLogger("hostler.qemu")
+
+
+class QemuMachine:
+    """Verbs hold `lock`; what QEMU tells is taken in between, without it."""
+
+    def __init__(self, site: Site, folder: MachineFolder, record: MachineRecord, lock: asyncio.Lock) -> None:
+        self.site, self.folder, self.record, self.lock = site, folder, record, lock
+        self.gone = False
+        """It was destroyed, and is not this place's any more."""
+        self.alive = False
+        self.status = ""
+        """Of QEMU: `running`, `paused`, `io-error`, …"""
+        self.monitor: Monitor | None = None
+        self.serial: Serial | None = None
+        self.guest: GuestChannel | None = None
+        self.readiness: Readiness | None = None
+        self.stopped = asyncio.Event()
+        """The guest switched itself off, or the process ended."""
+        self._attaching = asyncio.Lock()
+        self._trouble = ""
+        self._restarts: deque[float] = deque(maxlen=RESTARTS_KEPT)
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._seen: Machine | None = None
+
+    @property
+    def vm(self) -> str:
+        return self.record.vm
+
+    @property
+    def disk(self) -> Disk:
+        """As long as the machine is off."""
+        return Disk(self.folder.path, self.record.image.disk_format, wrap=self.rights.wrap)
+
+    @cached_property
+    def rights(self) -> Rights:
+        """As whom its processes run."""
+        return self.site.rights(self.folder.path, self.record.number)
+
+    # What it is
+
+    @property
+    def state(self) -> MachineState:
+        record = self.record
+        if record.life is not Life.WHOLE:
+            return MachineState.CREATING
+        if record.arriving:
+            return MachineState.ARRIVING
+        if record.departed:
+            return MachineState.DEPARTED
+        if not self.alive:
+            return MachineState.FAILED if record.failed else MachineState.STOPPED
+        if record.begun is Begun.NOTHING:
+            return MachineState.RUNNING
+        return MachineState(record.begun)
+
+    def seen(self) -> Machine:
+        """As the port has it; made once for each change."""
+        if self._seen is None:
+            record, state_now = self.record, self.state
+            runs = state_now is MachineState.RUNNING
+            self._seen = Machine(
+                label=record.label,
+                id=f"qemu-{self.site.place[:8]}-{record.number}",
+                state=state_now,
+                spec=record.spec,
+                fenced=record.fenced,
+                address=record.host,
+                detail=self._detail(),
+                resets=record.resets,
+                restored=record.restored,
+                moved=record.moved,
+                snapshots=tuple(record.snapshots),
+                readiness=self.readiness if runs else None,
+                access=self.access,
+            )
+        return self._seen
+
+    @property
+    def access(self) -> Access | None:
+        record = self.record
+        if not record.host or not record.port:
+            return None
+        return Access(host=record.host, port=record.port, user=record.image.user, host_keys=(record.host_key,))
+
+    def _detail(self) -> str:
+        record = self.record
+        if record.life is Life.DELETING:
+            return "its destruction was begun"
+        if self.alive:
+            now = self.site.clock.now()
+            restarts = [at for at in self._restarts if now - at < RESTARTS_SPAN]
+            if self._trouble:
+                return self._trouble
+            if len(restarts) == RESTARTS_KEPT:
+                return f"the guest has restarted itself {RESTARTS_KEPT} times in {now - restarts[0]:.0f} s"
+            return ""
+        if record.detail:
+            return record.detail
+        return "" if record.restoring is None else f"a restore to {record.restoring.snapshot!r} was begun"
+
+    def change(self, **fields: Any) -> None:
+        """Write down what is so now. Unavailable: it could not be written, and nothing has changed."""
+        record = msgspec.structs.replace(self.record, **fields)
+        self.site.check_open()
+        if record != self.record:
+            state.write(self.folder.path, record)
+            self.record = record
+        self.touch()
+
+    def note(self, **fields: Any) -> None:
+        """The same for what is so whether or not it can be written, as on a disk that is full."""
+        try:
+            self.change(**fields)
+        except Unavailable as error:
+            _log.warning("%s", error)
+            self.record = msgspec.structs.replace(self.record, **fields)
+            self.touch()
+
+    def touch(self) -> None:
+        self._seen = None
+
+    # Being connected
+
+    async def attach(self, *, within: float = ATTACH_WITHIN) -> None:
+        """Be connected to the process, which lives. Repeatable; Unavailable: it does not answer.
+
+        From here on its end is seen, and what it says of itself.
+        """
+        self.alive = True
+        self.touch()
+        watch = self._tasks.get("watch")
+        if watch is None or watch.done():
+            self._task("watch", self._watch())
+        async with self._attaching:  # QEMU talks to one at a time
+            await self._attach(within)
+
+    async def _attach(self, within: float) -> None:
+        if self.monitor is None:
+            monitor = Monitor(self.folder, event=self._event, closed=self._closed)
+            await monitor.connect(within)
+            self.monitor = monitor
+        if self.serial is None:
+            serial = Serial(self.folder)
+            await serial.connect()
+            self.serial = serial
+        if self.guest is None:
+            guest = GuestChannel(self.folder)
+            await guest.connect()
+            self.guest = guest
+        self._is(str((await self.monitor.execute("query-status"))["status"]))
+
+    async def detach(self) -> None:
+        """Let go of the process and let it be."""
+        for task in self._tasks.values():
+            task.cancel()
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+        self._tasks.clear()
+        await self._close()
+        self.folder.close()
+
+    async def execute(self, command: str, arguments: dict[str, Any] | None = None, **options: Any) -> Any:
+        """Have QEMU do something."""
+        return await (await self._connected()).execute(command, arguments, **options)
+
+    async def job(self, command: str, arguments: dict[str, Any], *, within: float) -> None:
+        """Have QEMU do something that takes its time."""
+        await (await self._connected()).job(command, arguments, within=within)
+
+    async def _connected(self) -> Monitor:
+        if self.monitor is None:
+            if not self.alive:
+                raise NotFound(f"machine {self.vm!r}: it is off; start it first")
+            await self.attach()
+        assert self.monitor is not None  # noqa: S101 - attached
+        return self.monitor
+
+    async def settle_jobs(self, *, within: float) -> None:
+        """Wait for what somebody had begun who is gone: jobs of QEMU do not end with who asked for them."""
+        await (await self._connected()).settle_jobs(within=within)
+
+    async def tags(self) -> set[str]:
+        """What snapshots its disk has inside, as QEMU knows them."""
+        for block in await self.execute("query-named-block-nodes", {"flat": True}):
+            if block.get("node-name") == "disk":
+                return {item["name"] for item in block["image"].get("snapshots", ())}
+        return set()
+
+    async def console(self) -> Channel:
+        """Another one at its serial port."""
+        if self.serial is None:
+            await self.attach()
+        assert self.serial is not None  # noqa: S101 - attached
+        return self.serial.attach()
+
+    def unheard(self, why: str) -> None:
+        """Its process lives and does not answer: say so, and ask on."""
+        if self.alive and not self.site.closed:
+            self._trouble = f"its process does not answer: {why}"
+            self.touch()
+            self._task("reach", self._reach())
+
+    async def _reach(self) -> None:
+        while self.alive:
+            await self.site.clock.sleep(RETRY_EVERY)
+            with suppress(HostlerError, TimeoutError):
+                await self.attach()
+                self._trouble = ""
+                self.touch()
+                self.site.tell(self.vm)
+                return
+
+    async def off(self, *, within: float = QUIT_WITHIN) -> None:
+        """Have the process ended: asked to if `within` seconds are given it, then by force. Returns when it has.
+
+        Asked, it writes back what it knows of the disk; by force, nothing that the guest was promised is lost either.
+        """
+        if within > 0 and self.monitor is not None:
+            with suppress(HostlerError, TimeoutError):
+                await self.monitor.execute("quit", within=within)
+                async with asyncio.timeout(within):
+                    await process.ended(self.folder, self.record.run)
+        await process.kill(self.folder, self.record.run, within=KILL_WITHIN)
+        self._task("watch", None)  # it may not have woken yet, and must not take the next process for this one
+        self.ended()
+        await self._close()
+
+    def ended(self) -> None:
+        """Its process is no more: say so, and why. Repeatable."""
+        self.alive = False
+        self.readiness = None
+        self.stopped.set()
+        for name in ("ascent", "retry", "reach"):
+            self._task(name, None)
+        record = self.record
+        if record.run is not None or record.begun is not Begun.NOTHING:
+            failed, detail = self._why_off()
+            self.note(run=None, begun=Begun.NOTHING, available_at=None, failed=failed, detail=detail)
+        self.status, self._trouble = "", ""
+        self._restarts.clear()
+        self.touch()
+
+    def _why_off(self) -> tuple[bool, str]:
+        record = self.record
+        if record.begun is Begun.STOPPING or self.status == SHUT_DOWN or record.life is not Life.WHOLE:
+            return False, ""
+        if record.fenced and not self.site.held():
+            return False, LAPSED
+        if record.run is not None and record.run.boot_id != boot_id():
+            return False, HOST_BOOTED
+        if record.run is None:  # its start was begun, and never came to a process
+            return False, ""
+        return True, f"its process ended: {self.folder.said() or 'it left no word'}"
+
+    async def _close(self) -> None:
+        monitor, serial, guest = self.monitor, self.serial, self.guest
+        self.monitor = self.serial = self.guest = None
+        for connection in (guest, serial, monitor):
+            if connection is not None:
+                await connection.aclose()
+
+    async def _watch(self) -> None:
+        await process.ended(self.folder, self.record.run)
+        self.ended()
+        self.site.tell(self.vm)
+        async with self.lock:
+            if not self.alive:
+                await self._close()
+
+    def later(self, name: str, work: Coroutine[Any, Any, None]) -> None:
+        """Have something done beside the verbs, for as long as the driver is open; once of each name."""
+        self._task(name, work)
+
+    def _task(self, name: str, work: Coroutine[Any, Any, None] | None) -> None:
+        """Have one task of that name: this work, or none."""
+        old = self._tasks.pop(name, None)
+        if old is not None:
+            old.cancel()
+        if work is not None:
+            self._tasks[name] = asyncio.create_task(work, name=f"machine {self.vm}: {name}")
+
+    # What QEMU tells
+
+    def _event(self, name: str, data: dict[str, Any]) -> None:
+        if name == "SHUTDOWN":
+            if data.get("guest"):  # else it ends because it was told to, or was killed
+                self._is(SHUT_DOWN)
+        elif name == "RESET":
+            if data.get("guest"):
+                self._restarts.append(self.site.clock.now())
+                self.touch()
+            if self.readiness is not None:
+                self.climb(asks=False)
+        elif name == "RESUME":
+            self._is("running")
+        elif name == "STOP" and self.status == "running":
+            self._is("paused")
+        elif name == "BLOCK_IO_ERROR":
+            why = "there is no room on its node" if data.get("nospace") else str(data.get("reason", "an error"))
+            self._paused(f"the guest is paused, for its disk cannot be written: {why}; it goes on once it can")
+
+    def _is(self, status: str) -> None:
+        if status == self.status:
+            return
+        self.status = status
+        if status == SHUT_DOWN:
+            self.stopped.set()
+            self._task("reap", self._reap())
+        elif status == "io-error" and not self._trouble:
+            self._paused("the guest is paused, for its disk cannot be written; it goes on once it can")
+        elif status == "running" and self._trouble:
+            self._trouble = ""
+            self._task("retry", None)
+            self.site.tell(self.vm)
+        self.touch()
+
+    def _paused(self, trouble: str) -> None:
+        if self._trouble == trouble:
+            return
+        self._trouble = trouble
+        self.touch()
+        self.site.tell(self.vm)
+        self._task("retry", self._retry())
+
+    async def _retry(self) -> None:
+        """Let the guest try its write again whenever there is room."""
+        while self.alive:
+            await self.site.clock.sleep(RETRY_EVERY)
+            if self.site.has_some_room():
+                with suppress(HostlerError):
+                    if str((await self.execute("query-status"))["status"]) == "io-error":
+                        await self.execute("cont")
+                    else:
+                        return
+
+    async def _reap(self) -> None:
+        """End the process of a guest that has switched itself off, unless a verb is about to."""
+        async with self.lock:
+            if self.alive and self.status == SHUT_DOWN:
+                await self.off()
+                self.site.tell(self.vm)
+
+    def _closed(self) -> None:
+        """QEMU hung up: most likely it ends. If not, it is called again."""
+        self.monitor = None
+        self._task("reach", self._reach())
+
+    # How far it is
+
+    def climb(self, *, asks: bool) -> None:
+        """Watch how it becomes available."""
+        record = self.record
+        if record.available_at is not None and asks:
+            self.readiness = Readiness(step=Step.AVAILABLE, since=record.available_at)
+            self.touch()
+        elif self.guest is not None and (access := self.access) is not None:
+            self.note(available_at=None)
+            ascent = Ascent(record.image, access, self.guest, clock=self.site.clock, told=self._climbed)
+            self._task("ascent", ascent.climb(asks=asks))
+
+    def calm(self) -> None:
+        """Watch no longer how it becomes available."""
+        self._task("ascent", None)
+        self.readiness = None
+        self.touch()
+
+    def _climbed(self, readiness: Readiness) -> None:
+        before, self.readiness = self.readiness, readiness
+        self.touch()
+        if readiness.step is Step.AVAILABLE:
+            self.note(available_at=readiness.since)
+        if before is not None:
+            self.site.tell(self.vm)

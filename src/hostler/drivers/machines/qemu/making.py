@@ -1,0 +1,163 @@
+"""Making a machine, giving it another shape, and destroying it. Each is called with the machine's lock held."""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+from typing import TYPE_CHECKING
+
+from hostler.drivers.machines.qemu import state
+from hostler.drivers.machines.qemu.disk import BASE, GIB
+from hostler.drivers.machines.qemu.folder import MachineFolder
+from hostler.drivers.machines.qemu.images.place import sync_folder
+from hostler.drivers.machines.qemu.snapshot import copy_disk
+from hostler.drivers.machines.qemu.state import Begun, Life, MachineRecord
+from hostler.drivers.machines.qemu.whole import whole
+from hostler.errors import NotFound, Refused, Unavailable
+
+if TYPE_CHECKING:
+    from hostler.drivers.machines.qemu.folder import PlaceFolder
+    from hostler.drivers.machines.qemu.machine import QemuMachine
+    from hostler.model.image import Image
+    from hostler.model.vm import VmSpec
+    from hostler.ports.machines import MachinePlan
+
+DRAFT = ".new-"
+LINKED = (BASE, "kernel", "initrd")
+
+
+def new_record(plan: MachinePlan, number: int, image: Image, host_key: str) -> MachineRecord:
+    """Of a machine of which nothing is there but the intent."""
+    return MachineRecord(
+        label=plan.label,
+        name=plan.name,
+        spec=plan.spec,
+        fenced=plan.fenced,
+        number=number,
+        image=image,
+        mac=new_mac(),
+        host_key=host_key,
+        disk_bytes=disk_bytes(plan.spec, image),
+    )
+
+
+def new_folder(place: PlaceFolder, record: MachineRecord, files: dict[str, bytes]) -> MachineFolder:
+    """The folder of a new machine. It is there with its record, or not at all."""
+    folder = place.machine(record.vm)
+    draft = MachineFolder(place.machines_path / f"{DRAFT}{secrets.token_hex(8)}")
+    try:
+        draft.create()
+        for name, content in files.items():
+            with open(draft.open_ours(name), "wb") as file:
+                file.write(content)
+        state.write(draft.path, record)
+        draft.path.rename(folder.path)
+        sync_folder(place.machines_path)
+    except OSError as error:
+        raise Unavailable(
+            f"machine {record.vm!r}: its folder {folder.path} cannot be made: {error.strerror}; see to it and try again"
+        ) from None
+    finally:
+        draft.close()
+        shutil.rmtree(draft.path, ignore_errors=True)
+    return folder
+
+
+def sweep(place: PlaceFolder) -> None:
+    """Remove what is left of a making that was cut off before there was anything."""
+    for path in place.machines_path.glob(f"{DRAFT}*"):
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def new_mac() -> str:
+    """A locally administered address."""
+    return "52:54:00:" + ":".join(f"{byte:02x}" for byte in secrets.token_bytes(3))
+
+
+def disk_bytes(spec: VmSpec, image: Image) -> int:
+    """What the guest sees: as large as was asked for, and no smaller than what it begins with."""
+    return max(image.disk_bytes, spec.disk_gib * GIB)
+
+
+async def make(machine: QemuMachine, origin: QemuMachine | None) -> None:
+    """Give it what it stands on. All of it is made anew, for what is there may be half of something."""
+    site, path = machine.site, machine.folder.path
+    _check_memory(machine.record)
+    if origin is None:
+        try:
+            image = await whole(site.images.link_into(machine.record.spec.image, path))
+        except NotFound as error:
+            raise Refused(str(error)) from None
+        machine.change(image=image, disk_bytes=disk_bytes(machine.record.spec, image))
+    else:
+        for name in LINKED:
+            (path / name).unlink(missing_ok=True)
+            if (origin.folder.path / name).exists():
+                (path / name).hardlink_to(origin.folder.path / name)
+    machine.rights.own(path)
+    await site.hook("create.disk:before")
+    if origin is None:
+        await machine.disk.create(machine.record.disk_bytes)
+    else:
+        assert machine.record.spec.origin is not None  # noqa: S101 - it has an origin
+        async with origin.lock:
+            await copy_disk(origin, machine.record.spec.origin.snapshot, machine)
+        machine.rights.own(path)
+        machine.change(disk_bytes=await machine.disk.grow(machine.record.disk_bytes))
+    machine.rights.own(path)
+    await site.hook("create.done:before")
+    machine.change(life=Life.WHOLE)
+    await site.hook("create.done:after")
+
+
+async def reshape(machine: QemuMachine, plan: MachinePlan) -> None:
+    """Let one that is off have the plan's shape."""
+    record = machine.record
+    default = machine.site.images.default
+    if (plan.spec.image or default) != (record.spec.image or default):
+        raise Refused(
+            f"machine {machine.vm!r}: it stands on the image {record.spec.image or default!r}, and cannot be put on"
+            f" {plan.spec.image or default!r}; make another machine"
+        )
+    if (record.spec, record.name, record.fenced) == (plan.spec, plan.name, plan.fenced) and not record.failed:
+        if record.detail:
+            machine.change(detail="")
+        return
+    size = disk_bytes(plan.spec, record.image)
+    if size > record.disk_bytes and record.restoring is None:
+        machine.site.check_room(machine.vm)
+        size = await machine.disk.grow(size)
+    await machine.site.hook("create.shaped:before")
+    machine.change(
+        spec=plan.spec,
+        name=plan.name,
+        fenced=plan.fenced,
+        disk_bytes=max(size, record.disk_bytes),
+        failed=False,
+        detail="",
+        begun=Begun.NOTHING,
+    )
+    await machine.site.hook("create.shaped:after")
+
+
+def _check_memory(record: MachineRecord) -> None:
+    if record.spec.memory_mib < record.image.memory_mib:
+        raise Refused(
+            f"machine {record.vm!r}: its image needs {record.image.memory_mib} MiB of memory, and it would have"
+            f" {record.spec.memory_mib}; give it more"
+        )
+
+
+async def destroy(machine: QemuMachine) -> None:
+    """Leave nothing of it: no process, port, tap, group or file."""
+    site = machine.site
+    await site.hook("delete.begun:before")
+    machine.note(life=Life.DELETING)
+    await site.hook("delete.begun:after")
+    await machine.off(within=0)
+    await site.hook("delete.off:after")
+    await site.release(machine.record.number)
+    await machine.detach()
+    await site.hook("delete.done:before")
+    await whole(machine.folder.remove())
+    await site.hook("delete.done:after")

@@ -1,0 +1,152 @@
+"""Switching a machine on and off. Each is called with the machine's lock held."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from hostler.drivers.machines.qemu.command import Boot
+from hostler.drivers.machines.qemu.departure import announce, undo
+from hostler.drivers.machines.qemu.machine import SHUT_DOWN
+from hostler.drivers.machines.qemu.snapshot import finish_restore
+from hostler.drivers.machines.qemu.spawning import check_held, spawn
+from hostler.drivers.machines.qemu.state import Begun
+from hostler.drivers.machines.qemu.warming import start_warm, tell_who
+from hostler.errors import HostlerError, Refused, Uncertain
+
+if TYPE_CHECKING:
+    from hostler.drivers.machines.qemu.machine import QemuMachine
+
+STARTS_WITHIN = 60.0
+LOADS_WITHIN = 600.0
+"""For the memory of a snapshot."""
+
+
+async def start(machine: QemuMachine) -> None:
+    """Let it run."""
+    record = machine.record
+    handed = record.arriving or record.departed or record.departing
+    if machine.alive and record.begun is Begun.NOTHING and machine.status != SHUT_DOWN and not handed:
+        return
+    check_arrived(machine)
+    site = machine.site
+    check_held(machine)
+    if machine.alive and (machine.record.begun is Begun.STOPPING or machine.status == SHUT_DOWN):
+        await machine.off()  # what was begun is finished first
+    if not machine.alive:
+        if not machine.record.ran:
+            site.check_room(machine.vm)
+        await finish_restore(machine)
+    await site.hook("start.begun:before")
+    left = record.departed or record.departing
+    machine.change(
+        begun=Begun.STARTING, failed=False, detail="", arriving=False, arrived=False,
+        departed=False, departing=left, move_is_over=record.move_is_over or left,
+    )  # fmt: skip
+    await site.hook("start.begun:after")
+    if machine.alive:
+        await machine.attach()
+        if machine.record.departing:
+            await undo(machine)
+        resumed = True
+    else:
+        resumed = await _switch_on(machine)
+    await site.hook("start.done:before")
+    await _go(machine)
+    await tell_who(machine)
+    machine.change(begun=Begun.NOTHING, resume="", departing=False, warmed=False)
+    await site.hook("start.done:after")
+    machine.climb(asks=resumed)
+    if resumed:
+        await announce(machine)
+        await _set_clock(machine)
+
+
+async def _switch_on(machine: QemuMachine) -> bool:
+    """Have a process that waits for its first instruction; whether that is one of the middle of a life."""
+    kept = machine.record.snapshots.get(machine.record.resume)
+    if kept is not None and kept.memory == await machine.site.fit(machine.record.spec):
+        try:
+            await spawn(machine, Boot(loadvm=kept.tag), within=LOADS_WITHIN)
+        except Uncertain:  # its memory cannot be had any more; its disk is whole
+            machine.change(resume="", begun=Begun.STARTING, failed=False, detail="")
+        else:
+            return True
+    if not await start_warm(machine):
+        machine.change(warmed=False)
+        await spawn(machine, Boot(), within=STARTS_WITHIN)
+    return False
+
+
+async def _go(machine: QemuMachine) -> None:
+    if machine.status not in ("running", "io-error"):
+        await machine.execute("cont")
+    if not machine.alive:
+        check_held(machine)
+        raise Uncertain(f"machine {machine.vm!r}: it went off while it started; inspect it")
+
+
+async def _set_clock(machine: QemuMachine) -> None:
+    """A guest that goes on in the middle of its life thinks that it is then."""
+    if machine.guest is not None:
+        with suppress(HostlerError):
+            await machine.guest.send(f"clock {machine.site.clock.wall():.3f}")
+
+
+async def stop(machine: QemuMachine, grace: float) -> None:
+    """Ask it to shut down; after `grace` seconds switch it off."""
+    check_arrived(machine)
+    record = machine.record
+    if record.arriving or record.departed:
+        await _stay_off(machine)
+        return
+    if not machine.alive:
+        if machine.record.failed or machine.record.detail:
+            machine.note(failed=False, detail="")
+        return
+    await machine.site.hook("stop.begun:before")
+    machine.note(begun=Begun.STOPPING)
+    await machine.site.hook("stop.begun:after")
+    if grace > 0 and machine.status != SHUT_DOWN:
+        with suppress(HostlerError, TimeoutError):
+            async with asyncio.timeout(grace):
+                machine.stopped.clear()
+                await machine.execute("system_powerdown")
+                await machine.stopped.wait()
+    await machine.site.hook("stop.done:before")
+    await machine.off()
+    machine.note(detail="", failed=False)
+    await machine.site.hook("stop.done:after")
+
+
+async def _stay_off(machine: QemuMachine) -> None:
+    """One that was handed over belongs here, and is off."""
+    await machine.site.hook("stop.begun:before")
+    await machine.off(within=0)
+    machine.change(
+        arriving=False, arrived=False, departed=False, departing=False, failed=False, detail="",
+        move_is_over=machine.record.move_is_over or machine.record.departed,
+    )  # fmt: skip
+    await machine.site.hook("stop.done:after")
+
+
+async def reset(machine: QemuMachine, number: int) -> None:
+    """Reset it, if it runs; count it."""
+    if machine.record.resets >= number:
+        return
+    await machine.site.hook("reset.done:before")
+    if machine.alive and machine.record.begun is Begun.NOTHING:
+        await machine.execute("system_reset")
+        machine.climb(asks=False)
+    machine.change(resets=number)
+    await machine.site.hook("reset.done:after")
+
+
+def check_arrived(machine: QemuMachine) -> None:
+    """Refused: half of a machine is none."""
+    if machine.record.arriving and not machine.record.arrived:
+        raise Refused(
+            f"machine {machine.vm!r}: not all of it has arrived, so it must not run here; whatever runs it is where it"
+            " came from: delete it here, or send it again"
+        )

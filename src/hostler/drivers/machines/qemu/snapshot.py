@@ -1,0 +1,132 @@
+"""Snapshots of a machine. Each is called with the machine's lock held.
+
+A snapshot of a running machine has its memory too. What a snapshot is called inside the disk is written down before it
+is taken, so that one of which nobody heard any more is found and removed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hostler.drivers.machines.qemu.machine import SHUT_DOWN
+from hostler.drivers.machines.qemu.state import Begun, Kept, Restoring
+from hostler.errors import Refused
+
+if TYPE_CHECKING:
+    from hostler.drivers.machines.qemu.machine import QemuMachine
+
+SAVES_WITHIN = 600.0
+
+
+async def snapshot(machine: QemuMachine, name: str) -> None:
+    """Take one, unless it is there."""
+    site = machine.site
+    await _forget_unknown(machine)
+    if name in machine.record.snapshots:
+        return
+    if machine.record.restoring is not None:
+        raise Refused(f"machine {machine.vm!r}: a restore was begun, its disk is not whole; restore or start it first")
+    site.check_room(machine.vm)
+    tags = machine.record.tags + 1
+    tag = f"s{tags}"
+    await site.hook("snapshot.begun:before")
+    machine.change(tags=tags, saving=tag)
+    await site.hook("snapshot.begun:after")
+    memory = None
+    if _runs(machine):
+        memory = await site.fit(machine.record.spec)
+        await machine.job("snapshot-save", {"tag": tag, "vmstate": "disk", "devices": ["disk"]}, within=SAVES_WITHIN)
+    else:
+        await _off_if_shut_down(machine)
+        await machine.disk.snapshot(tag)
+    kept = Kept(tag=tag, taken_at=site.clock.wall(), memory=memory)
+    await site.hook("snapshot.done:before")
+    machine.change(snapshots=machine.record.snapshots | {name: kept}, saving="")
+    await site.hook("snapshot.done:after")
+
+
+async def restore(machine: QemuMachine, name: str, number: int) -> None:
+    """Go back to one, once for each number; it is then off."""
+    if machine.record.restored >= number:
+        return
+    if name not in machine.record.snapshots:
+        known = ", ".join(map(repr, machine.record.snapshots)) or "none"
+        raise Refused(f"machine {machine.vm!r}: there is no snapshot {name!r}; it has {known}")
+    site = machine.site
+    await site.hook("restore.begun:before")
+    machine.change(
+        restoring=Restoring(snapshot=name, number=number),
+        **({"begun": Begun.STOPPING} if machine.alive else {}),
+    )
+    await site.hook("restore.begun:after")
+    if machine.alive:
+        await machine.off()
+    await finish_restore(machine)
+
+
+async def finish_restore(machine: QemuMachine) -> None:
+    """Do the restore that was begun, of a machine that is off."""
+    restoring = machine.record.restoring
+    if restoring is None:
+        return
+    kept = machine.record.snapshots[restoring.snapshot]
+    await machine.disk.revert(kept.tag)
+    await machine.disk.grow(machine.record.disk_bytes)
+    await machine.site.hook("restore.done:before")
+    machine.change(
+        restoring=None,
+        restored=restoring.number,
+        resume=restoring.snapshot if kept.memory is not None else "",
+        failed=False,
+        detail="",
+    )
+    await machine.site.hook("restore.done:after")
+
+
+async def drop_snapshot(machine: QemuMachine, name: str) -> None:
+    """Delete one; none of that name is fine."""
+    await _forget_unknown(machine)
+    kept = machine.record.snapshots.get(name)
+    if kept is None:
+        return
+    restoring = machine.record.restoring
+    if restoring is not None and restoring.snapshot == name:
+        raise Refused(f"machine {machine.vm!r}: it is being restored to {name!r}; restore or start it first")
+    others = {other: one for other, one in machine.record.snapshots.items() if other != name}
+    resume = "" if machine.record.resume == name else machine.record.resume
+    await machine.site.hook("drop_snapshot.begun:before")
+    machine.change(snapshots=others, saving=kept.tag, resume=resume)
+    await machine.site.hook("drop_snapshot.begun:after")
+    await _forget_unknown(machine)
+
+
+async def copy_disk(origin: QemuMachine, name: str, into: QemuMachine) -> None:
+    """Let another machine's disk, over the same image, hold what a snapshot of this one does."""
+    kept = origin.record.snapshots.get(name)
+    if kept is None:
+        raise Refused(f"machine {into.vm!r}: machine {origin.vm!r} has no snapshot {name!r} that it could be a copy of")
+    await origin.disk.copy(kept.tag, into.folder.path)
+
+
+async def _forget_unknown(machine: QemuMachine) -> None:
+    """Remove what an earlier call that was cut off left inside the disk."""
+    tag = machine.record.saving
+    if not tag:
+        return
+    if _runs(machine):
+        await machine.settle_jobs(within=SAVES_WITHIN)
+        if tag in await machine.tags():
+            await machine.job("snapshot-delete", {"tag": tag, "devices": ["disk"]}, within=SAVES_WITHIN)
+    else:
+        await _off_if_shut_down(machine)
+        await machine.disk.drop(tag)
+    machine.change(saving="")
+
+
+def _runs(machine: QemuMachine) -> bool:
+    return machine.alive and machine.status != SHUT_DOWN
+
+
+async def _off_if_shut_down(machine: QemuMachine) -> None:
+    if machine.alive:
+        await machine.off()

@@ -1,0 +1,71 @@
+"""A machine's process: run, and connected to. Called with the machine's lock held."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from hostler.drivers.machines.qemu import process
+from hostler.drivers.machines.qemu.command import Boot, Wiring, command
+from hostler.drivers.machines.qemu.identity import lay_seed
+from hostler.drivers.machines.qemu.limits import Shape
+from hostler.drivers.machines.qemu.network import port_was_taken
+from hostler.drivers.machines.qemu.state import Begun
+from hostler.errors import HostlerError, Unavailable, Uncertain
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hostler.drivers.machines.qemu.machine import QemuMachine
+
+PORTS_TRIED = 5
+
+
+async def spawn(machine: QemuMachine, boot: Boot, *, within: float, descriptors: Sequence[int] = ()) -> None:
+    """Run QEMU, which inherits the descriptors, and be connected to it. Uncertain: it ended, or does not answer."""
+    site = machine.site
+    taken = site.ports_of_others(machine.vm)
+    accelerator = await site.accelerator(machine.folder.path)
+    for _ in range(PORTS_TRIED):
+        record = machine.record
+        attached = await site.network.attach(record.number, record.mac, port=record.port or 0, taken=taken)
+        try:
+            machine.change(port=attached.port, host=attached.host)
+            wiring = Wiring(accelerator=accelerator, netdev=attached.netdev, **lay_seed(machine, attached))
+            machine.rights.own(machine.folder.path)
+            await site.hook("start.spawned:before")
+            run = await process.spawn(
+                machine.folder,
+                command(machine.record, wiring, boot),
+                wrap=partial(machine.rights.wrap, cpus=record.spec.cpus),
+                hold=site.folder.hold_path if record.fenced else None,
+                pass_fds=(*attached.descriptors, *descriptors),
+            )
+        finally:
+            site.network.started(attached)
+        machine.alive = True
+        machine.change(run=run, ran=True)
+        await site.hook("start.spawned:after")
+        shape = Shape(record.spec.memory_mib, record.spec.cpus, record.spec.cpu_share)
+        await site.limits.apply(record.number, run.pid, shape)
+        try:
+            await machine.attach(within=within)
+        except (HostlerError, TimeoutError):
+            await machine.off(within=0)
+            said = machine.folder.said()
+            check_held(machine)
+            if not (attached.forwarded and port_was_taken(said)):
+                raise Uncertain(
+                    f"machine {machine.vm!r}: it did not start: {said or 'no answer'}; inspect it"
+                ) from None
+            taken.add(attached.port)
+            machine.change(begun=Begun.STARTING, failed=False, detail="")
+        else:
+            return
+    raise Unavailable(f"machine {machine.vm!r}: each of {PORTS_TRIED} ports was taken by somebody else; try again")
+
+
+def check_held(machine: QemuMachine) -> None:
+    """Unavailable: it is fenced, and may not run now."""
+    if machine.record.fenced and not machine.site.held():
+        raise Unavailable(f"machine {machine.vm!r}: it is fenced and not held, so it does not start; hold it first")
