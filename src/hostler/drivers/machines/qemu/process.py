@@ -36,7 +36,7 @@ GUARD_WITHIN = 30.0
 """Seconds in which a guard, a small Python program, has started or has not."""
 GLANCE = 0.02
 """Seconds until another look where nothing can be waited for."""
-_LOCK_TRIES = 25
+_LOCK_TRIES = 10
 _children: set[int] = set()
 """Processes that this one started and has to reap."""
 
