@@ -15,6 +15,7 @@ from hostler.drivers.store.faulty import FaultyStore
 from hostler.drivers.store.memory import MemoryStore
 from hostler.engine.agent.agent import Agent
 from hostler.engine.agent.plan import AgentPlan
+from hostler.errors import Unavailable
 from hostler.keys.node import ALIVE, COMMAND, MEMBER
 from hostler.keys.vm import HANDLE
 from hostler.kit.virtual import VirtualClock
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from hostler.drivers.machines.simulated import Place
     from hostler.keys.entry import Entry
     from hostler.model.node import Heartbeat
-    from hostler.ports.machines import Machine
+    from hostler.ports.machines import Channel, Door, Machine
     from hostler.ports.store import Store
 
 T = TypeVar("T")
@@ -85,10 +86,18 @@ class Stage:
             clock=clock,
             rng=random.Random(self.rng.random()),
             new_id=lambda: f"id-{next(self._ids)}",
+            peers=self,
         )
         running = Running(agent, machines, place)
         self.running.append(running)
         return running
+
+    def channel(self, node: str, vm: str, door: Door) -> Channel:
+        """As `Peers`: all agents of a stage reach each other."""
+        for running in reversed(self.running):
+            if running.agent.state().node == node and not running.task.done():
+                return running.machines.channel(vm, door)
+        raise Unavailable(f"node {node}: no agent runs there")
 
     # The leader's hand
 

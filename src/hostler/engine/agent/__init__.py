@@ -5,6 +5,9 @@
     session   the node's registration and heartbeat; holds fenced machines while the store knows that the node lives
     report    handles, written under the command and the session that they speak of
     worker    one machine: look, decide, do one step, look again
+    journey   machines that depart and arrive, as a worker sees them
+    handover  the transaction that makes a machine another node's, and the way there
+    offering  what the node has to offer, kept up to date in its record
     agenda    who is to be worked on, now or later
     agent     all of it, for a whole node
 

@@ -13,7 +13,7 @@ from hostler.engine.agent.session import Session
 from hostler.engine.agent.worker import Workers
 from hostler.errors import HostlerError
 from hostler.keys.mirror import Mirror
-from hostler.keys.node import COMMAND
+from hostler.keys.node import ARRIVAL, COMMAND
 from hostler.kit.together import run_together
 from hostler.model.vm import MachineState
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from hostler.engine.agent.plan import AgentPlan
     from hostler.kit.clock import Clock
     from hostler.ports.machines import Machine, Machines
+    from hostler.ports.peers import Peers
     from hostler.ports.store import Store
 
 _CHUNK = 500
@@ -45,10 +46,13 @@ class Agent:
         clock: Clock,
         rng: random.Random | None = None,
         new_id: Callable[[], str],
+        peers: Peers | None = None,
     ) -> None:
+        """`peers`: the way to machines that arrive on other nodes; without one this node's are not handed over."""
         rng = rng or random_.Random()  # noqa: S311 - spreads retries; guards nothing
         self._machines, self._plan, self._clock = machines, plan, clock
         self.commands = Mirror(store, COMMAND, clock=clock, rng=rng, node=plan.node)
+        self.arrivals = Mirror(store, ARRIVAL, clock=clock, rng=rng, node=plan.node)
         self.session = Session(
             store,
             machines,
@@ -58,10 +62,22 @@ class Agent:
             new_id=new_id,
             prepare=self._prepare,
             changed=self._session_changed,
+            moves=machines.moves and peers is not None,
         )
-        self._workers = Workers(store, machines, plan, self.commands, self.session, clock=clock, rng=rng)
+        self._workers = Workers(
+            store,
+            machines,
+            plan,
+            self.commands,
+            self.session,
+            arrivals=self.arrivals,
+            peers=peers,
+            clock=clock,
+            rng=rng,
+        )
         self._agenda = self._workers.agenda
         self.commands.listen(self._command_changed)
+        self.arrivals.listen(lambda key: self._agenda.kick(ARRIVAL.parse(key)["vm"]))
         machines.listen(self._agenda.kick)
         self._main: asyncio.Task[None] | None = None
         self._closed = False
@@ -119,6 +135,7 @@ class Agent:
     async def _work(self) -> None:
         parts = {
             "commands": self.commands.run(),
+            "arrivals": self.arrivals.run(),
             "session": self.session.run(),
             "agenda": self._agenda.run(),
             "look": self._every(self._plan.look_every, self._look),
@@ -131,7 +148,9 @@ class Agent:
             await self._agenda.aclose()
 
     def _command_changed(self, key: str) -> None:
-        self._agenda.kick(COMMAND.parse(key)["vm"])
+        vm = COMMAND.parse(key)["vm"]
+        self._workers.heed(vm)
+        self._agenda.kick(vm)
 
     def _session_changed(self) -> None:
         if self.session.may_act() and self._workers.parked:
@@ -150,13 +169,19 @@ class Agent:
         ]
         await self._agenda.stop(starting)
         await self.commands.refresh()
+        await self.arrivals.refresh()
         machines = await self._machines.list()
         for machine in machines:
-            if machine.fenced and machine.state in _ON and self._is_orphan(machine):
+            if machine.fenced and machine.state in _ON and self._is_uncommanded(machine):
                 await self._machines.stop(machine.label.vm, grace=0.0)
         await self._swept(machines)
 
     def _is_orphan(self, machine: Machine) -> bool:
+        key = ARRIVAL.fill(node=self._plan.node, vm=machine.label.vm)
+        expected = key in self.arrivals.entries or key in self.arrivals.unreadable
+        return self._is_uncommanded(machine) and not expected
+
+    def _is_uncommanded(self, machine: Machine) -> bool:
         key = COMMAND.fill(node=self._plan.node, vm=machine.label.vm)
         return (
             self._workers.is_ours(machine) and key not in self.commands.entries and key not in self.commands.unreadable
@@ -191,6 +216,8 @@ class Agent:
     async def _swept(self, machines: Sequence[Machine]) -> None:
         """Have a worker look at every machine without a command; it makes sure before it destroys anything."""
         self._workers.foreign = {machine.label.vm for machine in machines if not self._workers.is_ours(machine)}
+        for entry in tuple(self.arrivals.entries.values()):
+            self._agenda.kick(entry.parts["vm"])
         for number, machine in enumerate(machines):
             if self._is_orphan(machine):
                 self._agenda.kick(machine.label.vm)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from hostler.model.node import Departure  # noqa: TC001 - msgspec reads annotations at run time
 from hostler.model.vm import MachineState, Power, Snapshot, SnapshotState, VmHandle
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from hostler.ports.machines import Machine
 
 _OFF = (MachineState.STOPPED, MachineState.FAILED)
+_HANDED = (MachineState.ARRIVING, MachineState.DEPARTED)
 _SHAPE = ("cpus", "memory_mib", "disk_gib", "image", "user_data", "network_config", "ssh_keys", "cpu_share")
 
 
@@ -35,10 +37,12 @@ class Action(enum.StrEnum):
     DROP = "drop snapshot"
     RESTORE = "restore"
     DELETE = "delete"
+    SEND = "move"
+    """Hand it to the node that it departs to."""
 
 
 class Step(msgspec.Struct, frozen=True):
-    """One idempotent step; `name` is a snapshot's, `number` a reset's or restore's."""
+    """One idempotent step; `name` is a snapshot's, `number` a reset's, restore's or departure's."""
 
     action: Action
     name: str = ""
@@ -48,6 +52,18 @@ class Step(msgspec.Struct, frozen=True):
         return " ".join(filter(None, (self.action, self.name)))
 
 
+class Going(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of a machine's departure."""
+
+    sends: bool = False
+    """It shall be handed over, and that was not given up."""
+    cold: bool = False
+    """It is stopped for that: it cannot go as it runs."""
+    stays: bool = True
+    """It is certain that nobody else has it, or will: one that has departed may go on here."""
+
+
+STAYS = Going()
 NOTHING = Step(Action.NOTHING)
 BOOTS = (Action.CREATE, Action.START, Action.RESTORE)
 """What costs a node so much that only a few are done at once."""
@@ -59,16 +75,17 @@ def decide(
     *,
     settled: int = 0,
     leftover: bool = False,
+    going: Going = STAYS,
     put_off: Mapping[Step, bool] = {},
 ) -> Step:
     """The next step; NOTHING exactly when wish and world agree, or all that is left is put off.
 
     `settled`: the number of the last restore that was done or given up. `leftover`: what is seen is not of this
-    command, but was forgotten here by an earlier one. `put_off`: steps that failed and wait for their next try, and
-    whether they were refused.
+    command, but was forgotten here by an earlier one. `going`: what is known of its departure. `put_off`: steps that
+    failed and wait for their next try, and whether they were refused.
     """
     snapshot_waits = False
-    for step in _wanted(command, seen, settled, leftover):
+    for step in _wanted(command, seen, settled, leftover, going):
         if snapshot_waits and step.action in (Action.SWITCH_OFF, Action.RESTORE):
             continue  # it would throw away what the snapshot is to keep
         if step not in put_off:
@@ -78,22 +95,25 @@ def decide(
     return NOTHING
 
 
-def _wanted(command: VmCommand, seen: Machine | None, settled: int, leftover: bool) -> Iterator[Step]:
+def _wanted(command: VmCommand, seen: Machine | None, settled: int, leftover: bool, going: Going) -> Iterator[Step]:
     """What is left to do, most urgent first. What cannot be done before another step does not follow it."""
     if command.deleting or (leftover and seen is not None):
         if seen is not None:
             yield Step(Action.DELETE)
-        return
-    on = command.power is Power.ON
-    if seen is None or seen.state is MachineState.CREATING:
+    elif seen is None or seen.state is MachineState.CREATING:
         yield Step(Action.CREATE)
-        return
-    if seen.state is MachineState.STOPPING or (seen.state is MachineState.STARTING and not on):
+    elif seen.state in _HANDED:
+        yield from _handed(command, seen, going)
+    elif seen.state is MachineState.STOPPING or (seen.state is MachineState.STARTING and command.power is not Power.ON):
         yield Step(Action.STOP)
-        return
-    if seen.state is MachineState.STARTING:
+    elif seen.state is MachineState.STARTING:
         yield Step(Action.START)
-        return
+    else:
+        yield from _whole(command, seen, settled, going)
+
+
+def _whole(command: VmCommand, seen: Machine, settled: int, going: Going) -> Iterator[Step]:
+    """The same for one that is on or off, and nothing between."""
     off = seen.state in _OFF
     for name in command.snapshots:
         if name not in seen.snapshots and name not in command.lost:
@@ -105,7 +125,20 @@ def _wanted(command: VmCommand, seen: Machine | None, settled: int, leftover: bo
     for name in seen.snapshots:
         if name not in command.snapshots:
             yield Step(Action.DROP, name)
-    yield from _power(command, seen, on=on, off=off)
+    if not (going.cold and going.sends):
+        yield from _power(command, seen, on=command.power is Power.ON, off=off)
+    elif not off:
+        yield Step(Action.STOP)
+    if going.sends and command.departing is not None:
+        yield Step(Action.SEND, number=command.departing.number)
+
+
+def _handed(command: VmCommand, seen: Machine, going: Going) -> Iterator[Step]:
+    """One that has come is let run; one that has departed is, if nobody else has it."""
+    if seen.state is MachineState.DEPARTED and going.sends and command.departing is not None:
+        yield Step(Action.SEND, number=command.departing.number)
+    elif seen.state is MachineState.ARRIVING or going.stays:
+        yield Step(Action.START if command.power is Power.ON else Action.STOP)
 
 
 def _power(command: VmCommand, seen: Machine, *, on: bool, off: bool) -> Iterator[Step]:
@@ -147,6 +180,10 @@ class Telling(msgspec.Struct, frozen=True, kw_only=True):
     """The last step was refused: the machine is not what was asked for, whatever runs of it."""
     broken: dict[str, str] = {}
     """Snapshots that could not be taken, and why."""
+    given_up: Departure | None = None
+    """The last departure that was."""
+    unmoved: str = ""
+    """Why."""
 
 
 DOING = {
@@ -178,10 +215,19 @@ def tell(
         snapshots=_told_snapshots(command, seen, before, telling),
         readiness=None if seen is None else seen.readiness,
         access=None if seen is None else seen.access,
+        **_told_moves(before, telling),
         failures=telling.failures,
         seen_at=telling.at,
     )
     return handle if before is None else msgspec.structs.replace(handle, unknown=before.unknown)
+
+
+def _told_moves(before: VmHandle | None, telling: Telling) -> dict[str, Any]:
+    moved, attempt, unmoved = (0, 0, "") if before is None else (before.moved, before.attempt, before.unmoved)
+    departure = telling.given_up
+    if departure is not None and departure.number > attempt:
+        moved, attempt, unmoved = max(moved, departure.wish), departure.number, telling.unmoved
+    return {"moved": moved, "attempt": attempt, "unmoved": unmoved}
 
 
 def same(one: VmHandle | None, other: VmHandle) -> bool:

@@ -36,20 +36,24 @@ def told_of(offer: Offer, *, moves: bool) -> dict[str, Any]:
 class Offering:
     """Keeps the record of one node up to date while its session lasts."""
 
-    def __init__(self, store: Store, machines: Machines, node: str, guard: Callable[[], Comparison]) -> None:
+    def __init__(
+        self, store: Store, machines: Machines, node: str, guard: Callable[[], Comparison], *, moves: bool
+    ) -> None:
+        """`moves`: its machines can be handed to other nodes."""
+        self._moves = moves
         self._store, self._machines, self._node, self._guard = store, machines, node, guard
         self._told: dict[str, Any] | None = None
 
     async def look(self) -> dict[str, Any]:
         """What the record shall say."""
         self._told = None  # until it is known that it does
-        return told_of(await self._machines.offer(), moves=self._machines.moves)
+        return told_of(await self._machines.offer(), moves=self._moves)
 
     async def renew(self) -> None:
         """Write the record if what it says has changed. What fails is tried again at the next look."""
         try:
             async with asyncio.timeout(PATIENCE):
-                offer = told_of(await self._machines.offer(), moves=self._machines.moves)
+                offer = told_of(await self._machines.offer(), moves=self._moves)
                 if offer != self._told and await self._written(offer):
                     self._told = offer
         except (HostlerError, TimeoutError) as error:

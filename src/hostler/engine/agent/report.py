@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from hostler.engine.agent.session import Session
     from hostler.keys.entry import Entry
     from hostler.kit.clock import Clock
-    from hostler.model.node import VmCommand
+    from hostler.model.node import Departure, VmCommand
     from hostler.model.vm import VmHandle
     from hostler.ports.machines import Machine
     from hostler.ports.store import KeyValue, Store
@@ -48,10 +48,13 @@ class Known:
     """One machine under one command. All of it can be lost: the store and the machine say the same."""
 
     __slots__ = (
+        "cold",
         "command",
         "detail",
         "doing",
+        "doubt",
         "falls",
+        "given_up",
         "handle",
         "handle_revision",
         "leftover",
@@ -60,8 +63,10 @@ class Known:
         "put_off",
         "read",
         "seen",
+        "sent",
         "settled",
         "started_at",
+        "unmoved",
         "unsent",
     )
 
@@ -84,6 +89,22 @@ class Known:
         self.seen: Machine | None = None
         """As it was when there was nothing left to do."""
         self.doing: Step | None = None
+        self.sent = 0
+        """The number of the last departure that this process began to send."""
+        self.cold = 0
+        """The number of a departure for which it is stopped."""
+        self.doubt = 0
+        """The number of a departure whose handover may be under way: nobody here knows its outcome."""
+        self.given_up: Departure | None = None
+        self.unmoved = ""
+
+    def gives_up(self, departure: Departure, why: str) -> None:
+        """It will not be handed over under this number."""
+        self.given_up, self.unmoved = departure, f"move to {departure.to}: {why}"
+        self.put_off.clear()  # it goes on at once
+
+    def has_given_up(self, departure: Departure) -> bool:
+        return self.given_up is not None and self.given_up.number >= departure.number
 
     def meet(self, entry: Entry[VmCommand]) -> None:
         """A new command: what failed under the old one is tried at once."""

@@ -59,13 +59,14 @@ class Session:
         new_id: Callable[[], str],
         prepare: Callable[[], Coroutine[Any, Any, None]],
         changed: Callable[[], None],
+        moves: bool = False,
     ) -> None:
         """`prepare` makes sure, after each registration, that holding harms nobody. `changed`: look at `may_act`."""
         self._store, self._machines, self._plan = store, machines, plan
         self._clock, self._rng, self._new_id = clock, rng, new_id
         self._prepare, self._changed = prepare, changed
         self._patience = plan.node_ttl / BEATS
-        self.offering = Offering(store, machines, plan.node, self.guard)
+        self.offering = Offering(store, machines, plan.node, self.guard, moves=moves)
         self.holder = new_id()
         self.cluster = ""
         """The id of the control plane; empty until the first registration."""

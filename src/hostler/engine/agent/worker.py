@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING
 
 from hostler.engine.agent.agenda import Agenda
 from hostler.engine.agent.decide import BOOTS, DOING, NOTHING, Action, Step, Telling, decide, restorable, tell
+from hostler.engine.agent.handover import Handovers
+from hostler.engine.agent.journey import going, is_stray, leave
 from hostler.engine.agent.report import PATIENCE, Known, Reports, pause
 from hostler.errors import Closed, HostlerError, NotFound, Refused
-from hostler.keys.node import COMMAND
+from hostler.keys.node import ARRIVAL, COMMAND
 from hostler.model.name import fold
 from hostler.model.vm import MachineState
 from hostler.ports.machines import Label, MachinePlan
@@ -30,14 +32,18 @@ if TYPE_CHECKING:
     from hostler.keys.entry import Entry
     from hostler.keys.mirror import Mirror
     from hostler.kit.clock import Clock
-    from hostler.model.node import VmCommand
+    from hostler.model.node import Arrival, VmCommand
     from hostler.ports.machines import Machine, Machines
+    from hostler.ports.peers import Peers
     from hostler.ports.store import Store
 
 STEADY = 60.0
 """A machine that ran for so long and stopped by itself is started at once; one that did not, after a pause."""
 BOOTING = 1.0
 """Seconds after which a machine that says it is starting is asked again."""
+ROOM = 0.1
+"""Seconds after which it is looked whether what stood in the way of an arrival is gone."""
+_HANDED = (MachineState.ARRIVING, MachineState.DEPARTED)
 _THERE = Step(Action.CREATE)
 _DONE_AGAIN = (Action.START, Action.NOTHING)
 _log = logging.getLogger("hostler.agent")
@@ -54,13 +60,17 @@ class Workers:
         commands: Mirror[VmCommand],
         session: Session,
         *,
+        arrivals: Mirror[Arrival],
+        peers: Peers | None,
         clock: Clock,
         rng: random.Random,
     ) -> None:
         self._store, self._machines, self._plan = store, machines, plan
+        self._arrivals = arrivals
         self._commands, self._session, self._clock, self._rng = commands, session, clock, rng
         self.agenda = Agenda(self.work, clock=clock, slots=plan.workers, boots=plan.boots)
         self.reports = Reports(store, session, clock=clock, node=plan.node)
+        self._handovers = Handovers(store, machines, session, peers, node=plan.node, clock=clock, rng=rng)
         self.known: dict[str, Known] = {}
         self.parked: dict[str, None] = {}
         """What waits until the session may act."""
@@ -78,6 +88,10 @@ class Workers:
             entry, known, seen = looked
             if not self._stands(vm, entry):
                 continue
+            if self._gave_up_untold(known):
+                await self._tell(known, entry, seen)
+                if not self._stands(vm, entry):
+                    continue
             step = self._decided(entry.value, known, seen)
             if step is NOTHING:
                 await self._rest(vm, known, entry, seen)
@@ -86,7 +100,8 @@ class Workers:
                 why = f"{step}: it was done and had no effect; look at the machine driver"
                 known.failed(step, why, self._clock.now(), self._rng)
                 continue
-            if step.action in BOOTS and not self.agenda.boot(vm):
+            waits = seen is not None and seen.state in _HANDED  # it has run just now, and its users wait
+            if step.action in BOOTS and not waits and not self.agenda.boot(vm):
                 return
             try:
                 done = await self._tell_and_do(vm, known, entry, seen, step)
@@ -104,7 +119,8 @@ class Workers:
             return None
         entry = self._commands.get(node=self._plan.node, vm=vm)
         if entry is None:
-            await self._without_command(vm)
+            arrival = self._arrivals.get(node=self._plan.node, vm=vm)
+            await (self._without_command(vm) if arrival is None else self._expect(vm, arrival))
             return None
         known = self._met(vm, entry)
         if not known.read and not await self.reports.read(known, entry):
@@ -155,8 +171,12 @@ class Workers:
     def _decided(self, command: VmCommand, known: Known, seen: Machine | None) -> Step:
         if seen is None:
             known.leftover = False
+        elif is_stray(known, seen, self._plan.node):
+            known.leftover = True
         elif seen.state is not MachineState.CREATING and not known.leftover:
             self._give_up_restore(command, known, seen)
+        if seen is not None and seen.state in _HANDED:
+            return self._next(command, known, seen, known.waiting(self._clock.now()))
         now = self._clock.now()
         step = self._next(command, known, seen, known.waiting(now))
         if step.action is Action.START and step not in known.put_off and seen is not None:
@@ -169,9 +189,19 @@ class Workers:
                 step = self._next(command, known, seen, known.waiting(now))
         return step
 
-    @staticmethod
-    def _next(command: VmCommand, known: Known, seen: Machine | None, put_off: dict[Step, bool]) -> Step:
-        return decide(command, seen, settled=known.settled, leftover=known.leftover, put_off=put_off)
+    def _next(self, command: VmCommand, known: Known, seen: Machine | None, put_off: dict[Step, bool]) -> Step:
+        on_its_way = going(command, known, seen, self._plan.node)
+        return decide(command, seen, settled=known.settled, leftover=known.leftover, going=on_its_way, put_off=put_off)
+
+    def _gave_up_untold(self, known: Known) -> bool:
+        """Whether the store does not know yet that a departure was given up: until then it may be in doubt."""
+        handle, given_up = known.handle, known.given_up
+        return (
+            given_up is not None
+            and handle is not None
+            and handle.node == self._plan.node
+            and handle.attempt < given_up.number
+        )
 
     @staticmethod
     def _give_up_restore(command: VmCommand, known: Known, seen: Machine) -> None:
@@ -200,6 +230,8 @@ class Workers:
             known.settled = max(known.settled, entry.value.restore.number)  # there is nothing that could be restored
         known.doing = step
         try:
+            if step.action is Action.SEND and seen is not None:
+                return None if await self._left(known, entry, seen) else False
             machine = await self._do(entry.value, seen, step)
         except HostlerError as error:
             self._step_failed(known, step, error)
@@ -244,6 +276,18 @@ class Workers:
                 await machines.delete(vm)
         return None
 
+    async def _left(self, known: Known, entry: Entry[VmCommand], seen: Machine) -> bool:
+        if not await leave(self._handovers, known, entry, seen):
+            return False
+        known.read = False  # the handle is the other node's
+        self.steps += 1
+        return True
+
+    def heed(self, vm: str) -> None:
+        """The command of this machine has changed."""
+        entry = self._commands.get(node=self._plan.node, vm=vm)
+        self._handovers.heed(vm, None if entry is None else entry.value)
+
     def _step_failed(self, known: Known, step: Step, error: HostlerError) -> None:
         refused = isinstance(error, Refused) and not isinstance(error, NotFound | Closed)
         if refused and step.action is Action.RESTORE:
@@ -266,6 +310,8 @@ class Workers:
             detail=next(reversed(known.detail.values()), "") or known.note,
             refused=known.refused,
             broken=known.broken,
+            given_up=known.given_up,
+            unmoved=known.unmoved,
         )
         handle = tell(entry.value, seen, known.handle, telling, doing=doing)
         return await self.reports.send(known, entry, handle)
@@ -291,9 +337,26 @@ class Workers:
         known.failed(NOTHING, f"inspect: {error}", self._clock.now(), self._rng)
         self.agenda.later(vm, known.put_off[NOTHING].until)
 
+    # Arrivals
+
+    async def _expect(self, vm: str, arrival: Entry[Arrival]) -> None:
+        """Make room for a machine that comes from another node; whatever else stands here of it goes first."""
+        try:
+            seen = await self._machines.inspect(vm)
+            if seen is not None and not await self._is_ours_after_all(seen):
+                await self._handovers.refuse(arrival, f"machine {seen.id} there belongs to somebody else; remove it")
+            elif seen is not None and seen.state is not MachineState.ARRIVING:
+                await self._without_command(vm, expected=True)
+                self.agenda.later(vm, self._clock.now() + ROOM)
+            elif self._arrivals.get(node=self._plan.node, vm=vm) is arrival and self._session.may_act():
+                await self._handovers.receive(arrival)
+        except (HostlerError, TimeoutError) as error:
+            _log.warning("machine %s: no room could be made for it yet: %s", vm, error)
+            self.agenda.later(vm, self._clock.now() + pause(2, self._rng))
+
     # Orphans
 
-    async def _without_command(self, vm: str) -> None:
+    async def _without_command(self, vm: str, *, expected: bool = False) -> None:
         """Destroy a machine that nobody commands: only if it is ours, and if that is certain."""
         key = COMMAND.fill(node=self._plan.node, vm=vm)
         number = self._session.number
@@ -307,6 +370,8 @@ class Workers:
                 return
             async with asyncio.timeout(PATIENCE):
                 when = [self._session.guard(), COMMAND.absent(node=self._plan.node, vm=vm)]
+                if not expected:
+                    when.append(ARRIVAL.absent(node=self._plan.node, vm=vm))
                 certain = (await self._store.txn(when, [COMMAND.get_op(node=self._plan.node, vm=vm)])).succeeded
             if not certain or self._session.number != number or not self._session.may_act():
                 self.agenda.later(vm, self._clock.now() + pause(2, self._rng))
