@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 import socket
+import time
 from ipaddress import IPv6Address, IPv6Network
 from pathlib import Path
 
@@ -57,6 +60,19 @@ def test_a_port_stays_with_its_machine_while_it_can_be_had() -> None:
         taker.listen()
         assert pick_port("place", 1, first=first) != first
     assert pick_port("place", 1) == first
+
+
+async def test_a_machine_waits_a_moment_for_the_port_that_its_last_process_had() -> None:
+    user = network_of("user", None, place="place", uids=None)
+    first = pick_port("place", 1)
+    with socket.socket() as taker:
+        taker.bind(("127.0.0.1", first))
+        taker.listen()
+        asyncio.get_running_loop().call_later(0.05, taker.close)
+        assert (await user.attach(1, MAC, port=first)).port == first
+    began = time.monotonic()
+    assert (await user.attach(1, MAC, port=first, taken={first})).port != first
+    assert time.monotonic() - began < network.PORT_WITHIN
 
 
 def test_no_port_of_the_kernels_own_choice_is_given_out() -> None:
@@ -143,6 +159,14 @@ def test_rules_replace_what_was_there_in_one_step() -> None:
     assert text.startswith("table inet t\ndelete table inet t\ntable inet t {\n")
     assert "meta skuid 5000-5999 oifname lo tcp flags & (syn | ack) == syn reject with tcp reset" in text
     assert "ct state" not in text
+
+
+def test_whose_rules_they_are_is_written_where_it_can_be() -> None:
+    assert f'comment "{os.stat("/proc/self/ns/mnt").st_ino} /a b"' in firewall.loopback_rules(
+        "t", range(9), Path("/a b")
+    )
+    for path in ('/a"; flush ruleset; "', "/a\\", "/a\nb", "/" + "x" * 128):
+        assert firewall.loopback_rules("t", range(9), Path(path)) == firewall.loopback_rules("t", range(9))
 
 
 def test_a_guest_says_only_what_is_its_own_to_say() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 from pathlib import Path
@@ -246,6 +247,25 @@ async def test_groups_of_machines_come_and_go_and_leftovers_are_found_by_a_later
     (tmp_path / "sys/cpu/hostler-other-9").mkdir()
     await later.reclaim({2})
     assert sorted(os.listdir(tmp_path / "sys/cpu")) == sorted([f"{limits.name}-2", "hostler-other-9"])
+
+
+async def test_a_group_whose_process_is_about_to_end_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sys/cpu").mkdir(parents=True)
+    proc = _kernel(tmp_path, "2:cpu:/\n", [("/", "/sys/cpu", "cgroup", "cpu")])
+    limits = Limits(tmp_path, "id", proc=proc, within=tmp_path)
+    await limits.open()
+    tries = []
+
+    def rmdir(path: Path) -> None:
+        tries.append(path.name)
+        if len(tries) < 3:
+            raise OSError(errno.EBUSY, "busy")
+
+    monkeypatch.setattr(Path, "rmdir", rmdir)
+    await limits.release(4)
+    assert tries == [f"{limits.name}-4"] * 3
 
 
 async def test_where_no_group_can_be_made_niceness_is_set_on_every_thread(

@@ -48,7 +48,7 @@ async def secret() -> AsyncIterator[int]:
 async def test_a_guest_is_logged_into_through_a_loopback_port_and_does_not_reach_the_loopback_itself(
     tmp_path: Path, images: ImageFolder
 ) -> None:
-    uids, place = users_here(None), str(tmp_path)
+    uids, place = users_here("30000-30099"), str(tmp_path)  # which no other test's rules are about
     folder = _folder(tmp_path)
     network, limits = network_of("user", None, place=place, uids=uids), Limits(tmp_path, place)
     await network.open()
@@ -131,6 +131,26 @@ async def test_a_guest_on_a_bridge_has_an_address_of_its_own_and_is_held_to_it(
         "rules left": [],
         "tap left": False,
     }
+
+
+async def test_rules_of_a_place_whose_folder_was_deleted_are_taken_away_by_the_next_one(tmp_path: Path) -> None:
+    uids = users_here("30100-30199")
+    if uids is None:  # then there are no rules
+        return
+    assert firewall.find_nft(), "nft: not installed; run scripts/setup test"
+    folders = [tmp_path / name for name in ("gone", "stays", "next")]
+    networks = []
+    for folder in folders:
+        folder.mkdir()
+        networks.append(network_of("user", None, place=str(folder), uids=uids, folder=folder))
+    for network in networks[:2]:
+        await network.open()
+    folders[0].rmdir()
+    await networks[2].open()
+    tables = subprocess.run([firewall.find_nft(), "list", "tables"], check=True, capture_output=True, text=True).stdout
+    assert [firewall.table_name(str(folder)) in tables for folder in folders] == [False, True, True]
+    for network in networks:
+        await network.aclose(empty=True)
 
 
 async def test_somebody_who_was_faster_with_a_port_is_told_from_other_failures(tmp_path: Path) -> None:

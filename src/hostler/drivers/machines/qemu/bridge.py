@@ -13,12 +13,14 @@ import hashlib
 import os
 import socket
 import struct
+import time
 from contextlib import suppress
 from ipaddress import IPv6Address, IPv6Network
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hostler.drivers.machines.qemu import firewall
+from hostler.drivers.machines.qemu.limits import ENDS_WITHIN, PACE
 from hostler.drivers.machines.qemu.network import Attached
 from hostler.drivers.machines.qemu.rights import NET_ADMIN, has_capabilities
 from hostler.errors import Invalid, Refused, Unavailable
@@ -61,7 +63,7 @@ class BridgeNetwork:
         gateway, prefix = self._gateway()
         address = interface_address(prefix, mac)
         tap = tap_name(self._place, number)
-        descriptor = self._open_tap(tap)
+        descriptor = await self._open_tap(tap)
         try:
             if not self._open_why:
                 await self._hold(number, tap, mac, address)
@@ -121,7 +123,16 @@ class BridgeNetwork:
             f"ip address add {(self._prefix or IPv6Network('fd00::/64'))[1]}/64 dev {self._bridge}"
         )
 
-    def _open_tap(self, tap: str) -> int:
+    async def _open_tap(self, tap: str) -> int:
+        end = time.monotonic() + ENDS_WITHIN
+        while (descriptor := self._new_tap(tap)) is None:  # an earlier process may be about to end
+            if time.monotonic() > end:
+                raise Unavailable(f"tap {tap}: a process still has it; it ends with that one")
+            await asyncio.sleep(PACE)
+        return descriptor
+
+    def _new_tap(self, tap: str) -> int | None:
+        """None: it is there already."""
         try:
             descriptor = os.open(TUN, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError as error:
@@ -132,7 +143,7 @@ class BridgeNetwork:
         except OSError as error:
             os.close(descriptor)
             if error.errno == errno.EBUSY:
-                raise Unavailable(f"tap {tap}: a process still has it; it ends with that one") from None
+                return None
             raise Refused(f"tap {tap}: cannot be made: {error.strerror}") from None
         with suppress(OSError):  # the host itself says nothing on it
             Path(f"/proc/sys/net/ipv6/conf/{tap}/disable_ipv6").write_text("1", encoding="ascii")

@@ -10,6 +10,7 @@ import asyncio
 import hashlib
 import json
 import os
+import re
 import shutil
 from ipaddress import IPv6Address
 from typing import TYPE_CHECKING
@@ -18,6 +19,7 @@ from hostler.drivers.machines.qemu.rights import NET_ADMIN, has_capabilities
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+    from pathlib import Path
 
 WITHIN = 30.0
 
@@ -40,17 +42,18 @@ def table_name(place: str, number: int | None = None) -> str:
     return f"hostler_{digest}" if number is None else f"hostler_{digest}_{number}"
 
 
-def loopback_rules(table: str, uids: range) -> str:
+def loopback_rules(table: str, uids: range, folder: Path | None = None) -> str:
     """Whoever runs as one of `uids` opens no connection to this host, by whichever of its addresses; DNS excepted.
 
     Without connection tracking, which a host may not want: what belongs to a connection that was opened from the other
-    side has other flags.
+    side has other flags. `folder`: without which the rules are nobody's any more (`abandoned`).
     """
     who = f"meta skuid {uids[0]}-{uids[-1]} oifname lo"
     return _replacing(
         "inet",
         table,
         [
+            *_comment(folder),
             "chain output {",
             "type filter hook output priority 0; policy accept;",
             f"{who} meta l4proto {{ tcp, udp }} th dport 53 accept",
@@ -103,6 +106,30 @@ async def machine_tables(place: str) -> dict[int, str]:
         if name.startswith(prefix) and name[len(prefix) :].isdecimal():
             found[int(name[len(prefix) :])] = name
     return found
+
+
+async def abandoned(family: str = "inet") -> list[str]:
+    """Tables of places whose folder is gone: somebody deleted it, and never came back to tell."""
+    answer, _ = await _nft("-j", "list", "tables", family)
+    found = []
+    for item in json.loads(answer or "{}").get("nftables", ()):
+        name = item.get("table", {}).get("name", "")
+        if re.fullmatch(r"hostler_[0-9a-f]{12}", name):
+            said = re.search(r'comment "([0-9]+) (/[^"]*)"', (await _nft("list", "table", family, name))[0])
+            if said and int(said[1]) == _mounts() and not await asyncio.to_thread(os.path.exists, said[2]):
+                found.append(name)
+    return found
+
+
+def _comment(folder: Path | None) -> list[str]:
+    """Whose a table is, where that can be written; in other namespaces a path may mean something else."""
+    text = f"{_mounts()} {folder}"
+    usable = folder is not None and len(text.encode()) < 128 and text.isprintable() and not set(text) & set('"\\')
+    return [f'comment "{text}"'] if usable else []
+
+
+def _mounts() -> int:
+    return os.stat("/proc/self/ns/mnt").st_ino
 
 
 def _replacing(family: str, table: str, lines: Sequence[str]) -> str:

@@ -11,10 +11,12 @@ The memory limit is a net for a process that ran wild, not a measure of the gues
 from __future__ import annotations
 
 import asyncio
+import errno
 import hashlib
 import math
 import os
 import re
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -33,6 +35,8 @@ USUAL_SHARE = 100
 NICE_STEP = 1.25
 """By how much one step of niceness changes a share of the CPUs."""
 SYS_NICE = 23
+ENDS_WITHIN, PACE = 2.0, 0.02
+"""Seconds that a process that has ended may still be seen, and between two looks."""
 
 
 class Shape(msgspec.Struct, frozen=True):
@@ -79,7 +83,11 @@ class Limits:
 
     async def release(self, number: int) -> None:
         """Take the groups of a machine away whose process has ended."""
-        await asyncio.to_thread(self._remove, {f"{self.name}-{number}"})
+        end = time.monotonic() + ENDS_WITHIN
+        while await asyncio.to_thread(self._remove, {f"{self.name}-{number}"}):
+            if time.monotonic() > end:
+                return
+            await asyncio.sleep(PACE)  # what a process has open is closed before it has left its group
 
     async def reclaim(self, kept: Container[int]) -> None:
         """Take away what earlier processes left of machines that are not among `kept`."""
@@ -155,11 +163,16 @@ class Limits:
                 found = [(name, ours.fullmatch(name)) for name in os.listdir(path)]
                 self._remove({name for name, match in found if match and int(match[1]) not in kept})
 
-    def _remove(self, names: set[str]) -> None:
+    def _remove(self, names: set[str]) -> bool:
+        """Whether one is left, for there is a process in it."""
+        left = False
         for path in {*self.remembered(), *(base.path for base in self.bases)}:
             for name in names:
-                with suppress(OSError):  # not there; or a process is, which is somebody's
+                try:
                     (Path(path) / name).rmdir()
+                except OSError as error:
+                    left = left or error.errno == errno.EBUSY
+        return left
 
 
 def settings_of(base: Base, shape: Shape) -> dict[str, str]:

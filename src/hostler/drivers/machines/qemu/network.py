@@ -6,15 +6,18 @@ same, and the guest reaches nothing. `bridge:NAME`: the guest is on a bridge and
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import re
 import socket
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
 from hostler.drivers.machines.qemu import firewall
+from hostler.drivers.machines.qemu.limits import PACE
 from hostler.errors import Invalid, Unavailable
 
 if TYPE_CHECKING:
@@ -23,6 +26,8 @@ if TYPE_CHECKING:
 PORTS_FROM = 20_000
 """Up to where the kernel's own choices begin, so that no outgoing connection of the host takes a port that is free."""
 PORTS_UP_TO = 32_768
+PORT_WITHIN = 0.5
+"""Seconds that a machine waits for the port it had."""
 
 
 class Attached(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,8 +86,8 @@ class UserNetwork:
     packet filter can, where machines run as users of their own.
     """
 
-    def __init__(self, place: str, uids: range | None, *, isolated: bool = False) -> None:
-        self._place, self._uids, self._isolated = place, uids, isolated
+    def __init__(self, place: str, uids: range | None, *, folder: Path | None = None, isolated: bool = False) -> None:
+        self._place, self._uids, self._folder, self._isolated = place, uids, folder, isolated
         self._open_why = ""
 
     @property
@@ -97,13 +102,14 @@ class UserNetwork:
             return
         self._open_why = firewall.why_not() if self._uids is not None else "they have no users of their own"
         if self._uids is not None and not self._open_why:
-            rules = firewall.loopback_rules(firewall.table_name(self._place), self._uids)
+            rules = firewall.loopback_rules(firewall.table_name(self._place), self._uids, self._folder)
             self._open_why = await firewall.apply(rules)
+            await firewall.remove("inet", await firewall.abandoned())
 
     async def attach(self, number: int, mac: str, *, port: int = 0, taken: Container[int] = ()) -> Attached:
         """As promised. The MAC needs nothing here."""
         del mac
-        port = pick_port(self._place, number, first=port, taken=taken)
+        port = await self._port(number, port, taken)
         restrict = ",restrict=on" * self._isolated
         return Attached(
             netdev=f"user,id=n0,ipv6=off{restrict},hostfwd=tcp:127.0.0.1:{port}-:22",
@@ -114,6 +120,14 @@ class UserNetwork:
             dns="10.0.2.3",
             forwarded=True,
         )
+
+    async def _port(self, number: int, first: int, taken: Container[int]) -> int:
+        end = time.monotonic() + PORT_WITHIN
+        while (port := pick_port(self._place, number, first=first, taken=taken)) != first:
+            if not first or first in taken or time.monotonic() > end:
+                break
+            await asyncio.sleep(PACE)  # the machine's last process may be about to end
+        return port
 
     def started(self, attached: Attached) -> None:
         """Nothing is inherited."""
@@ -130,10 +144,12 @@ class UserNetwork:
             await firewall.remove("inet", [firewall.table_name(self._place)])
 
 
-def network_of(network: str, prefix6: str | None, *, place: str, uids: range | None) -> Network:
-    """By the settings `network` and `network_prefix6`. Invalid: there is no such network."""
+def network_of(
+    network: str, prefix6: str | None, *, place: str, uids: range | None, folder: Path | None = None
+) -> Network:
+    """By the settings `network` and `network_prefix6`, for the place in `folder`. Invalid: there is no such network."""
     if network in ("user", "isolated"):
-        return UserNetwork(place, uids, isolated=network == "isolated")
+        return UserNetwork(place, uids, folder=folder, isolated=network == "isolated")
     kind, _, bridge = network.partition(":")
     if kind != "bridge" or not re.fullmatch(r"[A-Za-z0-9_.-]{1,15}", bridge):
         raise Invalid(f"network {network!r}: must be user, isolated or bridge:NAME")

@@ -47,7 +47,9 @@ class Site:
     ) -> None:
         self.folder, self.images, self.options, self.clock, self.tell = folder, images, options, clock, tell
         self._uids = users_here(options.uids)
-        self.network = network_of(options.network, options.prefix6, place=folder.id, uids=self._uids)
+        self.network = network_of(
+            options.network, options.prefix6, place=folder.id, uids=self._uids, folder=folder.path
+        )
         self.limits = Limits(folder.path, folder.id)
         self._step = step
         self._version = ""
