@@ -1,4 +1,4 @@
-"""URLs and the stores behind them."""
+"""URLs and the stores behind them; settings and the machines behind those."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from hostler import Invalid, Store, open_store
+from hostler import Invalid, Store, open_store, settings
+from hostler.drivers.machines.qemu.driver import QemuMachines
+from hostler.drivers.machines.qemu.options import QemuOptions
 from hostler.drivers.store.etcd.bare import BareEtcd
-from hostler.wiring import Options, open_bare
+from hostler.model.inventory import Capacity
+from hostler.wiring import Options, open_bare, open_machines
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -80,3 +83,17 @@ def test_bare_etcd_has_the_same_default_port_as_the_store(place: str, endpoint: 
     bare = open_bare(f"etcd://{place}")
     assert isinstance(bare, BareEtcd)
     assert bare._endpoint == endpoint
+
+
+def test_machines_of_qemu_run_as_the_settings_say(tmp_path: Path) -> None:
+    flags = {"data": str(tmp_path), "image": "debian", "network": "bridge:br0", "network_prefix6": "fd00::/64"}
+    more = {"qemu_uids": "5000-6000", "accelerator": "tcg", "disk_reserve_gib": "3"}
+    settled = settings.load({**flags, **more}, {}, toml="")
+    capacity = Capacity(cpus=1, memory_mib=1)
+    machines = open_machines("qemu", tmp_path / "machines" / "a", capacity=capacity, settings=settled)
+    assert isinstance(machines, QemuMachines)
+    options = QemuOptions(
+        network="bridge:br0", prefix6="fd00::/64", uids="5000-6000", accelerator="tcg", reserve_gib=3.0
+    )
+    assert machines._options == options
+    assert (machines._images.path, machines._images.default) == (tmp_path / "images", "debian")

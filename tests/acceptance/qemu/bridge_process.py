@@ -32,6 +32,10 @@ def ip(*words: str) -> str:
     return subprocess.run([find_binary("ip"), *words], check=True, capture_output=True, text=True).stdout
 
 
+def mac_of_bridge() -> str:
+    return str(json.loads(ip("-j", "link", "show", "br0"))[0]["address"])
+
+
 async def refusals() -> list[str]:
     """What is said where there is no such bridge, and where it has no address."""
     said = []
@@ -65,6 +69,7 @@ async def main(folder: Path) -> dict[str, object]:
         except Unavailable as error:
             found["twice"] = str(error)
         found["hostname"] = await guest.run("hostname")
+        known = mac_of_bridge()
         found["own address"] = await guest.run(PING.format(""))
         await guest.run("sudo ip addr add fd00:77::bad/64 dev eth0")
         spoofed = PING.format("-I fd00:77::bad")
@@ -78,6 +83,7 @@ async def main(folder: Path) -> dict[str, object]:
     found["rules while kept"] = list(await firewall.machine_tables(PLACE))
     await net.reclaim(set())
     found["rules left"] = list(await firewall.machine_tables(PLACE))
+    found["bridge keeps its MAC"] = mac_of_bridge() == known
     found["tap left"] = not await until(lambda: tap_name(PLACE, 1) not in ip("link"))
     return found
 

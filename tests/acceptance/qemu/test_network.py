@@ -129,6 +129,7 @@ async def test_a_guest_on_a_bridge_has_an_address_of_its_own_and_is_held_to_it(
         "other address, unfiltered": "answered",
         "rules while kept": [1],
         "rules left": [],
+        "bridge keeps its MAC": True,
         "tap left": False,
     }
 

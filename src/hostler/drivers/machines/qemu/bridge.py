@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 TUN = "/dev/net/tun"
 SSH = 22
 _TUNSETIFF, _SIOCGIFFLAGS, _SIOCSIFFLAGS, _SIOCBRADDIF = 0x400454CA, 0x8913, 0x8914, 0x89A2
+_SIOCGIFHWADDR, _SIOCSIFHWADDR, _ETHERNET = 0x8927, 0x8924, 1
 _TAP, _NO_PACKET_INFO, _OFFLOAD_HEADER, _NEW_ONLY, _UP = 0x0002, 0x1000, 0x4000, 0x8000, 0x1
 _LINK_LOCAL = IPv6Network("fe80::/64")
 
@@ -67,7 +68,7 @@ class BridgeNetwork:
         try:
             if not self._open_why:
                 await self._hold(number, tap, mac, address)
-            await asyncio.to_thread(self._join, tap)
+            await asyncio.to_thread(self._join, tap, mac)
         except BaseException:
             os.close(descriptor)
             raise
@@ -149,8 +150,13 @@ class BridgeNetwork:
             Path(f"/proc/sys/net/ipv6/conf/{tap}/disable_ipv6").write_text("1", encoding="ascii")
         return descriptor
 
-    def _join(self, tap: str) -> None:
+    def _join(self, tap: str, mac: str) -> None:
+        """Make it a member that leaves the bridge's own MAC alone: guests know their gateway by that one."""
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
+            hardware = (
+                b"\xfe" + bytes.fromhex(mac.replace(":", ""))[1:]
+            )  # a bridge without one takes its members' lowest
+            fcntl.ioctl(control, _SIOCSIFHWADDR, struct.pack("16sH6s16x", tap.encode(), _ETHERNET, hardware))
             try:
                 index = socket.if_nametoindex(tap)
                 fcntl.ioctl(control, _SIOCBRADDIF, struct.pack("16si20x", self._bridge.encode(), index))
@@ -161,6 +167,8 @@ class BridgeNetwork:
             request = fcntl.ioctl(control, _SIOCGIFFLAGS, struct.pack("16sH22x", tap.encode(), 0))
             (flags,) = struct.unpack_from("H", request, 16)
             fcntl.ioctl(control, _SIOCSIFFLAGS, struct.pack("16sH22x", tap.encode(), flags | _UP))
+            own = fcntl.ioctl(control, _SIOCGIFHWADDR, struct.pack("16s24x", self._bridge.encode()))
+            fcntl.ioctl(control, _SIOCSIFHWADDR, own)  # what was set stays, whoever comes and goes
 
 
 def tap_name(place: str, number: int) -> str:
