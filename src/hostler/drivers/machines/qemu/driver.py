@@ -196,6 +196,7 @@ class QemuMachines(Moving):
         vm, origin = plan.label.vm, self._origin(plan)
         site.check_room(vm)
         image = self._image(plan) if origin is None else origin.record.image
+        making.check(plan, image)
         if begun is not None and begun.record.life is Life.DELETING:
             await self._destroy(begun)
             begun = None

@@ -41,6 +41,11 @@ def instance_of(machine: QemuMachine) -> str:
     return machine.record.instance or f"{machine.site.place}-{machine.record.number}"
 
 
+def check_keys(keys: tuple[str, ...]) -> None:
+    """Invalid: one that could be read as something else than a key."""
+    Identity(instance="a", hostname="a", user="a", host_key="", ssh_keys=keys, mac="52:54:00:00:00:00")
+
+
 def lay_seed(machine: QemuMachine, attached: Attached) -> dict[str, Any]:
     """Put the seed into the machine's folder; what of it the command line must name."""
     record, folder = machine.record, machine.folder.path

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from hostler.drivers.machines.qemu import state
 from hostler.drivers.machines.qemu.disk import BASE, GIB
 from hostler.drivers.machines.qemu.folder import MachineFolder
+from hostler.drivers.machines.qemu.identity import check_keys
 from hostler.drivers.machines.qemu.images.place import sync_folder
 from hostler.drivers.machines.qemu.snapshot import copy_disk
 from hostler.drivers.machines.qemu.state import Begun, Life, MachineRecord
@@ -69,6 +70,16 @@ def sweep(place: PlaceFolder) -> None:
         shutil.rmtree(path, ignore_errors=True)
 
 
+def check(plan: MachinePlan, image: Image) -> None:
+    """Refused, Invalid: a machine of that image cannot be so."""
+    if plan.spec.memory_mib < image.memory_mib:
+        raise Refused(
+            f"machine {plan.label.vm!r}: its image needs {image.memory_mib} MiB of memory, and it would have"
+            f" {plan.spec.memory_mib}; give it more"
+        )
+    check_keys(plan.spec.ssh_keys)
+
+
 def new_mac() -> str:
     """A locally administered address."""
     return "52:54:00:" + ":".join(f"{byte:02x}" for byte in secrets.token_bytes(3))
@@ -82,7 +93,6 @@ def disk_bytes(spec: VmSpec, image: Image) -> int:
 async def make(machine: QemuMachine, origin: QemuMachine | None) -> None:
     """Give it what it stands on. All of it is made anew, for what is there may be half of something."""
     site, path = machine.site, machine.folder.path
-    _check_memory(machine.record)
     if origin is None:
         try:
             image = await whole(site.images.link_into(machine.record.spec.image, path))
@@ -119,6 +129,7 @@ async def reshape(machine: QemuMachine, plan: MachinePlan) -> None:
             f"machine {machine.vm!r}: it stands on the image {record.spec.image or default!r}, and cannot be put on"
             f" {plan.spec.image or default!r}; make another machine"
         )
+    check(plan, record.image)
     if (record.spec, record.name, record.fenced) == (plan.spec, plan.name, plan.fenced) and not record.failed:
         if record.detail:
             machine.change(detail="")
@@ -138,14 +149,6 @@ async def reshape(machine: QemuMachine, plan: MachinePlan) -> None:
         begun=Begun.NOTHING,
     )
     await machine.site.hook("create.shaped:after")
-
-
-def _check_memory(record: MachineRecord) -> None:
-    if record.spec.memory_mib < record.image.memory_mib:
-        raise Refused(
-            f"machine {record.vm!r}: its image needs {record.image.memory_mib} MiB of memory, and it would have"
-            f" {record.spec.memory_mib}; give it more"
-        )
 
 
 async def destroy(machine: QemuMachine) -> None:
