@@ -81,8 +81,12 @@ ip link set lo up
 if [ -e /sys/class/net/eth0 ]; then
     read -r now < /sys/class/net/eth0/address
     get mac && [ "$value" != "$now" ] && ip link set eth0 address "$value"
-    # An address that still waits for others to object cannot be used yet; nobody else has this one.
-    get ip6 && echo 0 > /proc/sys/net/ipv6/conf/eth0/accept_dad
+    if get ip6; then
+        # An address that waits for others to object cannot be used yet, and nobody else has this one. Who was told its
+        # routes does not take others from whoever is on the same network.
+        echo 0 > /proc/sys/net/ipv6/conf/eth0/accept_dad
+        echo 0 > /proc/sys/net/ipv6/conf/eth0/accept_ra
+    fi
     ip link set eth0 up
     get ip4 && ip addr add "$value" dev eth0
     get gw4 && ip route add default via "$value"

@@ -19,7 +19,7 @@ if [ -z "$shell" ] && [ $# = 0 ]; then
 fi
 if [ "$who" != root ]; then
     [ $# = 0 ] && exec su "$who"
-    exec su -s /bin/sh "$who" -c 'exec "$@"' sh "$@"
+    exec su -s /bin/sh -c 'exec "$@"' -- "$who" sh "$@"
 fi
 HOME=/root USER=root LOGNAME=root
 export HOME USER LOGNAME
