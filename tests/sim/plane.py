@@ -12,7 +12,7 @@ import random
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from hostler.drivers.machines.simulated import MachineFaults, MemoryPlace, SimulatedMachines
 from hostler.drivers.store.memory import MemoryStore
@@ -29,7 +29,7 @@ from hostler.engine.view import View
 from hostler.engine.vms import VmService
 from hostler.engine.write import Writer
 from hostler.errors import Conflict, Unavailable, Uncertain
-from hostler.keys.node import COMMAND
+from hostler.keys.node import ARRIVAL, COMMAND
 from hostler.keys.vm import HANDLE, LOCK, NAME, VM
 from hostler.kit.virtual import VirtualClock, run_virtual
 from hostler.model.vm import MachineState, Power
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
     from hostler.engine.elections import Leadership
     from hostler.model.vm import VirtualMachine
+    from hostler.ports.machines import Channel, Door
 
 T = TypeVar("T")
 
@@ -199,6 +200,7 @@ class AgentHost(Host):
 
     def __init__(self, plane: Plane, node: str) -> None:
         self.node = node
+        self.machines: SimulatedMachines | None = None
         super().__init__(plane, node, "agent")
 
     async def main(self) -> None:
@@ -209,12 +211,67 @@ class AgentHost(Host):
         plan = AgentPlan(node=self.node, node_ttl=NODE_TTL, fencing_time=FENCING_TIME, stop_grace=2.0, rack="r1")
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(machines)
-            agent = Agent(self.wire, machines, plan, clock=plane.clock, rng=self.rng, new_id=self.new_id)
+            self.machines = machines
+            agent = Agent(
+                self.wire, machines, plan, clock=plane.clock, rng=self.rng, new_id=self.new_id, peers=PlanePeers(plane)
+            )
             await agent.run()
 
     def kill(self) -> None:
         super().kill()
         self.plane.places[self.node].disown()
+
+
+class PlanePeers:
+    """Agents reach each other, whatever became of the store."""
+
+    def __init__(self, plane: Plane) -> None:
+        self._plane = plane
+
+    def channel(self, node: str, vm: str, door: Door) -> PlaneChannel:
+        return PlaneChannel(self._plane, node, vm, door)
+
+
+class PlaneChannel:
+    """A connection to a door of a machine of another process: what happens there happens in that process."""
+
+    def __init__(self, plane: Plane, node: str, vm: str, door: Door) -> None:
+        self._plane, self._node, self._vm, self._door = plane, node, vm, door
+        self._host: AgentHost | None = None
+        self._inner: Channel | None = None
+
+    async def __aenter__(self) -> Self:
+        host = self._plane.hosts.get(self._node)
+        if not isinstance(host, AgentHost) or host.dead or host.machines is None:
+            raise Unavailable(f"{self._node}: nobody listens")
+        self._host, self._inner = host, host.machines.channel(self._vm, self._door)
+        await self._there(self._inner.__aenter__())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._inner is not None and self._host is not None and not self._host.dead:
+            await self._there(self._inner.__aexit__(None, None, None))
+
+    async def read(self) -> bytes:
+        return b"" if self._inner is None else await self._there(self._inner.read())
+
+    async def write(self, data: bytes) -> None:
+        if self._inner is not None:
+            await self._there(self._inner.write(data))
+
+    async def _there(self, work: Coroutine[Any, Any, T]) -> T:
+        """In the other process. Unavailable: it died meanwhile."""
+        if self._host is None or self._host.dead:
+            work.close()
+            raise Unavailable(f"{self._node}: the connection was lost")
+        done: asyncio.Task[T] = self._plane.loop.launch(self._host.process, work)  # type: ignore[arg-type, assignment]
+        try:
+            await asyncio.wait((done,))
+        finally:
+            done.cancel()
+        if done.cancelled():
+            raise Unavailable(f"{self._node}: the connection was lost")
+        return done.result()
 
 
 @dataclass
@@ -382,7 +439,7 @@ class Plane:
         if len(rows) != machines:
             raise Wrong(f"{len(rows)} machines, {machines} were wished for: {rows}")
         self.check_runs()
-        for key, most in ((NAME, machines), (COMMAND, machines), (HANDLE, machines), (LOCK, 0)):
+        for key, most in ((NAME, machines), (COMMAND, machines), (HANDLE, machines), (LOCK, 0), (ARRIVAL, 0)):
             found = (await self.store.range(key.prefix())).items
             if key is COMMAND:
                 found = tuple(kv for kv in found if COMMAND.match(kv.key))
@@ -418,4 +475,6 @@ def _unlike(vm: VirtualMachine, handle: Any, there: list[tuple[str, Any]]) -> st
         return f"wished {vm}; machine {row}"
     if vm.restore is not None and row.restored != vm.restore.number:
         return f"wished {vm.restore}; machine {row}"
+    if vm.move is not None and handle.moved < vm.move.number:
+        return f"wished {vm.move}; handle {handle}"
     return None

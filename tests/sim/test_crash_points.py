@@ -7,12 +7,15 @@ inside the machine driver.
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 
 from hostler.engine.request import HOSTLER
-from hostler.model.api import SnapshotRequest, VmCreate, VmUpdate
+from hostler.errors import Refused
+from hostler.model.api import MoveRequest, SnapshotRequest, VmCreate, VmUpdate
 from hostler.model.vm import Power, VmSpec
 
 from .plane import ORG, PROJECT, Crash, Loss, Plane
@@ -80,6 +83,39 @@ async def restore(plane: Plane) -> None:
     await plane.wish(lambda vms, request: vms.restore(request, *AT, "web", "before"))
 
 
+async def begin_saved(plane: Plane) -> None:
+    """With something on its disk, so that it is seen whether it came along."""
+    await begin_on(plane)
+    place = next(place for place in plane.places.values() if place.contents.rows)
+    (row,) = place.contents.rows.values()
+    place.put([msgspec.structs.replace(row, disk="precious")])
+
+
+async def begin_saved_off(plane: Plane) -> None:
+    await begin_saved(plane)
+    await stop(plane)
+    await plane.settled()
+
+
+async def move(plane: Plane) -> None:
+    """To the other node. Whether it arrives depends on what is killed; nothing is lost, and it is told."""
+    (here,) = [node for node, place in plane.places.items() if place.contents.rows]
+    (other,) = set(plane.places) - {here}
+    while True:  # the node that is moved to may have just come back, and not be on duty
+        try:
+            await plane.wish(lambda vms, request: vms.move(request, *AT, "web", MoveRequest(to=other)))
+        except Refused:
+            await asyncio.sleep(0.25)
+        else:
+            return
+
+
+def kept(plane: Plane) -> None:
+    """What was on its disk is on its disk."""
+    rows = [row for place in plane.places.values() for row in place.contents.rows.values()]
+    assert [row.disk for row in rows] == ["precious"], rows
+
+
 VERBS: dict[str, tuple[Callable[[Plane], Awaitable[None]], Callable[[Plane], Awaitable[None]], int]] = {
     "create": (begin_with_nothing, create, 1),
     "start": (begin_off, start, 1),
@@ -89,6 +125,8 @@ VERBS: dict[str, tuple[Callable[[Plane], Awaitable[None]], Callable[[Plane], Awa
     "snapshot": (begin_on, snapshot, 1),
     "restore": (begin_with_snapshot, restore, 1),
     "delete": (begin_on, delete, 0),
+    "move": (begin_saved, move, 1),
+    "move off": (begin_saved_off, move, 1),
 }
 """How it begins, what is done, and how many machines there are in the end."""
 
@@ -106,6 +144,8 @@ def story(verb: str, plane: Plane) -> None:
         await plane.settled()
         fault.armed = False
         await plane.check(machines=machines)
+        if act is move:
+            kept(plane)
 
     plane.run(scenario)
 

@@ -23,7 +23,8 @@ from hostler.engine.view import View
 from hostler.engine.write import Writer
 from hostler.errors import Conflict, HostlerError, NotFound, Refused
 from hostler.keys.node import ALIVE
-from hostler.model.api import Drain, VmCreate, VmUpdate
+from hostler.keys.vm import HANDLE, VM
+from hostler.model.api import Drain, MoveRequest, VmCreate, VmUpdate
 from hostler.model.node import DrainMode
 from hostler.model.vm import OnNodeLoss, Power, VmSpec
 
@@ -38,6 +39,7 @@ SPAN = 90.0
 LOSS = (OnNodeLoss.FENCE, OnNodeLoss.FENCE, OnNodeLoss.WAIT)
 MACHINE_FAULTS = ("unavailable", "never", "half", "lost", "broken", "deaf", "slow")
 NAMES = ("a", "b", "c", "d")
+VERBS = ("create", "create", "start", "start", "stop", "reset", "update", "delete", "move", "move")
 
 
 class Schedule:
@@ -47,7 +49,7 @@ class Schedule:
         self.seed = seed
         self.rng = random.Random(seed)
         self.plane = Plane(seed=seed, nodes=3, replicas=2)
-        self.plane.faults.delays.update(create=0.5, start=1.0, stop=1.0, delete=0.3)
+        self.plane.faults.delays.update(create=0.5, start=1.0, stop=1.0, delete=0.3, receive=0.2, send=1.5)
         self.eagerness = self.rng.choice((1.0, 0.3, 0.1))
         """Wishes per second and user."""
         self.seen: Counter[str] = Counter()
@@ -71,7 +73,12 @@ class Schedule:
                 raise error
         await asyncio.sleep(30.0)  # what users have asked for is done by then, or never
         await plane.settled()
-        wished = len((await plane.store.range(f"/plasmavmc/vms/{ORG}/{PROJECT}/")).items)
+        wishes = (await VM.list(plane.store, org=ORG, project=PROJECT)).entries
+        wished = len(wishes)
+        for entry in (await HANDLE.list(plane.store, org=ORG, project=PROJECT)).entries:
+            self.seen["departures"] += entry.value.attempt
+            self.seen["given up"] += bool(entry.value.unmoved)
+            self.seen["moved"] += bool(entry.value.attempt and not entry.value.unmoved)
         self.seen["machines in the end"] += wished
         await plane.check(machines=wished)
 
@@ -82,7 +89,7 @@ class Schedule:
             await asyncio.sleep(rng.expovariate(self.eagerness))
             name, verb = (
                 rng.choice(NAMES),
-                rng.choice(("create", "create", "start", "start", "stop", "reset", "update", "delete")),
+                rng.choice(VERBS),
             )
             replicas = [host for host in self.plane.hosts.values() if isinstance(host, ReplicaHost)]
             request = Request(HOSTLER, key=f"{rng.getrandbits(64)}", fingerprint=verb)
@@ -108,6 +115,8 @@ class Schedule:
             await do(request, *AT, wanted)
         elif verb == "update":
             await do(request, *AT, name, VmUpdate(cpus=rng.randint(1, 4), on_node_loss=rng.choice(LOSS)))
+        elif verb == "move":
+            await do(request, *AT, name, MoveRequest(to=rng.choice(tuple(self.plane.places)), stop=rng.random() < 0.3))
         else:
             await do(request, *AT, name)
 
@@ -277,4 +286,5 @@ def test_whatever_breaks_no_machine_runs_twice_and_all_converges(chunk: int) -> 
     for seed in range(chunk * CHUNK, (chunk + 1) * CHUNK):
         seen += run_schedule(seed)
     assert seen["create"] > CHUNK, seen
+    assert seen["departures"] > 0, seen
     assert seen["machines in the end"] > 0, seen

@@ -5,12 +5,17 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 
+from hostler.engine.agent import worker
+from hostler.engine.agent.handover import Given, Handovers
 from hostler.engine.agent.session import Session
 from hostler.engine.controllers import decision, machines
 from hostler.engine.controllers.decision import NodeCase
 from hostler.errors import HostlerError
+from hostler.keys.node import ALIVE
+from hostler.model.vm import MachineState
 
 from .plane import Wrong
 from .test_plane_schedules import run_schedule
@@ -66,10 +71,69 @@ def taken_early(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(machines, "decide", hasty)
 
 
+def handed_over_blindly(patch: pytest.MonkeyPatch) -> None:
+    """A machine is handed over whatever became of command, arrival and handle meanwhile."""
+    given = Handovers._given
+
+    async def blind(self: Any, when: list[Any], then: list[Any], target: Any) -> Any:
+        kept = [self._session.guard(), ALIVE.exists(node=target.parts["node"])]
+        return await given(self, kept, then, target)
+
+    patch.setattr(Handovers, "_given", blind)
+
+
+def hopeful(patch: pytest.MonkeyPatch) -> None:
+    """A handover whose outcome is not known is taken for one that did not happen: the machine goes on here."""
+    give = Handovers.give
+
+    async def sure(self: Any, *rest: Any) -> Given:
+        given = await give(self, *rest)
+        return Given.KEPT if given is Given.UNKNOWN else given
+
+    patch.setattr(Handovers, "give", sure)
+
+
+def hasty(patch: pytest.MonkeyPatch) -> None:
+    """A machine that has arrived is started before it was handed over."""
+    expect = worker.Workers._expect
+
+    async def start(self: Any, vm: str, arrival: Any) -> None:
+        await expect(self, vm, arrival)
+        with suppress(HostlerError):
+            await self._machines.start(vm)
+        self.agenda.later(vm, self._clock.now() + 0.2)
+
+    patch.setattr(worker.Workers, "_expect", start)
+
+
+def forgetful(patch: pytest.MonkeyPatch) -> None:
+    """A machine that departed goes on here although nobody said that it was not handed over."""
+    judged = worker.going
+
+    def careless(*rest: Any) -> Any:
+        return msgspec.structs.replace(judged(*rest), sends=False, stays=True)
+
+    def careless_if_departed(command: Any, known: Any, seen: Any, node: str) -> Any:
+        departed = seen is not None and seen.state is MachineState.DEPARTED
+        return (careless if departed else judged)(command, known, seen, node)
+
+    patch.setattr(worker, "going", careless_if_departed)
+
+
+DEFECTS = [
+    impatient,
+    unconfirmed,
+    holding_on,
+    taken_early,
+    handed_over_blindly,
+    hopeful,
+    hasty,
+    forgetful,
+]
+
+
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize(
-    "defect", [impatient, unconfirmed, holding_on, taken_early], ids=lambda defect: defect.__name__
-)
+@pytest.mark.parametrize("defect", DEFECTS, ids=lambda defect: defect.__name__)
 def test_a_broken_rule_is_found(defect: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch) -> None:
     defect(monkeypatch)
     for seed in range(MOST):
