@@ -1,0 +1,323 @@
+"""Machines that are handed from one place to another: all of it goes, or it stays; never does it run twice."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+from guest_login import plan, run
+from warm_image import OPTIONS, warm_images
+
+from hostler.drivers.machines.qemu import state
+from hostler.drivers.machines.qemu.driver import QemuMachines
+from hostler.errors import HostlerError, Refused, Unavailable
+from hostler.model.vm import MachineState
+from hostler.testing.servers import find_binary
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    from hostler.drivers.machines.qemu.images.folder import ImageFolder
+    from hostler.ports.machines import Channel, Door
+
+pytestmark = pytest.mark.timeout(500)
+VM = "traveller"
+BOOT = "cat /proc/sys/kernel/random/boot_id"
+LOAD = "(while :; do dd if=/dev/urandom of=/tmp/load bs=64k count=128; sync; done) > /dev/null 2>&1 & "
+
+
+@pytest.fixture(scope="module")
+def images() -> ImageFolder:
+    return warm_images()
+
+
+class Steps:
+    """Does something when a step of a driver is reached, once."""
+
+    def __init__(self) -> None:
+        self.at = ""
+        self.does: Callable[[], None] = lambda: None
+
+    async def __call__(self, name: str) -> None:
+        if name == self.at:
+            self.at = ""
+            self.does()
+
+
+class Pair:
+    """Two places on one host."""
+
+    def __init__(self, folder: Path, images: ImageFolder) -> None:
+        self.folder, self.images = folder, images
+        self.steps = Steps()
+        self.names = ["here", "there"]
+        self.here, self.there = map(self._driver, self.names)
+
+    def _driver(self, name: str) -> QemuMachines:
+        return QemuMachines(self.folder / name, images=self.images, options=OPTIONS, step=self.steps)
+
+    def to_there(self, door: Door) -> Channel:
+        return self.there.channel(VM, door)
+
+    async def send(self, number: int, **options: bool) -> MachineState:
+        return (await self.here.send(VM, number, self.to_there, **options)).state
+
+    async def reopen(self) -> None:
+        """As by agents that were stopped and started."""
+        await self.here.aclose()
+        await self.there.aclose()
+        self.here, self.there = [await self._driver(name).__aenter__() for name in self.names]
+
+    def turn(self) -> None:
+        """The next one goes the other way."""
+        self.here, self.there = self.there, self.here
+        self.names.reverse()
+
+    async def state(self) -> tuple[MachineState | None, MachineState | None]:
+        found = [await machines.inspect(VM) for machines in (self.here, self.there)]
+        one, other = (None if machine is None else machine.state for machine in found)
+        return one, other
+
+
+@asynccontextmanager
+async def pair(folder: Path, images: ImageFolder) -> AsyncIterator[Pair]:
+    both = Pair(folder, images)
+    await both.here.__aenter__()
+    await both.there.__aenter__()
+    try:
+        await both.here.create(plan(VM))
+        yield both
+    finally:
+        for machines in (both.here, both.there):
+            await machines.delete(VM)
+            await machines.aclose()
+
+
+def pid_of(folder: Path) -> int:
+    """Of the machine's process."""
+    run = state.read(folder / "vms" / VM).run
+    assert run is not None
+    return run.pid
+
+
+async def test_a_running_machine_goes_with_its_memory_disk_and_name(images: ImageFolder, tmp_path: Path) -> None:
+    async with pair(tmp_path, images) as both:
+        await both.here.start(VM)
+        boot = await run(both.here, VM, f"echo kept > file; {LOAD} {BOOT}")
+        keys = (await both.here.inspect(VM)).access.host_keys  # type: ignore[union-attr]
+
+        assert (await both.there.receive(plan(VM), 1)).state is MachineState.ARRIVING
+        with pytest.raises(Refused, match="not all of it has arrived"):
+            await both.there.start(VM)
+        assert await both.send(1) is MachineState.DEPARTED
+        assert await both.state() == (MachineState.DEPARTED, MachineState.ARRIVING)
+        assert (await both.there.receive(plan(VM), 1)).moved == 1, "what is whole is not thrown away"
+        assert await both.send(1) is MachineState.DEPARTED, "said again, it is done"
+
+        await both.reopen()
+        assert await both.state() == (MachineState.DEPARTED, MachineState.ARRIVING)
+        await both.there.start(VM)
+        await both.here.delete(VM)
+        assert await run(both.there, VM, f"cat file; {BOOT}; hostname") == f"kept\n{boot}\n{VM}"
+        arrived = await both.there.inspect(VM)
+        assert arrived is not None
+        assert arrived.access is not None
+        assert arrived.access.host_keys == keys
+        assert arrived.moved == 1
+
+        # It leaves again, and its agent decides otherwise: it goes on where it was, though its agent was another one.
+        both.turn()
+        await both.there.receive(plan(VM), 2)
+        assert await both.send(2) is MachineState.DEPARTED
+        await both.reopen()
+        await both.there.delete(VM)
+        await both.here.start(VM)
+        assert await run(both.here, VM, f"echo more >> file; sync; cat file; {BOOT}") == f"kept\nmore\n{boot}"
+        with pytest.raises(Refused, match="is over"):
+            await both.send(2)
+
+
+async def test_a_machine_that_is_off_goes_with_its_disk_and_its_snapshots_stay(
+    images: ImageFolder, tmp_path: Path
+) -> None:
+    async with pair(tmp_path, images) as both:
+        await both.here.start(VM)
+        await run(both.here, VM, "echo kept > file; sync")
+        with pytest.raises(Refused, match="it runs"):
+            await both.send(1, live=False)
+        await both.here.stop(VM, grace=20)
+        await both.here.snapshot(VM, "before")
+        await both.there.receive(plan(VM), 1)
+        assert await both.send(1, live=False) is MachineState.DEPARTED
+        arrived = await both.there.inspect(VM)
+        assert arrived is not None
+        assert arrived.state is MachineState.ARRIVING
+        assert arrived.snapshots == ()
+        await both.reopen()
+        await both.here.delete(VM)
+        await both.there.start(VM)
+        assert await run(both.there, VM, "cat file") == "kept"
+
+
+async def test_what_fails_on_the_way_leaves_it_running_where_it_was(images: ImageFolder, tmp_path: Path) -> None:
+    """At every step, by an error there, by the death of the other QEMU, and by being cancelled."""
+    async with pair(tmp_path, images) as both:
+        await both.here.start(VM)
+        boot = await run(both.here, VM, f"echo kept > file; sync; {BOOT}")
+
+        def fail() -> None:
+            raise Unavailable("as the test wants it")
+
+        def kill() -> None:
+            os.kill(pid_of(tmp_path / "there"), signal.SIGKILL)
+
+        ends = [
+            ("receive.opened:before", fail), ("send.open:after", kill), ("send.disk:after", fail),
+            ("send.disk:after", kill), ("send.memory:after", kill), ("send.memory:after", fail),
+            ("send.switched:after", kill), ("receive.sealed:before", fail), ("send.done:before", fail),
+        ]  # fmt: skip
+        for number, (at, does) in enumerate(ends, 1):
+            await both.there.receive(plan(VM), number)
+            both.steps.at, both.steps.does = at, does
+            with pytest.raises(HostlerError):
+                await both.send(number)
+            assert both.steps.at == "", f"{at} was never reached"
+            assert (await both.state())[0] is MachineState.RUNNING
+            if at != "send.done:before":
+                with pytest.raises(Refused, match="not all of it has arrived"):
+                    await both.there.start(VM)
+            assert await run(both.here, VM, BOOT) == boot, f"after {at}"
+
+        await both.there.receive(plan(VM), 50)
+        reached = asyncio.Event()
+        both.steps.at, both.steps.does = "send.memory:after", reached.set
+        sending = asyncio.ensure_future(both.send(50))
+        await reached.wait()
+        sending.cancel()
+        await asyncio.gather(sending, return_exceptions=True)
+        assert await run(both.here, VM, BOOT) == boot
+
+        # Its own process dies half way: it is off, and starts from its disk.
+        await both.there.receive(plan(VM), 51)
+        both.steps.at = "send.memory:after"
+        both.steps.does = lambda: os.kill(pid_of(tmp_path / "here"), signal.SIGKILL)
+        with pytest.raises(HostlerError):
+            await both.send(51)
+        assert (await both.state())[0] is MachineState.FAILED
+        await both.here.start(VM)
+        assert await run(both.here, VM, "cat file") == "kept"
+
+        # The other one dies when it has all of it: it starts from the disk that it was sent.
+        await both.there.receive(plan(VM), 52)
+        await run(both.here, VM, "echo more >> file")
+        assert await both.send(52) is MachineState.DEPARTED
+        kill()
+        await both.here.delete(VM)
+        async with asyncio.timeout(30):
+            while both.there._machines[VM].alive:
+                await asyncio.sleep(0.01)
+        await both.there.start(VM)
+        assert (await run(both.there, VM, "cat file")).startswith("kept")
+
+
+async def test_a_machine_that_cannot_come_is_refused_and_runs_on(images: ImageFolder, tmp_path: Path) -> None:
+    async with pair(tmp_path, images) as both:
+        with pytest.raises(Refused, match="one of that name stands here"):
+            await both.here.receive(plan(VM), 1)
+        spec = msgspec.structs.replace(plan(VM).spec, image="no-such-image")
+        with pytest.raises(Refused, match="no-such-image"):
+            await both.there.receive(msgspec.structs.replace(plan(VM), spec=spec), 1)
+        await both.here.start(VM)
+        with pytest.raises(HostlerError):
+            await both.send(1)
+        await both.there.receive(plan(VM), 3)
+        with pytest.raises(Refused, match="is expected"):
+            await both.send(2)
+        both.there._site.options = msgspec.structs.replace(OPTIONS, network="bridge:br0")  # type: ignore[union-attr]
+        with pytest.raises(Refused, match="move it while it is off"):
+            await both.send(3)
+        assert (await both.state())[0] is MachineState.RUNNING
+        await run(both.here, VM, "true")
+
+
+STEPS = ["send.open:after", "send.disk:after", "send.memory:after", "send.switched:after", "receive.sealed:after"]
+
+
+async def test_agents_that_are_killed_on_the_way_leave_it_running_where_it_was(
+    images: ImageFolder, tmp_path: Path
+) -> None:
+    both = Pair(tmp_path, images)
+    async with both.here as here:
+        await here.create(plan(VM))
+        await here.start(VM)
+        boot = await run(here, VM, f"echo kept > file; sync; {BOOT}")
+    for number, step in enumerate([*STEPS, "send.done:after"], 1):
+        assert await agents(tmp_path, number, step) == -signal.SIGKILL
+        both = Pair(tmp_path, images)
+        async with both.here, both.there:
+            if step == "send.done:after":
+                assert await both.state() == (MachineState.DEPARTED, MachineState.ARRIVING)
+                await both.there.start(VM)
+                await both.here.delete(VM)
+                assert await run(both.there, VM, f"cat file; {BOOT}") == f"kept\n{boot}"
+                await both.there.delete(VM)
+            else:
+                assert (await both.state())[0] is MachineState.RUNNING
+                assert await run(both.here, VM, BOOT) == boot, f"after {step}"
+                if step != "receive.sealed:after":
+                    with pytest.raises(Refused, match="not all of it has arrived"):
+                        await both.there.start(VM)
+                await both.there.delete(VM)
+
+
+def paths() -> dict[str, str]:
+    here = Path(__file__).parent
+    known = [str(here), str(here.parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return os.environ | {"PYTHONPATH": os.pathsep.join(known)}
+
+
+async def agents(folder: Path, number: int, step: str) -> int:
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, str(Path(__file__).parent / "moving_agents.py"), folder, VM, str(number), step), env=paths()
+    )
+    try:
+        return await asyncio.wait_for(process.wait(), 120)
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+async def test_a_session_on_a_bridge_goes_on_while_its_machine_moves(images: ImageFolder, tmp_path: Path) -> None:
+    """In namespaces of its own, which end with the process."""
+    del images
+    namespaces = ["--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
+    if os.geteuid() != 0:
+        namespaces += ["--user", "--map-root-user"]
+    script = str(Path(__file__).parent / "moving_session.py")
+    process = await asyncio.create_subprocess_exec(
+        *(find_binary("unshare"), *namespaces, sys.executable, script, tmp_path),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+        env=paths(),
+    )
+    try:
+        async with asyncio.timeout(400):
+            output, _ = await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    assert process.returncode == 0, output.decode()
+    found = msgspec.json.decode(output.splitlines()[-1])
+    assert found["same boot"] is True
+    assert found["moves"] == 2
+    assert found["lines lost"] == 0
+    assert found["lines"] > 20

@@ -1,0 +1,51 @@
+"""A tiny guest that is kept booted, apart from the one that other tests boot; made once, and kept for the next run."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import shutil
+
+import tiny_image
+
+from hostler.drivers.machines.qemu.images.folder import ImageFolder
+from hostler.drivers.machines.qemu.options import QemuOptions
+from hostler.drivers.machines.qemu.template import warmer
+
+FOLDER = tiny_image.FOLDER.parent / "images-warm"
+OPTIONS = QemuOptions(accelerator="tcg")
+"""A verdict would cost each test some seconds."""
+CPUS, MEMORY_MIB = 1, 128
+
+
+def warm_images() -> ImageFolder:
+    """A folder of images with `tiny`, kept booted with one cpu and 128 MiB."""
+    images = ImageFolder(FOLDER, warmer=warmer(FOLDER, accelerator=OPTIONS.accelerator))
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    with (FOLDER / "run").open("a+", encoding="ascii") as turn:
+        fcntl.flock(turn, fcntl.LOCK_EX)
+        turn.seek(0)
+        run = os.environ.get("PYTEST_XDIST_TESTRUNUID") or f"pid{os.getpid()}"
+        if turn.read() != run:
+            _link(images)
+            asyncio.run(images.warm("tiny", cpus=CPUS, memory_mib=MEMORY_MIB, progress=lambda *_: None))
+            turn.seek(0)
+            turn.truncate()
+            turn.write(run)
+    return images
+
+
+def _link(images: ImageFolder) -> None:
+    """Let it have the present tiny guest."""
+    image, files = tiny_image.tiny_images().find("tiny")
+    place = images.place
+    place.make()
+    there = place.image(image.digest)
+    if not there.exists():
+        shutil.rmtree(there.with_suffix(".draft"), ignore_errors=True)
+        shutil.copytree(files, there.with_suffix(".draft"), ignore=shutil.ignore_patterns("warm"))
+        there.with_suffix(".draft").rename(there)
+    with place.locked(alone=True):
+        place.call("tiny", image.digest)
+    images.sweep()
