@@ -76,15 +76,19 @@ class Monitor:
             await self.execute("qmp_capabilities", within=max(0.001, until - loop.time()))
         except BaseException as error:
             self._wire = None
+            lost = wire.lost
             wire.abort()
             connection.close()
+            if lost and isinstance(error, Uncertain | OSError):
+                why = self._folder.said() or "it left no word"
+                raise Unavailable(f"{self.subject}: QEMU hung up before it greeted: {why}") from None
             if isinstance(error, TimeoutError | Uncertain):
                 raise Unavailable(
                     f"{self.subject}: QEMU does not greet within {within:g} s; it hangs, or somebody else is connected"
                     f" to its {QMP_SOCKET}"
                 ) from None
             if isinstance(error, OSError):
-                raise Unavailable(f"{self.subject}: {QMP_SOCKET}: {error.strerror or 'QEMU hung up'}") from None
+                raise Unavailable(f"{self.subject}: {QMP_SOCKET}: {error.strerror or error}") from None
             raise
 
     async def execute(
@@ -225,6 +229,7 @@ class _Wire(asyncio.Protocol):
         self._monitor, self._connection = monitor, connection
         self._transport: asyncio.Transport | None = None
         self._held = bytearray()
+        self.lost = False
         self._throttle = Throttle(READ_RATE, MESSAGE_BYTES)
         self.greeted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -283,6 +288,7 @@ class _Wire(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002 - the protocol's
         self._transport = None
+        self.lost = True
         self._throttle.stop()
         if not self.greeted.done():
             self.greeted.set_exception(ConnectionResetError())

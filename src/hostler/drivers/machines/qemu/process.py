@@ -37,8 +37,8 @@ GUARD_WITHIN = 30.0
 GLANCE = 0.02
 """Seconds until another look where nothing can be waited for."""
 _LOCK_TRIES = 10
-_children: set[int] = set()
-"""Processes that this one started and has to reap."""
+_children: dict[int, Path] = {}
+"""Processes that this one started and has to reap, and the folder of each."""
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
@@ -174,6 +174,7 @@ async def kill(folder: MachineFolder, run: Run | None = None, *, within: float) 
                         holder.close()
                 if not holders:
                     await asyncio.sleep(GLANCE)
+            await _reaped(folder)
     except TimeoutError:
         raise Unavailable(
             f"machine {folder.name}: its process was killed and has not ended within {within:g} s; a disk may hang,"
@@ -184,7 +185,7 @@ async def kill(folder: MachineFolder, run: Run | None = None, *, within: float) 
 
 
 async def ended(folder: MachineFolder, run: Run | None = None) -> None:
-    """Until neither the process nor its guard is there."""
+    """Until neither the process nor its guard is there; one that is started meanwhile counts too."""
     while alive(folder):
         found = find(folder, run)
         if found is None:
@@ -192,7 +193,7 @@ async def ended(folder: MachineFolder, run: Run | None = None) -> None:
         else:
             with found:
                 await found.ended()
-    reap()
+    await _reaped(folder)
 
 
 def reap() -> None:
@@ -203,7 +204,16 @@ def reap() -> None:
         except ChildProcessError:
             ended_pid = pid
         if ended_pid:
-            _children.discard(pid)
+            _children.pop(pid, None)
+
+
+async def _reaped(folder: MachineFolder) -> None:
+    """The lock is free: a process lets go of it shortly before it can be reaped."""
+    for pid, path in list(_children.items()):
+        if path == folder.path:
+            with contextlib.suppress(ProcessLookupError), Found(pid, 0, 0, os.pidfd_open(pid)) as child:
+                await child.ended()
+    reap()
 
 
 # Starting
@@ -251,7 +261,7 @@ def _start(folder: MachineFolder, argv: list[str], pass_fds: Iterable[int]) -> i
     finally:
         os.close(log)
     child.returncode = 0  # so that it is left alone when the object goes: `reap` sees to it
-    _children.add(child.pid)
+    _children[child.pid] = folder.path
     return child.pid
 
 
