@@ -16,10 +16,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from hostler.kit.clock import Clock
+    from hostler.model.image import Image
     from hostler.model.inventory import Capacity
     from hostler.ports.bare import Bare
     from hostler.ports.hasher import Hasher
-    from hostler.ports.images import Images
+    from hostler.ports.images import Images, Progress
     from hostler.ports.machines import Machines
     from hostler.ports.store import Store
     from hostler.ports.ttl import TtlStorage
@@ -171,16 +172,36 @@ def _open_qemu(folder: str | Path, settings: Settings, clock: Clock | None) -> M
     return QemuMachines(folder, images=images, options=options, clock=clock)
 
 
+def known_acceleration(folder: Path) -> tuple[str, str] | None:
+    """What guests of the node whose machines are in `folder` run with, and why; None: nobody has found out yet."""
+    from hostler.drivers.machines.qemu.acceleration import remembered
+
+    found = remembered(folder)
+    return None if found is None else (found.accelerator, found.why)
+
+
 def open_images(
-    folder: Path, *, machines: Path | None = None, default: str = "tiny", clock: Clock | None = None
+    folder: Path,
+    *,
+    machines: Path | None = None,
+    default: str = "tiny",
+    clock: Clock | None = None,
+    settings: Settings | None = None,
 ) -> Images:
     """The images in `folder`. `machines`: where the nodes that use them keep their machines; beside it if not given.
 
-    Any number of processes may use it at once; it need not be closed.
+    Any number of processes may use it at once; it need not be closed. `settings` say how guests run that are kept warm.
     """
     from hostler.drivers.machines.qemu.images.folder import ImageFolder
 
-    return ImageFolder(folder, machines=machines or folder.parent / "machines", default=default, clock=clock)
+    async def keep_warm(image: Image, files: Path, cpus: int, memory_mib: int, progress: Progress) -> None:
+        from hostler.drivers.machines.qemu.template import warmer
+
+        options = {} if settings is None else {"accelerator": settings.accelerator, "uids": settings.qemu_uids}
+        await warmer(folder, **options)(image, files, cpus, memory_mib, progress)
+
+    machines = machines or folder.parent / "machines"
+    return ImageFolder(folder, machines=machines, default=default, clock=clock, warmer=keep_warm)
 
 
 def _opened(url: str, openers: Mapping[str, Callable[[SplitResult, Options], T]], what: str) -> T:

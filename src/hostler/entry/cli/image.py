@@ -54,7 +54,8 @@ def opened(data: Path | None) -> Shelf:
 
     settings = load({"data": data})
     folder = DataFolder(settings.data)
-    return Shelf(open_images(folder.path / "images", default=settings.image), settings.image)
+    images = open_images(folder.path / "images", default=settings.image, settings=settings)
+    return Shelf(images, settings.image)
 
 
 @click.command("list")
