@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Self
 
 import pytest
 from aiohttp import web
@@ -154,10 +155,15 @@ class Killing:
         self._process.stdin.flush()
         return self._process.stdout.readline().strip()
 
-    def close(self) -> None:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         assert self._process.stdin is not None
+        assert self._process.stdout is not None
         self._process.stdin.close()
         self._process.wait(30)
+        self._process.stdout.close()
 
 
 async def has_old(images: ImageFolder) -> None:
@@ -188,34 +194,35 @@ async def check_nothing_left(images: ImageFolder) -> None:
 async def test_a_kill_at_any_step_of_add_leaves_what_the_next_call_sweeps(own: ImageFolder, tmp_path: Path) -> None:
     source = file_system(tmp_path / "source")
     await has_old(own)
-    killing = Killing(tmp_path, "add", source)
-    steps = 0
-    while (ended := killing.at(steps + 1)) == "killed":
-        steps += 1
-        assert await check_whole(own) <= {"old", "new"}
-        if steps % 4 == 0:  # what is left now is swept by another verb; at other times by the next try
-            own.sweep()
+    with Killing(tmp_path, "add", source) as killing:
+        steps = 0
+        while (ended := killing.at(steps + 1)) == "killed":
+            steps += 1
+            assert await check_whole(own) <= {"old", "new"}
+            if "new" in await check_whole(own):
+                await own.remove("new")
+            own.sweep()  # else its steps would be among those of the next try
             await check_nothing_left(own)
-    killing.close()
-    assert ended == "done"
-    assert steps > 40
+        assert ended == "done"
+        assert steps > 30
+        await own.remove("new")
+        assert [killing.at(step) for step in (steps // 2, steps // 3, 10**6)] == ["killed", "killed", "done"]
     assert await check_whole(own) == {"old", "new"}
     await check_nothing_left(own)
 
 
 async def test_a_kill_at_any_step_of_remove_leaves_it_whole_or_gone(own: ImageFolder, tmp_path: Path) -> None:
-    killing = Killing(tmp_path, "remove", tmp_path)
-    steps = 0
     await has_old(own)
-    while (ended := killing.at(steps + 1)) == "killed":
-        steps += 1
-        assert await check_whole(own) <= {"old"}
-        await has_old(own)
-        assert await check_whole(own) == {"old"}
-        await check_nothing_left(own)
-    killing.close()
-    assert ended == "done"
-    assert steps > 8
+    with Killing(tmp_path, "remove", tmp_path) as killing:
+        steps = 0
+        while (ended := killing.at(steps + 1)) == "killed":
+            steps += 1
+            assert await check_whole(own) <= {"old"}
+            await has_old(own)
+            assert await check_whole(own) == {"old"}
+            await check_nothing_left(own)
+        assert ended == "done"
+        assert steps > 8
     assert await check_whole(own) == set()
     await check_nothing_left(own)
 
@@ -224,17 +231,16 @@ async def test_a_kill_at_any_step_of_linking_is_made_good_by_the_next_try(own: I
     await has_old(own)
     machine = tmp_path / "machines" / "n" / "vms" / "m"
     machine.mkdir(parents=True)
-    killing = Killing(tmp_path, "link", machine)
-    steps = 0
-    while (ended := killing.at(steps + 1)) == "killed":
-        steps += 1
-        if (machine / "base").exists():
-            with pytest.raises(Refused, match="in use by m"):
-                await own.remove("old")
-            (machine / "base").unlink()
-    killing.close()
-    assert ended == "done"
-    assert steps > 3
+    with Killing(tmp_path, "link", machine) as killing:
+        steps = 0
+        while (ended := killing.at(steps + 1)) == "killed":
+            steps += 1
+            if (machine / "base").exists():
+                with pytest.raises(Refused, match="in use by m"):
+                    await own.remove("old")
+                (machine / "base").unlink()
+        assert ended == "done"
+        assert steps > 3
     assert (machine / "base").samefile(own.files("old") / "disk")
     assert [entry.name for entry in machine.iterdir()] == ["base"]
 
