@@ -27,7 +27,7 @@ from hostler.errors import Refused, Unavailable, Uncertain
 from hostler.kit.clock import SystemClock
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
 PATIENCE = 60.0
 
@@ -62,15 +62,14 @@ def folder(place: PlaceFolder) -> Iterator[MachineFolder]:
     made = place.machine("m")
     made.create()
     yield made
-    for found in process._holders(made):
-        with found:
-            found.kill()
     deadline = time.monotonic() + PATIENCE
-    while process.alive(made) and time.monotonic() < deadline:
+    while process.alive(made) or made.path in process._children.values():
+        assert time.monotonic() < deadline
+        for found in process._holders(made):
+            with found:
+                found.kill()
+        process.reap()
         time.sleep(0.01)
-    process.reap()
-    made.close()
-    assert not process.alive(made)
     made.close()
 
 
@@ -106,13 +105,6 @@ class Told:
 
 def now() -> float:
     return SystemClock().now()
-
-
-async def eventually(true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not true():
-        assert time.monotonic() < deadline
-        await asyncio.sleep(0.01)
 
 
 @pytest.mark.parametrize("fenced", [False, True])

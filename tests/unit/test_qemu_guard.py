@@ -1,0 +1,195 @@
+"""The guard of a fenced machine. A plain program stands for QEMU."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from qemu_scene import PATIENCE, SLEEP, eventually, machine_of, now
+
+from hostler.drivers.machines.qemu import guard, process
+from hostler.drivers.machines.qemu.folder import ALIVE, LOG, MachineFolder, PlaceFolder
+from hostler.drivers.machines.qemu.process import Run
+from hostler.errors import Unavailable, Uncertain
+from hostler.kit.clock import boot_id
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[PlaceFolder]:
+    with PlaceFolder(tmp_path / "node") as opened:
+        yield opened
+
+
+@pytest.fixture
+def folder(place: PlaceFolder) -> Iterator[MachineFolder]:
+    with machine_of(place) as made:
+        yield made
+
+
+def files_of(pid: int) -> Sequence[str]:
+    where = f"/proc/{pid}/fd"
+    return sorted(os.readlink(f"{where}/{name}").rpartition("/")[2] for name in os.listdir(where))
+
+
+def parent_of(run: Run) -> int:
+    return process._Look.at(run.pid).parent
+
+
+async def started_and_told(run: Run) -> None:
+    """Until the program itself runs, so that the kernel was told to end it with its guard."""
+    await eventually(lambda: Path(f"/proc/{run.pid}/comm").read_text() == "sleep\n")
+
+
+async def guarded(place: PlaceFolder, folder: MachineFolder) -> Run:
+    place.hold(now() + 600)
+    run = await process.spawn(folder, SLEEP, hold=place.hold_path)
+    await started_and_told(run)
+    return run
+
+
+async def test_a_guarded_machine_ends_when_its_hold_does(place: PlaceFolder, folder: MachineFolder) -> None:
+    run = await guarded(place, folder)
+    place.hold(now() + 0.2)
+    until = guard.held_until(str(place.hold_path), boot_id())
+    assert until is not None
+    async with asyncio.timeout(PATIENCE):
+        await process.ended(folder, run)
+    assert now() >= until
+
+
+async def test_a_hold_that_is_renewed_goes_on_and_one_that_is_shortened_is_over(
+    place: PlaceFolder, folder: MachineFolder
+) -> None:
+    run = await guarded(place, folder)
+    place.hold(now() + 0.25)
+    place.hold(now() + 600)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.5):
+            await process.ended(folder, run)
+    place.hold(0)
+    async with asyncio.timeout(PATIENCE):
+        await process.ended(folder, run)
+
+
+@pytest.mark.parametrize("what", ["missing", "torn", "of another boot"])
+async def test_a_hold_that_cannot_be_believed_is_none(place: PlaceFolder, folder: MachineFolder, what: str) -> None:
+    run = await guarded(place, folder)
+    match what:
+        case "missing":
+            place.hold_path.unlink()
+        case "torn":
+            place.hold_path.write_text(place.hold_path.read_text()[:-3])
+        case _:
+            place.hold_path.write_text(guard.hold_text("another", now() + 600))
+    async with asyncio.timeout(PATIENCE):
+        await process.ended(folder, run)
+
+
+async def test_what_is_not_held_does_not_start(place: PlaceFolder, folder: MachineFolder) -> None:
+    for _ in range(2):
+        with pytest.raises(Unavailable, match="fenced and not held"):
+            await process.spawn(folder, ["touch", "started"], hold=place.hold_path)
+        await process.ended(folder)
+        assert not (folder.path / "started").exists()
+        place.hold(now() - 1)
+
+
+async def test_whoever_kills_the_guard_kills_the_machine(place: PlaceFolder, folder: MachineFolder) -> None:
+    run = await guarded(place, folder)
+    os.kill(parent_of(run), signal.SIGKILL)
+    async with asyncio.timeout(PATIENCE):
+        await process.ended(folder, run)
+
+
+async def test_a_machine_whose_guard_died_before_the_kernel_knew_of_it_does_not_start(tmp_path: Path) -> None:
+    marker = tmp_path / "started"
+    argv = [*guard.WITH_GUARD, "touch", str(marker)]
+    for parent, starts in ((os.getpid() + 1, False), (os.getpid(), True)):
+        subprocess.run(argv, env={**os.environ, "HOSTLER_GUARD": str(parent)}, check=False)
+        assert marker.exists() is starts
+
+
+async def test_the_guard_does_not_hear_polite_signals_and_its_machine_does(
+    place: PlaceFolder, folder: MachineFolder
+) -> None:
+    run = await guarded(place, folder)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        os.kill(parent_of(run), number)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.1):
+            await process.ended(folder, run)
+    os.kill(run.pid, signal.SIGTERM)
+    async with asyncio.timeout(PATIENCE):
+        await process.ended(folder, run)
+
+
+async def test_the_guard_ends_with_its_machine(place: PlaceFolder, folder: MachineFolder) -> None:
+    run = await guarded(place, folder)
+    guard_pid = parent_of(run)
+    os.kill(run.pid, signal.SIGKILL)
+    async with asyncio.timeout(PATIENCE):
+        await process.ended(folder, run)
+    assert not Path(f"/proc/{guard_pid}").exists()
+
+
+@pytest.mark.parametrize("known", [True, False])
+async def test_a_guard_that_is_suspended_is_killed_too(place: PlaceFolder, folder: MachineFolder, known: bool) -> None:
+    run = await guarded(place, folder)
+    os.kill(parent_of(run), signal.SIGSTOP)
+    await process.kill(folder, run if known else None, within=PATIENCE)
+    assert not process.alive(folder)
+
+
+async def test_the_machine_is_told_from_its_guard(place: PlaceFolder, folder: MachineFolder) -> None:
+    run = await guarded(place, folder)
+    found = process.find(folder)
+    assert found is not None
+    with found:
+        assert found.run() == run
+
+
+async def test_the_guard_keeps_no_file_that_is_the_machines_and_shows_no_secret(
+    place: PlaceFolder, folder: MachineFolder, tmp_path: Path
+) -> None:
+    place.hold(now() + 600)
+    with (tmp_path / "tap").open("w") as tap:
+        run = await process.spawn(folder, SLEEP, hold=place.hold_path, pass_fds=[tap.fileno()])
+    await started_and_told(run)
+    assert files_of(run.pid) == sorted(["null", LOG, LOG, ALIVE, "tap"])
+    kept = sorted(["null", LOG, LOG, ALIVE, "anon_inode:[pidfd]"])
+    await eventually(lambda: files_of(parent_of(run)) == kept)  # what it reports through is closed a moment later
+    words = Path(f"/proc/{parent_of(run)}/cmdline").read_bytes().decode().split("\0")
+    assert words[:4] == [sys.executable, "-I", "-S", guard.__file__]
+    assert words[4] == "../../hold"
+
+
+async def test_a_guard_that_says_nothing_sensible_leaves_it_uncertain(
+    place: PlaceFolder, folder: MachineFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place.hold(now() + 600)
+    monkeypatch.setattr(process, "_GUARD", ("sh", "-c", "echo broken; exit 3"))
+    with pytest.raises(Uncertain, match="broken"):
+        await process.spawn(folder, SLEEP, hold=place.hold_path)
+    await process.ended(folder)
+
+
+async def test_cancelled_while_the_guard_starts_it_is_known_by_its_lock(
+    place: PlaceFolder, folder: MachineFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place.hold(now() + 600)
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.001):
+            await process.spawn(folder, SLEEP, hold=place.hold_path)
+    assert process.alive(folder)
+    assert len(os.listdir("/proc/self/fd")) == before
+    await process.kill(folder, within=PATIENCE)
