@@ -52,7 +52,7 @@ class Arrival:
         self.attempt = ""
         """The present one; who seals another one is too late."""
         self.live = False
-        self.taken: set[str] = set()
+        self.taken: dict[str, _ArrivalDoor] = {}
         """Doors where somebody is."""
 
     @property
@@ -93,7 +93,7 @@ class Arrival:
         await site.hook("receive.opened:before")
         image = await whole(_link(machine, manifest.digest))
         machine.change(
-            spec=manifest.spec, image=image, mac=manifest.mac, disk_bytes=manifest.disk_bytes,
+            spec=manifest.spec, name=manifest.name, image=image, mac=manifest.mac, disk_bytes=manifest.disk_bytes,
             resets=manifest.resets, restored=manifest.restored, instance=manifest.instance,
             host_key=keep_identity(machine.folder.path, manifest.host_key), failed=False, detail="",
         )  # fmt: skip
@@ -171,17 +171,27 @@ class _ArrivalDoor:
         self._writer: asyncio.StreamWriter | None = None
 
     async def __aenter__(self) -> Self:
-        if self.name in self._arrival.taken:
+        there = self._arrival.taken.get(self.name)
+        if there is not None and not there.is_over:
             raise Unavailable(f"{self._subject}: somebody is at its door for {self.name}; wait until they are done")
-        self._arrival.taken.add(self.name)
+        self._arrival.taken[self.name] = self
         return self
+
+    @property
+    def is_over(self) -> bool:
+        """Whether its process has heard all that it waited for: who was here may be slow to leave, but is done."""
+        return self._reader is not None and self._reader.at_eof()
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._arrival.taken.discard(self.name)
+        self._leave()
         if self._writer is not None:
             self._writer.close()
+
+    def _leave(self) -> None:
+        if self._arrival.taken.get(self.name) is self:
+            del self._arrival.taken[self.name]
 
     async def _connect(self, gate: str) -> None:
         path = socket_path(self._arrival.machine, gate)
@@ -220,7 +230,7 @@ class DiskDoor(_ArrivalDoor):
         try:
             await self._connect(DISK_GATE)
         except BaseException:
-            self._arrival.taken.discard(self.name)
+            self._leave()
             raise
         return self
 

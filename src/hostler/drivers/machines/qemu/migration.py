@@ -48,6 +48,7 @@ class Manifest(Record, frozen=True, kw_only=True):
     """Memory and devices too; else the disk alone, of a machine that is off."""
     spec: VmSpec
     """What it runs with."""
+    name: str = ""
     fit: Fit
     processor: str
     """What the guest sees of it."""

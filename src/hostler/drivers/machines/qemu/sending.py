@@ -141,6 +141,7 @@ async def _manifest(machine: QemuMachine, number: int, *, live: bool) -> Manifes
         number=number,
         live=live,
         spec=record.spec,
+        name=record.name,
         fit=await machine.site.fit(record.spec),
         processor=here.processor,
         network=here.network,
