@@ -244,9 +244,32 @@ async def test_groups_of_machines_come_and_go_and_leftovers_are_found_by_a_later
     later = Limits(place, "id", proc=tmp_path / "none")  # which itself is in no group it could use
     await later.open()
     assert later.about == "nice"
-    (tmp_path / "sys/cpu/hostler-other-9").mkdir()
+    for name in ("hostler-mine", "hostler-0123456789ab-7", "hostler-0123456789ab-8/process"):
+        (tmp_path / "sys/cpu" / name).mkdir(parents=True)
     await later.reclaim({2})
-    assert sorted(os.listdir(tmp_path / "sys/cpu")) == sorted([f"{limits.name}-2", "hostler-other-9"])
+    left = [f"{limits.name}-2", "hostler-mine", "hostler-0123456789ab-8"]  # nobody's business, and somebody's
+    assert sorted(os.listdir(tmp_path / "sys/cpu")) == sorted(left)
+
+
+async def test_a_group_that_somebody_took_for_a_leftover_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sys/cpu").mkdir(parents=True)
+    proc = _kernel(tmp_path, "2:cpu:/\n", [("/", "/sys/cpu", "cgroup", "cpu")])
+    limits = Limits(tmp_path, "id", proc=proc, within=tmp_path)
+    await limits.open()
+    made, mkdir = [], Path.mkdir
+
+    def taken_once(path: Path, **options: bool) -> None:
+        mkdir(path, **options)
+        made.append(path)
+        if len(made) == 1:
+            path.rmdir()
+
+    monkeypatch.setattr(Path, "mkdir", taken_once)
+    await limits.apply(1, 4001, Shape(128))
+    assert len(made) == 2
+    assert (made[-1] / "cgroup.procs").read_text() == "4001"
 
 
 async def test_a_group_whose_process_is_about_to_end_is_waited_for(

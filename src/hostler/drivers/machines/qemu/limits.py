@@ -35,6 +35,8 @@ USUAL_SHARE = 100
 NICE_STEP = 1.25
 """By how much one step of niceness changes a share of the CPUs."""
 SYS_NICE = 23
+TRIES = 3
+_GROUP = re.compile(r"(hostler-[0-9a-f]{12})-([0-9]+)")
 ENDS_WITHIN, PACE = 2.0, 0.02
 """Seconds that a process that has ended may still be seen, and between two looks."""
 
@@ -90,7 +92,10 @@ class Limits:
             await asyncio.sleep(PACE)  # what a process has open is closed before it has left its group
 
     async def reclaim(self, kept: Container[int]) -> None:
-        """Take away what earlier processes left of machines that are not among `kept`."""
+        """Take away what earlier processes left of machines that are not among `kept`, and of places that may be gone.
+
+        A group that has a process in it cannot be taken away. One that is about to get one is made again (`apply`).
+        """
         await asyncio.to_thread(self._reclaim, kept)
 
     def _open(self) -> None:
@@ -115,16 +120,20 @@ class Limits:
     def _enter(self, base: Base, number: int, pid: int, shape: Shape) -> bool:
         self._remember(base.path)
         group = Path(base.path) / f"{self.name}-{number}"
-        try:
-            group.mkdir(exist_ok=True)
-            for file, value in settings_of(base, shape).items():
-                (group / file).write_text(value, encoding="ascii")
-            (group / "cgroup.procs").write_text(str(pid), encoding="ascii")
-        except OSError:  # the machine runs, with less to hold it
-            with suppress(OSError):
-                group.rmdir()
-            return False
-        return True
+        for _ in range(TRIES):
+            try:
+                group.mkdir(exist_ok=True)
+                for file, value in settings_of(base, shape).items():
+                    (group / file).write_text(value, encoding="ascii")
+                (group / "cgroup.procs").write_text(str(pid), encoding="ascii")
+            except OSError as error:
+                if error.errno in (errno.ENOENT, errno.ENODEV):  # somebody took it for a leftover
+                    continue
+                break  # the machine runs, with less to hold it
+            return True
+        with suppress(OSError):
+            group.rmdir()
+        return False
 
     def _be_nice(self, pid: int, share: int) -> None:
         nice = nice_of(share, may_raise=has_capabilities(SYS_NICE))
@@ -157,11 +166,10 @@ class Limits:
             fresh.replace(self._kept)
 
     def _reclaim(self, kept: Container[int]) -> None:
-        ours = re.compile(rf"{re.escape(self.name)}-([0-9]+)")
-        for path in self.remembered():
+        for path in {*self.remembered(), *(base.path for base in self.bases)}:
             with suppress(OSError):  # that group is gone, and with it all that was below
-                found = [(name, ours.fullmatch(name)) for name in os.listdir(path)]
-                self._remove({name for name, match in found if match and int(match[1]) not in kept})
+                found = [match for match in map(_GROUP.fullmatch, os.listdir(path)) if match]
+                self._remove({match[0] for match in found if match[1] != self.name or int(match[2]) not in kept})
 
     def _remove(self, names: set[str]) -> bool:
         """Whether one is left, for there is a process in it."""
