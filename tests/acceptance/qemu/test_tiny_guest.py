@@ -22,6 +22,11 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.timeout(600)
 SCRIPT = "#!/bin/sh\necho ran >> /root/ran\n"
+FILL = (
+    "i=1024; while [ $i -gt 0 ]; do fallocate -l ${i}M /fill$i || i=$((i/2)); i=$((i-1)); done;"
+    " cat /dev/zero > /last; sync"
+)
+"""All but the last mebibytes without writing them."""
 
 
 async def test_a_machine_is_who_it_was_told_and_keeps_what_was_written(images: ImageFolder, tmp_path: Path) -> None:
@@ -51,6 +56,8 @@ async def test_a_machine_is_who_it_was_told_and_keeps_what_was_written(images: I
         assert int(await guest.run("df -m / | awk 'END {print $2}'")) > 2500, "the disk's real size"
         assert "Permission denied" in await guest.run("cat /root/ran")
         assert await guest.run("until sudo test -s /root/ran; do sleep 0.1; done; sudo cat /root/ran") == "ran"
+        reseeded = await guest.run("echo seed | sudo reseed; echo $?; echo seed | reseed; echo $?")
+        assert reseeded.split() == ["0", "1"], "root can, and only root may"
         own = asyncssh.generate_private_key("ssh-ed25519")
         public = own.export_public_key().decode().strip()
         await guest.run("echo home > f; echo tmp > /tmp/f; sudo sh -c 'echo etc > /etc/f'")
@@ -83,6 +90,13 @@ async def test_a_machine_is_who_it_was_told_and_keeps_what_was_written(images: I
         assert (await guest.line()).startswith("hostler ready ")
         again = "until [ $(sudo cat /root/ran | wc -l) = 2 ]; do sleep 0.1; done; cat f"
         assert await guest.run(again) == "home", "a clone has the disk, and runs its user-data"
+        await guest.run(f"sudo sh -c '{FILL}'")
+        assert "No space left" in await guest.run("sudo sh -c 'echo more > /more'")
+
+    async with ToldGuest(tmp_path / "4", image, files, disk, identity(ssh_keys=keys, hostname="full")) as guest:
+        await guest.go_on()
+        assert (await guest.line()).startswith("hostler ready ")
+        assert await guest.run("hostname; cat f") == "full\nhome", "a full disk locks nobody out"
 
 
 async def check_channel(guest: ToldGuest) -> None:

@@ -32,7 +32,7 @@ PROGRAMS = ("busybox-static", "dropbear-bin", "e2fsprogs")
 APPEND = "console=ttyS0 quiet mitigations=off cryptomgr.notests panic=-1"
 DISK_BYTES = 2**30
 MEMORY_MIB = 128
-BOOT_SECONDS = 60.0
+BOOT_SECONDS = 120.0
 
 _WANTED_OF_KERNEL = re.compile(r"^/boot/vmlinuz-|/lib/modules/[^/]+/(kernel/.*\.ko(\.xz)?|modules\.builtin)$")
 _WANTED = re.compile(r"/s?bin/(busybox|dropbear|dropbearkey|dropbearconvert|mke2fs)$")

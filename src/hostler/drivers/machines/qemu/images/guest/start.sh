@@ -42,13 +42,15 @@ fi
 keys=$home/.ssh/authorized_keys
 [ -d $home/.ssh ] || { mkdir -p -m 700 $home/.ssh; chown 1000:1000 $home/.ssh; }
 if [ -e $identity/authorized_keys/raw ] && ! cmp -s $identity/authorized_keys/raw $kept/authorized_keys; then
-    {
-        cat $identity/authorized_keys/raw
-        [ ! -e $kept/authorized_keys ] || grep -vxF -f $kept/authorized_keys $keys
-    } > $keys.new
-    chmod 600 $keys.new
-    chown 1000:1000 $keys.new
-    [ -s $keys.new ] && mv $keys.new $keys && cat $identity/authorized_keys/raw > $kept/authorized_keys
+    if cat $identity/authorized_keys/raw > $keys.new && {
+        [ ! -e $kept/authorized_keys ] || grep -vxF -f $kept/authorized_keys $keys >> $keys.new || [ $? = 1 ]
+    }; then
+        chmod 600 $keys.new
+        chown 1000:1000 $keys.new
+        mv $keys.new $keys && cat $identity/authorized_keys/raw > $kept/authorized_keys
+    else
+        rm -f $keys.new
+    fi
 fi
 
 # The host key stays in memory: a snapshot, and so a clone, has none of it.

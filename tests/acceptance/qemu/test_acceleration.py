@@ -1,0 +1,84 @@
+"""Whether guests run on the processor itself is found out with a real guest, and whoever asks leaves nothing behind."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from told_guest import WITHIN
+
+from hostler.drivers.machines.qemu import acceleration
+
+if TYPE_CHECKING:
+    from hostler.drivers.machines.qemu.images.folder import ImageFolder
+
+ASKS = """
+import asyncio, sys
+from pathlib import Path
+from hostler.drivers.machines.qemu import acceleration
+acceleration.DEVICE = sys.argv[2]
+asyncio.run(acceleration.verdict(Path(sys.argv[1]), Path(sys.argv[1])))
+"""
+
+
+@pytest.mark.timeout(600)
+async def test_the_verdict_is_found_without_holding_anybody_up_and_stays(images: ImageFolder, tmp_path: Path) -> None:
+    _, files = images.find("tiny")
+    beats = 0
+
+    async def beat() -> None:
+        nonlocal beats
+        while True:
+            beats += 1
+            await asyncio.sleep(0.005)
+
+    beating = asyncio.ensure_future(beat())
+    began = time.monotonic()
+    async with asyncio.timeout(WITHIN):
+        found = await acceleration.verdict(tmp_path, files)
+    took = time.monotonic() - began
+    beating.cancel()
+    assert found.accelerator in ("kvm", "tcg")
+    assert found.why
+    assert beats > min(took, 1.0) / 0.005 / 20, "the loop went on meanwhile"
+    assert acceleration.remembered(tmp_path) == found
+    assert await acceleration.verdict(tmp_path, files) == found
+    if found.accelerator == "tcg" and not os.access(acceleration.DEVICE, os.R_OK | os.W_OK):
+        assert acceleration.DEVICE in found.why
+    assert not list(files.glob("core*"))
+
+
+async def test_a_probe_whose_process_is_killed_ends_with_it(tmp_path: Path) -> None:
+    for name in ("kernel", "initrd", "kvm"):
+        (tmp_path / name).touch()
+    qemu = tmp_path / acceleration.BINARY
+    qemu.write_text(f"#!/bin/sh\necho $$ > {tmp_path}/draft; mv {tmp_path}/draft {tmp_path}/pid\nexec sleep 600\n")
+    qemu.chmod(0o755)
+    asking = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", ASKS, str(tmp_path), str(tmp_path / "kvm")),
+        env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"},
+    )
+    async with asyncio.timeout(WITHIN):
+        while not (tmp_path / "pid").exists():
+            assert asking.returncode is None, "it ended without a probe"
+            await asyncio.sleep(0.02)
+    probe = Path("/proc") / (tmp_path / "pid").read_text().strip()
+    assert is_running(probe)
+    asking.send_signal(signal.SIGKILL)
+    await asking.wait()
+    async with asyncio.timeout(WITHIN):
+        while is_running(probe):
+            await asyncio.sleep(0.02)
+
+
+def is_running(process: Path) -> bool:
+    try:
+        return ") Z" not in (process / "stat").read_text()
+    except OSError:
+        return False
