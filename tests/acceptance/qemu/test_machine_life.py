@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import os
 import signal
+import subprocess
+import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,11 +16,14 @@ import pytest
 from driven import driver, is_available, plan, run, until
 
 from hostler.drivers.machines.qemu import state
+from hostler.errors import Damaged
 from hostler.model.vm import MachineState, Origin, Step
 
 if TYPE_CHECKING:
     from hostler.drivers.machines.qemu import ImageFolder
 
+RESTART = "sudo sh -c '(sleep 1; echo b > /proc/sysrq-trigger) > /dev/null 2>&1 &'"
+"""At once and without a word, as a guest that panics does."""
 FAILED, RUNNING, STOPPED = MachineState.FAILED, MachineState.RUNNING, MachineState.STOPPED
 
 
@@ -74,3 +82,91 @@ async def test_a_machine_lives_from_its_first_boot_to_its_end_and_says_what_happ
         assert (await machines.stop("clone", grace=60)).state is STOPPED
         await machines.delete("clone")
         assert list((folder / "vms").iterdir()) == []
+
+
+@pytest.mark.timeout(900)
+async def test_a_guest_whose_disk_is_full_is_paused_and_goes_on_when_there_is_room(
+    tmp_path: Path,
+    images: ImageFolder,
+) -> None:
+    namespaces = ["--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
+    if os.geteuid() != 0:
+        namespaces += ["--user", "--map-root-user"]
+    here = Path(__file__).parent
+    paths = [str(here), str(here.parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
+    done = await asyncio.to_thread(
+        subprocess.run,
+        ["unshare", *namespaces, sys.executable, str(here / "full_disk_process.py"), str(tmp_path)],
+        capture_output=True,
+        check=False,
+        text=True,
+        timeout=800,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)},
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert "no room" in found.pop("detail")
+    assert "almost full" in found.pop("refuses")
+    assert found == {
+        "state": "running",
+        "told": True,
+        "still": True,
+        "written": str(60 * 2**20),
+        "detail after": "",
+        "refuses after": "",
+        "readable": "0",
+    }
+
+
+@pytest.mark.timeout(900)
+async def test_guests_that_do_not_do_as_they_should_are_told_of(tmp_path: Path, images: ImageFolder) -> None:
+    folder = tmp_path / "node"
+    async with driver(folder, images) as machines:
+        await machines.create(plan("a"))
+        await machines.start("a")
+        # One that restarts itself for ever is not restarted by us, and not hidden either.
+        for _ in range(3):
+            await until(machines, "a", is_available)
+            await run(machines, "a", RESTART)
+            await until(machines, "a", lambda machine: not is_available(machine))
+        machine = await until(machines, "a", lambda machine: machine.detail != "")
+        assert machine.state is RUNNING
+        assert "restarted itself 3 times" in machine.detail
+    # One whose process is stopped hinders nobody who comes, and is seen again when it goes on.
+    pid = process_of(folder, "a")
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        async with driver(folder, images) as machines:
+            machine = await until(machines, "a", lambda machine: machine.detail != "")
+            assert machine.state is RUNNING
+            assert "does not answer" in machine.detail
+            os.kill(pid, signal.SIGCONT)
+            await until(machines, "a", lambda machine: machine.detail == "" and is_available(machine))
+            # One that hears nothing at all is switched off.
+            os.kill(pid, signal.SIGSTOP)
+            assert (await machines.stop("a", grace=1)).state is STOPPED
+            await machines.delete("a")
+    finally:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)
+
+
+async def test_a_folder_that_cannot_be_read_is_left_alone_though_its_process_runs(
+    tmp_path: Path, images: ImageFolder
+) -> None:
+    folder = tmp_path / "node"
+    async with driver(folder, images) as machines:
+        await machines.create(plan("a"))
+        await machines.start("a")
+    kept = (folder / "vms" / "a" / state.FILE).read_bytes()
+    pid = process_of(folder, "a")
+    (folder / "vms" / "a" / state.FILE).write_bytes(b"torn")
+    async with driver(folder, images) as machines:
+        for verb in (machines.inspect, machines.start, machines.delete):
+            with pytest.raises(Damaged):
+                await verb("a")
+        os.kill(pid, 0)
+    (folder / "vms" / "a" / state.FILE).write_bytes(kept)
+    async with driver(folder, images) as machines:
+        assert (await machines.inspect("a")).state is RUNNING  # type: ignore[union-attr]
+        await machines.delete("a")
