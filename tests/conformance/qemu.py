@@ -76,6 +76,10 @@ async def boots(machines: Machines, vm: str) -> int:
     return int(await run(machines, vm, BOOTS))
 
 
+async def power_off(machines: Machines, vm: str) -> None:
+    await run(machines, vm, "sudo poweroff > /dev/null 2>&1 &")
+
+
 SETUP = MachineSetup(
     spec=SPEC,
     other_spec=OTHER_SPEC,
@@ -88,6 +92,7 @@ SETUP = MachineSetup(
     save=save,
     show=show,
     boots=boots,
+    power_off=power_off,
 )
 
 

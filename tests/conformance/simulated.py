@@ -37,6 +37,10 @@ async def boots(machines: Machines, vm: str) -> int:
     return int(found[1])
 
 
+async def power_off(machines: Machines, vm: str) -> None:
+    await asked(machines, vm, "poweroff")
+
+
 SETUP = MachineSetup(
     unknown_image="no-such-image",
     within=5,
@@ -47,6 +51,7 @@ SETUP = MachineSetup(
     save=save,
     show=show,
     boots=boots,
+    power_off=power_off,
 )
 
 

@@ -590,6 +590,19 @@ class PullsThePlugOfAll(Sound):
         return await super().stop(vm, grace=grace)
 
 
+@found_by("a_machine_becomes_available_and_its_doors_lead_inside")
+class ForEverOnItsWay(Sound):
+    async def inspect(self, vm: str) -> Machine | None:
+        machine = await super().inspect(vm)
+        return machine and replace(machine, readiness=None)
+
+
+@found_by("a_machine_that_switches_itself_off_is_stopped_and_told_of")
+class TellsNobody(Sound):
+    def listen(self, changed: Any) -> None:
+        pass
+
+
 CASES = [pytest.param(*case, id=f"{case[0].__name__}-{case[2][:40]}") for case in MUTANTS]
 
 

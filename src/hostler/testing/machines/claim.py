@@ -22,10 +22,11 @@ if TYPE_CHECKING:
 
     Body = Callable[["MachineTrial"], Awaitable[None]]
 
-_CHAPTERS = ("use", "number", "fence", "interruption", "lifetime", "serial")
+_CHAPTERS = ("use", "number", "fence", "interruption", "lifetime", "serial", "availability")
 
 Save: TypeAlias = "Callable[[Machines, str, str], Awaitable[None]]"
 Show: TypeAlias = "Callable[[Machines, str], Awaitable[str]]"
+PowerOff: TypeAlias = "Callable[[Machines, str], Awaitable[None]]"
 Now: TypeAlias = "Callable[[Machines], float]"
 Boots: TypeAlias = "Callable[[Machines, str], Awaitable[int]]"
 
@@ -55,6 +56,8 @@ class MachineSetup(msgspec.Struct, frozen=True, kw_only=True):
     """The text on a running machine's disk."""
     boots: Boots | None = None
     """How often a running machine has booted."""
+    power_off: PowerOff | None = None
+    """Let the guest of a machine that is available switch itself off. None: nothing is claimed of it."""
 
 
 class MachineClaim(msgspec.Struct, frozen=True):
