@@ -8,14 +8,20 @@ BUILT := .venv/.built-for-run
 READY := .venv/.ready-for-tests
 WORKERS ?= 4
 DOSE ?= 1
+MACHINES ?=
+NODES ?= 3
 
 .PHONY: help run demo test check format bench soak lock clean
 
 help: ## Show what there is
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-run: $(BUILT) ## Set everything up and start Hostler with a first machine: here on a terminal, else in the background
-	@if [ -t 1 ]; then exec $(BIN)/hostler up --nodes 3 --first-vm; else $(BIN)/hostler up --nodes 3 --first-vm --detach; fi
+run: $(BUILT) ## Start Hostler with a first machine: real ones where QEMU is; MACHINES=simulated for others
+	@kind="$(MACHINES)"; options="--nodes $(NODES) --first-vm"; \
+	if [ -n "$$kind" ]; then options="$$options --machines $$kind"; \
+	elif command -v qemu-system-x86_64 >/dev/null && command -v qemu-img >/dev/null; then options="$$options --prefer-machines qemu"; \
+	else echo "machines are simulated, for QEMU is not installed here: apt-get install --no-install-recommends qemu-system-x86 qemu-utils"; fi; \
+	if [ -t 1 ]; then exec $(BIN)/hostler up $$options; else $(BIN)/hostler up $$options --detach; fi
 
 demo: $(BUILT) ## See the store at work, in ten seconds
 	@$(BIN)/hostler demo

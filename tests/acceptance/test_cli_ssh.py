@@ -23,7 +23,7 @@ from api_server import Api, run_machine, serving
 from doubles import DoorMachines, Guest
 
 from hostler.drivers.machines.simulated import MemoryPlace, SimulatedMachines
-from hostler.entry.ssh import own_key, public_text
+from hostler.entry.ssh_key import own_key, own_public, public_text
 from hostler.keys.vm import HANDLE
 from hostler.kit.clock import SystemClock
 from hostler.model.vm import Access
@@ -167,6 +167,8 @@ async def test_the_key_is_made_once_by_whoever_comes_first_and_is_for_its_owner_
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
     assert [each.name for each in path.parent.iterdir()] == ["id_ed25519"]
+    assert own_public(path) == own_public(path) == public_text(keys[0])
+    assert sorted(each.name for each in path.parent.iterdir()) == ["id_ed25519", "id_ed25519.pub"]
 
 
 async def test_a_signal_ends_what_runs_there_and_tells_so(tmp_path: Path) -> None:

@@ -281,8 +281,9 @@ class _Look:
 
 def _arrived(view: VmView, phase: Phase | Collection[Phase] | None, *, settled: bool, available: bool) -> bool:
     wanted = () if phase is None else (phase,) if isinstance(phase, str) else tuple(phase)
-    # One that shall be off never will be; and where nothing is said of readiness, running is all there is to wait for.
-    if available and not view.available and view.power is Power.ON and view.readiness is not None:
+    # One that shall be off never will be; and where there is nothing to log into, running is all there is to wait for.
+    tells = view.readiness is not None or view.access is not None
+    if available and not view.available and view.power is Power.ON and tells:
         return False
     return (not wanted or view.phase in wanted) and (not settled or view.settled)
 

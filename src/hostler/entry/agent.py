@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 from hostler.engine.agent.agent import Agent
 from hostler.engine.agent.plan import AgentPlan
 from hostler.entry.backend import opened_backend
+from hostler.entry.folder import DataFolder
+from hostler.entry.peers import ProcessPeers
 from hostler.entry.plane import check_address, new_id, peer_tickets
 from hostler.entry.relay import relaying
 from hostler.entry.signals import asked_to_end, run_unless_asked
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 
     from hostler.kit.clock import Clock
     from hostler.ports.machines import Machines
+    from hostler.ports.peers import Peers
     from hostler.ports.store import Store
     from hostler.settings import Settings
 
@@ -67,12 +70,15 @@ def machines_in(agents: Mapping[str, Running]) -> Callable[[str], Machines | Non
 
 @asynccontextmanager
 async def running_agent(
-    store: Store, settings: Settings, plan: AgentPlan, folder: Path, clock: Clock
+    store: Store, settings: Settings, plan: AgentPlan, folder: Path, clock: Clock, *, peers: Peers | None = None
 ) -> AsyncIterator[Running]:
-    """The agent of a node, on its machines, until this is left: it takes leave then, and the machines run on."""
+    """The agent of a node, on its machines, until this is left: it takes leave then, and the machines run on.
+
+    `peers`: the way to the machines of other nodes, to hand machines over to them.
+    """
     async with open_machines(settings.machines, folder, capacity=SIMULATED, clock=clock, settings=settings) as machines:
         rng = random.Random()  # noqa: S311 - spreads retries; guards nothing
-        agent = Agent(store, machines, plan, clock=clock, rng=rng, new_id=new_id)
+        agent = Agent(store, machines, plan, clock=clock, rng=rng, new_id=new_id, peers=peers)
         task = asyncio.create_task(agent.run(), name=f"agent {plan.node}")
         try:
             yield Running(agent, machines, task)
@@ -90,8 +96,10 @@ async def run(settings: Settings, tell: Callable[[str], None]) -> int:
     if node is None:
         raise Invalid("node: an agent needs the name of its node; give --node NAME, or set HOSTLER_NODE")
     check_address(settings, settings.agent_listen, "agent_listen")
+    DataFolder(settings.data).check_kind(settings.machines)
     folder = settings.data / "machines" / fold(node)
     _make(folder)
+    DataFolder(settings.data).keep_kind(settings.machines)
     with asked_to_end() as asked:
         started = asyncio.Event()
         code = await run_unless_asked("agent", asked, started, _run(settings, node, folder, tell, asked, started))
@@ -115,7 +123,8 @@ async def _run(  # noqa: PLR0917 - what to run, how to tell, and when to end
         tickets = peer_tickets(store, clock, by=f"node:{fold(node)}")
         address = await stack.enter_async_context(relaying(settings, tickets, machines_in(agents)))
         plan = plan_of(settings, node, settings.rack, address)
-        async with running_agent(store, settings, plan, folder, clock) as running:
+        peers = ProcessPeers(store, tickets, machines_in(agents))
+        async with running_agent(store, settings, plan, folder, clock, peers=peers) as running:
             agents[plan.node] = running
             started.set()
             tell(f"agent of {node}, machines in {folder}")

@@ -8,7 +8,6 @@ by surprise (setuid, setgid, sticky); owners are those of whoever unpacks.
 from __future__ import annotations
 
 import os
-import posixpath
 import secrets
 import stat
 import tarfile
@@ -144,12 +143,16 @@ def _parts(name: str) -> list[str]:
 
 
 def _check_link(parts: list[str], target: str) -> None:
-    """Refused: the link points out of the folder that everything goes into."""
-    place = posixpath.normpath(posixpath.join(*parts[:-1], target)) if parts[:-1] else posixpath.normpath(target)
-    if target.startswith("/") or place == ".." or place.startswith("../"):
+    """Refused: the link points out of the folder that everything goes into, or takes a way that cannot be judged.
+
+    Only a `..` at its beginning is certain to mean the folder above: behind a name, that name may be a link, too.
+    """
+    steps = [step for step in target.split("/") if step not in ("", ".")]
+    up = next((number for number, step in enumerate(steps) if step != ".."), len(steps))
+    if target.startswith("/") or up > len(parts) - 1 or ".." in steps[up:]:
         name = "/".join(parts)
         raise Refused(
-            f"archive: {_shown(name)} links to {_shown(target)}, which is outside; it is not taken, nor anything after"
+            f"archive: {_shown(name)} links to {_shown(target)}, which may be outside; it is not taken, nor the rest"
         )
 
 

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 LAST = "end: "
 """What the last line of `up` begins with, once it has said everything."""
 READY_WITHIN = 60.0
+"""Seconds without a word after which it will not become ready any more."""
+SAID_WITHIN = 360.0
+"""The same once it is ready: a first machine may take a while, and it all works without."""
 END_WITHIN = 20.0
 LOOK_EVERY = 0.05
 
@@ -44,7 +47,9 @@ def detached(arguments: Sequence[str], output: Path, show: Callable[[str], None]
     while True:
         code = process.poll()
         said = output.read_text(encoding="utf-8", errors="replace")
-        show(said[shown:])
+        if len(said) > shown:
+            show(said[shown:])
+            until = time.monotonic() + (SAID_WITHIN if "\nready " in f"\n{said}" else READY_WITHIN)
         shown = len(said)
         if code is not None:
             return code

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import email.utils
-import enum
 import http.client
 import os
 import shutil
@@ -20,6 +19,8 @@ import msgspec
 
 from hostler.entry.backend import is_cluster
 from hostler.entry.cli.target import local_path, redacted
+from hostler.entry.doctor_machines import machines, refusals
+from hostler.entry.finding import Finding, Level
 from hostler.entry.folder import DataFolder
 from hostler.entry.leader import look
 from hostler.errors import HostlerError
@@ -43,27 +44,10 @@ EPOCH = 1_735_689_600.0
 """2025: a calendar before that was never set."""
 
 
-class Level(enum.StrEnum):
-    """How bad it is."""
-
-    OK = "ok"
-    WARN = "warn"
-    FAIL = "fail"
-
-
-class Finding(msgspec.Struct, frozen=True):
-    """One thing that was looked at."""
-
-    of: str
-    level: Level
-    what: str
-    next: str = ""
-
-
 async def examine(settings: Settings) -> list[Finding]:
     """Look at everything, in the order in which it depends on each other."""
     folder = DataFolder(settings.data)
-    found = [*_folder(folder), _disk(folder), *_clock()]
+    found = [*_folder(folder), _disk(folder), *_clock(), *await machines(settings)]
     served, health = await asyncio.to_thread(_server, settings, folder)
     found.append(served)
     found += health
@@ -220,6 +204,7 @@ async def _plane(store: Store) -> list[Finding]:
     return [
         await _leader(store),
         *await _nodes(store),
+        *await refusals(store),
         *await _clocks(store),
         *await _records(store),
     ]

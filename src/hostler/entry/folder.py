@@ -2,6 +2,8 @@
 
     hostler.db           the embedded store
     machines/NODE/       the machines of a node
+    machines.kind        what they are
+    images/              what QEMU's machines are made of, for all nodes of the folder
     log/hostler.log      the log, kept small by rotation
     admin.token          the first administrator's token
     server               where the API is served, while it is
@@ -19,7 +21,7 @@ import secrets
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
-from hostler.errors import Conflict, Invalid
+from hostler.errors import Conflict, Invalid, Refused
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -55,9 +57,35 @@ class DataFolder:
         """The log."""
         return self.path / "log" / "hostler.log"
 
+    @property
+    def kind_file(self) -> Path:
+        """What its machines are."""
+        return self.path / "machines.kind"
+
     def machines(self, node: str) -> Path:
         """Where the machines of a node are."""
         return self.path / "machines" / node
+
+    def kind(self) -> str | None:
+        """What the machines here are; None: there are none yet."""
+        kept = self.read(self.kind_file)
+        if kept is None and (self.path / "machines").is_dir():  # of a release that knew no other
+            return "simulated" if any((self.path / "machines").iterdir()) else None
+        return kept
+
+    def check_kind(self, kind: str) -> None:
+        """Refused: the machines here are of another kind."""
+        there = self.kind()
+        if there is not None and there != kind:
+            raise Refused(
+                f"data folder {self.path}: its machines are {there}, not {kind}; give --machines {there}, or --data"
+                " another folder"
+            )
+
+    def keep_kind(self, kind: str) -> None:
+        """From now on the machines here are of this kind. Refused: there are others."""
+        self.check_kind(kind)
+        self.write(self.kind_file, kind)
 
     @contextmanager
     def held(self) -> Iterator[None]:

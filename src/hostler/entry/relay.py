@@ -79,7 +79,7 @@ class RelayApp:
         await self._tickets.redeem(_ticket_of(raw.headers), node, vm, door)
         machines = self._machines_of(node)
         if machines is None:
-            raise NotFound(f"node {node}: its agent is not here; read its record again")
+            raise Unavailable(f"node {node}: its agent is not here, or not yet; read its record again")
         if self.streams >= self._most or self._closing.is_set():
             raise Unavailable("relay: no more are taken now; try again later")
         self.streams += 1

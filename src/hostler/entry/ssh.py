@@ -7,20 +7,18 @@ anything is said. Nothing here asks a person anything.
 from __future__ import annotations
 
 import asyncio
-import os
-import secrets
 import socket
-import stat
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import asyncssh
 
-from hostler.errors import Forbidden, HostlerError, Invalid, Refused, Unavailable
+from hostler.entry.ssh_key import key_file, loaded, own_key, usual_keys
+from hostler.errors import Forbidden, HostlerError, Refused, Unavailable
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping, Sequence
+    from collections.abc import AsyncIterator, Sequence
 
     from hostler.model.api import VmView
     from hostler.ports.machines import Channel
@@ -28,77 +26,6 @@ if TYPE_CHECKING:
 WITHIN = 60.0
 """Seconds for key exchange and login: an emulated guest is slow at both."""
 CHUNK = 64 * 1024
-USUAL = ("id_ed25519", "id_ecdsa", "id_rsa")
-
-
-# Keys
-
-
-def key_file(environ: Mapping[str, str] | None = None) -> Path:
-    """Where the command line's own key is."""
-    environ = os.environ if environ is None else environ
-    state = environ.get("XDG_STATE_HOME", "")
-    folder = Path(state) if state.startswith("/") else Path(environ.get("HOME") or "~").expanduser() / ".local/state"
-    return folder / "hostler" / "ssh" / "id_ed25519"
-
-
-def own_key(path: Path | None = None) -> asyncssh.SSHKey:
-    """The command line's own key, made when it is first asked for. Of two who come first at once, both get the same."""
-    path = path or key_file()
-    if not path.exists():
-        _make(path)
-    return _loaded(path)
-
-
-def public_text(key: asyncssh.SSHKey) -> str:
-    """The line for a machine's `authorized_keys`."""
-    return str(key.export_public_key().decode().strip())
-
-
-def _make(path: Path) -> None:
-    key = asyncssh.generate_private_key("ssh-ed25519", comment=f"hostler@{socket.gethostname()}")
-    beside = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-    try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-            file.write(key.export_private_key())
-            file.flush()
-            os.fsync(file.fileno())
-        try:
-            with suppress(FileExistsError):
-                os.link(beside, path)
-        finally:
-            beside.unlink()
-    except OSError as error:
-        raise Invalid(
-            f"{path}: cannot be written: {error.strerror}; the key to log in with is kept there, see to it that it can"
-            " be, or set XDG_STATE_HOME"
-        ) from None
-
-
-def _loaded(path: Path) -> asyncssh.SSHKey:
-    try:
-        if stat.S_IMODE(path.stat().st_mode) & 0o077:
-            raise Refused(f"key {path}: others can read it; chmod 600 {path}, and make another if somebody has")
-        return asyncssh.read_private_key(path)
-    except OSError as error:
-        raise Invalid(f"key {path}: cannot be read: {error.strerror}; name another") from None
-    except (asyncssh.KeyEncryptionError, asyncssh.KeyImportError) as error:
-        if "passphrase" in str(error).lower():
-            raise Invalid(f"key {path}: it has a passphrase, and nobody is asked here; give it to ssh-agent") from None
-        raise Invalid(f"key {path}: it is no private key ({error}); name another") from None
-
-
-def _usual(home: Path) -> list[asyncssh.SSHKey]:
-    """Keys of `~/.ssh` that need no passphrase."""
-    found = []
-    for name in USUAL:
-        with suppress(OSError, asyncssh.KeyImportError, asyncssh.KeyEncryptionError):
-            found.append(asyncssh.read_private_key(home / ".ssh" / name))
-    return found
-
-
-# Connections
 
 
 @asynccontextmanager
@@ -118,7 +45,7 @@ async def logged_in(
         raise Refused(
             f"vm {view.name}: its host key is not known, so anybody could answer in its place; use its console"
         )
-    keys = [_loaded(path) for path in identities] or [own_key(), *_usual(Path.home())]
+    keys = [loaded(path) for path in identities] or [own_key(), *usual_keys(Path.home())]
     name = user or access.user
     async with channel, _bridged(channel) as bridge:
         try:

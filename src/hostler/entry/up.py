@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from hostler.entry.agent import Running, machines_in, plan_of, running_agent
 from hostler.entry.backend import opened_backend
+from hostler.entry.first_image import first_image
 from hostler.entry.folder import DataFolder
 from hostler.entry.plane import Plane, check_address, check_listen, first_admin, local_url, new_id
 from hostler.entry.relay import relaying
@@ -61,8 +62,10 @@ class Up:
         settings: Settings,
         tell: Callable[[str], None],
         ready: Callable[[Ready], Awaitable[None]],
+        *,
+        first_vm: bool = False,
     ) -> None:
-        self._settings, self._tell, self._ready = settings, tell, ready
+        self._settings, self._tell, self._ready, self._first_vm = settings, tell, ready, first_vm
         self._folder = DataFolder(settings.data)
         self._clock = SystemClock()
         self._log = logger(part="up")
@@ -79,6 +82,7 @@ class Up:
             log = RotatingFile(self._folder.log_file)
             configure(self._settings.log_level, log, self._settings.log_format)  # type: ignore[arg-type]
             self._tell(f"data in {self._folder.path}")
+            self._folder.check_kind(self._settings.machines)
             try:
                 return await run_unless_asked("up", self._asked, self._serving, self._run())
             finally:
@@ -92,8 +96,9 @@ class Up:
             server = await stack.enter_async_context(plane.served())
             host, _ = check_listen(self._settings)
             url = local_url(server, host)
+            await first_image(self._settings, self._tell, needed=self._first_vm)
             relay = relaying(self._settings, plane.peer_tickets, machines_in(self._agents))
-            await self._agents_in(stack, store, await stack.enter_async_context(relay))
+            await self._agents_in(stack, plane, await stack.enter_async_context(relay))
             address = server.url.partition("://")[2]
             parts: list[asyncio.Task[Any]] = [
                 asyncio.create_task(self._stand(store, plane, address), name="standing"),
@@ -124,16 +129,17 @@ class Up:
             counters=counters,
         )
 
-    async def _agents_in(self, stack: AsyncExitStack, store: Store, relay: str) -> None:
+    async def _agents_in(self, stack: AsyncExitStack, plane: Plane, relay: str) -> None:
         """Enter the agents of all nodes; on leaving, all end at once. `relay`: where other processes reach them."""
         rack = self._settings.rack or RACK
+        self._folder.keep_kind(self._settings.machines)
         for number in range(1, self._settings.nodes + 1):
             node = fold(f"{rack}-{number}")
             folder = self._folder.machines(node)
             folder.mkdir(parents=True, exist_ok=True)
             plan = plan_of(self._settings, f"{rack}-{number}", rack, relay)
             self._agents[node] = await stack.enter_async_context(
-                running_agent(store, self._settings, plan, folder, self._clock)
+                running_agent(plane.store, self._settings, plan, folder, self._clock, peers=plane.services.peers)
             )
         stack.push_async_callback(self._part)
         self._tell(f"{self._settings.nodes} {self._settings.machines} node{'s' * (self._settings.nodes != 1)}")

@@ -17,13 +17,14 @@ COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
 @store_option
 @show.output_option
 def doctor(data: Path | None, store_url: str | None, output: str) -> None:
-    """Check data folder, disk, clock, port, store, leader, nodes and records, and say what to do.
+    """Check data folder, disk, clock, QEMU, port, store, leader, nodes and records, and say what to do.
 
     It works while nothing runs. Exit code 1 if anything fails; what is only worth a warning does not count.
     """
     import msgspec
 
-    from hostler.entry.doctor import Level, examine
+    from hostler.entry.doctor import examine
+    from hostler.entry.finding import Level
     from hostler.settings import load
 
     findings = complete(examine(load({"data": data, "store": store_url})))

@@ -88,7 +88,7 @@ def state(view: NodeView) -> str:
     if not view.alive:
         return "off (confirmed)" if view.off is not None else f"silent ({view.lifecycle.value.lower()})"
     mode = f" ({view.drain.value})" if view.lifecycle is Lifecycle.DRAINING else ""
-    return view.lifecycle.value.lower().replace("_", " ") + mode
+    return view.lifecycle.value.lower().replace("_", " ") + mode + (", takes no more" if view.refuses else "")
 
 
 def _row(view: NodeView) -> list[str]:
@@ -125,6 +125,11 @@ async def _show(server: Server, node: str, output: str) -> None:
         ("LABELS", label_text(view.labels)),
         ("MACHINES", view.driver),
         ("FENCES", "yes" if view.fences else "no"),
+        ("MOVES", "yes" if view.moves else "no"),
+        ("TAKES NO MORE", view.refuses),
+        ("IMAGES", "any" if view.images is None else ", ".join(filter(None, view.images)) or "none"),
+        *((name.upper(), fact) for name, fact in sorted(view.facts.items())),
+        ("ADDRESS", view.address),
         ("OFF", "" if view.off is None else f"confirmed by {view.off.by}, {moment(view.off.at)}"),
         ("REGISTERED", moment(view.registered_at)),
         ("REVISION", str(view.revision)),
@@ -139,7 +144,8 @@ async def _show(server: Server, node: str, output: str) -> None:
     type=click.Choice([mode.value for mode in DrainMode]),
     default=DrainMode.MOVE.value,
     show_default=True,
-    help="move: each machine is made anew elsewhere, from its image. stop: each is stopped, and stays.",
+    help="move: each goes elsewhere, as it runs where both nodes can do that, otherwise made anew from its image."
+    " stop: each is stopped, and stays.",
 )
 @wait_options
 @server_options

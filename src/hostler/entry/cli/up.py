@@ -14,10 +14,13 @@ from hostler.entry.cli.target import complete
 
 if TYPE_CHECKING:
     from hostler.entry.up import Ready
+    from hostler.model.api import VmView
     from hostler.settings import Settings
 
 FIRST = "hello"
 """The name of the machine that --first-vm makes."""
+FIRST_WITHIN = 300.0
+"""Seconds that a real one has to become available, emulated on a busy host; it goes on after that, too."""
 
 
 @click.command()
@@ -25,19 +28,24 @@ FIRST = "hello"
 @click.option("--rack", metavar="NAME", help="Call them NAME-1 to NAME-N: on a shared store each host has its own.")
 @click.option("--machines", metavar="KIND", help="What the machines are: simulated or qemu (hetzner comes later).")
 @click.option("--first-vm", is_flag=True, help=f"Create a first machine, {FIRST}, if there is none at all.")
+@click.option("--prefer-machines", "preferred", metavar="KIND", hidden=True, help="Unless anything else says.")
 @click.option("--detach", is_flag=True, help="Go on in the background once it is ready; hostler down ends it.")
 @click.option("--background", is_flag=True, hidden=True, help="What --detach starts.")
 @plane_options
 @flag_options((AGENT_LISTEN,))
-def up(*, first_vm: bool, detach: bool, background: bool, **flags: Any) -> None:
+def up(*, first_vm: bool, detach: bool, background: bool, preferred: str | None, **flags: Any) -> None:
     """Run everything in one process: the control plane, its API and the agents of some nodes. Ctrl-C ends it.
 
     It prints `ready http://…` once it serves. The first start makes the account `admin` and leaves its token in
     DATA/admin.token, where the other commands find it. Machines outlive it: the next start goes on with them.
     """
+    from hostler.entry.folder import DataFolder
     from hostler.settings import load
 
     settings = load(flags)
+    if settings.origins["machines"].layer == "default":  # what is there already comes before what is preferred
+        flags["machines"] = DataFolder(settings.data).kind() or preferred
+        settings = load(flags)
     code = _detached(settings, flags, first_vm) if detach else complete(_run(settings, first_vm, background))
     click.get_current_context().exit(code)
 
@@ -61,10 +69,10 @@ async def _run(settings: Settings, first_vm: bool, background: bool) -> int:
     async def ready(now: Ready) -> None:
         _ready(now)
         if first_vm:
-            await _first(now)
+            await _first(now, settings)
         _farewell(now, settings, background=background)
 
-    return await Up(settings, _tell, ready).run()
+    return await Up(settings, _tell, ready, first_vm=first_vm).run()
 
 
 def _tell(text: str) -> None:
@@ -81,10 +89,11 @@ def _ready(now: Ready) -> None:
         )
 
 
-async def _first(now: Ready) -> None:
+async def _first(now: Ready, settings: Settings) -> None:
     """A machine to look at, through the same door that everybody uses."""
     from hostler.client import Client
-    from hostler.entry.cli.vm.wait import described
+    from hostler.entry.cli.vm.create import own_keys
+    from hostler.entry.cli.vm.wait import Steps, described
     from hostler.errors import Conflict, HostlerError
     from hostler.model.api import VmCreate
     from hostler.model.vm import VmSpec
@@ -92,25 +101,43 @@ async def _first(now: Ready) -> None:
     token = now.token or now.folder.read(now.folder.token_file)
     if token is None:
         return
+    steps, last = Steps(), ""
+
+    def changed(view: VmView) -> None:
+        nonlocal last
+        steps.seen(view)
+        if real and steps.now != last:
+            last = steps.now
+            click.echo(f"first machine: {FIRST}, {show.safe(last)}")
+
+    real = settings.machines != "simulated"
     try:
         async with Client(now.url, token) as client:
             if not (await client.vms.list("default", "default", limit=1)).items:
-                wanted = VmCreate(name=FIRST, spec=VmSpec(cpus=1, memory_mib=512))
-                await client.vms.create("default", "default", wanted)
-            view = await client.vms.wait("default", "default", FIRST, settled=True, within=60.0)
+                spec = VmSpec(cpus=1, memory_mib=128 if real else 512, ssh_keys=own_keys())
+                await client.vms.create("default", "default", VmCreate(name=FIRST, spec=spec))
+            within = FIRST_WITHIN if real else 60.0
+            view = await client.vms.wait("default", "default", FIRST, available=True, within=within, on_change=changed)
             if view is not None:
                 click.echo(f"\nfirst machine: {view.name}, {show.safe(described(view))}")
+            if view is not None and view.access is not None:
+                click.echo(f"log in:\n\n  {called()} vm ssh {FIRST}{_where(now, settings)}")
     except Conflict:
         return
     except HostlerError as error:
         click.echo(f"\nfirst machine: {one_line(str(error))}", err=True)
 
 
+def _where(now: Ready, settings: Settings) -> str:
+    return "" if settings.origins["data"].layer == "default" else f" --data {now.folder.path}"
+
+
 def _farewell(now: Ready, settings: Settings, *, background: bool) -> None:
-    me, where = called(), "" if settings.origins["data"].layer == "default" else f" --data {now.folder.path}"
+    me, where = called(), _where(now, settings)
     end = f"{me} down{where}" if background else "Ctrl-C"
     click.echo(f"\ntry{'' if background else ', in another terminal'}:\n")
-    click.echo(f"  {me} vm create web --cpus 2 --memory 1G --wait{where}")
+    shape = "--memory 256M" if settings.machines == "qemu" else "--cpus 2 --memory 1G"
+    click.echo(f"  {me} vm create web {shape} --wait{where}")
     click.echo(f"  {me} vm list{where}")
     click.echo(f"  {me} vm why web{where}")
     click.echo(f"\nAPI for people: {now.url}/docs   log: {now.folder.log_file}   end: {end}")

@@ -11,6 +11,7 @@ _CREATE = "hostler.entry.cli.vm.create"
 _CHANGE = "hostler.entry.cli.vm.change"
 _CONSOLE = "hostler.entry.cli.vm.console"
 _COPY = "hostler.entry.cli.vm.copy"
+_MOVE = "hostler.entry.cli.vm.move"
 _SNAPSHOT = "hostler.entry.cli.vm.snapshot"
 
 COMMANDS = {
@@ -24,6 +25,8 @@ COMMANDS = {
     "reset": (_CHANGE, "reset", "Reset a machine, as its button would."),
     "delete": (_CHANGE, "delete", "Delete a machine, its disk and its snapshots."),
     "snapshot": (_SNAPSHOT, "snapshot", "Take, list, restore and delete snapshots."),
+    "clone": (_MOVE, "clone", "Make a new machine of a snapshot."),
+    "migrate": (_MOVE, "migrate", "Bring a machine to another node, as it runs."),
     "ssh": ("hostler.entry.cli.vm.ssh", "ssh", "Log into a machine, or run a command there."),
     "cp": (_COPY, "cp", "Copy files and folders to or from a machine."),
     "console": (_CONSOLE, "console", "Open a machine's console."),

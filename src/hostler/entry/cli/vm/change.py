@@ -32,7 +32,7 @@ async def created(
     """Create a machine, and wait for it if `within` says how long."""
     async with reached(server) as client:
         view = await client.vms.create(org, project, request)
-        await _ended(client, view, within, output, f"created, {described(view)}")
+        await ended(client, view, within, output, f"created, {described(view)}", available=True)
 
 
 async def changed(
@@ -41,19 +41,23 @@ async def changed(
     within: float | None,
     output: str,
     said: str,
+    *,
+    available: bool = False,
 ) -> None:
     """Change a machine, and wait for it if `within` says how long."""
     async with reached(server) as client:
         view = await change(client)
-        await _ended(client, view, within, output, said)
+        await ended(client, view, within, output, said, available=available)
 
 
-async def _ended(client: Client, view: VmView, within: float | None, output: str, said: str) -> None:
-    """What there is to show, once there is."""
+async def ended(
+    client: Client, view: VmView, within: float | None, output: str, said: str, *, available: bool = False
+) -> None:
+    """What there is to show, once there is. `available`: once its user can log in."""
     name = view.name
     now: VmView | None = view
     if within is not None:
-        now = await until_settled(client, view, within=within)
+        now = await until_settled(client, view, within=within, available=available)
         said = described(now) if now is not None else "gone"
     if output == "table":
         click.echo(f"{show.safe(name)}: {show.safe(said)}")
@@ -130,7 +134,8 @@ def _power(verb: str, about: str, said: str) -> click.Command:
             asked: Callable[..., Awaitable[VmView]] = getattr(client.vms, verb)
             return await asked(org, project, vm)
 
-        complete(changed(chosen_server(), change, within if waiting else None, output, said))
+        waits = within if waiting else None
+        complete(changed(chosen_server(), change, waits, output, said, available=verb == "start"))
 
     return command
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hostler.entry.cli import show
+from hostler.entry.cli.failure import note
 from hostler.entry.cli.reach import chosen_server, project_options, server_options
 from hostler.entry.cli.target import complete
 from hostler.entry.cli.value import Duration, Mebibytes, labels
@@ -31,7 +32,10 @@ _PLACE = "LEVEL:NAME=VALUE"
 @click.option("--disk", type=int, default=0, show_default=True, metavar="GIB", help="The size of its disk.")
 @click.option("--image", default="", help="The image; otherwise the default of the node's machines.")
 @click.option("--user-data", "user_data", type=click.Path(path_type=Path), metavar="FILE", help="For its first boot.")
-@click.option("--ssh-key", "ssh_key", multiple=True, help="A public key, or @FILE. May be given several times.")
+@click.option("--network-config", type=click.Path(path_type=Path), metavar="FILE", help="For cloud-init, if it has it.")
+@click.option("--ssh-key", "ssh_key", multiple=True, metavar="FILE", help="A public key; may be given several times.")
+@click.option("--no-ssh-key", "bare", is_flag=True, help="Not with Hostler's own key, which vm ssh logs in with.")
+@click.option("--cpu-share", type=int, default=100, show_default=True, help="Its weight when cores are scarce.")
 @click.option("-l", "--label", "label", multiple=True, metavar="NAME=VALUE", help="May be given several times.")
 @click.option("--expires", type=Duration(), help="Delete it after so long: 30m, 2h, 1d.")
 @click.option("--off", is_flag=True, help="Create it switched off.")
@@ -111,7 +115,9 @@ def _from_flags(given: dict[str, Any]) -> VmCreate:
             disk_gib=given["disk"],
             image=given["image"],
             user_data=text_of(given["user_data"]) if given["user_data"] is not None else "",
-            ssh_keys=ssh_keys(given["ssh_key"]),
+            network_config=text_of(given["network_config"]) if given["network_config"] is not None else "",
+            ssh_keys=(*ssh_keys(given["ssh_key"]), *(() if given["bare"] else own_keys())),
+            cpu_share=given["cpu_share"],
         ),
         power=Power.OFF if given["off"] else Power.ON,
         labels=labels(given["label"]),
@@ -141,9 +147,26 @@ def text_of(path: Path) -> str:
 
 
 def ssh_keys(given: Sequence[str]) -> tuple[str, ...]:
-    """Public keys: as they are, or the lines of @FILE."""
+    """Public keys: as they are, or the lines of FILE or @FILE. Invalid: it is neither, or a private key."""
     found: list[str] = []
     for key in given:
-        lines = text_of(Path(key[1:]).expanduser()).splitlines() if key.startswith("@") else [key]
+        lines = [key]
+        if key.startswith("@") or " " not in key.strip():
+            lines = text_of(Path(key.removeprefix("@")).expanduser()).splitlines()
+        if any("PRIVATE KEY" in line for line in lines):
+            raise Invalid(
+                f"--ssh-key {key}: it is a private key, which nobody else should see; name the .pub beside it"
+            )
         found += [line.strip() for line in lines if line.strip() and not line.lstrip().startswith("#")]
     return tuple(found)
+
+
+def own_keys() -> tuple[str, ...]:
+    """The command line's own; none if it cannot be kept anywhere, which is said."""
+    from hostler.entry.ssh_key import own_public
+
+    try:
+        return (own_public(),)
+    except Invalid as error:
+        note(f"note: without Hostler's own key, for {error}")
+        return ()

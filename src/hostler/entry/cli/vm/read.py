@@ -14,7 +14,9 @@ from hostler.entry.cli import block, show
 from hostler.entry.cli.reach import chosen_server, project_options, reached, read, server_options
 from hostler.entry.cli.target import complete
 from hostler.entry.cli.value import label_text, labels, moment, size, span
+from hostler.entry.cli.vm.wait import ready
 from hostler.errors import Unavailable
+from hostler.model.api import Phase
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
 
 PAGE = 500
 LOOK_EVERY = 1.0
-HEADS = ("NAME", "PHASE", "NODE", "CPUS", "MEMORY", "ADDRESS", "AGE", "ID")
+HEADS = ("NAME", "PHASE", "READY", "NODE", "CPUS", "MEMORY", "ADDRESS", "AGE", "ID")
 
 
 @click.command("list")
@@ -90,9 +92,22 @@ def _table(where: tuple[str | None, str | None]) -> show.Columns:
 
 def _row(view: VmView, *, everywhere: bool) -> list[str]:
     cells = [f"{view.org}/{view.project}"] if everywhere else []
-    cells += [view.name, view.phase.value, view.node or "", str(view.spec.cpus), size(view.spec.memory_mib)]
+    cells += [
+        view.name,
+        view.phase.value,
+        _ready(view),
+        view.node or "",
+        str(view.spec.cpus),
+        size(view.spec.memory_mib),
+    ]
     cells += [view.address, span(max(0.0, time.time() - view.created_at)), view.id]
     return [show.safe(cell) for cell in cells]
+
+
+def _ready(view: VmView) -> str:
+    if view.phase is not Phase.RUNNING or view.readiness is None:
+        return ""
+    return "yes" if view.available else f"{view.readiness.step.value}{' (late)' if view.readiness.cause else ''}"
 
 
 async def _watch(server: Server, where: tuple[str | None, str | None], wanted: dict[str, str], output: str) -> None:
@@ -162,9 +177,13 @@ def rows(view: VmView) -> list[tuple[str, str]]:
         ("PHASE", view.phase.value + (f": {view.detail}" if view.detail else "")),
         ("WISH", f"power {view.power.value}" + ("" if view.settled else " (not there yet)")),
         ("NODE", view.node or "none"),
+        ("READY", ready(view).removeprefix(", ")),
         ("ADDRESS", view.address),
-        ("SHAPE", f"{spec.cpus} cpus, {size(spec.memory_mib)} memory, {spec.disk_gib} GiB disk"),
+        ("ACCESS", _access(view)),
+        ("SHAPE", f"{spec.cpus} cpus, {size(spec.memory_mib)} memory, {spec.disk_gib} GiB disk{_share(view)}"),
         ("IMAGE", spec.image),
+        ("CLONE OF", "" if spec.origin is None else f"snapshot {spec.origin.snapshot} of {spec.origin.vm}"),
+        ("MOVE", _move(view)),
         ("AT NEXT BOOT", ", ".join(view.at_next_boot)),
         ("LABELS", label_text(view.labels)),
         ("NODE LABELS", label_text(view.node_labels)),
@@ -174,7 +193,24 @@ def rows(view: VmView) -> list[tuple[str, str]]:
         ("EXPIRES", moment(view.expires_at)),
         ("REVISION", str(view.revision)),
     ]
-    return [(name, show.safe(text)) for name, text in found if text]
+    return [(name, "\n".join(show.safe(line) for line in text.split("\n"))) for name, text in found if text]
+
+
+def _access(view: VmView) -> str:
+    if view.access is None:
+        return ""
+    keys = "".join(f"\n{key}" for key in view.access.host_keys) or "\nhost key not known"
+    return f"{view.access.user} at {view.access.host}:{view.access.port} of its node{keys}"
+
+
+def _share(view: VmView) -> str:
+    return "" if view.spec.cpu_share == 100 else f", cpu share {view.spec.cpu_share}"
+
+
+def _move(view: VmView) -> str:
+    if view.move is None:
+        return ""
+    return f"to {view.move.to}, {'over' if view.moved >= view.move.number else 'under way'}"
 
 
 def _state(snapshot: Any) -> str:

@@ -1,0 +1,109 @@
+"""What `hostler doctor` looks at where machines are real: QEMU, acceleration, images, and room on the disk."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from typing import TYPE_CHECKING
+
+from hostler.entry.finding import Finding, Level
+from hostler.errors import HostlerError
+from hostler.keys.node import ALIVE, MEMBER
+from hostler.wiring import known_acceleration, open_images
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from hostler.ports.store import Store
+    from hostler.settings import Settings
+
+QEMU = "qemu-system-x86_64"
+TOOLS = (QEMU, "qemu-img", "setpriv")
+GET_QEMU = "install it: apt-get install --no-install-recommends qemu-system-x86 qemu-utils"
+WITHIN = 10.0
+SHARE = 20
+"""One part of so many of the disk is what is kept free at most."""
+
+
+async def machines(settings: Settings) -> list[Finding]:
+    """Of this host. Where nobody uses QEMU, and it is not there, nothing is wrong."""
+    used = settings.machines == "qemu"
+    images = settings.data / "images"
+    if not used and not images.exists() and shutil.which(QEMU) is None:
+        return []
+    return [
+        await _qemu(used=used),
+        *_acceleration(settings),
+        await _images(settings, images, used=used),
+        *_room(settings),
+    ]
+
+
+async def _qemu(*, used: bool) -> Finding:
+    missing = [tool for tool in TOOLS if shutil.which(tool) is None]
+    level = Level.FAIL if used else Level.WARN
+    if missing:
+        return Finding("qemu", level, f"{', '.join(missing)}: not installed", GET_QEMU)
+    try:
+        async with asyncio.timeout(WITHIN):
+            process = await asyncio.create_subprocess_exec(
+                QEMU, "--version", stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL
+            )
+            said, _ = await process.communicate()
+    except (OSError, TimeoutError) as error:
+        return Finding("qemu", level, f"{QEMU} does not say its version: {error}", "install it anew")
+    first = said.decode(errors="replace").partition("\n")[0].strip()
+    return Finding(
+        "qemu", Level.OK if process.returncode == 0 else level, first or f"{QEMU}: code {process.returncode}"
+    )
+
+
+def _acceleration(settings: Settings) -> list[Finding]:
+    if settings.accelerator:
+        return [Finding("acceleration", Level.OK, f"{settings.accelerator}, as the settings say")]
+    folder = settings.data / "machines"
+    nodes = sorted(each for each in folder.iterdir() if each.is_dir()) if folder.is_dir() else []
+    for node in nodes:
+        known = known_acceleration(node)
+        if known is not None:
+            accelerator, why = known
+            advice = "guests run some 10 times slower than they could" if accelerator == "tcg" else ""
+            level = Level.WARN if accelerator == "tcg" else Level.OK
+            return [Finding("acceleration", level, f"{accelerator}: {why}", advice)]
+    return [Finding("acceleration", Level.OK, "not tried yet; the first machine that starts finds out")]
+
+
+async def _images(settings: Settings, folder: Path, *, used: bool) -> Finding:
+    try:
+        found = await open_images(folder, default=settings.image).list()
+    except HostlerError as error:
+        what, _, advice = str(error).partition("; ")
+        return Finding("images", Level.FAIL, what, advice)
+    names = ", ".join(f"{named.name} ({named.used_by} machine{'s' * (named.used_by != 1)})" for named in found)
+    if settings.image in {named.name for named in found}:
+        return Finding("images", Level.OK, names)
+    missing = f"no {settings.image!r}, of which machines are made that name no image"
+    advice = f"hostler image build {settings.image}" if settings.image in ("tiny", "debian") else "hostler image add"
+    return Finding("images", Level.WARN if used else Level.OK, f"{names}; {missing}" if names else missing, advice)
+
+
+def _room(settings: Settings) -> list[Finding]:
+    path = settings.data
+    if not path.exists():
+        return []
+    usage = shutil.disk_usage(path)
+    kept = min(settings.disk_reserve_gib * 2**30, usage.total / SHARE)
+    if usage.free >= kept:
+        return []
+    what = f"{usage.free / 2**30:.1f} GiB are free, and {kept / 2**30:.1f} GiB are kept: no further machine is made"
+    return [Finding("room", Level.WARN, what, "delete machines, snapshots or images, or get a larger disk")]
+
+
+async def refusals(store: Store) -> list[Finding]:
+    """Nodes that live and take no more."""
+    alive = {entry.parts["node"] for entry in (await ALIVE.list(store, strict=False)).entries}
+    return [
+        Finding("nodes", Level.WARN, f"{entry.value.node} takes no more: {entry.value.refuses}", "see to that node")
+        for entry in (await MEMBER.list(store, strict=False)).entries
+        if entry.value.refuses and entry.parts["node"] in alive
+    ]

@@ -1,0 +1,109 @@
+"""The command line's own key: made when it is first needed, and put into every machine that it creates."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import stat
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hostler.errors import Invalid, Refused
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import asyncssh
+
+USUAL = ("id_ed25519", "id_ecdsa", "id_rsa")
+
+
+def key_file(environ: Mapping[str, str] | None = None) -> Path:
+    """Where it is; its public part is beside it."""
+    environ = os.environ if environ is None else environ
+    state = environ.get("XDG_STATE_HOME", "")
+    folder = Path(state) if state.startswith("/") else Path(environ.get("HOME") or "~").expanduser() / ".local/state"
+    return folder / "hostler" / "ssh" / "id_ed25519"
+
+
+def own_public(path: Path | None = None) -> str:
+    """The line for a machine's `authorized_keys`. Invalid: the key can be neither read nor made."""
+    path = path or key_file()
+    with suppress(OSError, UnicodeDecodeError):
+        text = path.with_suffix(".pub").read_text(encoding="ascii").strip()
+        if text and path.exists():
+            return text
+    text = public_text(own_key(path))
+    with suppress(OSError):  # only to be faster the next time
+        _put(path.with_suffix(".pub"), f"{text}\n".encode())
+    return text
+
+
+def own_key(path: Path | None = None) -> asyncssh.SSHKey:
+    """The key itself. Of all who come first at once, each gets the same."""
+    path = path or key_file()
+    if not path.exists():
+        _make(path)
+    return loaded(path)
+
+
+def public_text(key: asyncssh.SSHKey) -> str:
+    """The public part, as one line."""
+    return str(key.export_public_key().decode().strip())
+
+
+def loaded(path: Path) -> asyncssh.SSHKey:
+    """A private key of a file. Invalid: it is none that can be used here. Refused: others can read it."""
+    import asyncssh
+
+    try:
+        if stat.S_IMODE(path.stat().st_mode) & 0o077:
+            raise Refused(f"key {path}: others can read it; chmod 600 {path}, and make another if somebody has")
+        return asyncssh.read_private_key(path)
+    except OSError as error:
+        raise Invalid(f"key {path}: cannot be read: {error.strerror}; name another") from None
+    except (asyncssh.KeyEncryptionError, asyncssh.KeyImportError) as error:
+        if "passphrase" in str(error).lower():
+            raise Invalid(f"key {path}: it has a passphrase, and nobody is asked here; give it to ssh-agent") from None
+        raise Invalid(f"key {path}: it is no private key ({error}); name another") from None
+
+
+def usual_keys(home: Path) -> list[asyncssh.SSHKey]:
+    """Keys of `~/.ssh` that need no passphrase."""
+    import asyncssh
+
+    found = []
+    for name in USUAL:
+        with suppress(OSError, asyncssh.KeyImportError, asyncssh.KeyEncryptionError):
+            found.append(asyncssh.read_private_key(home / ".ssh" / name))
+    return found
+
+
+def _make(path: Path) -> None:
+    import asyncssh
+
+    key = asyncssh.generate_private_key("ssh-ed25519", comment=f"hostler@{socket.gethostname()}")
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _put(path, key.export_private_key())
+    except OSError as error:
+        raise Invalid(
+            f"{path}: cannot be written: {error.strerror}; the key to log in with is kept there: see to it that it can"
+            " be, or set XDG_STATE_HOME"
+        ) from None
+
+
+def _put(path: Path, data: bytes) -> None:
+    """Whole or not at all, and not over one that somebody else has just put there."""
+    beside = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    try:
+        with suppress(FileExistsError):
+            os.link(beside, path)
+    finally:
+        beside.unlink()
