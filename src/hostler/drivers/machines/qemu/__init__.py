@@ -1,7 +1,7 @@
 """Machines that are QEMU processes, each in a folder of its own, found again by whoever opens the place.
 
 driver      the verbs; what they do is in `making`, `power`, `snapshot`
-machine     one machine as it is known: its record, and the connections to its process
+machine     one machine as it is known: its record, and the connections to its process; `view` what it is by that
 site        what the machines of a node share; `options` what can be chosen
 
 state       the file that says what is known of a machine; `folder` where it lies, and the place of all

@@ -20,10 +20,10 @@ from hostler.drivers.machines.qemu.disk import Disk
 from hostler.drivers.machines.qemu.monitor import Monitor
 from hostler.drivers.machines.qemu.readiness import Ascent
 from hostler.drivers.machines.qemu.serial import GuestChannel, Serial
-from hostler.drivers.machines.qemu.state import Begun, Life, MachineRecord
+from hostler.drivers.machines.qemu.state import Begun, MachineRecord
+from hostler.drivers.machines.qemu.view import access_of, detail_off, state_of, why_off
 from hostler.errors import HostlerError, NotFound, Unavailable
-from hostler.kit.clock import boot_id
-from hostler.model.vm import Access, MachineState, Readiness, Step
+from hostler.model.vm import MachineState, Readiness, Step
 from hostler.ports.machines import Machine
 
 if TYPE_CHECKING:
@@ -32,10 +32,9 @@ if TYPE_CHECKING:
     from hostler.drivers.machines.qemu.folder import MachineFolder
     from hostler.drivers.machines.qemu.rights import Rights
     from hostler.drivers.machines.qemu.site import Site
+    from hostler.model.vm import Access
     from hostler.ports.machines import Channel
 
-LAPSED = "it was not held and stopped by itself"
-HOST_BOOTED = "its node was switched off"
 SHUT_DOWN = "shutdown"
 """What QEMU says of a guest that switched itself off."""
 ATTACH_WITHIN = 30.0
@@ -64,7 +63,7 @@ class QemuMachine:
         self.stopped = asyncio.Event()
         """The guest switched itself off, or the process ended."""
         self._attaching = asyncio.Lock()
-        self._trouble = ""
+        self._trouble = self._unheard = ""
         self._restarts: deque[float] = deque(maxlen=RESTARTS_KEPT)
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._seen: Machine | None = None
@@ -87,18 +86,11 @@ class QemuMachine:
 
     @property
     def state(self) -> MachineState:
-        record = self.record
-        if record.life is not Life.WHOLE:
-            return MachineState.CREATING
-        if record.arriving:
-            return MachineState.ARRIVING
-        if record.departed:
-            return MachineState.DEPARTED
-        if not self.alive:
-            return MachineState.FAILED if record.failed else MachineState.STOPPED
-        if record.begun is Begun.NOTHING:
-            return MachineState.RUNNING
-        return MachineState(record.begun)
+        return state_of(self.record, alive=self.alive)
+
+    @property
+    def access(self) -> Access | None:
+        return access_of(self.record)
 
     def seen(self) -> Machine:
         """As the port has it; made once for each change."""
@@ -122,28 +114,16 @@ class QemuMachine:
             )
         return self._seen
 
-    @property
-    def access(self) -> Access | None:
-        record = self.record
-        if not record.host or not record.port:
-            return None
-        return Access(host=record.host, port=record.port, user=record.image.user, host_keys=(record.host_key,))
-
     def _detail(self) -> str:
-        record = self.record
-        if record.life is Life.DELETING:
-            return "its destruction was begun"
-        if self.alive:
-            now = self.site.clock.now()
-            restarts = [at for at in self._restarts if now - at < RESTARTS_SPAN]
-            if self._trouble:
-                return self._trouble
-            if len(restarts) == RESTARTS_KEPT:
-                return f"the guest has restarted itself {RESTARTS_KEPT} times in {now - restarts[0]:.0f} s"
+        if not self.alive or self.state is MachineState.CREATING:
+            return detail_off(self.record)
+        if self._unheard or self._trouble:
+            return self._unheard or self._trouble
+        now = self.site.clock.now()
+        restarts = [at for at in self._restarts if now - at < RESTARTS_SPAN]
+        if len(restarts) < RESTARTS_KEPT:
             return ""
-        if record.detail:
-            return record.detail
-        return "" if record.restoring is None else f"a restore to {record.restoring.snapshot!r} was begun"
+        return f"the guest has restarted itself {RESTARTS_KEPT} times in {now - restarts[0]:.0f} s"
 
     def change(self, **fields: Any) -> None:
         """Write down what is so now. Unavailable: it could not be written, and nothing has changed."""
@@ -242,7 +222,7 @@ class QemuMachine:
     def unheard(self, why: str) -> None:
         """Its process lives and does not answer: say so, and ask on."""
         if self.alive and not self.site.closed:
-            self._trouble = f"its process does not answer: {why}"
+            self._unheard = f"its process does not answer: {why}"
             self.touch()
             self._task("reach", self._reach())
 
@@ -251,8 +231,10 @@ class QemuMachine:
             await self.site.clock.sleep(RETRY_EVERY)
             with suppress(HostlerError, TimeoutError):
                 await self.attach()
-                self._trouble = ""
+                self._unheard = ""
                 self.touch()
+                if self.readiness is None and self.state is MachineState.RUNNING:
+                    self.climb(asks=True)
                 self.site.tell(self.vm)
                 return
 
@@ -280,23 +262,13 @@ class QemuMachine:
             self._task(name, None)
         record = self.record
         if record.run is not None or record.begun is not Begun.NOTHING:
-            failed, detail = self._why_off()
+            failed, detail = why_off(
+                record, shut_down=self.status == SHUT_DOWN, held=self.site.held(), said=self.folder.said()
+            )
             self.note(run=None, begun=Begun.NOTHING, available_at=None, failed=failed, detail=detail)
-        self.status, self._trouble = "", ""
+        self.status = self._trouble = self._unheard = ""
         self._restarts.clear()
         self.touch()
-
-    def _why_off(self) -> tuple[bool, str]:
-        record = self.record
-        if record.begun is Begun.STOPPING or self.status == SHUT_DOWN or record.life is not Life.WHOLE:
-            return False, ""
-        if record.fenced and not self.site.held():
-            return False, LAPSED
-        if record.run is not None and record.run.boot_id != boot_id():
-            return False, HOST_BOOTED
-        if record.run is None:  # its start was begun, and never came to a process
-            return False, ""
-        return True, f"its process ended: {self.folder.said() or 'it left no word'}"
 
     async def _close(self) -> None:
         monitor, serial, guest = self.monitor, self.serial, self.guest
