@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 import asyncssh
+from warm_image import OPTIONS
 
+from hostler.drivers.machines.qemu.driver import QemuMachines
 from hostler.model.vm import Step, VmSpec
 from hostler.ports.machines import Label, MachinePlan
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from hostler.drivers.machines.qemu.images.folder import ImageFolder
     from hostler.model.vm import Access
     from hostler.ports.machines import Machines
 
@@ -22,6 +29,17 @@ WITHIN = 120.0
 def plan(vm: str, *, memory_mib: int = 128, fenced: bool = False) -> MachinePlan:
     spec = VmSpec(cpus=1, memory_mib=memory_mib, ssh_keys=(KEY.export_public_key().decode().strip(),))
     return MachinePlan(label=Label("org", "project", vm), spec=spec, name=vm, fenced=fenced)
+
+
+@asynccontextmanager
+async def node(folder: Path, images: ImageFolder) -> AsyncIterator[QemuMachines]:
+    """A node whose machines end with the test, however that ends."""
+    async with QemuMachines(folder, images=images, options=OPTIONS) as machines:
+        try:
+            yield machines
+        finally:
+            for machine in await machines.list():
+                await machines.delete(machine.label.vm)
 
 
 async def available(machines: Machines, vm: str) -> Access:

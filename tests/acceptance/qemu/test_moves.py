@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
-from guest_login import plan, run
+from guest_login import node, plan, run
 from warm_image import OPTIONS, warm_images
 
 from hostler.drivers.machines.qemu import state
@@ -107,6 +107,11 @@ def pid_of(folder: Path) -> int:
     return run.pid
 
 
+def instance_in(folder: Path) -> str:
+    """What the machine's guest is told about whose life it leads."""
+    return (folder / "vms" / VM / "fw" / "instance").read_text(encoding="ascii")
+
+
 async def test_a_running_machine_goes_with_its_memory_disk_and_name(images: ImageFolder, tmp_path: Path) -> None:
     async with pair(tmp_path, images) as both:
         await both.here.start(VM)
@@ -153,6 +158,7 @@ async def test_a_machine_that_is_off_goes_with_its_disk_and_its_snapshots_stay(
         with pytest.raises(Refused, match="it runs"):
             await both.send(1, live=False)
         await both.here.stop(VM, grace=20)
+        instance = instance_in(tmp_path / "here")
         await both.here.snapshot(VM, "before")
         await both.there.receive(plan(VM), 1)
         assert await both.send(1, live=False) is MachineState.DEPARTED
@@ -164,6 +170,7 @@ async def test_a_machine_that_is_off_goes_with_its_disk_and_its_snapshots_stay(
         await both.here.delete(VM)
         await both.there.start(VM)
         assert await run(both.there, VM, "cat file") == "kept"
+        assert instance_in(tmp_path / "there") == instance, "its guest would take itself for a copy"
 
 
 async def test_what_fails_on_the_way_leaves_it_running_where_it_was(images: ImageFolder, tmp_path: Path) -> None:
@@ -253,6 +260,15 @@ STEPS = ["send.open:after", "send.disk:after", "send.memory:after", "send.switch
 async def test_agents_that_are_killed_on_the_way_leave_it_running_where_it_was(
     images: ImageFolder, tmp_path: Path
 ) -> None:
+    try:
+        await kill_agents_at_every_step(images, tmp_path)
+    finally:
+        for name in ("here", "there"):
+            async with node(tmp_path / name, images):
+                pass
+
+
+async def kill_agents_at_every_step(images: ImageFolder, tmp_path: Path) -> None:
     both = Pair(tmp_path, images)
     async with both.here as here:
         await here.create(plan(VM))

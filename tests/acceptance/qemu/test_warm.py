@@ -12,15 +12,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from guest_login import available, not_available, plan, run
-from warm_image import CPUS, MEMORY_MIB, OPTIONS, warm_images
+from guest_login import available, node, not_available, plan, run
+from warm_image import CPUS, MEMORY_MIB, warm_images
 
 from hostler.drivers.machines.qemu import warm
-from hostler.drivers.machines.qemu.driver import QemuMachines
 from hostler.errors import Refused
 from hostler.model.vm import MachineState
 
 if TYPE_CHECKING:
+    from hostler.drivers.machines.qemu.driver import QemuMachines
     from hostler.drivers.machines.qemu.images.folder import ImageFolder
 
 pytestmark = pytest.mark.timeout(400)
@@ -40,10 +40,11 @@ async def was_warm(machines: QemuMachines, vm: str) -> bool:
 
 
 async def test_machines_from_one_saved_state_are_each_themselves(images: ImageFolder, tmp_path: Path) -> None:
-    async with QemuMachines(tmp_path, images=images, options=OPTIONS) as machines:
+    async with node(tmp_path, images) as machines:
         said, keys, addresses = [], [], []
+        await machines.hold(600)
         for vm in ("one", "two"):
-            await machines.create(plan(vm))
+            await machines.create(plan(vm, fenced=vm == "two"))
             await machines.start(vm)
             said.append((await run(machines, vm, SAYS)).splitlines())
             access = await available(machines, vm)
@@ -66,8 +67,6 @@ async def test_machines_from_one_saved_state_are_each_themselves(images: ImageFo
         await machines.reset("two", 1)
         await not_available(machines, "two")
         assert not await was_warm(machines, "two"), "a guest that restarts boots from its kernel"
-        for vm in ("one", "two"):
-            await machines.delete(vm)
 
 
 async def test_a_state_that_cannot_be_used_costs_a_boot_and_no_more(
@@ -84,7 +83,7 @@ async def test_a_state_that_cannot_be_used_costs_a_boot_and_no_more(
         return os.open(half, os.O_RDONLY | os.O_CLOEXEC)
 
     monkeypatch.setattr(warm, "opened", cut)
-    async with QemuMachines(tmp_path / "node", images=images, options=OPTIONS) as machines:
+    async with node(tmp_path / "node", images) as machines:
         await machines.create(plan("one"))
         with caplog.at_level(logging.WARNING, logger="hostler.qemu"):
             machine = await machines.start("one")
@@ -92,7 +91,6 @@ async def test_a_state_that_cannot_be_used_costs_a_boot_and_no_more(
         assert machine.state is MachineState.RUNNING
         assert machine.detail == ""
         assert not await was_warm(machines, "one")
-        await machines.delete("one")
 
 
 async def test_a_guest_that_does_not_wake_boots_anew(
@@ -109,20 +107,18 @@ async def test_a_guest_that_does_not_wake_boots_anew(
             await real(self, text)
 
     monkeypatch.setattr(GuestChannel, "send", deaf)
-    async with QemuMachines(tmp_path, images=images, options=OPTIONS) as machines:
+    async with node(tmp_path, images) as machines:
         await machines.create(plan("one"))
         await machines.start("one")
         assert not await was_warm(machines, "one")
         assert "did not wake" in caplog.text
-        await machines.delete("one")
 
 
 async def test_a_shape_that_is_not_kept_warm_boots(images: ImageFolder, tmp_path: Path) -> None:
-    async with QemuMachines(tmp_path, images=images, options=OPTIONS) as machines:
+    async with node(tmp_path, images) as machines:
         await machines.create(plan("one", memory_mib=MEMORY_MIB + 1))
         await machines.start("one")
         assert not await was_warm(machines, "one")
-        await machines.delete("one")
 
 
 async def test_a_guest_that_has_too_little_memory_is_refused_at_once(images: ImageFolder) -> None:
