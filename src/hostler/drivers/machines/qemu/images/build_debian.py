@@ -206,9 +206,13 @@ class DebianBuild:
             cwd=self._path,
             env={**os.environ, "LC_ALL": "C", "PATH": path, **(env or {})},
             pass_fds=(self._lock,),
+            limit=2**20,
         )
+        assert process.stdout is not None  # noqa: S101 - asked for above
+        assert process.stderr is not None  # noqa: S101
         try:
-            output, errors = await process.communicate()
+            output, errors = await asyncio.gather(process.stdout.read(), self._told(process.stderr))
+            await process.wait()
         finally:
             if process.returncode is None:
                 process.terminate()
@@ -216,6 +220,15 @@ class DebianBuild:
         if process.returncode:
             raise _failed(argv, errors.decode(errors="replace"))
         return (output + errors).decode(errors="replace")
+
+    async def _told(self, errors: asyncio.StreamReader) -> bytes:
+        """What is said on standard error; mmdebstrap tells there what it is at."""
+        lines = []
+        async for line in errors:
+            lines.append(line)
+            if line.startswith(b"I: "):
+                self._progress(line[3:].decode(errors="replace").strip(), 0, None)
+        return b"".join(lines)
 
 
 def as_subordinate_root() -> Sequence[str]:
@@ -266,9 +279,8 @@ def _initrd(modules: Sequence[tuple[str, bytes]], busybox: bytes) -> bytes:
 def _failed(argv: Sequence[str], errors: str) -> Refused | Unavailable:
     tool = next((word for word in argv if word in TOOLS), argv[0])
     lines = [line.strip() for line in errors.splitlines() if line.strip()]
-    told = next(
-        (line for line in reversed(lines) if line.startswith("E:")), lines[-1] if lines else "it did not say why"
-    )
+    last = lines[-1] if lines else "it did not say why"
+    told = next((line for line in lines if line.startswith("E:")), last)  # the others follow from the first
     text = f"debian image: {tool} failed: {told}"
     if re.search(r"fetch|resolve|connect|timed out|No space", errors, re.IGNORECASE):
         return Unavailable(f"{text}; check the network and the free space, then try again")
