@@ -15,7 +15,7 @@ from hostler.model.vm import Step, VmSpec
 from hostler.ports.machines import Label, MachinePlan
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable
     from pathlib import Path
 
     from hostler.drivers.machines.qemu import ImageFolder
@@ -33,12 +33,14 @@ def plan(vm: str, *, fenced: bool = False, **changes: Any) -> MachinePlan:
 
 
 @asynccontextmanager
-async def driver(folder: Path, images: ImageFolder, **options: Any) -> AsyncIterator[QemuMachines]:
+async def driver(
+    folder: Path, images: ImageFolder, step: Callable[[str], Awaitable[None]] | None = None, **options: Any
+) -> AsyncIterator[QemuMachines]:
     """An open driver, with the accelerator that works here."""
     if "accelerator" not in options:
         found = await verdict(tiny_image.FOLDER.parent, images.files(tiny_image.NAME))
         options["accelerator"] = found.accelerator
-    async with QemuMachines(folder, images=images, options=QemuOptions(**options)) as machines:
+    async with QemuMachines(folder, images=images, options=QemuOptions(**options), step=step) as machines:
         try:
             yield machines
         except BaseException:  # a test that failed leaves no machine to the next one

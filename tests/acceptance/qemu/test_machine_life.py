@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 from driven import driver, is_available, plan, run, until
 
@@ -169,4 +170,30 @@ async def test_a_folder_that_cannot_be_read_is_left_alone_though_its_process_run
     (folder / "vms" / "a" / state.FILE).write_bytes(kept)
     async with driver(folder, images) as machines:
         assert (await machines.inspect("a")).state is RUNNING  # type: ignore[union-attr]
+        await machines.delete("a")
+
+
+async def test_a_process_that_nobody_wrote_down_is_found_and_told_of_like_any_other(
+    tmp_path: Path, images: ImageFolder
+) -> None:
+    folder = tmp_path / "node"
+
+    async def die(step: str) -> None:
+        if step == "start.spawned:after":
+            raise asyncio.CancelledError
+
+    async with driver(folder, images, step=die) as machines:
+        await machines.create(plan("a"))
+        task = asyncio.create_task(machines.start("a"))
+        await asyncio.wait([task])
+    pid = process_of(folder, "a")
+    record = state.read(folder / "vms" / "a")
+    state.write(folder / "vms" / "a", msgspec.structs.replace(record, run=None))  # as if it had died one step earlier
+    async with driver(folder, images) as machines:
+        assert (await machines.inspect("a")).state is MachineState.STARTING  # type: ignore[union-attr]
+        assert (await machines.start("a")).state is RUNNING
+        assert process_of(folder, "a") == pid
+        os.kill(pid, signal.SIGKILL)
+        broken = await until(machines, "a", lambda machine: machine.state is not RUNNING)
+        assert broken.state is FAILED
         await machines.delete("a")

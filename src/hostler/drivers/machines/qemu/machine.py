@@ -175,6 +175,9 @@ class QemuMachine:
             await guest.connect()
             self.guest = guest
         self._is(str((await self.monitor.execute("query-status"))["status"]))
+        if self.record.run is None and (found := process.find(self.folder)) is not None:
+            with found:  # who started it was killed before that was written down
+                self.note(run=found.run(), ran=True)
 
     async def detach(self) -> None:
         """Let go of the process and let it be."""
@@ -252,6 +255,7 @@ class QemuMachine:
         self._task("watch", None)  # it may not have woken yet, and must not take the next process for this one
         self.ended()
         await self._close()
+        await self.site.release(self.record.number)
 
     def ended(self) -> None:
         """Its process is no more: say so, and why. Repeatable."""

@@ -159,7 +159,6 @@ async def destroy(machine: QemuMachine) -> None:
     await site.hook("delete.begun:after")
     await machine.off(within=0)
     await site.hook("delete.off:after")
-    await site.release(machine.record.number)
     await machine.detach()
     await site.hook("delete.done:before")
     await whole(machine.folder.remove())

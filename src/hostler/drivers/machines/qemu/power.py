@@ -10,7 +10,7 @@ from hostler.drivers.machines.qemu.command import Boot
 from hostler.drivers.machines.qemu.departure import announce, undo
 from hostler.drivers.machines.qemu.machine import SHUT_DOWN
 from hostler.drivers.machines.qemu.snapshot import finish_restore
-from hostler.drivers.machines.qemu.spawning import check_held, spawn
+from hostler.drivers.machines.qemu.spawning import check_held, limit, spawn
 from hostler.drivers.machines.qemu.state import Begun
 from hostler.drivers.machines.qemu.warming import start_warm, tell_who
 from hostler.errors import HostlerError, Refused, Uncertain
@@ -47,6 +47,7 @@ async def start(machine: QemuMachine) -> None:
     await site.hook("start.begun:after")
     if machine.alive:
         await machine.attach()
+        await limit(machine)
         if machine.record.departing:
             await undo(machine)
         resumed = True
@@ -91,7 +92,7 @@ async def _set_clock(machine: QemuMachine) -> None:
     """A guest that goes on in the middle of its life thinks that it is then."""
     if machine.guest is not None:
         with suppress(HostlerError):
-            await machine.guest.send(f"clock {machine.site.clock.wall():.3f}")
+            await machine.guest.send(f"clock {machine.site.clock.wall():.0f}")
 
 
 async def stop(machine: QemuMachine, grace: float) -> None:

@@ -46,8 +46,7 @@ async def spawn(machine: QemuMachine, boot: Boot, *, within: float, descriptors:
         machine.alive = True
         machine.change(run=run, ran=True)
         await site.hook("start.spawned:after")
-        shape = Shape(record.spec.memory_mib, record.spec.cpus, record.spec.cpu_share)
-        await site.limits.apply(record.number, run.pid, shape)
+        await limit(machine)
         try:
             await machine.attach(within=within)
         except (HostlerError, TimeoutError):
@@ -63,6 +62,14 @@ async def spawn(machine: QemuMachine, boot: Boot, *, within: float, descriptors:
         else:
             return
     raise Unavailable(f"machine {machine.vm!r}: each of {PORTS_TRIED} ports was taken by somebody else; try again")
+
+
+async def limit(machine: QemuMachine) -> None:
+    """Hold a process to the machine's shape; again, where who started it may have been killed before."""
+    record = machine.record
+    if record.run is not None:
+        shape = Shape(record.spec.memory_mib, record.spec.cpus, record.spec.cpu_share)
+        await machine.site.limits.apply(record.number, record.run.pid, shape)
 
 
 def check_held(machine: QemuMachine) -> None:
