@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import sys
+import time
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -115,7 +116,7 @@ def instance_in(folder: Path) -> str:
 async def test_a_running_machine_goes_with_its_memory_disk_and_name(images: ImageFolder, tmp_path: Path) -> None:
     async with pair(tmp_path, images) as both:
         await both.here.start(VM)
-        boot = await run(both.here, VM, f"echo kept > file; {LOAD} {BOOT}")
+        boot = await run(both.here, VM, f"echo kept > file; sudo date -s @1000 > /dev/null; {LOAD} {BOOT}")
         keys = (await both.here.inspect(VM)).access.host_keys  # type: ignore[union-attr]
 
         assert (await both.there.receive(plan(VM), 1)).state is MachineState.ARRIVING
@@ -136,6 +137,7 @@ async def test_a_running_machine_goes_with_its_memory_disk_and_name(images: Imag
         assert arrived.access is not None
         assert arrived.access.host_keys == keys
         assert arrived.moved == 1
+        assert abs(int(await run(both.there, VM, "date +%s")) - time.time()) < 10, "it was told what time it is"
 
         # It leaves again, and its agent decides otherwise: it goes on where it was, though its agent was another one.
         both.turn()
