@@ -3,47 +3,18 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from qemu_record import DIGEST, image, record
 
 from hostler.drivers.machines.qemu.command import Boot, Wiring, command
-from hostler.drivers.machines.qemu.state import Kept, MachineRecord
-from hostler.model.image import Image, Probe, Seeding
+from hostler.drivers.machines.qemu.state import Kept
 from hostler.model.vm import VmSpec
 from hostler.ports.machines import Label
 
-DIGEST = "0" * 64
 WIRING = Wiring(accelerator="tcg", netdev="user,id=n0", firmware=("hostname", "host_key"))
-
-
-def image(**changes: Any) -> Image:
-    fields: dict[str, Any] = {
-        "digest": DIGEST,
-        "files": {"disk": DIGEST, "kernel": DIGEST, "initrd": DIGEST},
-        "disk_bytes": 2**20,
-        "append": "console=ttyS0 quiet",
-        "user": "hostler",
-        "seeding": Seeding.FIRMWARE,
-        "probe": Probe.SSH,
-        "source": "a test",
-        "made_at": 0.0,
-    }
-    return Image(**(fields | changes))
-
-
-def record(**changes: Any) -> MachineRecord:
-    fields: dict[str, Any] = {
-        "label": Label("o", "p", "vm"),
-        "spec": VmSpec(cpus=2, memory_mib=128),
-        "number": 7,
-        "image": image(),
-        "mac": "52:54:00:01:02:03",
-        "host_key": "ssh-ed25519 AAAA",
-    }
-    return MachineRecord(**(fields | changes))
 
 
 def after(argv: list[str], option: str) -> list[str]:
