@@ -14,7 +14,6 @@ from urllib.parse import urlsplit, urlunsplit
 
 import aiohttp
 
-from hostler import __version__
 from hostler.drivers.machines.qemu.images.transfer import too_large
 from hostler.errors import Invalid, NotFound, Refused, Unavailable
 
@@ -84,7 +83,7 @@ async def download(url: str, part: Part, *, limit: int, progress: Progress) -> N
 
 async def _load(url: str, part: Part, limit: int, subject: str, progress: Progress) -> None:
     """Load what is missing. _Anew: it cannot be gone on with."""
-    headers = {"Accept-Encoding": "identity", "User-Agent": f"hostler/{__version__}"}
+    headers = {"Accept-Encoding": "identity", "User-Agent": "hostler"}
     if part.length:
         version = await asyncio.to_thread(part.version)
         headers |= {"Range": f"bytes={part.length}-"} | ({"If-Range": version} if version else {})
