@@ -10,7 +10,7 @@ import asyncio
 import logging
 import os
 import shutil
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 from weakref import WeakValueDictionary
@@ -72,6 +72,7 @@ class QemuMachines(Moving):
         self._listeners: list[Callable[[str], None]] = []
         self._arrivals: dict[str, Arrival] = {}
         self._next_number = 1
+        self._probing: asyncio.Task[None] | None = None
 
     @property
     def name(self) -> str:
@@ -96,10 +97,17 @@ class QemuMachines(Moving):
             await site.open({machine.record.number for machine in self._machines.values()})
             self._site = site
             await asyncio.gather(*(self._found(machine) for machine in self._machines.values()))
+            if site.known_accelerator() is None:
+                self._probing = asyncio.create_task(self._probe(site), name="machines: acceleration")
         except BaseException:
             await self.aclose()
             raise
         return self
+
+    async def _probe(self, site: Site) -> None:
+        """Find out what guests run with, so that the node can say so before the first one starts."""
+        with suppress(HostlerError):
+            await site.accelerator(self._images.files(""))
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -109,6 +117,10 @@ class QemuMachines(Moving):
     async def aclose(self) -> None:
         """Leave the machines to themselves."""
         site, self._site = self._site, None
+        if self._probing is not None:
+            self._probing.cancel()
+            await asyncio.gather(self._probing, return_exceptions=True)
+            self._probing = None
         machines, self._machines = self._machines, {}
         if site is not None:
             site.closed = True
@@ -158,7 +170,7 @@ class QemuMachines(Moving):
         accelerator = site.known_acceleration()
         facts = {
             "acceleration": accelerator,
-            "qemu": await site.version(),
+            "version": f"QEMU {await site.version()}",
             "network": site.network.about,
             "limits": site.limits.about,
         }
