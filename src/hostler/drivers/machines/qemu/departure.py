@@ -221,6 +221,7 @@ class _deadline:  # noqa: N801 - used like `asyncio.timeout`
 async def undo(machine: QemuMachine) -> None:
     """Let a machine that was sent, or was about to be, go on; its process lives."""
     await Departure(machine, f"machine {machine.vm!r}").undo(runs=True)
+    await announce(machine)  # the other one, when it had all, may have said that the address is there
 
 
 async def announce(machine: QemuMachine) -> None:
