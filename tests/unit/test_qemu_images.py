@@ -72,6 +72,13 @@ async def test_what_was_registered_is_found_with_files_that_nobody_can_change(im
     assert image.digest == digest_of(image)
 
 
+async def test_what_is_made_is_for_its_owner_only(tmp_path: Path) -> None:
+    images = ImageFolder(tmp_path / "data" / "images")
+    await made(images, "one")
+    folders = [tmp_path / "data", images.path, *(entry for entry in images.path.iterdir() if entry.is_dir())]
+    assert {folder.stat().st_mode & 0o777 for folder in folders} == {0o700}
+
+
 async def test_the_same_content_is_one_image_however_often_and_whenever_it_is_made(images: ImageFolder) -> None:
     first = await made(images, "one")
     again = await made(images, "two", source="somewhere else")

@@ -23,6 +23,7 @@ from hostler.drivers.machines.qemu.images import debian, kernel
 from hostler.drivers.machines.qemu.images.build_tiny import KERNEL
 from hostler.drivers.machines.qemu.images.cpio import Archive
 from hostler.drivers.machines.qemu.images.packages import Packages
+from hostler.drivers.machines.qemu.images.place import as_subordinate_root
 from hostler.errors import Refused, Unavailable
 from hostler.model.image import Probe, Seeding
 
@@ -229,11 +230,6 @@ class DebianBuild:
             if line.startswith(b"I: "):
                 self._progress(line[3:].decode(errors="replace").strip(), 0, None)
         return b"".join(lines)
-
-
-def as_subordinate_root() -> Sequence[str]:
-    """What to run a command under so that it may own files as any user."""
-    return () if os.geteuid() == 0 else ("unshare", "--user", "--map-root-user", "--map-auto", "--")
 
 
 def _refuse_without_tools() -> None:

@@ -18,13 +18,14 @@ import os
 import re
 import secrets
 import shutil
+import subprocess
 import time
 from typing import TYPE_CHECKING
 
 from hostler.errors import HostlerError, Invalid, Refused, Unavailable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
 NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
@@ -70,7 +71,8 @@ class Place:
 
     def make(self) -> None:
         """Let the folder be there."""
-        self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for folder in (self.path.parent, self.path):  # its parent is the data folder, which is its owner's alone, too
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         for folder in (self.names, self._scratch, self.parts):
             folder.mkdir(mode=0o700, exist_ok=True)
 
@@ -191,8 +193,16 @@ def lock_of(scratch: Path) -> Path:
 def discard(scratch: Path) -> None:
     """Remove a scratch folder and then its lock, which says until then that there is something to remove."""
     shutil.rmtree(scratch, ignore_errors=True)
+    if scratch.exists() and as_subordinate_root():  # a build that was killed can leave files of subordinate users
+        with contextlib.suppress(OSError):
+            subprocess.run([*as_subordinate_root(), "rm", "-rf", str(scratch)], check=False, capture_output=True)
     if not scratch.exists():
         lock_of(scratch).unlink(missing_ok=True)
+
+
+def as_subordinate_root() -> Sequence[str]:
+    """What to run a command under so that it may own files as any user; nothing, where we are root."""
+    return () if os.geteuid() == 0 else ("unshare", "--user", "--map-root-user", "--map-auto", "--")
 
 
 def take(lock: int, kind: int) -> bool:
