@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from hostler.ports.machines import Door
-from hostler.testing import MachineSetup, SimulatedMachines
+from hostler.testing import MachineSetup, MemoryPlace, SimulatedMachines
 
 if TYPE_CHECKING:
     from hostler.drivers.machines.simulated import Place
@@ -51,6 +51,7 @@ SETUP = MachineSetup(
     save=save,
     show=show,
     boots=boots,
+    elsewhere=lambda: simulated(MemoryPlace("elsewhere")),
     power_off=power_off,
 )
 

@@ -15,6 +15,7 @@ from hostler.drivers.machines.simulated.console import SimulatedConsole
 from hostler.drivers.machines.simulated.place import switched_off
 from hostler.kit.virtual import VirtualClock, run_virtual
 from hostler.model.vm import MachineState
+from hostler.ports.machines import Door
 from hostler.testing import MemoryPlace, SimulatedMachines, check_machines, machine_claims
 
 from .simulated import SETUP, simulated
@@ -22,7 +23,7 @@ from .simulated import SETUP, simulated
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from hostler.ports.machines import Machine, MachinePlan, Offer
+    from hostler.ports.machines import Channel, Machine, MachinePlan, Offer
 
 MUTANTS: list[tuple[type[SimulatedMachines], type[MemoryPlace], str]] = []
 replace = msgspec.structs.replace
@@ -567,8 +568,8 @@ class MuteConsole(SimulatedConsole):
 
 @found_by("a_console_tells_something_when_typed_at")
 class Mute(Sound):
-    def console(self, vm: str) -> SimulatedConsole:
-        return MuteConsole(self, vm)
+    def channel(self, vm: str, door: Door) -> Channel:
+        return MuteConsole(self, vm) if door is Door.CONSOLE else super().channel(vm, door)
 
 
 @found_by("a_console_is_opened_again_and_again")
@@ -603,12 +604,87 @@ class TellsNobody(Sound):
         pass
 
 
+# Handed to another place: the mutant is at both ends.
+
+
+@found_by("a_running_machine_that_is_sent_goes_on_at_the_other_place")
+class RunsAsSoonAsItHasArrived(Sound):
+    async def takes(self, vm: str, message: Any) -> None:
+        await super().takes(vm, message)
+        if message.last:
+            await self.start(vm)
+
+
+@found_by("a_machine_that_has_departed_goes_on_where_it_was_if_it_is_started")
+class ForgetsItsMemory(Sound):
+    def _departed(self, vm: str, now: float) -> Any:
+        return replace(super()._departed(vm, now), memory=False)
+
+
+@found_by("a_machine_that_is_off_goes_with_its_disk_and_one_that_runs_does_not_go_so")
+class SendsWhatRunsAsIfItWereOff(Sound):
+    def _check_sendable(self, row: Any, number: int, *, live: bool) -> None:
+        super()._check_sendable(row, number, live=True)
+
+
+@found_by("what_has_arrived_stays_though_it_is_received_again")
+class BeginsAnew(Sound):
+    async def receive(self, plan: MachinePlan, number: int) -> Machine:
+        await super().receive(plan, number)
+        return self.changed(plan.label.vm, disk="", whole=False)
+
+
+@found_by("a_send_that_was_done_is_done_when_it_is_repeated")
+class SendsOnce(Sound):
+    async def send(self, vm: str, number: int, connect: Any, *, live: bool = True) -> Machine:
+        if self._expected(vm).state is MachineState.DEPARTED:
+            raise Refused("it has departed")
+        return await super().send(vm, number, connect, live=live)
+
+
+@found_by("one_that_was_not_sent_does_not_start")
+class StartsWhatIsNotThere(Sound):
+    def _check_arrived(self, row: Any) -> None:
+        pass
+
+
+@found_by("a_machine_whose_other_place_cannot_be_reached_goes_on")
+class LostOnTheWay(Sound):
+    async def send(self, vm: str, number: int, connect: Any, *, live: bool = True) -> Machine:
+        self.changed(vm, disk="")
+        return await super().send(vm, number, connect, live=live)
+
+
+@found_by("nothing_arrives_where_a_machine_stands")
+class MakesRoomByForce(Sound):
+    async def receive(self, plan: MachinePlan, number: int) -> Machine:
+        if self._row(plan.label.vm) is not None:
+            await self.delete(plan.label.vm)
+        return await super().receive(plan, number)
+
+
+@found_by("a_machine_that_is_handed_over_is_left_as_it_is_by_create")
+class MakesWhatIsOnItsWay(Sound):
+    async def create(self, plan: MachinePlan) -> Machine:
+        row = self._row(plan.label.vm)
+        if row is not None and row.state is MachineState.DEPARTED:
+            return self.changed(plan.label.vm, state=MachineState.STOPPED)
+        return await super().create(plan)
+
+
 CASES = [pytest.param(*case, id=f"{case[0].__name__}-{case[2][:40]}") for case in MUTANTS]
 
 
 def check(mutant: type[SimulatedMachines], place: MemoryPlace, only: set[str]) -> None:
     # In virtual time: a mutant whose machines never stop is found as soon as its time is over.
-    setup = replace(SETUP, within=2, grace=0.5, hold=5.0, late=0.5)
+    setup = replace(
+        SETUP,
+        within=2,
+        grace=0.5,
+        hold=5.0,
+        late=0.5,
+        elsewhere=lambda: simulated(MemoryPlace("elsewhere"), mutant, clock=VirtualClock()),
+    )
 
     async def main() -> None:
         await check_machines(lambda: simulated(place, mutant, clock=VirtualClock()), setup=setup, only=only)

@@ -52,6 +52,8 @@ FENCING_TIME = 8.0
 LOCK_TTL = 5.0
 RESTART = 0.3
 """Seconds after which a supervisor starts a killed process again."""
+CUT = 10.0
+"""Seconds for which a wire is cut."""
 PATIENCE = 240.0
 """Virtual seconds in which everything must have settled."""
 ORG, PROJECT = "acme", "shop"
@@ -89,7 +91,8 @@ class Loss:
 
     watched: str
     kind: str
-    """`lost`: done, and the answer never comes. `never`: not done, and nobody says so. `unavailable`."""
+    """`lost`: done, and the answer never comes. `cut`: the same, and nothing else comes or goes for a while.
+    `never`: not done, and nobody says so. `unavailable`."""
     at: int
     armed: bool = False
     passed: int = 0
@@ -378,13 +381,17 @@ class Plane:
         loss = self.loss
         if loss is None or not loss.armed or loss.where or host.role != loss.watched:
             return None
-        if not writes and loss.kind == "lost":
+        if not writes and loss.kind in ("lost", "cut"):
             return None  # a read that has no answer is a read that failed
         loss.passed += 1
         if loss.passed < loss.at:
             return None
         loss.where = host.name
-        return loss.kind
+        if loss.kind != "cut":
+            return loss.kind
+        self.loop.call_soon(host.wire.cut)  # when the request is on its way
+        self.loop.call_later(CUT, host.wire.heal, context=outside())
+        return "lost"
 
     # What a user does
 
@@ -471,7 +478,9 @@ def _unlike(vm: VirtualMachine, handle: Any, there: list[tuple[str, Any]]) -> st
     if handle.node != node or handle.state is not state or handle.generation != vm.generation or row.state is not state:
         return f"wished {vm.power} (generation {vm.generation}); handle {handle}, machine {row}"
     later = row.spec != vm.spec and handle.at_next_boot and state is MachineState.RUNNING
-    if (row.spec != vm.spec and not later) or row.resets != vm.resets or set(row.snapshots) != set(vm.snapshots):
+    lost = {name for name, seen in handle.snapshots.items() if seen.detail.startswith("lost with")}
+    wanted = set(vm.snapshots) - lost
+    if (row.spec != vm.spec and not later) or row.resets != vm.resets or set(row.snapshots) != wanted:
         return f"wished {vm}; machine {row}"
     if vm.restore is not None and row.restored != vm.restore.number:
         return f"wished {vm.restore}; machine {row}"

@@ -14,9 +14,9 @@ import msgspec
 import pytest
 
 from hostler.engine.request import HOSTLER
-from hostler.errors import Refused
+from hostler.errors import NotFound, Refused
 from hostler.model.api import MoveRequest, SnapshotRequest, VmCreate, VmUpdate
-from hostler.model.vm import Power, VmSpec
+from hostler.model.vm import OnNodeLoss, Power, VmSpec
 
 from .plane import ORG, PROJECT, Crash, Loss, Plane
 
@@ -29,8 +29,8 @@ MOST = 400
 """Points that no verb has: more of them means that the enumeration does not end."""
 
 
-async def create(plane: Plane, power: Power = Power.ON) -> None:
-    wanted = VmCreate(name="web", spec=SPEC, power=power)
+async def create(plane: Plane, power: Power = Power.ON, on_node_loss: OnNodeLoss = OnNodeLoss.WAIT) -> None:
+    wanted = VmCreate(name="web", spec=SPEC, power=power, on_node_loss=on_node_loss)
     await plane.wish(lambda vms, request: vms.create(request, *AT, wanted))
 
 
@@ -83,9 +83,10 @@ async def restore(plane: Plane) -> None:
     await plane.wish(lambda vms, request: vms.restore(request, *AT, "web", "before"))
 
 
-async def begin_saved(plane: Plane) -> None:
+async def begin_saved(plane: Plane, on_node_loss: OnNodeLoss = OnNodeLoss.WAIT) -> None:
     """With something on its disk, so that it is seen whether it came along."""
-    await begin_on(plane)
+    await create(plane, on_node_loss=on_node_loss)
+    await plane.settled()
     place = next(place for place in plane.places.values() if place.contents.rows)
     (row,) = place.contents.rows.values()
     place.put([msgspec.structs.replace(row, disk="precious")])
@@ -104,6 +105,8 @@ async def move(plane: Plane) -> None:
     while True:  # the node that is moved to may have just come back, and not be on duty
         try:
             await plane.wish(lambda vms, request: vms.move(request, *AT, "web", MoveRequest(to=other)))
+        except NotFound:  # it was deleted meanwhile
+            return
         except Refused:
             await asyncio.sleep(0.25)
         else:

@@ -135,8 +135,9 @@ def _whole(command: VmCommand, seen: Machine, settled: int, going: Going) -> Ite
 
 def _handed(command: VmCommand, seen: Machine, going: Going) -> Iterator[Step]:
     """One that has come is let run; one that has departed is, if nobody else has it."""
-    if seen.state is MachineState.DEPARTED and going.sends and command.departing is not None:
-        yield Step(Action.SEND, number=command.departing.number)
+    departing = command.departing
+    if seen.state is MachineState.DEPARTED and going.sends and departing is not None and departing.number == seen.moved:
+        yield Step(Action.SEND, number=departing.number)
     elif seen.state is MachineState.ARRIVING or going.stays:
         yield Step(Action.START if command.power is Power.ON else Action.STOP)
 

@@ -22,12 +22,13 @@ if TYPE_CHECKING:
 
     Body = Callable[["MachineTrial"], Awaitable[None]]
 
-_CHAPTERS = ("use", "number", "fence", "interruption", "lifetime", "serial", "availability")
+_CHAPTERS = ("use", "number", "fence", "interruption", "lifetime", "serial", "availability", "move")
 
 Save: TypeAlias = "Callable[[Machines, str, str], Awaitable[None]]"
 Show: TypeAlias = "Callable[[Machines, str], Awaitable[str]]"
 PowerOff: TypeAlias = "Callable[[Machines, str], Awaitable[None]]"
 Now: TypeAlias = "Callable[[Machines], float]"
+Elsewhere: TypeAlias = "Callable[[], Machines]"
 Boots: TypeAlias = "Callable[[Machines, str], Awaitable[int]]"
 
 
@@ -56,6 +57,8 @@ class MachineSetup(msgspec.Struct, frozen=True, kw_only=True):
     """The text on a running machine's disk."""
     boots: Boots | None = None
     """How often a running machine has booted."""
+    elsewhere: Elsewhere | None = None
+    """A driver of another place, not open yet, to which machines are handed. None: nothing is claimed of that."""
     power_off: PowerOff | None = None
     """Let the guest of a machine that is available switch itself off. None: nothing is claimed of it."""
 
@@ -63,13 +66,15 @@ class MachineSetup(msgspec.Struct, frozen=True, kw_only=True):
 class MachineClaim(msgspec.Struct, frozen=True):
     """One thing that is true of every machine driver. `str(claim)` is the claim in words.
 
-    `fences`: made only of drivers that say that they fence. Claims run one by one, for a place is open once.
+    `fences`: made only of drivers that say that they fence; `moves`: of those that say that they hand machines over.
+    Claims run one by one, for a place is open once.
     """
 
     name: str
     body: Body
     fences: bool = False
     waits: bool = False
+    moves: bool = False
 
     def __str__(self) -> str:
         return self.name
@@ -81,7 +86,9 @@ class MachineClaim(msgspec.Struct, frozen=True):
             trial = MachineTrial(open_machines, setup)
             await trial.open()
             try:
-                if not self.fences or trial.machines.fences:
+                if self.moves:
+                    await trial.open_elsewhere(self.body)
+                elif not self.fences or trial.machines.fences:
                     await self.body(trial)
             finally:
                 await trial.tidy()
@@ -91,6 +98,8 @@ class MachineTrial:
     """What a claim works with: an open driver, and machines that nobody else knows."""
 
     machines: Machines
+    there: Machines
+    """At another place, in claims of moves."""
 
     def __init__(self, open_machines: Callable[[], Machines], setup: MachineSetup) -> None:
         self._open_machines, self.setup = open_machines, setup
@@ -108,6 +117,17 @@ class MachineTrial:
         await self.machines.__aenter__()
         self._opened = self.machines
         return self.machines
+
+    async def open_elsewhere(self, body: Body) -> None:
+        """Do it with another place open, if machines can be handed there."""
+        if not self.machines.moves or self.setup.elsewhere is None:
+            return
+        async with self.setup.elsewhere() as self.there:
+            try:
+                await body(self)
+            finally:
+                for vm in sorted(self._names):
+                    await self.there.delete(vm)
 
     async def close(self) -> None:
         """Close the driver; the machines stay."""
@@ -170,11 +190,11 @@ class MachineTrial:
 _CLAIMS: list[MachineClaim] = []
 
 
-def claim(*, fences: bool = False, name: str = "") -> Callable[[Body], Body]:
+def claim(*, fences: bool = False, moves: bool = False, name: str = "") -> Callable[[Body], Body]:
     """Make a claim of an async function: its name, or the one given, is the claim in words."""
 
     def register(body: Body) -> Body:
-        _CLAIMS.append(MachineClaim(name or getattr(body, "__name__", "?"), body, fences))
+        _CLAIMS.append(MachineClaim(name or getattr(body, "__name__", "?"), body, fences, moves=moves))
         return body
 
     return register

@@ -225,6 +225,8 @@ class Moving:
             raise Refused(f"machine {row.vm!r}: it has only just arrived; start or stop it first")
         if number < row.moved or (number == row.moved and row.over):
             raise Refused(f"machine {row.vm!r}: move {number} is over; give the next one a higher number")
+        if row.state is MachineState.DEPARTED and row.moved != number:
+            raise Refused(f"machine {row.vm!r}: it has departed as move {row.moved}; start or stop it first")
         if row.restoring is not None:
             raise Refused(f"machine {row.vm!r}: a restore was begun, its disk is not whole; restore or start it first")
         if not live and row.on is not None:
