@@ -204,10 +204,12 @@ class Machines(Protocol):
     async def receive(self, plan: MachinePlan, number: int) -> Machine:
         """Make room for a machine that comes from elsewhere as move `number`, which is above 0; it is then ARRIVING.
 
-        Its doors for arrivals are open when this returns. Repeated, and when what was there is of no use any more (its
-        process died), it begins anew. Refused: a machine of that name stands here that is not ARRIVING, or it cannot be
-        received here (`moves`). `delete` ends it; `start`, which may only come after the handover, lets it run: from
-        the memory it was sent or, if that got lost here, from the disk it was sent.
+        Its doors for arrivals are open when this returns. Repeated under the same number, what was sent completely
+        stays as it is, whatever happened here since; what was not, and is of no use any more (its process died), is
+        begun anew, as under another number. Refused: a machine of that name stands here that is not ARRIVING, or it
+        cannot be received here (`moves`). `delete` ends it. `start`, which may only come after the handover, lets it
+        run: from the memory it was sent or, if that got lost here, from the disk it was sent; `stop` makes it a stopped
+        machine with that disk. Both are Refused while not all of it was sent.
         """
 
     async def send(self, vm: str, number: int, connect: Callable[[Door], Channel], *, live: bool = True) -> Machine:
@@ -215,9 +217,12 @@ class Machines(Protocol):
 
         When it returns, the other place has all of it, and this one is DEPARTED: it does not run. Who decides that the
         other one runs must be certain that this one is never started again; who decides otherwise starts this one,
-        which goes on where it was. A running machine runs until the last instant; with `live=False` it must be off
-        (Refused), and only its disk goes. Snapshots stay behind. Raised, or cut: it runs on as it did, or `start` lets
-        it; `inspect` tells. Refused: it cannot be handed over, for what it is or for what the other side is.
+        which goes on where it was, or stops it; then the move of this number is over. Repeated after it was done, it is
+        done; one that has departed under another number is started or stopped first (else Refused).
+
+        A running machine runs until the last instant; with `live=False` it must be off (Refused), and only its disk
+        goes. Snapshots stay behind. Raised, or cut: it runs on as it did, or `start` lets it; `inspect` tells. Refused:
+        it cannot be handed over, for what it is or for what the other side is.
         """
 
     async def hold(self, seconds: float, *, since: float | None = None) -> None:
