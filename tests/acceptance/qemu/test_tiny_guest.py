@@ -93,7 +93,9 @@ async def test_a_machine_is_who_it_was_told_and_keeps_what_was_written(images: I
         await guest.run(f"sudo sh -c '{FILL}'")
         assert "No space left" in await guest.run("sudo sh -c 'echo more > /more'")
 
-    async with ToldGuest(tmp_path / "4", image, files, disk, identity(ssh_keys=keys, hostname="full")) as guest:
+    # More keys than the room that the old ones leave, and ours the last: half of them would lock us out.
+    many = (*(f"ssh-ed25519 AAAA{number:060}" for number in range(200)), keys[0])
+    async with ToldGuest(tmp_path / "4", image, files, disk, identity(ssh_keys=many, hostname="full")) as guest:
         await guest.go_on()
         assert (await guest.line()).startswith("hostler ready ")
         assert await guest.run("hostname; cat f") == "full\nhome", "a full disk locks nobody out"
