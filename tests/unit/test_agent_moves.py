@@ -1,0 +1,219 @@
+"""One agent hands a machine over, another takes it; whatever fails on the way, it goes on where it was."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from agent_stage import SPEC, Stage, stage
+
+from hostler.drivers.machines.simulated import MachineFaults, MemoryPlace
+from hostler.engine.agent.agent import Agent
+from hostler.engine.agent.plan import AgentPlan
+from hostler.errors import Refused
+from hostler.keys.node import ARRIVAL, COMMAND, MEMBER
+from hostler.kit.virtual import run_virtual
+from hostler.model.node import Arrival, Departure
+from hostler.model.vm import MachineState, Power
+from hostler.ports.machines import Label, MachinePlan
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    import pytest
+    from agent_stage import Running
+
+RUNNING, STOPPED, ARRIVING = MachineState.RUNNING, MachineState.STOPPED, MachineState.ARRIVING
+
+
+def staged(play: Callable[[Stage], Awaitable[None]], seed: int = 0) -> None:
+    async def main() -> None:
+        async with stage(seed) as it:
+            await play(it)
+
+    run_virtual(main, seed=seed)
+
+
+async def two(it: Stage, **fields: Any) -> tuple[Running, Running]:
+    """Two nodes; the first has a machine."""
+    a, b = await it.agent("a"), await it.agent("b")
+    await it.until(lambda: a.agent.state().registered and b.agent.state().registered)
+    await it.command(**fields)
+    await it.reaches("v", STOPPED if fields.get("power") is Power.OFF else RUNNING)
+    return a, b
+
+
+async def depart(it: Stage, **fields: Any) -> None:
+    """As the leader does."""
+    entry = await COMMAND.get(it.bare, node="a", vm="v")
+    assert entry is not None
+    target = await MEMBER.get(it.bare, node="b")
+    place = "" if target is None else target.value.place
+    departing = msgspec.structs.replace(Departure(to="b", number=1, wish=1), **fields)
+    arrival = Arrival(source="a", number=1, place=place, command=entry.value)
+    leaving = msgspec.structs.replace(entry.value, departing=departing)
+    await it.bare.txn([], [ARRIVAL.put(arrival, node="b", vm="v"), COMMAND.put(leaving, node="a", vm="v")])
+
+
+async def rows(it: Stage, *running: Running) -> list[Any]:
+    return [row for one in running for row in one.place.contents.rows.values()]
+
+
+def test_a_running_machine_goes_on_at_the_other_node() -> None:
+    async def play(it: Stage) -> None:
+        a, b = await two(it)
+        await depart(it)
+        handle = await it.reaches("v", RUNNING, node="b", moved=1, attempt=1)
+        assert handle.unmoved == ""
+        await it.until(lambda: not a.place.contents.rows)
+        (row,) = await rows(it, a, b)
+        assert (row.boots, row.label.node) == (1, "b")
+        assert await ARRIVAL.get(it.bare, node="b", vm="v") is None
+        assert await COMMAND.get(it.bare, node="a", vm="v") is None
+        (here,), (there,) = a.machines.intervals("v"), b.machines.intervals("v")
+        assert here[1] is not None
+        assert here[1] <= there[0]
+
+    staged(play)
+
+
+def test_a_machine_that_is_off_goes_with_its_disk_and_stays_off() -> None:
+    async def play(it: Stage) -> None:
+        _, b = await two(it, power=Power.OFF)
+        await depart(it)
+        await it.reaches("v", STOPPED, node="b", moved=1)
+        assert b.machines.intervals("v") == []
+
+    staged(play)
+
+
+def refusing_live(running: Running, patch: pytest.MonkeyPatch) -> None:
+    send = running.machines.send
+
+    async def cold(vm: str, number: int, connect: Any, *, live: bool = True) -> Any:
+        if live:
+            raise Refused("this one cannot go as it runs")
+        return await send(vm, number, connect, live=live)
+
+    patch.setattr(running.machines, "send", cold)
+
+
+def test_one_that_cannot_go_as_it_runs_is_stopped_for_it_only_if_that_is_allowed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def play(it: Stage) -> None:
+        a, b = await two(it)
+        refusing_live(a, monkeypatch)
+        await depart(it)
+        handle = await it.reaches("v", RUNNING, node="a", attempt=1, moved=1)
+        assert "cannot go as it runs" in handle.unmoved
+        assert a.machines.intervals("v")[-1][1] is None
+        entry = await COMMAND.get(it.bare, node="a", vm="v")
+        assert entry is not None
+        await ARRIVAL.get(it.bare, node="b", vm="v")
+        arrival = Arrival(
+            source="a", number=2, place=b.place.id, command=msgspec.structs.replace(entry.value, departing=None)
+        )
+        leaving = msgspec.structs.replace(entry.value, departing=Departure(to="b", number=2, wish=2, stop=True))
+        await it.bare.txn([], [ARRIVAL.put(arrival, node="b", vm="v"), COMMAND.put(leaving, node="a", vm="v")])
+        await it.reaches("v", RUNNING, node="b", attempt=2, moved=2)
+        (row,) = await rows(it, b)
+        assert row.boots == 2
+
+    staged(play)
+
+
+def test_a_shape_that_it_does_not_run_with_keeps_it_from_going_as_it_runs() -> None:
+    async def play(it: Stage) -> None:
+        await two(it)
+        await it.change(spec=msgspec.structs.replace(SPEC, cpus=2))
+        await it.reaches("v", RUNNING, at_next_boot=("cpus",))
+        await depart(it)
+        handle = await it.reaches("v", RUNNING, node="a", attempt=1)
+        assert "another cpus" in handle.unmoved
+
+    staged(play)
+
+
+def test_a_node_that_does_not_open_its_doors_in_time_keeps_nobody_waiting_for_ever() -> None:
+    async def play(it: Stage) -> None:
+        a, b = await two(it)
+        await b.crash()
+        await depart(it)
+        handle = await it.reaches("v", RUNNING, within=90.0, node="a", attempt=1)
+        assert "was not ready within 60 s" in handle.unmoved
+        assert a.machines.intervals("v")[-1][1] is None
+
+    staged(play)
+
+
+def test_a_node_says_why_it_cannot_take_a_machine() -> None:
+    async def play(it: Stage) -> None:
+        place = MemoryPlace("taken")
+        b = await it.agent("b", place=place)
+        stranger = MachinePlan(label=Label("o", "p", "v", "another cluster", "b"), spec=SPEC)
+        await b.machines.create(stranger)
+        await it.agent("a")
+        await it.command()
+        await it.reaches("v", RUNNING)
+        await depart(it)
+
+        async def refused() -> bool:
+            arrival = await ARRIVAL.get(it.bare, node="b", vm="v")
+            return arrival is not None and "belongs to somebody else" in arrival.value.refused
+
+        await it.until(refused)
+        assert await b.machine() is not None
+
+    staged(play)
+
+
+def test_what_is_stopped_or_deleted_meanwhile_is_not_sent_on() -> None:
+    async def play(it: Stage) -> None:
+        a = await it.agent("a", faults=MachineFaults(delays={"send": 1000.0}))
+        b = await it.agent("b")
+        await it.until(lambda: b.agent.state().registered)
+        await it.command()
+        await it.reaches("v", RUNNING)
+        await depart(it)
+        await asyncio.sleep(5.0)
+        await it.change(power=Power.OFF)
+        handle = await it.reaches("v", STOPPED, node="a", attempt=1)
+        assert "asked for meanwhile" in handle.unmoved
+        assert (await rows(it, a))[0].state is STOPPED
+
+    staged(play)
+
+
+def test_what_arrives_is_no_orphan_while_it_is_expected_and_one_afterwards() -> None:
+    async def play(it: Stage) -> None:
+        _, b = await two(it)
+        entry = await COMMAND.get(it.bare, node="a", vm="v")
+        assert entry is not None
+        arrival = Arrival(source="a", number=1, place=b.place.id, command=entry.value)
+        await it.bare.txn([], [ARRIVAL.put(arrival, node="b", vm="v")])
+        await it.until(lambda: bool(b.place.contents.rows))
+        await asyncio.sleep(700.0)
+        (row,) = await rows(it, b)
+        assert (row.state, row.moved) == (ARRIVING, 1)
+        await it.bare.delete(ARRIVAL.fill(node="b", vm="v"))
+        await it.until(lambda: not b.place.contents.rows)
+        assert b.agent.state().orphans == 1
+
+    staged(play)
+
+
+def test_an_agent_that_knows_no_way_to_others_says_that_its_machines_stay() -> None:
+    async def play(it: Stage) -> None:
+        alone = await it.agent("a")
+        agent = Agent(it.store, alone.machines, AgentPlan(node="c"), clock=it.clock, new_id=lambda: "x")
+        task = asyncio.create_task(agent.run())
+        await it.until(lambda: agent.state().registered)
+        member = await it.member("c")
+        task.cancel()
+        await asyncio.wait((task,))
+        assert member is not None
+        assert not member.moves
+
+    staged(play)
