@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from hostler.drivers.machines.qemu.site import Site
     from hostler.ports.machines import Channel
 
-LINE_BYTES = 256 * 1024
+LINE_BYTES = 4 * 2**20
 """Of a first line: user-data is the largest part of it."""
 LINE_WITHIN = 60.0
 PUMP_BYTES = 256 * 1024
