@@ -32,9 +32,10 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _credentials() -> Iterator[None]:
-    """What a client of DynamoDB must have; the tests' server takes any."""
+def _credentials(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What a client of DynamoDB must have; the tests' server takes any. Keys that are made are not a person's."""
     with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
         for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
             patch.setenv(name, "test")
         patch.setenv("AWS_EC2_METADATA_DISABLED", "true")

@@ -19,7 +19,7 @@ from hostler import Client
 from hostler.drivers.machines.simulated import MemoryPlace, SimulatedMachines
 from hostler.engine.tickets import PeerTickets
 from hostler.entry.peers import ProcessPeers
-from hostler.entry.relay import RelayApp
+from hostler.entry.relay import RelayApp, _pin
 from hostler.entry.server import doors, serve
 from hostler.entry.server.serve import Server
 from hostler.errors import HostlerError, NotFound, Unavailable
@@ -350,6 +350,30 @@ async def test_machines_of_other_processes_are_reached_through_their_agents() ->
                 while len(got) < 500_000:
                     got += await channel.read()
         assert not (await TICKET.list(api.store)).entries
+
+
+async def test_a_relay_is_known_by_its_certificate(tmp_path: Path) -> None:
+    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    subject = ("-subj", "/CN=whoever", "-days", "1", "-nodes", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256")
+    openssl = await asyncio.create_subprocess_exec(
+        *("openssl", "req", "-x509", *subject, "-keyout", key, "-out", cert), stderr=asyncio.subprocess.DEVNULL
+    )
+    assert await openssl.wait() == 0
+    async with elsewhere(cert=cert, key=key) as (api, peers, _, _, vm):
+        entry = await MEMBER.get(api.store, node="n1")
+        assert entry is not None
+        url = entry.value.address
+        assert url.startswith("https://")
+        await announce(api, f"{url}{_pin(cert)}")
+        async with peers.channel("n1", vm, Door.SSH) as channel:
+            await channel.write(b"x")
+            assert await channel.read() == b"x"
+        for pin in (f"#sha256:{'00' * 32}", "", "#sha256:00"):
+            await announce(api, f"{url}{pin}")
+            with pytest.raises(Unavailable):
+                async with peers.channel("n1", vm, Door.SSH):
+                    pass
+        assert not [each for each in (await TICKET.list(api.store)).entries if each.value.token]
 
 
 async def test_a_machine_that_is_off_or_gone_elsewhere_is_told_so_through_the_relay() -> None:

@@ -287,3 +287,42 @@ def _cpu() -> float:
     subprocess.run([sys.executable, "-m", "hostler", "--help"], check=True)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+async def test_a_machine_is_moved_as_it_runs_and_cloned_from_a_snapshot(data: dict[str, str]) -> None:
+    await well("vm", "create", "web", "--cpu-share", 200, "--wait", **data)
+    view = (await well("vm", "show", "web", "-o", "json", **data)).json
+    assert view["spec"]["cpu_share"] == 200
+    here, there = view["node"], {"local-1": "local-2", "local-2": "local-1"}[view["node"]]
+    moved = await well("vm", "migrate", "web", "--to", there, "--wait", **data)
+    assert moved.out == f"web: on {there}\n"
+    assert "web: moved after" in moved.err
+    again = await hostler("vm", "migrate", "web", "--to", there, "--wait", **data)
+    assert again.code == 4, again
+    assert (await hostler("vm", "migrate", "web", "--to", "nowhere", **data)).code == 3
+    assert (await hostler("vm", "clone", "web", "two", **data)).code == 2
+    made = await well("vm", "clone", "web", "two", "--now", "--cpus", 2, "--wait", **data)
+    assert "snapshot clone-" in made.err
+    assert f"two: running on {there}" in made.out
+    two = (await well("vm", "show", "two", "-o", "json", **data)).json
+    assert (two["spec"]["cpus"], two["spec"]["origin"]["vm"]) == (2, view["id"])
+    assert here != two["node"]
+    assert (await hostler("vm", "clone", "web", "three", "--snapshot", "none", **data)).code == 3
+    await well("vm", "delete", "web", "two", "--yes", "--wait", **data)
+
+
+async def test_a_machine_gets_the_key_that_we_log_in_with_unless_told_otherwise(
+    data: dict[str, str], tmp_path: Path
+) -> None:
+    environ = data | {"XDG_STATE_HOME": str(tmp_path)}
+    other = tmp_path / "other.pub"
+    other.write_text("ssh-ed25519 AAAA somebody\n")
+    await well("vm", "create", "web", "--off", "--ssh-key", other, **environ)
+    own = (tmp_path / "hostler" / "ssh" / "id_ed25519.pub").read_text().strip()
+    keys = (await well("vm", "show", "web", "-o", "json", **environ)).json["spec"]["ssh_keys"]
+    assert keys == ["ssh-ed25519 AAAA somebody", own]
+    await well("vm", "create", "bare", "--off", "--no-ssh-key", **environ)
+    assert (await well("vm", "show", "bare", "-o", "json", **environ)).json["spec"]["ssh_keys"] == []
+    refused = await hostler("vm", "ssh", "web", "--", "true", **environ)
+    assert refused.code == 255
+    assert "web" in refused.err
