@@ -256,6 +256,24 @@ async def test_what_a_dead_process_left_is_swept_by_the_next_call(images: ImageF
     assert contents(images) == set()
 
 
+async def test_where_something_is_mounted_nothing_is_swept(
+    images: ImageFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await made(images, "one")
+    left = images.path / "scratch" / "left by a build"
+    (left / "dev" / "shm").mkdir(parents=True)
+    (left / "dev" / "shm" / "of the host").touch()
+    (tmp_path / "mounts").write_text(
+        f"66 27 0:40 / {str(left).replace(' ', chr(92) + '040')}/dev/shm rw - tmpfs t rw\n"
+    )
+    monkeypatch.setattr(place, "MOUNTS", str(tmp_path / "mounts"))
+    images.sweep()
+    assert (left / "dev" / "shm" / "of the host").exists()
+    (tmp_path / "mounts").write_text(f"66 27 0:40 / {images.path}/scratch/left rw - tmpfs t rw\n")
+    images.sweep()
+    assert not left.exists()
+
+
 async def test_a_call_does_not_wait_for_ever_for_another_process(
     images: ImageFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:

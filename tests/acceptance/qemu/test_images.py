@@ -288,6 +288,27 @@ async def test_a_download_that_was_killed_goes_on_where_it_was(
     await check_nothing_left(own)
 
 
+def test_what_is_mounted_into_a_scratch_folder_is_not_swept_with_it(tmp_path: Path) -> None:
+    """A build as root mounts devices of this machine into what it makes; it may be killed before it takes them out."""
+    host, left = tmp_path / "host", tmp_path / "images" / "scratch" / "left"
+    for folder in (host, left / "dev"):
+        folder.mkdir(parents=True)
+    (host / "file").touch()
+    code = (
+        "import subprocess, sys, pathlib\n"
+        "from hostler.drivers.machines.qemu.images.folder import ImageFolder\n"
+        f"subprocess.run(['mount', '--bind', {str(host)!r}, {str(left / 'dev')!r}], check=True)\n"
+        f"ImageFolder({str(tmp_path / 'images')!r}).sweep()\n"
+    )
+    alone = ["unshare", "--mount", "--propagation", "private"] + ([] if os.geteuid() == 0 else ["--map-root-user"])
+    subprocess.run([*alone, sys.executable, "-c", code], check=True)
+    assert (host / "file").exists()
+    assert left.exists()
+    ImageFolder(tmp_path / "images").sweep()
+    assert (host / "file").exists()
+    assert not left.exists(), "nothing is mounted there any more"
+
+
 async def test_a_build_that_was_killed_is_swept_and_done_by_the_next(images: ImageFolder, tmp_path: Path) -> None:
     """The packages are here already: the fixture has built the same image."""
     seed = random.randrange(10**6)

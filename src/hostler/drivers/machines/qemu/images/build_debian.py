@@ -4,7 +4,7 @@
     initrd   of our own: it finds the disk and hands over to Debian's init
     disk     an ext4 of what mmdebstrap installs; it grows with the machine's disk
 
-mmdebstrap needs root, or user namespaces with a range of subordinate users; nothing is mounted here.
+mmdebstrap needs root, or user namespaces with a range of subordinate users; nothing that it mounts is seen outside.
 """
 
 from __future__ import annotations
@@ -66,6 +66,7 @@ TOOLS = {
     "qemu-img": "qemu-utils",
     "tar": "tar",
     "setpriv": "util-linux",
+    "unshare": "util-linux",
     "apt-get": "apt",
 }
 """What is needed, and which package has it."""
@@ -169,6 +170,7 @@ class DebianBuild:
         # As another user it is run in a name space that cannot come into this folder.
         env = {"TMPDIR": str(outside)} if os.geteuid() == 0 else {}
         return await self._run(
+            *_with_own_mounts(),
             *("mmdebstrap", "--variant=minbase", f"--include={','.join(INCLUDE)}", "--format=tar"),
             *(option for path in LEFT_OUT for option in (f"--dpkgopt=path-exclude={path}",)),
             "--dpkgopt=path-include=/usr/share/doc/*/copyright",
@@ -232,9 +234,17 @@ class DebianBuild:
         return b"".join(lines)
 
 
+def _with_own_mounts() -> Sequence[str]:
+    """What to run mmdebstrap under where it is root, so that all it mounts goes with it, however it ends.
+
+    It mounts devices of this machine into the system that it makes: left behind, they would be swept with the rest.
+    """
+    return ("unshare", "--mount", "--propagation", "private", "--") if os.geteuid() == 0 else ()
+
+
 def _refuse_without_tools() -> None:
     path = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin"
-    needed = TOOLS if os.geteuid() == 0 else TOOLS | {"unshare": "util-linux", "newuidmap": "uidmap"}
+    needed = TOOLS if os.geteuid() == 0 else TOOLS | {"newuidmap": "uidmap"}
     missing = {tool: package for tool, package in needed.items() if shutil.which(tool, path=path) is None}
     if missing:
         raise Refused(

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 DIGEST = re.compile(r"[0-9a-f]{64}")
+MOUNTS = "/proc/self/mountinfo"
 LOCK_WITHIN = 60.0
 """Seconds to wait for others; what they do under the lock takes milliseconds, unless an image has to be copied."""
 PARTS_KEPT = 14 * 86400.0
@@ -191,13 +192,26 @@ def lock_of(scratch: Path) -> Path:
 
 
 def discard(scratch: Path) -> None:
-    """Remove a scratch folder and then its lock, which says until then that there is something to remove."""
+    """Remove a scratch folder and then its lock, which says until then that there is something to remove.
+
+    One in which something is mounted stays: what is there is not ours, and removing files would go right through to it.
+    """
+    if has_mounts(scratch):
+        return
     shutil.rmtree(scratch, ignore_errors=True)
     if scratch.exists() and as_subordinate_root():  # a build that was killed can leave files of subordinate users
         with contextlib.suppress(OSError):
             subprocess.run([*as_subordinate_root(), "rm", "-rf", str(scratch)], check=False, capture_output=True)
     if not scratch.exists():
         lock_of(scratch).unlink(missing_ok=True)
+
+
+def has_mounts(folder: Path) -> bool:
+    """Whether anything is mounted at the folder or in it, as far as this process can see."""
+    top = os.path.realpath(folder)
+    with open(MOUNTS, encoding="utf-8", errors="surrogateescape") as mounts:
+        points = [re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), line.split()[4]) for line in mounts]
+    return any(point == top or point.startswith(f"{top}/") for point in points)
 
 
 def as_subordinate_root() -> Sequence[str]:
