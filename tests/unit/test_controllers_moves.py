@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import msgspec
 import pytest
+from controller_world import World, play
 
 from hostler.engine.controllers.decision import Act, NodeCase, decide, ordered
 from hostler.engine.controllers.departure import Way, arrival, begun, blocked, stayed, unfit
+from hostler.keys.node import ARRIVAL
 from hostler.model.inventory import Capacity
 from hostler.model.node import Arrival, Departure, Lifecycle, NodeRecord
-from hostler.model.vm import MachineState, Move, Power, Snapshot, SnapshotState, VirtualMachine, VmHandle, VmSpec
+from hostler.model.vm import (
+    MachineState,
+    Move,
+    Origin,
+    Power,
+    Snapshot,
+    SnapshotState,
+    VirtualMachine,
+    VmHandle,
+    VmSpec,
+)
 
+RUNNING = MachineState.RUNNING
 replace = msgspec.structs.replace
 VM = VirtualMachine(
     id="v",
@@ -121,3 +135,94 @@ def test_snapshots_stay_behind_and_what_it_is_there_it_is_from_the_beginning() -
 def test_a_node_that_cannot_take_it_is_said_to(source: NodeRecord, target: NodeRecord | None, vm: Any) -> None:
     assert unfit(vm, source, "b", target) is not None
     assert unfit(replace(VM, node_labels={"node": "B"}), B, "b", B) is None
+
+
+# The leader, with nodes that are scripted
+
+
+def test_a_clone_is_made_where_its_origin_is_and_waits_with_the_reason_when_that_is_gone() -> None:
+    async def story(world: World) -> None:
+        await world.leader()
+        for name in ("n1", "n2", "n3"):
+            await world.node(name)
+        await world.create("o", node_labels={"node": "n2"}, snapshots=("s",))
+        await world.until_state("o", RUNNING)
+        for number in range(3):
+            await world.create(f"c{number}", spec=clone_of("o"))
+            await world.until_state(f"c{number}", RUNNING)
+            handle = await world.handle(f"c{number}")
+            assert handle is not None
+            assert handle.node == "n2"
+        command = await world.command("n2", "c0")
+        assert command is not None
+        assert "its origin is on node n2" in [reason.why for reason in command.reasons]
+        await world.create("lost", spec=clone_of("nobody"))
+        await world.until_state("lost", MachineState.PENDING)
+        handle = await world.handle("lost")
+        assert handle is not None
+        assert "its origin, machine nobody, is gone; delete this machine" in handle.detail
+
+    play(story)
+
+
+def clone_of(vm: str) -> VmSpec:
+    return VmSpec(cpus=1, memory_mib=64, origin=Origin(vm=vm, snapshot="s"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"capacity": Capacity(cpus=0, memory_mib=65536)}, "no room: 1 of 1 cpus missing"),
+        ({"refuses": "its disk is almost full"}, "taking no more machines: its disk is almost full"),
+        ({"images": ()}, "without any image"),
+        ({"moves": False}, "cannot be handed to it"),
+    ],
+)
+def test_a_move_to_a_node_that_will_not_do_is_over_at_once_and_says_why(changes: dict[str, Any], says: str) -> None:
+    async def story(world: World) -> None:
+        await world.leader()
+        await world.node("n1", moves=True)
+        await world.create("a")
+        await world.until_state("a", RUNNING)
+        await world.node("n2", **{"moves": True, **changes})
+        await asyncio.sleep(1.0)
+        await world.change("a", move=Move(to="n2", number=1))
+
+        async def over() -> bool:
+            handle = await world.handle("a")
+            return handle is not None and handle.moved == 1
+
+        await world.until(over)
+        handle = await world.handle("a")
+        assert handle is not None
+        assert says in handle.unmoved
+        assert (await world.keys(ARRIVAL.prefix())) == []
+
+    play(story)
+
+
+def test_room_is_kept_where_a_machine_will_arrive_and_given_back_when_it_does_not() -> None:
+    async def story(world: World) -> None:
+        await world.leader()
+        n1 = await world.node("n1", moves=True)
+        await world.create("a")
+        await world.until_state("a", RUNNING)
+        n1.stuck_on = {"a"}  # it never hands over
+        n2 = await world.node("n2", moves=True, capacity=Capacity(cpus=1, memory_mib=65536, disk_gib=10))
+        await asyncio.sleep(1.0)
+        await world.change("a", move=Move(to="n2", number=1))
+        await world.until(lambda: _expected(world))
+        await world.create("b", node_labels={"node": "n2"})
+        await world.until_state("b", MachineState.PENDING)
+        await world.change("a", move=Move(to="n1", number=2))
+        await world.until_state("b", RUNNING)
+        assert (await world.keys(ARRIVAL.prefix())) == []
+        handle = await world.handle("a")
+        assert handle is not None
+        assert (handle.node, handle.moved, handle.attempt) == ("n1", 2, 1)
+        assert "b" in n2.machines
+
+    async def _expected(world: World) -> bool:
+        return bool(await world.keys(ARRIVAL.prefix()))
+
+    play(story)

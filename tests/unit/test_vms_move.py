@@ -101,6 +101,20 @@ def test_a_move_needs_the_right_to_change_machines() -> None:
     play(story)
 
 
+def test_a_move_that_was_given_up_is_settled_and_says_why() -> None:
+    async def story(scene: Scene) -> None:
+        await on_a_node(scene)
+        vm = (await scene.vms.move(asked(), *AT, "a", MoveRequest(to="local-2"))).value
+        await scene.seen(vm, moved=1, attempt=1, unmoved="move to local-2: it is full")
+        view = await scene.vms.get(asked().caller, *AT, "a")
+        assert (view.settled, view.moved, view.detail) == (True, 1, "move to local-2: it is full")
+        vm = (await scene.vms.move(asked(), *AT, "a", MoveRequest(to="local-2"))).value
+        view = await scene.vms.get(asked().caller, *AT, "a")
+        assert (view.settled, view.detail) == (False, "")
+
+    play(story)
+
+
 # Clones
 
 

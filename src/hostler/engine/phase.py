@@ -108,4 +108,5 @@ def _detail(now: Phase, vm: VirtualMachine, handle: VmHandle | None, alive: bool
         return f"waits for node {handle.node}, which gives no sign of life"
     if handle.state is MachineState.DELETING and not vm.deleting:
         return handle.detail or f"is taken from node {handle.node}, to be made on another"
-    return handle.detail
+    not_moved = vm.move is not None and handle.moved >= vm.move.number
+    return handle.detail or (handle.unmoved if not_moved else "")

@@ -376,7 +376,10 @@ class Workers:
             if not certain or self._session.number != number or not self._session.may_act():
                 self.agenda.later(vm, self._clock.now() + pause(2, self._rng))
                 return
-            _log.warning("machine %s: nothing commands it on node %s; it is destroyed", vm, self._plan.node)
+            if seen.state in _HANDED:
+                _log.info("machine %s: what is left of a move on node %s is removed", vm, self._plan.node)
+            else:
+                _log.warning("machine %s: nothing commands it on node %s; it is destroyed", vm, self._plan.node)
             await self._machines.delete(vm)
         except (HostlerError, TimeoutError) as error:
             _log.warning("machine %s: nothing seems to command it, and it stays for now: %s", vm, error)
