@@ -1,4 +1,4 @@
-"""What tests of a machine's process stand on: a folder whose processes end with it, and the other end of its sockets."""
+"""What tests of a machine's process stand on: a folder whose processes end with it, and who is behind its sockets."""
 
 from __future__ import annotations
 

@@ -338,7 +338,10 @@ async def jobs(qemu: Qemu) -> AsyncIterator[Jobs]:
     await asyncio.gather(serving, return_exceptions=True)
 
 
-async def test_a_job_is_waited_for_without_looking_all_the_time(qemu: Qemu, jobs: Jobs) -> None:
+async def test_a_job_is_waited_for_without_looking_all_the_time(
+    qemu: Qemu, jobs: Jobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hostler.drivers.machines.qemu.monitor._LOOK_EVERY", 10 * PATIENCE)
     asyncio.get_running_loop().call_later(0.05, jobs.end)
     before = next(qemu.monitor._numbers)
     await qemu.monitor.job("snapshot-save", {"tag": "s1"}, PATIENCE)

@@ -15,7 +15,15 @@ import pytest
 from qemu_scene import PATIENCE, SLEEP, eventually, machine_of, now
 
 from hostler.drivers.machines.qemu import guard, process
-from hostler.drivers.machines.qemu.folder import ALIVE, LOG, MachineFolder, PlaceFolder
+from hostler.drivers.machines.qemu.folder import (
+    ALIVE,
+    GUEST_SOCKET,
+    LOG,
+    QMP_SOCKET,
+    SERIAL_SOCKET,
+    MachineFolder,
+    PlaceFolder,
+)
 from hostler.drivers.machines.qemu.process import Run
 from hostler.errors import Conflict, Unavailable
 from hostler.kit.clock import boot_id
@@ -82,6 +90,13 @@ async def test_what_it_said_in_its_last_run_is_forgotten_in_the_next(folder: Mac
         run = await process.spawn(folder, ["sh", "-c", f"echo {word}"])
         await process.ended(folder, run)
         assert folder.said() == word
+
+
+async def test_a_socket_of_the_last_run_is_not_mistaken_for_one_of_this(folder: MachineFolder) -> None:
+    for name in (QMP_SOCKET, SERIAL_SOCKET, GUEST_SOCKET):
+        (folder.path / name).touch()
+    await process.spawn(folder, SLEEP)
+    assert sorted(path.name for path in folder.path.iterdir()) == sorted([ALIVE, LOG])
 
 
 async def test_it_does_not_run_twice(folder: MachineFolder) -> None:
@@ -231,6 +246,9 @@ async def test_where_we_may_not_look_its_user_is_believed_and_nobody_else(
             assert found is not None
             with found:
                 assert found.pid == run.pid
+        os.kill(run.pid, signal.SIGKILL)
+        await eventually(lambda: process._Look.at(run.pid).state == "Z")
+        assert process._believed(folder, run) is None
 
 
 async def test_a_run_survives_the_state_file(folder: MachineFolder) -> None:
