@@ -96,10 +96,10 @@ async def run(settings: Settings, tell: Callable[[str], None]) -> int:
     if node is None:
         raise Invalid("node: an agent needs the name of its node; give --node NAME, or set HOSTLER_NODE")
     check_address(settings, settings.agent_listen, "agent_listen")
-    DataFolder(settings.data).check_kind(settings.machines)
     folder = settings.data / "machines" / fold(node)
+    _make(settings.data)
+    DataFolder(settings.data).keep_kind(settings.machines)  # before there is a folder of them, which says less
     _make(folder)
-    DataFolder(settings.data).keep_kind(settings.machines)
     with asked_to_end() as asked:
         started = asyncio.Event()
         code = await run_unless_asked("agent", asked, started, _run(settings, node, folder, tell, asked, started))
