@@ -55,7 +55,7 @@ def command(record: MachineRecord, wiring: Wiring, boot: Boot | None = None) -> 
     spec = record.spec
     return [
         BINARY,
-        "-name", f"hostler-{record.number}",
+        "-name", f"hostler-{record.number},debug-threads=on",  # so that one sees which of its threads is the guest
         *("-machine", f"{MACHINE},usb=off,vmport=off,dump-guest-core=off" + ",memory-backend=ram" * bool(boot.memory)),
         *("-accel", wiring.accelerator, "-cpu", "host" if wiring.accelerator == "kvm" else "max"),
         *("-smp", str(spec.cpus), "-m", f"{spec.memory_mib}M"),
