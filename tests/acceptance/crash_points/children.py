@@ -25,13 +25,16 @@ PATIENCE = 60.0
 class Launcher:
     """A process of its own that forks children; leaving it ends all of them."""
 
+    def __init__(self, module: str = "crash_points.launcher", *paths: Path) -> None:
+        self._module, self._paths = module, (*paths, TESTS, TESTS / "acceptance")
+
     def __enter__(self) -> Self:
         self._commands, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         known = filter(None, (os.environ.get("PYTHONPATH"),))
-        paths = os.pathsep.join((*known, str(TESTS), str(TESTS / "acceptance")))
+        paths = os.pathsep.join((*known, *map(str, self._paths)))
         with theirs:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "crash_points.launcher", str(theirs.fileno())],
+                [sys.executable, "-m", self._module, str(theirs.fileno())],
                 pass_fds=(theirs.fileno(),),
                 env=os.environ | {"PYTHONPATH": paths},
             )
@@ -75,11 +78,11 @@ class Child:
     def running(self) -> bool:
         return self.code is None
 
-    async def arm(self, target: tuple[str, int] | None, others: list[Child]) -> None:
-        """Until it counts. At `target` it kills the others, then itself."""
+    async def arm(self, target: tuple[str, int] | None, others: list[Child], **more: object) -> None:
+        """Until it counts. At `target` it kills the others, then itself; or what its launcher makes of `more`."""
         fds = [os.pidfd_open(other.pid) for other in others]
         try:
-            self._send({"is": "arm", "target": target}, fds)
+            self._send({"is": "arm", "target": target, **more}, fds)
         finally:
             for fd in fds:
                 os.close(fd)

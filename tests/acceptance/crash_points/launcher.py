@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
     from hostler.kit.clock import Clock
+    from hostler.ports.machines import Machines
     from hostler.settings import Settings
 
 LATER = (
@@ -47,7 +48,21 @@ LATER = (
 MESSAGE = 65_536
 
 
-def main(commands: socket.socket) -> None:
+class Kind:
+    """What the agents' machines are, and what dies with an agent."""
+
+    def machines(self, folder: str | Path, points: Points, *, settings: Settings, **options: Any) -> Machines:
+        """Of an agent."""
+        del settings  # they say nothing about simulated ones
+        return SimulatedMachines(FilePlace(folder), step=points.step, **options)
+
+    def also(self, order: dict[str, Any]) -> dict[str, Any]:
+        """More options of `Points.arm`, by what the test said."""
+        del order
+        return {}
+
+
+def main(commands: socket.socket, kind: Kind | None = None) -> None:
     """Until the test lets go of the other end."""
     for name in LATER:
         importlib.import_module(name)
@@ -72,7 +87,7 @@ def main(commands: socket.socket) -> None:
                 signal.signal(signal.SIGCHLD, signal.SIG_DFL)
                 for other in (commands, *children.values()):
                     other.close()
-                _child(control, json.loads(data))
+                _child(control, json.loads(data), kind or Kind())
             children[pid] = control
     for pid in children:
         os.kill(pid, signal.SIGKILL)
@@ -91,7 +106,7 @@ def _reap(children: dict[int, socket.socket]) -> None:
         control.close()
 
 
-def _child(control: socket.socket, told: dict[str, Any]) -> None:
+def _child(control: socket.socket, told: dict[str, Any], kind: Kind) -> None:
     """Does not return."""
     code = 70
     try:
@@ -102,26 +117,25 @@ def _child(control: socket.socket, told: dict[str, Any]) -> None:
         configure("info")
         flags = {name: value for name, value in told.items() if name not in ("role", "log")}
         settled = settings.load(flags, {}, toml="")
-        code = asyncio.run(_run(told["role"], settled, Points(control), control))
+        code = asyncio.run(_run(told["role"], settled, Points(control), control, kind))
     except BaseException as error:  # noqa: BLE001 - the process ends here, and the log says why
         sys.excepthook(type(error), error, error.__traceback__)
     finally:
         os._exit(code)
 
 
-async def _run(role: str, settled: Settings, points: Points, control: socket.socket) -> int:
+async def _run(role: str, settled: Settings, points: Points, control: socket.socket, kind: Kind) -> int:
     """The very function behind `hostler replica` or `hostler agent`, its store and machines wrapped."""
     points.tell("born", pid=os.getpid())
-    asyncio.get_running_loop().add_reader(control, _told, control, points)
+    asyncio.get_running_loop().add_reader(control, _told, control, points, kind)
 
     @asynccontextmanager
     async def backend(settled: Settings, clock: Clock, tell: Callable[[str], None]) -> AsyncIterator[Any]:
         async with opened_backend(settled, clock, tell) as store:
             yield PointedStore(store, points)
 
-    def machines(_: str, folder: str | Path, *, settings: Settings, **options: Any) -> SimulatedMachines:
-        del settings  # they say nothing about simulated ones
-        return SimulatedMachines(FilePlace(folder), step=points.step, **options)
+    def machines(_: str, folder: str | Path, **options: Any) -> Machines:
+        return kind.machines(folder, points, **options)
 
     def tell(text: str) -> None:
         points.tell("says", text=text)
@@ -131,7 +145,7 @@ async def _run(role: str, settled: Settings, points: Points, control: socket.soc
     return await (replica.run(settled, None, tell) if role == "replica" else agent.run(settled, tell))
 
 
-def _told(control: socket.socket, points: Points) -> None:
+def _told(control: socket.socket, points: Points, kind: Kind) -> None:
     """What the test says: to arm, with the processes that die too, or to disarm."""
     data, fds, _, _ = socket.recv_fds(control, MESSAGE, 8)
     if not data:
@@ -140,7 +154,7 @@ def _told(control: socket.socket, points: Points) -> None:
         order = json.loads(line)
         if order["is"] == "arm":
             target = order["target"]
-            points.arm((target[0], target[1]) if target else None, fds)
+            points.arm((target[0], target[1]) if target else None, fds, **kind.also(order))
             points.tell("armed")
         else:
             points.disarm()

@@ -18,7 +18,7 @@ from hostler.keys.family import KEYS
 from hostler.ports.store import Delete, DeletePrefix, Get, Put
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     from hostler.ports.store import Comparison, Lease, Operation, Store, TxnResult, Watch
 
@@ -36,15 +36,30 @@ class Points:
         self._armed = False
         self._target: tuple[str, int] | None = None
         self._with: list[int] = []
+        self._look: Callable[[], int] | None = None
+        self._also: Callable[[], int] | None = None
+        self._dies = True
 
     def tell(self, kind: str, **more: object) -> None:
         """To the test; it has it even if this process is killed next."""
         self._control.sendall(json.dumps({"is": kind, **more}).encode() + b"\n")
 
-    def arm(self, target: tuple[str, int] | None, others: list[int]) -> None:
-        """From now on count; at `target` kill the processes behind these descriptors, then this one."""
+    def arm(
+        self,
+        target: tuple[str, int] | None,
+        others: list[int],
+        *,
+        look: Callable[[], int] | None = None,
+        also: Callable[[], int] | None = None,
+        dies: bool = True,
+    ) -> None:
+        """From now on count; at `target` kill the processes behind these descriptors, and if it `dies` this one.
+
+        `also` kills others first, and `look` says at each point how many of those there are.
+        """
         self._passed.clear()
         self._armed, self._target, self._with = True, target, others
+        self._look, self._also, self._dies = look, also, dies
 
     def disarm(self) -> None:
         self._armed = False
@@ -54,7 +69,8 @@ class Points:
             return
         self._passed[name] += 1
         number = self._passed[name]
-        self.tell("point", name=name, number=number, at=time.monotonic())
+        there = {} if self._look is None else {"there": self._look()}
+        self.tell("point", name=name, number=number, at=time.monotonic(), **there)
         if (name, number) == self._target:
             self.tell("crash", name=name, number=number)
             for other in self._with:
@@ -62,10 +78,13 @@ class Points:
                     signal.pidfd_send_signal(other, signal.SIGKILL)
                 except ProcessLookupError:
                     continue  # it is dead already
-            os.kill(os.getpid(), signal.SIGKILL)
+            if self._also is not None:
+                self.tell("killed", count=self._also())
+            if self._dies:
+                os.kill(os.getpid(), signal.SIGKILL)
 
     async def step(self, name: str) -> None:
-        """For `SimulatedMachines`."""
+        """For the machines."""
         self.passed(f"machine {name}")
 
     async def around(self, name: str, request: Awaitable[T]) -> T:
