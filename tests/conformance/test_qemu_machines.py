@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 import tiny_image
 
@@ -32,12 +33,13 @@ def accelerator(images: ImageFolder) -> str:
 
 @pytest.mark.parametrize("claim", machine_claims(), ids=str)
 async def test_claim(claim: MachineClaim, images: ImageFolder, accelerator: str, tmp_path: Path) -> None:
+    setup = msgspec.structs.replace(SETUP, elsewhere=lambda: qemu(tmp_path / "elsewhere", images, accelerator))
     try:
-        await claim.check(lambda: qemu(tmp_path / "node", images, accelerator), setup=SETUP)
+        await claim.check(lambda: qemu(tmp_path / "node", images, accelerator), setup=setup)
     finally:
         left = processes_in(tmp_path)
     assert left == [], "processes are left"
-    assert [path.name for path in (tmp_path / "node" / "vms").iterdir()] == [], "files are left"
+    assert [str(path) for path in tmp_path.glob("*/vms/*")] == [], "files are left"
 
 
 def processes_in(folder: Path) -> list[int]:
