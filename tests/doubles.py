@@ -69,6 +69,7 @@ class Guest:
         self.terms: list[str | None] = []
         self._server: Any = None
         self._serving: set[asyncio.Task[Any]] = set()
+        self._connections: list[Any] = []
 
     @property
     def port(self) -> int:
@@ -82,6 +83,9 @@ class Guest:
         guest = self
 
         class Admission(asyncssh.SSHServer):
+            def connection_made(self, conn: Any) -> None:
+                guest._connections.append(conn)
+
             def begin_auth(self, username: str) -> bool:  # noqa: ARG002
                 return True
 
@@ -108,6 +112,11 @@ class Guest:
             _, late = await asyncio.wait(self._serving, timeout=10)
             for task in late:
                 task.cancel()
+
+    def cut(self) -> None:
+        """Every connection, without a word."""
+        for connection in self._connections:
+            connection.abort()
 
     def allow(self, public: str) -> None:
         self.allowed.append(asyncssh.import_public_key(public))

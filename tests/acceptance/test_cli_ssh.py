@@ -186,6 +186,18 @@ async def test_a_signal_ends_what_runs_there_and_tells_so(tmp_path: Path) -> Non
                 await asyncio.sleep(0.05)
 
 
+async def test_a_connection_that_is_lost_is_told(tmp_path: Path) -> None:
+    async with placed(tmp_path) as place:
+        running = asyncio.create_task(place.run("ssh", "one", "touch here; exec sleep 300"))
+        async with asyncio.timeout(60):
+            while not (Path(place.guest.folder) / "here").exists():
+                await asyncio.sleep(0.05)
+        place.guest.cut()
+        ran = await running
+        assert ran.code == 255
+        assert "the connection was lost" in ran.err
+
+
 async def test_a_reader_that_goes_away_ends_it_quietly(tmp_path: Path) -> None:
     async with placed(tmp_path) as place:
         line = f"{' '.join(place.arguments('ssh', 'one', 'yes'))} | head -n 2; echo ${{PIPESTATUS[0]}}"

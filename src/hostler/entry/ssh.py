@@ -81,7 +81,9 @@ async def logged_in(
             yield connection
         except (asyncssh.Error, OSError) as error:
             if isinstance(error, asyncssh.Error) or bridge.error is not None:
-                raise bridge.error or Unavailable(f"vm {view.name}: the connection is lost ({_why(error)})") from None
+                raise bridge.error or Unavailable(
+                    f"vm {view.name}: the connection was lost ({_why(error)}); log in again"
+                ) from None
             raise
         finally:
             connection.abort()

@@ -12,7 +12,7 @@ import click
 from hostler.entry.cli.failure import tell_failure
 from hostler.entry.cli.reach import chosen_server, project_options, reached, server_options
 from hostler.entry.cli.target import complete
-from hostler.errors import HostlerError
+from hostler.errors import HostlerError, Unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -84,11 +84,14 @@ async def _ssh(  # noqa: PLR0917 - where, what, and as whom
     user: str | None,
     identities: tuple[Path, ...],
 ) -> int:
-    from hostler.entry.cli.vm.remote import run
+    from hostler.entry.cli.vm.remote import LOST, run
     from hostler.entry.ssh import logged_in
 
     async with reached(server) as client:
         view = await client.vms.get(org, project, vm)
         channel = client.vms.ssh(org, project, view.id)
         async with logged_in(channel, view, user=user, identities=identities) as connection:
-            return await run(connection, line, terminal=terminal)
+            code = await run(connection, line, terminal=terminal)
+            if code == LOST and connection.is_closed():
+                raise Unavailable(f"vm {vm}: the connection was lost before the end; log in again: hostler vm ssh {vm}")
+            return code
