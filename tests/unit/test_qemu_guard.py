@@ -114,7 +114,7 @@ async def test_a_machine_whose_guard_died_before_the_kernel_knew_of_it_does_not_
     marker = tmp_path / "started"
     argv = [*guard.WITH_GUARD, "touch", str(marker)]
     for parent, starts in ((os.getpid() + 1, False), (os.getpid(), True)):
-        subprocess.run(argv, env={**os.environ, "HOSTLER_GUARD": str(parent)}, check=False)
+        subprocess.run(argv, env={**os.environ, "GUARD_PID": str(parent)}, check=False)
         assert marker.exists() is starts
 
 

@@ -23,7 +23,7 @@ NOT_HELD, FAILED = "not held", "failed"
 WITH_GUARD = (
     "setpriv", "--pdeathsig", "KILL", "--",
     # After, not before, the kernel was told: a guard that died earlier is not the parent any more.
-    "sh", "-c", '[ "$PPID" = "$HOSTLER_GUARD" ] || exit 1; exec "$@"', "sh",
+    "sh", "-c", '[ "$PPID" = "$GUARD_PID" ] || exit 1; exec "$@"', "sh",
 )  # fmt: skip
 """Stands before QEMU's command line, behind every change of user: that would make the kernel forget."""
 
@@ -90,7 +90,7 @@ def main(hold: str, report: int, close: "list[int]", command: "list[str]") -> in
         pid = os.posix_spawnp(
             command[0],
             command,
-            {**os.environ, "HOSTLER_GUARD": str(os.getpid())},
+            {**os.environ, "GUARD_PID": str(os.getpid())},
             setsigdef=[signal.SIGPIPE, signal.SIGXFSZ],  # which Python ignores
         )
     except OSError as error:
