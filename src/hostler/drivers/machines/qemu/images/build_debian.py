@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from hostler.drivers.machines.qemu.images.place import Scratch
     from hostler.ports.images import Progress
 
+RECIPE = 2
+"""Raised when this module makes another image of the same packages and files."""
 SUITE = "bookworm"
 BUSYBOX = "busybox-static"
 INCLUDE = (
@@ -98,7 +100,7 @@ class DebianBuild:
         if not found:
             raise Unavailable("debian image: mmdebstrap names no packages; run it again, or look at apt's sources")
         recipe = [*(debian.text(name) for name in sorted(debian.FILES.values())), debian.text("init"), APPEND.encode()]
-        text = repr((image.version, found, LEFT_OUT, DISK_BYTES, recipe))
+        text = repr((RECIPE, image.version, found, LEFT_OUT, DISK_BYTES, recipe))
         mark = hashlib.sha256(text.encode()).hexdigest()[:16]
         self._source = f"packages of Debian {SUITE}: {image} and {len(found)} others ({mark})"
         return self._source
