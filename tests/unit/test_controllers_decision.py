@@ -20,7 +20,7 @@ WISHES = {"none": None, "on": vm("a"), "off": vm("a", power=Power.OFF), "deletin
 
 
 def command(**changes: Any) -> VmCommand:
-    return VmCommand(**{"org": "o", "project": "p", "vm": "a", "spec": SPEC, **changes})
+    return VmCommand(**{"org": "o", "project": "p", "vm": "a", "name": "name-a", "spec": SPEC, **changes})
 
 
 def handle(state: MachineState, node: str = HERE, **changes: Any) -> VmHandle:

@@ -99,6 +99,8 @@ class VmCommand(Record, frozen=True, kw_only=True):
     org: Id
     project: Id
     vm: Id
+    name: str = ""
+    """What its owner calls it: a guest is called that where it can be, from its making or next reshaping on."""
     spec: VmSpec
     power: Power = Power.ON
     deleting: bool = False

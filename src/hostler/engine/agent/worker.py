@@ -257,7 +257,8 @@ class Workers:
                 label = Label(command.org, command.project, vm, self._session.cluster, self._plan.node)
                 if seen is not None:  # made when the control plane, or the node, was spelled otherwise
                     label = seen.label
-                return await machines.create(MachinePlan(label=label, spec=command.spec, fenced=command.fenced))
+                plan = MachinePlan(label=label, spec=command.spec, name=command.name, fenced=command.fenced)
+                return await machines.create(plan)
             case Action.START:
                 return await machines.start(vm)
             case Action.STOP:

@@ -174,6 +174,7 @@ def ordered(vm: VirtualMachine, handle: VmHandle | None, *, fence: int, reasons:
         org=vm.org,
         project=vm.project,
         vm=vm.id,
+        name=vm.name,
         spec=vm.spec,
         power=vm.power,
         resets=vm.resets,
@@ -213,6 +214,7 @@ def instructed(vm: VirtualMachine, command: VmCommand, handle: VmHandle, duty: D
     deleting = command.deleting or vm.deleting or duty is Duty.MOVE
     return msgspec.structs.replace(
         command,
+        name=vm.name,
         spec=vm.spec,
         power=power,
         deleting=deleting,
