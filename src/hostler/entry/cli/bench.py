@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hostler.entry.cli.bench_election import election
+from hostler.entry.cli.bench_machines import machines
 from hostler.entry.cli.bench_placement import placement
 from hostler.entry.cli.bench_plane import plane
 from hostler.entry.cli.target import complete, path_url, redacted
@@ -36,7 +37,7 @@ def _clients(_: click.Context, __: click.Parameter, text: str) -> tuple[int, ...
 
 @click.group()
 def bench() -> None:
-    """Measure how fast stores, elections, placement and the control plane are on this machine."""
+    """Measure how fast stores, elections, placement, the control plane and machines are on this machine."""
 
 
 @bench.command()
@@ -124,5 +125,6 @@ def _show(url: str, rows: Sequence[Row], found: dict[str, Any] | None) -> None:
 
 
 bench.add_command(election)
+bench.add_command(machines)
 bench.add_command(placement)
 bench.add_command(plane)

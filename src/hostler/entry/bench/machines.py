@@ -1,0 +1,87 @@
+"""Real machines measured: from request to login, warm and cold, many at once, and what they cost their agent."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from hostler.entry.bench import machines_bare, machines_many, machines_start, machines_warm
+from hostler.entry.bench.machines_plane import MEMORY_MIB, real_plane
+from hostler.errors import Invalid
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from hostler.entry.bench.plane_row import Row
+
+PARTS = ("one", "ten", "warm", "make", "many")
+EACH_MIB, IDLE_EACH_MIB = MEMORY_MIB + 128, 96
+"""What a process takes of the host's memory, at most: one whose guest boots, and one whose guest rests."""
+MOST = 0.7
+"""Of the memory that is free: the rest is for whoever else is here."""
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """What to measure, and how much of it."""
+
+    folder: Path
+    images: Path | None = None
+    """Where the tiny guest is; None: it is built."""
+    rounds: int = 5
+    at_once: int = 10
+    at_once_rounds: int = 2
+    many: int = 50
+    parts: tuple[str, ...] = PARTS
+
+
+async def run(plan: Plan, tell: Callable[[str], None]) -> list[Row]:
+    """Every part that the plan names."""
+    rows: list[Row] = []
+    free = free_memory_mib()
+    at_once, many = fitting(plan.at_once, EACH_MIB, free), fitting(plan.many, IDLE_EACH_MIB, free)
+    async with real_plane(plan.folder, plan.images, tell) as plane:
+        tell("learning how a machine is run")
+        recipe = await machines_bare.learned(plane, plan.folder / "recipe", memory_mib=MEMORY_MIB)
+        settings = msgspec.structs.replace(plane.settings, accelerator=recipe.accelerator)
+        for part in plan.parts:
+            tell(part)
+            if part == "one":
+                pairs = await machines_start.measure(
+                    plane, recipe, plan.folder, rounds=plan.rounds, count=1, tell=tell
+                )  # fmt: skip
+                rows += machines_start.one_rows(pairs)
+            elif part == "ten":
+                pairs = await machines_start.measure(
+                    plane, recipe, plan.folder, rounds=plan.at_once_rounds, count=at_once, tell=tell
+                )
+                rows += machines_start.at_once_rows(pairs)
+            elif part == "warm":
+                rows += await machines_warm.measure(plane, settings, rounds=plan.rounds, tell=tell)
+            elif part == "make":
+                rows += await machines_many.make(settings, plan.folder / "make", times=4 * plan.rounds, tell=tell)
+        if "many" in plan.parts:  # last: it ends the control plane, and has its machines found by another process
+            rows += await machines_many.memory(plane, plan.folder, count=many, tell=tell)
+            await plane.process.end()
+            (place,) = (plane.settings.data / "machines").iterdir()
+            rows += await machines_many.inspect(settings, place, count=many)
+    return rows
+
+
+def fitting(count: int, each_mib: int, free_mib: float) -> int:
+    """As many of `count` as there is memory for. Invalid: not even two."""
+    found = min(count, int(MOST * free_mib / each_mib))
+    if found < min(count, 2):
+        raise Invalid(f"bench: {free_mib:.0f} MiB of memory are free, too little for {count} machines; make room")
+    return found
+
+
+def free_memory_mib() -> float:
+    """What new processes can have."""
+    with open("/proc/meminfo", encoding="ascii") as file:
+        for line in file:
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) / 1024
+    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**20

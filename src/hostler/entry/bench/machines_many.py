@@ -1,0 +1,116 @@
+"""What machines cost their node's agent: making one, the memory for each, a look at all of them.
+
+Those whose number is what counts have a disk that nothing boots from: their firmware finds that out and rests. To the
+agent each is a process like any other, with the same connections.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+from contextlib import asynccontextmanager
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+from hostler.entry.bench.plane_row import Row
+from hostler.entry.first_image import TINY
+from hostler.errors import Conflict
+from hostler.model.inventory import Capacity
+from hostler.model.vm import MachineState, VmSpec
+from hostler.ports.machines import Label, MachinePlan
+from hostler.wiring import open_images, open_machines
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+    from pathlib import Path
+
+    from hostler.entry.bench.machines_plane import RealPlane
+    from hostler.ports.machines import Machines
+    from hostler.settings import Settings
+
+MAKE_MS, INSPECT_MS, MEMORY_MIB = 50, 100, 1
+FIRST = 10
+"""The memory of so many is what the rest is compared with: by then all code that is needed is there."""
+IDLE, IDLE_MIB, IDLE_BYTES = "idle", 16, 2**20
+SETTLES = 2.0
+"""Seconds in which what was done for a machine is let go of."""
+LOOKS = 20
+
+
+async def make(settings: Settings, folder: Path, *, times: int, tell: Callable[[str], None]) -> list[Row]:
+    """The driver's part of a new machine: folder, record, host key and disk."""
+    took = []
+    async with _machines(settings, folder) as machines:
+        for number in range(times + 1):
+            tell(f"making machine {number} of {times}")
+            vm = f"made-{number}"
+            plan = MachinePlan(
+                label=Label("bench", "bench", vm), spec=VmSpec(cpus=1, memory_mib=128, image=TINY), name=vm
+            )
+            before = perf_counter()
+            await machines.create(plan)
+            took.append(perf_counter() - before)
+            await machines.delete(vm)
+    found = statistics.median(took[1:])  # the first also loads code
+    return [Row(what="overlay, host key and record", found=1000 * found, unit="ms", wanted=MAKE_MS, at_most=True)]
+
+
+async def memory(plane: RealPlane, folder: Path, *, count: int, tell: Callable[[str], None]) -> list[Row]:
+    """The process of `hostler up`, which is agent and all else, as machines become more."""
+    disk = folder / "idle.raw"
+    disk.write_bytes(bytes(IDLE_BYTES))
+    options = {"probe": "none", "seeding": "none", "memory_mib": str(IDLE_MIB)}
+    images = open_images(plane.settings.data / "images")
+    await images.add(IDLE, str(disk), sha256=None, options=options, progress=lambda *_: None)
+    found: dict[int, float] = {}
+    for number in range(1, count + 1):
+        await plane.made(memory_mib=IDLE_MIB, image=IDLE)
+        if number in (min(FIRST, count - 1), count):
+            await asyncio.sleep(SETTLES)
+            found[number] = plane.process.memory_mib("VmRSS")
+            tell(f"{number} machines: {found[number]:.0f} MiB")
+    (few, before), (many, after) = sorted(found.items())
+    return [
+        Row(
+            what=f"memory for each machine, {few} to {many}",
+            found=(after - before) / (many - few),
+            unit="MiB",
+            wanted=MEMORY_MIB,
+            at_most=True,
+        ),
+        Row(what=f"… of the whole process with {many}", found=after, unit="MiB"),
+    ]
+
+
+async def inspect(settings: Settings, folder: Path, *, count: int) -> list[Row]:
+    """Open the place of that many running machines, which an earlier process left; look at each, and delete all."""
+    before = perf_counter()
+    async with _machines(settings, folder) as machines:
+        opened = perf_counter() - before
+        vms = [machine.label.vm for machine in await machines.list()]
+        looks = []
+        for _ in range(LOOKS):
+            before = perf_counter()
+            seen = [await machines.inspect(vm) for vm in vms]
+            looks.append(perf_counter() - before)
+        running = sum(1 for one in seen if one is not None and one.state is MachineState.RUNNING)
+        await asyncio.gather(*(machines.delete(vm) for vm in vms))
+    if running != count:
+        raise Conflict(f"bench: {running} of {count} machines were found running again; see whether there is room")
+    return [
+        Row(
+            what=f"inspect of {count} machines",
+            found=1000 * statistics.median(looks),
+            unit="ms",
+            wanted=INSPECT_MS,
+            at_most=True,
+        ),
+        Row(what=f"{count} running machines found again by a new agent", found=1000 * opened, unit="ms"),
+    ]
+
+
+@asynccontextmanager
+async def _machines(settings: Settings, folder: Path) -> AsyncIterator[Machines]:
+    nothing = Capacity(cpus=1, memory_mib=1, disk_gib=1)  # these have what the host has
+    async with open_machines("qemu", folder, capacity=nothing, settings=settings) as machines:
+        yield machines
