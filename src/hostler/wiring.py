@@ -136,25 +136,26 @@ def open_machines(
     rng: random.Random | None = None,
     delays: Mapping[str, float] | None = None,
     settings: Settings | None = None,
+    nodes: int = 1,
 ) -> Machines:
     """The machines of one node, kept in `folder`, to be entered with `async with`.
 
     One process at a time has a folder open. `capacity` is what simulated machines have, and `delays` the seconds that a
-    verb of theirs takes, by its name. Those of QEMU have what the host has; `settings` say where their images are and
-    how they run.
+    verb of theirs takes, by its name. Those of QEMU have what the host has, divided by the `nodes` that share it;
+    `settings` say where their images are and how they run.
     """
     if kind not in MACHINES:
         raise Invalid(f"machines {kind!r}: unknown; known are {', '.join(MACHINES)}")
     if kind == "qemu":
         if settings is None:
             raise Invalid("machines 'qemu': they need settings; load them with hostler.settings.load()")
-        return _open_qemu(folder, settings, clock)
+        return _open_qemu(folder, settings, clock, nodes)
     from hostler.drivers.machines.simulated import FilePlace, SimulatedMachines, faults_of
 
     return SimulatedMachines(FilePlace(folder), clock=clock, rng=rng, capacity=capacity, faults=faults_of(delays or {}))
 
 
-def _open_qemu(folder: str | Path, settings: Settings, clock: Clock | None) -> Machines:
+def _open_qemu(folder: str | Path, settings: Settings, clock: Clock | None, nodes: int) -> Machines:
     from hostler.drivers.machines.qemu.driver import QemuMachines
     from hostler.drivers.machines.qemu.images.folder import ImageFolder
     from hostler.drivers.machines.qemu.options import QemuOptions
@@ -168,15 +169,17 @@ def _open_qemu(folder: str | Path, settings: Settings, clock: Clock | None) -> M
         uids=settings.qemu_uids,
         accelerator=settings.accelerator,
         reserve_gib=settings.disk_reserve_gib,
+        cpu_overcommit=settings.cpu_overcommit,
+        shared_by=nodes,
     )
     return QemuMachines(folder, images=images, options=options, clock=clock)
 
 
-def known_acceleration(folder: Path) -> tuple[str, str] | None:
-    """What guests of the node whose machines are in `folder` run with, and why; None: nobody has found out yet."""
+def known_acceleration(images: Path) -> tuple[str, str] | None:
+    """What guests made of the images in that folder run with, and why; None: nobody has found out yet."""
     from hostler.drivers.machines.qemu.acceleration import remembered
 
-    found = remembered(folder)
+    found = remembered(images)
     return None if found is None else (found.accelerator, found.why)
 
 

@@ -221,6 +221,7 @@ def test_every_setting_can_be_set_in_each_layer(option: Option) -> None:
         "accelerator": ("kvm", "tcg", "kvm"),
         "qemu_uids": ("1000-2000", "3000-4000", "5000-6000"),
         "disk_reserve_gib": (1, "2.5", 0.0),
+        "cpu_overcommit": (1, "2", 3),
         **dict.fromkeys(("node_ttl", "lock_ttl", "leadership_ttl"), (1, "2", 3.0)),
         "fencing_time": (60, "70", 80.0),
         **dict.fromkeys(("storage_fallback", "insecure", "use_test_namespace"), (True, "no", True)),

@@ -87,13 +87,19 @@ def test_bare_etcd_has_the_same_default_port_as_the_store(place: str, endpoint: 
 
 def test_machines_of_qemu_run_as_the_settings_say(tmp_path: Path) -> None:
     flags = {"data": str(tmp_path), "image": "debian", "network": "bridge:br0", "network_prefix6": "fd00::/64"}
-    more = {"qemu_uids": "5000-6000", "accelerator": "tcg", "disk_reserve_gib": "3"}
+    more = {"qemu_uids": "5000-6000", "accelerator": "tcg", "disk_reserve_gib": "3", "cpu_overcommit": "2"}
     settled = settings.load({**flags, **more}, {}, toml="")
     capacity = Capacity(cpus=1, memory_mib=1)
-    machines = open_machines("qemu", tmp_path / "machines" / "a", capacity=capacity, settings=settled)
+    machines = open_machines("qemu", tmp_path / "machines" / "a", capacity=capacity, settings=settled, nodes=3)
     assert isinstance(machines, QemuMachines)
     options = QemuOptions(
-        network="bridge:br0", prefix6="fd00::/64", uids="5000-6000", accelerator="tcg", reserve_gib=3.0
+        network="bridge:br0",
+        prefix6="fd00::/64",
+        uids="5000-6000",
+        accelerator="tcg",
+        reserve_gib=3.0,
+        cpu_overcommit=2,
+        shared_by=3,
     )
     assert machines._options == options
     assert (machines._images.path, machines._images.default) == (tmp_path / "images", "debian")

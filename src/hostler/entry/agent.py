@@ -70,13 +70,22 @@ def machines_in(agents: Mapping[str, Running]) -> Callable[[str], Machines | Non
 
 @asynccontextmanager
 async def running_agent(
-    store: Store, settings: Settings, plan: AgentPlan, folder: Path, clock: Clock, *, peers: Peers | None = None
+    store: Store,
+    settings: Settings,
+    plan: AgentPlan,
+    folder: Path,
+    clock: Clock,
+    *,
+    peers: Peers | None = None,
+    nodes: int = 1,
 ) -> AsyncIterator[Running]:
     """The agent of a node, on its machines, until this is left: it takes leave then, and the machines run on.
 
-    `peers`: the way to the machines of other nodes, to hand machines over to them.
+    `peers`: the way to the machines of other nodes, to hand machines over to them. `nodes`: that share this host.
     """
-    async with open_machines(settings.machines, folder, capacity=SIMULATED, clock=clock, settings=settings) as machines:
+    async with open_machines(
+        settings.machines, folder, capacity=SIMULATED, clock=clock, settings=settings, nodes=nodes
+    ) as machines:
         rng = random.Random()  # noqa: S311 - spreads retries; guards nothing
         agent = Agent(store, machines, plan, clock=clock, rng=rng, new_id=new_id, peers=peers)
         task = asyncio.create_task(agent.run(), name=f"agent {plan.node}")

@@ -61,16 +61,13 @@ async def _qemu(*, used: bool) -> Finding:
 def _acceleration(settings: Settings) -> list[Finding]:
     if settings.accelerator:
         return [Finding("acceleration", Level.OK, f"{settings.accelerator}, as the settings say")]
-    folder = settings.data / "machines"
-    nodes = sorted(each for each in folder.iterdir() if each.is_dir()) if folder.is_dir() else []
-    for node in nodes:
-        known = known_acceleration(node)
-        if known is not None:
-            accelerator, why = known
-            advice = "guests run some 10 times slower than they could" if accelerator == "tcg" else ""
-            level = Level.WARN if accelerator == "tcg" else Level.OK
-            return [Finding("acceleration", level, f"{accelerator}: {why}", advice)]
-    return [Finding("acceleration", Level.OK, "not tried yet; the first machine that starts finds out")]
+    known = known_acceleration(settings.data / "images")
+    if known is None:
+        return [Finding("acceleration", Level.OK, "not tried yet; the first machine that starts finds out")]
+    accelerator, why = known
+    advice = "guests run some 10 times slower than they could" if accelerator == "tcg" else ""
+    level = Level.WARN if accelerator == "tcg" else Level.OK
+    return [Finding("acceleration", level, f"{accelerator}: {why}", advice)]
 
 
 async def _images(settings: Settings, folder: Path, *, used: bool) -> Finding:

@@ -139,7 +139,15 @@ class Up:
             folder.mkdir(parents=True, exist_ok=True)
             plan = plan_of(self._settings, f"{rack}-{number}", rack, relay)
             self._agents[node] = await stack.enter_async_context(
-                running_agent(plane.store, self._settings, plan, folder, self._clock, peers=plane.services.peers)
+                running_agent(
+                    plane.store,
+                    self._settings,
+                    plan,
+                    folder,
+                    self._clock,
+                    peers=plane.services.peers,
+                    nodes=self._settings.nodes,
+                )
             )
         stack.push_async_callback(self._part)
         self._tell(f"{self._settings.nodes} {self._settings.machines} node{'s' * (self._settings.nodes != 1)}")

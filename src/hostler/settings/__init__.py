@@ -32,6 +32,7 @@ FOREIGN_VARIABLES = frozenset(
     {
         *(CONFIG_VARIABLE, "HOSTLER_SERVER", "HOSTLER_TOKEN", "HOSTLER_TOKEN_FILE", "HOSTLER_CA"),
         *("HOSTLER_ORG", "HOSTLER_PROJECT", "HOSTLER_DEBUG", "HOSTLER_DOSE", "HOSTLER_TEST_SERVERS"),
+        *("HOSTLER_CRASH_POINT", "HOSTLER_CRASH_SEED"),
         *("HOSTLER_ETCD", "HOSTLER_ETCDCTL", "HOSTLER_REDIS", "HOSTLER_NODEJS", "HOSTLER_JAVA"),
     }
 )
@@ -96,6 +97,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     accelerator: str | None
     qemu_uids: str | None
     disk_reserve_gib: float
+    cpu_overcommit: int
     boots: int | None
     """None: as many as there are CPUs."""
     node_ttl: float

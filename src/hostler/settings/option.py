@@ -216,6 +216,14 @@ OPTIONS: tuple[Option, ...] = (
         "with less than this free no machine is made (at most 5 % of the disk)",
         2.0,
     ),
+    Option(
+        "cpu_overcommit",
+        "cpu_overcommit",
+        "HOSTLER_CPU_OVERCOMMIT",
+        _number(1, 100),
+        "how many cpus of guests a node promises for each of the host's",
+        8,
+    ),
     Option("boots", "boots", "HOSTLER_BOOTS", _number(1, 1000), "how many machines of a node start at once"),
     Option("node_ttl", "node_ttl", "HOSTLER_NODE_TTL", _seconds, "after which a silent node counts as silent", 15.0),
     Option(

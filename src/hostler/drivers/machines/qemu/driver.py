@@ -164,7 +164,7 @@ class QemuMachines(Moving):
         self._listeners.append(changed)
 
     async def offer(self) -> Offer:
-        site = self._opened()
+        site, options = self._opened(), self._options
         usage = shutil.disk_usage(self._folder.path)
         named = {item.name for item in await self._images.list()}
         accelerator = site.known_acceleration()
@@ -178,9 +178,9 @@ class QemuMachines(Moving):
             facts["damaged"] = "; ".join(str(error) for _, error in sorted(self._broken.items()))
         return Offer(
             capacity=Capacity(
-                cpus=self._options.cpus or os.cpu_count() or 1,
-                memory_mib=self._options.memory_mib or host_memory_mib(),
-                disk_gib=self._options.disk_gib or usage.total // GIB,
+                cpus=options.cpus or max(1, (os.cpu_count() or 1) * options.cpu_overcommit // options.shared_by),
+                memory_mib=options.memory_mib or host_memory_mib() // options.shared_by,
+                disk_gib=options.disk_gib or usage.total // GIB // options.shared_by,
             ),
             images=tuple(sorted(named | ({""} if self._images.default in named else set()))),
             facts=facts,

@@ -19,6 +19,10 @@ class QemuOptions(msgspec.Struct, frozen=True, kw_only=True):
     reserve_gib: float = 2.0
     reserve_share: float = 0.05
     """New machines are refused while less of the disk is free than the lesser of the two: what runs needs room too."""
+    cpu_overcommit: int = 8
+    """How many cpus of guests are promised for each of the host's: few guests need theirs all the time."""
+    shared_by: int = 1
+    """Nodes on this host that divide between them what it has."""
     cpus: int | None = None
     memory_mib: int | None = None
     disk_gib: int | None = None

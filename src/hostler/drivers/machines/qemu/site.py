@@ -106,14 +106,14 @@ class Site:
     def known_accelerator(self) -> str | None:
         if self.options.accelerator:
             return self.options.accelerator
-        known = acceleration.remembered(self.folder.path)
+        known = acceleration.remembered(self.images.path)
         return None if known is None else known.accelerator
 
     def known_acceleration(self) -> str:
         """For people."""
         if self.options.accelerator:
             return f"{self.options.accelerator}: as it was told"
-        known = acceleration.remembered(self.folder.path)
+        known = acceleration.remembered(self.images.path)
         return "not tried yet" if known is None else f"{known.accelerator}: {known.why}"
 
     async def accelerator(self, files: Path) -> str:
@@ -121,7 +121,7 @@ class Site:
         async with self._probing:
             known = self.known_accelerator()
             if known is None:
-                known = (await acceleration.verdict(self.folder.path, files)).accelerator
+                known = (await acceleration.verdict(self.images.path, files)).accelerator
             return known
 
     async def version(self) -> str:
