@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import pytest
 from agent_stage import SPEC, Stage, stage
 
 from hostler.drivers.machines.simulated import MachineFaults, MemoryPlace
 from hostler.engine.agent.agent import Agent
+from hostler.engine.agent.handover import OPEN_WITHIN, READY_WITHIN, _Patient
 from hostler.engine.agent.plan import AgentPlan
-from hostler.errors import Refused
+from hostler.errors import Refused, Unavailable
 from hostler.keys.node import ARRIVAL, COMMAND, MEMBER
-from hostler.kit.virtual import run_virtual
+from hostler.kit.virtual import VirtualClock, run_virtual
 from hostler.model.node import Arrival, Departure
 from hostler.model.vm import MachineState, Power
-from hostler.ports.machines import Label, MachinePlan
+from hostler.ports.machines import Door, Label, MachinePlan
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    import pytest
     from agent_stage import Running
+
+    from hostler.ports.machines import Channel
 
 RUNNING, STOPPED, ARRIVING = MachineState.RUNNING, MachineState.STOPPED, MachineState.ARRIVING
 
@@ -146,6 +150,27 @@ def test_a_node_that_does_not_open_its_doors_in_time_keeps_nobody_waiting_for_ev
         assert a.machines.intervals("v")[-1][1] is None
 
     staged(play)
+
+
+def test_a_door_that_was_closed_again_is_not_waited_for_as_long_as_the_first_one() -> None:
+    """Its QEMU there died after it had said what to send; the machine's users shall not wait a minute for that."""
+
+    class Closed:
+        def channel(self, node: str, vm: str, door: Door) -> Channel:
+            raise Unavailable(f"{door} of {vm} on {node}: it is not open")
+
+    async def main() -> None:
+        clock, waited = VirtualClock(), {}
+        for opened in (set[Door](), {Door.ARRIVAL_STATE}):
+            begun = clock.now()
+            door = _Patient(Closed(), "b", "v", Door.ARRIVAL_DISK, opened, clock=clock, rng=random.Random(0))
+            with pytest.raises(Unavailable, match="was not ready"):
+                await door.__aenter__()
+            waited[len(opened)] = clock.now() - begun
+        assert waited[0] > READY_WITHIN / 2
+        assert waited[1] <= OPEN_WITHIN
+
+    run_virtual(main)
 
 
 def test_a_node_says_why_it_cannot_take_a_machine() -> None:

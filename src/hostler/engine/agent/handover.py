@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 READY_WITHIN = 60.0
 """Seconds that the other node has to open its doors."""
+OPEN_WITHIN = 5.0
+"""Seconds for its other doors once one was open: those that are not were closed again, and stay so."""
 _TRIES = 3
 _RUNNING_SHAPE = ("cpus", "memory_mib", "disk_gib", "image")
 """What a machine must have there as it has it here, to go on as it runs."""
@@ -101,9 +103,10 @@ class Handovers:
     async def send(self, command: VmCommand, departing: Departure, *, live: bool) -> Machine:
         """Until the other place has all of it. Unavailable also: the command has changed meanwhile."""
         vm = command.vm
+        opened: set[Door] = set()
 
         def connect(door: Door) -> Channel:
-            return _Patient(self._peers, departing.to, vm, door, clock=self._clock, rng=self._rng)
+            return _Patient(self._peers, departing.to, vm, door, opened, clock=self._clock, rng=self._rng)
 
         task = asyncio.create_task(
             self._machines.send(vm, departing.number, connect, live=live), name=f"machine {vm}: sending"
@@ -222,15 +225,18 @@ def _handed(handle: VmHandle, departing: Departure, *, at: float) -> VmHandle:
 
 
 class _Patient:
-    """A door of a machine that arrives, which may not be open yet."""
+    """A door of a machine that arrives, which may not be open yet. `opened`: those that have been."""
 
-    def __init__(self, peers: Peers, node: str, vm: str, door: Door, *, clock: Clock, rng: random.Random) -> None:
-        self._peers, self._node, self._vm, self._door = peers, node, vm, door
+    def __init__(
+        self, peers: Peers, node: str, vm: str, door: Door, opened: set[Door], *, clock: Clock, rng: random.Random
+    ) -> None:
+        self._peers, self._node, self._vm, self._door, self._opened = peers, node, vm, door, opened
         self._clock, self._rng = clock, rng
         self._inner: Channel | None = None
 
     async def __aenter__(self) -> Self:
-        until = self._clock.now() + READY_WITHIN
+        within = OPEN_WITHIN if self._opened else READY_WITHIN
+        until = self._clock.now() + within
         backoff = Backoff(0.05, 2.0, rng=self._rng)
         while True:
             try:
@@ -239,10 +245,11 @@ class _Patient:
             except (Unavailable, NotFound) as error:
                 pause = backoff.next()
                 if self._clock.now() + pause > until:
-                    why = f"node {self._node} was not ready within {READY_WITHIN:g} s ({error})"
+                    why = f"node {self._node} was not ready within {within:g} s ({error})"
                     raise Unavailable(why) from None
                 await self._clock.sleep(pause)
             else:
+                self._opened.add(self._door)
                 return self
 
     async def __aexit__(
