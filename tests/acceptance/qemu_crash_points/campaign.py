@@ -1,0 +1,120 @@
+"""Every step of every verb, each killed with one kind of kill, or with all of them.
+
+The steps of a verb are found by doing it once undisturbed. One machine at a time stands in a scene, and goes through
+what is to be tried on it one after another: what a kill breaks, the next steps would meet.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from itertools import zip_longest
+from typing import TYPE_CHECKING
+
+from .story import Kill, Life, Point
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from .scene import QemuScene
+
+    Verb = Callable[[Kill | None], Awaitable[list[Point]]]
+
+ONLY = os.environ.get("HOSTLER_CRASH_POINT", "")
+"""`VERB/STEP/KIND`: that one alone."""
+FOLDER = "tests/acceptance/qemu_crash_points"
+
+
+class Campaign:
+    """`full`: all kinds of kill at each step; otherwise one each, which the seed chooses."""
+
+    def __init__(self, scene: QemuScene, seed: int, *, full: bool) -> None:
+        self._scene, self._seed, self._full = scene, seed, full
+        self._begun = time.monotonic()
+        self.killed: dict[str, int] = {}
+        """By who was."""
+
+    async def lives(self) -> None:
+        """Create and delete."""
+        life = Life(self._scene, "first")
+        creations = self._kills("create", await life.create(None))
+        deletions = self._kills("delete", await life.delete(None))
+        for number, (creation, deletion) in enumerate(zip_longest(creations, deletions)):
+            life = Life(self._scene, f"web-{number}")
+            await self._try("create", life.create, creation)
+            await life.keep()
+            await self._try("delete", life.delete, deletion)
+
+    async def powers(self) -> None:
+        """Stop and start."""
+        life = await self._new("web")
+        stops = self._kills("stop", await life.stop(None))
+        starts = self._kills("start", await life.start(None))
+        await life.keep()
+        for stop, start in zip_longest(stops, starts):
+            await self._try("stop", life.stop, stop)
+            await self._try("start", life.start, start)
+            await life.keep()
+        await self._end(life)
+
+    async def snapshots(self) -> None:
+        """Snapshot; each is then gone back to."""
+        life = await self._new("web")
+        kills = self._kills("snapshot", await life.snapshot(None))
+        await life.keep()
+        for kill in kills:
+            await self._try("snapshot", life.snapshot, kill)
+            if kill.kind == "agent":
+                await life.check_undisturbed()
+            await life.keep()
+        for number in range(len(kills) + 1, 0, -1):
+            await life.restore(number)
+        await self._end(life, snapshots=len(kills) + 1)
+
+    async def migrations(self, part: int = 0, parts: int = 1) -> None:
+        """Migrate, to and fro; of all kills one in so many."""
+        life = await self._new("web")
+        kills = self._kills("migrate", await life.migrate(None))[part::parts]
+        await life.check_undisturbed()
+        for kill in kills:
+            await self._try("migrate", life.migrate, kill)
+            if kill.kind == "agent":
+                await life.check_undisturbed()
+            await life.keep()
+        await self._end(life)
+
+    # Inside
+
+    async def _new(self, name: str) -> Life:
+        life = Life(self._scene, name)
+        await life.create(None)
+        await life.keep()
+        return life
+
+    async def _end(self, life: Life, *, snapshots: int = 0) -> None:
+        node = (await self._scene.handle(life.vm)).node
+        await life.stop(None)
+        self._scene.check_disk(node, life.vm, snapshots)
+        await life.delete(None)
+
+    def _kills(self, verb: str, points: list[Point]) -> list[Kill]:
+        print(f"{verb}: {len(points)} steps: {', '.join(map(str, points))}")
+        # By name: in which order two agents come to theirs is a race, and a seed shall tell the same twice.
+        every = [[Kill(point, kind) for kind in point.kinds()] for point in sorted(points)]
+        if ONLY:
+            return [kill for kills in every for kill in kills if f"{verb}/{kill}" == ONLY]
+        if self._full:
+            return [kill for kills in every for kill in kills]
+        return [kills[(self._seed + index) % len(kills)] for index, kills in enumerate(every)]
+
+    async def _try(self, name: str, verb: Verb, kill: Kill | None) -> None:
+        begun = time.monotonic()
+        try:
+            await verb(kill)
+        except BaseException as error:
+            if kill is not None:
+                error.add_note(f"seed {self._seed}; again: HOSTLER_CRASH_POINT='{name}/{kill}' pytest {FOLDER}")
+            raise
+        if kill is not None:
+            self.killed[kill.kind] = self.killed.get(kill.kind, 0) + 1
+            print(f"{name}/{kill}: whole again after {time.monotonic() - begun:.1f} s")

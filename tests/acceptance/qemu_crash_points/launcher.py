@@ -1,0 +1,44 @@
+"""`crash_points.launcher` for agents whose machines are QEMU's."""
+
+from __future__ import annotations
+
+import importlib
+import socket
+import sys
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from crash_points import launcher
+from warm_image import FOLDER, OPTIONS
+
+from hostler.drivers.machines.qemu.driver import QemuMachines
+from hostler.drivers.machines.qemu.images.folder import ImageFolder
+
+from . import table
+
+if TYPE_CHECKING:
+    from crash_points.points import Points
+
+    from hostler.kit.clock import Clock
+
+LATER = ("asyncssh", "qemu.qmp", "hostler.entry.peers", "websockets")
+
+
+class QemuKind(launcher.Kind):
+    """They start from the saved state that all tests share."""
+
+    def machines(self, folder: str | Path, points: Points, *, clock: Clock, **_: Any) -> QemuMachines:
+        return QemuMachines(folder, images=ImageFolder(FOLDER), options=OPTIONS, clock=clock, step=points.step)
+
+    def also(self, order: dict[str, Any]) -> dict[str, Any]:
+        """`machines`, `node`: whose QEMU. `kills`: that too, or, unless the agent `dies`, alone."""
+        where = Path(order["machines"]), order["node"]
+        kills = partial(table.kill, *where) if order["kills"] else None
+        return {"look": partial(table.count, *where), "also": kills, "dies": order["dies"]}
+
+
+if __name__ == "__main__":
+    for name in LATER:
+        importlib.import_module(name)
+    launcher.main(socket.socket(fileno=int(sys.argv[1])), QemuKind())

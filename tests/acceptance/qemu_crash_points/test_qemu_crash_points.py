@@ -1,0 +1,58 @@
+"""Kill -9 of the agent, of QEMU, and of both, at every step of what is done to a machine.
+
+Every machine that is wished for runs once, none other does, at no instant did one run twice, nothing is left of what
+was there, and what a guest had written is there. `make test` kills at each step once; which of the kinds of kill that
+is, the seed tells (`HOSTLER_CRASH_SEED`). `make soak` tries every kind at every step.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+import running
+from crash_points.children import Launcher
+from dose import dose
+
+from .campaign import Campaign
+from .scene import QemuScene
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+FULL = bool(dose(test=0, full=1))
+SEED = int(os.environ.get("HOSTLER_CRASH_SEED", random.randrange(1000)))
+GUESTS = Path(__file__).parents[1] / "qemu"
+pytestmark = pytest.mark.timeout(dose(test=900, full=7200))
+
+
+@pytest.fixture(scope="module")
+def launcher() -> Iterator[Launcher]:
+    from warm_image import warm_images
+
+    warm_images()
+    with Launcher("qemu_crash_points.launcher", GUESTS) as launcher:
+        running.PIDS.add(launcher.process.pid)
+        yield launcher
+    running.PIDS.discard(launcher.process.pid)
+
+
+@pytest.mark.parametrize("verbs", ["lives", "powers", "snapshots", "migrations"])
+async def test_killed_at_any_step_a_machine_that_is_wished_for_runs_once(
+    verbs: str, launcher: Launcher, tmp_path: Path
+) -> None:
+    print(f"seed {SEED}")
+    begun = time.monotonic()
+    async with QemuScene(launcher, tmp_path / "scene") as scene:
+        campaign = Campaign(scene, SEED, full=FULL)
+        await getattr(campaign, verbs)()
+        await scene.check_empty()
+        watching = scene.watching
+        watching.check()
+        print(f"{verbs}: killed {campaign.killed} in {time.monotonic() - begun:.0f} s, seed {SEED};", end=" ")
+        print(f"{watching.looks} looks, {scene.killed} QEMU processes killed")
+        assert watching.seen, "it was never seen that a guest ran: nothing would have been seen"
