@@ -41,6 +41,7 @@ class RealPlane:
         self.environ = {
             "HOSTLER_DATA": str(self.data),
             "HOSTLER_ACCELERATOR": "tcg",  # as the warm images were made
+            "HOSTLER_CPU_OVERCOMMIT": "16",  # machines of a test must all find room, however few cores there are
             "XDG_STATE_HOME": str(folder / "state"),
         }
         self.up: HostlerProcess | None = None
