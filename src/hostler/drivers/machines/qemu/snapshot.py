@@ -6,16 +6,21 @@ is taken, so that one of which nobody heard any more is found and removed.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from hostler.drivers.machines.qemu.machine import SHUT_DOWN
 from hostler.drivers.machines.qemu.state import Begun, Kept, Restoring
-from hostler.errors import Refused
+from hostler.errors import HostlerError, Refused
+from hostler.model.image import Seeding
+from hostler.model.vm import Step
 
 if TYPE_CHECKING:
     from hostler.drivers.machines.qemu.machine import QemuMachine
 
 SAVES_WITHIN = 600.0
+FLUSHES_WITHIN = 5.0
+"""Seconds that a guest has to write what it has in memory."""
 
 
 async def snapshot(machine: QemuMachine, name: str) -> None:
@@ -35,6 +40,7 @@ async def snapshot(machine: QemuMachine, name: str) -> None:
     memory = None
     if _runs(machine):
         memory = await site.fit(machine.record.spec)
+        await _flush(machine)
         await machine.job("snapshot-save", {"tag": tag, "vmstate": "disk", "devices": ["disk"]}, within=SAVES_WITHIN)
     else:
         await _off_if_shut_down(machine)
@@ -43,6 +49,15 @@ async def snapshot(machine: QemuMachine, name: str) -> None:
     await site.hook("snapshot.done:before")
     machine.change(snapshots=machine.record.snapshots | {name: kept}, saving="")
     await site.hook("snapshot.done:after")
+
+
+async def _flush(machine: QemuMachine) -> None:
+    """Have the guest put on its disk what is only in its memory: a clone gets the disk, and not the memory."""
+    ready = machine.readiness is not None and machine.readiness.step is Step.AVAILABLE
+    if machine.guest is not None and ready and machine.record.image.seeding is Seeding.FIRMWARE:
+        with suppress(HostlerError):  # then the disk is as after a power failure
+            await machine.guest.send("sync")
+            await machine.guest.line("synced", within=FLUSHES_WITHIN)
 
 
 async def restore(machine: QemuMachine, name: str, number: int) -> None:

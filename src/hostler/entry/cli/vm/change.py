@@ -135,7 +135,7 @@ def _power(verb: str, about: str, said: str) -> click.Command:
             return await asked(org, project, vm)
 
         waits = within if waiting else None
-        complete(changed(chosen_server(), change, waits, output, said, available=verb == "start"))
+        complete(changed(chosen_server(), change, waits, output, said, available=verb in ("start", "reset")))
 
     return command
 

@@ -64,7 +64,8 @@ def restore(*, vm: str, name: str, waiting: bool, within: float, output: str, or
     async def change(client: Client) -> VmView:
         return await client.vms.restore(org, project, vm, name)
 
-    complete(changed(chosen_server(), change, within if waiting else None, output, f"will go back to {name}"))
+    waits = within if waiting else None
+    complete(changed(chosen_server(), change, waits, output, f"will go back to {name}", available=True))
 
 
 @click.command()

@@ -4,6 +4,7 @@ stty raw -echo 2> /dev/null
 while read -r word rest; do
     case $word in
     ping) echo pong ;;
+    sync) sync && echo synced ;;
     clock) date -s "@$rest" > /dev/null 2>&1 && echo 'clock set' ;;
     esac
 done
