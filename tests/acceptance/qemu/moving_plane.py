@@ -1,0 +1,244 @@
+"""A control plane whose machines go from host to host: a replica, and two agents that share nothing but an etcd.
+
+Each agent is a process with a data folder and images of its own, so what goes from one to the other goes through their
+relays, with tickets.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+from up_process import Done, HostlerProcess, hostler, until
+
+from hostler import Client, open_store
+from hostler.keys.node import ARRIVAL, COMMAND
+from hostler.testing.servers import EtcdServer, ServerProcess
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hostler.drivers.machines.qemu.images.folder import ImageFolder
+    from hostler.model.api import VmView
+
+NODES = ("r1-a", "r1-b")
+WITHIN = 150.0
+"""Seconds for what takes some on a quiet machine: guests are emulated, and others may use the processor."""
+TIMES = ("--node-ttl", 20, "--fencing-time", 40)
+"""An agent that is started again has its node at once; nobody shall be taken for silent because two cores are busy."""
+LEADERSHIP_TTL = 6
+GONE = (FileNotFoundError, ProcessLookupError, PermissionError)
+"""What one reads of a process that has just ended."""
+
+
+class PausingAgent(HostlerProcess):
+    """`hostler agent` that can be had to wait in the middle of a move."""
+
+    def __init__(self, pauses: Path, *arguments: object, folder: Path, environ: dict[str, str]) -> None:
+        log = folder / f"agent-{len(list(folder.glob('*.out')))}.out"
+        words = ["env", *(f"{name}={value}" for name, value in environ.items()), sys.executable]
+        script = str(Path(__file__).parent / "pausing_agent.py")
+        ServerProcess.__init__(self, [*words, script, str(pauses), "agent", *map(str, arguments)], log)
+
+
+class MovingPlane:
+    """All of it; when it is left, every process has ended, those of machines too.
+
+    `environs`: what the agent of a node has in its environment beside the usual.
+    """
+
+    def __init__(self, folder: Path, images: ImageFolder, environs: dict[str, dict[str, str]] | None = None) -> None:
+        self.folder, self.pauses = folder, folder / "pauses"
+        self.pauses.mkdir()
+        self._images, self._environs = images, environs or {}
+        self._etcd = EtcdServer()
+        self.replica: HostlerProcess
+        self.agents: dict[str, HostlerProcess] = {}
+        self.environ: dict[str, str] = {}
+        """What a command needs to ask the replica."""
+
+    async def __aenter__(self) -> Self:
+        try:
+            self._etcd.__enter__()
+            self.start_replica()
+            for node in NODES:
+                shutil.copytree(
+                    self._images.path, self.data(node) / "images", ignore=shutil.ignore_patterns("cache", "run")
+                )
+                self.start_agent(node)
+            for node in NODES:
+                await self.agents[node].says("registered", WITHIN)
+            told = "the administrator's token, shown this once: "
+            await self.replica.says(told, WITHIN)
+            self.environ = {
+                "HOSTLER_TOKEN": self.replica.text.partition(told)[2].split()[0],
+                "XDG_STATE_HOME": str(self.folder / "state"),
+            }
+            await self.ask_replica()
+        except BaseException:
+            await self.__aexit__()
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for process in (*self.agents.values(), *filter(None, [getattr(self, "replica", None)])):
+            process.kill()
+        for _folder, pid in self.guests():
+            with suppress(*GONE):
+                os.kill(pid, signal.SIGKILL)
+        self._etcd.stop()
+
+    # Processes
+
+    def data(self, node: str) -> Path:
+        return self.folder / node
+
+    def start_replica(self) -> None:
+        where = ("--store", self._etcd.url, "--listen", "127.0.0.1:0", "--data", self.folder / "replica")
+        self.replica = HostlerProcess(
+            "replica", *where, "--leadership-ttl", LEADERSHIP_TTL, *TIMES, folder=self.folder,
+            environ={"HOSTLER_LOCK_TTL": "3"},
+        )  # fmt: skip
+
+    async def ask_replica(self) -> None:
+        """From now on the one that runs now is asked."""
+        self.environ["HOSTLER_SERVER"] = await self.replica.url("serving")
+
+    def start_agent(self, node: str) -> None:
+        environ = {"HOSTLER_ACCELERATOR": "tcg"} | self._environs.get(node, {})  # as the warm images were made
+        words = ("--node", node, "--machines", "qemu", "--store", self._etcd.url, "--data", self.data(node), *TIMES)
+        self.agents[node] = PausingAgent(self.pauses, *words, folder=self.folder, environ=environ)
+
+    def said(self) -> str:
+        """The last words of every process, and what was asked to wait."""
+        processes = {"replica": self.replica, **self.agents}
+        waits = sorted(path.name for path in self.pauses.iterdir())
+        return "\n".join(f"--- {name}\n{process.tail(25)}" for name, process in processes.items()) + f"\n{waits}"
+
+    # Pauses
+
+    def pause_at(self, step: str) -> None:
+        (self.pauses / f"{step}.reached").unlink(missing_ok=True)
+        (self.pauses / step).touch()
+
+    async def paused_at(self, step: str) -> None:
+        reached = self.pauses / f"{step}.reached"
+        await until(reached.exists, WITHIN, lambda: f"nobody comes to {step}: {self.said()}")
+
+    def go_on(self, step: str) -> None:
+        (self.pauses / step).unlink()
+
+    # What a user does and sees
+
+    async def cli(self, *arguments: object, code: int = 0) -> Done:
+        """A command, and how it must end."""
+        done = await hostler(*arguments, within=WITHIN, **self.environ)
+        assert done.code == code, f"{arguments}: {done}\n{self.said()}"
+        return done
+
+    async def inside(self, vm: str, command: str) -> str:
+        return (await self.cli("vm", "ssh", vm, command)).out.strip()
+
+    def client(self) -> Client:
+        return Client(self.environ["HOSTLER_SERVER"], self.environ["HOSTLER_TOKEN"])
+
+    async def seen(self, vm: str, is_so: Callable[[VmView], bool]) -> VmView:
+        """The machine as the API tells of it, once it is so."""
+        end = time.monotonic() + WITHIN
+        async with self.client() as client:
+            while not is_so(view := await client.vms.get("default", "default", vm)):
+                assert time.monotonic() < end, f"{vm}: it is still {view}\n{self.said()}"
+                await asyncio.sleep(0.1)
+        return view
+
+    # What there is
+
+    def there(self, node: str) -> list[str]:
+        """Folders of machines on a node."""
+        return sorted(path.name for path in (self.data(node) / "machines" / node / "vms").iterdir())
+
+    def guests(self) -> list[tuple[Path, int]]:
+        """Processes of machines: where, and the process."""
+        found = []
+        for name in filter(str.isdecimal, os.listdir("/proc")):
+            with suppress(*GONE):
+                where = Path(os.readlink(f"/proc/{name}/cwd").removesuffix(" (deleted)"))
+                if where.is_relative_to(self.folder.resolve()) and where.parent.name == "vms":
+                    found.append((where, int(name)))
+        return found
+
+    def process_on(self, node: str) -> int:
+        """The one process of a machine there."""
+        (found,) = [pid for where, pid in self.guests() if where.is_relative_to(self.data(node).resolve())]
+        return found
+
+    async def check_only_on(self, node: str, *vms: str) -> None:
+        """These machines stand there; of them there is nothing on the other node, and no one is on the way."""
+        (other,) = set(NODES) - {node}
+        await until(
+            lambda: not self.there(other) and self.there(node) == sorted(vms),
+            WITHIN,
+            lambda: f"{self.there(other)} on {other}, {self.there(node)} on {node}: {self.said()}",
+        )
+        async with open_store(self._etcd.url) as store:
+            commands = (await store.range(COMMAND.prefix(), keys_only=True)).items
+            assert len(commands) == len(vms), commands
+            assert not (await store.range(ARRIVAL.prefix(), keys_only=True)).items
+
+
+class Watch:
+    """Looks all the time: no guest runs in two places. A guest that runs uses its processor, any other does not."""
+
+    EVERY = 0.05
+    NOISE = 0.5e6
+    """Nanoseconds that the thread of a stopped processor may take to be told something."""
+
+    def __init__(self, plane: MovingPlane) -> None:
+        self._plane = plane
+        self._had: dict[int, int] = {}
+        self._twice: dict[str, int] = {}
+        self.wrong: list[str] = []
+        self.ran: set[int] = set()
+        """Processes that were seen to run a guest."""
+
+    async def __aenter__(self) -> Self:
+        self._task = asyncio.create_task(self._watch())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+        assert not self.wrong, self.wrong
+
+    async def _watch(self) -> None:
+        while True:
+            self._look()
+            await asyncio.sleep(self.EVERY)
+
+    def _look(self) -> None:
+        guests = self._plane.guests()
+        had = {pid: run_time(pid) for _, pid in guests}
+        ran = [(where, pid) for where, pid in guests if had[pid] - self._had.get(pid, had[pid]) > self.NOISE]
+        self.ran |= {pid for _, pid in ran}
+        vms = [where.name for where, _ in ran]
+        # Within one look it may stop here and go on there; not in two in a row.
+        self._twice = {vm: self._twice.get(vm, 0) + 1 for vm in vms if vms.count(vm) > 1}
+        self.wrong += [f"{vm} runs twice: {ran}" for vm, times in self._twice.items() if times > 2]
+        self._had = had
+
+
+def run_time(pid: int) -> int:
+    """Nanoseconds that a guest has had: those of the threads that are its processors."""
+    total = 0
+    with suppress(*GONE):
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            if (task / "comm").read_text(encoding="utf-8").startswith("CPU "):
+                total += int((task / "schedstat").read_text(encoding="ascii").split()[0])
+    return total
