@@ -71,7 +71,7 @@ class TestWhatIsAgreed:
     @pytest.mark.parametrize("field", ["accelerator", "version", "processor", "network"])
     def test_memory_that_does_not_fit_is_refused_and_the_disk_alone_is_not(self, field: str) -> None:
         here = Place(**({name: getattr(HERE, name) for name in HERE.__struct_fields__[1:]} | {field: "other"}))
-        assert "does not fit here" in objection(manifest(), "v", 3, here)
+        assert "does not fit there" in objection(manifest(), "v", 3, here)
         assert "'other'" in objection(manifest(), "v", 3, here)
         assert objection(manifest(live=False), "v", 3, here) == ""
 

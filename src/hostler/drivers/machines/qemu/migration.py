@@ -126,8 +126,8 @@ def objection(manifest: Manifest, vm: str, number: int, here: Place) -> str:
     for field, word in words.items():
         if getattr(there, field) != getattr(here, field):
             return (
-                f"machine {vm!r}: its memory does not fit here: {word} there is {getattr(there, field)!r}, here"
-                f" {getattr(here, field)!r}; move it while it is off"
+                f"its memory does not fit there: {word} is {getattr(there, field)!r} where it runs, and"
+                f" {getattr(here, field)!r} where it shall go; move it while it is off, or allow to stop it"
             )
     return ""
 

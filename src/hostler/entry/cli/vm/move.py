@@ -57,10 +57,7 @@ async def _migrate(  # noqa: PLR0917 - what, where to, and how to tell
             now = await until_settled(client, view, within=within)
             if now is not None:
                 if fold(now.node or "") != fold(node):
-                    why = f" ({now.detail})" if now.detail else ""
-                    raise NotYet(
-                        f"vm {view.name}: it was not moved{why}, and is {described(now)}; see why: hostler vm why {vm}"
-                    )
+                    raise NotYet(f"vm {view.name}: it was not moved, and is {described(now)}")
                 note(f"{view.name}: moved after {time.monotonic() - began:.1f} s")
                 view = now
         await ended(client, view, None, output, f"on {view.node}" if within is not None else f"will be moved to {node}")
