@@ -1,7 +1,7 @@
 """What machines cost their node's agent: making one, the memory for each, a look at all of them.
 
-Those whose number is what counts have a disk that nothing boots from: their firmware finds that out and rests. To the
-agent each is a process like any other, with the same connections.
+Those whose number is what counts have a guest of four bytes, which rests. To the agent each is a process like any
+other, with the same connections.
 """
 
 from __future__ import annotations
@@ -32,6 +32,10 @@ MAKE_MS, INSPECT_MS, MEMORY_MIB = 50, 100, 1
 FIRST = 10
 """The memory of so many is what the rest is compared with: by then all code that is needed is there."""
 IDLE, IDLE_MIB, IDLE_BYTES = "idle", 16, 2**20
+RESTS = b"\xfa\xf4\xeb\xfd"
+"""A boot sector's code: no interrupts, halt, and again."""
+PARTITION = bytes([0x80, 0, 0, 0, 0x83, 0, 0, 0]) + (1).to_bytes(4, "little") * 2
+"""One of a sector, for a disk without any is none."""
 SETTLES = 2.0
 """Seconds in which what was done for a machine is let go of."""
 LOOKS = 20
@@ -58,7 +62,7 @@ async def make(settings: Settings, folder: Path, *, times: int, tell: Callable[[
 async def memory(plane: RealPlane, folder: Path, *, count: int, tell: Callable[[str], None]) -> list[Row]:
     """The process of `hostler up`, which is agent and all else, as machines become more."""
     disk = folder / "idle.raw"
-    disk.write_bytes(bytes(IDLE_BYTES))
+    await asyncio.to_thread(disk.write_bytes, idle_disk())
     options = {"probe": "none", "seeding": "none", "memory_mib": str(IDLE_MIB)}
     images = open_images(plane.settings.data / "images")
     await images.add(IDLE, str(disk), sha256=None, options=options, progress=lambda *_: None)
@@ -80,6 +84,12 @@ async def memory(plane: RealPlane, folder: Path, *, count: int, tell: Callable[[
         ),
         Row(what=f"… of the whole process with {many}", found=after, unit="MiB"),
     ]
+
+
+def idle_disk() -> bytes:
+    """A disk whose guest does nothing."""
+    first = RESTS.ljust(446, b"\0") + PARTITION.ljust(64, b"\0") + b"\x55\xaa"
+    return first.ljust(IDLE_BYTES, b"\0")
 
 
 async def inspect(settings: Settings, folder: Path, *, count: int) -> list[Row]:

@@ -34,6 +34,8 @@ ORG = PROJECT = "default"
 WITHIN = 600.0
 """Seconds for what takes some: a guest that is emulated, beside nine others."""
 MEMORY_MIB = 128
+CPU_OVERCOMMIT = "100"
+"""Many of the machines rest."""
 
 
 class Way(msgspec.Struct, frozen=True):
@@ -121,7 +123,7 @@ async def real_plane(folder: Path, images: Path | None, tell: Callable[[str], No
     data = folder / "data"
     data.mkdir(mode=0o700)
     await _have_image(data / "images", images, tell)
-    environ = {"HOSTLER_CONFIG": os.devnull, "HOSTLER_DATA": str(data)}
+    environ = {"HOSTLER_CONFIG": os.devnull, "HOSTLER_DATA": str(data), "HOSTLER_CPU_OVERCOMMIT": CPU_OVERCOMMIT}
     settings = load({"data": str(data), "machines": "qemu"}, {**os.environ, **environ})
     arguments = ["hostler", "up", "--machines", "qemu", "--listen", "127.0.0.1:0", "--log-level", "warning"]
     async with AsyncExitStack() as stack:
@@ -130,12 +132,13 @@ async def real_plane(folder: Path, images: Path | None, tell: Callable[[str], No
         url = await process.says("ready ", within=5 * PATIENCE)
         token = (data / "admin.token").read_text(encoding="ascii").strip()
         client = await stack.enter_async_context(Client(url, token))
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGTERM, signal.raise_signal, signal.SIGINT)  # which is seen to
+        stack.callback(loop.remove_signal_handler, signal.SIGTERM)
         plane = RealPlane(settings, process, client)
-        try:
-            yield plane
-        finally:
-            if not process.reading.done():
-                await plane.all_gone()
+        yield plane
+        if not process.reading.done():
+            await plane.all_gone()
 
 
 async def _have_image(folder: Path, images: Path | None, tell: Callable[[str], None]) -> None:
