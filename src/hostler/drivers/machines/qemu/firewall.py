@@ -15,6 +15,7 @@ import shutil
 from ipaddress import IPv6Address
 from typing import TYPE_CHECKING
 
+from hostler.drivers.machines.qemu.child import end
 from hostler.drivers.machines.qemu.rights import NET_ADMIN, has_capabilities
 
 if TYPE_CHECKING:
@@ -148,9 +149,7 @@ async def _nft(*words: str, said: str = "") -> tuple[str, str]:
         async with asyncio.timeout(WITHIN):
             answer, complaint = await process.communicate(said.encode())
     except BaseException as error:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
+        await end(process)
         if isinstance(error, TimeoutError):
             return "", f"nft did not answer within {WITHIN:g} s"
         raise

@@ -15,10 +15,12 @@ import io
 import os
 import re
 import shutil
+import signal
 import tarfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hostler.drivers.machines.qemu.child import end
 from hostler.drivers.machines.qemu.images import debian, kernel
 from hostler.drivers.machines.qemu.images.build_tiny import KERNEL
 from hostler.drivers.machines.qemu.images.cpio import Archive
@@ -219,9 +221,7 @@ class DebianBuild:
             output, errors = await asyncio.gather(process.stdout.read(), self._told(process.stderr))
             await process.wait()
         finally:
-            if process.returncode is None:
-                process.terminate()
-                await asyncio.shield(process.wait())
+            await end(process, signal.SIGTERM)
         if process.returncode:
             raise _failed(argv, errors.decode(errors="replace"))
         return (output + errors).decode(errors="replace")

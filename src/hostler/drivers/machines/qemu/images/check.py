@@ -8,13 +8,13 @@ memory and time, and through a descriptor, so that it needs no right to the fold
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import shutil
 from typing import IO, TYPE_CHECKING
 
 import msgspec
 
+from hostler.drivers.machines.qemu.child import end
 from hostler.drivers.machines.qemu.images import qcow2
 from hostler.errors import Refused, Unavailable
 
@@ -154,10 +154,7 @@ async def _qemu_img(verb: str, path: Path, format: str, subject: str) -> _Ended:
                 f"{subject}: qemu-img {verb} did not end within {CHECK_WITHIN:.0f} s; get it from somewhere else"
             ) from None
         finally:
-            if process.returncode is None:
-                with contextlib.suppress(ProcessLookupError):
-                    process.kill()
-                await process.wait()
+            await end(process)
     return _Ended(process.returncode or 0, output, errors)
 
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from hostler.drivers.machines.qemu.child import end
 from hostler.errors import HostlerError, Refused, Unavailable
 
 if TYPE_CHECKING:
@@ -246,9 +247,7 @@ async def run(*argv: str, cwd: Path | None = None, env: dict[str, str] | None = 
     try:
         output, errors = await process.communicate()
     finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
+        await end(process)
     return process.returncode or 0, output, errors.decode(errors="replace")
 
 
