@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import time
+from functools import partial
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
@@ -26,21 +27,20 @@ FOLDER = "tests/acceptance/qemu_crash_points"
 
 
 class Campaign:
-    """`full`: all kinds of kill at each step; otherwise one each, which the seed chooses."""
+    """`full`: every kind of kill at each step; otherwise one each, by the seed. `fenced`: its machines are."""
 
-    def __init__(self, scene: QemuScene, seed: int, *, full: bool) -> None:
-        self._scene, self._seed, self._full = scene, seed, full
-        self._begun = time.monotonic()
+    def __init__(self, scene: QemuScene, seed: int, *, full: bool, fenced: bool) -> None:
+        self._scene, self._seed, self._full, self._fenced = scene, seed, full, fenced
         self.killed: dict[str, int] = {}
         """By who was."""
 
     async def lives(self) -> None:
         """Create and delete."""
-        life = Life(self._scene, "first")
+        life = Life(self._scene, "first", fenced=self._fenced)
         creations = self._kills("create", await life.create(None))
         deletions = self._kills("delete", await life.delete(None))
         for number, (creation, deletion) in enumerate(zip_longest(creations, deletions)):
-            life = Life(self._scene, f"web-{number}")
+            life = Life(self._scene, f"web-{number}", fenced=self._fenced)
             await self._try("create", life.create, creation)
             await life.keep()
             await self._try("delete", life.delete, deletion)
@@ -69,12 +69,23 @@ class Campaign:
             await life.keep()
         for number in range(len(kills) + 1, 0, -1):
             await life.restore(number)
+            await life.check_restored(number)
         await self._end(life, snapshots=len(kills) + 1)
 
-    async def migrations(self, part: int = 0, parts: int = 1) -> None:
-        """Migrate, to and fro; of all kills one in so many."""
+    async def restores(self) -> None:
+        """Restore."""
         life = await self._new("web")
-        kills = self._kills("migrate", await life.migrate(None))[part::parts]
+        await life.snapshot(None)
+        for kill in self._kills("restore", await life.restore(1)):
+            await life.scribble()
+            await self._try("restore", partial(life.restore, 1), kill)
+            await life.check_restored(1)
+        await self._end(life, snapshots=1)
+
+    async def migrations(self) -> None:
+        """Migrate, to and fro."""
+        life = await self._new("web")
+        kills = self._kills("migrate", await life.migrate(None))
         await life.check_undisturbed()
         for kill in kills:
             await self._try("migrate", life.migrate, kill)
@@ -83,10 +94,30 @@ class Campaign:
             await life.keep()
         await self._end(life)
 
+    async def cold(self) -> None:
+        """Snapshot and migrate, of a machine that is off; it is started now and then to see what it has kept."""
+        life = await self._new("web")
+        await life.stop(None)
+        kills = self._kills("cold migrate", await life.migrate(None))
+        for kill in kills:
+            await self._try("cold migrate", life.migrate, kill)
+        await life.start(None)
+        await life.keep()
+        await life.stop(None)
+        kills = self._kills("cold snapshot", await life.snapshot(None))
+        for kill in kills:
+            await life.start(None)
+            await life.keep()
+            await life.stop(None)
+            await self._try("cold snapshot", life.snapshot, kill)
+        await life.start(None)
+        await life.keep()
+        await self._end(life, snapshots=len(kills) + 1)
+
     # Inside
 
     async def _new(self, name: str) -> Life:
-        life = Life(self._scene, name)
+        life = Life(self._scene, name, fenced=self._fenced)
         await life.create(None)
         await life.keep()
         return life

@@ -177,7 +177,10 @@ class QemuScene(Scene):
         except HostlerError as error:
             return str(error)
         there = {(node, path.name) for node in NODES for path in (self.machines / node / "vms").glob("*")}
-        runs = sorted((process.node, process.folder) for process in table.processes(self.machines))
+        processes = table.processes(self.machines)
+        runs = [(process.node, process.folder) for process in processes if process.is_qemu]
+        if stray := [other for other in processes if (other.node, other.folder) not in runs]:  # no guard of a machine
+            return f"beside machines that are off there are {stray}"
         if arrivals:
             return f"expected somewhere: {arrivals}"
         for vm in {*handles, *(name for _, name in (*there, *runs))} - set(wishes):

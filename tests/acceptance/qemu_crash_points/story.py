@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from crash_points.scene import NODES
 
 from hostler.model.api import VmCreate
+from hostler.model.vm import OnNodeLoss
 
 from .scene import AT, SPEC
 
@@ -57,14 +58,16 @@ class Kill(NamedTuple):
 class Life:
     """A machine from its creation to its end; what it was told to keep is kept."""
 
-    def __init__(self, scene: QemuScene, name: str) -> None:
+    def __init__(self, scene: QemuScene, name: str, *, fenced: bool) -> None:
         self.scene, self.name, self.vm = scene, name, ""
+        self._on_loss = OnNodeLoss.FENCE if fenced else OnNodeLoss.WAIT
         self._boot = ""
         self._notes = 0
 
     async def create(self, kill: Kill | None) -> list[Point]:
         async def act(client: Client, key: str) -> None:
-            self.vm = (await client.vms.create(*AT, VmCreate(name=self.name, spec=SPEC), key=key)).id
+            wish = VmCreate(name=self.name, spec=SPEC, on_node_loss=self._on_loss)
+            self.vm = (await client.vms.create(*AT, wish, key=key)).id
 
         return await self._do(act, kill)
 
@@ -109,15 +112,22 @@ class Life:
         assert (handle.node == other) is (not handle.unmoved), handle
         return points
 
-    async def restore(self, number: int) -> None:
-        """To the snapshot that was taken after so many notes; they are there, and no other."""
+    async def restore(self, number: int, kill: Kill | None = None) -> list[Point]:
+        """To the snapshot that was taken after so many notes."""
 
         async def act(client: Client, key: str) -> None:
             await client.vms.restore(*AT, self.vm, f"after-{number}", key=key)
 
-        await self._do(act, None)
+        return await self._do(act, kill)
+
+    async def check_restored(self, number: int) -> None:
+        """It has the notes that it had then, and no other."""
         said = (await self.scene.say(self.vm, "cat kept")).split()
         assert said == [str(note) for note in range(1, number + 1)], f"snapshot {number} holds {said}"
+
+    async def scribble(self) -> None:
+        """Something that it need not keep."""
+        await self.scene.say(self.vm, "echo scribble >> kept; sync")
 
     async def keep(self) -> None:
         """Whatever it was told to keep is there; it is told one thing more."""

@@ -55,7 +55,7 @@ def kill(machines: Path, node: str) -> int:
         with suppress(ProcessLookupError):
             descriptor = os.pidfd_open(process.pid)
             try:
-                if process in _of(machines, node):  # the pid is still that one's
+                if any(process.pid == other.pid for other in _of(machines, node)):  # the pid is still that one's
                     signal.pidfd_send_signal(descriptor, signal.SIGKILL)
                     killed += 1
             finally:
@@ -88,4 +88,6 @@ def locked(file: Path) -> bool:
 
 
 def _of(machines: Path, node: str) -> list[Process]:
-    return [process for process in processes(machines) if process.node == node and process.is_qemu]
+    """A node's QEMU processes; where there is none, those that are about to become one."""
+    there = [process for process in processes(machines) if process.node == node]
+    return [process for process in there if process.is_qemu] or there
