@@ -11,6 +11,7 @@ from hostler.drivers.machines.qemu.disk import BASE, GIB
 from hostler.drivers.machines.qemu.folder import MachineFolder
 from hostler.drivers.machines.qemu.identity import check_keys
 from hostler.drivers.machines.qemu.images.place import sync_folder
+from hostler.drivers.machines.qemu.overlay import lay
 from hostler.drivers.machines.qemu.snapshot import copy_disk
 from hostler.drivers.machines.qemu.state import Begun, Life, MachineRecord
 from hostler.drivers.machines.qemu.whole import whole
@@ -107,7 +108,7 @@ async def make(machine: QemuMachine, origin: QemuMachine | None) -> None:
     machine.rights.own(path)
     await site.hook("create.disk:before")
     if origin is None:
-        await machine.disk.create(machine.record.disk_bytes)
+        await lay(machine.disk, path, machine.record.image.disk_format, machine.record.disk_bytes)
     else:
         assert machine.record.spec.origin is not None  # noqa: S101 - it has an origin
         async with origin.lock:

@@ -15,7 +15,8 @@ from hostler.errors import Unavailable
 if TYPE_CHECKING:
     from hostler.drivers.machines.qemu.folder import MachineFolder
 
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.002, 0.05
+_FIRST_PAUSE, _LONGEST_PAUSE, _GROWTH = 0.002, 0.05, 1.15
+"""Between two tries. They grow slowly: a process that starts is there after some tens of milliseconds."""
 
 
 async def reach(folder: MachineFolder, name: str, *, within: float) -> socket.socket:
@@ -34,7 +35,7 @@ async def reach(folder: MachineFolder, name: str, *, within: float) -> socket.so
                         f"machine {folder.name}: its process has ended: {folder.said() or 'it left no word'}"
                     )
                 await asyncio.sleep(pause)
-                pause = min(2 * pause, _LONGEST_PAUSE)
+                pause = min(_GROWTH * pause, _LONGEST_PAUSE)
     except TimeoutError:
         raise Unavailable(f"machine {folder.name}: {name}: {why}, for {within:g} s; its process hangs") from None
     except OSError as error:

@@ -1,0 +1,56 @@
+"""New disks over a base. One is like another of its size, so `qemu-img` makes the first, and the others are copies."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections import OrderedDict
+from typing import TYPE_CHECKING
+
+from hostler.drivers.machines.qemu.disk import DISK
+from hostler.drivers.machines.qemu.whole import whole
+from hostler.errors import Unavailable
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from hostler.drivers.machines.qemu.disk import Disk
+
+KEPT = 4
+KEPT_BYTES = 2**19
+"""Of one: those of disks up to some TiB are smaller."""
+_kept: OrderedDict[tuple[str, int], bytes] = OrderedDict()
+"""By the base's format and the size. Nothing else is in them: what they lie over is called `base` in every folder."""
+
+
+async def lay(disk: Disk, folder: Path, base_format: str, size_bytes: int) -> None:
+    """An empty disk in that folder; what was there is replaced. It is there also after a loss of power."""
+    shape = base_format, size_bytes
+    content = _kept.get(shape)
+    if content is None:
+        await disk.create(size_bytes)
+        content = await asyncio.to_thread(_read, folder / DISK)
+        if len(content) <= KEPT_BYTES:
+            _kept[shape] = content
+            if len(_kept) > KEPT:
+                _kept.popitem(last=False)
+    else:
+        _kept.move_to_end(shape)
+        disk.remove()
+        await whole(asyncio.to_thread(_write, folder / DISK, content))
+
+
+def _read(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(KEPT_BYTES + 1)
+
+
+def _write(path: Path, content: bytes) -> None:
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with open(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(descriptor)
+    except OSError as error:
+        raise Unavailable(f"{path}: the disk cannot be made: {error.strerror}; see to it and try again") from None
