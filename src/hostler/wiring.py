@@ -175,11 +175,15 @@ def _open_qemu(folder: str | Path, settings: Settings, clock: Clock | None, node
     return QemuMachines(folder, images=images, options=options, clock=clock)
 
 
-def known_acceleration(images: Path) -> tuple[str, str] | None:
-    """What guests made of the images in that folder run with, and why; None: nobody has found out yet."""
-    from hostler.drivers.machines.qemu.acceleration import remembered
+def known_acceleration(images: Path, uids: str | None = None) -> tuple[str, str] | None:
+    """What guests made of the images in that folder run with, and why; None: nobody has found out yet.
 
-    found = remembered(images)
+    `uids`: the setting `qemu_uids`, for it depends on who runs them.
+    """
+    from hostler.drivers.machines.qemu.acceleration import remembered
+    from hostler.drivers.machines.qemu.rights import users_here
+
+    found = remembered(images, uids=users_here(uids))
     return None if found is None else (found.accelerator, found.why)
 
 

@@ -12,6 +12,7 @@ import pytest
 import tiny_image
 
 from hostler.drivers.machines.qemu.acceleration import verdict
+from hostler.drivers.machines.qemu.rights import users_here
 from hostler.testing import MachineClaim, machine_claims
 
 from .qemu import SETUP, qemu
@@ -28,7 +29,8 @@ def images() -> ImageFolder:
 @pytest.fixture(scope="session")
 def accelerator(images: ImageFolder) -> str:
     """What guests run with here: tried once, for all folders."""
-    return asyncio.run(verdict(tiny_image.FOLDER.parent, images.files(tiny_image.NAME))).accelerator
+    found = verdict(tiny_image.FOLDER.parent, images.files(tiny_image.NAME), uids=users_here(None))
+    return asyncio.run(found).accelerator
 
 
 @pytest.mark.parametrize("claim", machine_claims(), ids=str)

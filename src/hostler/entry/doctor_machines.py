@@ -61,7 +61,11 @@ async def _qemu(*, used: bool) -> Finding:
 def _acceleration(settings: Settings) -> list[Finding]:
     if settings.accelerator:
         return [Finding("acceleration", Level.OK, f"{settings.accelerator}, as the settings say")]
-    known = known_acceleration(settings.data / "images")
+    try:
+        known = known_acceleration(settings.data / "images", settings.qemu_uids)
+    except HostlerError as error:
+        what, _, advice = str(error).partition("; ")
+        return [Finding("acceleration", Level.FAIL, what, advice)]
     if known is None:
         return [Finding("acceleration", Level.OK, "not tried yet; the first machine that starts finds out")]
     accelerator, why = known

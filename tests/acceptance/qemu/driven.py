@@ -11,6 +11,7 @@ import tiny_image
 
 from hostler.drivers.machines.qemu import QemuMachines, QemuOptions
 from hostler.drivers.machines.qemu.acceleration import verdict
+from hostler.drivers.machines.qemu.rights import users_here
 from hostler.model.vm import Step, VmSpec
 from hostler.ports.machines import Label, MachinePlan
 
@@ -38,7 +39,7 @@ async def driver(
 ) -> AsyncIterator[QemuMachines]:
     """An open driver, with the accelerator that works here."""
     if "accelerator" not in options:
-        found = await verdict(tiny_image.FOLDER.parent, images.files(tiny_image.NAME))
+        found = await verdict(tiny_image.FOLDER.parent, images.files(tiny_image.NAME), uids=users_here(None))
         options["accelerator"] = found.accelerator
     async with QemuMachines(folder, images=images, options=QemuOptions(**options), step=step) as machines:
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 from told_guest import WITHIN
 
 from hostler.drivers.machines.qemu import acceleration
+from hostler.drivers.machines.qemu.rights import Rights, accelerator_groups, users_here
 
 if TYPE_CHECKING:
     from hostler.drivers.machines.qemu.images.folder import ImageFolder
@@ -23,13 +25,14 @@ import asyncio, sys
 from pathlib import Path
 from hostler.drivers.machines.qemu import acceleration
 acceleration.DEVICE = sys.argv[2]
-asyncio.run(acceleration.verdict(Path(sys.argv[1]), Path(sys.argv[1])))
+asyncio.run(acceleration.verdict(Path(sys.argv[1]), Path(sys.argv[1]), uids=None))
 """
 
 
 @pytest.mark.timeout(600)
 async def test_the_verdict_is_found_without_holding_anybody_up_and_stays(images: ImageFolder, tmp_path: Path) -> None:
     _, files = images.find("tiny")
+    users = users_here(None)
     beats = 0
 
     async def beat() -> None:
@@ -41,17 +44,37 @@ async def test_the_verdict_is_found_without_holding_anybody_up_and_stays(images:
     beating = asyncio.ensure_future(beat())
     began = time.monotonic()
     async with asyncio.timeout(WITHIN):
-        found = await acceleration.verdict(tmp_path, files)
+        found = await acceleration.verdict(tmp_path, files, uids=users)
     took = time.monotonic() - began
     beating.cancel()
     assert found.accelerator in ("kvm", "tcg")
     assert found.why
     assert beats > min(took, 1.0) / 0.005 / 20, "the loop went on meanwhile"
-    assert acceleration.remembered(tmp_path) == found
-    assert await acceleration.verdict(tmp_path, files) == found
-    if found.accelerator == "tcg" and not os.access(acceleration.DEVICE, os.R_OK | os.W_OK):
+    assert acceleration.remembered(tmp_path, uids=users) == found
+    assert await acceleration.verdict(tmp_path, files, uids=users) == found
+    if not may_open_the_device():
+        assert found.accelerator == "tcg"
         assert acceleration.DEVICE in found.why
     assert not list(files.glob("core*"))
+
+
+@pytest.mark.timeout(600)
+async def test_a_probe_has_no_more_rights_than_a_machine(
+    images: ImageFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A device that only we may open is none for the guest: QEMU says so, whatever we took its mode for."""
+    looks_open = tmp_path / "kvm"
+    looks_open.touch()
+    looks_open.chmod(0o666)
+    opens = may_open_the_device()
+    is_there = Path(acceleration.DEVICE).exists()
+    monkeypatch.setattr(acceleration, "DEVICE", str(looks_open))
+    async with asyncio.timeout(WITHIN):
+        found = await acceleration.verdict(tmp_path, images.files("tiny"), uids=users_here(None))
+    if not opens:
+        assert found.accelerator == "tcg"
+        assert ("Permission denied" if is_there else "No such file") in found.why
+    assert not (tmp_path / acceleration.STAGE).exists()
 
 
 async def test_a_probe_whose_process_is_killed_ends_with_it(tmp_path: Path) -> None:
@@ -75,6 +98,14 @@ async def test_a_probe_whose_process_is_killed_ends_with_it(tmp_path: Path) -> N
     async with asyncio.timeout(WITHIN):
         while is_running(probe):
             await asyncio.sleep(0.02)
+
+
+def may_open_the_device() -> bool:
+    """As the user that a machine would have."""
+    uids = users_here(None)
+    user = [] if uids is None else Rights(uid=uids[0], groups=accelerator_groups("kvm")).wrap([])
+    opens = f"import os; os.open({acceleration.DEVICE!r}, os.O_RDWR)"
+    return subprocess.run([*user, "/usr/bin/python3", "-c", opens], capture_output=True, check=False).returncode == 0
 
 
 def is_running(process: Path) -> bool:

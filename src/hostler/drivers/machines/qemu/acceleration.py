@@ -1,8 +1,9 @@
 """Whether guests can run on the processor itself: found out by running one.
 
 A device that opens proves nothing: on some hosts it does, and guests hang. So the tiny guest's kernel is booted under
-KVM, for some seconds at most, and either says that it booted or not. The verdict is remembered in the place's folder,
-with what it depends on; when that changes it is looked for again.
+KVM, for some seconds at most, and either says that it booted or not. It runs as machines do, with a user of its own
+where they have one: what we may open is no proof of what they may, and an image's kernel is not ours. The verdict is
+remembered beside the images, with what it depends on; when that changes it is looked for again.
 """
 
 from __future__ import annotations
@@ -20,20 +21,26 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from hostler.drivers.machines.qemu.child import end
 from hostler.drivers.machines.qemu.command import BINARY, MACHINE, SANDBOX
-from hostler.errors import Unavailable
+from hostler.drivers.machines.qemu.images.folder import link_file
+from hostler.drivers.machines.qemu.rights import Rights, accelerator_groups, environment, rights_for
+from hostler.errors import HostlerError, Unavailable
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
 FILE = "acceleration.json"
 LOCK = "acceleration.lock"
+STAGE = "acceleration.probe"
+"""The folder in which the probe works; only who has the lock makes it, and whoever left it there was killed."""
 DEVICE = "/dev/kvm"
 SAYS = b"hostler booted"
 WITHIN = 5.0
 WITHIN_UNDER_LOAD = 10.0
 LOOK_EVERY = 0.1
 MEMORY_MIB = 128
+GUEST = ("kernel", "initrd")
 NO_IMAGE = "not probed: no image with a kernel"
 
 
@@ -44,8 +51,10 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
     """The file of its program: size and time."""
     kernel: str
     processor: str
+    users: bool
+    """Whether guests have users of their own."""
     device: bool
-    """Whether the device can be opened."""
+    """Whether who runs guests may open the device."""
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,79 +70,102 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     """The guests that were tried: one that boots is enough, one that does not may be at fault itself."""
 
 
-def remembered(folder: Path) -> Verdict | None:
-    """What was found on this host as it is now; None: nothing yet."""
+def with_device(rights: Rights, accelerator: str) -> Rights:
+    """The rights of a guest's process that runs with it. To be asked at each start: the first may find it out."""
+    groups = () if rights.uid is None else accelerator_groups(accelerator, DEVICE)
+    return msgspec.structs.replace(rights, groups=groups)
+
+
+def remembered(folder: Path, *, uids: range | None) -> Verdict | None:
+    """What was found on this host as it is now, for guests with such users; None: nothing yet."""
     try:
         verdict = msgspec.json.decode((folder / FILE).read_bytes(), type=Verdict)
-        return verdict if verdict.host == _host() else None
+        return verdict if verdict.host == _host(uids) else None
     except (OSError, msgspec.MsgspecError, Unavailable):
         return None
 
 
-async def verdict(folder: Path, files: Path | None) -> Verdict:
+async def verdict(folder: Path, files: Path | None, *, uids: range | None) -> Verdict:
     """What guests run with: remembered, or found with the `kernel` and `initrd` in the folder `files`.
 
-    Without those it is `tcg`, and that is not remembered. Unavailable: there is no QEMU.
+    Guests have users among `uids`, or run as we do. Without files it is `tcg`, and that is not remembered. Unavailable:
+    there is no QEMU.
     """
     guest = await asyncio.to_thread(_guest, files) if files is not None else None
-    host = await asyncio.to_thread(_host)
-    known = _known(folder, guest)
+    host = await asyncio.to_thread(_host, uids)
+    known = _known(folder, guest, uids)
     if known is not None:
         return known
     if not host.device:
-        return _kept(folder, host, "tcg", f"{DEVICE} {_device_fault()}", ())
+        return _kept(folder, host, "tcg", f"{DEVICE} {_device_fault(uids)}", ())
     if guest is None or files is None:
         return Verdict(accelerator="tcg", why=NO_IMAGE, at=time.time(), host=host)
     async with _alone(folder):
-        known = _known(folder, guest)  # somebody may have found it while we waited
+        known = _known(folder, guest, uids)  # somebody may have found it while we waited
         if known is not None:
             return known
-        before = remembered(folder)
-        why = await _tried(files)
+        before = remembered(folder, uids=uids)
+        why = await _tried(folder / STAGE, files, uids)
         tried = (*(before.guests if before else ()), guest)
         if why:
             return _kept(folder, host, "tcg", why, tried)
         return _kept(folder, host, "kvm", "a guest booted", tried)
 
 
-def _known(folder: Path, guest: str | None) -> Verdict | None:
+def _known(folder: Path, guest: str | None, uids: range | None) -> Verdict | None:
     """The remembered verdict, unless this guest might still change it."""
-    known = remembered(folder)
+    known = remembered(folder, uids=uids)
     if known is None or known.accelerator == "kvm" or not known.host.device or guest is None:
         return known
     return known if guest in known.guests else None
 
 
-async def _tried(files: Path) -> str:
+async def _tried(stage: Path, files: Path, uids: range | None) -> str:
     """Why a guest does not boot under KVM; empty: it does."""
+    try:
+        rights = await asyncio.to_thread(_lay, stage, files, uids)
+        return await _booted(stage, rights)
+    except (HostlerError, OSError) as error:
+        return f"the probe could not be started: {error}"
+    finally:
+        await asyncio.to_thread(shutil.rmtree, stage, ignore_errors=True)
+
+
+def _lay(stage: Path, files: Path, uids: range | None) -> Rights:
+    """Give the probe what a machine has in its folder; the rights that a machine's process would have there."""
+    shutil.rmtree(stage, ignore_errors=True)
+    stage.mkdir(mode=0o700)
+    for name in GUEST:
+        link_file(files / name, stage / name)
+    rights = with_device(rights_for(stage, os.fspath(stage), 0, uids), "kvm")
+    rights.own(stage, writes=(), reads=())
+    return rights
+
+
+async def _booted(stage: Path, rights: Rights) -> str:
     loaded = os.getloadavg()[0] > (os.cpu_count() or 1)
     within = WITHIN_UNDER_LOAD if loaded else WITHIN
     argv = [
-        # Where KVM lies QEMU may abort, and leave its memory in a file; and killed, we leave no guest behind.
-        *("prlimit", "--core=0", "setpriv", "--pdeathsig", "KILL", "--no-new-privs", "--"),
+        *("setpriv", "--pdeathsig=KILL", "--"),  # killed, we leave no guest behind
         *(BINARY, "-machine", MACHINE, "-accel", "kvm", "-cpu", "host", "-m", str(MEMORY_MIB), "-smp", "1"),
         *("-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", "-sandbox", SANDBOX, "-serial", "stdio"),
         *("-kernel", "kernel", "-initrd", "initrd", "-append", "console=ttyS0 quiet panic=-1 hostler.probe"),
     ]
-    try:
-        process = await asyncio.create_subprocess_exec(
-            *argv,
-            cwd=files,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-        )
-    except OSError as error:
-        return f"the probe could not be started: {error.strerror}"
+    process = await asyncio.create_subprocess_exec(
+        *rights.wrap(argv),
+        cwd=stage,
+        env=environment(),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
     try:
         async with asyncio.timeout(within):
             said, errors = await _heard(process)
     except TimeoutError:
         return f"a guest under KVM did not boot within {within:.0f} s"
     finally:
-        with contextlib.suppress(ProcessLookupError):
-            process.kill()
-        await process.wait()
+        await end(process)
     if SAYS in said:
         return ""
     return (
@@ -155,10 +187,18 @@ async def _heard(process: asyncio.subprocess.Process) -> tuple[bytes, bytes]:
         errors.cancel()
 
 
+def _lock(folder: Path) -> int:
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise Unavailable(f"{folder / LOCK}: cannot be opened: {error.strerror}; see to it and try again") from None
+
+
 @contextlib.asynccontextmanager
 async def _alone(folder: Path) -> AsyncIterator[None]:
     """One process of this folder probes at a time."""
-    descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    descriptor = _lock(folder)
     try:
         while True:
             try:
@@ -186,13 +226,13 @@ def _kept(folder: Path, host: Host, accelerator: str, why: str, guests: tuple[st
 def _guest(files: Path) -> str | None:
     """What is tried: its files by size and time, which hard links share."""
     try:
-        parts = [(files / name).stat() for name in ("kernel", "initrd")]
+        parts = [(files / name).stat() for name in GUEST]
     except OSError:
         return None
     return "-".join(f"{part.st_size}.{part.st_mtime_ns}" for part in parts)
 
 
-def _host() -> Host:
+def _host(uids: range | None) -> Host:
     path = shutil.which(BINARY)
     if path is None:
         raise Unavailable(f"{BINARY}: not installed; install qemu-system-x86 and try again")
@@ -201,7 +241,8 @@ def _host() -> Host:
         qemu=f"{about.st_size}.{about.st_mtime_ns}",
         kernel=os.uname().release,
         processor=_processor(),
-        device=os.access(DEVICE, os.R_OK | os.W_OK),
+        users=uids is not None,
+        device=_may_open(uids),
     )
 
 
@@ -215,8 +256,23 @@ def _processor() -> str:
     return found[1] if found else "unknown"
 
 
-def _device_fault() -> str:
-    return "may not be opened by this user" if Path(DEVICE).exists() else "is not there"
+def _may_open(uids: range | None) -> bool:
+    """Whether guests may open the device. For users of their own the device's mode says so: it is not theirs."""
+    if uids is None:
+        return os.access(DEVICE, os.R_OK | os.W_OK)
+    try:
+        mode = Path(DEVICE).stat().st_mode
+    except OSError:
+        return False
+    return mode & 0o006 == 0o006 or bool(accelerator_groups("kvm", DEVICE))
+
+
+def _device_fault(uids: range | None) -> str:
+    if not Path(DEVICE).exists():
+        return "is not there"
+    if uids is None:
+        return "may not be opened by this user"
+    return "may not be opened by the users that machines have; give it a group of its own (chgrp kvm, chmod 660)"
 
 
 def _last_line(text: bytes) -> str:

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from hostler.drivers.machines.qemu.whole import whole
+from hostler.drivers.machines.qemu.child import end
+from hostler.drivers.machines.qemu.rights import environment
 from hostler.errors import Refused, Unavailable
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ async def qemu_img(
         process = await asyncio.create_subprocess_exec(
             *wrap(("qemu-img", *words)),
             cwd=folder,
-            env={"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C"},
+            env=environment(),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
@@ -151,17 +151,10 @@ async def qemu_img(
     except TimeoutError:
         raise Unavailable(f"{subject}: it was not done within {within:g} s; see what the disk does") from None
     finally:
-        await _ended(process)
+        await end(process)
     if process.returncode == 0:
         return said
     text = " ".join(complained.decode(errors="replace").split())[-_SAID:]
     if "No space left" in text or "Disk quota exceeded" in text:
         raise Unavailable(f"{subject}: there is no room: {text}; make room and try again")
     raise Refused(f"{subject}: {text or f'it ended with {process.returncode}'}")
-
-
-async def _ended(process: asyncio.subprocess.Process) -> None:
-    """Kill what still runs, and wait for it."""
-    if process.returncode is None:
-        process.kill()
-        await whole(process.wait())

@@ -107,6 +107,11 @@ class Rights(msgspec.Struct, frozen=True, kw_only=True):
             os.close(descriptor)
 
 
+def environment() -> dict[str, str]:
+    """Of every process that we start for a machine or an image: what else is in ours may be secret."""
+    return {"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C"}
+
+
 def has_capabilities(*numbers: int, status: str | None = None) -> bool:
     """Whether this process has all of them, whoever it is."""
     text = Path("/proc/self/status").read_text(encoding="ascii") if status is None else status

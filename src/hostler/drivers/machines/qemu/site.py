@@ -12,7 +12,7 @@ from hostler.drivers.machines.qemu import acceleration
 from hostler.drivers.machines.qemu.command import BINARY
 from hostler.drivers.machines.qemu.limits import Limits
 from hostler.drivers.machines.qemu.network import network_of
-from hostler.drivers.machines.qemu.rights import Rights, accelerator_groups, rights_for, users_here
+from hostler.drivers.machines.qemu.rights import Rights, environment, rights_for, users_here
 from hostler.drivers.machines.qemu.state import Fit
 from hostler.errors import Closed, Unavailable
 
@@ -93,9 +93,8 @@ class Site:
         return {port for name, other in self.machines.items() if name != vm and (port := other.record.port)}
 
     def rights(self, folder: Path, number: int) -> Rights:
-        """Of a machine's processes."""
-        accelerator = self.known_accelerator() or "tcg"
-        return rights_for(folder, self.place, number, self._uids, groups=accelerator_groups(accelerator))
+        """Of a machine's processes. What its guest runs with adds to that (`acceleration.with_device`)."""
+        return rights_for(folder, self.place, number, self._uids)
 
     def held(self) -> bool:
         """Whether fenced machines may run."""
@@ -106,14 +105,14 @@ class Site:
     def known_accelerator(self) -> str | None:
         if self.options.accelerator:
             return self.options.accelerator
-        known = acceleration.remembered(self.images.path)
+        known = acceleration.remembered(self.images.path, uids=self._uids)
         return None if known is None else known.accelerator
 
     def known_acceleration(self) -> str:
         """For people."""
         if self.options.accelerator:
             return f"{self.options.accelerator}: as it was told"
-        known = acceleration.remembered(self.images.path)
+        known = acceleration.remembered(self.images.path, uids=self._uids)
         return "not tried yet" if known is None else f"{known.accelerator}: {known.why}"
 
     async def accelerator(self, files: Path) -> str:
@@ -121,7 +120,7 @@ class Site:
         async with self._probing:
             known = self.known_accelerator()
             if known is None:
-                known = (await acceleration.verdict(self.images.path, files)).accelerator
+                known = (await acceleration.verdict(self.images.path, files, uids=self._uids)).accelerator
             return known
 
     async def version(self) -> str:
@@ -165,7 +164,10 @@ async def qemu_version() -> str:
     """Unavailable: there is no QEMU."""
     try:
         process = await asyncio.create_subprocess_exec(
-            BINARY, "--version", stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE
+            *(BINARY, "--version"),
+            env=environment(),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
         )
     except OSError as error:
         raise Unavailable(f"{BINARY}: cannot be run: {error.strerror}; install qemu-system-x86 and try again") from None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from hostler.drivers.machines.qemu import process
+from hostler.drivers.machines.qemu import acceleration, process
 from hostler.drivers.machines.qemu.command import Boot, Wiring, command
 from hostler.drivers.machines.qemu.identity import lay_seed
 from hostler.drivers.machines.qemu.limits import Shape
@@ -37,7 +37,7 @@ async def spawn(machine: QemuMachine, boot: Boot, *, within: float, descriptors:
             run = await process.spawn(
                 machine.folder,
                 command(machine.record, wiring, boot),
-                wrap=partial(machine.rights.wrap, cpus=record.spec.cpus),
+                wrap=partial(acceleration.with_device(machine.rights, accelerator).wrap, cpus=record.spec.cpus),
                 hold=site.folder.hold_path if record.fenced else None,
                 pass_fds=(*attached.descriptors, *descriptors),
             )

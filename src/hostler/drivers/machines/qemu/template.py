@@ -5,19 +5,19 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from hostler.drivers.machines.qemu import acceleration, warm
+from hostler.drivers.machines.qemu.child import end
 from hostler.drivers.machines.qemu.disk import Disk
 from hostler.drivers.machines.qemu.folder import LOG, MachineFolder
 from hostler.drivers.machines.qemu.images.folder import LINKED
 from hostler.drivers.machines.qemu.migration import processor
 from hostler.drivers.machines.qemu.monitor import Monitor
-from hostler.drivers.machines.qemu.rights import accelerator_groups, rights_for, users_here
+from hostler.drivers.machines.qemu.rights import environment, rights_for, users_here
 from hostler.drivers.machines.qemu.serial import GuestChannel, Serial
 from hostler.drivers.machines.qemu.site import qemu_version
-from hostler.drivers.machines.qemu.whole import whole
 from hostler.errors import Refused, Unavailable
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def warmer(verdict: Path, *, accelerator: str | None = None, uids: str | None = 
     """What keeps images warm. `verdict`: the folder where it is remembered which acceleration works."""
 
     async def keep_warm(image: Image, files: Path, cpus: int, memory_mib: int, progress: Progress) -> None:
-        known = accelerator or (await acceleration.verdict(verdict, files)).accelerator
+        known = accelerator or (await acceleration.verdict(verdict, files, uids=users_here(uids))).accelerator
         shape = warm.Shape(
             image=image,
             cpus=cpus,
@@ -69,8 +69,8 @@ async def make(image: Path, shape: warm.Shape, *, uids: str | None = None, progr
         for name, link in LINKED.items():
             if name in shape.image.files:
                 (folder / link).hardlink_to(image / name)
-        groups = accelerator_groups(shape.accelerator)
-        rights = rights_for(folder, image.name, 1, users_here(uids), groups=groups)
+        rights = rights_for(folder, image.name, 1, users_here(uids))
+        rights = acceleration.with_device(rights, shape.accelerator)
         rights.own(folder)
         await Disk(folder, shape.image.disk_format, wrap=rights.wrap).create(shape.image.disk_bytes)
         rights.own(folder)
@@ -183,6 +183,7 @@ async def _running(folder: Path, argv: list[str], lock: int, subject: str) -> As
             process = await asyncio.create_subprocess_exec(
                 *argv,
                 cwd=folder,
+                env=environment(),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.DEVNULL,
                 stderr=said,
@@ -194,6 +195,4 @@ async def _running(folder: Path, argv: list[str], lock: int, subject: str) -> As
     try:
         yield process
     finally:
-        with suppress(ProcessLookupError):
-            process.kill()
-        await whole(process.wait())
+        await end(process)

@@ -181,7 +181,7 @@ class ImageFolder:
             with translated(folder):
                 for file, link in LINKED.items():
                     if file in image.files:
-                        _link(source / file, folder / link)
+                        link_file(source / file, folder / link)
             return image
 
     def _list(self) -> Sequence[Named]:
@@ -306,7 +306,7 @@ def warm_shapes(folder: Path) -> tuple[str, ...]:
     return tuple(sorted(found, key=lambda shape: [int(n) if n.isdecimal() else 0 for n in shape.split("x")]))
 
 
-def _link(source: Path, target: Path) -> None:
+def link_file(source: Path, target: Path) -> None:
     """A hard link, or where there cannot be one a copy that is whole or not there."""
     for leftover in target.parent.glob(f".{target.name}.copy"):
         leftover.unlink()
