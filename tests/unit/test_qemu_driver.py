@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from hostler.drivers.machines.qemu import ImageFolder, QemuMachines, QemuOptions, state
-from hostler.drivers.machines.qemu.process import Run
+from hostler.drivers.machines.qemu.finding import Run
 from hostler.errors import Closed, Damaged, Invalid, Refused, Unavailable
 from hostler.kit.clock import boot_id
 from hostler.model.image import Probe, Seeding

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 import pytest
 from qemu_scene import PATIENCE, SLEEP, eventually, machine_of, now
 
-from hostler.drivers.machines.qemu import guard, process
+from hostler.drivers.machines.qemu import finding, guard, process
+from hostler.drivers.machines.qemu.finding import Run
 from hostler.drivers.machines.qemu.folder import ALIVE, LOG, MachineFolder, PlaceFolder
-from hostler.drivers.machines.qemu.process import Run
-from hostler.errors import Unavailable, Uncertain
+from hostler.errors import Unavailable
 from hostler.kit.clock import boot_id
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def files_of(pid: int) -> Sequence[str]:
 
 
 def parent_of(run: Run) -> int:
-    return process._Look.at(run.pid).parent
+    return finding.Look.at(run.pid).parent
 
 
 async def started_and_told(run: Run) -> None:
@@ -172,24 +172,33 @@ async def test_the_guard_keeps_no_file_that_is_the_machines_and_shows_no_secret(
     assert words[4] == "../../hold"
 
 
-async def test_a_guard_that_says_nothing_sensible_leaves_it_uncertain(
+async def test_a_guard_that_says_nothing_sensible_leaves_nothing(
     place: PlaceFolder, folder: MachineFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place.hold(now() + 600)
     monkeypatch.setattr(process, "_GUARD", ("sh", "-c", "echo broken; exit 3"))
-    with pytest.raises(Uncertain, match="broken"):
+    with pytest.raises(Unavailable, match="broken"):
         await process.spawn(folder, SLEEP, hold=place.hold_path)
-    await process.ended(folder)
+    assert not process.alive(folder)
 
 
-async def test_cancelled_while_the_guard_starts_it_is_known_by_its_lock(
+async def test_a_guard_that_says_nothing_at_all_is_ended(
     place: PlaceFolder, folder: MachineFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    place.hold(now() + 600)
+    monkeypatch.setattr(process, "_GUARD", ("sh", "-c", "exec sleep 600"))
+    monkeypatch.setattr(process, "GUARD_WITHIN", 0.05)
+    with pytest.raises(Unavailable, match="said nothing within"):
+        await process.spawn(folder, SLEEP, hold=place.hold_path)
+    assert not process.alive(folder)
+
+
+async def test_cancelled_while_the_guard_starts_it_leaves_no_process(place: PlaceFolder, folder: MachineFolder) -> None:
     place.hold(now() + 600)
     before = len(os.listdir("/proc/self/fd"))
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.001):
             await process.spawn(folder, SLEEP, hold=place.hold_path)
-    assert process.alive(folder)
+    assert not process.alive(folder)
     assert len(os.listdir("/proc/self/fd")) == before
-    await process.kill(folder, within=PATIENCE)
+    await guarded(place, folder)

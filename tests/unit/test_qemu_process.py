@@ -7,6 +7,7 @@ import fcntl
 import os
 import signal
 import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,8 @@ import msgspec
 import pytest
 from qemu_scene import PATIENCE, SLEEP, eventually, machine_of, now
 
-from hostler.drivers.machines.qemu import guard, process
+from hostler.drivers.machines.qemu import finding, guard, process
+from hostler.drivers.machines.qemu.finding import Run
 from hostler.drivers.machines.qemu.folder import (
     ALIVE,
     GUEST_SOCKET,
@@ -24,7 +26,7 @@ from hostler.drivers.machines.qemu.folder import (
     MachineFolder,
     PlaceFolder,
 )
-from hostler.drivers.machines.qemu.process import Run
+from hostler.drivers.machines.qemu.rights import Rights, rights_for, users_here
 from hostler.errors import Conflict, Unavailable
 from hostler.kit.clock import boot_id
 
@@ -140,11 +142,11 @@ async def test_a_zombie_has_ended(folder: MachineFolder, monkeypatch: pytest.Mon
         patch.setattr(process, "reap", lambda: None)
         run = await process.spawn(folder, SLEEP)
         os.kill(run.pid, signal.SIGKILL)
-        await eventually(lambda: process._Look.at(run.pid).state == "Z")
+        await eventually(lambda: finding.Look.at(run.pid).state == "Z")
         assert not process.alive(folder)
         await process.ended(folder, run)
         await process.kill(folder, run, within=PATIENCE)
-        assert process._believed(folder, run) is None
+        assert finding.believed(folder, run) is None
         await process.spawn(folder, SLEEP)
 
 
@@ -172,7 +174,7 @@ def stranger(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
 
 def lies(run: Run, stranger: int) -> Sequence[Run]:
     """What a state file may say after numbers were given to others."""
-    started = process._Look.at(stranger).start_time
+    started = finding.Look.at(stranger).start_time
     return [
         Run(pid=stranger, start_time=run.start_time, boot_id=run.boot_id),
         Run(pid=stranger, start_time=started, boot_id=run.boot_id),  # right in all but the folder it works in
@@ -187,7 +189,7 @@ async def test_a_number_that_is_somebody_elses_is_never_taken_for_the_machine(
 ) -> None:
     run = await process.spawn(folder, SLEEP)
     for lie in lies(run, stranger.pid):
-        assert process._believed(folder, lie) is None
+        assert finding.believed(folder, lie) is None
         found = process.find(folder, lie)
         assert found is not None
         with found:
@@ -240,15 +242,84 @@ async def test_where_we_may_not_look_its_user_is_believed_and_nobody_else(
     with monkeypatch.context() as patch:
         patch.setattr(os, "stat", stat)
         patch.setattr(os, "listdir", listdir)
-        assert process._believed(folder, lies(run, stranger.pid)[1]) is None
+        assert finding.believed(folder, lies(run, stranger.pid)[1]) is None
         for hint in (run, None):
             found = process.find(folder, hint)
             assert found is not None
             with found:
                 assert found.pid == run.pid
         os.kill(run.pid, signal.SIGKILL)
-        await eventually(lambda: process._Look.at(run.pid).state == "Z")
-        assert process._believed(folder, run) is None
+        await eventually(lambda: finding.Look.at(run.pid).state == "Z")
+        assert finding.believed(folder, run) is None
+
+
+# One that a guest has taken over
+
+FREE = """
+import fcntl, os, sys
+for name in os.listdir("/proc/self/fd"):
+    if os.path.exists(f"/proc/self/fd/{name}") and os.path.samefile(f"/proc/self/fd/{name}", "alive"):
+        fcntl.flock(int(name), fcntl.LOCK_UN)
+os.chdir(sys.argv[1])
+print("free", flush=True)
+os.execvp("sleep", ["sleep", "600"])
+"""
+"""Lets go of the lock that says that it lives, and goes elsewhere."""
+
+
+async def escaped(folder: MachineFolder, to: str, uid: int | None = None) -> Run:
+    def wrap(argv: list[str]) -> list[str]:
+        return argv if uid is None else ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups", *argv]
+
+    run = await process.spawn(folder, [sys.executable, "-I", "-S", "-c", FREE, to], wrap=wrap)
+    await eventually(lambda: folder.said() == "free" and Path(f"/proc/{run.pid}/comm").read_text() == "sleep\n")
+    assert not process.alive(folder)
+    return run
+
+
+async def test_one_that_let_go_of_its_lock_is_killed_all_the_same(folder: MachineFolder) -> None:
+    run = await escaped(folder, ".")
+    await process.kill(folder, run, within=PATIENCE)
+    assert not Path(f"/proc/{run.pid}").exists()
+
+
+@pytest.fixture
+def own_user(folder: MachineFolder) -> int | None:
+    """A machine's own, which it has where we are root."""
+    rights = rights_for(folder.path, "p", 1, users_here(None))
+    rights.own(folder.path)
+    return rights.uid
+
+
+async def test_all_that_runs_as_its_user_is_killed_wherever_it_went(
+    folder: MachineFolder, own_user: int | None
+) -> None:
+    if own_user is None:
+        return  # what runs as we do is not told from us
+    run = await escaped(folder, "/", own_user)
+    other = subprocess.Popen(SLEEP, cwd="/", user=own_user, group=own_user)
+    process._children[other.pid] = folder.path
+    other.returncode = 0  # reaped as the machine's
+    await process.kill(folder, uid=own_user, within=PATIENCE)
+    for pid in (run.pid, other.pid):
+        assert not Path(f"/proc/{pid}").exists()
+
+
+async def test_another_machine_that_has_the_same_user_by_chance_is_left_alone(
+    place: PlaceFolder, folder: MachineFolder, own_user: int | None
+) -> None:
+    if own_user is None:
+        return
+    other = place.machine("other")
+    other.create()
+    Rights(uid=own_user).own(other.path)
+    theirs = subprocess.Popen(SLEEP, cwd=other.path, user=own_user, group=own_user)
+    try:
+        await process.kill(folder, uid=own_user, within=PATIENCE)
+        assert theirs.poll() is None
+    finally:
+        theirs.kill()
+        theirs.wait()
 
 
 async def test_a_run_survives_the_state_file(folder: MachineFolder) -> None:

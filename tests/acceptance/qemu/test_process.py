@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from hostler.drivers.machines.qemu import process
+from hostler.drivers.machines.qemu import finding, process
+from hostler.drivers.machines.qemu.finding import Run
 from hostler.drivers.machines.qemu.folder import MachineFolder, PlaceFolder
 from hostler.drivers.machines.qemu.monitor import Monitor
-from hostler.drivers.machines.qemu.process import Run
 from hostler.drivers.machines.qemu.rights import Rights, rights_for, users_here
 from hostler.drivers.machines.qemu.serial import GuestChannel, Serial
 from hostler.errors import Refused, Unavailable, Uncertain
@@ -65,7 +65,7 @@ def folder(place: PlaceFolder) -> Iterator[MachineFolder]:
     deadline = time.monotonic() + PATIENCE
     while process.alive(made) or made.path in process._children.values():
         assert time.monotonic() < deadline
-        for found in process._holders(made):
+        for found in finding.holders(made):
             with found:
                 found.kill()
         process.reap()
@@ -153,7 +153,7 @@ async def test_the_kernel_ends_a_qemu_of_any_user_with_its_guard(
     told = Told()
     monitor = told.monitor(folder)
     await monitor.connect(PATIENCE)
-    guard = process._Look.at(run.pid).parent
+    guard = finding.Look.at(run.pid).parent
     resident = int(Path(f"/proc/{guard}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     assert resident < 16 * 2**20, "a guard has grown: it is one more process for each fenced machine"
     os.kill(guard, signal.SIGKILL)
@@ -184,7 +184,7 @@ AGENT = """
 import asyncio, sys
 from pathlib import Path
 import msgspec
-from hostler.drivers.machines.qemu import process
+from hostler.drivers.machines.qemu import finding, process
 from hostler.drivers.machines.qemu.folder import MachineFolder
 
 async def main(path, hold, *argv):
@@ -229,7 +229,7 @@ async def test_it_outlives_its_agent_and_the_next_one_finds_hears_and_ends_it(
 
 KILLED_IN_BETWEEN = """
 import asyncio, os, signal, subprocess, sys
-from hostler.drivers.machines.qemu import process
+from hostler.drivers.machines.qemu import finding, process
 
 class Popen:
     def __init__(self, argv, cwd, pass_fds, **_):

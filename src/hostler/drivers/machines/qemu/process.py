@@ -1,10 +1,9 @@
-"""The process of a machine: whether it lives, which one it is, and its end.
+"""The process of a machine: whether it lives, its start and its end.
 
 It lives exactly as long as the lock on the file `alive` is held: it inherits a descriptor that holds it, as its guard
 does, and nobody else. That is true whatever happened to the agent, and needs no process id. An id is needed to send
-signals. It is written down with the process's start time, and believed only of a process that has this start time and
-works in the machine's folder; otherwise the process is looked for among all. Signals go to a descriptor of the process
-that was opened before these looks, so an id that was given to somebody else meanwhile is never hit.
+signals (`finding`). A QEMU that a guest has taken over can let go of the lock; so who ends a machine ends all that runs
+as its user, whatever the lock says.
 """
 
 from __future__ import annotations
@@ -13,72 +12,32 @@ import asyncio
 import contextlib
 import fcntl
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
-
-import msgspec
+from typing import TYPE_CHECKING
 
 from hostler.drivers.machines.qemu import guard
+from hostler.drivers.machines.qemu.finding import Found, Look, Run, believed, holders, of_user, readable, users_pids
 from hostler.drivers.machines.qemu.folder import ALIVE, GUEST_SOCKET, LOG, QMP_SOCKET, SERIAL_SOCKET
-from hostler.errors import Conflict, Unavailable, Uncertain
+from hostler.drivers.machines.qemu.whole import whole
+from hostler.errors import Conflict, Unavailable
 from hostler.kit.clock import boot_id
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-    from types import TracebackType
+    from collections.abc import Callable, Iterable, Sequence
 
     from hostler.drivers.machines.qemu.folder import MachineFolder
 
 GUARD_WITHIN = 30.0
 """Seconds in which a guard, a small Python program, has started or has not."""
+ENDS_WITHIN = 30.0
+"""Seconds in which a process that was killed is gone."""
 GLANCE = 0.02
 """Seconds until another look where nothing can be waited for."""
 _LOCK_TRIES = 10
 _children: dict[int, Path] = {}
 """Processes that this one started and has to reap, and the folder of each."""
-
-
-class Run(msgspec.Struct, frozen=True, kw_only=True):
-    """One run of a machine's process: no other process of this host ever has the same."""
-
-    pid: int
-    start_time: int
-    """In the kernel's ticks since the host's boot."""
-    boot_id: str
-
-
-class Found:
-    """A process, held by a descriptor: the number may be given to another one, the descriptor never is."""
-
-    __slots__ = ("descriptor", "parent", "pid", "start_time")
-
-    def __init__(self, pid: int, start_time: int, parent: int, descriptor: int) -> None:
-        self.pid, self.start_time, self.parent, self.descriptor = pid, start_time, parent, descriptor
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def run(self) -> Run:
-        return Run(pid=self.pid, start_time=self.start_time, boot_id=boot_id())
-
-    def kill(self) -> None:
-        with contextlib.suppress(ProcessLookupError):  # it has ended
-            signal.pidfd_send_signal(self.descriptor, signal.SIGKILL)
-
-    async def ended(self) -> None:
-        """Until it has; one that nobody has reaped yet has ended too."""
-        await _readable(self.descriptor)
-
-    def close(self) -> None:
-        os.close(self.descriptor)
 
 
 def alive(folder: MachineFolder) -> bool:
@@ -109,7 +68,8 @@ async def spawn(
 ) -> Run:
     """Run `argv` in the folder, with the rights that `wrap` gives it; with `hold`, under a guard that looks there.
 
-    Conflict: it runs already. Unavailable: it does not run, for it cannot, or is not held. Uncertain: see `alive`.
+    Conflict: it runs already. Unavailable: it does not run, for it cannot, or is not held; or, as that says, it was
+    killed and has not ended yet. Cancelled, there is no process either.
     """
     reap()
     lock = await _lock(folder)
@@ -119,61 +79,52 @@ async def spawn(
         if hold is None:
             pid = _start(folder, wrap(list(argv)), [lock, *pass_fds])
             started = True
-            return Run(pid=pid, start_time=_Look.at(pid).start_time, boot_id=boot_id())
-        heard, report = os.pipe2(os.O_CLOEXEC)
-        try:
-            _start_guard(folder, wrap([*guard.WITH_GUARD, *argv]), hold, lock=lock, report=report, pass_fds=pass_fds)
-            started = True
-            os.close(report)
-            report = -1
-            return await _reported(folder, heard)
-        finally:
-            os.close(heard)
-            if report >= 0:
-                os.close(report)
+            return Run(pid=pid, start_time=Look.at(pid).start_time, boot_id=boot_id())
+        heard = _start_guard(folder, wrap([*guard.WITH_GUARD, *argv]), hold, lock=lock, pass_fds=pass_fds)
+        started = True
     except OSError as error:
         raise Unavailable(f"machine {folder.name}: {argv[0]} cannot be run: {error.strerror}; see to it") from None
     finally:
         if not started:
             fcntl.flock(lock, fcntl.LOCK_UN)  # not by closing alone: a child forked meanwhile may have a copy
         os.close(lock)
+    try:
+        return await _reported(folder, heard)
+    except BaseException:
+        await whole(kill(folder, within=ENDS_WITHIN))  # who asked for it knows of none, so there must be none
+        raise
+    finally:
+        os.close(heard)
 
 
 def find(folder: MachineFolder, run: Run | None = None) -> Found | None:
     """The process, to be closed; None: there is none. What `run` says is a hint that is checked."""
     if not alive(folder):
         return None
-    if (found := _believed(folder, run)) is not None:
+    if (found := believed(folder, run)) is not None:
         return found
-    holders = list(_holders(folder))
-    pids = {holder.pid for holder in holders}
-    holders.sort(key=lambda holder: holder.parent not in pids)  # the child of a guard before the guard
-    for other in holders[1:]:
+    found_all = list(holders(folder))
+    pids = {holder.pid for holder in found_all}
+    found_all.sort(key=lambda holder: holder.parent not in pids)  # the child of a guard before the guard
+    for other in found_all[1:]:
         other.close()
-    return holders[0] if holders else None
+    return found_all[0] if found_all else None
 
 
-async def kill(folder: MachineFolder, run: Run | None = None, *, within: float) -> None:
-    """End it, and its guard, by force; returns when the lock is free. Unavailable: it is not yet."""
+async def kill(folder: MachineFolder, run: Run | None = None, *, uid: int | None = None, within: float) -> None:
+    """End it, and its guard, by force, and all else that runs as `uid`, the machine's own user.
+
+    Returns when the lock is free and nothing of it is left. Unavailable: something is yet.
+    """
     try:
         async with asyncio.timeout(within):
-            first = _believed(folder, run) if alive(folder) else None
-            if first is not None:
-                with first:
-                    first.kill()
-                    await first.ended()
+            if (first := believed(folder, run)) is not None:
+                await _end([first])
             while alive(folder):
-                holders = list(_holders(folder))
-                try:
-                    for holder in holders:
-                        holder.kill()
-                    for holder in holders:
-                        await holder.ended()
-                finally:
-                    for holder in holders:
-                        holder.close()
-                if not holders:
+                if not await _end(holders(folder)):
                     await asyncio.sleep(GLANCE)
+            while uid is not None and await _end(of_user(folder, uid, await asyncio.to_thread(users_pids, uid))):
+                pass  # they may have made others meanwhile
             await _reaped(folder)
     except TimeoutError:
         raise Unavailable(
@@ -182,6 +133,20 @@ async def kill(folder: MachineFolder, run: Run | None = None, *, within: float) 
         ) from None
     finally:
         reap()
+
+
+async def _end(those: Iterable[Found]) -> bool:
+    """Kill them and wait for their end; whether there were any."""
+    found = list(those)
+    try:
+        for one in found:
+            one.kill()
+        for one in found:
+            await one.ended()
+    finally:
+        for one in found:
+            one.close()
+    return bool(found)
 
 
 async def ended(folder: MachineFolder, run: Run | None = None) -> None:
@@ -265,31 +230,30 @@ def _start(folder: MachineFolder, argv: list[str], pass_fds: Iterable[int]) -> i
     return child.pid
 
 
-def _start_guard(
-    folder: MachineFolder, argv: list[str], hold: Path, *, lock: int, report: int, pass_fds: Sequence[int]
-) -> None:
+def _start_guard(folder: MachineFolder, argv: list[str], hold: Path, *, lock: int, pass_fds: Sequence[int]) -> int:
+    """The descriptor on which it is heard."""
     look_at = os.path.relpath(hold, folder.path)
     close = ",".join(map(str, pass_fds))
-    _start(folder, [*_GUARD, look_at, str(report), close, *argv], [lock, report, *pass_fds])
-
-
-async def _readable(descriptor: int) -> None:
-    loop = asyncio.get_running_loop()
-    ready = asyncio.Event()
-    loop.add_reader(descriptor, ready.set)
+    heard, report = os.pipe2(os.O_CLOEXEC)
     try:
-        await ready.wait()
+        _start(folder, [*_GUARD, look_at, str(report), close, *argv], [lock, report, *pass_fds])
+    except BaseException:
+        os.close(heard)
+        raise
     finally:
-        loop.remove_reader(descriptor)
+        os.close(report)
+    return heard
 
 
 async def _reported(folder: MachineFolder, heard: int) -> Run:
     """What the guard says of the process it started."""
     try:
         async with asyncio.timeout(GUARD_WITHIN):
-            await _readable(heard)
+            await readable(heard)
     except TimeoutError:
-        raise Uncertain(f"machine {folder.name}: its guard said nothing within {GUARD_WITHIN:g} s") from None
+        raise Unavailable(
+            f"machine {folder.name}: its guard said nothing within {GUARD_WITHIN:g} s, so it was ended; try again"
+        ) from None
     text = os.read(heard, 4096).decode(errors="replace")
     if text == guard.NOT_HELD:
         raise Unavailable(f"machine {folder.name}: it is fenced and not held, so it does not start; hold it first")
@@ -298,98 +262,5 @@ async def _reported(folder: MachineFolder, heard: int) -> Run:
     try:
         pid, start_time = map(int, text.split())
     except ValueError:
-        raise Uncertain(f"machine {folder.name}: its guard ended: {folder.said() or 'it left no word'}") from None
+        raise Unavailable(f"machine {folder.name}: its guard ended: {folder.said() or 'it left no word'}") from None
     return Run(pid=pid, start_time=start_time, boot_id=boot_id())
-
-
-# Finding
-
-
-class _Look(msgspec.Struct, frozen=True):
-    """What the kernel says of a process."""
-
-    state: str
-    parent: int
-    start_time: int
-
-    @classmethod
-    def at(cls, pid: int) -> _Look:
-        """ProcessLookupError: there is none."""
-        try:
-            text = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
-        except FileNotFoundError:
-            raise ProcessLookupError(pid) from None
-        words = text.rpartition(")")[2].split()
-        return cls(words[0], int(words[1]), int(words[19]))
-
-
-def _believed(folder: MachineFolder, run: Run | None) -> Found | None:
-    """The process that `run` names, if it is that one."""
-    if run is None or run.boot_id != boot_id():
-        return None
-    return _held(folder, run.pid, run.start_time)
-
-
-def _holders(folder: MachineFolder) -> Iterator[Found]:
-    """All processes in which the machine lives: itself and its guard."""
-    for name in os.listdir("/proc"):
-        if name.isdecimal() and int(name) != os.getpid():
-            found = _held(folder, int(name), None)
-            if found is not None:
-                yield found
-
-
-def _held(folder: MachineFolder, pid: int, start_time: int | None) -> Found | None:
-    """The process of that number, if it is one of the machine."""
-    if start_time is None and not _may_be_in(folder, pid):  # most are not, and a descriptor costs more than this look
-        return None
-    try:
-        descriptor = os.pidfd_open(pid)
-    except OSError:
-        return None
-    try:
-        look = _Look.at(pid)
-        known = start_time is not None and look.start_time == start_time
-        if (
-            look.state not in "ZX"
-            and (known or start_time is None)
-            and _may_be_in(folder, pid)
-            and (known or _has_lock(folder, pid))
-        ):
-            return Found(pid, look.start_time, look.parent, descriptor)
-    except OSError:
-        pass
-    except BaseException:
-        os.close(descriptor)
-        raise
-    os.close(descriptor)
-    return None
-
-
-def _may_be_in(folder: MachineFolder, pid: int) -> bool:
-    """Whether it works in the folder. Where we may not look (a container without that right), its user decides."""
-    try:
-        return os.path.samestat(os.stat(f"/proc/{pid}/cwd"), os.stat(folder.descriptor))
-    except PermissionError:
-        return _is_its_user(folder, pid)
-    except OSError:
-        return False
-
-
-def _has_lock(folder: MachineFolder, pid: int) -> bool:
-    wanted = os.stat(ALIVE, dir_fd=folder.descriptor)
-    try:
-        names = os.listdir(f"/proc/{pid}/fd")
-    except PermissionError:
-        return _is_its_user(folder, pid)
-    for name in names:
-        with contextlib.suppress(OSError):
-            if os.path.samestat(os.stat(f"/proc/{pid}/fd/{name}"), wanted):
-                return True
-    return False
-
-
-def _is_its_user(folder: MachineFolder, pid: int) -> bool:
-    """A machine with a user of its own has its folder in that user's group (`rights`)."""
-    group = os.stat(folder.descriptor).st_gid
-    return group not in (0, os.getegid()) and os.stat(f"/proc/{pid}").st_uid == group

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from msgspec import Meta, field
 
-from hostler.drivers.machines.qemu.process import Run  # noqa: TC001 - msgspec reads annotations at run time
+from hostler.drivers.machines.qemu.finding import Run  # noqa: TC001 - msgspec reads annotations at run time
 from hostler.errors import Damaged, Invalid, Unavailable
 from hostler.model.image import Image  # noqa: TC001 - as above
 from hostler.model.record import Record

@@ -16,8 +16,8 @@ from hostler.errors import HostlerError, Uncertain
 from hostler.model.vm import Step
 
 if TYPE_CHECKING:
+    from hostler.drivers.machines.qemu.finding import Run
     from hostler.drivers.machines.qemu.machine import QemuMachine
-    from hostler.drivers.machines.qemu.process import Run
 
 LOADS_WITHIN = 60.0
 WAKES_WITHIN = 30.0

@@ -1,0 +1,216 @@
+"""The processes of a machine: which ones they are, held so that a signal hits no other.
+
+A process id is written down with the process's start time, and believed only of a process that has this start time and
+works in the machine's folder; otherwise the machine's processes are looked for among all. Signals go to a descriptor of
+the process that was opened before these looks, so an id that was given to somebody else meanwhile is never hit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import stat
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+import msgspec
+
+from hostler.drivers.machines.qemu.folder import ALIVE
+from hostler.kit.clock import boot_id
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from types import TracebackType
+
+    from hostler.drivers.machines.qemu.folder import MachineFolder
+
+
+class Run(msgspec.Struct, frozen=True, kw_only=True):
+    """One run of a machine's process: no other process of this host ever has the same."""
+
+    pid: int
+    start_time: int
+    """In the kernel's ticks since the host's boot."""
+    boot_id: str
+
+
+class Found:
+    """A process, held by a descriptor: the number may be given to another one, the descriptor never is."""
+
+    __slots__ = ("descriptor", "parent", "pid", "start_time")
+
+    def __init__(self, pid: int, start_time: int, parent: int, descriptor: int) -> None:
+        self.pid, self.start_time, self.parent, self.descriptor = pid, start_time, parent, descriptor
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def run(self) -> Run:
+        return Run(pid=self.pid, start_time=self.start_time, boot_id=boot_id())
+
+    def kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError):  # it has ended
+            signal.pidfd_send_signal(self.descriptor, signal.SIGKILL)
+
+    async def ended(self) -> None:
+        """Until it has; one that nobody has reaped yet has ended too."""
+        await readable(self.descriptor)
+
+    def close(self) -> None:
+        os.close(self.descriptor)
+
+
+class Look(msgspec.Struct, frozen=True):
+    """What the kernel says of a process."""
+
+    state: str
+    parent: int
+    start_time: int
+
+    @classmethod
+    def at(cls, pid: int) -> Look:
+        """ProcessLookupError: there is none."""
+        try:
+            text = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
+        except FileNotFoundError:
+            raise ProcessLookupError(pid) from None
+        words = text.rpartition(")")[2].split()
+        return cls(words[0], int(words[1]), int(words[19]))
+
+
+def believed(folder: MachineFolder, run: Run | None) -> Found | None:
+    """The process that `run` names, if it is that one."""
+    if run is None or run.boot_id != boot_id():
+        return None
+    return _held(folder, run.pid, run.start_time)
+
+
+def holders(folder: MachineFolder) -> Iterator[Found]:
+    """All processes in which the machine lives: itself and its guard."""
+    for name in os.listdir("/proc"):
+        if name.isdecimal() and int(name) != os.getpid():
+            found = _held(folder, int(name), None)
+            if found is not None:
+                yield found
+
+
+def users_pids(uid: int) -> list[int]:
+    """Of all processes that run as that user."""
+    return [int(name) for name in os.listdir("/proc") if name.isdecimal() and _runs_as(uid, int(name))]
+
+
+def of_user(folder: MachineFolder, uid: int, pids: Iterable[int]) -> Iterator[Found]:
+    """Those of them that run as the machine's own user, wherever they work by now.
+
+    Users are picked so that no two machines share one. Should two places of a host still have picked the same, then who
+    works in another folder that was given to that user is the other machine: nobody gets in there from outside.
+    """
+    for pid in pids:
+        try:
+            descriptor = os.pidfd_open(pid)
+        except OSError:
+            continue
+        try:
+            look = Look.at(pid)
+            if _runs_as(uid, pid) and not _is_another_machine(folder, uid, pid):
+                yield Found(pid, look.start_time, look.parent, descriptor)
+                continue
+        except OSError:
+            pass
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)
+
+
+def _runs_as(uid: int, pid: int) -> bool:
+    """By what the kernel says it is: a process can have its entry belong to root. One that has ended runs no more."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace").splitlines()
+    except OSError:
+        return False
+    fields = dict(line.split(":", 1) for line in lines if ":" in line)
+    return str(uid) in fields.get("Uid", "").split() and fields.get("State", "Z").split()[0] not in ("Z", "X")
+
+
+def _is_another_machine(folder: MachineFolder, uid: int, pid: int) -> bool:
+    try:
+        place = os.stat(f"/proc/{pid}/cwd")
+    except OSError:
+        return False
+    given = place.st_uid == os.geteuid() and place.st_gid == uid and place.st_mode & stat.S_ISVTX
+    return bool(given) and not os.path.samestat(place, os.stat(folder.descriptor))
+
+
+def _held(folder: MachineFolder, pid: int, start_time: int | None) -> Found | None:
+    """The process of that number, if it is one of the machine."""
+    if start_time is None and not _may_be_in(folder, pid):  # most are not, and a descriptor costs more than this look
+        return None
+    try:
+        descriptor = os.pidfd_open(pid)
+    except OSError:
+        return None
+    try:
+        look = Look.at(pid)
+        known = start_time is not None and look.start_time == start_time
+        if (
+            look.state not in "ZX"
+            and (known or start_time is None)
+            and _may_be_in(folder, pid)
+            and (known or _has_lock(folder, pid))
+        ):
+            return Found(pid, look.start_time, look.parent, descriptor)
+    except OSError:
+        pass
+    except BaseException:
+        os.close(descriptor)
+        raise
+    os.close(descriptor)
+    return None
+
+
+def _may_be_in(folder: MachineFolder, pid: int) -> bool:
+    """Whether it works in the folder. Where we may not look (a container without that right), its user decides."""
+    try:
+        return os.path.samestat(os.stat(f"/proc/{pid}/cwd"), os.stat(folder.descriptor))
+    except PermissionError:
+        return _is_its_user(folder, pid)
+    except OSError:
+        return False
+
+
+def _has_lock(folder: MachineFolder, pid: int) -> bool:
+    wanted = os.stat(ALIVE, dir_fd=folder.descriptor)
+    try:
+        names = os.listdir(f"/proc/{pid}/fd")
+    except PermissionError:
+        return _is_its_user(folder, pid)
+    for name in names:
+        with contextlib.suppress(OSError):
+            if os.path.samestat(os.stat(f"/proc/{pid}/fd/{name}"), wanted):
+                return True
+    return False
+
+
+def _is_its_user(folder: MachineFolder, pid: int) -> bool:
+    """A machine with a user of its own has its folder in that user's group (`rights`)."""
+    group = os.stat(folder.descriptor).st_gid
+    return group not in (0, os.getegid()) and os.stat(f"/proc/{pid}").st_uid == group
+
+
+async def readable(descriptor: int) -> None:
+    """Until something can be read there."""
+    loop = asyncio.get_running_loop()
+    ready = asyncio.Event()
+    loop.add_reader(descriptor, ready.set)
+    try:
+        await ready.wait()
+    finally:
+        loop.remove_reader(descriptor)
