@@ -19,7 +19,7 @@ from hostler.errors import HostlerError
 from hostler.keys.vm import HANDLE
 from hostler.model.api import Drain, MoveRequest
 from hostler.model.node import DrainMode
-from hostler.model.vm import OnNodeLoss
+from hostler.model.vm import MachineState, OnNodeLoss
 
 from .plane import NODE_TTL, Loss, Plane
 from .test_crash_points import AT, begin_saved, delete, kept, move, reset, snapshot, stop
@@ -198,6 +198,73 @@ def test_a_drained_node_hands_its_machines_over_as_they_run() -> None:
         kept(plane)
         (row,) = plane.places[there].contents.rows.values()
         assert row.boots == 1, "it was started anew"
+
+    Plane(seed=3).run(scenario)
+
+
+async def handed_to_a_node_that_died(plane: Plane) -> tuple[str, str]:
+    """A machine whose new node has the command, and has not said a word since: where it was, and where it is."""
+    await begin_saved(plane)
+    here, there = ends(plane)
+    moving = asyncio.create_task(move(plane))
+    while not any(
+        row.state is MachineState.DEPARTED and row.whole for row in plane.places[here].contents.rows.values()
+    ):
+        await asyncio.sleep(0.0005)
+    plane.supervised = False
+    plane.kill(there)
+    await asyncio.wait((moving,))
+    await asyncio.sleep(0.3)
+    (entry,) = (await HANDLE.list(plane.store)).entries
+    assert (entry.value.node, entry.value.machine, entry.value.state) == (there, "", MachineState.ARRIVING)
+    return here, there
+
+
+def test_a_drain_leaves_a_machine_alone_that_was_handed_over_and_not_told_of_yet() -> None:
+    async def scenario(plane: Plane) -> None:
+        _, there = await handed_to_a_node_that_died(plane)
+        await (await desk(plane)).drain(Request(HOSTLER), there, Drain(mode=DrainMode.MOVE))
+        await asyncio.sleep(1.0)
+        plane.spawn(there)
+        await asyncio.sleep(30.0)
+        await plane.check(machines=1)
+        kept(plane)
+        assert not plane.places[there].contents.rows, "it was handed on once it was known"
+
+    Plane(seed=3).run(scenario)
+
+
+def test_what_was_handed_over_is_no_stray_though_a_later_move_was_given_up() -> None:
+    async def scenario(plane: Plane) -> None:
+        here, there = await handed_to_a_node_that_died(plane)
+        await plane.wish(lambda vms, request: vms.move(request, *AT, "web", MoveRequest(to=here)))
+        await asyncio.sleep(2 * NODE_TTL)
+        (entry,) = (await HANDLE.list(plane.store)).entries
+        assert entry.value.attempt == 2, "the second move was not begun"
+        plane.spawn(there)
+        await asyncio.sleep(10.0)
+        await plane.check(machines=1)
+        kept(plane)
+
+    Plane(seed=3).run(scenario)
+
+
+def test_a_drain_leaves_a_machine_alone_whose_handle_got_lost() -> None:
+    """Its leader makes another handle, which knows of no machine; the agent says that there is one."""
+
+    async def scenario(plane: Plane) -> None:
+        await begin_saved(plane)
+        here, _ = ends(plane)
+        (entry,) = (await HANDLE.list(plane.store)).entries
+        plane.loop.suspend(plane.hosts[here].process)
+        await plane.store.delete(entry.key)
+        await asyncio.sleep(0.5)
+        await (await desk(plane)).drain(Request(HOSTLER), here, Drain(mode=DrainMode.MOVE))
+        await asyncio.sleep(0.5)
+        plane.loop.wake(plane.hosts[here].process)
+        await asyncio.sleep(30.0)
+        await plane.check(machines=1)
+        kept(plane)
 
     Plane(seed=3).run(scenario)
 

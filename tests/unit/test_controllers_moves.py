@@ -7,13 +7,14 @@ from typing import Any
 
 import msgspec
 import pytest
-from controller_world import World, play
+from controller_world import World, ids, play
 
 from hostler.engine.controllers.decision import Act, NodeCase, decide, ordered
 from hostler.engine.controllers.departure import Way, arrival, begun, blocked, stayed, unfit
 from hostler.keys.node import ARRIVAL
+from hostler.keys.vm import HANDLE as HANDLE_KEY
 from hostler.model.inventory import Capacity
-from hostler.model.node import Arrival, Departure, Lifecycle, NodeRecord
+from hostler.model.node import Arrival, Departure, DrainMode, Lifecycle, NodeRecord, VmCommand
 from hostler.model.vm import (
     MachineState,
     Move,
@@ -67,6 +68,11 @@ def test_a_move_that_is_asked_for_begins_once_and_is_over_once() -> None:
     assert decided().act is Act.NOTHING
     assert decided(command=COMMAND, moved=3).act is Act.NOTHING
     assert decided(command=COMMAND, way=replace(OPEN, source_alive=False)).act is Act.NOTHING
+
+
+def test_a_move_waits_for_the_first_word_of_the_node() -> None:
+    """By the handle with which it was placed its agent tells a leftover from the machine."""
+    assert decided(command=COMMAND, state=MachineState.PLACED).act is Act.NOTHING
 
 
 def test_every_attempt_has_a_number_above_all_before() -> None:
@@ -197,6 +203,69 @@ def test_a_move_to_a_node_that_will_not_do_is_over_at_once_and_says_why(changes:
         assert handle is not None
         assert says in handle.unmoved
         assert (await world.keys(ARRIVAL.prefix())) == []
+
+    play(story)
+
+
+async def drained(world: World, name: str) -> VmCommand:
+    """The command of a machine on a node that has been drained for a minute."""
+    await world.member(name, lifecycle=Lifecycle.DRAINING, drain=DrainMode.MOVE)
+    await asyncio.sleep(60.0)
+    command = await world.command(name, "a")
+    assert command is not None
+    return command
+
+
+def test_a_drain_destroys_nothing_that_it_knows_too_little_of() -> None:
+    async def story(world: World) -> None:
+        await world.leader()
+        await world.node("n1", moves=True)
+        await world.create("a")
+        await world.until_state("a", RUNNING)
+        await world.node("n2", moves=True)
+        handle = await world.handle("a")
+        assert handle is not None
+        assert not handle.machine, "the nodes of this world do not say which machine it is"
+        assert not (await drained(world, "n1")).deleting
+
+    play(story)
+
+
+def test_a_drain_says_why_a_machine_that_could_not_be_made_stays() -> None:
+    async def story(world: World) -> None:
+        await world.leader()
+        n1 = await world.node("n1", moves=True)
+        n1.stuck = True
+        await world.create("a")
+        await world.until_state("a", MachineState.PLACED)
+        entry = await HANDLE_KEY.get(world.raw, **ids("a"))
+        assert entry is not None
+        failed = replace(entry.value, state=MachineState.FAILED, detail="somebody else's stands there")
+        await HANDLE_KEY.replace(world.raw, entry, failed)
+        await world.node("n2", moves=True)
+        command = await drained(world, "n1")
+        assert not command.deleting
+        assert "somebody else's stands there" in command.reasons[-1].why
+
+    play(story)
+
+
+def test_a_drain_takes_back_what_was_placed_and_not_begun() -> None:
+    async def story(world: World) -> None:
+        await world.leader()
+        n1 = await world.node("n1", moves=True)
+        n1.stuck = True
+        await world.create("a")
+        await world.until_state("a", MachineState.PLACED)
+        await world.node("n2", moves=True)
+        assert (await drained(world, "n1")).deleting
+        n1.stuck = False
+
+        async def elsewhere() -> bool:
+            handle = await world.handle("a")
+            return handle is not None and (handle.node, handle.state) == ("n2", RUNNING)
+
+        await world.until(elsewhere)
 
     play(story)
 

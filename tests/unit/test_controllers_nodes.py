@@ -8,7 +8,7 @@ import random
 from typing import Any
 
 import pytest
-from controller_world import ORG, PROJECT, Leader, World, ids, node, play
+from controller_world import ORG, PROJECT, Leader, World, ids, node, play, vm
 
 from hostler.drivers.store.memory import MemoryStore
 from hostler.engine.controllers.queue import Queue
@@ -16,12 +16,12 @@ from hostler.engine.controllers.silence import Silence
 from hostler.engine.view import View
 from hostler.errors import Conflict, LeadershipLost, Unavailable
 from hostler.keys.access import AUDIT, TOKEN
-from hostler.keys.node import ALIVE, MEMBER
-from hostler.keys.vm import VM
+from hostler.keys.node import ALIVE, ARRIVAL, COMMAND, MEMBER
+from hostler.keys.vm import HANDLE, VM
 from hostler.kit.virtual import VirtualClock, run_virtual
 from hostler.model.access import Audit, Token, TokenKind
-from hostler.model.node import DrainMode, Heartbeat, Lifecycle, NodeRecord
-from hostler.model.vm import MachineState
+from hostler.model.node import Arrival, DrainMode, Heartbeat, Lifecycle, NodeRecord, VmCommand
+from hostler.model.vm import MachineState, VmHandle, VmSpec
 
 RUNNING = MachineState.RUNNING
 
@@ -63,6 +63,38 @@ def test_an_empty_node_that_is_drained_is_decommissioned_only_if_it_was_to_be_mo
         await asyncio.sleep(60)
         assert (await member(world, "n1")).lifecycle is Lifecycle.DECOMMISSIONED
         assert (await member(world, "n2")).lifecycle is Lifecycle.DRAINING
+
+    play(story)
+
+
+def test_what_is_handed_over_between_two_looks_at_a_node_that_is_drained_is_seen() -> None:
+    async def story(world: World) -> None:
+        leader = await world.leader()
+        joined = await world.node("n1")
+        await asyncio.sleep(2)
+        joined.stuck = True
+        command = VmCommand(org=ORG, project=PROJECT, vm="a", spec=VmSpec(cpus=1, memory_mib=1))
+        arrival = Arrival(source="n2", number=1, command=command)
+        leader.view.arrivals_at = lambda _: ()  # type: ignore[assignment, method-assign]  # it does not know them yet
+        leader.view.count_on = lambda _: 0  # type: ignore[method-assign]
+        look, handed = leader.store.range, False
+
+        async def then_handed_over(prefix: str, **options: Any) -> Any:
+            nonlocal handed
+            found = await look(prefix, **options)
+            if not handed and prefix in (ARRIVAL.prefix(node="n1"), COMMAND.prefix(node="n1")):
+                handed = True
+                handle = VmHandle(id="a", node="n1", state=MachineState.ARRIVING, seen_at=0.0)
+                then = [ARRIVAL.delete(node="n1", vm="a"), COMMAND.put(command, node="n1", vm="a")]
+                await world.raw.txn([], [*then, VM.put(vm("a"), **ids("a")), HANDLE.put(handle, **ids("a"))])
+            return found
+
+        await world.raw.txn([], [ARRIVAL.put(arrival, node="n1", vm="a")])
+        leader.store.range = then_handed_over  # type: ignore[method-assign]
+        await world.member("n1", lifecycle=Lifecycle.DRAINING, drain=DrainMode.MOVE)
+        await asyncio.sleep(0.5)
+        assert handed
+        assert (await member(world, "n1")).lifecycle is Lifecycle.DRAINING
 
     play(story)
 

@@ -85,6 +85,17 @@ def test_a_fence_is_asked_for_only_under_the_handle_that_was_seen() -> None:
     assert HANDLED in written(Step(Act.INSTRUCT, fenced), SEEN, LEADER, 0.0).when
 
 
+def test_a_machine_is_drained_away_only_under_the_handle_that_was_seen() -> None:
+    going = VmCommand(org="o", project="p", vm="a", spec=COMMANDED.spec, deleting=True)
+    assert HANDLED in written(Step(Act.INSTRUCT, going), SEEN, LEADER, 0.0).when
+
+
+def test_who_is_told_again_is_not_told_how_it_came_to_be_there() -> None:
+    txn = written(Step(Act.TELL_AGAIN), without(command=None), LEADER, 0.0)
+    (told,) = [COMMAND.decode(put.value, where=put.key) for put in txn.then if "/vms/" in put.key]  # type: ignore[union-attr]
+    assert told.arrived is None
+
+
 def test_a_node_is_told_only_as_it_was_chosen_and_alive() -> None:
     seen = without(handle=None, command=None)
     decision = Decision(node="n1", score=1.0, reasons=(), summary="")

@@ -168,8 +168,9 @@ class NodeService:
             await self._check_silent(node)
             when.append(ALIVE.absent(node=node))
         # A machine comes to a node only while it lives and is on duty, and both change what is compared here; and a
-        # node that is told again of one it has gets its record written, too.
-        for prefix in (COMMAND.prefix(node=node), ARRIVAL.prefix(node=node)):
+        # node that is told again of one it has gets its record written, too. What is handed over between the two looks
+        # was an arrival, and is a command: hence their order.
+        for prefix in (ARRIVAL.prefix(node=node), COMMAND.prefix(node=node)):
             if (await self._store.range(prefix, limit=1, keys_only=True)).items:
                 raise Conflict(f"node {node}: it still has machines; drain it, or confirm that it is off, and wait")
         view = self._shown(entry)

@@ -119,6 +119,8 @@ class VmCommand(Record, frozen=True, kw_only=True):
     fence: int = 0
     """Of the leader who wrote it."""
     departing: Departure | None = None
+    arrived: int | None = None
+    """The number of the departure with which it came here; 0: it was to be made here; None: nobody knows any more."""
     reasons: tuple[Reason, ...] = ()
     """Why this node."""
 

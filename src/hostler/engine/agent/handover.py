@@ -132,7 +132,7 @@ class Handovers:
         then: list[Operation] = [
             Delete(entry.key),
             Delete(arrival.key),
-            COMMAND.put(_theirs(arrival.value.command, command, handle), node=to, vm=vm),
+            COMMAND.put(_theirs(arrival.value.command, command, handle, departing), node=to, vm=vm),
             HANDLE.put(_handed(handle, departing, at=self._clock.wall()), **ids),
         ]
         for _ in range(_TRIES):
@@ -198,10 +198,14 @@ def not_live(seen: Machine, spec: VmSpec) -> str:
     return f"it runs with another {', '.join(other)} than is asked for; restart it first, or allow to stop it"
 
 
-def _theirs(first: VmCommand, command: VmCommand, handle: VmHandle) -> VmCommand:
-    """The command of the node that has it now: what has been taken of it meanwhile stayed behind, too."""
+def _theirs(first: VmCommand, command: VmCommand, handle: VmHandle, departing: Departure) -> VmCommand:
+    """The command of the node that has it now: what has been taken of it meanwhile stayed behind, too.
+
+    It says with which number the machine came: that is no leftover, whatever becomes of it later.
+    """
     lost = {*first.lost, *command.lost, *handle.snapshots}
-    return msgspec.structs.replace(first, lost=tuple(name for name in first.snapshots if name in lost))
+    kept = tuple(name for name in first.snapshots if name in lost)
+    return msgspec.structs.replace(first, lost=kept, arrived=departing.number)
 
 
 def _handed(handle: VmHandle, departing: Departure, *, at: float) -> VmHandle:

@@ -37,15 +37,13 @@ def going(command: VmCommand, known: Known, seen: Machine | None, node: str) -> 
     return Going(sends=sends, cold=known.cold == departing.number, stays=ours and certain)
 
 
-def is_stray(known: Known, seen: Machine, node: str) -> bool:
-    """Whether what arrives here is of a move that was given up, while the machine is commanded here anew."""
-    handle = known.handle
-    return (
-        seen.state is MachineState.ARRIVING
-        and handle is not None
-        and handle.node == node
-        and handle.attempt != seen.moved
-    )
+def is_stray(command: VmCommand, seen: Machine) -> bool:
+    """Whether what arrives here is of a move that was given up, while the machine is to be made here anew.
+
+    Only the command can tell: it was written when the machine was handed over, or when it was certain that it is
+    nowhere. Numbers in the handle go on, with every later move that is given up.
+    """
+    return seen.state is MachineState.ARRIVING and command.arrived == 0
 
 
 async def leave(handovers: Handovers, known: Known, entry: Entry[VmCommand], seen: Machine) -> bool:

@@ -54,6 +54,7 @@ class Known:
         "doing",
         "doubt",
         "falls",
+        "generation",
         "given_up",
         "handle",
         "handle_revision",
@@ -74,6 +75,7 @@ class Known:
         self.life = entry.create_revision
         self.command = entry.mod_revision
         """The command that the failures are of."""
+        self.generation = entry.value.generation
         self.read = False
         self.handle: VmHandle | None = None
         self.handle_revision = 0
@@ -109,7 +111,9 @@ class Known:
     def meet(self, entry: Entry[VmCommand]) -> None:
         """A new command: what failed under the old one is tried at once."""
         if entry.mod_revision != self.command:
-            self.command = entry.mod_revision
+            if entry.value.generation == self.generation:
+                self.read = False  # nobody wished for it: the leader did something, perhaps with the handle as well
+            self.command, self.generation = entry.mod_revision, entry.value.generation
             self.put_off.clear()
             self.detail.clear()
             self.note, self.started_at, self.falls = "", None, 0

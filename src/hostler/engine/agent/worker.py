@@ -171,7 +171,7 @@ class Workers:
     def _decided(self, command: VmCommand, known: Known, seen: Machine | None) -> Step:
         if seen is None:
             known.leftover = False
-        elif is_stray(known, seen, self._plan.node):
+        elif is_stray(command, seen):
             known.leftover = True
         elif seen.state is not MachineState.CREATING and not known.leftover:
             self._give_up_restore(command, known, seen)

@@ -136,8 +136,10 @@ def decide(  # noqa: PLR0917 - what is wished for, what there is, and where
         return Step(Act.STAY, why=why)
     if wanted != command:
         return Step(Act.INSTRUCT, wanted)
-    moves = case is NodeCase.ALIVE and command.departing is None and wished(vm, handle)
-    return Step(Act.MOVE) if moves else NOTHING
+    # What is placed and not told of yet keeps the handle that it was placed with: by that its agent knows what is a
+    # leftover.
+    known = case is NodeCase.ALIVE and handle.state is not MachineState.PLACED
+    return Step(Act.MOVE) if known and command.departing is None and wished(vm, handle) else NOTHING
 
 
 def harmless(command: VmCommand, handle: VmHandle | None, case: NodeCase) -> bool:
@@ -184,6 +186,7 @@ def ordered(vm: VirtualMachine, handle: VmHandle | None, *, fence: int, reasons:
         fenced=vm.on_node_loss is OnNodeLoss.FENCE,
         generation=vm.generation,
         fence=fence,
+        arrived=0,
         reasons=reasons,
     )
 

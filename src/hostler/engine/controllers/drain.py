@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from hostler.engine.controllers.decision import NOTHING, Act, Duty, Step, stuck
+from hostler.engine.controllers.seen import named
 from hostler.engine.placement import place, wanted_of
 from hostler.keys.vm import HANDLE, VM
 from hostler.model.node import DrainMode, Lifecycle
@@ -17,12 +19,15 @@ if TYPE_CHECKING:
     from hostler.engine.controllers.moves import Moves
     from hostler.engine.controllers.seen import Seen
     from hostler.engine.view import View
+    from hostler.keys.entry import Entry
     from hostler.kit.clock import Clock
     from hostler.model.node import NodeRecord, VmCommand
     from hostler.model.vm import VirtualMachine, VmHandle
 
 SETTLE = 60.0
 """Seconds that a machine which has left has to come up elsewhere before the next one goes anyway."""
+UNTOLD = 5.0
+"""Seconds after which it is looked whether a node has said what it has."""
 _UP = (MachineState.RUNNING, MachineState.STOPPED, MachineState.FAILED)
 VMS, HANDLES = VM.prefix(), HANDLE.prefix()
 
@@ -67,11 +72,11 @@ class Drains:
 
     def next(self, node: str, record: NodeRecord) -> Turn:
         """Whose turn it is."""
-        here = sorted((f"{c.org}/{c.project}/{c.vm}", c) for c in (e.value for e in self._view.commands_of(node)))
+        here = sorted(((named(e.value), e) for e in self._view.commands_of(node)), key=itemgetter(0))
         self.stuck.discard(node)
         if duty_of(record) is Duty.STAY_OFF:
             return self._next_to_stop(here)
-        if any((command.deleting or command.departing) and self._stays(name) for name, command in here):
+        if any((e.value.deleting or e.value.departing) and self._stays(name) for name, e in here):
             return Turn()  # it is on its way; what its owner wished away may take as long as it likes
         left = self._left.get(node)
         if left is not None:
@@ -101,10 +106,10 @@ class Drains:
 
     # Inside
 
-    def _next_to_stop(self, here: list[tuple[str, VmCommand]]) -> Turn:
+    def _next_to_stop(self, here: list[tuple[str, Entry[VmCommand]]]) -> Turn:
         on: list[str] = []
-        for name, command in here:
-            vm, handle = self._vm(name), self._handle(name)
+        for name, entry in here:
+            vm, handle, command = self._vm(name), self._handle(name), entry.value
             if vm is None or vm.deleting or command.deleting:
                 continue
             if command.power is Power.ON:
@@ -113,10 +118,10 @@ class Drains:
                 return Turn()  # it is being stopped
         return Turn(on[0], Duty.STOP) if on else Turn()
 
-    def _next_to_move(self, node: str, record: NodeRecord, here: list[tuple[str, VmCommand]]) -> Turn:
+    def _next_to_move(self, node: str, record: NodeRecord, here: list[tuple[str, Entry[VmCommand]]]) -> Turn:
         stays: list[tuple[str, str]] = []
         again = 0.0
-        for name, _ in here:
+        for name, command in here:
             vm, handle = self._vm(name), self._handle(name)
             if vm is None or vm.deleting:
                 continue
@@ -125,7 +130,14 @@ class Drains:
                 again = min(again, wait) if again else wait
                 stays.append((name, f"node {node} is drained, but {handle.unmoved}"))
                 continue
-            handed = record.moves and handle is not None and bool(handle.machine)
+            handed = record.moves and not self._is_unmade(name, command)
+            if handed and (handle is None or not handle.machine):
+                again = min(again, UNTOLD) if again else UNTOLD
+                if handle is not None and handle.state is MachineState.FAILED:
+                    stays.append(
+                        (name, f"node {node} is drained, but has no such machine to hand over: {handle.detail}")
+                    )
+                continue
             exclude = self._moves.takers(node, record) if handed else frozenset((node,))
             wanted = wanted_of(vm, exclude=exclude)
             decision = place(wanted, self._books.cluster)
@@ -139,6 +151,16 @@ class Drains:
         if stays:
             self.stuck.add(node)
         return Turn(stuck=tuple(stays), again=again)
+
+    def _is_unmade(self, name: str, command: Entry[VmCommand]) -> bool:
+        """Whether it is certain that nothing was made of it: it was placed, and its agent has not said that it began.
+
+        A handle that names no machine does not tell that: one that was handed over, or whose handle got lost, has none
+        until its agent speaks, and what stands there is all there is of it.
+        """
+        entry = self._view.handles.entries.get(HANDLES + name)
+        placed = entry is not None and entry.value.state is MachineState.PLACED
+        return placed and entry is not None and entry.mod_revision == command.create_revision
 
     def _came_back(self, left: _Left, node: str) -> bool:
         """Whether its departure was given up: it is the next one's turn, and later its own again."""

@@ -134,7 +134,8 @@ class NodeController:
             return False
         if self._view.count_on(node) or self._view.arrivals_at(node):
             return False
-        for prefix in (COMMAND.prefix(node=node), ARRIVAL.prefix(node=node)):
+        # In this order: what is handed over between the two looks was an arrival, and is a command.
+        for prefix in (ARRIVAL.prefix(node=node), COMMAND.prefix(node=node)):
             if (await self._store.range(prefix, limit=1, keys_only=True)).items:
                 return False
         return True

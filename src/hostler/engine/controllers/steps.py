@@ -66,7 +66,9 @@ def written(step: Step, seen: Seen, leader: Leader, at: float) -> Txn:
         txn.then += [Delete(command.key), _pending(seen, vm.value, why, at)]
         _not_expected(seen, txn)
     elif step.act is Act.INSTRUCT and command is not None and vm is not None and step.command is not None:
-        if step.command.fenced == command.value.fenced:  # else the handle matters, which its agent may be writing
+        # Where it becomes fenced, or is to go, the handle matters, which its agent may be writing.
+        goes = step.command.deleting and not vm.value.deleting
+        if step.command.fenced == command.value.fenced and not goes:
             txn.when = [leader.guard, VM.unchanged(vm), COMMAND.unchanged(command)]
         txn.then.append(_command(command, step.command, leader))
         if step.command.departing is None:
@@ -75,10 +77,11 @@ def written(step: Step, seen: Seen, leader: Leader, at: float) -> Txn:
         # The command is written anew, so that its agent tells again what it sees.
         driver = "" if seen.member is None else seen.member.value.driver
         record = told(vm.value, _value(seen.handle), node=seen.node, driver=driver, at=at)
+        record = msgspec.structs.replace(record, attempt=max(record.attempt, command.value.arrived or 0))
         txn.then += [_command(command, command.value, leader), _handle(seen, record)]
     elif step.act is Act.TELL_AGAIN and vm is not None and seen.handle is not None and seen.member is not None:
         again = ordered(vm.value, seen.handle.value, fence=leader.fence, reasons=())
-        again = msgspec.structs.replace(again, fenced=False)  # who knows how it was made
+        again = msgspec.structs.replace(again, fenced=False, arrived=None)  # who knows how it was made
         txn.when += [COMMAND.absent(node=seen.node, vm=vm.value.id), _record(seen), ALIVE.exists(node=seen.node)]
         # The node's record is written as it is: whoever has just found it without commands cannot forget it then.
         same = Put(seen.member.key, MEMBER.encode(seen.member.value))
