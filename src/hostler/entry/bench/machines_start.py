@@ -29,6 +29,8 @@ class Pair(msgspec.Struct, frozen=True):
 
     ours: Sequence[Way]
     bare: Sequence[Way]
+    cpu: float = 0.0
+    """Seconds of processor time that the control plane took for its own."""
 
     @property
     def last(self) -> tuple[float, float]:
@@ -45,18 +47,20 @@ async def measure(
         tell(f"{count} at once, round {number + 1} of {rounds}")
         if number % 2:
             bare = await _bare(recipe, folder, number, count)
-            ours = await _ours(plane, count)
+            ours, cpu = await _ours(plane, count)
         else:
-            ours = await _ours(plane, count)
+            ours, cpu = await _ours(plane, count)
             bare = await _bare(recipe, folder, number, count)
-        pairs.append(Pair(ours, bare))
+        pairs.append(Pair(ours, bare, cpu))
     return pairs
 
 
-async def _ours(plane: RealPlane, count: int) -> list[Way]:
+async def _ours(plane: RealPlane, count: int) -> tuple[list[Way], float]:
+    before = plane.process.cpu()
     made = await asyncio.gather(*(plane.made() for _ in range(count)))
+    cpu = plane.process.cpu() - before
     await plane.gone(*(view.id for view, _ in made))
-    return [way for _, way in made if way is not None]
+    return [way for _, way in made if way is not None], cpu
 
 
 async def _bare(recipe: Recipe, folder: Path, number: int, count: int) -> list[Way]:
@@ -75,6 +79,7 @@ def one_rows(pairs: Sequence[Pair]) -> list[Row]:
             unit="ms",
         )
     )
+    rows.append(Row(what="… processor time of the control plane", found=_ms(pair.cpu for pair in pairs), unit="ms"))
     if not seen:  # each step of each boot passed before it was seen
         return rows
     began = _ms(ours.began for ours, _ in seen), _ms(bare.began for _, bare in seen)
