@@ -137,7 +137,72 @@ async def test_a_damaged_image_is_said_to_be(images: ImageFolder) -> None:
     assert contents(images) == set()
 
 
+@pytest.mark.parametrize("fault", ["torn", "gone", "folder", "another's"])
+async def test_an_image_that_cannot_be_read_hides_no_other_and_is_told_of(images: ImageFolder, fault: str) -> None:
+    bad, good = await made(images, "bad", b"bad"), await made(images, "good", b"good")
+    path = images.path / bad.image.digest / "image.json"
+    path.unlink()
+    if fault == "torn":
+        path.write_bytes(b'{"digest":')
+    elif fault == "folder":
+        path.mkdir()
+    elif fault == "another's":
+        path.write_bytes(good.image.encode())
+    assert [named.name for named in await images.list()] == ["good"]
+    (found,) = (await images.damaged()).items()
+    assert found[0] == "bad"
+    assert str(path) in found[1]
+    assert found[1].endswith("remove the image and add it again")
+    with pytest.raises(Damaged):
+        images.find("bad")
+    with pytest.raises(Damaged):
+        await images.link_content_into(bad.image.digest, images.path)
+    await images.remove("bad")
+    assert await images.damaged() == {}
+
+
+async def test_a_guest_that_is_kept_warm_meanwhile_makes_no_image_unused_or_unlisted(
+    images: ImageFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    named = await made(images, "one")
+    await images.link_into("one", machine(images, "m"))
+    making = images.path / named.image.digest / "warm" / ".making-x"
+    listed = os.scandir
+
+    def scandir(path: str | Path) -> object:
+        if Path(path) == making:
+            making.rmdir()  # by whoever made it, just now
+        return listed(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    making.mkdir(parents=True)
+    assert [each.used_by for each in await images.list()] == [1]
+    assert not making.exists(), "nobody looked there"
+    making.mkdir()
+    with pytest.raises(Refused, match="in use by m"):
+        await images.remove("one")
+    assert not making.exists(), "nobody looked there"
+
+
 # Machines
+
+
+async def test_what_a_machine_stands_on_is_found_by_its_content_whatever_became_of_its_name(
+    images: ImageFolder,
+) -> None:
+    old = await made(images, "one", b"old")
+    first, second = machine(images, "first"), machine(images, "second")
+    await images.link_into("one", first)
+    await made(images, "one", b"new")
+    assert await images.link_content_into(old.image.digest, second) == old.image
+    assert (second / "base").samefile(first / "base")
+    assert (second / "base").read_bytes() == b"old"
+    (first / "base").unlink()
+    images.sweep()
+    assert images.holding(old.image.digest)[0] == old.image, "the second one uses it"
+    for unknown in ("0" * 64, "", "names", "../images"):
+        with pytest.raises(NotFound, match="is not here"):
+            await images.link_content_into(unknown, second)
 
 
 async def test_a_machine_gets_links_as_often_as_it_asks(images: ImageFolder, tmp_path: Path) -> None:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Self
 
 import pytest
 
+from hostler.drivers.machines.qemu import arrival as arrivals
 from hostler.drivers.machines.qemu import departure as departures
+from hostler.drivers.machines.qemu.arrival import Arrival, DiskDoor, StateDoor
 from hostler.drivers.machines.qemu.departure import JOB, THERE, Departure
+from hostler.drivers.machines.qemu.folder import MachineFolder
 from hostler.drivers.machines.qemu.migration import (
     LINE_BYTES,
     Answer,
@@ -170,6 +174,31 @@ class TestTheGate:
         await gate.aclose()
         first[1].close()
         writer.close()
+
+
+class TestTheDoorsOfAnArrival:
+    @pytest.mark.parametrize("kind", [DiskDoor, StateDoor])
+    async def test_a_link_to_another_socket_is_not_followed(
+        self, kind: type[DiskDoor | StateDoor], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Who is in the process that waits for a machine could have the agent talk to anybody."""
+        monkeypatch.setattr(arrivals, "CONNECTS_WITHIN", 0.05)
+        came: list[object] = []
+        elsewhere = await asyncio.start_unix_server(lambda *ends: came.append(ends), tmp_path / "elsewhere")
+        folder = MachineFolder(tmp_path / "m")
+        folder.create()
+        for gate in (arrivals.STATE_GATE, arrivals.DISK_GATE):
+            (folder.path / gate).symlink_to(tmp_path / "elsewhere")
+        expected = SimpleNamespace(record=SimpleNamespace(arrived=False), folder=folder, vm="v", alive=True)
+        arrival = Arrival(expected)  # type: ignore[arg-type]
+        arrival.attempt = "a"
+        with pytest.raises(Unavailable, match="does not listen"):
+            async with kind(arrival) as door:
+                await door._connect(arrivals.STATE_GATE)
+        await asyncio.sleep(0.01)
+        assert came == []
+        elsewhere.close()
+        folder.close()
 
 
 class Qemu:

@@ -76,10 +76,14 @@ def _acceleration(settings: Settings) -> list[Finding]:
 
 async def _images(settings: Settings, folder: Path, *, used: bool) -> Finding:
     try:
-        found = await open_images(folder, default=settings.image).list()
+        images = open_images(folder, default=settings.image)
+        found, damaged = await images.list(), await images.damaged()
     except HostlerError as error:
         what, _, advice = str(error).partition("; ")
         return Finding("images", Level.FAIL, what, advice)
+    for name, why in damaged.items():
+        what, _, advice = why.partition("; ")
+        return Finding("images", Level.FAIL, f"{name!r}: {what}", advice)
     names = ", ".join(f"{named.name} ({named.used_by} machine{'s' * (named.used_by != 1)})" for named in found)
     if settings.image in {named.name for named in found}:
         return Finding("images", Level.OK, names)

@@ -9,7 +9,7 @@ import msgspec
 from hostler.model.image import Image  # noqa: TC001 - msgspec reads annotations at run time
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     Progress = Callable[[str, int, int | None], None]
@@ -37,7 +37,10 @@ class Images(Protocol):
     """
 
     async def list(self) -> Sequence[Named]:
-        """All, in order of their names."""
+        """All that can be read, in order of their names."""
+
+    async def damaged(self) -> Mapping[str, str]:
+        """The names of the others, and why they cannot be read."""
 
     async def add(
         self, name: str, source: str, *, sha256: str | None, options: dict[str, str], progress: Progress

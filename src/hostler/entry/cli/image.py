@@ -15,7 +15,7 @@ from hostler.entry.cli.target import complete
 from hostler.entry.cli.value import Duration, Mebibytes, size
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from hostler.ports.images import Images, Named, Progress
 
@@ -67,11 +67,13 @@ def list_(data: Path | None, output: str) -> None:
     The one with a star is what a machine is made of that names no image.
     """
     shelf = opened(data)
-    found = complete(_all(shelf.images))
+    found, damaged = complete(_all(shelf.images))
+    for name, why in damaged.items():
+        note(f"{name!r} is damaged: {why}")
     if output != "table":
         show.emit([plain(named, shelf.default) for named in found], output)
         return
-    if not found:
+    if not found and not damaged:
         click.echo("no images; make one: hostler image build tiny")
         return
     table = show.Columns("NAME", "DIGEST", "SIZE", "DISK", "MACHINES", "WARM", "USER", "SOURCE")
@@ -80,8 +82,8 @@ def list_(data: Path | None, output: str) -> None:
         note(f"there is no {shelf.default!r}, which machines get that name no image; make it or set another (image)")
 
 
-async def _all(images: Images) -> Sequence[Named]:
-    return await images.list()
+async def _all(images: Images) -> tuple[Sequence[Named], Mapping[str, str]]:
+    return await images.list(), await images.damaged()
 
 
 @click.command()

@@ -29,7 +29,8 @@ from hostler.drivers.machines.qemu.migration import (
 )
 from hostler.drivers.machines.qemu.spawning import spawn
 from hostler.drivers.machines.qemu.whole import whole
-from hostler.errors import HostlerError, Refused, Unavailable
+from hostler.drivers.machines.qemu.wire import reach
+from hostler.errors import HostlerError, NotFound, Refused, Unavailable
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -194,11 +195,14 @@ class _ArrivalDoor:
             del self._arrival.taken[self.name]
 
     async def _connect(self, gate: str) -> None:
-        path = socket_path(self._arrival.machine, gate)
         try:
-            async with asyncio.timeout(CONNECTS_WITHIN):
-                self._reader, self._writer = await asyncio.open_unix_connection(path)
-        except (OSError, TimeoutError) as error:
+            connection = await reach(self._arrival.machine.folder, gate, within=CONNECTS_WITHIN)
+            try:
+                self._reader, self._writer = await asyncio.open_unix_connection(sock=connection)
+            except BaseException:
+                connection.close()
+                raise
+        except (OSError, Unavailable) as error:
             raise Unavailable(f"{self._subject}: its process does not listen for {self.name}: {error}") from None
 
     async def _pass_on(self, data: bytes) -> None:
@@ -293,14 +297,13 @@ def socket_path(machine: QemuMachine, name: str) -> Path:
 
 async def _link(machine: QemuMachine, digest: str) -> Image:
     """Let it stand on the image of that content, whatever it is called here. Refused: it is not here."""
-    images = machine.site.images
-    for name, named in images.place.named().items():
-        if named == digest:
-            return await images.link_into(name, machine.folder.path)
-    raise Refused(
-        f"machine {machine.vm!r}: the image that it stands on ({digest[:12]}) is not on this node; add or build the"
-        " same one here"
-    )
+    try:
+        return await machine.site.images.link_content_into(digest, machine.folder.path)
+    except NotFound:
+        raise Refused(
+            f"machine {machine.vm!r}: the image that it stands on ({digest[:12]}) is not on this node; add or build the"
+            " same one here"
+        ) from None
 
 
 def _sync(path: os.PathLike[str]) -> None:

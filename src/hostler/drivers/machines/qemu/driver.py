@@ -174,8 +174,9 @@ class QemuMachines(Moving):
             "network": site.network.about,
             "limits": site.limits.about,
         }
-        if self._broken:
-            facts["damaged"] = "; ".join(str(error) for _, error in sorted(self._broken.items()))
+        damaged = [*(str(error) for _, error in sorted(self._broken.items())), *(await self._images.damaged()).values()]
+        if damaged:
+            facts["damaged"] = "; ".join(damaged)
         return Offer(
             capacity=Capacity(
                 cpus=options.cpus or max(1, (os.cpu_count() or 1) * options.cpu_overcommit // options.shared_by),

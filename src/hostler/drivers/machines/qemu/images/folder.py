@@ -12,6 +12,7 @@ import contextlib
 import errno
 import hashlib
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -25,7 +26,7 @@ from hostler.drivers.machines.qemu.images.place import (
     sync_folder,
     translated,
 )
-from hostler.drivers.machines.qemu.images.usage import Usage, Users
+from hostler.drivers.machines.qemu.images.usage import Usage, Users, statuses_in
 from hostler.errors import Damaged, Invalid, NotFound, Refused, Unavailable
 from hostler.kit.clock import Clock, SystemClock
 from hostler.model.image import Image
@@ -78,9 +79,20 @@ class ImageFolder:
                 raise NotFound(f"image {name!r}: there is none of that name here; {self._known(name)}")
             return self._read(digest), self.place.image(digest)
 
+    def holding(self, digest: str) -> tuple[Image, Path]:
+        """The same by content, whatever it is called: one that machines stand on may have lost its name. NotFound."""
+        with translated(self.path):
+            if digest not in self.place.digests():
+                raise NotFound(f"image {digest[:12]}: it is not here; add or build the same one")
+            return self._read(digest), self.place.image(digest)
+
     async def link_into(self, name: str, folder: Path) -> Image:
         """Let the folder of a machine have the image's files: `base`, `kernel`, `initrd`. Repeatable. NotFound."""
-        return await asyncio.to_thread(self._link_into, name, folder)
+        return await asyncio.to_thread(self._link_into, partial(self.find, name), folder)
+
+    async def link_content_into(self, digest: str, folder: Path) -> Image:
+        """The same for an image by its content."""
+        return await asyncio.to_thread(self._link_into, partial(self.holding, digest), folder)
 
     def files(self, name: str) -> Path:
         """Where its files are. NotFound."""
@@ -91,6 +103,10 @@ class ImageFolder:
     async def list(self) -> Sequence[Named]:
         """All, in order of their names."""
         return await asyncio.to_thread(self._list)
+
+    async def damaged(self) -> Mapping[str, str]:
+        """Those that cannot be read, and why."""
+        return await asyncio.to_thread(self._damaged)
 
     async def add(
         self, name: str, source: str, *, sha256: str | None, options: dict[str, str], progress: Progress
@@ -175,9 +191,9 @@ class ImageFolder:
 
     # Below: in a thread
 
-    def _link_into(self, name: str, folder: Path) -> Image:
+    def _link_into(self, find: Callable[[], tuple[Image, Path]], folder: Path) -> Image:
         with self.place.locked(alone=False):
-            image, source = self.find(name)
+            image, source = find()
             with translated(folder):
                 for file, link in LINKED.items():
                     if file in image.files:
@@ -189,8 +205,20 @@ class ImageFolder:
             if not self.path.is_dir():
                 return []
         with self.place.locked(alone=False):
-            users = Users(self._machines)
-            return [self._named(name, digest, users) for name, digest in self.place.named().items()]
+            users, found = Users(self._machines), []
+            for name, digest in self.place.named().items():
+                with contextlib.suppress(Damaged):  # one that cannot be read hides no other
+                    found.append(self._named(name, digest, users))
+            return found
+
+    def _damaged(self) -> Mapping[str, str]:
+        found = {}
+        for name, digest in self.place.named().items():
+            try:
+                self._read(digest)
+            except Damaged as error:
+                found[name] = str(error)
+        return found
 
     def _made_from(self, source: str) -> str | None:
         for digest in self.place.named().values():
@@ -274,13 +302,19 @@ class ImageFolder:
     def _read(self, digest: str) -> Image:
         path = self.place.image(digest) / "image.json"
         try:
-            return Image.decode(path.read_bytes())
-        except (FileNotFoundError, Invalid) as error:
-            raise Damaged(f"image {path}: cannot be read: {error}; remove the image and add it again") from None
+            image = Image.decode(path.read_bytes())
+        except PermissionError:
+            raise  # it may be whole
+        except (OSError, Invalid) as error:
+            why = error.strerror if isinstance(error, OSError) else error
+            raise Damaged(f"image {path}: cannot be read: {why}; remove the image and add it again") from None
+        if image.digest != digest:
+            raise Damaged(f"image {path}: it is of another image ({image.digest}); remove the image and add it again")
+        return image
 
     def _named(self, name: str, digest: str, users: Users) -> Named:
         image, folder = self._read(digest), self.place.image(digest)
-        size = sum(entry.stat().st_blocks * 512 for entry in folder.rglob("*") if entry.is_file())
+        size = sum(status.st_blocks * 512 for status in statuses_in(folder))
         return Named(
             name=name, image=image, size=size, used_by=self._usage(digest, users).count, warm=warm_shapes(folder)
         )

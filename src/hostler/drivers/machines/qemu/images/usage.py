@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from typing import TYPE_CHECKING
 
@@ -61,10 +62,18 @@ class Users:
         disk = (image / "disk").stat()
         key = (disk.st_dev, disk.st_ino)
         linked = self._by_inode.get(key, [])
-        own = sum(_inode(path) == key for path in image.rglob("*"))  # a state that is kept warm may link to it, too
+        own = sum((status.st_dev, status.st_ino) == key for status in statuses_in(image))  # what makes a warm state
         digest = image.name.encode()
         named = [name for name, state, base in self._states if base != key and digest in state]
         return Usage(tuple(sorted([*linked, *named])), max(0, disk.st_nlink - own - len(linked)))
+
+
+def statuses_in(folder: Path) -> Iterator[os.stat_result]:
+    """Of all files below it, while others may come and go there: guests are kept warm without the folder's lock."""
+    for place, _, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):
+                yield os.lstat(os.path.join(place, name))
 
 
 def _folders(machines: Path | None) -> Iterator[Path]:
