@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import itertools
 import re
 import socket
 import time
@@ -162,7 +163,8 @@ def pick_port(place: str, number: int, *, first: int = 0, taken: Container[int] 
     """A loopback port that nobody has: `first` if it can be had, else one that this machine would try again."""
     digest = hashlib.sha256(f"{place}/{number}".encode()).digest()
     start, span = int.from_bytes(digest[:8], "big"), _ports_up_to() - PORTS_FROM
-    for port in (*([first] if first else []), *(PORTS_FROM + (start + step) % span for step in range(span))):
+    tries = (PORTS_FROM + (start + step) % span for step in range(span))  # one by one: most often the first will do
+    for port in itertools.chain([first] if first else [], tries):
         if port not in taken and _is_free(port):
             return port
     raise Unavailable(f"ports {PORTS_FROM}-{PORTS_FROM + span - 1}: none is free on 127.0.0.1")
