@@ -54,6 +54,8 @@ RESTART = 0.3
 """Seconds after which a supervisor starts a killed process again."""
 CUT = 10.0
 """Seconds for which a wire is cut."""
+HALF_CUT = 3.0
+"""Seconds for which a process is told nothing; no lease lapses meanwhile."""
 PATIENCE = 240.0
 """Virtual seconds in which everything must have settled."""
 ORG, PROJECT = "acme", "shop"
@@ -91,8 +93,9 @@ class Loss:
 
     watched: str
     kind: str
-    """`lost`: done, and the answer never comes. `cut`: the same, and nothing else comes or goes for a while.
-    `never`: not done, and nobody says so. `unavailable`."""
+    """`lost`: done, and the answer never comes. `cut`: the same, and nothing else comes or goes for a while. `late`:
+    done when nobody waits for it any more, and for a while the process can only ask, and is told nothing. `never`: not
+    done, and nobody says so. `unavailable`."""
     at: int
     armed: bool = False
     passed: int = 0
@@ -381,12 +384,15 @@ class Plane:
         loss = self.loss
         if loss is None or not loss.armed or loss.where or host.role != loss.watched:
             return None
-        if not writes and loss.kind in ("lost", "cut"):
+        if not writes and loss.kind in ("lost", "cut", "late"):
             return None  # a read that has no answer is a read that failed
         loss.passed += 1
         if loss.passed < loss.at:
             return None
         loss.where = host.name
+        if loss.kind == "late":
+            self.loop.call_soon(host.wire.half_cut)
+            self.loop.call_later(HALF_CUT, host.wire.half_heal, context=outside())
         if loss.kind != "cut":
             return loss.kind
         self.loop.call_soon(host.wire.cut)  # when the request is on its way

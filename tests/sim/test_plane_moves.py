@@ -296,6 +296,12 @@ def test_a_handover_whose_answer_is_lost_is_found_out_about() -> None:
     assert {story_with_a_lost_answer(at, "lost") for at in range(1, LOST)} == {1}
 
 
+def test_a_handover_that_happens_when_nobody_waits_for_it_any_more_is_found_out_about() -> None:
+    """Whoever asks meanwhile sees an arrival that is gone, and must not take that for a move that was given up."""
+    for at in range(1, LOST):
+        story_with_a_lost_answer(at, "late")
+
+
 def test_a_node_that_hears_no_more_after_a_handover_lets_nothing_go_on() -> None:
     for at in range(1, LOST):
         story_with_a_lost_answer(at)

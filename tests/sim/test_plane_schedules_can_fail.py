@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 
 from hostler.engine.agent import worker
@@ -91,6 +92,17 @@ def hopeful(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Handovers, "give", sure)
 
 
+def forgetful(patch: pytest.MonkeyPatch) -> None:
+    """A machine that has departed goes on once its move is given up, though it may have been handed over."""
+    going = worker.going
+
+    def sure(command: Any, known: Any, seen: Any, node: str) -> Any:
+        ours = known.handle is not None and known.handle.node == node
+        return msgspec.structs.replace(going(command, known, seen, node), stays=ours)
+
+    patch.setattr(worker, "going", sure)
+
+
 def hasty(patch: pytest.MonkeyPatch) -> None:
     """A machine that has arrived is started before it was handed over."""
     expect = worker.Workers._expect
@@ -111,6 +123,7 @@ DEFECTS: Any = [
     (taken_early, run_schedule),
     (hasty, run_schedule),
     (hopeful, lambda at: story_with_a_lost_answer(at + 1)),
+    (forgetful, lambda at: story_with_a_lost_answer(at + 1, "late")),
     (handed_over_blindly, lambda at: story("another move", at)),
 ]
 """Each with the stories that find it: those of moves are rare in a random schedule, and every one of them is told."""

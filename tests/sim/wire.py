@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from hostler.drivers.store.memory import MemoryStore
     from hostler.ports.store import Comparison, Event, Lease, Operation, Watch
 
+LATE = 0.3
+"""Seconds after which a late request is done. Nobody waits for it any more by then."""
+
 
 @dataclass
 class Weather:
@@ -54,6 +57,8 @@ class Wire:
         self._store, self._rng, self._weather = store, rng, weather
         self._healed = asyncio.Event()
         self._healed.set()
+        self._told = asyncio.Event()
+        self._told.set()
         self.dead = False
         self.step: Callable[[str], Awaitable[None]] | None = None
         """Awaited before each request is sent, and again when it is done but not answered yet."""
@@ -67,6 +72,13 @@ class Wire:
 
     def heal(self) -> None:
         self._healed.set()
+
+    def half_cut(self) -> None:
+        """What is asked is answered; what is written fails, and watches are silent."""
+        self._told.clear()
+
+    def half_heal(self) -> None:
+        self._told.set()
 
     async def __aenter__(self) -> Self:
         return self
@@ -120,6 +132,7 @@ class Wire:
     async def carried(self, event: Event, prefix: str) -> None:
         """Until the event has come through. Lagged: it has not."""
         await self._healed.wait()
+        await self._told.wait()
         if self._rng.random() < self._weather.lagged:
             raise Lagged(prefix, event.kv.mod_revision)
 
@@ -131,16 +144,21 @@ class Wire:
             await self.step("ask")
         there, back = rng.random() ** 4 * 0.1, rng.random() ** 4 * 0.1
         fate = self.fate(writes) or self._weather.draw(rng)
-        if self.dead or not self._healed.is_set() or fate == "unavailable":
+        lets = self._healed.is_set() and (self._told.is_set() or not writes)
+        if self.dead or not lets or fate == "unavailable":
             await asyncio.sleep(there)
             raise Unavailable("wire: cut")
         if fate == "slow":
             delay = self._weather.slowest * rng.random() ** 2
             there, back = (there + delay, back) if rng.random() < 0.5 else (there, back + delay)
+        if fate == "late":
+            there += LATE
         arrives = not (fate == "never" or (fate in ("hang", "deaf") and rng.random() < 0.5))
         self.busy_until = max(self.busy_until, loop.time() + there)
         answer = loop.create_task(self._served(do, there, arrives=arrives), context=outside())
         answer.add_done_callback(_noticed)
+        if fate == "late":
+            raise Uncertain("wire: no answer")
         if fate == "hang":
             await asyncio.sleep(1e9)  # somebody must cancel it
         if fate == "deaf":
