@@ -92,9 +92,7 @@ class RealPlane:
 
     def traces(self) -> dict[str, set[str]]:
         """What machines have beside the control plane's own: processes, ports, sockets, files, groups, rules."""
-        places = [
-            msgspec.json.decode(file.read_bytes())["place"] for file in sorted(self.data.glob("machines/*/place"))
-        ]
+        places = self.places()
         pids = working_below(self.data)
         return {
             "processes": {str(pid) for pid in pids},
@@ -112,6 +110,14 @@ class RealPlane:
             },
             "rules": {table for place in places for table in tables() if table.startswith(f"{table_name(place)}_")},
         }
+
+    def places(self) -> list[str]:
+        """The ids by which what is made for machines of the nodes is told from that of others."""
+        return [msgspec.json.decode(file.read_bytes())["place"] for file in sorted(self.data.glob("machines/*/place"))]
+
+    def rules(self) -> set[str]:
+        """Of the packet filter, for the nodes or any machine of theirs."""
+        return {table for place in self.places() for table in tables() if table.startswith(table_name(place))}
 
     def own_traces(self) -> dict[str, set[str]]:
         """What the control plane itself has that must not grow with machines that are gone."""

@@ -85,3 +85,5 @@ async def test_a_machine_is_made_used_kept_cloned_and_gone_without_a_trace(plane
     await until(lambda: plane.descriptors() <= descriptors + 2, 30, lambda: f"{plane.descriptors()}, {descriptors}")
     await plane.stop()
     assert plane.traces() == before
+    assert len(plane.places()) == 2
+    assert plane.rules() == set()
