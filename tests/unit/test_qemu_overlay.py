@@ -56,6 +56,10 @@ async def test_the_second_of_a_size_is_a_copy_over_a_base_of_its_own(folders: li
     assert seen == b"b" * MIB + bytes(3 * MIB)
     await lay(Disk(folders[0], "raw"), folders[0], "raw", 8 * MIB)
     assert calls == ["create"] * 2, "another size is another disk"
+    elsewhere = folders[0] / "c"
+    elsewhere.mkdir()
+    await lay(Disk(elsewhere, "raw"), elsewhere, "raw", 8 * MIB)
+    assert calls == ["create"] * 3, "another place has its own"
 
 
 async def test_only_some_small_ones_are_kept(
@@ -75,6 +79,6 @@ async def test_only_some_small_ones_are_kept(
 
 async def test_a_disk_that_cannot_be_written_is_said(folders: list[Path]) -> None:
     await lay(Disk(folders[0], "raw"), folders[0], "raw", MIB)
-    gone = folders[1] / "gone"
+    gone = folders[0].with_name("gone")
     with pytest.raises(Unavailable, match="cannot be made: No such file"):
         await lay(Disk(gone, "raw"), gone, "raw", MIB)

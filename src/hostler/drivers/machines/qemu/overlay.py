@@ -16,16 +16,16 @@ if TYPE_CHECKING:
 
     from hostler.drivers.machines.qemu.disk import Disk
 
-KEPT = 4
+KEPT = 8
 KEPT_BYTES = 2**19
 """Of one: those of disks up to some TiB are smaller."""
-_kept: OrderedDict[tuple[str, int], bytes] = OrderedDict()
-"""By the base's format and the size. Nothing else is in them: what they lie over is called `base` in every folder."""
+_kept: OrderedDict[tuple[Path, str, int], bytes] = OrderedDict()
+"""By the place, the base's format and the size. Nothing else is in them: what is below is called `base` everywhere."""
 
 
 async def lay(disk: Disk, folder: Path, base_format: str, size_bytes: int) -> None:
     """An empty disk in that folder; what was there is replaced. It is there also after a loss of power."""
-    shape = base_format, size_bytes
+    shape = folder.parent, base_format, size_bytes
     content = _kept.get(shape)
     if content is None:
         await disk.create(size_bytes)
