@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.timeout(900)
 BOOT = "cat /proc/sys/kernel/random/boot_id"
-COUNT = "(i=0; while :; do i=$((i+1)); echo $i > /tmp/count; usleep 20000; done) > /dev/null 2>&1 < /dev/null &"
+COUNT = "(i=0; while :; do i=$((i+1)); echo $i >> /tmp/count; usleep 20000; done) > /dev/null 2>&1 < /dev/null &"
 LOAD = "(while :; do dd if=/dev/zero of=/tmp/load bs=64k count=160; done) > /dev/null 2>&1 < /dev/null &"
 """Changes memory all the time."""
-COUNTED = "a=$(cat /tmp/count); usleep 500000; test $(cat /tmp/count) -gt $a && echo counts"
+COUNTED = "a=$(wc -c < /tmp/count); usleep 500000; test $(wc -c < /tmp/count) -gt $a && echo counts"
 
 
 @pytest.fixture(scope="module")
@@ -112,14 +112,14 @@ def chosen(seed: int) -> list[tuple[str, str]]:
     rest = [kill for kill in KILLS if kill not in first]
     rng.shuffle(first)
     rng.shuffle(rest)
-    return (first + rest * 10)[: dose(test=4, full=len(KILLS))]
+    return (first + rest * 10)[: dose(test=3, full=len(KILLS))]
 
 
 async def test_a_move_that_is_killed_half_way_leaves_exactly_one_machine_that_runs(
     images: ImageFolder, tmp_path: Path
 ) -> None:
-    seed = int(os.environ.get("HOSTLER_SEED", random.randrange(10**6)))
-    print(f"HOSTLER_SEED={seed}")
+    seed = int(os.environ.get("MIGRATE_SEED", random.randrange(10**6)))  # not HOSTLER_…: that would be a setting
+    print(f"MIGRATE_SEED={seed}")
     async with MovingPlane(tmp_path, images) as plane, Watch(plane) as watch:
         boot = await make(plane, "web")
         for number, (victim, point) in enumerate(chosen(seed), 1):
