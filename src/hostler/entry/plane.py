@@ -29,7 +29,7 @@ from hostler.entry.peers import ProcessPeers
 from hostler.entry.server.app import build
 from hostler.entry.server.logs import logger
 from hostler.entry.server.serve import Server
-from hostler.entry.server.services import Services
+from hostler.entry.server.services import ServerPlan, Services
 from hostler.errors import Invalid
 from hostler.kit.clock import SystemClock
 from hostler.settings.option import split_address
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from hostler.ports.store import Store
     from hostler.settings import Settings
 
+_OPEN_METRICS = {"token": False, "nearby": None, "everybody": True}
 WILDCARDS = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - what "every address" means to a local caller
 
 
@@ -173,7 +174,8 @@ class Plane:
         """The API, where the settings say."""
         host, port = check_listen(self.settings)
         cert, key = self.settings.tls_cert, self.settings.tls_key
-        async with Server(build(self.services), host=host, port=port, cert=cert, key=key) as server:
+        plan = ServerPlan(open_metrics=_OPEN_METRICS[self.settings.metrics])
+        async with Server(build(self.services, plan), host=host, port=port, cert=cert, key=key) as server:
             yield server
 
     def controllers(self) -> Sequence[Service]:

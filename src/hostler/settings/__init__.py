@@ -106,6 +106,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     replicas: int
     log_level: str
     log_format: str
+    metrics: str
+    """Who may read the figures: who has a `token`; also who is `nearby`, which QEMU's guests may be; `everybody`."""
     audit_days: int
     origins: dict[str, Origin]
     """By the name in `OPTIONS`."""

@@ -35,7 +35,7 @@ async def docs(asked: Asked) -> Answer:  # noqa: ARG001
     return Answer(text=PAGE, media=HTML, headers=((b"content-security-policy", policy),))
 
 
-def routes(openapi: Handler, metrics: Handler, *, open_metrics: bool | None = None) -> tuple[Route, ...]:
+def routes(openapi: Handler, metrics: Handler, *, open_metrics: bool | None = False) -> tuple[Route, ...]:
     """The routes; `openapi` and `metrics` are handlers of the app that they belong to."""
     text = "text/plain"
     figures = Access.NEARBY if open_metrics is None else Access.ANYONE if open_metrics else Access.LOGGED_IN

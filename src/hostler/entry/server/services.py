@@ -64,7 +64,10 @@ class ServerPlan(msgspec.Struct, frozen=True, kw_only=True):
     """Event streams, consoles and SSH connections at once."""
     history: int = 10_000
     """Events that are kept in memory for streams; who is further behind reads the store."""
-    open_metrics: bool | None = None
-    """Whether `/metrics` answers without a token: always, never, or (None) to callers on this very machine."""
+    open_metrics: bool | None = False
+    """Whether `/metrics` answers without a token: always, never, or (None) to callers on this very machine.
+
+    A guest of QEMU whose network is `user` comes from this very machine, if its agent runs there and is not root.
+    """
     log_reads: bool = False
     """Whether each successful read is logged too."""

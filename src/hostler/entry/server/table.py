@@ -13,6 +13,6 @@ API: tuple[Route, ...] = (*vms.ROUTES, *doors.ROUTES, *nodes.ROUTES, *quotas.ROU
 """Everything under `/v1`."""
 
 
-def table(openapi: Handler, metrics: Handler, *, open_metrics: bool | None = None) -> tuple[Route, ...]:
+def table(openapi: Handler, metrics: Handler, *, open_metrics: bool | None = False) -> tuple[Route, ...]:
     """Every route of a server."""
     return (*API, *health.routes(openapi, metrics, open_metrics=open_metrics))
