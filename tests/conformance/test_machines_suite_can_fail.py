@@ -642,6 +642,13 @@ class SendsOnce(Sound):
         return await super().send(vm, number, connect, live=live)
 
 
+@found_by("one_that_has_departed_is_not_sent_as_another_move")
+class SendsWhatHasGone(Sound):
+    def _check_sendable(self, row: Any, number: int, *, live: bool) -> None:
+        if row.state is not MachineState.DEPARTED:
+            super()._check_sendable(row, number, live=live)
+
+
 @found_by("one_that_was_not_sent_does_not_start")
 class StartsWhatIsNotThere(Sound):
     def _check_arrived(self, row: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import subprocess
 from typing import TYPE_CHECKING
 
@@ -91,6 +92,25 @@ async def test_a_copy_of_a_snapshot_is_a_disk_of_its_own(folder: Path, tmp_path:
     assert not (folder / COPY).exists()
 
 
+async def test_who_had_the_copy_open_cannot_write_to_the_new_disk(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The copy is made as the user of the first machine, whose process a guest may have taken over."""
+    disk, other = Disk(folder, "qcow2"), tmp_path / "other"
+    other.mkdir()
+    (other / BASE).hardlink_to(folder / BASE)
+    await disk.create(4 * MIB)
+    fill(folder, "x")
+    await disk.snapshot("s1")
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    with (folder / COPY).open("w+b") as held:
+        await disk.copy("s1", other)
+        assert held.seek(0, os.SEEK_END) > MIB // 16, "qemu-img made another file; this shows nothing"
+        held.truncate(0)
+        assert content(other) == b"x" * 8
+    assert not (folder / COPY).exists()
+
+
 async def test_a_file_name_inside_an_image_is_never_followed(folder: Path) -> None:
     secret = folder / "secret"
     secret.write_bytes(b"s" * MIB)
@@ -126,3 +146,24 @@ async def test_a_call_that_takes_too_long_is_ended(folder: Path) -> None:
 async def test_a_tool_that_is_not_there_is_said(folder: Path) -> None:
     with pytest.raises(Unavailable, match="no-such-tool"):
         await qemu_img(folder, ("create",), wrap=lambda _: ("no-such-tool",))
+
+
+async def test_how_large_it_is_is_told_without_a_process_also_after_a_snapshot_made_it_small(folder: Path) -> None:
+    disk = Disk(folder, "qcow2")
+    with pytest.raises(Unavailable, match="cannot be read"):
+        disk.virtual_bytes()
+    await disk.create(4 * MIB)
+    await disk.snapshot("s1")
+    await disk.grow(8 * MIB)
+    assert disk.virtual_bytes() == 8 * MIB
+    await disk.revert("s1")
+    assert disk.virtual_bytes() == 4 * MIB
+    await disk.grow(8 * MIB)
+    assert disk.virtual_bytes() == 8 * MIB
+    (folder / DISK).write_bytes(b"x" * 64)
+    with pytest.raises(Unavailable, match="no disk any more"):
+        disk.virtual_bytes()
+    (folder / DISK).unlink()
+    (folder / DISK).symlink_to(folder / BASE)
+    with pytest.raises(Unavailable, match="cannot be read"):
+        disk.virtual_bytes()

@@ -7,9 +7,11 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Self
 
 import pytest
+from qemu_record import record
 
 from hostler.drivers.machines.qemu import arrival as arrivals
 from hostler.drivers.machines.qemu import departure as departures
+from hostler.drivers.machines.qemu import sending
 from hostler.drivers.machines.qemu.arrival import Arrival, DiskDoor, StateDoor
 from hostler.drivers.machines.qemu.departure import JOB, THERE, Departure
 from hostler.drivers.machines.qemu.folder import MachineFolder
@@ -174,6 +176,15 @@ class TestTheGate:
         await gate.aclose()
         first[1].close()
         writer.close()
+
+
+class TestWhatMayBeSent:
+    @pytest.mark.parametrize("alive", [True, False])
+    @pytest.mark.parametrize("state", ["arriving", "departed"])
+    async def test_one_that_is_on_its_way_is_not_sent_as_another_move(self, state: str, *, alive: bool) -> None:
+        there = SimpleNamespace(record=record(moved=1, **{state: True}), vm="v", alive=alive, status="running")
+        with pytest.raises(Refused, match="start or stop it first"):
+            await sending.send(there, 2, lambda _: Wire(), live=False)  # type: ignore[arg-type]
 
 
 class TestTheDoorsOfAnArrival:

@@ -161,6 +161,13 @@ async def test_an_image_that_promises_less_is_held_to_less(probe: Probe, steps: 
     assert await Climb(image(probe), Guest(), 1).run() == steps
 
 
+@pytest.mark.parametrize("seeding", list(Seeding))
+async def test_a_guest_that_shall_say_so_itself_is_not_available_before_it_does(seeding: Seeding) -> None:
+    late = await Climb(image(Probe.AGENT, seeding=seeding), Guest(says=None), 1).late()
+    assert late.step is BOOTING
+    assert await Climb(image(Probe.AGENT, seeding=seeding), Guest(), 1).run() == [BOOTING, NETWORK, AVAILABLE]
+
+
 async def test_of_a_tcp_server_one_byte_is_enough() -> None:
     async with answering(b"x") as port:
         assert (await Climb(image(Probe.TCP), Guest(), port).run())[-1] is AVAILABLE

@@ -113,6 +113,19 @@ async def a_send_that_was_done_is_done_when_it_is_repeated(t: MachineTrial) -> N
 
 
 @claim(moves=True)
+async def one_that_has_departed_is_not_sent_as_another_move(t: MachineTrial) -> None:
+    vm = await t.made()
+    await _sent(t, vm, 1, live=False)
+    with refused(Refused):
+        await t.machines.send(vm, 2, lambda door: t.there.channel(vm, door), live=False)
+    seen = await t.seen(vm)
+    assert (seen.state, seen.moved) == (DEPARTED, 1), "it was touched"
+    await t.machines.stop(vm, grace=0)
+    await t.there.delete(vm)
+    await _sent(t, vm, 2, live=False)
+
+
+@claim(moves=True)
 async def one_that_was_not_sent_does_not_start(t: MachineTrial) -> None:
     plan = t.plan()
     await t.there.receive(plan, 1)

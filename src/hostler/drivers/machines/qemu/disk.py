@@ -8,11 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import struct
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from hostler.drivers.machines.qemu.child import end
+from hostler.drivers.machines.qemu.fresh import take
+from hostler.drivers.machines.qemu.images.qcow2 import MAGIC
 from hostler.drivers.machines.qemu.rights import environment
 from hostler.errors import Refused, Unavailable
 
@@ -54,10 +59,6 @@ class Disk:
     def __init__(self, folder: Path, base_format: str, *, wrap: Wrap = lambda argv: argv) -> None:
         self._folder, self._format, self._wrap = folder, base_format, wrap
 
-    @property
-    def exists(self) -> bool:
-        return (self._folder / DISK).exists()
-
     async def create(self, size_bytes: int) -> None:
         """An empty one over the base; what was there is replaced."""
         self.remove()
@@ -66,7 +67,8 @@ class Disk:
     async def copy(self, tag: str, into: Path) -> None:
         """Put what the snapshot `tag` holds into another folder, as a disk over the same base. It may be in use.
 
-        The copy is made in this folder, with this machine's rights: those of the other one do not reach in here.
+        The copy is made in this folder, with this machine's rights: those of the other one do not reach in here. Then
+        it is taken from this machine, whose process could otherwise write to it for as long as it has it open.
         """
         draft = self._folder / COPY
         try:
@@ -74,13 +76,14 @@ class Disk:
                 "convert", "-q", "-U", "-l", f"snapshot.name={tag}", "-O", "qcow2", "-B", BASE, "-F", self._format,
                 self._json(), COPY,
             )  # fmt: skip
-            draft.replace(into / DISK)
+            await take(draft, into / DISK)
         finally:
-            draft.unlink(missing_ok=True)
+            with suppress(OSError):
+                draft.unlink()
 
     async def grow(self, size_bytes: int) -> int:
         """Make it at least that large; how large it is. It never shrinks."""
-        present = int((await self._info())["virtual-size"])
+        present = self.virtual_bytes()
         if present < size_bytes:
             await self._run("resize", "-q", self._json(), str(size_bytes))
         return max(present, size_bytes)
@@ -106,12 +109,19 @@ class Disk:
     def remove(self) -> None:
         (self._folder / DISK).unlink(missing_ok=True)
 
-    def used_bytes(self) -> int:
-        """What it takes of the host's disk."""
+    def virtual_bytes(self) -> int:
+        """How large the guest sees it, by its header: that costs no process. Unavailable: it cannot be read."""
         try:
-            return (self._folder / DISK).stat().st_blocks * 512
-        except FileNotFoundError:
-            return 0
+            descriptor = os.open(self._folder / DISK, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+            try:
+                magic, size = struct.unpack(">4s20xQ", os.pread(descriptor, 32, 0))
+            finally:
+                os.close(descriptor)
+        except (OSError, struct.error) as error:
+            raise Unavailable(f"{self._folder / DISK}: it cannot be read: {error}; see to it") from None
+        if magic != MAGIC:
+            raise Unavailable(f"{self._folder / DISK}: it is no disk any more; delete the machine, or put it back")
+        return int(size)
 
     def _json(self) -> str:
         return "json:" + json.dumps(layers(self._format))

@@ -7,9 +7,10 @@ import shutil
 from typing import TYPE_CHECKING
 
 from hostler.drivers.machines.qemu import state
-from hostler.drivers.machines.qemu.disk import BASE, GIB
+from hostler.drivers.machines.qemu.disk import GIB
 from hostler.drivers.machines.qemu.folder import MachineFolder
 from hostler.drivers.machines.qemu.identity import check_keys
+from hostler.drivers.machines.qemu.images.folder import LINKED
 from hostler.drivers.machines.qemu.images.place import sync_folder
 from hostler.drivers.machines.qemu.overlay import lay
 from hostler.drivers.machines.qemu.snapshot import copy_disk
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from hostler.ports.machines import MachinePlan
 
 DRAFT = ".new-"
-LINKED = (BASE, "kernel", "initrd")
 
 
 def new_record(plan: MachinePlan, number: int, image: Image, host_key: str) -> MachineRecord:
@@ -100,11 +100,6 @@ async def make(machine: QemuMachine, origin: QemuMachine | None) -> None:
         except NotFound as error:
             raise Refused(str(error)) from None
         machine.change(image=image, disk_bytes=disk_bytes(machine.record.spec, image))
-    else:
-        for name in LINKED:
-            (path / name).unlink(missing_ok=True)
-            if (origin.folder.path / name).exists():
-                (path / name).hardlink_to(origin.folder.path / name)
     machine.rights.own(path)
     await site.hook("create.disk:before")
     if origin is None:
@@ -112,6 +107,7 @@ async def make(machine: QemuMachine, origin: QemuMachine | None) -> None:
     else:
         assert machine.record.spec.origin is not None  # noqa: S101 - it has an origin
         async with origin.lock:
+            _share_image(origin, machine)
             await copy_disk(origin, machine.record.spec.origin.snapshot, machine)
         machine.rights.own(path)
         machine.change(disk_bytes=await machine.disk.grow(machine.record.disk_bytes))
@@ -119,6 +115,22 @@ async def make(machine: QemuMachine, origin: QemuMachine | None) -> None:
     await site.hook("create.done:before")
     machine.change(life=Life.WHOLE)
     await site.hook("create.done:after")
+
+
+def _share_image(origin: QemuMachine, machine: QemuMachine) -> None:
+    """Let it stand on what the origin stands on. Refused: there is no origin any more."""
+    if origin.gone or origin.record.life is not Life.WHOLE:
+        raise Refused(f"machine {machine.vm!r}: machine {origin.vm!r}, which it would be a copy of, has been deleted")
+    try:
+        for file, name in LINKED.items():
+            link = machine.folder.path / name
+            link.unlink(missing_ok=True)
+            if file in origin.record.image.files:
+                link.hardlink_to(origin.folder.path / name)
+    except OSError as error:
+        raise Unavailable(
+            f"machine {machine.vm!r}: it cannot stand on what machine {origin.vm!r} does: {error.strerror}; try again"
+        ) from None
 
 
 async def reshape(machine: QemuMachine, plan: MachinePlan) -> None:

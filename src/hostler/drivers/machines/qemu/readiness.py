@@ -54,7 +54,7 @@ class Ascent:
         probe = self._image.probe
         self._told(self.now)
         if probe is not Probe.NONE:
-            if self._image.seeding is Seeding.FIRMWARE:
+            if self._image.seeding is Seeding.FIRMWARE or probe is Probe.AGENT:
                 await self._heard(asks=asks)
             if probe is not Probe.AGENT:
                 await self._answered()

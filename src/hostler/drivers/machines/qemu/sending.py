@@ -76,7 +76,7 @@ def _check(machine: QemuMachine, number: int, *, live: bool) -> None:
     record, subject = machine.record, _subject(machine)
     if number < record.moved or (number == record.moved and record.move_is_over):
         raise Refused(f"{subject}: move {number} is over; give the next one a higher number")
-    if record.arriving or (record.departed and machine.alive):
+    if record.arriving or record.departed:
         raise Refused(f"{subject}: it is handed over from place to place; start or stop it first")
     if record.restoring is not None:
         raise Refused(f"{subject}: a restore was begun, its disk is not whole; restore or start it first")
