@@ -17,15 +17,14 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
+from hostler.engine.agent.membership import KEPT, has_machines, record_of
 from hostler.engine.agent.offering import Offering
 from hostler.engine.agent.plan import BEATS
 from hostler.engine.cluster_id import cluster_id
-from hostler.errors import Closed, Conflict, Damaged, HostlerError, LeaseGone, Uncertain
-from hostler.keys.node import ALIVE, CLUSTER, COMMAND, MEMBER
-from hostler.keys.vm import HANDLE
+from hostler.errors import Closed, Conflict, HostlerError, LeaseGone, Uncertain
+from hostler.keys.node import ALIVE, CLUSTER, MEMBER
 from hostler.kit.backoff import Backoff
-from hostler.model.name import fold
-from hostler.model.node import Heartbeat, Lifecycle, NodeRecord
+from hostler.model.node import Heartbeat, Lifecycle
 
 if TYPE_CHECKING:
     import random
@@ -39,9 +38,6 @@ if TYPE_CHECKING:
     from hostler.ports.store import Comparison, KeyValue, Lease, Store
 
 T = TypeVar("T")
-_KEPT = (Lifecycle.DRAINING, Lifecycle.DECOMMISSIONED)
-"""An operator's word: neither coming nor going takes it back."""
-_PAGE = 500
 _log = logging.getLogger("hostler.agent")
 
 
@@ -194,14 +190,19 @@ class Session:
         node = self._plan.node
         offer = await self._within(self.offering.look())
         member = await self._within(MEMBER.get(self._store, node=node))
-        if member is not None and member.value.place not in ("", self._machines.place) and await self._has_machines():
+        if (
+            member is not None
+            and member.value.place not in ("", self._machines.place)
+            and await has_machines(self._store, node, self._within)
+        ):
             self._wait(
                 f"node {member.value.node} has machines at another place ({member.value.place}); start its agent there,"
                 f" or, if that one is off, say so: hostler node confirm-off {member.value.node}"
             )
             return False
         lease = await self._within(self._store.grant(self._plan.node_ttl))
-        record = self._record(None if member is None else member.value, **offer)
+        known = None if member is None else member.value
+        record = record_of(self._plan, self._machines, known, at=self._clock.wall(), **offer)
         beat = Heartbeat(holder=self.holder, place=self._machines.place, started_at=self._started_at)
         when = [
             ALIVE.absent(node=node) if alive is None else ALIVE.unchanged(alive),
@@ -219,46 +220,6 @@ class Session:
         self._lease, self._alive, self._ttl = lease, found, lease.ttl
         self._promised = record.fencing_time
         return True
-
-    async def _has_machines(self) -> bool:
-        """Whether any machine may be on the node, wherever that is. The node is silent while this is asked.
-
-        What is false now stays false until its record changes, which registering compares: only a node that lives gets
-        machines, and who moves some there from a state file writes its record anew.
-        """
-        told = await self._within(self._store.range(COMMAND.prefix(node=self._plan.node), limit=1, keys_only=True))
-        if told.items:
-            return True
-        after: str | None = None
-        while True:  # it may have been told once; what the leader finds in a handle, it tells the node again
-            page = await self._within(self._store.range(HANDLE.prefix(), after=after, limit=_PAGE))
-            if any(_names(kv, self._plan.node) for kv in page.items):
-                return True
-            if not page.more:
-                return False
-            after = page.items[-1].key
-
-    def _record(self, known: NodeRecord | None, **fresh: object) -> NodeRecord:
-        plan = self._plan
-        told = {
-            **fresh,
-            "lifecycle": known.lifecycle if known is not None and known.lifecycle in _KEPT else Lifecycle.JOINING,
-            "labels": plan.labels,
-            "rack": plan.rack,
-            "pdus": plan.pdus,
-            "tors": plan.tors,
-            "address": plan.address,
-            "driver": self._machines.name,
-            "place": self._machines.place,
-            "fences": self._machines.fences,
-            # A longer hold may stand from before, until the first of this session.
-            "fencing_time": max(plan.fencing_time, 0.0 if known is None else known.fencing_time),
-            "off": None,
-            "registered_at": self._clock.wall(),
-        }
-        if known is None:
-            return NodeRecord(node=plan.typed, **told)  # type: ignore[arg-type]
-        return msgspec.structs.replace(known, **told)
 
     async def _begin(self, sent: float) -> None:
         """What was decided while we were away is known, and done, before anything is held."""
@@ -385,7 +346,7 @@ class Session:
     async def _shut_down(self, alive: Entry[Heartbeat]) -> None:
         for _ in range(3):
             member = await MEMBER.get(self._store, node=self._plan.node)
-            if member is None or member.value.lifecycle in (*_KEPT, Lifecycle.SHUTTING_DOWN):
+            if member is None or member.value.lifecycle in (*KEPT, Lifecycle.SHUTTING_DOWN):
                 return
             leaving = msgspec.structs.replace(member.value, lifecycle=Lifecycle.SHUTTING_DOWN)
             when = [MEMBER.unchanged(member), ALIVE.unchanged(alive)]
@@ -395,13 +356,6 @@ class Session:
                 continue  # look
             if result.succeeded:
                 return
-
-
-def _names(kv: KeyValue, node: str) -> bool:
-    try:
-        return fold(HANDLE.decode(kv.value, where=kv.key).node) == node
-    except Damaged:
-        return False  # nothing is decided from it
 
 
 def _told(error: BaseException) -> str:

@@ -63,17 +63,17 @@ def duty_of(record: NodeRecord) -> Duty:
 class Drains:
     """All nodes that are drained. A new leader may let one more go than this one would have."""
 
-    def __init__(self, view: View, books: Books, moves: Moves, *, clock: Clock) -> None:
+    def __init__(self, view: View, books: Books, moves: Moves, *, clock: Clock, stuck: set[str]) -> None:
+        """`stuck`: it keeps there which nodes have machines that found no other one."""
         self._view, self._books, self._moves, self._clock = view, books, moves, clock
         self._left: dict[str, _Left] = {}
         self._later: dict[str, float] = {}  # machines that could not be handed over, and when to try again
-        self.stuck: set[str] = set()
-        """Nodes with machines that found no other node."""
+        self._stuck = stuck
 
     def next(self, node: str, record: NodeRecord) -> Turn:
         """Whose turn it is."""
         here = sorted(((named(e.value), e) for e in self._view.commands_of(node)), key=itemgetter(0))
-        self.stuck.discard(node)
+        self._stuck.discard(node)
         if duty_of(record) is Duty.STAY_OFF:
             return self._next_to_stop(here)
         if any((e.value.deleting or e.value.departing) and self._stays(name) for name, e in here):
@@ -149,7 +149,7 @@ class Drains:
                 return Turn(name, Duty.MOVE, "", tuple(stays))
             stays.append((name, f"node {node} is drained, but {decision.summary}"))
         if stays:
-            self.stuck.add(node)
+            self._stuck.add(node)
         return Turn(stuck=tuple(stays), again=again)
 
     def _is_unmade(self, name: str, command: Entry[VmCommand]) -> bool:

@@ -13,17 +13,18 @@ from typing import TYPE_CHECKING
 
 from hostler.engine.controllers import inspection, origin
 from hostler.engine.controllers import seen as sight
+from hostler.engine.controllers.attention import Attention
 from hostler.engine.controllers.books import Books
 from hostler.engine.controllers.decision import NOTHING, Act, Duty, NodeCase, decide
 from hostler.engine.controllers.drain import Drains, duty_of
 from hostler.engine.controllers.moves import Moves
 from hostler.engine.controllers.queue import Queue
 from hostler.engine.controllers.silence import Silence
-from hostler.engine.controllers.steps import Leader, Txn, not_expected, not_moved, pending, placed, trimmed, written
+from hostler.engine.controllers.steps import Txn, not_expected, not_moved, pending, placed, trimmed, written
+from hostler.engine.controllers.writing import Writing
 from hostler.engine.placement import place, wanted_of
 from hostler.errors import Conflict, Missed, Unavailable, Uncertain
-from hostler.keys.node import ALIVE, ARRIVAL, COMMAND, MEMBER
-from hostler.keys.vm import HANDLE, NAME, VM
+from hostler.keys.vm import NAME
 from hostler.kit.backoff import Backoff
 from hostler.kit.fairness import Fairness
 from hostler.kit.together import run_together
@@ -45,15 +46,9 @@ if TYPE_CHECKING:
     from hostler.ports.store import Comparison, Operation, Store
 
 PASS_EVERY = 30.0
-RETRY_PENDING = 0.2
-"""Seconds in which changes of the room there is are gathered, before those that found none try again."""
-BATCH, BATCH_EVERY = 200, 0.1
-"""So many of them in so many seconds, however many there are and however often there is room."""
 TRIES = 4
 """Decisions in a row for one name, each from newer records, before it has to wait."""
 LAG = 1.0
-VMS, HANDLES = VM.prefix(), HANDLE.prefix()
-PREFIXES = (("vms", VMS), ("handles", HANDLES), ("commands", COMMAND.prefix()), ("arrivals", ARRIVAL.prefix()))
 
 
 class MachineController:
@@ -75,28 +70,27 @@ class MachineController:
         self._store, self._view, self._clock, self._rng = store, view, clock, rng
         self._release, self._tell = release, tell
         self.counters: dict[str, int] = {}
-        self.books = Books(view, self._room)
+        room = asyncio.Event()
+        self.books = Books(view, room.set)
         self._silence = Silence(view, clock=clock)
         self._queue = Queue(self._look, clock=clock, rng=rng, tell=tell, counters=self.counters, width=width)
         self._nodes = Queue(self._look_at_node, clock=clock, rng=rng, tell=tell, counters=self.counters, width=8)
+        self._attention = Attention(
+            view, self._queue, self._nodes, books=self.books, silence=self._silence, room=room, clock=clock
+        )
         self._moves = Moves(view, self.books)
-        self._drains = Drains(view, self.books, self._moves, clock=clock)
-        self._pending: set[str] = set()
-        self._room_changed = asyncio.Event()
+        self._drains = Drains(view, self.books, self._moves, clock=clock, stuck=self._attention.stuck)
+        self._writing = Writing(store, view, self.counters)
         self._names_inspected = False
         self._fairness = Fairness()
         self._scanning = asyncio.Lock()  # of the nodes one at a time: each in turn would fill every turn of the loop
-        self._wrote: dict[str, tuple[int, tuple[str, ...]]] = {}
         self._doubts: dict[str, str] = {}  # names whose last write may have happened, and the node that it was about
-        self._standing: Standing | None = None
-        self._listening = False
-        self._ends_of_listening: list[Callable[[], None]] = []
 
     # The service
 
     async def start(self, standing: Standing) -> None:
         """Read everything anew, say what does not fit together, and begin from there."""
-        self._standing = standing
+        self._writing.standing = standing
         backoff = Backoff(0.05, 2.0, rng=self._rng)
         view = self._view
         while True:
@@ -105,7 +99,7 @@ class MachineController:
                 break
             except (Unavailable, Uncertain):
                 await self._clock.sleep(backoff.next())
-        self._listen()  # first, for reading it all takes a while and lets others write
+        self._attention.listen()  # first, for reading it all takes a while and lets others write
         await self.books.load()
         self._silence.look_at_all()
         fairness = Fairness()
@@ -118,107 +112,20 @@ class MachineController:
     async def run(self) -> None:
         """Until cancelled. LeadershipLost: somebody else leads."""
         works = {"names": self._queue.run(), "nodes": self._nodes.run(), "pass": self._pass()}
-        await run_together("machines", {**works, "pending": self._retry_pending()})
+        await run_together("machines", {**works, "pending": self._attention.retry_pending()})
 
     async def stop(self) -> None:
         """Hear no more."""
-        self._listening = False
-        for end in self._ends_of_listening:
-            end()
+        self._attention.stop()
 
     def state(self) -> dict[str, int]:
         """Counters and present sizes, for metrics."""
-        return {**self.counters, "waiting": len(self._queue), "pending_now": len(self._pending)}
-
-    # What wakes it
-
-    def _listen(self) -> None:
-        self._listening = True
-        view = self._view
-        self._ends_of_listening = [
-            view.vms.listen(self._vm_changed),
-            view.handles.listen(self._handle_changed),
-            view.commands.listen(self._command_changed),
-            view.arrivals.listen(self._arrival_changed),
-            view.members.listen(lambda key: self._node_changed(MEMBER.parse(key)["node"])),
-            view.alive.listen(lambda key: self._node_changed(ALIVE.parse(key)["node"])),
-        ]
-
-    def _vm_changed(self, key: str) -> None:
-        if self._listening:
-            name = key.removeprefix(VMS)
-            id_ = name.rpartition("/")[2]
-            if id_ in self._view.node_of:
-                self.books.sync(id_)
-            self._queue.add(name)
-
-    def _handle_changed(self, key: str) -> None:
-        if self._listening:
-            self._queue.add(key.removeprefix(HANDLES))
-
-    def _command_changed(self, key: str) -> None:
-        if not self._listening:
-            return
-        parts = COMMAND.parse(key)
-        before = self.books.name_of(parts["vm"])
-        self.books.sync(parts["vm"])
-        for name in (before, self.books.name_of(parts["vm"])):
-            if name is not None:
-                self._queue.add(name)
-        member = self._view.members.get(node=parts["node"])
-        if member is not None and duty_of(member.value) is not Duty.SERVE:
-            self._nodes.add(parts["node"])
-
-    def _arrival_changed(self, key: str) -> None:
-        if not self._listening:
-            return
-        vm = ARRIVAL.parse(key)["vm"]
-        self.books.sync_arrival(vm)
-        names = {sight.named(entry.value.command) for entry in self._view.arrivals_of(vm)}
-        for name in sorted({*names, self.books.name_of(vm) or ""} - {""}):
-            self._queue.add(name)
-
-    def _node_changed(self, node: str) -> None:
-        if self._listening:
-            self.books.sync_node(node)
-            self._silence.look(node)
-            self._nodes.add(node)
-
-    def _room(self) -> None:
-        self._room_changed.set()
-
-    async def _retry_pending(self) -> None:
-        while True:
-            await self._room_changed.wait()
-            await self._clock.sleep(RETRY_PENDING)
-            self._room_changed.clear()
-            for node in sorted(self._drains.stuck):
-                self._nodes.add(node)
-            names = sorted(self._pending)
-            for start in range(0, len(names), BATCH):
-                for name in names[start : start + BATCH]:
-                    self._queue.add(name, patient=True)
-                await self._clock.sleep(BATCH_EVERY)
+        return {**self.counters, "waiting": len(self._queue), "pending_now": len(self._attention.pending)}
 
     async def _pass(self) -> None:
         """Look at everything, first of all and then now and then."""
         while True:
-            names = dict.fromkeys(key.removeprefix(VMS) for key in self._view.vms.entries)
-            names |= dict.fromkeys(key.removeprefix(HANDLES) for key in self._view.handles.entries)
-            names |= dict.fromkeys(
-                _name(entry.value.org, entry.value.project, entry.value.vm)
-                for entry in self._view.commands.entries.values()
-            )
-            names |= dict.fromkeys(sight.named(entry.value.command) for entry in self._view.arrivals.entries.values())
-            for name in names:
-                seen = sight.from_view(self._view, name)
-                if seen.extra or seen.strays or self._decided(seen).act is not Act.NOTHING:
-                    self._queue.add(name, patient=name in self._pending)
-                await self._fairness.share()
-            self._silence.look_at_all()
-            for entry in tuple(self._view.members.entries.values()):
-                if not self._view.alive.get(node=entry.parts["node"]) or duty_of(entry.value) is not Duty.SERVE:
-                    self._nodes.add(entry.parts["node"])
+            await self._attention.look_at_all(lambda seen: self._decided(seen).act is not Act.NOTHING)
             if not self._names_inspected:
                 await self._inspect_names()
             await self._clock.sleep(PASS_EVERY)
@@ -236,7 +143,7 @@ class MachineController:
         """Whoever stands on it may have something to do; those that are fenced, when their time has come."""
         async with self._scanning:
             for entry in self._view.commands_of(node):
-                seen = sight.from_view(self._view, _name(entry.value.org, entry.value.project, entry.value.vm))
+                seen = sight.from_view(self._view, sight.named(entry.value))
                 if self._decided(seen).act is not Act.NOTHING:
                     self._queue.add(seen.name)
                 await self._fairness.share()
@@ -265,7 +172,7 @@ class MachineController:
                     raise Conflict(f"node {node}: {turn.name} has just changed; it will be looked at again")
                 self._drains.began(node, turn.name)
             elif step.act is Act.INSTRUCT and await self._write(
-                seen, written(step, seen, self._leader(), 0.0), "drained"
+                seen, written(step, seen, self._writing.leader(), 0.0), "drained"
             ):
                 self._drains.began(node, turn.name)
             else:
@@ -278,12 +185,15 @@ class MachineController:
         seen = sight.from_view(self._view, name)
         step = self._drains.said(seen, why)
         if step.act is Act.INSTRUCT:
-            await self._write(seen, written(step, seen, self._leader(), 0.0), "drain_stuck")
+            await self._write(seen, written(step, seen, self._writing.leader(), 0.0), "drain_stuck")
+
+    async def _write(self, seen: Seen, txn: Txn, what: str) -> bool:
+        return await self._writing.write(seen, txn, what) is not None
 
     # One machine
 
     async def _look(self, name: str) -> None:
-        if self._behind(name):
+        if self._writing.is_ahead(name):
             self._queue.add(name, after=LAG)  # the mirrors' own news will come first
             return
         seen = await self._read(name) if name in self._doubts else sight.from_view(self._view, name)
@@ -297,7 +207,7 @@ class MachineController:
             except Uncertain:
                 self._doubts.setdefault(name, seen.node)
                 raise
-            self._count("conflicts")
+            self._writing.count("conflicts")
             seen = await self._read(name, seen.node)
         raise Conflict(f"{name}: it changed {TRIES} times while it was looked at; it will be looked at again")
 
@@ -307,7 +217,7 @@ class MachineController:
         doubt = self._doubts.get(name, "")
         nodes = {*self._view.nodes_of(id_), node, doubt} - {""}
         nodes |= {entry.parts["node"] for entry in self._view.arrivals_of(id_)}
-        seen = await sight.from_store(self._store, name, nodes, self._leader().guard)
+        seen = await sight.from_store(self._store, name, nodes, self._writing.leader().guard)
         if self._doubts.pop(name, None) is not None:
             if seen.command is not None and seen.node == doubt:
                 self.books.keep(id_, seen.command.mod_revision)
@@ -321,17 +231,17 @@ class MachineController:
         step = self._decided(seen)
         if step.act is Act.PLACE and seen.vm is not None:
             return await self._place(seen, seen.vm, avoid)
-        self._pending.discard(seen.name)
+        self._attention.pending.discard(seen.name)
         if step.act is Act.MOVE and seen.vm is not None:
             return await self._move(seen, seen.vm.value)
         if step.act is Act.NOTHING:
             if seen.strays:
-                return await self._write(seen, not_expected(seen, self._leader()), "not_expected")
+                return await self._write(seen, not_expected(seen, self._writing.leader()), "not_expected")
             if seen.extra and seen.handle is not None and seen.handle.value.node == seen.node:
                 self._tell(f"{seen.name}: more than one node was told; those that its handle does not name forget it")
-                return await self._write(seen, trimmed(seen, self._leader()), "trimmed")
+                return await self._write(seen, trimmed(seen, self._writing.leader()), "trimmed")
             return True
-        txn = written(step, seen, self._leader(), self._clock.wall())
+        txn = written(step, seen, self._writing.leader(), self._clock.wall())
         if step.act in (Act.FORGET, Act.FORGET_LOST) and seen.vm is not None:
             self._drains.arrives(seen.vm.value.id)
             await self._add_name_and_quota(seen.vm.value, txn)
@@ -372,20 +282,20 @@ class MachineController:
         if decision.node is None:
             if avoid:
                 raise Conflict(f"{seen.name}: the nodes that would do have just changed; it will be looked at again")
-            self._pending.add(seen.name)
+            self._attention.pending.add(seen.name)
             if seen.handle is not None and _says(seen.handle.value, decision.summary, vm.value):
                 return True
-            txn = pending(seen, vm, decision, self._leader(), self._clock.wall())
+            txn = pending(seen, vm, decision, self._writing.leader(), self._clock.wall())
             return await self._write(seen, txn, "pending")
-        self._pending.discard(seen.name)
+        self._attention.pending.discard(seen.name)
         member = self._view.members.get(node=decision.node)
         if member is None:
             self.books.sync_node(decision.node)
             return False
-        txn = placed(seen, vm, member, decision, leader=self._leader(), at=self._clock.wall())
+        txn = placed(seen, vm, member, decision, leader=self._writing.leader(), at=self._clock.wall())
         self.books.reserve(id_, decision.node, wanted)
         try:
-            revision = await self._written(seen, txn, "place")
+            revision = await self._writing.write(seen, txn, "place")
         except Uncertain:
             self._doubts[seen.name] = decision.node  # the room stays taken until it is known
             raise
@@ -408,17 +318,17 @@ class MachineController:
             why = self._moves.against(seen, vm, move.to)
             if not why:
                 return await self._depart(seen, move.to, "moving", wish=move.number, stop=move.stop)
-        txn = not_moved(seen, why, leader=self._leader(), at=self._clock.wall())
+        txn = not_moved(seen, why, leader=self._writing.leader(), at=self._clock.wall())
         return txn is None or await self._write(seen, txn, "not_moved")
 
     async def _depart(self, seen: Seen, to: str, what: str, *, wish: int = 0, stop: bool = False) -> bool:
-        txn = self._moves.begun(seen, to, self._leader(), wish=wish, stop=stop)
+        txn = self._moves.begun(seen, to, self._writing.leader(), wish=wish, stop=stop)
         if txn is None or seen.vm is None:
             return False
         vm = seen.vm.value.id
         self.books.expect(to, wanted_of(seen.vm.value))
         try:
-            revision = await self._written(seen, txn, what)
+            revision = await self._writing.write(seen, txn, what)
         except Uncertain:
             self._doubts[seen.name] = seen.node  # the room stays taken until it is known
             raise
@@ -447,51 +357,7 @@ class MachineController:
         txn.when += when
         txn.then += then
 
-    # Writing
-
-    def _leader(self) -> Leader:
-        """The leadership that the replica holds now. LeadershipLost: none."""
-        if self._standing is None:
-            raise RuntimeError("machines: used before it was started")
-        leadership = self._standing.leadership
-        leadership.check()
-        return Leader(leadership.guard(), leadership.fence)
-
-    async def _write(self, seen: Seen, txn: Txn, what: str) -> bool:
-        return await self._written(seen, txn, what) is not None
-
-    async def _written(self, seen: Seen, txn: Txn, what: str) -> int | None:
-        """The revision; None: a condition did not hold."""
-        result = await self._store.txn(txn.when, txn.then)
-        if not result.succeeded:
-            return None
-        self._count(what)
-        touched = tuple(
-            family
-            for family, prefix in PREFIXES
-            if any(getattr(operation, "key", "").startswith(prefix) for operation in txn.then)
-        )
-        self._wrote[seen.name] = (result.revision, touched)
-        return result.revision
-
-    def _behind(self, name: str) -> bool:
-        """Whether the mirrors do not know yet what we wrote ourselves."""
-        wrote = self._wrote.get(name)
-        if wrote is None:
-            return False
-        if any(self._view.mirrors[family].revision < wrote[0] for family in wrote[1]):
-            return True
-        del self._wrote[name]
-        return False
-
-    def _count(self, what: str) -> None:
-        self.counters[what] = self.counters.get(what, 0) + 1
-
 
 def _says(handle: VmHandle, summary: str, vm: VirtualMachine) -> bool:
     """Whether the handle of a machine without a node says this, and mourns no snapshot that is no longer wished for."""
     return handle.detail == summary and handle.snapshots.keys() <= set(vm.snapshots)
-
-
-def _name(org: str, project: str, vm: str) -> str:
-    return f"{org}/{project}/{vm}"
