@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from qemu_scene import machine_of, now
+from qemu_scene import eventually, machine_of, now
 
 from hostler.drivers.machines.qemu import guard
-from hostler.drivers.machines.qemu.folder import LOG, MachineFolder, PlaceFolder, folder_name
+from hostler.drivers.machines.qemu.folder import ALIVE, LOG, MachineFolder, PlaceFolder, folder_name
 from hostler.errors import Closed, Damaged, Invalid, Unavailable
 from hostler.kit.clock import boot_id
 
@@ -134,3 +135,46 @@ def test_a_hold_counts_until_its_end_and_only_if_it_is_whole_and_of_this_boot(pl
     assert not place.held(now())
     place.hold_path.mkdir()
     assert not place.held(now())
+
+
+# What a QEMU that was taken over leaves
+
+
+def deep(path: Path, depth: int) -> None:
+    """Folders in folders, deeper than any name can say."""
+    path.mkdir()
+    before = os.open(".", os.O_PATH)
+    os.chdir(path)
+    try:
+        for _ in range(depth):
+            os.mkdir("d")
+            os.chdir("d")
+    finally:
+        os.fchdir(before)
+        os.close(before)
+
+
+async def test_folders_in_folders_without_end_are_removed_like_anything_else(
+    place: PlaceFolder, folder: MachineFolder
+) -> None:
+    deep(folder.path / "in the way", sys.getrecursionlimit() + 200)
+    folder.forget("in the way")
+    assert not (folder.path / "in the way").exists()
+    await eventually(lambda: [path.name for path in place.machines_path.iterdir()] == ["m"])
+    other = place.machine("other")
+    other.create()
+    deep(other.path / "d", sys.getrecursionlimit() + 200)
+    await other.remove()
+    assert [path.name for path in place.machines_path.iterdir()] == ["m"]
+
+
+def test_only_a_file_of_ours_is_read_as_such(folder: MachineFolder) -> None:
+    (folder.path / "one").write_text("ours")
+    assert folder.read_ours("one", 2) == b"ou"
+    (folder.path / "link").symlink_to("one")
+    (folder.path / "other").hardlink_to(folder.path / "one")
+    for name in ("link", "other", "none"):
+        with pytest.raises(OSError, match=r"link|not ours|No such file"):
+            folder.read_ours(name, 2)
+    folder.forget_foreign("link", "none", ALIVE)
+    assert sorted(path.name for path in folder.path.iterdir()) == [ALIVE, "one", "other"]

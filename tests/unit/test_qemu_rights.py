@@ -127,6 +127,24 @@ def test_a_capability_counts_if_it_is_effective() -> None:
     assert not has_capabilities(0, status="")
 
 
+def test_what_was_put_where_the_seed_belongs_is_removed_and_hinders_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "chown", lambda *_, **__: None)
+    monkeypatch.setattr(os, "fchown", lambda *_, **__: None)
+    folder, elsewhere = tmp_path / "vms" / "a", tmp_path / "elsewhere"
+    for path in (folder, elsewhere):
+        path.mkdir(parents=True)
+    (elsewhere / "secret").touch()
+    mode = elsewhere.stat().st_mode
+    (folder / "fw").symlink_to(elsewhere)
+    (folder / "seed.iso").symlink_to("/etc/passwd")
+    Rights(uid=5000).own(folder)
+    assert list(folder.iterdir()) == []
+    assert (elsewhere / "secret").exists()
+    assert elsewhere.stat().st_mode == mode
+
+
 def test_giving_a_folder_away_follows_no_link_and_leaves_shared_files_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -152,8 +170,8 @@ def test_giving_a_folder_away_follows_no_link_and_leaves_shared_files_alone(
     ]
     assert (tmp_path / "fw/host_key").stat().st_mode & 0o777 == 0o440
     assert tmp_path.stat().st_mode & 0o7777 == 0o1770
-    (tmp_path / "seed.iso").unlink()
-    (tmp_path / "seed.iso").symlink_to("/etc/passwd")
+    (tmp_path / "disk.qcow2").unlink()
+    (tmp_path / "disk.qcow2").symlink_to("/etc/passwd")
     with pytest.raises(Unavailable, match="cannot be given to user 5000"):
         Rights(uid=5000).own(tmp_path)
     given.clear()

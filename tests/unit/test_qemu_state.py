@@ -70,6 +70,14 @@ def test_a_draft_of_somebody_who_was_killed_is_in_nobodys_way(tmp_path: Path) ->
     assert not (tmp_path / "elsewhere").exists()
 
 
+def test_a_folder_in_the_place_of_a_draft_is_in_nobodys_way(tmp_path: Path) -> None:
+    folder = tmp_path / "vms" / "a"
+    (folder / f".{state.FILE}" / "of a QEMU" / "that was taken over").mkdir(parents=True)
+    state.write(folder, FULL)
+    assert state.read(folder) == FULL
+    assert [path.name for path in folder.iterdir()] == [state.FILE]
+
+
 def test_nothing_readable_is_said_to_be_damaged(tmp_path: Path) -> None:
     with pytest.raises(Damaged, match="there is no machine.json"):
         state.read(tmp_path)

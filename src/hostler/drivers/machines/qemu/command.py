@@ -33,8 +33,6 @@ class Boot(msgspec.Struct, frozen=True, kw_only=True):
     """Where its memory and devices come from: `fd:N`, or `defer` until QMP says."""
     append: str = ""
     """More of the kernel's arguments."""
-    memory: str = ""
-    """A file whose content the memory begins with, privately; must be as large."""
 
 
 class Wiring(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,10 +54,9 @@ def command(record: MachineRecord, wiring: Wiring, boot: Boot | None = None) -> 
     return [
         BINARY,
         "-name", f"hostler-{record.number},debug-threads=on",  # so that one sees which of its threads is the guest
-        *("-machine", f"{MACHINE},usb=off,vmport=off,dump-guest-core=off" + ",memory-backend=ram" * bool(boot.memory)),
+        *("-machine", f"{MACHINE},usb=off,vmport=off,dump-guest-core=off"),
         *("-accel", wiring.accelerator, "-cpu", "host" if wiring.accelerator == "kvm" else "max"),
         *("-smp", str(spec.cpus), "-m", f"{spec.memory_mib}M"),
-        *_memory(spec.memory_mib, boot.memory),
         *("-nodefaults", "-no-user-config", "-display", "none", "-S", "-no-shutdown"),
         *("-sandbox", SANDBOX, "-msg", "timestamp=on"),
         *_socket("qmp", "qmp.sock"), "-mon", "chardev=qmp,mode=control",
@@ -78,12 +75,6 @@ def command(record: MachineRecord, wiring: Wiring, boot: Boot | None = None) -> 
 
 def _socket(name: str, path: str) -> Sequence[str]:
     return "-chardev", f"socket,id={name},path={path},server=on,wait=off"
-
-
-def _memory(memory_mib: int, file: str) -> Sequence[str]:
-    if not file:
-        return ()
-    return "-object", f"memory-backend-file,id=ram,size={memory_mib}M,mem-path={file},share=off,readonly=off"
 
 
 def _seed(wiring: Wiring) -> Sequence[str]:

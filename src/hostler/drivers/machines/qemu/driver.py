@@ -18,7 +18,7 @@ from weakref import WeakValueDictionary
 import msgspec
 
 from hostler.drivers.machines import request
-from hostler.drivers.machines.qemu import making, power, process, snapshot, state
+from hostler.drivers.machines.qemu import making, power, process, reading, snapshot
 from hostler.drivers.machines.qemu.door import Connection, Doorway
 from hostler.drivers.machines.qemu.folder import PlaceFolder, folder_name
 from hostler.drivers.machines.qemu.identity import KEY
@@ -28,7 +28,7 @@ from hostler.drivers.machines.qemu.options import QemuOptions
 from hostler.drivers.machines.qemu.seed import new_host_key
 from hostler.drivers.machines.qemu.site import GIB, Site, host_memory_mib
 from hostler.drivers.machines.qemu.state import Life
-from hostler.errors import Closed, Damaged, HostlerError, NotFound, Refused
+from hostler.errors import Closed, Damaged, HostlerError, NotFound, Refused, Unavailable
 from hostler.kit.clock import SystemClock
 from hostler.model.inventory import Capacity
 from hostler.model.vm import MachineState
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
     from hostler.drivers.machines.qemu.arrival import Arrival
     from hostler.drivers.machines.qemu.images.folder import ImageFolder
+    from hostler.drivers.machines.qemu.reading import Content
     from hostler.kit.clock import Clock
     from hostler.model.image import Image
     from hostler.ports.machines import Channel, Machine, MachinePlan
@@ -93,9 +94,9 @@ class QemuMachines(Moving):
         try:
             site = Site(self._folder, self._images, self._options, clock=self.clock, step=self._step, tell=self._tell)
             site.machines = self._machines
-            self._read(site)
-            await site.open({machine.record.number for machine in self._machines.values()})
             self._site = site
+            content = self._read(site)
+            await site.open(content.numbers, is_all=content.is_known)
             await asyncio.gather(*(self._found(machine) for machine in self._machines.values()))
             if site.known_accelerator() is None:
                 self._probing = asyncio.create_task(self._probe(site), name="machines: acceleration")
@@ -122,33 +123,30 @@ class QemuMachines(Moving):
             await asyncio.gather(self._probing, return_exceptions=True)
             self._probing = None
         machines, self._machines = self._machines, {}
-        if site is not None:
-            site.closed = True
-            await asyncio.gather(*(machine.detach() for machine in machines.values()))
-            await site.aclose(empty=not machines and not self._broken)
-        self._broken = {}
-        self._folder.close()
+        try:
+            if site is not None:
+                site.closed = True
+                await asyncio.gather(*(machine.detach() for machine in machines.values()))
+                await site.aclose(empty=not machines and not self._broken)
+        finally:
+            self._broken = {}
+            self._folder.close()
 
-    def _read(self, site: Site) -> None:
-        """What is on disk. What cannot be read stays as it is, and hides nothing else."""
+    def _read(self, site: Site) -> Content:
         making.sweep(self._folder)
-        for folder in self._folder.machines():
-            try:
-                record = state.read(folder.path)
-                if folder_name(record.vm) != folder.path.name:
-                    raise Damaged(f"{folder.path}: it holds machine {record.vm!r}, whose folder has another name")
-            except Damaged as error:
-                self._broken[folder.path.name] = error
-                _log.warning("%s%s", error, "; its process runs" if process.alive(folder) else "")
-            else:
-                self._machines[record.vm] = QemuMachine(site, folder, record, self._lock(record.vm))
-        numbers = [machine.record.number for machine in self._machines.values()]
-        self._next_number = max(numbers, default=0) + 1
+        content = reading.read(self._folder)
+        for folder, record in content.machines:
+            self._machines[record.vm] = QemuMachine(site, folder, record, self._lock(record.vm))
+        self._broken = content.broken
+        self._next_number = max(content.numbers, default=0) + 1
+        return content
 
     async def _found(self, machine: QemuMachine) -> None:
         """Be connected again with a machine that an earlier process knew."""
         if not process.alive(machine.folder):
-            machine.ended()
+            machine.ended_by_itself()
+            with suppress(Unavailable):  # its next start says so
+                await machine.leave_none()
             return
         try:
             await machine.attach(within=REATTACH_WITHIN)
@@ -227,7 +225,8 @@ class QemuMachines(Moving):
         vm, key = plan.label.vm, new_host_key()
         record = msgspec.structs.replace(making.new_record(plan, self._next_number, image, key.public), **fields)
         self._next_number += 1
-        folder = making.new_folder(self._folder, record, {KEY: key.private.encode()})
+        files = {KEY: key.private.encode(), reading.NUMBER: b"%d\n" % record.number}
+        folder = making.new_folder(self._folder, record, files)
         machine = self._machines[vm] = QemuMachine(site, folder, record, self._lock(vm))
         return machine
 
@@ -354,6 +353,8 @@ class QemuMachines(Moving):
         async with self._lock(vm):
             site = self._opened()
             self._check_readable(vm)
+            if (machine := self._machines.get(vm)) is not None:
+                machine.look()
             yield site
 
     def _lock(self, vm: str) -> asyncio.Lock:

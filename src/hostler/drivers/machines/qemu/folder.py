@@ -21,6 +21,8 @@ import re
 import secrets
 import shutil
 import stat
+import subprocess
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
@@ -35,6 +37,8 @@ if TYPE_CHECKING:
 
 ALIVE, LOG = "alive", "qemu.log"
 QMP_SOCKET, SERIAL_SOCKET, GUEST_SOCKET = "qmp.sock", "serial.sock", "guest.sock"
+LOG_BYTES, LOG_KEPT_BYTES = 1024 * 1024, 64 * 1024
+"""What QEMU may have said before all but the last of it goes."""
 SAID_BYTES = 600
 """Of what QEMU said last: as much as a person reads."""
 _GONE = ".gone-"
@@ -125,11 +129,57 @@ class MachineFolder:
                 return os.open(name, flags | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=self.descriptor)
         raise FileExistsError(errno.EEXIST, "somebody makes it anew all the time", name)
 
+    def read_ours(self, name: str, size: int) -> bytes:
+        """The beginning of a file that only we write. OSError: it cannot be read, or is not ours."""
+        descriptor = os.open(name, os.O_RDONLY | _AS_IT_IS, dir_fd=self.descriptor)
+        try:
+            if not _is_ours(os.fstat(descriptor)):
+                raise PermissionError(errno.EPERM, "it is not ours", name)
+            return os.read(descriptor, size)
+        finally:
+            os.close(descriptor)
+
     def forget(self, *names: str) -> None:
-        """Remove files of it, where they are."""
+        """Remove files of it, where they are; or whatever has been put in their place."""
+        for name in names:
+            try:
+                os.unlink(name, dir_fd=self.descriptor)
+            except FileNotFoundError:
+                pass
+            except IsADirectoryError:
+                self._put_aside(name)
+
+    def forget_foreign(self, *names: str, folders: bool = False) -> None:
+        """Remove what has these names and is not ours: a link, or somebody else's. `folders`: one of ours may stay."""
         for name in names:
             with contextlib.suppress(FileNotFoundError):
-                os.unlink(name, dir_fd=self.descriptor)
+                status = os.stat(name, dir_fd=self.descriptor, follow_symlinks=False)
+                is_folder = folders and stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
+                if not is_folder and not _is_ours(status):
+                    self.forget(name)
+
+    def _put_aside(self, name: str) -> None:
+        """A folder, of any size: out of the way at once. What a crash leaves of it goes with `sweep`."""
+        doomed = self.path.parent / f"{_GONE}{self.name}-{secrets.token_hex(4)}"
+        os.rename(name, doomed, src_dir_fd=self.descriptor)
+        threading.Thread(target=_remove, args=(doomed,), daemon=True).start()
+
+    def cut_log(self) -> None:
+        """Let what QEMU said not grow for ever. It appends, so it goes on behind what is left."""
+        try:
+            descriptor = os.open(LOG, os.O_RDWR | os.O_APPEND | _AS_IT_IS, dir_fd=self.descriptor)
+        except (OSError, Unavailable):
+            return
+        try:
+            status = os.fstat(descriptor)
+            if _is_ours(status) and status.st_size > LOG_BYTES:
+                kept = os.pread(descriptor, LOG_KEPT_BYTES, status.st_size - LOG_KEPT_BYTES)
+                os.ftruncate(descriptor, 0)
+                os.write(descriptor, kept)
+        except OSError:
+            pass  # a disk that is full: what was cut off has made room
+        finally:
+            os.close(descriptor)
 
     def said(self) -> str:
         """What QEMU said last, in one line; it may be nothing."""
@@ -264,7 +314,10 @@ def _is_ours(status: os.stat_result) -> bool:
 
 def _remove(path: Path) -> None:
     # What cannot be removed now (a file that is still open elsewhere on a network disk) goes when the place is opened.
-    shutil.rmtree(path, ignore_errors=True)
+    try:
+        shutil.rmtree(path, ignore_errors=True)
+    except RecursionError:  # somebody made folders in folders to keep us from it
+        subprocess.run(["rm", "-rf", "--", os.fspath(path)], check=False, stderr=subprocess.DEVNULL)
 
 
 def _read_identity(path: Path) -> str:

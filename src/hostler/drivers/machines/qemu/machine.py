@@ -17,9 +17,8 @@ import msgspec
 
 from hostler.drivers.machines.qemu import process, state
 from hostler.drivers.machines.qemu.disk import Disk
-from hostler.drivers.machines.qemu.monitor import Monitor
+from hostler.drivers.machines.qemu.link import Link
 from hostler.drivers.machines.qemu.readiness import Ascent
-from hostler.drivers.machines.qemu.serial import GuestChannel, Serial
 from hostler.drivers.machines.qemu.state import Begun, MachineRecord
 from hostler.drivers.machines.qemu.view import access_of, detail_off, state_of, why_off
 from hostler.errors import HostlerError, NotFound, Unavailable
@@ -29,8 +28,11 @@ from hostler.ports.machines import Machine
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
+    from hostler.drivers.machines.qemu.finding import Run
     from hostler.drivers.machines.qemu.folder import MachineFolder
+    from hostler.drivers.machines.qemu.monitor import Monitor
     from hostler.drivers.machines.qemu.rights import Rights
+    from hostler.drivers.machines.qemu.serial import GuestChannel
     from hostler.drivers.machines.qemu.site import Site
     from hostler.model.vm import Access
     from hostler.ports.machines import Channel
@@ -56,12 +58,13 @@ class QemuMachine:
         self.alive = False
         self.status = ""
         """Of QEMU: `running`, `paused`, `io-error`, …"""
-        self.monitor: Monitor | None = None
-        self.serial: Serial | None = None
-        self.guest: GuestChannel | None = None
+        self._link = Link(folder, event=self._event, closed=self._hung_up)
         self.readiness: Readiness | None = None
         self.stopped = asyncio.Event()
         """The guest switched itself off, or the process ended."""
+        self._loose: Run | None = None
+        """A run that ended by itself, as it seemed: something of it may still be there."""
+        self._lives_since = 0.0
         self._attaching = asyncio.Lock()
         self._trouble = self._unheard = ""
         self._restarts: deque[float] = deque(maxlen=RESTARTS_KEPT)
@@ -76,6 +79,10 @@ class QemuMachine:
     def disk(self) -> Disk:
         """As long as the machine is off."""
         return Disk(self.folder.path, self.record.image.disk_format, wrap=self.rights.wrap)
+
+    @property
+    def guest(self) -> GuestChannel | None:
+        return self._link.guest
 
     @cached_property
     def rights(self) -> Rights:
@@ -97,6 +104,7 @@ class QemuMachine:
         if self._seen is None:
             record, state_now = self.record, self.state
             runs = state_now is MachineState.RUNNING
+            booting = Readiness(step=Step.BOOTING, since=self._lives_since)  # for all that is known yet
             self._seen = Machine(
                 label=record.label,
                 id=f"qemu-{self.site.place[:8]}-{record.number}",
@@ -109,7 +117,7 @@ class QemuMachine:
                 restored=record.restored,
                 moved=record.moved,
                 snapshots=tuple(record.snapshots),
-                readiness=self.readiness if runs else None,
+                readiness=(self.readiness or booting) if runs else None,
                 access=self.access,
             )
         return self._seen
@@ -148,36 +156,35 @@ class QemuMachine:
 
     # Being connected
 
-    async def attach(self, *, within: float = ATTACH_WITHIN) -> None:
+    async def attach(self, *, within: float = ATTACH_WITHIN) -> Monitor:
         """Be connected to the process, which lives. Repeatable; Unavailable: it does not answer.
 
         From here on its end is seen, and what it says of itself.
         """
-        self.alive = True
-        self.touch()
+        self.lives()
+        async with self._attaching:  # QEMU talks to one at a time
+            monitor = await self._link.open(within)
+            self._is(str((await monitor.execute("query-status"))["status"]))
+            if self.record.run is None and (found := process.find(self.folder)) is not None:
+                with found:  # who started it was killed before that was written down
+                    self.note(run=found.run(), ran=True)
+        return monitor
+
+    def lives(self) -> None:
+        """Its process is there: from here on its end is seen. Repeatable."""
+        if not self.alive:
+            self.alive, self._lives_since = True, self.site.clock.wall()
+            self.touch()
         watch = self._tasks.get("watch")
         if watch is None or watch.done():
             self._task("watch", self._watch())
-        async with self._attaching:  # QEMU talks to one at a time
-            await self._attach(within)
 
-    async def _attach(self, within: float) -> None:
-        if self.monitor is None:
-            monitor = Monitor(self.folder, event=self._event, closed=self._closed)
-            await monitor.connect(within)
-            self.monitor = monitor
-        if self.serial is None:
-            serial = Serial(self.folder)
-            await serial.connect()
-            self.serial = serial
-        if self.guest is None:
-            guest = GuestChannel(self.folder)
-            await guest.connect()
-            self.guest = guest
-        self._is(str((await self.monitor.execute("query-status"))["status"]))
-        if self.record.run is None and (found := process.find(self.folder)) is not None:
-            with found:  # who started it was killed before that was written down
-                self.note(run=found.run(), ran=True)
+    def look(self) -> None:
+        """Take note of a process that nobody here knows of: who began to start it was cut off."""
+        if not self.alive and process.alive(self.folder):
+            if self.record.begun is Begun.NOTHING:
+                self.note(begun=Begun.STARTING)  # it is not known how far that came, so `start` does it again
+            self.lives()
 
     async def detach(self) -> None:
         """Let go of the process and let it be."""
@@ -185,7 +192,7 @@ class QemuMachine:
             task.cancel()
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
         self._tasks.clear()
-        await self._close()
+        await self._link.aclose()
         self.folder.close()
 
     async def execute(self, command: str, arguments: dict[str, Any] | None = None, **options: Any) -> Any:
@@ -197,30 +204,22 @@ class QemuMachine:
         await (await self._connected()).job(command, arguments, within=within)
 
     async def _connected(self) -> Monitor:
-        if self.monitor is None:
+        monitor = self._link.monitor
+        if monitor is None:
             if not self.alive:
                 raise NotFound(f"machine {self.vm!r}: it is off; start it first")
-            await self.attach()
-        assert self.monitor is not None  # noqa: S101 - attached
-        return self.monitor
+            monitor = await self.attach()
+        return monitor
 
     async def settle_jobs(self, *, within: float) -> None:
         """Wait for what somebody had begun who is gone: jobs of QEMU do not end with who asked for them."""
         await (await self._connected()).settle_jobs(within=within)
 
-    async def tags(self) -> set[str]:
-        """What snapshots its disk has inside, as QEMU knows them."""
-        for block in await self.execute("query-named-block-nodes", {"flat": True}):
-            if block.get("node-name") == "disk":
-                return {item["name"] for item in block["image"].get("snapshots", ())}
-        return set()
-
     async def console(self) -> Channel:
         """Another one at its serial port."""
-        if self.serial is None:
+        if self._link.serial is None:
             await self.attach()
-        assert self.serial is not None  # noqa: S101 - attached
-        return self.serial.attach()
+        return self._link.console()
 
     def unheard(self, why: str) -> None:
         """Its process lives and does not answer: say so, and ask on."""
@@ -246,16 +245,31 @@ class QemuMachine:
 
         Asked, it writes back what it knows of the disk; by force, nothing that the guest was promised is lost either.
         """
-        if within > 0 and self.monitor is not None:
+        if within > 0 and (monitor := self._link.monitor) is not None:
             with suppress(HostlerError, TimeoutError):
-                await self.monitor.execute("quit", within=within)
+                await monitor.execute("quit", within=within)
                 async with asyncio.timeout(within):
                     await process.ended(self.folder, self.record.run)
-        await process.kill(self.folder, self.record.run, within=KILL_WITHIN)
+        await self._kill()
         self._task("watch", None)  # it may not have woken yet, and must not take the next process for this one
         self.ended()
-        await self._close()
+        await self._link.aclose()
         await self.site.release(self.record.number)
+
+    async def leave_none(self) -> None:
+        """Nothing of the run before is there: what a guest has taken over can let go of what says that it lives."""
+        if self._loose is not None:
+            await self._kill()
+
+    async def _kill(self) -> None:
+        run = self.record.run or self._loose
+        await process.kill(self.folder, run, uid=self.rights.uid, within=KILL_WITHIN)
+        self._loose = None
+
+    def ended_by_itself(self) -> None:
+        """The same as `ended`, of one that nobody here has killed."""
+        self._loose = self.record.run
+        self.ended()
 
     def ended(self) -> None:
         """Its process is no more: say so, and why. Repeatable."""
@@ -274,20 +288,15 @@ class QemuMachine:
         self._restarts.clear()
         self.touch()
 
-    async def _close(self) -> None:
-        monitor, serial, guest = self.monitor, self.serial, self.guest
-        self.monitor = self.serial = self.guest = None
-        for connection in (guest, serial, monitor):
-            if connection is not None:
-                await connection.aclose()
-
     async def _watch(self) -> None:
         await process.ended(self.folder, self.record.run)
-        self.ended()
+        self.ended_by_itself()
         self.site.tell(self.vm)
         async with self.lock:
             if not self.alive:
-                await self._close()
+                with suppress(Unavailable):  # the next start tries again, and says so
+                    await self.leave_none()
+                await self._link.aclose()
 
     def later(self, name: str, work: Coroutine[Any, Any, None]) -> None:
         """Have something done beside the verbs, for as long as the driver is open; once of each name."""
@@ -350,10 +359,10 @@ class QemuMachine:
             await self.site.clock.sleep(RETRY_EVERY)
             if self.site.has_some_room():
                 with suppress(HostlerError):
-                    if str((await self.execute("query-status"))["status"]) == "io-error":
-                        await self.execute("cont")
-                    else:
+                    if str((await self.execute("query-status"))["status"]) != "io-error":
                         return
+                    if not (self.record.departing or self.record.departed):  # else it might run here and there
+                        await self.execute("cont")
 
     async def _reap(self) -> None:
         """End the process of a guest that has switched itself off, unless a verb is about to."""
@@ -362,9 +371,8 @@ class QemuMachine:
                 await self.off()
                 self.site.tell(self.vm)
 
-    def _closed(self) -> None:
+    def _hung_up(self) -> None:
         """QEMU hung up: most likely it ends. If not, it is called again."""
-        self.monitor = None
         self._task("reach", self._reach())
 
     # How far it is
@@ -378,6 +386,7 @@ class QemuMachine:
         elif self.guest is not None and (access := self.access) is not None:
             self.note(available_at=None)
             ascent = Ascent(record.image, access, self.guest, clock=self.site.clock, told=self._climbed)
+            self._climbed(ascent.now)
             self._task("ascent", ascent.climb(asks=asks))
 
     def calm(self) -> None:
@@ -388,6 +397,8 @@ class QemuMachine:
 
     def _climbed(self, readiness: Readiness) -> None:
         before, self.readiness = self.readiness, readiness
+        if readiness == before:
+            return
         self.touch()
         if readiness.step is Step.AVAILABLE:
             self.note(available_at=readiness.since)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from hostler.drivers.machines.qemu.command import Boot
 from hostler.drivers.machines.qemu.departure import announce, undo
 from hostler.drivers.machines.qemu.machine import SHUT_DOWN
-from hostler.drivers.machines.qemu.snapshot import finish_restore
+from hostler.drivers.machines.qemu.snapshot import disk_now, finish_restore
 from hostler.drivers.machines.qemu.spawning import check_held, limit, spawn
 from hostler.drivers.machines.qemu.state import Begun
 from hostler.drivers.machines.qemu.warming import start_warm, tell_who
@@ -50,13 +50,16 @@ async def start(machine: QemuMachine) -> None:
         await limit(machine)
         if machine.record.departing:
             await undo(machine)
+        elif machine.record.resume:
+            await _regrow(machine)
         resumed = True
     else:
         resumed = await _switch_on(machine)
     await site.hook("start.done:before")
+    machine.change(resume="")  # before its first instruction: what it does from here on is never taken back
     await _go(machine)
     await tell_who(machine)
-    machine.change(begun=Begun.NOTHING, resume="", departing=False, warmed=False)
+    machine.change(begun=Begun.NOTHING, departing=False, warmed=False)
     await site.hook("start.done:after")
     machine.climb(asks=resumed)
     if resumed:
@@ -70,14 +73,27 @@ async def _switch_on(machine: QemuMachine) -> bool:
     if kept is not None and kept.memory == await machine.site.fit(machine.record.spec):
         try:
             await spawn(machine, Boot(loadvm=kept.tag), within=LOADS_WITHIN)
+            await _regrow(machine)
         except Uncertain:  # its memory cannot be had any more; its disk is whole
             machine.change(resume="", begun=Begun.STARTING, failed=False, detail="")
         else:
             return True
+    await machine.disk.grow(machine.record.disk_bytes)  # a snapshot that was loaded in vain has its size, too
     if not await start_warm(machine):
         machine.change(warmed=False)
         await spawn(machine, Boot(), within=STARTS_WITHIN)
     return False
+
+
+async def _regrow(machine: QemuMachine) -> None:
+    """A disk goes back to the size that it had in the snapshot; it was grown since then. Uncertain: it is off."""
+    wanted = machine.record.disk_bytes
+    try:
+        if (await disk_now(machine)).get("virtual-size", wanted) < wanted:
+            await machine.execute("block_resize", {"node-name": "disk", "size": wanted})
+    except HostlerError as error:
+        await machine.off(within=0)
+        raise Uncertain(f"machine {machine.vm!r}: its disk cannot have its size: {error}; inspect it") from None
 
 
 async def _go(machine: QemuMachine) -> None:

@@ -18,12 +18,13 @@ import os
 import pwd
 import resource
 import stat
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from hostler.drivers.machines.qemu.folder import MachineFolder
 from hostler.errors import Invalid, Unavailable
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ class Rights(msgspec.Struct, frozen=True, kw_only=True):
             drop += ["--inh-caps=-all", "--ambient-caps=-all", "--bounding-set=-all"]
         return [*limits, "--", *drop, "--", *argv]
 
-    def own(self, folder: Path, *, writes: Iterable[str] = WRITES, reads: Iterable[str] = READS) -> None:
+    def own(self, folder: Path, *, writes: Iterable[str] = WRITES, reads: Sequence[str] = READS) -> None:
         """Let the process write `writes` and read `reads` of its folder, where they are; to be repeated as they come.
 
         What is shared with other machines (more than one link) stays as it is. Unavailable: it could not be done.
@@ -77,6 +78,8 @@ class Rights(msgspec.Struct, frozen=True, kw_only=True):
         try:
             os.chown(folder, 0, self.uid, follow_symlinks=False)
             folder.chmod(0o1770)
+            with closing(MachineFolder(folder)) as ours:
+                ours.forget_foreign(*reads, folders=True)  # of a QEMU that a guest has taken over
             for name in writes:
                 self._give(folder / name, self.uid, 0o600)
             for name in reads:

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from hostler.model.vm import VmSpec
 
 GIB, MIB = 2**30, 2**20
+TIDY_EVERY = 5.0
+"""Seconds between two looks at what grows: a guest can make its QEMU complain as often as it likes."""
 SOME_ROOM = 32 * MIB
 """With so much free a guest that is paused for want of room may try again."""
 
@@ -54,7 +56,8 @@ class Site:
         self._step = step
         self._version = ""
         self._probing = asyncio.Lock()
-        self.closed = False
+        self._opened = self.closed = False
+        self._tidying: asyncio.Task[None] | None = None
         self.machines: Mapping[str, QemuMachine] = {}
         """By name; the driver's."""
 
@@ -62,16 +65,32 @@ class Site:
     def place(self) -> str:
         return self.folder.id
 
-    async def open(self, numbers: Container[int]) -> None:
-        """Set up what belongs to all machines; take away what is left of machines that are not there any more."""
+    async def open(self, numbers: Container[int], *, is_all: bool = True) -> None:
+        """Set up what belongs to all machines; take away what is left of machines that are not there any more.
+
+        `is_all`: whether these are the numbers of all that are there. If not, nothing is taken away.
+        """
         await self.network.open()
         await self.limits.open()
-        await self.network.reclaim(numbers)
-        await self.limits.reclaim(numbers)
+        if is_all:
+            await self.network.reclaim(numbers)
+            await self.limits.reclaim(numbers)
+        self._opened = True
+        self._tidying = asyncio.create_task(self._tidy(), name="machines: tidying")
 
     async def aclose(self, *, empty: bool) -> None:
-        """Leave; `empty`: there is no machine any more."""
-        await self.network.aclose(empty=empty)
+        """Leave; `empty`: there is no machine any more, as far as was seen."""
+        if self._tidying is not None:
+            self._tidying.cancel()
+            await asyncio.gather(self._tidying, return_exceptions=True)
+        await self.network.aclose(empty=empty and self._opened)
+
+    async def _tidy(self) -> None:
+        while True:
+            await self.clock.sleep(TIDY_EVERY)
+            for machine in list(self.machines.values()):
+                if machine.alive:
+                    machine.folder.cut_log()
 
     async def release(self, number: int) -> None:
         """Take away what a machine that is off had beside its files."""

@@ -7,7 +7,7 @@ is taken, so that one of which nobody heard any more is found and removed.
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hostler.drivers.machines.qemu.machine import SHUT_DOWN
 from hostler.drivers.machines.qemu.state import Begun, Kept, Restoring
@@ -130,12 +130,21 @@ async def _forget_unknown(machine: QemuMachine) -> None:
         return
     if _runs(machine):
         await machine.settle_jobs(within=SAVES_WITHIN)
-        if tag in await machine.tags():
+        if tag in {item["name"] for item in (await disk_now(machine)).get("snapshots", ())}:
             await machine.job("snapshot-delete", {"tag": tag, "devices": ["disk"]}, within=SAVES_WITHIN)
     else:
         await _off_if_shut_down(machine)
         await machine.disk.drop(tag)
     machine.change(saving="")
+
+
+async def disk_now(machine: QemuMachine) -> dict[str, Any]:
+    """What QEMU knows of its disk."""
+    for block in await machine.execute("query-named-block-nodes", {"flat": True}):
+        if block.get("node-name") == "disk":
+            found: dict[str, Any] = block["image"]
+            return found
+    return {}
 
 
 def _runs(machine: QemuMachine) -> bool:

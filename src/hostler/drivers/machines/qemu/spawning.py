@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,7 @@ PORTS_TRIED = 5
 async def spawn(machine: QemuMachine, boot: Boot, *, within: float, descriptors: Sequence[int] = ()) -> None:
     """Run QEMU, which inherits the descriptors, and be connected to it. Uncertain: it ended, or does not answer."""
     site = machine.site
+    await machine.leave_none()
     taken = site.ports_of_others(machine.vm)
     accelerator = await site.accelerator(machine.folder.path)
     for _ in range(PORTS_TRIED):
@@ -41,9 +43,13 @@ async def spawn(machine: QemuMachine, boot: Boot, *, within: float, descriptors:
                 hold=site.folder.hold_path if record.fenced else None,
                 pass_fds=(*attached.descriptors, *descriptors),
             )
+        except BaseException:
+            with suppress(Unavailable):
+                machine.look()  # it could not be ended, either
+            raise
         finally:
             site.network.started(attached)
-        machine.alive = True
+        machine.lives()
         machine.change(run=run, ran=True)
         await site.hook("start.spawned:after")
         await limit(machine)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 from msgspec import Meta, field
 
 from hostler.drivers.machines.qemu.finding import Run  # noqa: TC001 - msgspec reads annotations at run time
+from hostler.drivers.machines.qemu.folder import MachineFolder
 from hostler.errors import Damaged, Invalid, Unavailable
 from hostler.model.image import Image  # noqa: TC001 - as above
 from hostler.model.record import Record
@@ -154,8 +155,13 @@ def read(folder: Path) -> MachineRecord:
 
 def _replace(folder: Path, data: bytes) -> None:
     draft = folder / f".{FILE}"
-    with contextlib.suppress(FileNotFoundError):
+    try:
         draft.unlink()  # of somebody who was killed
+    except FileNotFoundError:
+        pass
+    except IsADirectoryError:  # of a QEMU that a guest has taken over
+        with contextlib.closing(MachineFolder(folder)) as held_folder:
+            held_folder.forget(draft.name)
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
         with open(descriptor, "wb") as file:
