@@ -70,6 +70,21 @@ def test_an_added_image_is_listed_with_what_was_said_of_it(cli: Cli, disk: Path)
     assert "there is no 'tiny'" in cli.err
 
 
+def test_an_image_that_cannot_be_read_is_named_beside_the_others(cli: Cli, disk: Path) -> None:
+    cli("add", "good", str(disk))
+    cli("add", "bad", str(disk), "--user", "ada")
+    digest = next(one["image"]["digest"] for one in cli.json("list") if one["name"] == "bad")
+    (cli.data / "images" / digest / "image.json").unlink()
+    assert [row.split()[0] for row in cli("list").splitlines()[1:]] == ["good"]
+    assert "'bad' is damaged" in cli.err
+    assert "remove the image and add it again" in cli.err
+    assert [one["name"] for one in cli.json("list")] == ["good"]
+    assert "'bad' is damaged" in cli.err
+    cli("remove", "bad")
+    cli("list")
+    assert "damaged" not in cli.err
+
+
 def test_the_default_image_has_a_star(cli: Cli, disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cli("add", "tiny", str(disk))
     assert cli("list").splitlines()[1].startswith("tiny*")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import subprocess
 import sys
 import time
 from contextlib import asynccontextmanager
@@ -18,14 +19,14 @@ from warm_image import OPTIONS, warm_images
 
 from hostler.drivers.machines.qemu import state
 from hostler.drivers.machines.qemu.driver import QemuMachines
-from hostler.errors import HostlerError, Refused, Unavailable
+from hostler.drivers.machines.qemu.images.folder import ImageFolder
+from hostler.errors import HostlerError, NotFound, Refused, Unavailable
 from hostler.model.vm import MachineState
 from hostler.testing.servers import find_binary
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from hostler.drivers.machines.qemu.images.folder import ImageFolder
     from hostler.ports.machines import Channel, Door
 
 pytestmark = pytest.mark.timeout(500)
@@ -339,3 +340,36 @@ async def test_a_session_on_a_bridge_goes_on_while_its_machine_moves(images: Ima
     assert found["moves"] == 2
     assert found["lines lost"] == 0
     assert found["lines"] > 20
+
+
+async def bare(images: ImageFolder, user: str) -> str:
+    """An image `tiny` with nothing inside, another one for each user: machines run their firmware. Its digest."""
+    async with images.scratch() as scratch:
+        subprocess.run(["qemu-img", "create", "-q", "-f", "qcow2", "disk", "1M"], cwd=scratch.path, check=True)
+        fields = {"disk_bytes": 2**20, "user": user, "seeding": "none", "probe": "none", "source": "a test"}
+        return (await images.register("tiny", scratch, fields | {"memory_mib": 64})).image.digest
+
+
+async def test_a_machine_whose_image_was_rebuilt_starts_and_moves(tmp_path: Path) -> None:
+    images = ImageFolder(tmp_path / "images", machines=tmp_path)
+    old = await bare(images, "old")
+    async with pair(tmp_path, images) as both:
+        assert await bare(images, "new") != old
+        await both.there.receive(plan(VM), 1)
+        assert await both.send(1, live=False) is MachineState.DEPARTED
+        await both.here.delete(VM)
+        both.turn()
+        await both.here.stop(VM, grace=0)
+        await both.here.start(VM)
+        await both.there.receive(plan(VM), 2)
+        assert await both.send(2) is MachineState.DEPARTED
+        await both.there.start(VM)
+        await both.here.delete(VM)
+        assert await both.state() == (None, MachineState.RUNNING)
+        arrived = tmp_path / both.names[1] / "vms" / VM
+        assert state.read(arrived).image.digest == old
+        assert (arrived / "base").samefile(images.holding(old)[1] / "disk")
+        await both.there.delete(VM)
+        images.sweep()  # nobody stands on it any more
+        with pytest.raises(NotFound):
+            images.holding(old)
