@@ -37,7 +37,11 @@ class RealPlane:
     def __init__(self, folder: Path, images: ImageFolder) -> None:
         self.folder, self.data = folder, folder / "data"
         self.data.mkdir(parents=True, mode=0o700)
-        shutil.copytree(images.path, self.data / "images", ignore=shutil.ignore_patterns("cache", "run"))
+        shutil.copytree(
+            images.path,
+            self.data / "images",
+            ignore=shutil.ignore_patterns("cache", "run", "scratch", "parts", ".making-*"),
+        )
         self.environ = {
             "HOSTLER_DATA": str(self.data),
             "HOSTLER_ACCELERATOR": "tcg",  # as the warm images were made

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from driven import driver, is_available, plan, run, until
-from real_plane import RealPlane, command_line, seen, working_below
+from real_plane import WITHIN, RealPlane, command_line, seen, working_below
 from warm_image import OPTIONS, warm_images
 
 from hostler.drivers.machines.qemu.serial import LOG, LOG_BYTES, OLDER_LOG
@@ -173,24 +173,27 @@ async def floods(plane: RealPlane, client: Client, bad: str, inside: Inside) -> 
 
     quiet = await takes_snapshot("quiet")
     await inside("bad", f"sudo sh -c '{quoted(FLOOD)}' > /dev/null 2>&1")
-    before = (folder / LOG).stat()
     cpu, began = cpu_seconds(plane.up.pid), time.monotonic()
     assert await takes_snapshot("loud") < 5 * quiet + 10
-    await asyncio.sleep(max(0.0, WATCHED - (time.monotonic() - began)))
+    # By then more has come out of it than is kept: twice a full half of the log was put aside.
+    halves: set[tuple[int, int]] = set()
+    while len(halves) < 2 or time.monotonic() - began < WATCHED:
+        assert time.monotonic() - began < WITHIN, f"not enough came out of it: {halves}"
+        await asyncio.sleep(0.2)
+        if (folder / OLDER_LOG).exists():
+            halves.add(((aside := (folder / OLDER_LOG).stat()).st_ino, aside.st_mtime_ns))
     used = (cpu_seconds(plane.up.pid) - cpu) / (time.monotonic() - began)
-    assert used < 0.5, f"the control plane was busy for {used:.0%} of the time"
-    after = (folder / LOG).stat()
-    assert (after.st_ino, after.st_size) != (before.st_ino, before.st_size), "nothing came out of it"
+    assert used < 0.6, f"the control plane was busy for {used:.0%} of the time"
     kept = sum((folder / name).stat().st_size for name in (LOG, OLDER_LOG) if (folder / name).exists())
     assert kept <= LOG_BYTES + 64 * 1024
     view = await client.vms.get(ORG, PROJECT, "bad")
     assert (view.phase, view.detail) == (Phase.RUNNING, "")
-    assert await inside("bad", "sudo touch /run/quiet; sudo killall -q cat head; echo quiet") == "quiet"
+    assert await inside("bad", "sudo touch /run/quiet; sudo killall -q yes head; echo quiet") == "quiet"
 
 
 FLOOD = """
 goes_on() { [ ! -e /run/quiet ]; }
-(while goes_on; do cat /lib/hostler/*; done > /dev/ttyS0) &
+(while goes_on; do yes 'a line of the flood'; done > /dev/ttyS0) &
 (while goes_on; do head -c 3000 /dev/urandom; head -c 100000 /dev/zero; echo; echo pong evil; done > /dev/ttyS1) &
 """
 """Text without end on the console; on its channel to us garbage, lines without end, and words that we wait for."""
