@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
@@ -12,6 +13,7 @@ from hostler.drivers.machines.qemu.identity import lay_seed
 from hostler.drivers.machines.qemu.limits import Shape
 from hostler.drivers.machines.qemu.network import port_was_taken
 from hostler.drivers.machines.qemu.state import Begun
+from hostler.drivers.machines.qemu.whole import whole
 from hostler.errors import HostlerError, Unavailable, Uncertain
 
 if TYPE_CHECKING:
@@ -52,9 +54,8 @@ async def spawn(machine: QemuMachine, boot: Boot, *, within: float, descriptors:
         machine.lives()
         machine.change(run=run, ran=True)
         await site.hook("start.spawned:after")
-        await limit(machine)
         try:
-            await machine.attach(within=within)
+            await _limited_and_attached(machine, within)
         except (HostlerError, TimeoutError):
             await machine.off(within=0)
             said = machine.folder.said()
@@ -68,6 +69,15 @@ async def spawn(machine: QemuMachine, boot: Boot, *, within: float, descriptors:
         else:
             return
     raise Unavailable(f"machine {machine.vm!r}: each of {PORTS_TRIED} ports was taken by somebody else; try again")
+
+
+async def _limited_and_attached(machine: QemuMachine, within: float) -> None:
+    """Both at once: entering a control group takes the kernel tens of milliseconds, and QEMU as many to start."""
+    limiting = asyncio.create_task(limit(machine), name=f"machine {machine.vm}: limits")
+    try:
+        await machine.attach(within=within)
+    finally:
+        await whole(limiting)  # or a group would be made of a machine that is off
 
 
 async def limit(machine: QemuMachine) -> None:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-async def whole(step: Coroutine[Any, Any, T]) -> T:
+async def whole(step: Coroutine[Any, Any, T] | asyncio.Task[T]) -> T:
     """Run a short step to its end, however often who waits for it is cancelled; then be cancelled.
 
     For work in a thread, which goes on when its waiter does not: who repeats the verb must not meet it.
