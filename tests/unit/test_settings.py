@@ -201,7 +201,7 @@ def test_without_anything_the_control_plane_stays_on_loopback_with_one_simulated
     assert (found.listen, found.insecure, found.tls_cert, found.tls_key) == ("127.0.0.1:7070", False, None, None)
     assert (found.machines, found.nodes, found.node, found.rack, found.labels) == ("simulated", 1, None, None, {})
     assert (found.node_ttl, found.fencing_time, found.leadership_ttl, found.replicas) == (15.0, 30.0, 20.0, 1)
-    assert (found.log_level, found.log_format, found.audit_days, found.metrics) == ("info", "json", 90, "token")
+    assert (found.log_level, found.log_format, found.audit_days, found.metrics) == ("info", "json", 90, "auto")
     assert (found.storage_fallback, found.state_path) == (False, None)
     assert (found.image, found.network, found.network_prefix6, found.boots) == ("tiny", "user", None, None)
 

@@ -107,7 +107,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     log_level: str
     log_format: str
     metrics: str
-    """Who may read the figures: who has a `token`; also who is `nearby`, which QEMU's guests may be; `everybody`."""
+    """Who may read the figures: who has a `token`; also who is `nearby`; `everybody`. `auto`: who is nearby, unless
+    guests of QEMU may be."""
     audit_days: int
     origins: dict[str, Origin]
     """By the name in `OPTIONS`."""

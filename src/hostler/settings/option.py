@@ -17,7 +17,7 @@ MACHINES = {"simulated": "", "qemu": "", "hetzner": "Hetzner Cloud"}
 """The kinds of machines, and the names of those that this release does not have yet."""
 LOG_LEVELS = ("debug", "info", "warning", "error")
 LOG_FORMATS = ("json", "text")
-METRICS = ("token", "nearby", "everybody")
+METRICS = ("auto", "token", "nearby", "everybody")
 
 
 class Option(msgspec.Struct, frozen=True):
@@ -247,7 +247,7 @@ OPTIONS: tuple[Option, ...] = (
     Option("replicas", "replicas", "HOSTLER_REPLICAS", _number(1, 1000), "how many replicas hold a key at once", 1),
     Option("log_level", "log_level", "HOSTLER_LOG_LEVEL", _one_of(*LOG_LEVELS), "how much is logged", "info"),
     Option("log_format", "log_format", "HOSTLER_LOG_FORMAT", _one_of(*LOG_FORMATS), "how it is logged", "json"),
-    Option("metrics", "metrics", "HOSTLER_METRICS", _one_of(*METRICS), "who may read /metrics", "token"),
+    Option("metrics", "metrics", "HOSTLER_METRICS", _one_of(*METRICS), "who may read /metrics", "auto"),
     Option("audit_days", "audit_days", "HOSTLER_AUDIT_DAYS", _number(1, 36500), "how long the audit is kept", 90),
     Option(
         "use_test_namespace",
