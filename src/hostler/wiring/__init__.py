@@ -1,0 +1,42 @@
+"""Where ports meet drivers: URLs in, open objects out. Only this package (and `hostler.sim`) names drivers.
+
+url      what all URLs have in common: options, addresses, passwords
+store    stores, and the bare engines below them
+ttl      ttl storages: every store, and others
+machine  machines, and the images they are made of
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hostler.wiring.machine import MACHINES, known_acceleration, open_images, open_machines
+from hostler.wiring.store import is_store, open_bare, open_store
+from hostler.wiring.ttl import open_ttl_storage, ttl_storage_on
+from hostler.wiring.url import DEFAULT_TIMEOUT, Options, local_path
+
+if TYPE_CHECKING:
+    from hostler.ports.hasher import Hasher
+
+__all__ = [
+    "DEFAULT_TIMEOUT",
+    "MACHINES",
+    "Options",
+    "is_store",
+    "known_acceleration",
+    "local_path",
+    "open_bare",
+    "open_hasher",
+    "open_images",
+    "open_machines",
+    "open_store",
+    "open_ttl_storage",
+    "ttl_storage_on",
+]
+
+
+def open_hasher() -> Hasher:
+    """What keeps and checks passwords; to be closed with `aclose`."""
+    from hostler.drivers.hasher import Argon2Hasher
+
+    return Argon2Hasher()

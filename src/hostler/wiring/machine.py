@@ -1,0 +1,107 @@
+"""Machines of a node by their kind, and the images they are made of."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hostler.errors import Invalid
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from hostler.kit.clock import Clock
+    from hostler.model.image import Image
+    from hostler.model.inventory import Capacity
+    from hostler.ports.images import Images, Progress
+    from hostler.ports.machines import Machines
+    from hostler.settings import Settings
+
+
+MACHINES = ("simulated", "qemu")
+"""The kinds of machines that `open_machines` knows."""
+
+
+def open_machines(
+    kind: str,
+    folder: str | Path,
+    *,
+    capacity: Capacity,
+    clock: Clock | None = None,
+    rng: random.Random | None = None,
+    delays: Mapping[str, float] | None = None,
+    settings: Settings | None = None,
+    nodes: int = 1,
+) -> Machines:
+    """The machines of one node, kept in `folder`, to be entered with `async with`.
+
+    One process at a time has a folder open. `capacity` is what simulated machines have, and `delays` the seconds that a
+    verb of theirs takes, by its name. Those of QEMU have what the host has, divided by the `nodes` that share it;
+    `settings` say where their images are and how they run.
+    """
+    if kind not in MACHINES:
+        raise Invalid(f"machines {kind!r}: unknown; known are {', '.join(MACHINES)}")
+    if kind == "qemu":
+        if settings is None:
+            raise Invalid("machines 'qemu': they need settings; load them with hostler.settings.load()")
+        return _open_qemu(folder, settings, clock, nodes)
+    from hostler.drivers.machines.simulated import FilePlace, SimulatedMachines, faults_of
+
+    return SimulatedMachines(FilePlace(folder), clock=clock, rng=rng, capacity=capacity, faults=faults_of(delays or {}))
+
+
+def _open_qemu(folder: str | Path, settings: Settings, clock: Clock | None, nodes: int) -> Machines:
+    from hostler.drivers.machines.qemu.driver import QemuMachines
+    from hostler.drivers.machines.qemu.images.folder import ImageFolder
+    from hostler.drivers.machines.qemu.options import QemuOptions
+
+    images = ImageFolder(
+        settings.data / "images", machines=settings.data / "machines", default=settings.image, clock=clock
+    )
+    options = QemuOptions(
+        network=settings.network,
+        prefix6=settings.network_prefix6,
+        uids=settings.qemu_uids,
+        accelerator=settings.accelerator,
+        reserve_gib=settings.disk_reserve_gib,
+        cpu_overcommit=settings.cpu_overcommit,
+        shared_by=nodes,
+    )
+    return QemuMachines(folder, images=images, options=options, clock=clock)
+
+
+def known_acceleration(images: Path, uids: str | None = None) -> tuple[str, str] | None:
+    """What guests made of the images in that folder run with, and why; None: nobody has found out yet.
+
+    `uids`: the setting `qemu_uids`, for it depends on who runs them.
+    """
+    from hostler.drivers.machines.qemu.acceleration import remembered
+    from hostler.drivers.machines.qemu.rights import users_here
+
+    found = remembered(images, uids=users_here(uids))
+    return None if found is None else (found.accelerator, found.why)
+
+
+def open_images(
+    folder: Path,
+    *,
+    machines: Path | None = None,
+    default: str = "tiny",
+    clock: Clock | None = None,
+    settings: Settings | None = None,
+) -> Images:
+    """The images in `folder`. `machines`: where the nodes that use them keep their machines; beside it if not given.
+
+    Any number of processes may use it at once; it need not be closed. `settings` say how guests run that are kept warm.
+    """
+    from hostler.drivers.machines.qemu.images.folder import ImageFolder
+
+    async def keep_warm(image: Image, files: Path, cpus: int, memory_mib: int, progress: Progress) -> None:
+        from hostler.drivers.machines.qemu.template import warmer
+
+        options = {} if settings is None else {"accelerator": settings.accelerator, "uids": settings.qemu_uids}
+        await warmer(folder, **options)(image, files, cpus, memory_mib, progress)
+
+    machines = machines or folder.parent / "machines"
+    return ImageFolder(folder, machines=machines, default=default, clock=clock, warmer=keep_warm)

@@ -1,0 +1,105 @@
+"""What the URLs of stores and storages have in common."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeVar
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
+
+from hostler.drivers.password import read_password
+from hostler.errors import Invalid
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+T = TypeVar("T")
+
+DEFAULT_TIMEOUT = 5.0
+
+
+class Options:
+    """The query parameters of a URL, taken out one by one; what is left over is an error."""
+
+    def __init__(self, url: SplitResult, what: str = "store URL") -> None:
+        self._subject = f"{what} {url.scheme}://…"
+        self._values: dict[str, str] = {}
+        for name, value in parse_qsl(url.query, keep_blank_values=True):
+            if name in self._values:
+                raise Invalid(f"{self._subject}: the option {name!r} is given twice")
+            self._values[name] = value
+        self._known: set[str] = set()
+
+    def text(self, name: str) -> str | None:
+        """An option as it is."""
+        self._known.add(name)
+        value = self._values.pop(name, None)
+        if value == "":
+            raise Invalid(f"{self._subject}: the option {name!r} is empty")
+        return value
+
+    def number(self, name: str, default: float, *, least: float) -> float:
+        """An option that is a number of at least `least`."""
+        text = self.text(name)
+        if text is None:
+            return default
+        try:
+            value = float(text)
+        except ValueError:
+            value = float("nan")
+        if not least <= value < float("inf"):
+            raise Invalid(f"{self._subject}: {name}={text!r} must be a number of at least {least:g}")
+        return value
+
+    def flag(self, name: str) -> bool:
+        """An option that is true or false; false if it is not given."""
+        text = self.text(name) or "false"
+        if text not in ("true", "false"):
+            raise Invalid(f"{self._subject}: {name}={text!r} must be true or false")
+        return text == "true"
+
+    def password(self) -> str | None:
+        """`password`, or what is in the file that `password_file` names."""
+        password, file = self.text("password"), self.text("password_file")
+        if file is None:
+            return password
+        if password is not None:
+            raise Invalid(f"{self._subject}: give either password or password_file")
+        return read_password(file, self._subject)
+
+    def finish(self) -> None:
+        """Invalid: an option was given that nobody asked for."""
+        if self._values:
+            unknown = ", ".join(repr(name) for name in self._values)
+            known = ", ".join(sorted(self._known)) or "none"
+            raise Invalid(f"{self._subject}: unknown option {unknown}; known: {known}")
+
+
+def opened_by(url: str, openers: Mapping[str, Callable[[SplitResult, Options], T]], what: str) -> T:
+    """What the opener of the URL's scheme makes of it. Invalid: there is none, or an option that it does not know."""
+    if not isinstance(url, str):
+        raise Invalid(f"{what}: must be a str, not {type(url).__name__}")
+    try:
+        parts = urlsplit(url)
+    except ValueError as error:
+        raise Invalid(f"{what}: {error}") from None
+    opener = openers.get(parts.scheme)
+    if opener is None:
+        known = ", ".join(f"{scheme}://" for scheme in openers)
+        raise Invalid(f"{what} with scheme {parts.scheme!r}: unknown; known are {known}")
+    if parts.fragment:
+        raise Invalid(f"{what} {parts.scheme}://…: a '#' in it must be written %23")
+    options = Options(parts, what)
+    opened = opener(parts, options)
+    options.finish()
+    return opened
+
+
+def local_path(url: SplitResult) -> str:
+    """The absolute path that a URL with three slashes names."""
+    path = unquote(url.path)
+    if url.netloc or not path.startswith("/"):
+        raise Invalid(
+            f"store URL {url.scheme}://…: needs an absolute path, with three slashes: {url.scheme}:///abs/path"
+        )
+    if path.endswith("/") or "\0" in path:
+        raise Invalid(f"store URL {url.scheme}://{path!r}: must name a file")
+    return path
