@@ -96,7 +96,7 @@ class Arrival:
         machine.change(
             spec=manifest.spec, name=manifest.name, image=image, mac=manifest.mac, disk_bytes=manifest.disk_bytes,
             resets=manifest.resets, restored=manifest.restored, instance=manifest.instance,
-            host_key=keep_identity(machine.folder.path, manifest.host_key), failed=False, detail="",
+            host_key=keep_identity(machine.folder, manifest.host_key), failed=False, detail="",
         )  # fmt: skip
         machine.rights.own(machine.folder.path)
         await machine.disk.create(manifest.disk_bytes)

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import os
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from hostler.drivers.machines.qemu.seed import Identity, firmware_files, hostname_of, nocloud_iso, public_part
-from hostler.errors import Damaged
+from hostler.errors import Damaged, Unavailable
 from hostler.model.image import Seeding
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
+    from hostler.drivers.machines.qemu.folder import MachineFolder
     from hostler.drivers.machines.qemu.machine import QemuMachine
     from hostler.drivers.machines.qemu.network import Attached
 
@@ -30,9 +33,10 @@ def private_key(folder: Path) -> str:
         ) from None
 
 
-def keep_identity(folder: Path, private: str) -> str:
+def keep_identity(folder: MachineFolder, private: str) -> str:
     """Let the machine in that folder have a host key that was made elsewhere; its public part."""
-    _write(folder / KEY, private.encode())
+    with _told(folder.path / KEY):
+        _write(folder.descriptor, KEY, private.encode())
     return public_part(private)
 
 
@@ -67,20 +71,46 @@ def lay_seed(machine: QemuMachine, attached: Attached) -> dict[str, Any]:
         network_config=record.spec.network_config,
     )
     if record.image.seeding is Seeding.CLOUD_INIT:
-        _write(folder / ISO, nocloud_iso(identity))
+        with _told(folder / ISO):
+            machine.folder.forget(ISO)
+            _write(machine.folder.descriptor, ISO, nocloud_iso(identity))
         return {"iso": True}
     files = firmware_files(identity)
-    (folder / FIRMWARE).mkdir(mode=0o700, exist_ok=True)
-    for left in set(os.listdir(folder / FIRMWARE)) - set(files):
-        (folder / FIRMWARE / left).unlink()
-    for name, content in files.items():
-        _write(folder / FIRMWARE / name, content)
+    with _told(folder / FIRMWARE), _firmware(machine.folder) as place:
+        for left in set(os.listdir(place)) - set(files):
+            os.unlink(left, dir_fd=place)
+        for name, content in files.items():
+            _write(place, name, content)
     return {"firmware": tuple(sorted(files))}
 
 
-def _write(path: Path, content: bytes) -> None:
+@contextmanager
+def _firmware(folder: MachineFolder) -> Iterator[int]:
+    """A descriptor of the folder of such files, which is ours: whatever else a process of the guest put there goes."""
+    folder.forget_foreign(FIRMWARE, folders=True)
+    with suppress(FileExistsError):
+        os.mkdir(FIRMWARE, mode=0o700, dir_fd=folder.descriptor)
+    place = os.open(FIRMWARE, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder.descriptor)
+    try:
+        if os.fstat(place).st_uid != os.geteuid():
+            raise PermissionError(errno.EPERM, "somebody else has made it")
+        yield place
+    finally:
+        os.close(place)
+
+
+def _write(place: int, name: str, content: bytes) -> None:
     """A file of our own: the guest's process can read it, and replaces nothing."""
     with suppress(FileNotFoundError):
-        path.unlink()
-    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
+        os.unlink(name, dir_fd=place)
+    fresh = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=place)
+    with open(fresh, "wb") as file:
         file.write(content)
+
+
+@contextmanager
+def _told(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise Unavailable(f"{path}: cannot be written: {error.strerror}; see to it and try again") from None
