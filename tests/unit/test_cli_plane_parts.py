@@ -23,17 +23,22 @@ from hostler.entry.cli import main
 from hostler.entry.cli.reach import Server, chosen_server, server_options
 from hostler.entry.cli.value import Duration, Mebibytes, labels, size
 from hostler.entry.folder import DataFolder
-from hostler.entry.plane import check_listen
+from hostler.entry.plane import OPEN_METRICS, check_listen
 from hostler.entry.rotation import RotatingFile
 from hostler.entry.watchdog import Watchdog
 from hostler.errors import Conflict, HostlerError, Invalid, NotFound, Unauthenticated
 from hostler.kit.clock import SystemClock
 from hostler.settings import load
+from hostler.settings.option import METRICS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 # Values
+
+
+def test_the_server_knows_everybody_whom_the_settings_let_read_the_figures() -> None:
+    assert OPEN_METRICS.keys() == set(METRICS)
 
 
 @pytest.mark.parametrize(

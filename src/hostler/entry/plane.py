@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from hostler.ports.store import Store
     from hostler.settings import Settings
 
-_OPEN_METRICS = {"token": False, "nearby": None, "everybody": True}
+OPEN_METRICS = {"token": False, "nearby": None, "everybody": True}
 WILDCARDS = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - what "every address" means to a local caller
 
 
@@ -182,7 +182,7 @@ class Plane:
         """The API, where the settings say."""
         host, port = check_listen(self.settings)
         cert, key = self.settings.tls_cert, self.settings.tls_key
-        plan = ServerPlan(open_metrics=_OPEN_METRICS[_metrics(self.settings)])
+        plan = ServerPlan(open_metrics=OPEN_METRICS[_metrics(self.settings)])
         async with Server(build(self.services, plan), host=host, port=port, cert=cert, key=key) as server:
             yield server
 
