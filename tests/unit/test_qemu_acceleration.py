@@ -202,9 +202,9 @@ def open_host(monkeypatch: pytest.MonkeyPatch) -> Iterator[Host]:
 async def test_a_probe_runs_as_a_machine_would_and_hears_nothing_of_us(
     open_host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("HOSTLER_TEST_SECRET", "s")
+    monkeypatch.setenv("SECRET_OF_A_TEST", "s")
     (open_host.tools / acceleration.BINARY).write_text(
-        "#!/bin/sh\necho $(id -u) $(id -g) $(id -G) secret=$HOSTLER_TEST_SECRET $(grep -c . kernel)"
+        "#!/bin/sh\necho $(id -u) $(id -g) $(id -G) secret=$SECRET_OF_A_TEST $(grep -c . kernel)"
         " $(grep NoNewPrivs /proc/self/status)\n"
     )
     uids = users_here(None)

@@ -27,6 +27,7 @@ from hostler.model.vm import (
     Readiness,
     Restore,
     Snapshot,
+    SshKey,
     VmSpec,
 )
 
@@ -83,7 +84,7 @@ class VmUpdate(Record, frozen=True, kw_only=True):
     disk_gib: DiskGib | UnsetType = UNSET
     """It may only grow."""
     user_data: str | UnsetType = UNSET
-    ssh_keys: tuple[str, ...] | UnsetType = UNSET
+    ssh_keys: tuple[SshKey, ...] | UnsetType = UNSET
     labels: Labels | UnsetType = UNSET
     on_node_loss: OnNodeLoss | UnsetType = UNSET
     expires_in: Seconds | UnsetType | None = UNSET

@@ -11,12 +11,15 @@ from typing import Annotated
 from msgspec import Meta, field
 
 from hostler.model.reason import Reason
-from hostler.model.record import Record
+from hostler.model.record import SAYS, Record
 
 Cpus = Annotated[int, Meta(ge=1, le=4096)]
 MemoryMib = Annotated[int, Meta(ge=1, le=2**30)]
 DiskGib = Annotated[int, Meta(ge=0, le=2**30)]
 Id = Annotated[str, Meta(min_length=1)]
+_LINE = r"^[^\x00-\x1f\x7f]+$"
+SAYS[_LINE] = "one line, without control characters"
+SshKey = Annotated[str, Meta(max_length=16384, pattern=_LINE)]
 
 
 class Power(enum.StrEnum):
@@ -77,7 +80,7 @@ class VmSpec(Record, frozen=True, kw_only=True):
     """For cloud-init, beside what Hostler tells it."""
     network_config: str = ""
     """For cloud-init, instead of what Hostler tells it."""
-    ssh_keys: tuple[str, ...] = ()
+    ssh_keys: tuple[SshKey, ...] = ()
     cpu_share: Annotated[int, Meta(ge=1, le=10000)] = 100
     """Its weight against the other machines of its node when there is not enough for all; 100 is usual."""
     origin: Origin | None = None
