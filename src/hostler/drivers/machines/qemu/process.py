@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 from hostler.drivers.machines.qemu import guard
 from hostler.drivers.machines.qemu.finding import Found, Look, Run, believed, holders, of_user, readable, users_pids
 from hostler.drivers.machines.qemu.folder import ALIVE, GUEST_SOCKET, LOG, QMP_SOCKET, SERIAL_SOCKET
+from hostler.drivers.machines.qemu.rights import environment
 from hostler.drivers.machines.qemu.whole import whole
 from hostler.errors import Conflict, Unavailable
 from hostler.kit.clock import boot_id
@@ -215,7 +216,7 @@ def _start(folder: MachineFolder, argv: list[str], pass_fds: Iterable[int]) -> i
         child = subprocess.Popen(
             argv,
             cwd=folder.path,
-            env={"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C"},  # what else is in ours may be secret
+            env=environment(),
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,

@@ -16,6 +16,7 @@ import msgspec
 
 from hostler.drivers.machines.qemu.child import end
 from hostler.drivers.machines.qemu.images import qcow2
+from hostler.drivers.machines.qemu.rights import environment
 from hostler.errors import Refused, Unavailable
 
 if TYPE_CHECKING:
@@ -144,7 +145,7 @@ async def _qemu_img(verb: str, path: Path, format: str, subject: str) -> _Ended:
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
             pass_fds=(file.fileno(),),
-            env={"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C"},
+            env=environment(),
         )
         try:
             async with asyncio.timeout(CHECK_WITHIN):
