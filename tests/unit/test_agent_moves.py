@@ -16,6 +16,7 @@ from hostler.engine.agent.handover import OPEN_WITHIN, READY_WITHIN, _Patient
 from hostler.engine.agent.plan import AgentPlan
 from hostler.errors import Refused, Unavailable
 from hostler.keys.node import ARRIVAL, COMMAND, MEMBER
+from hostler.keys.vm import HANDLE
 from hostler.kit.virtual import VirtualClock, run_virtual
 from hostler.model.node import Arrival, Departure
 from hostler.model.vm import MachineState, Power
@@ -225,6 +226,32 @@ def test_what_arrives_is_no_orphan_while_it_is_expected_and_one_afterwards() -> 
         await it.bare.delete(ARRIVAL.fill(node="b", vm="v"))
         await it.until(lambda: not b.place.contents.rows)
         assert b.agent.state().orphans == 1
+
+    staged(play)
+
+
+def test_what_arrived_of_a_move_that_was_given_up_is_removed_where_the_machine_is_made_anew() -> None:
+    """Whatever the handle says: its number may be that very move's, and it may be newer than the command."""
+
+    async def play(it: Stage) -> None:
+        a, b = await two(it)
+        entry = await COMMAND.get(it.bare, node="a", vm="v")
+        assert entry is not None
+        arrival = Arrival(source="a", number=1, place=b.place.id, command=entry.value)
+        await it.bare.txn([], [ARRIVAL.put(arrival, node="b", vm="v")])
+        await it.until(lambda: bool(b.place.contents.rows))
+        await a.crash()
+        await b.crash()
+        await it.bare.delete(ARRIVAL.fill(node="b", vm="v"))
+        await it.remove()
+        await it.command(node="b", arrived=0)
+        handle = await it.handle_entry()
+        assert handle is not None
+        await HANDLE.replace(it.bare, handle, msgspec.structs.replace(handle.value, attempt=1))
+        again = await it.agent("b", place=b.place)
+        await it.reaches("v", RUNNING, node="b", attempt=1)
+        (row,) = await rows(it, again)
+        assert row.moved == 0
 
     staged(play)
 
