@@ -38,11 +38,8 @@ TTLS = {"node_ttl": 20.0, "fencing_time": 40.0, "leadership_ttl": 20.0, "lock_tt
 """Nobody waits for a lease to end here, and none shall because two cores are busy with guests."""
 LEAKS = 3
 """Exit code of `qemu-img check`: room that nobody uses, as a QEMU that is killed may leave it; nothing is broken."""
-USUAL = {
-    "alive", "base", "disk.qcow2", "fw", "guest.sock", "host_key", "initrd", "kernel", "machine.json", "pid",
-    "qemu.log", "qmp.sock", "serial.log", "serial.sock",
-}  # fmt: skip
-"""All that there may be in the folder of a machine."""
+LATER = {"serial.log"}
+"""What comes into the folder of a machine by and by."""
 
 
 class QemuScene(Scene):
@@ -53,6 +50,8 @@ class QemuScene(Scene):
         self.watching = Watching(self.machines)
         self.killed = 0
         """QEMU processes, by agents that were told to."""
+        self._usual: set[str] = set()
+        """What there is of a machine that was made undisturbed."""
         self.passed: list[tuple[str, int, bool]] = []
         """Points since the agents were told to count, and whether a machine had a process on that node."""
 
@@ -127,6 +126,10 @@ class QemuScene(Scene):
 
     # What must be
 
+    async def learn(self, vm: str) -> None:
+        """This one was made undisturbed, and runs."""
+        self._usual = {path.name for path in self._home((await self.handle(vm)).node, vm).iterdir()}
+
     async def settled(self) -> None:
         await super().settled()
         self.watching.check()
@@ -194,8 +197,8 @@ class QemuScene(Scene):
 
     def _unclean(self, vm: str, node: str, runs: bool) -> str | None:
         home = self._home(node, vm)
-        if more := {path.name for path in home.iterdir()} - USUAL:
-            return f"more is there than of others: {more}"
+        if self._usual and (more := {path.name for path in home.iterdir()} - self._usual - LATER):
+            return f"more is there than of one that was just made: {more}"
         if table.locked(home / "alive") is not runs:
             return f"its lock says that it is {'off' if runs else 'on'}"
         return None

@@ -21,8 +21,10 @@ if TYPE_CHECKING:
 KINDS = {"agent": (False, True), "qemu": (True, False), "both": (True, True)}
 """Who dies: whether the machine's QEMU does, and whether the agent."""
 BOOT = "cat /proc/sys/kernel/random/boot_id"
-TICKS = "(while :; do usleep 20000; done) > /dev/null 2>&1 &"
-"""So that one sees that the guest runs."""
+TICKS = (
+    f"""[ "$(cat ticks)" = "$({BOOT})" ] || {{ {BOOT} > ticks; while :; do usleep 20000; done & }} > /dev/null 2>&1;"""
+)
+"""Once in each of its lives: so that one sees that the guest runs."""
 
 
 STEP = "machine "
@@ -69,7 +71,10 @@ class Life:
             wish = VmCreate(name=self.name, spec=SPEC, on_node_loss=self._on_loss)
             self.vm = (await client.vms.create(*AT, wish, key=key)).id
 
-        return await self._do(act, kill)
+        points = await self._do(act, kill)
+        if kill is None:
+            await self.scene.learn(self.vm)
+        return points
 
     async def delete(self, kill: Kill | None) -> list[Point]:
         async def act(client: Client, key: str) -> None:

@@ -24,7 +24,8 @@ from .scene import QemuScene
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-FULL = bool(dose(test=0, full=1))
+ROUNDS = dose(test=0, full=1)
+FULL = ROUNDS > 0
 SEED = int(os.environ.get("HOSTLER_CRASH_SEED", random.randrange(1000)))
 GUESTS = Path(__file__).parents[1] / "qemu"
 pytestmark = pytest.mark.timeout(dose(test=900, full=7200))
@@ -50,10 +51,11 @@ MORE = ["restores", "cold"]
 async def test_killed_at_any_step_a_machine_that_is_wished_for_runs_once(
     verbs: str, launcher: Launcher, tmp_path: Path
 ) -> None:
-    for fenced in (False, True) if FULL else (bool((SEED + VERBS.index(verbs)) % 2),):
+    kinds = (False, True) * ROUNDS if FULL else (bool((SEED + VERBS.index(verbs)) % 2),)
+    for number, fenced in enumerate(kinds):
         print(f"seed {SEED}, {'fenced machines' if fenced else 'machines'}")
         begun = time.monotonic()
-        async with QemuScene(launcher, tmp_path / f"scene-{fenced}") as scene:
+        async with QemuScene(launcher, tmp_path / f"scene-{number}") as scene:
             campaign = Campaign(scene, SEED, full=FULL, fenced=fenced)
             await getattr(campaign, verbs)()
             await scene.check_empty()
