@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
+from qemu_opened import Opened, empty_images, plan
 
-from hostler.drivers.machines.qemu import ImageFolder, QemuMachines, QemuOptions, state
+from hostler.drivers.machines.qemu import QemuMachines, state
 from hostler.drivers.machines.qemu.finding import Run
 from hostler.errors import Closed, Damaged, Invalid, Refused, Unavailable
 from hostler.kit.clock import boot_id
-from hostler.model.image import Probe, Seeding
-from hostler.model.vm import MachineState, Origin, VmSpec
-from hostler.ports.machines import Label, MachinePlan
+from hostler.model.vm import MachineState, Origin
+from hostler.ports.machines import Label
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -26,37 +26,8 @@ GIB = 2**30
 
 
 @pytest.fixture
-async def images(tmp_path: Path) -> ImageFolder:
-    folder = ImageFolder(tmp_path / "images")
-    async with folder.scratch() as scratch:
-        subprocess.run(["qemu-img", "create", "-q", "-f", "qcow2", "disk", "1M"], cwd=scratch.path, check=True)
-        fields = {"disk_bytes": 2**20, "user": "u", "seeding": Seeding.NONE, "probe": Probe.NONE, "source": "a test"}
-        await folder.register("tiny", scratch, fields | {"memory_mib": 64})
-    return folder
-
-
-def plan(vm: str = "a", **changes: Any) -> MachinePlan:
-    spec: dict[str, Any] = {"cpus": 1, "memory_mib": 128}
-    return MachinePlan(label=Label("o", "p", vm), spec=VmSpec(**(spec | changes)), name="n")
-
-
-class Opened:
-    """Drivers of one place, one after the other."""
-
-    def __init__(self, folder: Path, images: ImageFolder) -> None:
-        self.folder, self.images = folder, images
-
-    def __call__(self, step: Callable[[str], Awaitable[None]] | None = None, **options: Any) -> QemuMachines:
-        options = {"accelerator": "tcg", "network": "isolated"} | options
-        return QemuMachines(self.folder, images=self.images, options=QemuOptions(**options), step=step)
-
-    def of(self, vm: str) -> Path:
-        return self.folder / "vms" / vm
-
-
-@pytest.fixture
-def opened(tmp_path: Path, images: ImageFolder) -> Opened:
-    return Opened(tmp_path / "node", images)
+async def opened(tmp_path: Path) -> Opened:
+    return Opened(tmp_path / "node", await empty_images(tmp_path / "images"))
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b'{"label":', b"\xff\xfe", b"[]", b"null"])
