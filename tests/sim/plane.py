@@ -219,7 +219,13 @@ class AgentHost(Host):
             await stack.enter_async_context(machines)
             self.machines = machines
             agent = Agent(
-                self.wire, machines, plan, clock=plane.clock, rng=self.rng, new_id=self.new_id, peers=PlanePeers(plane)
+                self.wire,
+                machines,
+                plan,
+                clock=plane.clock,
+                rng=self.rng,
+                new_id=self.new_id,
+                peers=PlanePeers(plane) if plane.hands_over else None,
             )
             await agent.run()
 
@@ -287,6 +293,8 @@ class Plane:
     seed: int = 0
     nodes: int = 2
     replicas: int = 1
+    hands_over: bool = True
+    """Nodes hand machines to each other; otherwise a drain destroys them and has them made elsewhere."""
     crash: Crash | None = None
     loss: Loss | None = None
     loop: ProcessLoop = field(init=False)

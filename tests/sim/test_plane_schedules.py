@@ -39,6 +39,8 @@ SPAN = 90.0
 LOSS = (OnNodeLoss.FENCE, OnNodeLoss.FENCE, OnNodeLoss.WAIT)
 MACHINE_FAULTS = ("unavailable", "never", "half", "lost", "broken", "deaf", "slow")
 NAMES = ("a", "b", "c", "d")
+ALONE = 5
+"""In every fifth schedule no node hands its machines to another."""
 VERBS = ("create", "create", "start", "start", "stop", "reset", "update", "delete", "move", "move")
 
 
@@ -48,7 +50,7 @@ class Schedule:
     def __init__(self, seed: int) -> None:
         self.seed = seed
         self.rng = random.Random(seed)
-        self.plane = Plane(seed=seed, nodes=3, replicas=2)
+        self.plane = Plane(seed=seed, nodes=3, replicas=2, hands_over=seed % ALONE != ALONE - 1)
         self.plane.faults.delays.update(create=0.5, start=1.0, stop=1.0, delete=0.3, receive=0.2, send=1.5)
         self.eagerness = self.rng.choice((1.0, 0.3, 0.1))
         """Wishes per second and user."""

@@ -17,7 +17,7 @@ from hostler.errors import HostlerError
 from hostler.keys.node import ALIVE
 
 from .test_plane_moves import story, story_with_a_lost_answer
-from .test_plane_schedules import run_schedule
+from .test_plane_schedules import ALONE, run_schedule
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -120,7 +120,7 @@ DEFECTS: Any = [
     (impatient, run_schedule),
     (unconfirmed, run_schedule),
     (holding_on, run_schedule),
-    (taken_early, run_schedule),
+    (taken_early, lambda number: run_schedule((number + 1) * ALONE - 1)),
     (hasty, run_schedule),
     (hopeful, lambda at: story_with_a_lost_answer(at + 1)),
     (forgetful, lambda at: story_with_a_lost_answer(at + 1, "late")),
