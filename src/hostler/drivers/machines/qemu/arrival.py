@@ -25,7 +25,6 @@ from hostler.drivers.machines.qemu.migration import (
     Request,
     Seal,
     objection,
-    place_of,
 )
 from hostler.drivers.machines.qemu.spawning import spawn
 from hostler.drivers.machines.qemu.whole import whole
@@ -87,7 +86,7 @@ class Arrival:
         self._check_expected()
         if machine.record.arrived:
             raise Refused(f"machine {machine.vm!r}: it has arrived already, as move {self.number}")
-        if why := objection(manifest, machine.vm, self.number, await place_of(site)):
+        if why := objection(manifest, machine.vm, self.number, await site.here()):
             raise Refused(why)
         self.attempt = ""
         await machine.off(within=0)

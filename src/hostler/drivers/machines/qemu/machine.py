@@ -177,7 +177,7 @@ class QemuMachine:
             self.touch()
         watch = self._tasks.get("watch")
         if watch is None or watch.done():
-            self._task("watch", self._watch())
+            self.later("watch", self._watch())
 
     def look(self) -> None:
         """Take note of a process that nobody here knows of: who began to start it was cut off."""
@@ -204,8 +204,7 @@ class QemuMachine:
         await (await self._connected()).job(command, arguments, within=within)
 
     async def _connected(self) -> Monitor:
-        monitor = self._link.monitor
-        if monitor is None:
+        if (monitor := self._link.monitor) is None:
             if not self.alive:
                 raise NotFound(f"machine {self.vm!r}: it is off; start it first")
             monitor = await self.attach()
@@ -226,7 +225,7 @@ class QemuMachine:
         if self.alive and not self.site.closed:
             self._unheard = f"its process does not answer: {why}"
             self.touch()
-            self._task("reach", self._reach())
+            self.later("reach", self._reach())
 
     async def _reach(self) -> None:
         while self.alive:
@@ -251,7 +250,7 @@ class QemuMachine:
                 async with asyncio.timeout(within):
                     await process.ended(self.folder, self.record.run)
         await self._kill()
-        self._task("watch", None)  # it may not have woken yet, and must not take the next process for this one
+        self.later("watch", None)  # it may not have woken yet, and must not take the next process for this one
         self.ended()
         await self._link.aclose()
         await self.site.release(self.record.number)
@@ -262,8 +261,7 @@ class QemuMachine:
             await self._kill()
 
     async def _kill(self) -> None:
-        run = self.record.run or self._loose
-        await process.kill(self.folder, run, uid=self.rights.uid, within=KILL_WITHIN)
+        await process.kill(self.folder, self.record.run or self._loose, uid=self.rights.uid, within=KILL_WITHIN)
         self._loose = None
 
     def ended_by_itself(self) -> None:
@@ -277,7 +275,7 @@ class QemuMachine:
         self.readiness = None
         self.stopped.set()
         for name in ("ascent", "retry", "reach"):
-            self._task(name, None)
+            self.later(name, None)
         record = self.record
         if record.run is not None or record.begun is not Begun.NOTHING:
             failed, detail = why_off(
@@ -298,12 +296,8 @@ class QemuMachine:
                     await self.leave_none()
                 await self._link.aclose()
 
-    def later(self, name: str, work: Coroutine[Any, Any, None]) -> None:
-        """Have something done beside the verbs, for as long as the driver is open; once of each name."""
-        self._task(name, work)
-
-    def _task(self, name: str, work: Coroutine[Any, Any, None] | None) -> None:
-        """Have one task of that name: this work, or none."""
+    def later(self, name: str, work: Coroutine[Any, Any, None] | None) -> None:
+        """Have something done beside the verbs, for as long as the driver is open; of each name this work, or none."""
         old = self._tasks.pop(name, None)
         if old is not None:
             old.cancel()
@@ -336,12 +330,12 @@ class QemuMachine:
         self.status = status
         if status == SHUT_DOWN:
             self.stopped.set()
-            self._task("reap", self._reap())
+            self.later("reap", self._reap())
         elif status == "io-error" and not self._trouble:
             self._paused("the guest is paused, for its disk cannot be written; it goes on once it can")
         elif status == "running" and self._trouble:
             self._trouble = ""
-            self._task("retry", None)
+            self.later("retry", None)
             self.site.tell(self.vm)
         self.touch()
 
@@ -351,7 +345,7 @@ class QemuMachine:
         self._trouble = trouble
         self.touch()
         self.site.tell(self.vm)
-        self._task("retry", self._retry())
+        self.later("retry", self._retry())
 
     async def _retry(self) -> None:
         """Let the guest try its write again whenever there is room."""
@@ -373,7 +367,7 @@ class QemuMachine:
 
     def _hung_up(self) -> None:
         """QEMU hung up: most likely it ends. If not, it is called again."""
-        self._task("reach", self._reach())
+        self.later("reach", self._reach())
 
     # How far it is
 
@@ -387,11 +381,11 @@ class QemuMachine:
             self.note(available_at=None)
             ascent = Ascent(record.image, access, self.guest, clock=self.site.clock, told=self._climbed)
             self._climbed(ascent.now)
-            self._task("ascent", ascent.climb(asks=asks))
+            self.later("ascent", ascent.climb(asks=asks))
 
     def calm(self) -> None:
         """Watch no longer how it becomes available."""
-        self._task("ascent", None)
+        self.later("ascent", None)
         self.readiness = None
         self.touch()
 

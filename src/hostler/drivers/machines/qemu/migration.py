@@ -26,7 +26,6 @@ from hostler.model.record import Record
 from hostler.model.vm import VmSpec  # noqa: TC001 - as above
 
 if TYPE_CHECKING:
-    from hostler.drivers.machines.qemu.site import Site
     from hostler.ports.machines import Channel
 
 LINE_BYTES = 4 * 2**20
@@ -130,17 +129,6 @@ def objection(manifest: Manifest, vm: str, number: int, here: Place) -> str:
                 f" {getattr(here, field)!r} where it shall go; move it while it is off, or allow to stop it"
             )
     return ""
-
-
-async def place_of(site: Site) -> Place:
-    """This one."""
-    accelerator = site.known_accelerator() or "tcg"
-    return Place(
-        accelerator=accelerator,
-        version=await site.version(),
-        processor=processor(accelerator),
-        network="bridge" if site.options.network.startswith("bridge") else "user",
-    )
 
 
 def processor(accelerator: str, info: str | None = None) -> str:

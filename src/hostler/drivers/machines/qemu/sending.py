@@ -16,7 +16,7 @@ from hostler.drivers.machines.qemu.departure import DISK_GATE, EXPORT, STATE_GAT
 from hostler.drivers.machines.qemu.disk import BASE, layers, qemu_img
 from hostler.drivers.machines.qemu.identity import instance_of, private_key
 from hostler.drivers.machines.qemu.machine import SHUT_DOWN
-from hostler.drivers.machines.qemu.migration import Gate, Manifest, Request, Seal, ask, place_of
+from hostler.drivers.machines.qemu.migration import Gate, Manifest, Request, Seal, ask
 from hostler.drivers.machines.qemu.state import Begun
 from hostler.drivers.machines.qemu.whole import whole
 from hostler.errors import HostlerError, Refused
@@ -135,7 +135,7 @@ async def _gate(stack: AsyncExitStack, machine: QemuMachine, name: str, channel:
 
 
 async def _manifest(machine: QemuMachine, number: int, *, live: bool) -> Manifest:
-    record, here = machine.record, await place_of(machine.site)
+    record, here = machine.record, await machine.site.here()
     return Manifest(
         vm=machine.vm,
         number=number,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from hostler.drivers.machines.qemu import acceleration
 from hostler.drivers.machines.qemu.command import BINARY
 from hostler.drivers.machines.qemu.limits import Limits
+from hostler.drivers.machines.qemu.migration import Place, processor
 from hostler.drivers.machines.qemu.network import network_of
 from hostler.drivers.machines.qemu.rights import Rights, environment, rights_for, users_here
 from hostler.drivers.machines.qemu.state import Fit
@@ -148,14 +149,20 @@ class Site:
             self._version = await qemu_version()
         return self._version
 
+    async def here(self, accelerator: str = "") -> Place:
+        """What matters to memory that is saved here, or shall be loaded; with that accelerator, or the known one."""
+        accelerator = accelerator or self.known_accelerator() or "tcg"
+        return Place(
+            accelerator=accelerator,
+            version=await self.version(),
+            processor=processor(accelerator),
+            network="bridge" if self.options.network.startswith("bridge") else "user",
+        )
+
     async def fit(self, spec: VmSpec) -> Fit:
         """What memory that is saved now fits."""
-        return Fit(
-            cpus=spec.cpus,
-            memory_mib=spec.memory_mib,
-            accelerator=self.known_accelerator() or "tcg",
-            version=await self.version(),
-        )
+        here = await self.here()
+        return Fit(cpus=spec.cpus, memory_mib=spec.memory_mib, accelerator=here.accelerator, version=here.version)
 
     # What is left
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from hostler.drivers.machines.qemu import warm
 from hostler.drivers.machines.qemu.command import Boot
-from hostler.drivers.machines.qemu.migration import processor
 from hostler.drivers.machines.qemu.spawning import spawn
 from hostler.drivers.machines.qemu.state import Begun
 from hostler.errors import HostlerError, Uncertain
@@ -57,14 +56,14 @@ async def tell_who(machine: QemuMachine) -> None:
 
 async def _shape(machine: QemuMachine) -> warm.Shape:
     record = machine.record
-    accelerator = await machine.site.accelerator(machine.folder.path)
+    here = await machine.site.here(await machine.site.accelerator(machine.folder.path))
     return warm.Shape(
         image=record.image,
         cpus=record.spec.cpus,
         memory_mib=record.spec.memory_mib,
-        accelerator=accelerator,
-        version=await machine.site.version(),
-        processor=processor(accelerator),
+        accelerator=here.accelerator,
+        version=here.version,
+        processor=here.processor,
     )
 
 
