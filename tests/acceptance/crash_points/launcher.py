@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
     from hostler.kit.clock import Clock
+    from hostler.model.inventory import Capacity
     from hostler.ports.machines import Machines
     from hostler.settings import Settings
 
@@ -51,10 +52,14 @@ MESSAGE = 65_536
 class Kind:
     """What the agents' machines are, and what dies with an agent."""
 
-    def machines(self, folder: str | Path, points: Points, *, settings: Settings, **options: Any) -> Machines:
-        """Of an agent."""
-        del settings  # they say nothing about simulated ones
-        return SimulatedMachines(FilePlace(folder), step=points.step, **options)
+    def machines(
+        self, folder: str | Path, points: Points, *, capacity: Capacity, clock: Clock, **_: object
+    ) -> Machines:
+        """Of an agent. What else it says is not of simulated ones."""
+        return SimulatedMachines(FilePlace(folder), step=points.step, capacity=capacity, clock=clock)
+
+    def starts(self, told: dict[str, Any]) -> None:
+        """Somebody is forked with these settings."""
 
     def also(self, order: dict[str, Any]) -> dict[str, Any]:
         """More options of `Points.arm`, by what the test said."""
@@ -64,6 +69,7 @@ class Kind:
 
 def main(commands: socket.socket, kind: Kind | None = None) -> None:
     """Until the test lets go of the other end."""
+    kind = kind or Kind()
     for name in LATER:
         importlib.import_module(name)
     gc.freeze()
@@ -80,14 +86,15 @@ def main(commands: socket.socket, kind: Kind | None = None) -> None:
             data, fds, _, _ = socket.recv_fds(commands, MESSAGE, 1)
             if not data:
                 break
-            control = socket.socket(fileno=fds[0])
+            control, told = socket.socket(fileno=fds[0]), json.loads(data)
+            kind.starts(told)
             pid = os.fork()
             if pid == 0:
                 signal.set_wakeup_fd(-1)
                 signal.signal(signal.SIGCHLD, signal.SIG_DFL)
                 for other in (commands, *children.values()):
                     other.close()
-                _child(control, json.loads(data), kind or Kind())
+                _child(control, told, kind)
             children[pid] = control
     for pid in children:
         os.kill(pid, signal.SIGKILL)

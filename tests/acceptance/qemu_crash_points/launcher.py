@@ -28,6 +28,17 @@ LATER = ("asyncssh", "qemu.qmp", "hostler.entry.peers", "websockets")
 class QemuKind(launcher.Kind):
     """They start from the saved state that all tests share."""
 
+    def __init__(self) -> None:
+        self._places: set[Path] = set()
+
+    def starts(self, told: dict[str, Any]) -> None:
+        self._places.add(Path(told["data"]) / "machines")
+
+    def end(self) -> None:
+        """Also of a test that was cut off: no machine outlives it."""
+        for place in self._places:
+            table.kill_all(place)
+
     def machines(self, folder: str | Path, points: Points, *, clock: Clock, **_: Any) -> QemuMachines:
         return QemuMachines(folder, images=ImageFolder(FOLDER), options=OPTIONS, clock=clock, step=points.step)
 
@@ -41,4 +52,6 @@ class QemuKind(launcher.Kind):
 if __name__ == "__main__":
     for name in LATER:
         importlib.import_module(name)
-    launcher.main(socket.socket(fileno=int(sys.argv[1])), QemuKind())
+    kind = QemuKind()
+    launcher.main(socket.socket(fileno=int(sys.argv[1])), kind)
+    kind.end()
