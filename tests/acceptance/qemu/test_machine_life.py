@@ -44,7 +44,8 @@ async def test_a_machine_lives_from_its_first_boot_to_its_end_and_says_what_happ
         machines.listen(told.append)
         await machines.create(plan("a"))
         started = await machines.start("a")
-        assert started.readiness is None or started.readiness.step is Step.BOOTING
+        assert started.readiness is not None
+        assert started.readiness.step is Step.BOOTING
         await until(machines, "a", is_available)
         assert told, "that it is available is told"
         await run(machines, "a", "echo first > text; sync")
