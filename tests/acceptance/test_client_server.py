@@ -31,8 +31,8 @@ from hostler.model.node import DrainMode, Lifecycle
 from hostler.model.vm import MachineState, VmHandle, VmSpec
 
 SPEC = VmSpec(cpus=1, memory_mib=64)
-UNTYPED = {"health.alive", "health.ready", "health.metrics", "health.openapi", "health.docs", "vm.console"}
-"""Routes for probes and browsers, which the client has no methods for; and consoles, which want a running machine."""
+UNTYPED = {"health.alive", "health.ready", "health.metrics", "health.openapi", "health.docs", "vm.console", "vm.ssh"}
+"""Routes for probes and browsers, which the client has no methods for; and doors, which want a running machine."""
 
 
 @pytest.fixture
@@ -90,6 +90,9 @@ async def _machines(client: Client) -> None:
         await client.vms.restore("acme", "web", "www", "none")
     await client.vms.drop_snapshot("acme", "web", "www", "one")
     await client.vms.reset("acme", "web", "www")
+    with pytest.raises(NotFound):
+        await client.vms.move("acme", "web", "www", "nowhere")
+    assert (await client.vms.ticket("acme", "web", "www", "ssh")).url.endswith(f"/{made.id}/ssh")
     await client.vms.stop("acme", "web", "www")
     assert (await client.vms.why("acme", "web", "www")).node is None
     assert [one.id async for one in client.vms.list("acme", "web", labels={"a": "b"})] == [made.id]
