@@ -51,7 +51,7 @@ async def test_a_machine_is_made_used_kept_cloned_and_gone_without_a_trace(plane
     assert (tmp_path / "back").read_bytes() == data
 
     # Back to what it was.
-    await inside("first", "echo old > text; sync")
+    await inside("first", "echo old > text")
     await plane.cli("vm", "snapshot", "create", "first", "before", "--wait")
     await inside("first", "echo new > text; echo more > another; sync")
     await plane.cli("vm", "snapshot", "restore", "first", "before", "--wait")
