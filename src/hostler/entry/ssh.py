@@ -16,6 +16,7 @@ import asyncssh
 
 from hostler.entry.ssh_key import key_file, loaded, own_key, usual_keys
 from hostler.errors import Forbidden, HostlerError, Refused, Unavailable
+from hostler.kit.local_user import have_a_name
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -47,6 +48,7 @@ async def logged_in(
         )
     keys = [loaded(path) for path in identities] or [own_key(), *usual_keys(Path.home())]
     name = user or access.user
+    have_a_name()
     async with channel, _bridged(channel) as bridge:
         try:
             async with asyncio.timeout(WITHIN):

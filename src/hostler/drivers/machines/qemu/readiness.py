@@ -14,6 +14,7 @@ import asyncssh
 
 from hostler.errors import HostlerError
 from hostler.kit.backoff import Backoff
+from hostler.kit.local_user import have_a_name
 from hostler.model.image import Probe, Seeding
 from hostler.model.vm import Readiness, Step
 
@@ -109,6 +110,7 @@ class Ascent:
 
     async def _host_key(self) -> str:
         """As it answers to anybody: no login, so nothing of ours has to be inside."""
+        have_a_name()
         key = await asyncssh.get_server_host_key(
             self._access.host, self._access.port, server_host_key_algs=["ssh-ed25519"], config=None
         )
