@@ -22,7 +22,7 @@ def _parts(_: click.Context, __: click.Parameter, text: str) -> tuple[str, ...]:
     found = tuple(part.strip() for part in text.split(","))
     if not all(part in PARTS for part in found):
         raise click.BadParameter(f"{text!r}: give some of {','.join(PARTS)}")
-    return found
+    return tuple(part for part in PARTS if part in found)  # what is kept warm for one part must not help another
 
 
 @click.command()
