@@ -16,7 +16,7 @@ from hostler.entry.cli.failure import BROKEN_PIPE, note
 from hostler.entry.cli.vm.console import raw_terminal
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     import asyncssh
 
@@ -34,13 +34,28 @@ async def run(connection: asyncssh.SSHClientConnection, command: str | None, *, 
     if terminal:
         columns, rows = shutil.get_terminal_size()
         more = {"term_type": os.environ.get("TERM") or "dumb", "term_size": (columns, rows, 0, 0)}
-    process = await connection.create_process(command, encoding=None, **more)
-    session = Session(process)
-    if not terminal:
-        with session.signals():
+    if terminal:
+        session = Session(await connection.create_process(command, encoding=None, **more))
+        with raw_terminal(session.leave), session.resizing():
+            return await session.run(escape=True)
+    with _caught() as early:  # the command may run before we hear that it does
+        session = Session(await connection.create_process(command, encoding=None))
+        with session.signals(early):
             return await session.run()
-    with raw_terminal(session.leave), session.resizing():
-        return await session.run(escape=True)
+
+
+@contextmanager
+def _caught() -> Iterator[list[int]]:
+    """Signals that come meanwhile, to be passed on later."""
+    loop = asyncio.get_running_loop()
+    early: list[int] = []
+    for number in PASSED_ON:
+        loop.add_signal_handler(number, early.append, number)
+    try:
+        yield early
+    finally:
+        for number in PASSED_ON:
+            loop.remove_signal_handler(number)
 
 
 class Session:
@@ -82,11 +97,13 @@ class Session:
             self._process.close()
 
     @contextmanager
-    def signals(self) -> Iterator[None]:
-        """Pass signals on to the other side; who does not end by them is left."""
+    def signals(self, early: Sequence[int] = ()) -> Iterator[None]:
+        """Pass signals on to the other side, also those that came `early`; who does not end by them is left."""
         loop = asyncio.get_running_loop()
         for number in PASSED_ON:
             loop.add_signal_handler(number, self._passed_on, number)
+        for came in early:
+            self._passed_on(came)
         try:
             yield
         finally:
