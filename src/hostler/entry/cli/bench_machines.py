@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
-import platform
-import sys
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
-
-if TYPE_CHECKING:
-    from hostler.entry.bench.plane_row import Row
 
 PARTS = ("one", "ten", "warm", "make", "many")
 
@@ -52,10 +45,8 @@ def machines(  # noqa: PLR0917
 
     Starts stand beside the same command line of QEMU without a control plane, in alternating rounds.
     """
-    import msgspec
-
     from hostler.entry.bench import machines as bench
-    from hostler.entry.bench.plane_row import markdown
+    from hostler.entry.cli.bench_report import report
     from hostler.entry.cli.progress import Ticker
     from hostler.entry.cli.target import complete
 
@@ -71,32 +62,5 @@ def machines(  # noqa: PLR0917
         )
         before = os.getloadavg()[0]
         rows = complete(bench.run(plan, ticker.tell))
-    load = {"before": round(before, 1), "after": round(os.getloadavg()[0], 1)}
-    machine = {
-        "cores": os.cpu_count(), "python": platform.python_version(), "system": platform.platform(), "load": load
-    }  # fmt: skip
-    plain = [msgspec.to_builtins(row) | {"reached": row.reached} for row in rows]
-    data = json.dumps({"machine": machine, "rows": plain}, indent=2)
-    if json_file is not None and str(json_file) == "-":
-        click.echo(data)
-    else:
-        _show(rows)
-        click.echo(f"load of this machine: {load['before']} before, {load['after']} after")
-        if json_file is not None:
-            json_file.write_text(data + "\n", encoding="utf-8")
-    if markdown_file is not None:
-        markdown_file.write_text(markdown(rows), encoding="utf-8")
-
-
-def _show(rows: list[Row]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    from hostler.entry.bench.plane_row import HEADS, cells
-
-    table = Table(title="machines", title_justify="left")
-    for number, head in enumerate(HEADS):
-        table.add_column(head, justify="left" if number in (0, 3, 4) else "right", no_wrap=True)
-    for row in cells(rows):
-        table.add_row(*row)
-    Console(width=None if sys.stdout.isatty() else 160).print(table)
+    load = f"{before:.1f} before, {os.getloadavg()[0]:.1f} after"
+    report("machines", rows, json_file, markdown_file, load=load)

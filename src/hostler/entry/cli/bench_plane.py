@@ -2,18 +2,10 @@
 
 from __future__ import annotations
 
-import json
-import os
-import platform
-import sys
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
-
-if TYPE_CHECKING:
-    from hostler.entry.bench.plane_row import Row
 
 PARTS = ("create", "place", "get", "many", "wake", "help")
 
@@ -50,10 +42,8 @@ def plane(  # noqa: PLR0917
 
     Rates stand beside what the bare store or the bare web framework does in alternating rounds.
     """
-    import msgspec
-
     from hostler.entry.bench import plane as bench
-    from hostler.entry.bench.plane_row import markdown
+    from hostler.entry.cli.bench_report import report
     from hostler.entry.cli.progress import Ticker
     from hostler.entry.cli.target import complete
 
@@ -74,28 +64,4 @@ def plane(  # noqa: PLR0917
             starts=10 if seconds >= 1 else 3,
         )
         rows = complete(bench.run(plan, ticker.tell))
-    machine = {"cores": os.cpu_count(), "python": platform.python_version(), "system": platform.platform()}
-    plain = [msgspec.to_builtins(row) | {"reached": row.reached} for row in rows]
-    data = json.dumps({"machine": machine, "rows": plain}, indent=2)
-    if json_file is not None and str(json_file) == "-":
-        click.echo(data)
-    else:
-        _show(rows)
-        if json_file is not None:
-            json_file.write_text(data + "\n", encoding="utf-8")
-    if markdown_file is not None:
-        markdown_file.write_text(markdown(rows), encoding="utf-8")
-
-
-def _show(rows: list[Row]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    from hostler.entry.bench.plane_row import HEADS, cells
-
-    table = Table(title="control plane", title_justify="left")
-    for number, head in enumerate(HEADS):
-        table.add_column(head, justify="left" if number in (0, 3, 4) else "right", no_wrap=True)
-    for row in cells(rows):
-        table.add_row(*row)
-    Console(width=None if sys.stdout.isatty() else 160).print(table)
+    report("control plane", rows, json_file, markdown_file)
