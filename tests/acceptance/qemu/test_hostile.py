@@ -265,13 +265,16 @@ async def test_guests_and_names_of_the_worst_kind_harm_nobody_but_themselves(
         await plane.cli("vm", "console", "bad", stdin=f"\r{typed}")
         restless = await seen(client, "bad", lambda view: "restarted itself" in view.detail)
         assert restless.phase is Phase.RUNNING
-        mute = await seen(client, "bad", lambda view: view.readiness and view.readiness.cause)
-        assert mute.readiness is not None
-        assert (mute.readiness.step, mute.phase) == (Step.BOOTING, Phase.RUNNING)
-        assert "did not say that it is up" in mute.readiness.cause
-        shown = (await plane.cli("vm", "show", "bad")).out
-        assert "did not say that it is up" in shown
-        assert "restarted itself" in shown
+        # One restart may be told of as several resets, so this may still be said of the boot before its last: until it
+        # stays said.
+        async with asyncio.timeout(WITHIN):
+            shown = ""
+            while not ("did not say that it is up" in shown and "restarted itself" in shown):
+                mute = await seen(client, "bad", lambda view: view.readiness and view.readiness.cause)
+                assert mute.readiness is not None
+                assert (mute.readiness.step, mute.phase) == (Step.BOOTING, Phase.RUNNING)
+                assert "did not say that it is up" in mute.readiness.cause
+                shown = (await plane.cli("vm", "show", "bad")).out
 
         # Nobody else has noticed, and nothing was multiplied.
         assert {vm.id: plane.process_of(vm.id) for vm in (bad, good)} == processes

@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from hostler.drivers.machines.qemu.command import Boot
-from hostler.drivers.machines.qemu.departure import announce, undo
+from hostler.drivers.machines.qemu.departure import announce, close_gates, undo
 from hostler.drivers.machines.qemu.machine import SHUT_DOWN
 from hostler.drivers.machines.qemu.snapshot import disk_now, finish_restore
 from hostler.drivers.machines.qemu.spawning import check_held, limit, spawn
@@ -59,6 +59,8 @@ async def start(machine: QemuMachine) -> None:
     machine.change(resume="")  # before its first instruction: what it does from here on is never taken back
     await _go(machine)
     await tell_who(machine)
+    if machine.record.departing:
+        close_gates(machine)
     machine.change(begun=Begun.NOTHING, departing=False, warmed=False)
     await site.hook("start.done:after")
     machine.climb(asks=resumed)
@@ -141,6 +143,7 @@ async def _stay_off(machine: QemuMachine) -> None:
     """One that was handed over belongs here, and is off."""
     await machine.site.hook("stop.begun:before")
     await machine.off(within=0)
+    close_gates(machine)
     machine.change(
         arriving=False, arrived=False, departed=False, departing=False, failed=False, detail="",
         move_is_over=machine.record.move_is_over or machine.record.departed,

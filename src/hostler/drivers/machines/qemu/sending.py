@@ -12,7 +12,7 @@ from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
 from hostler.drivers.machines.qemu.arrival import socket_path
-from hostler.drivers.machines.qemu.departure import DISK_GATE, EXPORT, STATE_GATE, Departure, undo
+from hostler.drivers.machines.qemu.departure import DISK_GATE, EXPORT, STATE_GATE, Departure, close_gates, undo
 from hostler.drivers.machines.qemu.disk import BASE, layers, qemu_img
 from hostler.drivers.machines.qemu.identity import instance_of, private_key
 from hostler.drivers.machines.qemu.machine import SHUT_DOWN
@@ -66,6 +66,7 @@ async def take_back(machine: QemuMachine) -> None:
     try:
         if machine.alive and machine.status != SHUT_DOWN:
             await undo(machine)
+        close_gates(machine)
         machine.note(departing=False)
     except HostlerError as error:
         _log.warning("%s: it may be paused, for the end of its move could not be undone: %s", _subject(machine), error)

@@ -31,6 +31,8 @@ PIECE_BYTES = 4 * 1024
 """Of what is typed: others may type in between."""
 CONSOLE_RATE, GUEST_RATE = 256 * 1024, 16 * 1024
 """Bytes in a second, on average."""
+REST = 0.005
+"""Seconds between two reads: a port hands over byte by byte, and a wake-up for each would cost most of a core."""
 LINE_BYTES = 1024
 LINES_KEPT = 64
 CONNECTS_WITHIN = 30.0
@@ -47,7 +49,7 @@ class _Port(asyncio.BufferedProtocol):
         self.folder, self._socket = folder, socket
         self._transport: asyncio.Transport | None = None
         self._writable = asyncio.Event()
-        self._throttle = Throttle(rate, max(rate // 4, len(_buffer)))
+        self._throttle = Throttle(rate, max(rate // 4, len(_buffer)), rest=REST)
 
     @property
     def connected(self) -> bool:

@@ -43,10 +43,13 @@ async def reach(folder: MachineFolder, name: str, *, within: float) -> socket.so
 
 
 class Throttle:
-    """Lets a transport read `rate` bytes in a second, on average, and no burst above `burst`."""
+    """Lets a transport read `rate` bytes in a second, on average, and no burst above `burst`.
 
-    def __init__(self, rate: int, burst: int) -> None:
-        self._rate, self._burst = rate, burst
+    `rest`: seconds after every read in which nothing is read, so that what comes byte by byte is taken in larger pieces.
+    """
+
+    def __init__(self, rate: int, burst: int, *, rest: float = 0.0) -> None:
+        self._rate, self._burst, self._rest = rate, burst, rest
         self._credit, self._counted_at = float(burst), 0.0
         self._resume: asyncio.TimerHandle | None = None
 
@@ -56,10 +59,11 @@ class Throttle:
         now = loop.time()
         self._credit = min(self._burst, self._credit + (now - self._counted_at) * self._rate) - size
         self._counted_at = now
-        if self._credit < 0 and self._resume is None and not transport.is_closing():
-            # Not before there is credit for more than a few bytes: few large reads cost less than many small ones.
+        # Not before there is credit for more than a few bytes: few large reads cost less than many small ones.
+        wait = (self._burst / 4 - self._credit) / self._rate if self._credit < 0 else self._rest
+        if wait > 0 and self._resume is None and not transport.is_closing():
             transport.pause_reading()
-            self._resume = loop.call_later((self._burst / 4 - self._credit) / self._rate, self._go_on, transport)
+            self._resume = loop.call_later(wait, self._go_on, transport)
 
     def stop(self) -> None:
         """There is nothing to read any more."""
