@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from hostler.errors import Missed, Unavailable, Uncertain
 from hostler.keys.access import TOKEN
 from hostler.keys.inventory import USER
+from hostler.keys.lab import LAB, LAB_CATALOGUE
 from hostler.keys.mirror import Mirror
 from hostler.keys.node import ALIVE, ARRIVAL, CLUSTER, COMMAND, MEMBER
 from hostler.keys.vm import HANDLE, VM
@@ -55,6 +56,9 @@ class View:
         self.alive = Mirror(store, ALIVE, clock=clock, rng=rng)
         self.users = Mirror(store, USER, clock=clock, rng=rng)
         self.tokens = Mirror(store, TOKEN, clock=clock, rng=rng)
+        self.labs = Mirror(store, LAB, clock=clock, rng=rng)
+        self.catalogues = Mirror(store, LAB_CATALOGUE, clock=clock, rng=rng)
+        """One record at most."""
         self.mirrors: dict[str, Mirror[Any]] = {
             "vms": self.vms,
             "handles": self.handles,
@@ -64,6 +68,8 @@ class View:
             "alive": self.alive,
             "users": self.users,
             "tokens": self.tokens,
+            "labs": self.labs,
+            "catalogues": self.catalogues,
         }
         self.node_of: dict[str, str] = {}
         """The node that has a command for a machine, by the machine's id."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from hostler.keys import access, deployment, inventory, node, replica, transfer, vm
+from hostler.keys import access, deployment, inventory, lab, node, replica, transfer, vm
 
 if TYPE_CHECKING:
     from hostler.keys.key import Key
@@ -25,6 +25,7 @@ FAMILIES: dict[str, tuple[Key[Any], ...]] = {
     "deployments": (deployment.BLUEPRINT, deployment.SLICE, deployment.ENDPOINT),
     "nodes": (node.MEMBER, node.ALIVE, node.COMMAND, node.ARRIVAL, node.CLUSTER),
     "access": (access.TOKEN, access.TICKET, access.QUOTA, access.AUDIT, access.ANSWERED),
+    "labs": (lab.LAB, lab.LAB_WORKER, lab.LAB_CATALOGUE),
     "transfers": (transfer.FILLING, transfer.MIGRATION, transfer.MOVED),
 }
 KEYS: tuple[Key[Any], ...] = tuple(key for keys in FAMILIES.values() for key in keys)

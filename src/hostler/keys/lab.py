@@ -1,11 +1,19 @@
-"""Labs: the names in Redis. Redis is a door, never the truth: nothing here stands in the store."""
+"""Labs: the names in Redis, which is a door and never the truth; and the families of our own in the store."""
 
 from __future__ import annotations
 
 import msgspec
 
 from hostler.errors import Invalid
+from hostler.keys.key import Key
 from hostler.keys.part import check_part
+from hostler.model.lab import LabCatalogue, LabUser, LabWorker
+
+LAB = Key("/hostler/v1/labs/{user}", LabUser)
+LAB_WORKER = Key("/hostler/v1/lab-workers/{worker}", LabWorker)
+"""Attached to the worker's lease: gone means that it may be dead, and that nothing it still sends is written."""
+LAB_CATALOGUE = Key("/hostler/v1/lab-catalogues/{name}", LabCatalogue)
+"""One, called `default`."""
 
 _SPECIAL = frozenset(":*?[]^\\")
 """What would end a name early, or match more than itself in a SCAN."""
@@ -60,8 +68,39 @@ class LabNames(msgspec.Struct, frozen=True):
         """The stream that tells a user's front end what happened."""
         return f"{self.prefix}vmmanager:events:{check_user(user)}"
 
+    def generation(self, user: str) -> str:
+        """The revision of the store that the user's record, or its absence, was made of."""
+        return f"{self.prefix}vmmanager:generation:{check_user(user)}"
+
+    @property
+    def waiting(self) -> str:
+        """The sorted set of users whose labs wait, by the time they asked: ZRANK is the position."""
+        return f"{self.prefix}vmmanager:waiting"
+
+    @property
+    def workers(self) -> str:
+        """The set of workers that may hold requests."""
+        return f"{self.prefix}vmmanager:workers"
+
+    @property
+    def epoch(self) -> str:
+        """A random word: when it is gone or another, what was written may be lost."""
+        return f"{self.prefix}vmmanager:epoch"
+
+    def busy(self, queue: str) -> str:
+        """The hash of users with a request of that queue in work, and of who works it."""
+        return f"{self.prefix}vmmanager:busy:{_check_queue(queue)}"
+
+    def next(self, queue: str) -> str:
+        """What the lists of a queue begin with that hold the later requests of a user who has one in work."""
+        return f"{self.prefix}vmmanager:next:{_check_queue(queue)}:"
+
     def processing(self, queue: str, worker: str) -> str:
         """The list of what a worker has taken from a queue (`provision`, `decommission`) and not acknowledged."""
-        if queue not in ("provision", "decommission"):
-            raise Invalid(f"queue {queue!r}: must be provision or decommission")
-        return f"{self.prefix}vmmanager:processing:{queue}:{check_part(worker, 'worker')}"
+        return f"{self.prefix}vmmanager:processing:{_check_queue(queue)}:{check_part(worker, 'worker')}"
+
+
+def _check_queue(queue: str) -> str:
+    if queue not in ("provision", "decommission"):
+        raise Invalid(f"queue {queue!r}: must be provision or decommission")
+    return queue

@@ -1,4 +1,8 @@
-"""Labs, as the front end speaks of them through Redis: requests in, one record per user out."""
+"""Labs: as the front end speaks of them through Redis (requests in, one record per user out), and as we keep them.
+
+A lab is a virtual machine with an expiry: org `labs`, project = the web user id. What is true of a user's lab stands in
+one record of the store, `LabUser`; what stands in Redis is made of it, and can be made again.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,7 @@ from typing import Annotated
 from msgspec import UNSET, Meta, UnsetType, field
 
 from hostler.model.record import Record
+from hostler.model.vm import Cpus, DiskGib, MemoryMib, SshKey
 
 WebUserId = Annotated[str, Meta(min_length=1, max_length=255)]
 LabId = Annotated[int, Meta(ge=1, le=2**31 - 1)]
@@ -59,3 +64,175 @@ class LabServer(Record, frozen=True, kw_only=True):
 def utc_time(wall: float) -> str:
     """Seconds since 1970 as the record has them: whole seconds, UTC, with a `Z` at the end."""
     return dt.datetime.fromtimestamp(int(wall), dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+# As we keep them
+
+ORG = "labs"
+"""Of every lab's machine; its project is the web user id."""
+POOL_ORG = "labs-pool"
+"""Of machines that are ready ahead; the project is the lab id. A claim moves one into `labs/{user}`."""
+LAB_LABEL, USER_LABEL, SHAPE_LABEL = "lab", "webuserid", "shape"
+"""Labels of a lab's machine: the lab id, who has it, and of which shape of the catalogue it was made (its digest)."""
+NEWS_KEPT = 16
+
+
+class LabPhase(enum.StrEnum):
+    """How far a lab is."""
+
+    WAITING = "waiting"
+    """Too many run. It has no machine yet; the order is that of `requested_at`."""
+    PROVISIONING = "provisioning"
+    """It has a machine, which was never available yet."""
+    RUNNING = "running"
+    """It was available at least once."""
+    STOPPING = "stopping"
+    """Its machine goes; then the lab is gone, or the next one begins (`again`)."""
+
+
+class LabEvent(enum.StrEnum):
+    """What a student can be told."""
+
+    REQUESTED = "requested"
+    WAITING = "waiting"
+    STARTED = "started"
+    """It has a machine."""
+    AVAILABLE = "available"
+    EXTENDED = "extended"
+    EXPIRES_SOON = "expires-soon"
+    EXPIRED = "expired"
+    STOPPING = "stopping"
+    STOPPED = "stopped"
+    FAILED = "failed"
+    REFUSED = "refused"
+    """A start that was not taken: `reason` says why."""
+    IGNORED = "ignored"
+    """A stop that was about another lab, or about none."""
+    ALREADY = "already"
+    """What was asked for is so."""
+
+
+class LabNews(Record, frozen=True, kw_only=True):
+    """Something that happened. `number` grows by one for each of a user."""
+
+    number: Annotated[int, Meta(ge=1)]
+    at: float
+    event: LabEvent
+    lab_id: LabId | None = field(name="labId", default=None)
+    reason: str = ""
+
+
+class Lab(Record, frozen=True, kw_only=True):
+    """A lab that a user has, or is about to have or to lose."""
+
+    lab_id: LabId = field(name="labId")
+    generation: Annotated[int, Meta(ge=1)]
+    """Each lab of a user has a higher one than the one before; what belongs to an older one writes nothing."""
+    phase: LabPhase
+    requested_at: float
+    life: float
+    """Seconds from the time it has a machine."""
+    grace: float = 0.0
+    """Seconds after `expires_at` in which it is still there."""
+    expires_at: float | None = None
+    """None while it waits."""
+    provisioned_by: float | None = None
+    """When it counts as failed if it is not available; moved on for as long as no node has room for it."""
+    vm: str = ""
+    """The id of its machine; empty: it has none."""
+    user: str = ""
+    """As whom one logs in."""
+    address: str = ""
+    port: int = 22
+    available: bool = False
+    machine_runs: bool = False
+    cloud_status: str = ""
+    """In the provider's own words."""
+    server_id: str = ""
+    """The provider's id of its machine."""
+    warned: bool = False
+    """That it expires soon was said."""
+    detail: str = ""
+    """What it waits for."""
+    ending: LabEvent | None = None
+    """While it stops: what is told when it is gone (`stopped`, `expired`, `failed`)."""
+    ending_reason: str = ""
+    again: LabId | None = None
+    """While it stops: the lab that is started once it is gone."""
+
+    def server(self, web_user_id: str) -> LabServer:
+        """What the front end reads."""
+        status = LabStatus.RUNNING if self.machine_runs else LabStatus.PROVISIONING
+        stopping = self.phase is LabPhase.STOPPING
+        return LabServer(
+            user=self.user,
+            address=self.address,
+            status=LabStatus.STOPPING if stopping else status,
+            available=self.available and not stopping,
+            cloud_status=self.cloud_status or self.phase.value,
+            server_id=self.server_id,
+            expires_at=utc_time(self.requested_at + self.life if self.expires_at is None else self.expires_at),
+            web_user_id=web_user_id,
+            lab_id=self.lab_id,
+        )
+
+
+class LabUser(Record, frozen=True, kw_only=True):
+    """`/hostler/v1/labs/{user}`: all that is known of a user's lab. Stays for a day after the last lab is gone."""
+
+    user: WebUserId
+    generation: Annotated[int, Meta(ge=0)] = 0
+    """Of the last lab."""
+    lab: Lab | None = None
+    worked: dict[str, str] = field(default_factory=dict)
+    """By queue: the token of the last request that was worked. One that is delivered again is known by it."""
+    news: tuple[LabNews, ...] = ()
+    """The last of them."""
+    changed_at: float
+
+
+class LabWorker(Record, frozen=True, kw_only=True):
+    """`/hostler/v1/lab-workers/{worker}`: attached to its lease. Every write of a worker compares it."""
+
+    started_at: float
+    source: str = ""
+    """Where it runs, for people."""
+
+
+class LabTemplate(Record, frozen=True, kw_only=True):
+    """What a lab is made of."""
+
+    title: str = ""
+    image: str = ""
+    """The default image of the provider if empty."""
+    cpus: Cpus = 1
+    memory_mib: MemoryMib = 256
+    disk_gib: DiskGib = 0
+    user: str = "student"
+    ssh_keys: tuple[SshKey, ...] = ()
+    user_data: str = ""
+    """For cloud-init."""
+    life: Annotated[float, Meta(gt=0)] = 30 * 60.0
+    grace: Annotated[float, Meta(ge=0)] = 60.0
+    warn: Annotated[float, Meta(ge=0)] = 300.0
+    """Seconds before its end at which its user is told."""
+    provider: str = ""
+    """The kind of machines (`qemu`, `hetzner`, `simulated`); any if empty."""
+    at_once: Annotated[int, Meta(ge=1)] | None = None
+    """How many may run at once; None: any number."""
+    warm: Annotated[int, Meta(ge=0, le=1000)] = 0
+    """How many machines are kept ready ahead."""
+
+
+class LabCatalogue(Record, frozen=True, kw_only=True):
+    """`/hostler/v1/lab-catalogues/default`: which labs there are. Written by the leader from its `labs.toml`."""
+
+    labs: dict[str, LabTemplate] | None = None
+    """By lab id; None: every lab id gets the default."""
+    default: LabTemplate = LabTemplate()
+    at_once: Annotated[int, Meta(ge=1)] | None = None
+    """How many labs may run at once, of all kinds."""
+
+    def find(self, lab_id: int) -> LabTemplate | None:
+        """What the lab is made of; None: there is no such lab."""
+        return self.default if self.labs is None else self.labs.get(str(lab_id))

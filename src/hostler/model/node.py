@@ -101,6 +101,8 @@ class VmCommand(Record, frozen=True, kw_only=True):
     vm: Id
     name: str = ""
     """What its owner calls it: a guest is called that where it can be, from its making or next reshaping on."""
+    tags: dict[str, str] = field(default_factory=dict)
+    """For people who look at the provider: its owner's labels, and when it expires."""
     spec: VmSpec
     power: Power = Power.ON
     deleting: bool = False

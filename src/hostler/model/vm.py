@@ -22,6 +22,11 @@ SAYS[_LINE] = "one line, without control characters"
 SshKey = Annotated[str, Meta(max_length=16384, pattern=_LINE)]
 
 
+_LOGIN = r"^([a-z_][a-z0-9_-]{0,31})?$(?!\n)"
+SAYS[_LOGIN] = "1 to 32 of a-z, 0-9, '_' and '-', not beginning with a digit or '-'"
+LoginName = Annotated[str, Meta(pattern=_LOGIN)]
+
+
 class Power(enum.StrEnum):
     """What the owner wants."""
 
@@ -81,6 +86,8 @@ class VmSpec(Record, frozen=True, kw_only=True):
     network_config: str = ""
     """For cloud-init, instead of what Hostler tells it."""
     ssh_keys: tuple[SshKey, ...] = ()
+    user: LoginName = ""
+    """As whom one logs in; the image's own user if empty."""
     cpu_share: Annotated[int, Meta(ge=1, le=10000)] = 100
     """Its weight against the other machines of its node when there is not enough for all; 100 is usual."""
     origin: Origin | None = None
@@ -217,6 +224,8 @@ class VmHandle(Record, frozen=True, kw_only=True):
     state: MachineState
     generation: int = 0
     """Of the wish that this answers."""
+    cloud_status: str = ""
+    """The provider's own word for its state; empty: it has none but ours."""
     address: str = ""
     detail: str = ""
     """Why it is pending or failed, or what it waits for."""

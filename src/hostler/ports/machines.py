@@ -53,6 +53,8 @@ class MachinePlan(msgspec.Struct, frozen=True, kw_only=True):
     name: str = ""
     fenced: bool = False
     """It stops by itself when it is not held (see `Machines.hold`)."""
+    tags: dict[str, str] = {}
+    """For people who look at the provider: whose it is, until when. They say nothing to us."""
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,6 +73,9 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
     spec: VmSpec
     """What it runs with, or would start with."""
     fenced: bool = False
+    tags: dict[str, str] = {}
+    cloud_status: str = ""
+    """The provider's own word for its state; empty: it has none but ours."""
     address: str = ""
     detail: str = ""
     resets: int = 0
@@ -165,7 +170,12 @@ class Machines(Protocol):
     async def create(self, plan: MachinePlan) -> Machine:
         """Make it exist, stopped. One that exists stopped takes the plan's shape; a running one is left as it is.
 
-        Refused: a machine of that name carries another label.
+        Refused: a machine of that name carries another label. Its tags become the plan's.
+        """
+
+    async def mark(self, plan: MachinePlan) -> Machine:
+        """Let it carry the plan's label and tags, running or not: it belongs to another project now. Nothing else of it
+        changes. NotFound: there is none of that id. Refused: it is of another cluster, or of another node.
         """
 
     async def start(self, vm: str) -> Machine:

@@ -45,7 +45,7 @@ async def reach(folder: MachineFolder, name: str, *, within: float) -> socket.so
 class Throttle:
     """Lets a transport read `rate` bytes in a second, on average, and no burst above `burst`.
 
-    `rest`: seconds after every read in which nothing is read, so that what comes byte by byte is taken in larger pieces.
+    `rest`: seconds after every read in which nothing is read, so that what comes byte by byte is taken in pieces.
     """
 
     def __init__(self, rate: int, burst: int, *, rest: float = 0.0) -> None:

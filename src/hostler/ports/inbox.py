@@ -1,0 +1,105 @@
+"""The lab door: requests come in through queues, records go out. Redis in production; nothing here is the truth.
+
+    Unavailable  it is out of reach; nothing changed
+    Uncertain    the answer was lost: what was asked for may have happened. `held` tells what a worker holds
+
+Order: of one queue, a user's next request is handed out only once the earlier one is acknowledged or buried, whichever
+worker holds it. Between the two queues there is none. Each delivery has a token that no other has.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, Protocol, Self, TypeAlias
+
+import msgspec
+
+from hostler.model.lab import LabNews, LabServer  # noqa: TC001 - msgspec reads annotations at run time
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import TracebackType
+
+QueueName: TypeAlias = Literal["provision", "decommission"]
+QUEUES: tuple[QueueName, ...] = ("provision", "decommission")
+
+
+class Taken(msgspec.Struct, frozen=True):
+    """A request that a worker holds."""
+
+    queue: QueueName
+    token: str
+    """Of this delivery."""
+    raw: bytes
+    """As it was pushed."""
+
+
+class Published(msgspec.Struct, frozen=True, kw_only=True):
+    """What shall be seen of a user."""
+
+    user: str
+    revision: int
+    """Of the store; what was made of a lower one changes nothing."""
+    server: LabServer | None
+    """None: there is no lab, and the record goes."""
+    waits_since: float | None = None
+    """When it was asked for, while it waits for its turn."""
+    news: Sequence[LabNews] = ()
+    """The last of them; those that the stream has are left out."""
+
+
+class Inbox(Protocol):
+    """The queues. An async context manager; one per worker process."""
+
+    async def __aenter__(self) -> Self: ...
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None: ...
+
+    async def take(self, worker: str, *, limit: int, within: float) -> Sequence[Taken]:
+        """Up to `limit` requests, which `worker` then holds; waits up to `within` seconds for the first.
+
+        What belongs to a user who has one in work is set aside, and comes out of that one's `acknowledge`.
+        """
+
+    async def held(self, worker: str) -> Sequence[Taken]:
+        """All that a worker holds, each queue in the order in which it was taken."""
+
+    async def acknowledge(self, worker: str, done: Sequence[Taken]) -> Sequence[Taken]:
+        """They are worked. The next requests of their users, which `worker` holds now; what it held no more is fine."""
+
+    async def bury(self, worker: str, taken: Taken, reason: str, at: float) -> Sequence[Taken]:
+        """It cannot be understood: it goes to the dead, with the reason and the time. As `acknowledge`."""
+
+    async def workers(self) -> frozenset[str]:
+        """All who may hold something."""
+
+    async def release(self, worker: str, done: Sequence[Taken]) -> int:
+        """Take everything from a worker that is dead: `done` is acknowledged, all else goes back to the front of its
+        queue, in order. How many went back. Repeating it is fine.
+        """
+
+
+class Board(Protocol):
+    """The records. An async context manager; whoever leads writes them."""
+
+    async def __aenter__(self) -> Self: ...
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None: ...
+
+    async def epoch(self) -> str:
+        """A word that changes when what was published may be lost: it was flushed, restarted, or failed over."""
+
+    async def publish(self, changes: Sequence[Published]) -> int:
+        """Let them be seen, each as one step; how many changed something. Repeating it changes nothing."""
+
+    async def refresh(self, users: Sequence[str]) -> Sequence[str]:
+        """Renew the life of their records; those of them that have no record."""
+
+    async def servers(self) -> dict[str, LabServer | None]:
+        """All records that are there, by user; None: it cannot be read."""
+
+    async def withdraw(self, user: str, revision: int) -> bool:
+        """Remove a record of which the store knew nothing at `revision`, unless a newer one was published."""
