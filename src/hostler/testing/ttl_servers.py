@@ -181,7 +181,7 @@ class RedisServer(TtlServer):
 
     def command(self) -> list[str]:
         return [
-            *(find_binary("redis-server", "HOSTLER_REDIS"), "--port", str(self.ports[0]), "--bind", HOST),
+            *(find_binary("redis-server", "HOSTLER_REDIS_SERVER"), "--port", str(self.ports[0]), "--bind", HOST),
             *("--dir", str(self.directory), "--save", "", "--appendonly", "yes", "--appendfsync", "always"),
             *("--requirepass", PASSWORD),
         ]
