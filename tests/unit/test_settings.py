@@ -158,7 +158,7 @@ def test_every_variable_of_ours_in_the_tree_is_known_to_the_settings() -> None:
     texts = [file.read_text(encoding="utf-8") for file in files if file.is_file()]
     named = {name for text in texts for name in re.findall(r"(?<![A-Z_])HOSTLER_[A-Z_]*[A-Z]\b", text)}
     assert {"HOSTLER_STORE", "HOSTLER_DOSE"} <= named, "nothing was found: it looks in the wrong place"
-    assert named - {option.variable for option in OPTIONS} - FOREIGN_VARIABLES == set()
+    assert named - {variable for option in OPTIONS for variable in option.variables} - FOREIGN_VARIABLES == set()
 
 
 def test_the_file_is_the_one_named_else_the_one_in_the_folder(tmp_path: Path) -> None:
@@ -223,9 +223,12 @@ def test_every_setting_can_be_set_in_each_layer(option: Option) -> None:
         "qemu_uids": ("1000-2000", "3000-4000", "5000-6000"),
         "disk_reserve_gib": (1, "2.5", 0.0),
         "cpu_overcommit": (1, "2", 3),
+        "redis": ("redis://a", "redis://b:1/2", "rediss://:pw@c"),
+        "lab_life": (1, "2.5", 3.0),
+        "lab_user": ("a", "b", "c"),
         **dict.fromkeys(("node_ttl", "lock_ttl", "leadership_ttl"), (1, "2", 3.0)),
         "fencing_time": (60, "70", 80.0),
-        **dict.fromkeys(("storage_fallback", "insecure", "use_test_namespace"), (True, "no", True)),
+        **dict.fromkeys(("storage_fallback", "insecure", "use_test_namespace", "lab_switch"), (True, "no", True)),
         **dict.fromkeys(("use_unique_instance", "pre_clean_store"), (False, "no", False)),
     }.get(option.name, ("/a", "/b", "/c") if option.name != "node" else ("a", "b", "c"))
     beside = {"tls_cert": "tls_key", "tls_key": "tls_cert"}.get(option.name)
@@ -280,7 +283,13 @@ def test_every_setting_can_be_set_in_each_layer(option: Option) -> None:
         ("tls_cert = '/c'", {}, "they go together"),
         ("", {"tls_key": "/k"}, "they go together"),
         ("fallback = true", {}, "unknown setting"),
-        ("redis = 'redis://h'", {}, "unknown setting"),
+        ("redis = 'http://h'", {}, "must be redis://"),
+        ("redis = 'redis://h x'", {}, "must be redis://"),
+        ("lab_life = 0", {}, "number of minutes above 0"),
+        ("lab_life = true", {}, "number of minutes above 0"),
+        ("lab_life = 1e9", {}, "at most a year"),
+        ("lab_user = 'Root'", {}, "name of a user"),
+        ("lab_switch = 'no'", {}, "must be true or false"),
     ],
 )
 def test_what_the_control_plane_cannot_do_is_refused(toml: str, flags: dict[str, object], message: str) -> None:
@@ -321,3 +330,34 @@ def test_the_own_name_of_the_locks_life_wins_within_its_layer() -> None:
 )
 def test_an_address_to_listen_on_has_two_parts(text: str, host: str, port: int) -> None:
     assert split_address(settled(listen=text).listen) == (host, port)
+
+
+# Labs
+
+
+def test_without_anything_labs_live_for_half_an_hour_and_have_no_redis() -> None:
+    found = settled(data="/d")
+    assert (found.redis, found.labs, found.lab_life, found.lab_user, found.lab_switch) == (
+        *(None, None, 30.0, "student", False),
+    )
+    assert found.lab_key == Path("/d/lab_ed25519")
+    assert settled("labs = 'labs.toml'\nlab_key = '~/key'").labs == Path("/some dir/labs.toml")
+    assert settled("lab_key = '~/key'").lab_key == Path("/home/ada/key")
+
+
+def test_the_interfaces_own_variables_apply_when_they_are_there() -> None:
+    found = settled("lab_life = 5", {"DEFAULT_TTL_MINUTES": "45", "SSH_USERNAME": "pupil"})
+    assert (found.lab_life, found.lab_user) == (45.0, "pupil")
+    assert found.origins["lab_life"].name == "DEFAULT_TTL_MINUTES"
+    empty = settled("lab_life = 5", {"DEFAULT_TTL_MINUTES": "", "SSH_USERNAME": "", "HOSTLER_LAB_USER": "x"})
+    assert (empty.lab_life, empty.lab_user) == (5.0, "x")
+    with pytest.raises(Invalid, match="DEFAULT_TTL_MINUTES = 'soon': must be a number of minutes"):
+        settled(environ={"DEFAULT_TTL_MINUTES": "soon"})
+
+
+def test_an_error_about_redis_does_not_repeat_its_password() -> None:
+    for toml, environ in (("redis = 'tcp://:secret@h'", {}), ("", {"HOSTLER_REDIS": "redis://:secret@h x"})):
+        with pytest.raises(Invalid) as caught:
+            settled(toml, environ)
+        assert "secret" not in str(caught.value)
+        assert "must be redis://" in str(caught.value)

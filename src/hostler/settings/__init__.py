@@ -109,6 +109,16 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     metrics: str
     """Who may read the figures: who has a `token`; also who is `nearby`; `everybody`. `auto`: who is nearby, unless
     guests of QEMU may be."""
+    redis: str | None
+    """The URL of the Redis that labs are asked for through; a password may be in it."""
+    labs: Path | None
+    """`labs.toml`; None: every lab is of the default kind."""
+    lab_life: float
+    """Minutes."""
+    lab_user: str
+    lab_switch: bool
+    lab_key: Path
+    """The private SSH key of the terminal; made when it is first needed."""
     audit_days: int
     origins: dict[str, Origin]
     """By the name in `OPTIONS`."""
@@ -155,13 +165,15 @@ def _settle(
 ) -> Settings:
     built_in = Origin("default", "default")
     chosen: _Found = {option.name: found.get(option.name, (option.default, built_in)) for option in OPTIONS}
-    for name in ("data", "tls_cert", "tls_key"):
+    for name in ("data", "tls_cert", "tls_key", "labs", "lab_key"):
         text, origin = chosen[name]
         if text is not None:
             chosen[name] = _path(text, origin, environ, cwd), origin
     if "data" not in found:
         chosen["data"] = _state_folder(environ), built_in
     data: Path = chosen["data"][0]
+    if chosen["lab_key"][0] is None:
+        chosen["lab_key"] = data / "lab_ed25519", built_in
     chosen["store"] = f"sqlite://{quote(str(data / 'hostler.db'))}", built_in
     state_path: Path | None = data / "state.json"
     if present:
@@ -289,14 +301,18 @@ def _from_table(where: str, table: dict[str, Any], options: Iterable[Option], al
 def _from_environ(
     environ: Mapping[str, str], options: Iterable[Option], prefix: str, foreign: frozenset[str]
 ) -> _Found:
-    names = {option.variable: option for option in options}
-    found: _Found = {}
-    for variable, value in environ.items():
-        if not variable.startswith(prefix) or variable in foreign:
-            continue
-        if variable not in names:
+    """Those that have our prefix must be known. Others come from the contracts; an empty one of those is none."""
+    options = tuple(options)
+    names = {variable for option in options for variable in option.variables}
+    for variable in environ:
+        if variable.startswith(prefix) and variable not in names and variable not in foreign:
             raise _unknown(f"environment: {variable}", variable, (*names, *foreign))
-        found[names[variable].name] = _value(names[variable], value, Origin("environment", variable))
+    found: _Found = {}
+    for option in options:
+        for variable in option.variables:
+            if variable in environ and (environ[variable] or variable.startswith(prefix)):
+                found[option.name] = _value(option, environ[variable], Origin("environment", variable))
+                break
     return found
 
 
@@ -316,7 +332,8 @@ def _value(option: Option, value: object, origin: Origin) -> tuple[Any, Origin]:
     try:
         return option.read(value), origin
     except ValueError as error:
-        raise Invalid(f"{origin.name} = {value!r}: {error}") from None
+        shown = "" if option.secret else f" = {value!r}"
+        raise Invalid(f"{origin.name}{shown}: {error}") from None
 
 
 def _unknown(subject: str, name: str, known: Iterable[str]) -> Invalid:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 DEFAULT_STATE_PATH = "/var/run/plasmavmc/state.json"
 MAX_NODES = 10_000
+MAX_LAB_MINUTES = 366 * 24 * 60
 MACHINES = {"simulated": "", "qemu": "", "hetzner": "Hetzner Cloud"}
 """The kinds of machines, and the names of those that this release does not have yet."""
 LOG_LEVELS = ("debug", "info", "warning", "error")
@@ -31,6 +32,15 @@ class Option(msgspec.Struct, frozen=True):
     default: Any = None
     table: str = ""
     """Where it stands in the file; empty: at the top."""
+    also: tuple[str, ...] = ()
+    """More variables that mean it; the first that is there counts."""
+    secret: bool = False
+    """Its value is not repeated in an error."""
+
+    @property
+    def variables(self) -> tuple[str, ...]:
+        """All that mean it."""
+        return (self.variable, *self.also)
 
 
 def split_address(text: str) -> tuple[str, int]:
@@ -166,6 +176,30 @@ def _labels(value: object) -> dict[str, str]:
     return dict(pairs)
 
 
+def _redis(value: object) -> str:
+    text = _text(value).strip()
+    if not text.startswith(("redis://", "rediss://")) or not text.isprintable() or " " in text:
+        raise ValueError("must be redis://HOST:PORT[/DB], or rediss:// for TLS")
+    return text
+
+
+def _minutes(value: object) -> float:
+    try:
+        number = float("nan") if isinstance(value, bool) else float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        number = float("nan")
+    if not 0 < number <= MAX_LAB_MINUTES:
+        raise ValueError("must be a number of minutes above 0, at most a year")
+    return number
+
+
+def _login(value: object) -> str:
+    text = _text(value).strip()
+    if not re.fullmatch(r"[a-z_][a-z0-9_-]{0,31}", text):
+        raise ValueError("must be the name of a user: small letters, digits, - and _, at most 32")
+    return text
+
+
 def is_truth(option: Option) -> bool:
     """Whether it is true or false, and nothing else."""
     return option.read is _truth
@@ -248,6 +282,30 @@ OPTIONS: tuple[Option, ...] = (
     Option("log_level", "log_level", "HOSTLER_LOG_LEVEL", _one_of(*LOG_LEVELS), "how much is logged", "info"),
     Option("log_format", "log_format", "HOSTLER_LOG_FORMAT", _one_of(*LOG_FORMATS), "how it is logged", "json"),
     Option("metrics", "metrics", "HOSTLER_METRICS", _one_of(*METRICS), "who may read /metrics", "auto"),
+    Option("redis", "redis", "HOSTLER_REDIS", _redis, "the Redis that labs are asked for through", secret=True),
+    Option("labs", "labs", "HOSTLER_LABS", _text, "the file that says which labs there are, labs.toml"),
+    Option(
+        "lab_life",
+        "lab_life",
+        "DEFAULT_TTL_MINUTES",
+        _minutes,
+        "minutes that a lab lives unless its file says otherwise",
+        30.0,
+        also=("HOSTLER_LAB_LIFE",),
+    ),
+    Option(
+        "lab_user",
+        "lab_user",
+        "SSH_USERNAME",
+        _login,
+        "as whom one logs into a lab unless its file says otherwise",
+        "student",
+        also=("HOSTLER_LAB_USER",),
+    ),
+    Option(
+        "lab_switch", "lab_switch", "HOSTLER_LAB_SWITCH", _truth, "another lab replaces the one that is there", False
+    ),
+    Option("lab_key", "lab_key", "HOSTLER_LAB_KEY", _text, "the private SSH key of the terminal"),
     Option("audit_days", "audit_days", "HOSTLER_AUDIT_DAYS", _number(1, 36500), "how long the audit is kept", 90),
     Option(
         "use_test_namespace",

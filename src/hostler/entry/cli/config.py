@@ -46,8 +46,10 @@ def settled(flags: dict[str, object]) -> list[dict[str, Any]]:
     for option in OPTIONS:
         holder = settings.namespace if option.name in NamespaceOptions.__struct_fields__ else settings
         value = getattr(holder, option.name)
-        if option.name == "store":
-            value = redacted(value)
+        if option.name in ("store", "redis"):
+            value = None if value is None else redacted(value)
+        elif option.secret:
+            value = None if value is None else "***"
         rows.append(
             {
                 "name": option.name,
