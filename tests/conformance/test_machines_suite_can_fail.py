@@ -679,6 +679,83 @@ class MakesWhatIsOnItsWay(Sound):
         return await super().create(plan)
 
 
+# Of another owner.
+
+
+@found_by("a_machine_carries_the_tags_of_its_plan")
+class KeepsTheFirstTags(Sound):
+    async def create(self, plan: MachinePlan) -> Machine:
+        row = self._row(plan.label.vm)
+        return await super().create(plan if row is None else replace(plan, tags=row.tags))
+
+
+@found_by("a_marked_machine_has_another_owner_and_is_otherwise_as_it_was")
+class MarksTheShapeToo(Sound):
+    async def mark(self, plan: MachinePlan) -> Machine:
+        await super().mark(plan)
+        return self.changed(plan.label.vm, spec=plan.spec)
+
+
+@found_by("a_running_machine_runs_on_when_it_is_marked")
+class StopsToMark(Sound):
+    async def mark(self, plan: MachinePlan) -> Machine:
+        before = await self.inspect(plan.label.vm)
+        await super().mark(plan)
+        if before is not None and before.state is MachineState.RUNNING:
+            await self.stop(plan.label.vm, grace=0)
+            await self.start(plan.label.vm)
+        return self._machine(self._expected(plan.label.vm))
+
+
+@found_by("a_mark_outlives_the_driver")
+class MarksInMemory(Sound):
+    async def mark(self, plan: MachinePlan) -> Machine:
+        self.marked = {**getattr(self, "marked", {}), plan.label.vm: plan}
+        return self._machine(self._expected(plan.label.vm))
+
+    def _machine(self, row: Any) -> Machine:
+        plan = getattr(self, "marked", {}).get(row.vm)
+        found = super()._machine(row)
+        return found if plan is None else replace(found, label=plan.label, tags=plan.tags)
+
+
+@found_by("a_marked_machine_is_made_again_by_its_new_owner_alone")
+class AnyOwnerWillDo(Sound):
+    async def create(self, plan: MachinePlan) -> Machine:
+        row = self._row(plan.label.vm)
+        return await super().create(plan if row is None else replace(plan, label=row.label))
+
+
+@found_by("what_belongs_to_another_cluster_or_node_is_not_marked")
+class MarksWhatIsNotOurs(Sound):
+    async def mark(self, plan: MachinePlan) -> Machine:
+        return self.changed(plan.label.vm, label=plan.label, tags=plan.tags)
+
+
+@found_by("a_machine_that_is_not_there_is_not_marked")
+class MakesWhatItMarks(Sound):
+    async def mark(self, plan: MachinePlan) -> Machine:
+        return await self.create(plan) if self._row(plan.label.vm) is None else await super().mark(plan)
+
+
+@found_by("a_mark_changes_no_other_machine")
+class MarksAll(Sound):
+    async def mark(self, plan: MachinePlan) -> Machine:
+        for row in list(self._place.contents.rows.values()):
+            self.changed(row.vm, tags=plan.tags)
+        return await super().mark(plan)
+
+
+@found_by(cut_of("a_mark"))
+class MarksTheTagsOnce(Sound):
+    async def mark(self, plan: MachinePlan) -> Machine:
+        if self._expected(plan.label.vm).label == plan.label:
+            return self._machine(self._expected(plan.label.vm))
+        self.changed(plan.label.vm, label=plan.label)
+        await asyncio.sleep(0)
+        return self.changed(plan.label.vm, tags=plan.tags)
+
+
 CASES = [pytest.param(*case, id=f"{case[0].__name__}-{case[2][:40]}") for case in MUTANTS]
 
 

@@ -168,9 +168,8 @@ class Machines(Protocol):
         """What the node offers now."""
 
     async def create(self, plan: MachinePlan) -> Machine:
-        """Make it exist, stopped. One that exists stopped takes the plan's shape; a running one is left as it is.
-
-        Refused: a machine of that name carries another label. Its tags become the plan's.
+        """Make it exist, stopped. One that exists stopped takes the plan's shape and tags; a running one is left as it
+        is. Refused: a machine of that name carries another label (`mark` changes that).
         """
 
     async def mark(self, plan: MachinePlan) -> Machine:

@@ -11,6 +11,8 @@ from hostler.ports.machines import MachinePlan
 if TYPE_CHECKING:
     from collections.abc import Collection
 
+    from hostler.ports.machines import Label
+
 _TEXT_BYTES = 1_024
 
 
@@ -34,9 +36,22 @@ def check_plan(plan: object, images: Collection[str] | None) -> None:
     for text in (plan.label.org, plan.label.project, plan.label.cluster, plan.label.node, plan.name):
         if text:
             check_text(f"machine {plan.label.vm!r}: part of its label", text)
+    for name, text in plan.tags.items():
+        check_text(f"machine {plan.label.vm!r}: tag", name)
+        if text:
+            check_text(f"machine {plan.label.vm!r}: tag {name!r}", text)
     plan.spec.encode()  # Invalid if it could not be read back
     if images is not None and plan.spec.image not in images:
         raise Refused(f"machine {plan.label.vm!r}: there is no image {plan.spec.image!r}; there is {sorted(images)}")
+
+
+def check_markable(label: Label, wanted: Label) -> None:
+    """Refused: a machine that carries `label` is none of theirs who want it to carry another one."""
+    if (label.cluster, label.node) != (wanted.cluster, wanted.node):
+        raise Refused(
+            f"machine {label.vm!r}: it is of node {label.node!r} and control plane {label.cluster!r}, and not of node"
+            f" {wanted.node!r} and {wanted.cluster!r}; it is not ours to change"
+        )
 
 
 def check_finite(what: str, seconds: object) -> None:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     Body = Callable[["MachineTrial"], Awaitable[None]]
 
-_CHAPTERS = ("use", "number", "fence", "interruption", "lifetime", "serial", "availability", "move")
+_CHAPTERS = ("use", "number", "fence", "interruption", "lifetime", "serial", "availability", "move", "mark")
 
 Save: TypeAlias = "Callable[[Machines, str, str], Awaitable[None]]"
 Show: TypeAlias = "Callable[[Machines, str], Awaitable[str]]"
@@ -235,4 +235,4 @@ def core(machine: Machine | None) -> tuple[object, ...] | None:
     if machine is None:
         return None
     m = machine
-    return m.label, m.state, m.spec, m.fenced, m.resets, m.restored, tuple(sorted(m.snapshots))
+    return m.label, m.state, m.spec, m.fenced, m.tags, m.resets, m.restored, tuple(sorted(m.snapshots))

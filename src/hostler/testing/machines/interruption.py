@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from hostler.model.vm import MachineState
 from hostler.testing.machines.claim import claim, core
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 
-    from hostler.ports.machines import Machine
+    from hostler.ports.machines import Machine, MachinePlan
     from hostler.testing.machines.claim import MachineTrial
 
     Prepare = Callable[[MachineTrial, str], Awaitable[str]]
@@ -81,7 +83,7 @@ def _cut_anywhere(name: str, prepare: Prepare, verb: Verb) -> None:
         beside = core(await t.seen(bystander))
         vm = await prepare(t, "whole")
         waits = await cut(verb(t, vm), 0)
-        expected = _without_label(await t.machines.inspect(vm))
+        expected = _of_any_name(await t.machines.inspect(vm))
         await t.machines.delete(vm)
         for at in points(waits + _MORE if waits < t.setup.points else waits, t.setup.points):
             vm = await prepare(t, "a")
@@ -95,7 +97,7 @@ def _cut_anywhere(name: str, prepare: Prepare, verb: Verb) -> None:
             assert (left is not None) == (vm in await t.listed()), f"cut at {at}: inspect and list differ"
             for _ in range(2):
                 await verb(t, vm)
-                assert _without_label(await t.machines.inspect(vm)) == expected, f"cut at {at}, {left} is not finished"
+                assert _of_any_name(await t.machines.inspect(vm)) == expected, f"cut at {at}, {left} is not finished"
             assert core(await t.seen(bystander)) == beside, f"cut at {at}: another machine has changed"
             await t.machines.delete(vm)
             assert await t.machines.inspect(vm) is None
@@ -103,9 +105,9 @@ def _cut_anywhere(name: str, prepare: Prepare, verb: Verb) -> None:
     claim(name=f"{name}_that_is_cut_anywhere_is_finished_by_repeating_it")(body)
 
 
-def _without_label(machine: Machine | None) -> tuple[object, ...] | None:
+def _of_any_name(machine: Machine | None) -> tuple[object, ...] | None:
     found = core(machine)
-    return None if found is None else found[1:]
+    return None if machine is None or found is None else (machine.label.org, machine.label.project, *found[1:])
 
 
 async def _nothing(t: MachineTrial, name: str) -> str:
@@ -130,6 +132,12 @@ def _plan(t: MachineTrial, vm: str, **changes: Any) -> Any:
     return t.plan(vm.rpartition("-")[2], **changes)
 
 
+def _given(plan: MachinePlan) -> MachinePlan:
+    """The same machine, of another owner."""
+    label = msgspec.structs.replace(plan.label, org="others", project="theirs")
+    return msgspec.structs.replace(plan, label=label, tags={"of": "others"})
+
+
 async def _delete(t: MachineTrial, vm: str) -> None:
     await t.machines.delete(vm)
 
@@ -143,6 +151,7 @@ _cut_anywhere("a_reset", _running, lambda t, vm: t.machines.reset(vm, 1))
 _cut_anywhere("a_snapshot", _running, lambda t, vm: t.machines.snapshot(vm, "s"))
 _cut_anywhere("a_restore", _with_snapshot, lambda t, vm: t.machines.restore(vm, "s", 1))
 _cut_anywhere("a_dropped_snapshot", _with_snapshot, lambda t, vm: t.machines.drop_snapshot(vm, "s"))
+_cut_anywhere("a_mark", _running, lambda t, vm: t.machines.mark(_given(_plan(t, vm))))
 _cut_anywhere("a_delete", _with_snapshot, _delete)
 
 

@@ -207,7 +207,7 @@ class QemuMachines(Moving):
         vm, origin = plan.label.vm, self._origin(plan)
         site.check_room(vm)
         image = self._image(plan) if origin is None else origin.record.image
-        making.check(plan, image)
+        making.check(plan, image, None if origin is None else origin.record.user)
         if begun is not None and begun.record.life is Life.DELETING:
             await self._destroy(begun)
             begun = None
@@ -216,7 +216,7 @@ class QemuMachines(Moving):
             begun = self._begin(site, plan, image)
             await site.hook("create.begun:after")
         else:
-            begun.change(spec=plan.spec, name=plan.name, fenced=plan.fenced, image=image)
+            begun.change(spec=plan.spec, name=plan.name, marks=plan.tags, fenced=plan.fenced, image=image)
         await making.make(begun, origin)
         return begun
 

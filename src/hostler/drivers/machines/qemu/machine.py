@@ -111,6 +111,7 @@ class QemuMachine:
                 state=state_now,
                 spec=record.spec,
                 fenced=record.fenced,
+                tags=record.marks,
                 address=record.host,
                 detail=self._detail(),
                 resets=record.resets,

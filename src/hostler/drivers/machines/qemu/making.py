@@ -17,6 +17,7 @@ from hostler.drivers.machines.qemu.snapshot import copy_disk
 from hostler.drivers.machines.qemu.state import Begun, Life, MachineRecord
 from hostler.drivers.machines.qemu.whole import whole
 from hostler.errors import NotFound, Refused, Unavailable
+from hostler.model.image import Seeding
 
 if TYPE_CHECKING:
     from hostler.drivers.machines.qemu.folder import PlaceFolder
@@ -26,6 +27,14 @@ if TYPE_CHECKING:
     from hostler.ports.machines import MachinePlan
 
 DRAFT = ".new-"
+TAKEN = frozenset(
+    (
+        "root daemon bin sys sync games man lp mail news uucp proxy www-data backup list irc nobody _apt sshd messagebus"
+        " adm tty disk kmem dialout fax voice cdrom floppy tape sudo audio dip operator src shadow utmp video sasl"
+        " plugdev staff users nogroup wheel"
+    ).split()
+)
+"""Users and groups that an image may have; another one of that name cannot be made."""
 
 
 def new_record(plan: MachinePlan, number: int, image: Image, host_key: str) -> MachineRecord:
@@ -33,6 +42,7 @@ def new_record(plan: MachinePlan, number: int, image: Image, host_key: str) -> M
     return MachineRecord(
         label=plan.label,
         name=plan.name,
+        marks=plan.tags,
         spec=plan.spec,
         fenced=plan.fenced,
         number=number,
@@ -71,14 +81,30 @@ def sweep(place: PlaceFolder) -> None:
         shutil.rmtree(path, ignore_errors=True)
 
 
-def check(plan: MachinePlan, image: Image) -> None:
-    """Refused, Invalid: a machine of that image cannot be so."""
+def check(plan: MachinePlan, image: Image, user: str | None = None) -> None:
+    """Refused, Invalid: a machine of that image cannot be so. `user`: who is on its disk already."""
     if plan.spec.memory_mib < image.memory_mib:
         raise Refused(
             f"machine {plan.label.vm!r}: its image needs {image.memory_mib} MiB of memory, and it would have"
             f" {plan.spec.memory_mib}; give it more"
         )
     check_keys(plan.spec.ssh_keys)
+    wanted = plan.spec.user or image.user
+    if user is not None and wanted != user:
+        raise Refused(
+            f"machine {plan.label.vm!r}: one logs into it as {user!r}, and that cannot become {wanted!r}; make another"
+            " machine"
+        )
+    if wanted == image.user:
+        return
+    if image.seeding is Seeding.NONE:
+        raise Refused(
+            f"machine {plan.label.vm!r}: its image cannot be told who logs in, it has {image.user!r}; leave the user out"
+        )
+    if wanted in TAKEN:
+        raise Refused(
+            f"machine {plan.label.vm!r}: {wanted!r} is a name that systems have for themselves; log in as another user"
+        )
 
 
 def new_mac() -> str:
@@ -142,10 +168,9 @@ async def reshape(machine: QemuMachine, plan: MachinePlan) -> None:
             f"machine {machine.vm!r}: it stands on the image {record.spec.image or default!r}, and cannot be put on"
             f" {plan.spec.image or default!r}; make another machine"
         )
-    check(plan, record.image)
+    check(plan, record.image, record.user)
     if (record.spec, record.name, record.fenced) == (plan.spec, plan.name, plan.fenced) and not record.failed:
-        if record.detail:
-            machine.change(detail="")
+        machine.change(detail="", marks=plan.tags)
         return
     size = disk_bytes(plan.spec, record.image)
     if size > record.disk_bytes and record.restoring is None:
@@ -155,6 +180,7 @@ async def reshape(machine: QemuMachine, plan: MachinePlan) -> None:
     machine.change(
         spec=plan.spec,
         name=plan.name,
+        marks=plan.tags,
         fenced=plan.fenced,
         disk_bytes=max(size, record.disk_bytes),
         failed=False,

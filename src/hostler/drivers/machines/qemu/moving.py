@@ -1,4 +1,4 @@
-"""The verbs of a driver whose machines are handed over; the rest of the driver is in `driver`."""
+"""The verbs by which machines are handed over, to another place or owner; the rest of the driver is in `driver`."""
 
 from __future__ import annotations
 
@@ -68,6 +68,17 @@ class Moving:
                 raise Refused(f"machine {vm!r}: one of that name stands here, {machine.state}; delete it first")
             if machine is None or not self._is_present(machine, number):
                 machine = await self._expect(site, plan, number, machine)
+            return machine.seen()
+
+    async def mark(self, plan: MachinePlan) -> Machine:
+        self._opened()
+        request.check_plan(plan, None)
+        async with self._verb(plan.label.vm) as site:
+            machine = self._expected(plan.label.vm)
+            request.check_markable(machine.record.label, plan.label)
+            await site.hook("mark.done:before")
+            machine.change(label=plan.label, marks=plan.tags)
+            await site.hook("mark.done:after")
             return machine.seen()
 
     async def send(self, vm: str, number: int, connect: Callable[[Door], Channel], *, live: bool = True) -> Machine:

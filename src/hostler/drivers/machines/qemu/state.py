@@ -78,6 +78,8 @@ class MachineRecord(Record, frozen=True, kw_only=True):
 
     label: Label
     name: str = ""
+    marks: dict[str, str] = field(default_factory=dict)
+    """The plan's tags, for people."""
     spec: VmSpec
     """What it runs with, or would start with."""
     fenced: bool = False
@@ -130,6 +132,11 @@ class MachineRecord(Record, frozen=True, kw_only=True):
     @property
     def vm(self) -> str:
         return self.label.vm
+
+    @property
+    def user(self) -> str:
+        """As whom one logs in."""
+        return self.spec.user or self.image.user
 
 
 def write(folder: Path, record: MachineRecord) -> None:

@@ -20,15 +20,33 @@ _replace = msgspec.structs.replace
 def begun(plan: MachinePlan, number: int) -> Row:
     """A machine of which nothing is there yet but the intent."""
     return Row(
-        label=plan.label, number=number, spec=plan.spec, name=plan.name, fenced=plan.fenced, state=MachineState.CREATING
+        label=plan.label,
+        number=number,
+        spec=plan.spec,
+        name=plan.name,
+        tags=plan.tags,
+        fenced=plan.fenced,
+        state=MachineState.CREATING,
     )
 
 
 def shaped(row: Row, plan: MachinePlan) -> Row:
     """As planned, and off."""
     return _replace(
-        row, spec=plan.spec, name=plan.name, fenced=plan.fenced, state=MachineState.STOPPED, detail="", on=None
+        row,
+        spec=plan.spec,
+        name=plan.name,
+        tags=plan.tags,
+        fenced=plan.fenced,
+        state=MachineState.STOPPED,
+        detail="",
+        on=None,
     )
+
+
+def marked(row: Row, plan: MachinePlan) -> Row:
+    """Of whom the plan says, and otherwise as it is."""
+    return _replace(row, label=plan.label, tags=plan.tags)
 
 
 def cloned(row: Row, disk: str) -> Row:

@@ -445,6 +445,7 @@ class SimulatedMachines(Moving):
             state=row.state,
             spec=row.spec,
             fenced=row.fenced,
+            tags=row.tags,
             address=seen[1].address if seen else change.address(self._place.id, row.vm),
             detail=row.detail or being_restored,
             resets=row.resets,

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 Verb: TypeAlias = Literal[
     "capacity", "create", "start", "stop", "reset", "delete", "inspect", "list", "snapshot", "restore", "drop_snapshot",
-    "console", "hold", "receive", "send",
+    "console", "hold", "receive", "send", "mark",
 ]  # fmt: skip
 Kind: TypeAlias = Literal["unavailable", "never", "half", "lost", "broken", "deaf", "slow"]
 

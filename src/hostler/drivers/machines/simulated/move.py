@@ -139,7 +139,7 @@ async def say(channel: Channel, message: Message) -> None:
 
 
 class Moving:
-    """The verbs of a driver whose machines are handed over; the rest of the driver is in `driver`."""
+    """The verbs by which machines are handed over, to another place or owner; the rest of the driver is in `driver`."""
 
     _place: Place
     _images: Collection[str] | None
@@ -180,6 +180,15 @@ class Moving:
             if row is None or row.moved != number:
                 await self._half(draw, "receive")
                 await self._do("receive", "done", lambda _: [self._expecting(plan, number)])
+            return self._machine(self._expected(vm))
+
+    async def mark(self, plan: MachinePlan) -> Machine:
+        request.check_plan(plan, None)
+        vm = plan.label.vm
+        async with self._verb("mark", vm) as draw:
+            request.check_markable(self._expected(vm).label, plan.label)
+            await self._half(draw, "mark")
+            await self._do("mark", "done", lambda _: [change.marked(self._expected(vm), plan)])
             return self._machine(self._expected(vm))
 
     async def send(self, vm: str, number: int, connect: Callable[[Door], Channel], *, live: bool = True) -> Machine:

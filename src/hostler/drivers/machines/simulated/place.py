@@ -39,6 +39,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="ma
     """Of this place's machines, in the order they were made."""
     spec: VmSpec
     name: str = ""
+    tags: dict[str, str] = {}
     fenced: bool = False
     resets: int = 0
     boots: int = 0

@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
-from hostler.drivers.machines.request import check_finite, check_number, check_plan, check_seconds, check_text
+from hostler.drivers.machines.request import (
+    check_finite,
+    check_markable,
+    check_number,
+    check_plan,
+    check_seconds,
+    check_text,
+)
 
-__all__ = ["check_finite", "check_number", "check_plan", "check_seconds", "check_text"]
+__all__ = ["check_finite", "check_markable", "check_number", "check_plan", "check_seconds", "check_text"]
