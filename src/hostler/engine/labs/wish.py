@@ -1,0 +1,233 @@
+"""What a request, or something that was seen, makes of a user's record. Pure: record in, changed record out.
+
+Every request leaves one piece of news, also where nothing else changes: it is the answer to it. What the controller
+calls (from `admitted` on) returns the very record it got where there is nothing to change, or where the lab that it is
+about is another one by now.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from hostler.model.lab import NEWS_KEPT, Lab, LabEvent, LabNews, LabPhase, LabUser, utc_time
+from hostler.model.vm import MachineState, Step
+
+if TYPE_CHECKING:
+    from hostler.model.lab import LabCatalogue, LabTemplate
+    from hostler.model.vm import VmHandle
+
+PROVISIONED_WITHIN = 600.0
+"""Seconds in which a lab that has a node must be available."""
+
+
+def told(record: LabUser, event: LabEvent, now: float, *, lab_id: int | None = None, reason: str = "") -> LabUser:
+    """The record with one more piece of news. Numbers go on where the last one was; the last 16 are kept."""
+    number = record.news[-1].number + 1 if record.news else 1
+    news = LabNews(number=number, at=now, event=event, lab_id=lab_id, reason=reason)
+    return replace(record, news=(*record.news, news)[-NEWS_KEPT:], changed_at=now)
+
+
+def worked(record: LabUser, queue: str, token: str) -> LabUser:
+    """The record in which the request of that token is worked."""
+    return replace(record, worked={**record.worked, queue: token})
+
+
+# What users ask for
+
+
+def start(
+    record: LabUser | None, user: str, lab_id: int, *, catalogue: LabCatalogue, now: float, switch: bool
+) -> LabUser:
+    """The lab shall be there. `switch`: another one that is there makes room for it."""
+    record = record or LabUser(user=user, changed_at=now)
+    template, lab = catalogue.find(lab_id), record.lab
+    if template is None:
+        return told(record, LabEvent.REFUSED, now, lab_id=lab_id, reason=_unknown(lab_id, catalogue))
+    if lab is None:
+        return told(_begun(record, lab_id, template, now), LabEvent.REQUESTED, now, lab_id=lab_id)
+    if lab.phase is LabPhase.STOPPING:
+        reason = f"once lab {lab.lab_id} is gone"
+        if lab.again == lab_id:
+            return told(record, LabEvent.ALREADY, now, lab_id=lab_id, reason=f"it is started {reason}")
+        record = replace(record, lab=replace(lab, again=lab_id))
+        return told(record, LabEvent.REQUESTED, now, lab_id=lab_id, reason=reason)
+    if lab.lab_id == lab_id:
+        return told(record, LabEvent.ALREADY, now, lab_id=lab_id, reason=f"it is {lab.phase.value}")
+    if not switch:
+        reason = f"lab {lab.lab_id} is there; stop it first"
+        return told(record, LabEvent.REFUSED, now, lab_id=lab_id, reason=reason)
+    if lab.phase is LabPhase.WAITING:  # it has no machine that would have to go first
+        record, reason = _begun(record, lab_id, template, now), f"instead of lab {lab.lab_id}"
+        return told(record, LabEvent.REQUESTED, now, lab_id=lab_id, reason=reason)
+    record = replace(record, lab=replace(_ending(lab, LabEvent.STOPPED, f"for lab {lab_id}"), again=lab_id))
+    return told(record, LabEvent.STOPPING, now, lab_id=lab.lab_id, reason=f"lab {lab_id} follows")
+
+
+def stop(record: LabUser | None, user: str, lab_id: int | None, *, now: float) -> LabUser:
+    """The lab shall be gone; None: whichever is there, and none shall follow it."""
+    record = record or LabUser(user=user, changed_at=now)
+    lab = record.lab
+    if lab is None:
+        return told(record, LabEvent.IGNORED, now, lab_id=lab_id, reason="there is no lab")
+    if lab.phase is LabPhase.STOPPING:
+        if lab.again is not None and lab_id in (None, lab.again):
+            record = replace(record, lab=replace(lab, again=None))
+            return told(record, LabEvent.STOPPING, now, lab_id=lab.lab_id, reason=f"lab {lab.again} does not follow")
+        if lab_id in (None, lab.lab_id):
+            return told(record, LabEvent.ALREADY, now, lab_id=lab.lab_id, reason="it is stopping")
+    if lab_id not in (None, lab.lab_id):
+        return told(record, LabEvent.IGNORED, now, lab_id=lab_id, reason=f"lab {lab.lab_id} is there")
+    return stopping(record, LabEvent.STOPPED, "", now)
+
+
+def extend(record: LabUser | None, user: str, minutes: float, lab_id: int | None, *, now: float) -> LabUser:
+    """It shall live so many minutes longer than it would; only if it is that lab, where one is named."""
+    record = record or LabUser(user=user, changed_at=now)
+    lab = record.lab
+    reason = ""
+    if lab is None:
+        reason = "there is no lab to extend"
+    elif lab_id not in (None, lab.lab_id):
+        reason = f"lab {lab.lab_id} is there"
+    elif lab.expires_at is None:
+        reason = "it waits for its turn, and its time has not begun"
+    elif lab.phase is LabPhase.STOPPING:
+        reason = "it is stopping; start it again"
+    if lab is None or lab.expires_at is None or reason:
+        lab_id = lab.lab_id if lab_id is None and lab is not None else lab_id
+        return told(record, LabEvent.REFUSED, now, lab_id=lab_id, reason=reason)
+    end = lab.expires_at + minutes * 60.0
+    record = replace(record, lab=replace(lab, expires_at=end, warned=False))
+    return told(record, LabEvent.EXTENDED, now, lab_id=lab.lab_id, reason=f"it ends at {utc_time(end)}")
+
+
+# What the controller does, and sees
+
+
+def put_off(record: LabUser, position: int, reason: str, now: float) -> LabUser:
+    """It waits for its turn, for that reason. The news is told once; `detail` follows the reason."""
+    lab = record.lab
+    if lab is None or lab.phase is not LabPhase.WAITING or lab.detail == reason:
+        return record
+    first = not lab.detail
+    record = replace(record, lab=replace(lab, detail=reason), changed_at=now)
+    if not first:
+        return record
+    return told(record, LabEvent.WAITING, now, lab_id=lab.lab_id, reason=f"position {position}: {reason}")
+
+
+def admitted(record: LabUser, vm: str, template: LabTemplate, now: float) -> LabUser:
+    """It is its turn: it has the machine of that id, new or from the pool, and its time begins."""
+    lab = record.lab
+    if lab is None or lab.phase is not LabPhase.WAITING:
+        return record
+    lab = replace(
+        lab,
+        phase=LabPhase.PROVISIONING,
+        vm=vm,
+        user=template.user,
+        life=template.life,
+        grace=template.grace,
+        expires_at=now + template.life,
+        provisioned_by=now + PROVISIONED_WITHIN,
+        detail="",
+    )
+    return told(replace(record, lab=lab), LabEvent.STARTED, now, lab_id=lab.lab_id)
+
+
+def seen(record: LabUser, handle: VmHandle, now: float) -> LabUser:
+    """What there is of its machine. One that is not the lab's own tells nothing."""
+    lab = record.lab
+    if lab is None or not lab.vm or lab.vm != handle.id:
+        return record
+    runs, readiness, access = handle.state is MachineState.RUNNING, handle.readiness, handle.access
+    stops = lab.phase is LabPhase.STOPPING
+    available = runs and readiness is not None and readiness.step is Step.AVAILABLE and not stops
+    new = replace(
+        lab,
+        machine_runs=runs,
+        available=available,
+        cloud_status=handle.cloud_status or handle.state.value,
+        server_id=handle.machine,
+        address=handle.address if access is None else access.host,
+        port=22 if access is None else access.port,
+        detail=handle.detail or ("" if readiness is None else readiness.cause),
+    )
+    if lab.phase is LabPhase.PROVISIONING:
+        new = replace(new, provisioned_by=_limit(lab, handle, now))
+        if available:
+            new = replace(new, phase=LabPhase.RUNNING)
+            return told(replace(record, lab=new), LabEvent.AVAILABLE, now, lab_id=lab.lab_id)
+    return record if new == lab else replace(record, lab=new, changed_at=now)
+
+
+def warned(record: LabUser, now: float) -> LabUser:
+    """Its user is told that it ends soon: once, and once more after each extension."""
+    lab = record.lab
+    if lab is None or lab.warned or lab.expires_at is None or lab.phase is LabPhase.STOPPING:
+        return record
+    record = replace(record, lab=replace(lab, warned=True))
+    return told(record, LabEvent.EXPIRES_SOON, now, lab_id=lab.lab_id, reason=f"it ends at {utc_time(lab.expires_at)}")
+
+
+def stopping(record: LabUser, ending: LabEvent, reason: str, now: float) -> LabUser:
+    """It ends: its machine shall go, and then `ending` is told. Without a machine it is gone at once."""
+    lab = record.lab
+    if lab is None or lab.phase is LabPhase.STOPPING:
+        return record
+    if lab.phase is LabPhase.WAITING:
+        return told(replace(record, lab=None), ending, now, lab_id=lab.lab_id, reason=reason)
+    record = replace(record, lab=_ending(lab, ending, reason))
+    return told(record, LabEvent.STOPPING, now, lab_id=lab.lab_id, reason=reason)
+
+
+def gone(record: LabUser, now: float, catalogue: LabCatalogue) -> LabUser:
+    """Its machine is gone. So is the lab, and the one that shall follow begins."""
+    lab = record.lab
+    if lab is None or lab.phase is LabPhase.WAITING:
+        return record
+    ending, reason = lab.ending or LabEvent.FAILED, lab.ending_reason
+    if lab.phase is not LabPhase.STOPPING:
+        ending, reason = LabEvent.FAILED, "its machine was deleted"
+    record = told(replace(record, lab=None), ending, now, lab_id=lab.lab_id, reason=reason)
+    if lab.again is None:
+        return record
+    return start(record, record.user, lab.again, catalogue=catalogue, now=now, switch=False)
+
+
+# Inside
+
+
+def _begun(record: LabUser, lab_id: int, template: LabTemplate, now: float) -> LabUser:
+    generation = record.generation + 1
+    lab = Lab(
+        lab_id=lab_id,
+        generation=generation,
+        phase=LabPhase.WAITING,
+        requested_at=now,
+        life=template.life,
+        grace=template.grace,
+        user=template.user,
+    )
+    return replace(record, generation=generation, lab=lab)
+
+
+def _ending(lab: Lab, ending: LabEvent, reason: str) -> Lab:
+    return replace(lab, phase=LabPhase.STOPPING, ending=ending, ending_reason=reason, available=False, detail="")
+
+
+def _limit(lab: Lab, handle: VmHandle, now: float) -> float | None:
+    """None while no node has room for it; all of the time from when one has."""
+    if handle.state is MachineState.PENDING:
+        return None
+    return now + PROVISIONED_WITHIN if lab.provisioned_by is None else lab.provisioned_by
+
+
+def _unknown(lab_id: int, catalogue: LabCatalogue) -> str:
+    known = sorted(catalogue.labs or (), key=lambda name: (len(name), name))
+    if not known:
+        return f"there is no lab {lab_id}, nor any other"
+    shown = ", ".join(known[:20]) + (", …" if len(known) > 20 else "")
+    return f"there is no lab {lab_id}; there are {shown}"
