@@ -13,7 +13,7 @@ from typing import Annotated
 from msgspec import UNSET, Meta, UnsetType, field
 
 from hostler.model.record import Record
-from hostler.model.vm import Cpus, DiskGib, MemoryMib, SshKey
+from hostler.model.vm import Cpus, DiskGib, LoginName, MemoryMib, SshKey
 
 WebUserId = Annotated[str, Meta(min_length=1, max_length=255)]
 LabId = Annotated[int, Meta(ge=1, le=2**31 - 1)]
@@ -208,7 +208,7 @@ class LabTemplate(Record, frozen=True, kw_only=True):
     cpus: Cpus = 1
     memory_mib: MemoryMib = 256
     disk_gib: DiskGib = 0
-    user: str = "student"
+    user: LoginName = "student"
     ssh_keys: tuple[SshKey, ...] = ()
     user_data: str = ""
     """For cloud-init."""

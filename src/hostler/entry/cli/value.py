@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from hostler.settings.quantity import mebibytes_of, seconds_of
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from hostler.model.inventory import Capacity
-
-_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
-_SIZES = {"": 1, "m": 1, "mi": 1, "mib": 1, "g": 1024, "gi": 1024, "gib": 1024, "t": 1024**2, "ti": 1024**2}
 
 
 class Duration(click.ParamType[float]):
@@ -25,16 +23,12 @@ class Duration(click.ParamType[float]):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         if isinstance(value, int | float):
             return float(value)
-        text = str(value).strip().lower()
-        parts = re.fullmatch(r"(?:[0-9]+(?:\.[0-9]+)?[smhdw])+|[0-9]+(?:\.[0-9]+)?", text)
-        if parts is None:
-            self.fail(f"{value!r} is no duration; write 90s, 30m, 2h or 1d", param, ctx)
-        if text[-1].isdigit():
-            seconds = float(text)
-        else:
-            seconds = sum(float(number) * _UNITS[unit] for number, unit in re.findall(r"([0-9.]+)([smhdw])", text))
-        if not 0 < seconds <= 10 * 366 * 86400:
-            self.fail(f"{value!r}: must be above 0 and at most ten years", param, ctx)
+        try:
+            seconds = seconds_of(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+        if not seconds:
+            self.fail(f"{value!r}: must be above 0", param, ctx)
         return seconds
 
 
@@ -46,10 +40,10 @@ class Mebibytes(click.ParamType[int]):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         if isinstance(value, int):
             return value
-        found = re.fullmatch(r"(-?[0-9]+)\s*([a-z]*)", str(value).strip().lower())
-        if found is None or found[2] not in _SIZES:
-            self.fail(f"{value!r} is no size; write 512M or 2G", param, ctx)
-        return int(found[1]) * _SIZES[found[2]]
+        try:
+            return mebibytes_of(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
 
 
 def labels(pairs: Sequence[str], what: str = "--label") -> dict[str, str]:

@@ -1,0 +1,168 @@
+"""`labs.toml`: which labs there are, and what each is made of.
+
+    at_once = 30
+    [default]
+    image = "tiny"
+    memory = "256M"
+    life = "30m"
+    [labs.5]
+    title = "Files and rights"
+    warm = 2
+
+What a lab does not say is as in `[default]`. Without any `[labs.N]` every lab id is of the default kind.
+"""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from hostler.errors import Invalid, NotFound
+from hostler.model.lab import LabCatalogue, LabTemplate
+from hostler.settings.option import MACHINES
+from hostler.settings.quantity import mebibytes_of, seconds_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from pathlib import Path
+
+MAX_FILE = 256 * 1024
+MAX_CLOUD_INIT = 32 * 1024
+"""Bytes of one cloud-init file: what the strictest provider takes."""
+MAX_RECORD = 1024 * 1024
+"""Bytes of the whole catalogue: what every store takes."""
+MAX_LAB_ID = 2**31 - 1
+
+
+def load_catalogue(path: Path, *, life: float, user: str) -> LabCatalogue:
+    """The catalogue in the file; `life` (seconds) and `user` where it does not say.
+
+    NotFound: there is no such file. Invalid: what is wrong in it, with the place.
+    """
+    table = _table(path)
+    _check_names(f"{path}", table, ("at_once", "default", "labs"))
+    reader, base = _Reader(path), LabTemplate(life=life, user=user)
+    default = reader.template("[default]", _sub(f"{path}: default", table.get("default", {})), base)
+    labs = {
+        _lab_id(f"{path}: [labs.{key}]", key): reader.template(
+            f"[labs.{key}]", _sub(f"{path}: [labs.{key}]", found), default
+        )
+        for key, found in _sub(f"{path}: labs", table.get("labs", {})).items()
+    }
+    if not labs and default.warm:
+        raise Invalid(f"{path}: [default] warm: nobody knows of which lab; add a table [labs.N] for each lab")
+    at_once = _checked(f"{path}: at_once", LabCatalogue, "at_once", table["at_once"]) if "at_once" in table else None
+    catalogue = LabCatalogue(labs=labs or None, default=default, at_once=at_once)
+    size = len(catalogue.encode())
+    if size > MAX_RECORD:
+        raise Invalid(f"{path}: with its cloud-init files it is {size} bytes, and at most {MAX_RECORD} fit; use less")
+    return catalogue
+
+
+def _table(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(_text(path, MAX_FILE))
+    except tomllib.TOMLDecodeError as error:
+        raise Invalid(f"{path}: not TOML: {error}") from None
+
+
+def _text(path: Path, most: int) -> str:
+    try:
+        with path.open("rb") as file:
+            data = file.read(most + 1)
+        if len(data) > most:
+            raise Invalid(f"{path}: more than {most} bytes; make it smaller")
+        return data.decode()
+    except FileNotFoundError:
+        raise NotFound(f"{path}: there is no such file; name another one") from None
+    except UnicodeDecodeError:
+        raise Invalid(f"{path}: it is not UTF-8; save it as UTF-8") from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise Invalid(f"{path}: cannot be read: {reason}") from None
+
+
+def _sub(where: str, found: object) -> dict[str, Any]:
+    if not isinstance(found, dict):
+        raise Invalid(f"{where}: must be a table")
+    return found
+
+
+def _lab_id(where: str, key: str) -> str:
+    if not (key.isascii() and key.isdecimal() and key == str(int(key)) and 1 <= int(key) <= MAX_LAB_ID):
+        raise Invalid(f"{where}: must be called by its lab id, a whole number from 1 to {MAX_LAB_ID}")
+    return key
+
+
+class _Reader:
+    """Templates of one file."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._read: dict[str, tuple[str, Callable[[object], object]]] = {
+            "memory": ("memory_mib", mebibytes_of),
+            "disk": ("disk_gib", _gibibytes),
+            "life": ("life", seconds_of),
+            "grace": ("grace", seconds_of),
+            "warn": ("warn", seconds_of),
+            "provider": ("provider", _provider),
+            "cloud_init": ("user_data", self._cloud_init),
+        }
+        plain = ("title", "image", "cpus", "user", "ssh_keys", "at_once", "warm")
+        self._read |= {name: (name, lambda value: value) for name in plain}
+
+    def template(self, name: str, table: dict[str, Any], base: LabTemplate) -> LabTemplate:
+        """`base`, with what the table says."""
+        where = f"{self._path}: {name}"
+        _check_names(where, table, self._read)
+        found: dict[str, Any] = {}
+        for key, value in table.items():
+            field, read = self._read[key]
+            place = f"{where} {key}"
+            try:
+                found[field] = _checked(place, LabTemplate, field, read(value))
+            except ValueError as error:
+                raise Invalid(f"{place}: {error}") from None
+        return msgspec.structs.replace(base, **found)
+
+    def _cloud_init(self, value: object) -> str:
+        if not isinstance(value, str) or not value.strip() or "\0" in value:
+            raise ValueError("must be the name of a file beside this one")
+        return _text(self._path.parent / value, MAX_CLOUD_INIT)
+
+
+def _gibibytes(value: object) -> int:
+    """A number is one of GiB, as it is everywhere for disks."""
+    if isinstance(value, int) or (isinstance(value, str) and value.strip().isdecimal()):
+        return int(value)
+    mebibytes = mebibytes_of(value)
+    if mebibytes % 1024:
+        raise ValueError(f"{value!r}: must be whole GiB; write 10G")
+    return mebibytes // 1024
+
+
+def _provider(value: object) -> str:
+    if value not in MACHINES:
+        near = difflib.get_close_matches(str(value).lower(), MACHINES, n=1, cutoff=0.6)
+        hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(MACHINES)}"
+        raise ValueError(f"{value!r} is no kind of machines; {hint}")
+    return str(value)
+
+
+def _checked(place: str, record: type[LabTemplate | LabCatalogue], field: str, value: object) -> Any:
+    """The value, as that field of the record takes it."""
+    try:
+        return getattr(record.decode(msgspec.json.encode({field: value})), field)
+    except Invalid as error:
+        raise Invalid(f"{place} = {str(value)[:80]!r}: {str(error).partition(': ')[2]}") from None
+
+
+def _check_names(where: str, table: dict[str, Any], known: Iterable[str]) -> None:
+    names = tuple(known)
+    for key in table:
+        if key not in names:
+            near = difflib.get_close_matches(key.lower(), names, n=1, cutoff=0.0)
+            raise Invalid(f"{where}: {key}: unknown name; did you mean {near[0]}?")
