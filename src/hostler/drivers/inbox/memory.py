@@ -1,0 +1,270 @@
+"""The lab door in memory: for tests, and for labs without Redis.
+
+door = MemoryDoor()
+async with MemoryInbox(door) as inbox, MemoryBoard(door) as board:
+    door.push("provision", b'{"webuserid":"ada","labId":5}')
+    (taken,) = await inbox.take("w1", limit=10, within=1.0)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections import defaultdict, deque
+from contextlib import asynccontextmanager, suppress
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
+
+import msgspec
+
+from hostler.errors import Closed, Invalid
+from hostler.keys.lab import check_user
+from hostler.ports.inbox import QUEUES, Taken
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+    from types import TracebackType
+
+    from hostler.model.lab import LabNews, LabServer
+    from hostler.ports.inbox import Published, QueueName
+
+    Faults: TypeAlias = Callable[[Literal["before", "after"], str], Awaitable[None]]
+    """Called with the verb, before and after what it does: raises Unavailable before or Uncertain after, or waits."""
+
+NEWS_SHOWN = 100
+
+
+def ordered_user(raw: bytes) -> str | None:
+    """Whose request it is; None: it names nobody who can stand in a name, so it has no place in anybody's order."""
+    with suppress(msgspec.DecodeError, ValueError, RecursionError, Invalid):
+        request = msgspec.json.decode(raw)
+        user = request.get("webuserid") if isinstance(request, dict) else None
+        return check_user(user) if isinstance(user, str) else None
+    return None
+
+
+class Dead(msgspec.Struct, frozen=True, kw_only=True):
+    """A request that could not be understood."""
+
+    queue: QueueName
+    request: bytes
+    reason: str
+    at: float
+    worker: str
+
+
+class _Queue:
+    """One queue, and what became of its requests."""
+
+    def __init__(self) -> None:
+        self.waiting: deque[bytes] = deque()
+        self.busy: dict[str, str] = {}
+        self.next: defaultdict[str, deque[bytes]] = defaultdict(deque)
+        self.processing: defaultdict[str, list[Taken]] = defaultdict(list)
+
+    def pop_next(self, user: str | None) -> bytes | None:
+        """The user's next request, which is then set aside no more."""
+        if user is None or user not in self.next:
+            return None
+        raw = self.next[user].popleft()
+        if not self.next[user]:
+            del self.next[user]
+        return raw
+
+
+class MemoryDoor:
+    """What a Redis server would hold: shared by the workers and boards that are made of it."""
+
+    def __init__(self) -> None:
+        self._tokens = itertools.count(1)
+        self._epochs = itertools.count(1)
+        self._wake = asyncio.Event()
+        self.flush()
+
+    def flush(self) -> None:
+        """Forget everything, as FLUSHALL does."""
+        self.queues: dict[QueueName, _Queue] = {queue: _Queue() for queue in QUEUES}
+        self.workers: set[str] = set()
+        self.dead: list[Dead] = []
+        self.records: dict[str, LabServer] = {}
+        self.generations: dict[str, int] = {}
+        self.news: dict[str, list[LabNews]] = {}
+        self.waiting: dict[str, float] = {}
+        self.restart()
+
+    def restart(self) -> None:
+        """Come up again with everything, which nobody can know from outside: the epoch changes."""
+        self.epoch = f"memory-{next(self._epochs)}"
+
+    def push(self, queue: QueueName, raw: bytes) -> None:
+        """As the front end does."""
+        self.queues[queue].waiting.append(raw)
+        self._wake.set()
+
+    def take(self, worker: str, limit: int) -> list[Taken]:
+        """One step of `Inbox.take`: from both queues in turn."""
+        self.workers.add(worker)
+        taken: list[Taken] = []
+        while len(taken) < limit and any(queue.waiting for queue in self.queues.values()):
+            for name, queue in self.queues.items():
+                if queue.waiting and len(taken) < limit:
+                    raw = queue.waiting.popleft()
+                    user = ordered_user(raw)
+                    if user is not None and user in queue.busy:
+                        queue.next[user].append(raw)
+                    else:
+                        taken.append(self._hand(name, worker, user, raw))
+        return taken
+
+    def acknowledge(self, worker: str, done: Taken) -> Taken | None:
+        """One step: the user's next request, if `worker` still held this one and there is another."""
+        queue = self.queues[done.queue]
+        if done not in queue.processing.get(worker, ()):
+            return None
+        queue.processing[worker].remove(done)
+        user = ordered_user(done.raw)
+        if user is not None:
+            queue.busy.pop(user, None)
+        raw = queue.pop_next(user)
+        return None if raw is None else self._hand(done.queue, worker, user, raw)
+
+    def release(self, worker: str, done: Sequence[Taken]) -> int:
+        """One step: everything from a worker, and the worker from the set."""
+        tokens, count = {taken.token for taken in done}, 0
+        for queue in self.queues.values():
+            for held in reversed(queue.processing.pop(worker, [])):
+                user = ordered_user(held.raw)
+                if user is not None:
+                    queue.busy.pop(user, None)
+                # Its later ones stay aside: what goes to the front is taken before any other of this user.
+                raw = queue.pop_next(user) if held.token in tokens else held.raw
+                if raw is not None:
+                    queue.waiting.appendleft(raw)
+                    count += held.token not in tokens
+        self.workers.discard(worker)
+        self._wake.set()
+        return count
+
+    async def pushed(self) -> None:
+        """Wait until something may have come."""
+        self._wake.clear()
+        await self._wake.wait()
+
+    def _hand(self, queue: QueueName, worker: str, user: str | None, raw: bytes) -> Taken:
+        taken = Taken(queue, f"t{next(self._tokens)}", raw)
+        self.queues[queue].processing[worker].append(taken)
+        if user is not None:
+            self.queues[queue].busy[user] = worker
+        return taken
+
+
+class _Client:
+    """Opened once, closed once; each verb goes past the faults."""
+
+    def __init__(self, door: MemoryDoor, *, faults: Faults | None = None) -> None:
+        self._door, self._faults, self._open = door, faults, False
+
+    async def __aenter__(self) -> Self:
+        self._open = True
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._open = False
+
+    @asynccontextmanager
+    async def _verb(self, name: str) -> AsyncIterator[MemoryDoor]:
+        if not self._open:
+            raise Closed(f"lab door in memory: {name}: it is not open; use it inside `async with`")
+        if self._faults is not None:
+            await self._faults("before", name)
+        yield self._door
+        if self._faults is not None:
+            await self._faults("after", name)
+
+
+class MemoryInbox(_Client):
+    """The queues of a door."""
+
+    async def take(self, worker: str, *, limit: int, within: float) -> Sequence[Taken]:
+        async with self._verb("take") as door:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(within):
+                    while not (taken := door.take(worker, limit)) and within > 0:
+                        await door.pushed()
+            return taken
+
+    async def held(self, worker: str) -> Sequence[Taken]:
+        async with self._verb("held") as door:
+            return [taken for queue in door.queues.values() for taken in queue.processing.get(worker, ())]
+
+    async def acknowledge(self, worker: str, done: Sequence[Taken]) -> Sequence[Taken]:
+        async with self._verb("acknowledge") as door:
+            return [taken for one in done if (taken := door.acknowledge(worker, one)) is not None]
+
+    async def bury(self, worker: str, taken: Taken, reason: str, at: float) -> Sequence[Taken]:
+        async with self._verb("bury") as door:
+            if taken in door.queues[taken.queue].processing.get(worker, ()):
+                door.dead.append(Dead(queue=taken.queue, request=taken.raw, reason=reason, at=at, worker=worker))
+            following = door.acknowledge(worker, taken)
+            return [] if following is None else [following]
+
+    async def workers(self) -> frozenset[str]:
+        async with self._verb("workers") as door:
+            return frozenset(door.workers)
+
+    async def release(self, worker: str, done: Sequence[Taken]) -> int:
+        async with self._verb("release") as door:
+            return door.release(worker, done)
+
+
+class MemoryBoard(_Client):
+    """The records of a door. They live for as long as it does."""
+
+    async def epoch(self) -> str:
+        async with self._verb("epoch") as door:
+            return door.epoch
+
+    async def publish(self, changes: Sequence[Published]) -> int:
+        async with self._verb("publish") as door:
+            return sum(_published(door, change) for change in changes)
+
+    async def refresh(self, users: Sequence[str]) -> Sequence[str]:
+        async with self._verb("refresh") as door:
+            return [user for user in users if user not in door.records]
+
+    async def servers(self) -> dict[str, LabServer | None]:
+        async with self._verb("servers") as door:
+            return dict(door.records)
+
+    async def withdraw(self, user: str, revision: int) -> bool:
+        async with self._verb("withdraw") as door:
+            if door.generations.get(user, 0) > revision:
+                return False
+            door.generations[user] = revision
+            door.waiting.pop(user, None)
+            return door.records.pop(user, None) is not None
+
+
+def _published(door: MemoryDoor, change: Published) -> bool:
+    user = check_user(change.user)
+    if door.generations.get(user, 0) > change.revision:
+        return False
+    door.generations[user] = change.revision
+    shown = door.news.get(user, [])
+    last = shown[-1].number if shown else 0
+    fresh = [news for news in change.news if news.number > last]
+    if fresh:
+        door.news[user] = [*shown, *fresh][-NEWS_SHOWN:]
+    record = _changed(door.records, user, change.server)
+    return _changed(door.waiting, user, change.waits_since) or record or bool(fresh)
+
+
+def _changed(where: dict[str, Any], user: str, value: object) -> bool:
+    """Put it there, or None away; whether that changed something."""
+    if where.get(user) == value:
+        return False
+    where[user] = value
+    if value is None:
+        del where[user]
+    return True
