@@ -21,7 +21,7 @@ MAC = "02:11:22:33:44:55"
 
 @pytest.mark.parametrize("text", ["", "tap", "bridge:", "bridge:a/b", "bridge:a,script=/bin/sh", "bridge:" + "x" * 16])
 def test_a_network_that_is_none_is_refused(text: str) -> None:
-    with pytest.raises(Invalid, match="must be user, isolated or bridge:NAME"):
+    with pytest.raises(Invalid, match="must be user, isolated, bridge or bridge:NAME"):
         network_of(text, None, place="p", uids=None)
 
 

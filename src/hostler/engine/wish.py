@@ -69,6 +69,11 @@ def cloned(spec: VmSpec, origin: VirtualMachine, handle: VmHandle | None) -> VmS
             f"image {spec.image!r}: a clone has the image of its origin {origin.name}, {origin.spec.image!r};"
             " leave it out"
         )
+    if spec.user not in ("", origin.spec.user):
+        raise Invalid(
+            f"user {spec.user!r}: a clone has the user of its origin {origin.name}"
+            f" ({origin.spec.user or 'its image has one'}); leave it out"
+        )
     if 0 < spec.disk_gib < origin.spec.disk_gib:
         raise Invalid(
             f"disk_gib {spec.disk_gib}: less than the {origin.spec.disk_gib} of its origin {origin.name}; a disk may"
@@ -77,6 +82,7 @@ def cloned(spec: VmSpec, origin: VirtualMachine, handle: VmHandle | None) -> VmS
     return msgspec.structs.replace(
         spec,
         image=origin.spec.image,
+        user=origin.spec.user,
         disk_gib=spec.disk_gib or origin.spec.disk_gib,
         origin=Origin(vm=origin.id, snapshot=name),
     )

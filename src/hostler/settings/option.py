@@ -130,8 +130,8 @@ def _rack(value: object) -> str:
 
 def _network(value: object) -> str:
     text = _text(value).strip()
-    if text not in ("user", "isolated") and not re.fullmatch(r"bridge:[A-Za-z0-9_.-]{1,15}", text):
-        raise ValueError("must be user, isolated or bridge:NAME")
+    if text not in ("user", "isolated") and not re.fullmatch(r"bridge(:[A-Za-z0-9_.-]{1,15})?", text):
+        raise ValueError("must be user, isolated, bridge or bridge:NAME")
     return text
 
 
@@ -236,7 +236,12 @@ OPTIONS: tuple[Option, ...] = (
     Option("labels", "labels", "HOSTLER_LABELS", _labels, "the labels of the node", {}),
     Option("image", "image", "HOSTLER_IMAGE", _text, "what a machine is made of that names no image", "tiny"),
     Option(
-        "network", "network", "HOSTLER_NETWORK", _network, "user, isolated or bridge:NAME, of QEMU's guests", "user"
+        "network",
+        "network",
+        "HOSTLER_NETWORK",
+        _network,
+        "user, isolated, bridge or bridge:NAME, of QEMU's guests",
+        "user",
     ),
     Option("network_prefix6", "network_prefix6", "HOSTLER_NETWORK_PREFIX6", _prefix6, "which of the bridge's prefixes"),
     Option(

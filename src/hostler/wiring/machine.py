@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hostler.errors import Invalid
+from hostler.errors import HostlerError, Invalid
 
 if TYPE_CHECKING:
     import random
@@ -61,6 +61,7 @@ def _open_qemu(folder: str | Path, settings: Settings, clock: Clock | None, node
     )
     options = QemuOptions(
         network=settings.network,
+        data=settings.data,
         prefix6=settings.network_prefix6,
         uids=settings.qemu_uids,
         accelerator=settings.accelerator,
@@ -69,6 +70,17 @@ def _open_qemu(folder: str | Path, settings: Settings, clock: Clock | None, node
         shared_by=nodes,
     )
     return QemuMachines(folder, images=images, options=options, clock=clock)
+
+
+def bridge_refusal(settings: Settings) -> str:
+    """Why no guest can be on Hostler's own bridge here; empty: it can be. Found out by making one, which stays."""
+    from hostler.drivers.machines.qemu.bridge import BridgeNetwork
+
+    try:
+        BridgeNetwork("", settings.network_prefix6, "", data=settings.data).try_out()
+    except HostlerError as error:
+        return str(error)
+    return ""
 
 
 def known_acceleration(images: Path, uids: str | None = None) -> tuple[str, str] | None:

@@ -11,7 +11,7 @@ process     a machine's process: run with the least `rights` and within `limits`
 command     its command line; `monitor` what QEMU is told and tells, `serial` what comes out of the guest, `door`
 disk        what `qemu-img` does to its disk; `whole` for steps that cannot be taken back half way
 identity    who a machine is, as its `seed` tells it
-network     how it is reached: `bridge`, `firewall`
+network     how it is reached: `bridge` (`own_bridge`, `link_request`), `firewall`
 readiness   how far a running one is on its way to its user
 images      what machines are made of; `acceleration` what they run with, `warm` and `template` from what they may
             start faster

@@ -11,6 +11,7 @@ import errno
 import fcntl
 import hashlib
 import os
+import secrets
 import socket
 import struct
 import time
@@ -22,8 +23,9 @@ from typing import TYPE_CHECKING
 from hostler.drivers.machines.qemu import firewall
 from hostler.drivers.machines.qemu.limits import ENDS_WITHIN, PACE
 from hostler.drivers.machines.qemu.network import Attached
+from hostler.drivers.machines.qemu.own_bridge import OwnBridge
 from hostler.drivers.machines.qemu.rights import NET_ADMIN, has_capabilities
-from hostler.errors import Invalid, Refused, Unavailable
+from hostler.errors import HostlerError, Invalid, Refused, Unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Container
@@ -37,30 +39,69 @@ _LINK_LOCAL = IPv6Network("fe80::/64")
 
 
 class BridgeNetwork:
-    """Members of one bridge. `prefix6`: which of the bridge's prefixes; without one, its first."""
+    """Members of one bridge. `prefix6`: which of the bridge's prefixes; without one, its first.
 
-    def __init__(self, bridge: str, prefix6: str | None, place: str) -> None:
+    Without a name it is Hostler's own, of the data folder `data`; the prefix is then what it gets, if one is given.
+    """
+
+    def __init__(self, bridge: str, prefix6: str | None, place: str, *, data: Path | None = None) -> None:
         self._bridge, self._place = bridge, place
         self._prefix = prefix_of(prefix6) if prefix6 else None
-        self._open_why = ""
+        self._own = None if data is None else OwnBridge(data, self._prefix)
+        self._open_why = self._none_why = ""
 
     @property
     def about(self) -> str:
+        if self._none_why:
+            return f"none: {self._none_why}"
         held = f"; guests are not held to their addresses: {self._open_why}" if self._open_why else ""
         return f"bridge {self._bridge}{held}"
 
     async def open(self) -> None:
-        """See whether guests can be held to their addresses."""
+        """See whether guests can be held to their addresses; make the bridge, if it is ours."""
         self._open_why = firewall.why_not()
+        with suppress(HostlerError):  # the first machine that starts says so again
+            await asyncio.to_thread(self._make)
 
-    async def attach(self, number: int, mac: str, *, port: int = 0, taken: Container[int] = ()) -> Attached:
-        """As promised. Ports of this host are not needed."""
-        del port, taken
+    def try_out(self) -> None:
+        """Make all that a machine needs, and take away again what is each machine's own.
+
+        Refused, Unavailable: why it cannot be.
+        """
+        self._make()
+        self._check_rights()
+        self._gateway()
+        tap = tap_name(self._place, secrets.randbits(64))
+        descriptor = self._new_tap(tap)
+        if descriptor is not None:
+            try:
+                self._join(tap, "52:54:00:00:00:00")
+            finally:
+                os.close(descriptor)
+
+    def _make(self) -> None:
+        """Have the bridge, if it is ours; again for each machine, for somebody may have taken it away."""
+        if self._own is None:
+            return
+        try:
+            self._bridge, self._prefix = self._own.make()
+        except HostlerError as error:
+            self._none_why = str(error)
+            raise
+        self._none_why = ""
+
+    def _check_rights(self) -> None:
         if not has_capabilities(NET_ADMIN):
             raise Refused(
                 f"network bridge:{self._bridge}: a tap takes CAP_NET_ADMIN, which this process has not; "
                 "run the agent as root or with that capability, or set network = user"
             )
+
+    async def attach(self, number: int, mac: str, *, port: int = 0, taken: Container[int] = ()) -> Attached:
+        """As promised. Ports of this host are not needed."""
+        del port, taken
+        await asyncio.to_thread(self._make)
+        self._check_rights()
         gateway, prefix = self._gateway()
         address = interface_address(prefix, mac)
         tap = tap_name(self._place, number)

@@ -58,7 +58,7 @@ def lay_seed(machine: QemuMachine, attached: Attached) -> dict[str, Any]:
     identity = Identity(
         instance=instance_of(machine),
         hostname=hostname_of(record.name, record.vm),
-        user=record.image.user,
+        user=record.user,
         ssh_keys=record.spec.ssh_keys,
         host_key=private_key(folder),
         mac=record.mac,

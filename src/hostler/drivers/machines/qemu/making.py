@@ -27,13 +27,12 @@ if TYPE_CHECKING:
     from hostler.ports.machines import MachinePlan
 
 DRAFT = ".new-"
-TAKEN = frozenset(
-    (
-        "root daemon bin sys sync games man lp mail news uucp proxy www-data backup list irc nobody _apt sshd messagebus"
-        " adm tty disk kmem dialout fax voice cdrom floppy tape sudo audio dip operator src shadow utmp video sasl"
-        " plugdev staff users nogroup wheel"
-    ).split()
-)
+TAKEN = frozenset({
+    "root", "daemon", "bin", "sys", "sync", "games", "man", "lp", "mail", "news", "uucp", "proxy", "www-data", "backup",
+    "list", "irc", "nobody", "_apt", "sshd", "messagebus", "adm", "tty", "disk", "kmem", "dialout", "fax", "voice",
+    "cdrom", "floppy", "tape", "sudo", "audio", "dip", "operator", "src", "shadow", "utmp", "video", "sasl", "plugdev",
+    "staff", "users", "nogroup", "wheel",
+})  # fmt: skip
 """Users and groups that an image may have; another one of that name cannot be made."""
 
 
@@ -99,7 +98,7 @@ def check(plan: MachinePlan, image: Image, user: str | None = None) -> None:
         return
     if image.seeding is Seeding.NONE:
         raise Refused(
-            f"machine {plan.label.vm!r}: its image cannot be told who logs in, it has {image.user!r}; leave the user out"
+            f"machine {plan.label.vm!r}: its image cannot be told who logs in; that is {image.user!r}, so leave it out"
         )
     if wanted in TAKEN:
         raise Refused(

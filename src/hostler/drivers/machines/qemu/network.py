@@ -2,6 +2,7 @@
 
 `user`: QEMU's own stack, no rights needed; the guest's SSH port is a port of this host's loopback. `isolated`: the
 same, and the guest reaches nothing. `bridge:NAME`: the guest is on a bridge and has an IPv6 address of its own.
+`bridge`: so, on a bridge that Hostler makes.
 """
 
 from __future__ import annotations
@@ -146,16 +147,27 @@ class UserNetwork:
 
 
 def network_of(
-    network: str, prefix6: str | None, *, place: str, uids: range | None, folder: Path | None = None
+    network: str,
+    prefix6: str | None,
+    *,
+    place: str,
+    uids: range | None,
+    folder: Path | None = None,
+    data: Path | None = None,
 ) -> Network:
-    """By the settings `network` and `network_prefix6`, for the place in `folder`. Invalid: there is no such network."""
+    """By the settings `network` and `network_prefix6`, for the place in `folder`. Invalid: there is no such network.
+
+    `data`: the folder that a bridge of our own belongs to.
+    """
     if network in ("user", "isolated"):
         return UserNetwork(place, uids, folder=folder, isolated=network == "isolated")
-    kind, _, bridge = network.partition(":")
-    if kind != "bridge" or not re.fullmatch(r"[A-Za-z0-9_.-]{1,15}", bridge):
-        raise Invalid(f"network {network!r}: must be user, isolated or bridge:NAME")
     from hostler.drivers.machines.qemu.bridge import BridgeNetwork
 
+    if network == "bridge" and data is not None:
+        return BridgeNetwork("", prefix6, place, data=data)
+    kind, _, bridge = network.partition(":")
+    if kind != "bridge" or not re.fullmatch(r"[A-Za-z0-9_.-]{1,15}", bridge):
+        raise Invalid(f"network {network!r}: must be user, isolated, bridge or bridge:NAME")
     return BridgeNetwork(bridge, prefix6, place)
 
 

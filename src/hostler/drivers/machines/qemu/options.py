@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path  # noqa: TC003 - msgspec reads annotations at run time
+
 import msgspec
 
 
@@ -9,7 +11,9 @@ class QemuOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The defaults are what most nodes want."""
 
     network: str = "user"
-    """`user`, `isolated` or `bridge:NAME` (docs/networking.md)."""
+    """`user`, `isolated`, `bridge` or `bridge:NAME` (docs/networking.md)."""
+    data: Path | None = None
+    """The folder that a `bridge` of our own belongs to."""
     prefix6: str | None = None
     """The IPv6 prefix of a bridge, if it is not the bridge's own."""
     uids: str | None = None

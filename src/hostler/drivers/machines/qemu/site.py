@@ -51,7 +51,11 @@ class Site:
         self.folder, self.images, self.options, self.clock, self.tell = folder, images, options, clock, tell
         self._uids = users_here(options.uids)
         self.network = network_of(
-            options.network, options.prefix6, place=folder.id, uids=self._uids, folder=folder.path
+            *(options.network, options.prefix6),
+            place=folder.id,
+            uids=self._uids,
+            folder=folder.path,
+            data=options.data,
         )
         self.limits = Limits(folder.path, folder.id)
         self._step = step

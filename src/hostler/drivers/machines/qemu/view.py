@@ -34,7 +34,7 @@ def access_of(record: MachineRecord) -> Access | None:
     """How it is logged into; None: it was never started."""
     if not record.host or not record.port:
         return None
-    return Access(host=record.host, port=record.port, user=record.image.user, host_keys=(record.host_key,))
+    return Access(host=record.host, port=record.port, user=record.user, host_keys=(record.host_key,))
 
 
 def detail_off(record: MachineRecord) -> str:
