@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from hostler.engine.agent.agent import Agent
 from hostler.engine.agent.plan import AgentPlan
+from hostler.engine.labs.shape import MACHINES_LABEL
 from hostler.entry.backend import opened_backend
 from hostler.entry.folder import DataFolder
 from hostler.entry.peers import ProcessPeers
@@ -46,11 +47,14 @@ class Running:
 
 
 def plan_of(settings: Settings, node: str, rack: str | None, address: str = "") -> AgentPlan:
-    """The plan of a node by the settings. `address`: where other processes reach its machines."""
+    """The plan of a node by the settings. `address`: where other processes reach its machines.
+
+    It is labelled with its kind of machines, so that one can be asked for, unless it was given another such label.
+    """
     return AgentPlan(
         node=node,
         address=address,
-        labels=settings.labels,
+        labels={MACHINES_LABEL: settings.machines, **settings.labels},
         rack=rack,
         node_ttl=settings.node_ttl,
         fencing_time=settings.fencing_time,

@@ -61,9 +61,13 @@ class LabServer(Record, frozen=True, kw_only=True):
         return dt.datetime.fromisoformat(self.expires_at).timestamp()
 
 
+_LAST = dt.datetime(9999, 12, 31, 23, 59, 59, tzinfo=dt.UTC).timestamp()
+
+
 def utc_time(wall: float) -> str:
     """Seconds since 1970 as the record has them: whole seconds, UTC, with a `Z` at the end."""
-    return dt.datetime.fromtimestamp(int(wall), dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    within = min(max(wall, 0.0), _LAST)  # what no calendar has is the first or the last that it has
+    return dt.datetime.fromtimestamp(int(within), dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 # As we keep them

@@ -37,6 +37,8 @@ class Action(enum.StrEnum):
     DROP = "drop snapshot"
     RESTORE = "restore"
     DELETE = "delete"
+    MARK = "mark"
+    """Let it carry the label and tags of who has it now."""
     SEND = "move"
     """Hand it to the node that it departs to."""
 
@@ -115,6 +117,8 @@ def _wanted(command: VmCommand, seen: Machine | None, settled: int, leftover: bo
 def _whole(command: VmCommand, seen: Machine, settled: int, going: Going) -> Iterator[Step]:
     """The same for one that is on or off, and nothing between."""
     off = seen.state in _OFF
+    if not is_marked(command, seen):
+        yield Step(Action.MARK)
     for name in command.snapshots:
         if name not in seen.snapshots and name not in command.lost:
             yield Step(Action.SNAPSHOT, name)
@@ -152,6 +156,11 @@ def _power(command: VmCommand, seen: Machine, *, on: bool, off: bool) -> Iterato
         yield Step(Action.START)
     elif not on and seen.state is not MachineState.STOPPED:  # what broke and shall be off is off, and not broken
         yield Step(Action.STOP)
+
+
+def is_marked(command: VmCommand, seen: Machine) -> bool:
+    """Whether the machine carries what the command says: whose it is, and what people shall see of it."""
+    return (seen.label.org, seen.label.project, seen.tags) == (command.org, command.project, command.tags)
 
 
 def restorable(command: VmCommand, seen: Machine, settled: int) -> bool:
@@ -208,6 +217,7 @@ def tell(
         machine="" if seen is None else seen.id,
         state=state,
         generation=command.generation,
+        cloud_status="" if seen is None else seen.cloud_status,
         address="" if seen is None else seen.address,
         detail=telling.detail or ("" if seen is None else seen.detail),
         at_next_boot=() if seen is None or seen.state in _OFF else _at_next_boot(command, seen),

@@ -173,7 +173,7 @@ class Handovers:
         """Make room for what comes; what can never come is said, so that the leader gives up."""
         arrival, command = entry.value, entry.value.command
         label = Label(command.org, command.project, command.vm, self._session.cluster, self._node)
-        plan = MachinePlan(label=label, spec=command.spec, name=command.name, fenced=command.fenced)
+        plan = MachinePlan(label=label, spec=command.spec, name=command.name, fenced=command.fenced, tags=command.tags)
         try:
             await self._machines.receive(plan, arrival.number)
         except (Closed, NotFound):

@@ -61,6 +61,7 @@ class Known:
         "leftover",
         "life",
         "note",
+        "owner",
         "put_off",
         "read",
         "seen",
@@ -76,6 +77,7 @@ class Known:
         self.command = entry.mod_revision
         """The command that the failures are of."""
         self.generation = entry.value.generation
+        self.owner = entry.value.org, entry.value.project
         self.read = False
         self.handle: VmHandle | None = None
         self.handle_revision = 0
@@ -111,8 +113,12 @@ class Known:
     def meet(self, entry: Entry[VmCommand]) -> None:
         """A new command: what failed under the old one is tried at once."""
         if entry.mod_revision != self.command:
-            if entry.value.generation == self.generation:
-                self.read = False  # nobody wished for it: the leader did something, perhaps with the handle as well
+            owner = entry.value.org, entry.value.project
+            if entry.value.generation == self.generation or owner != self.owner:
+                # Nobody wished for it: the leader did something, perhaps with the handle as well; or the machine is
+                # another project's now, and its handle stands there.
+                self.read = False
+            self.owner = owner
             self.command, self.generation = entry.mod_revision, entry.value.generation
             self.put_off.clear()
             self.detail.clear()
@@ -151,7 +157,7 @@ class Known:
     @property
     def refused(self) -> bool:
         """The machine itself, not a snapshot of it, cannot be as it was asked for."""
-        side = (Action.SNAPSHOT, Action.DROP, Action.RESET)
+        side = (Action.SNAPSHOT, Action.DROP, Action.RESET, Action.MARK)
         return any(put_off.refused and step.action not in side for step, put_off in self.put_off.items())
 
     @property

@@ -13,6 +13,8 @@ import logging
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from hostler.engine.agent.agenda import Agenda
 from hostler.engine.agent.decide import BOOTS, DOING, NOTHING, Action, Step, Telling, decide, restorable, tell
 from hostler.engine.agent.handover import Handovers
@@ -257,8 +259,10 @@ class Workers:
                 label = Label(command.org, command.project, vm, self._session.cluster, self._plan.node)
                 if seen is not None:  # made when the control plane, or the node, was spelled otherwise
                     label = seen.label
-                plan = MachinePlan(label=label, spec=command.spec, name=command.name, fenced=command.fenced)
-                return await machines.create(plan)
+                return await machines.create(_planned(command, label))
+            case Action.MARK if seen is not None:
+                label = msgspec.structs.replace(seen.label, org=command.org, project=command.project)
+                return await machines.mark(_planned(command, label))
             case Action.START:
                 return await machines.start(vm)
             case Action.STOP:
@@ -393,3 +397,7 @@ class Workers:
         """Whether it was made for this control plane, and for this node."""
         label = machine.label
         return bool(label.cluster) and label.cluster in self._session.ids and fold(label.node) == self._plan.node
+
+
+def _planned(command: VmCommand, label: Label) -> MachinePlan:
+    return MachinePlan(label=label, spec=command.spec, name=command.name, fenced=command.fenced, tags=command.tags)

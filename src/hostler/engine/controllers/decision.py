@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from hostler.engine.controllers.departure import Way, blocked, stayed, wished
+from hostler.model.lab import utc_time
 from hostler.model.node import VmCommand
 from hostler.model.reason import Reason
 from hostler.model.vm import MachineState, OnNodeLoss, Power, Snapshot, SnapshotState, VmHandle
@@ -177,6 +178,7 @@ def ordered(vm: VirtualMachine, handle: VmHandle | None, *, fence: int, reasons:
         project=vm.project,
         vm=vm.id,
         name=vm.name,
+        tags=tags_of(vm),
         spec=vm.spec,
         power=vm.power,
         resets=vm.resets,
@@ -189,6 +191,11 @@ def ordered(vm: VirtualMachine, handle: VmHandle | None, *, fence: int, reasons:
         arrived=0,
         reasons=reasons,
     )
+
+
+def tags_of(vm: VirtualMachine) -> dict[str, str]:
+    """What people see of it at the provider: its owner's labels, and when it expires."""
+    return vm.labels if vm.expires_at is None else {**vm.labels, "expires": utc_time(vm.expires_at)}
 
 
 def told(vm: VirtualMachine, handle: VmHandle | None, *, node: str, driver: str, at: float) -> VmHandle:
@@ -218,6 +225,7 @@ def instructed(vm: VirtualMachine, command: VmCommand, handle: VmHandle, duty: D
     return msgspec.structs.replace(
         command,
         name=vm.name,
+        tags=tags_of(vm),
         spec=vm.spec,
         power=power,
         deleting=deleting,
