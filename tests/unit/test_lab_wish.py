@@ -329,6 +329,13 @@ def test_tokens_are_kept_by_queue() -> None:
     assert record.worked == {"provision": "a", "decommission": "b"}
 
 
+def test_the_last_news_are_kept_and_their_numbers_go_on() -> None:
+    record = having(None)
+    for _ in range(2 * NEWS_KEPT + 3):
+        record = wish.told(record, E.IGNORED, NOW)
+    assert [news.number for news in record.news] == list(range(NEWS_KEPT + 4, 2 * NEWS_KEPT + 4))
+
+
 # Any story
 
 IDS = st.sampled_from([3, 5, 9])
