@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-async def empty_images(path: Path) -> ImageFolder:
+async def empty_images(path: Path, seeding: Seeding = Seeding.NONE) -> ImageFolder:
     folder = ImageFolder(path)
     async with folder.scratch() as scratch:
         subprocess.run(["qemu-img", "create", "-q", "-f", "qcow2", "disk", "1M"], cwd=scratch.path, check=True)
-        fields = {"disk_bytes": 2**20, "user": "u", "seeding": Seeding.NONE, "probe": Probe.NONE, "source": "a test"}
+        fields = {"disk_bytes": 2**20, "user": "u", "seeding": seeding, "probe": Probe.NONE, "source": "a test"}
         await folder.register("tiny", scratch, fields | {"memory_mib": 64})
     return folder
 

@@ -14,6 +14,7 @@ from hostler.drivers.machines.qemu import QemuMachines, state
 from hostler.drivers.machines.qemu.finding import Run
 from hostler.errors import Closed, Damaged, Invalid, Refused, Unavailable
 from hostler.kit.clock import boot_id
+from hostler.model.image import Seeding
 from hostler.model.vm import MachineState, Origin
 from hostler.ports.machines import Label
 
@@ -152,6 +153,7 @@ async def test_no_new_machine_is_made_on_a_disk_that_is_almost_full(opened: Open
         ({"memory_mib": 63}, Refused),
         ({"ssh_keys": ("ssh-ed25519 A\nssh-rsa B",)}, Invalid),
         ({"image": "none"}, Refused),
+        ({"user": "student"}, Refused),
         ({"origin": Origin(vm="b", snapshot="s")}, Refused),
     ],
 )
@@ -167,6 +169,24 @@ async def test_what_cannot_be_is_refused_before_anything_is_there(
             with pytest.raises(error):
                 await machines.create(plan(**changes))
         assert (await machines.inspect("a")).spec == plan().spec  # type: ignore[union-attr]
+
+
+async def test_who_logs_in_is_settled_when_a_machine_is_made_also_for_its_clones(tmp_path: Path) -> None:
+    opened = Opened(tmp_path / "node", await empty_images(tmp_path / "images", Seeding.FIRMWARE))
+    async with opened() as machines:
+        with pytest.raises(Refused, match="'root' is a name that systems have for themselves"):
+            await machines.create(plan("a", user="root"))
+        await machines.create(plan("a", user="student"))
+        await machines.create(plan("a", user="student", cpus=2))
+        assert state.read(opened.of("a")).user == "student"
+        for user in ("", "teacher"):
+            with pytest.raises(Refused, match=r"logs into it as 'student', and that cannot become"):
+                await machines.create(plan("a", user=user))
+        await machines.snapshot("a", "s")
+        origin = Origin(vm="a", snapshot="s")
+        with pytest.raises(Refused, match="logs into it as 'student'"):
+            await machines.create(plan("b", origin=origin))
+        await machines.create(plan("b", origin=origin, user="student"))
 
 
 async def test_a_clone_stands_on_its_own(opened: Opened) -> None:

@@ -6,6 +6,7 @@ import os
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 from qemu_record import image, record
 
@@ -13,8 +14,10 @@ from hostler.drivers.machines.qemu.folder import MachineFolder
 from hostler.drivers.machines.qemu.identity import FIRMWARE, ISO, KEY, keep_identity, lay_seed
 from hostler.drivers.machines.qemu.network import Attached
 from hostler.drivers.machines.qemu.seed import new_host_key
+from hostler.drivers.machines.qemu.view import access_of
 from hostler.errors import Unavailable
 from hostler.model.image import Seeding
+from hostler.model.vm import VmSpec
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,9 +37,11 @@ def folder(tmp_path: Path) -> Iterator[MachineFolder]:
     made.close()
 
 
-def machine(folder: MachineFolder, seeding: Seeding) -> QemuMachine:
+def machine(folder: MachineFolder, seeding: Seeding, user: str = "") -> QemuMachine:
     found: Any = SimpleNamespace(
-        record=record(image=image(seeding=seeding)), folder=folder, site=SimpleNamespace(place="p")
+        record=record(image=image(seeding=seeding), spec=VmSpec(cpus=1, memory_mib=128, user=user)),
+        folder=folder,
+        site=SimpleNamespace(place="p"),
     )
     made: QemuMachine = found
     return made
@@ -89,3 +94,15 @@ def test_a_seed_that_cannot_be_laid_is_told(folder: MachineFolder, monkeypatch: 
     monkeypatch.setattr(os, "mkdir", full)
     with pytest.raises(Unavailable, match="No space left"):
         lay_seed(machine(folder, Seeding.FIRMWARE), ATTACHED)
+
+
+@pytest.mark.parametrize(("user", "told"), [("", "hostler"), ("student", "student")])
+def test_a_guest_is_told_whom_its_machine_wants_and_else_its_image(folder: MachineFolder, user: str, told: str) -> None:
+    one = machine(folder, Seeding.FIRMWARE, user)
+    lay_seed(one, ATTACHED)
+    assert (folder.path / FIRMWARE / "user").read_text() == told
+    access = access_of(msgspec.structs.replace(one.record, host="fd00::5", port=22))
+    assert access is not None
+    assert access.user == told
+    lay_seed(machine(folder, Seeding.CLOUD_INIT, user), ATTACHED)
+    assert f'"name": "{told}"'.encode() in (folder.path / ISO).read_bytes()

@@ -124,7 +124,7 @@ def clone_of(vm: str, snapshot: str = "s", **shape: Any) -> VmCreate:
 
 
 async def with_snapshot(scene: Scene, state: SnapshotState | None = SnapshotState.READY) -> VmView:
-    vm = await scene.made(spec=msgspec.structs.replace(SMALL, image="debian"))
+    vm = await scene.made(spec=msgspec.structs.replace(SMALL, image="debian", user="student"))
     await scene.vms.snapshot(asked(), *AT, vm.id, "s")
     taken = {} if state is None else {"s": msgspec.structs.replace(READY, state=state, detail="why")}
     await scene.seen(vm, snapshots=taken)
@@ -136,7 +136,7 @@ def test_a_clone_names_its_origin_by_id_and_takes_what_was_left_open_from_it() -
         vm = await with_snapshot(scene)
         copy = (await scene.vms.create(asked(), *AT, clone_of("a"))).value
         assert copy.spec.origin == Origin(vm=vm.id, snapshot="s")
-        assert (copy.spec.image, copy.spec.disk_gib) == ("debian", SMALL.disk_gib)
+        assert (copy.spec.image, copy.spec.user, copy.spec.disk_gib) == ("debian", "student", SMALL.disk_gib)
 
     play(story)
 
@@ -160,6 +160,7 @@ def test_a_clone_that_is_asked_for_twice_under_one_key_is_one() -> None:
         (SnapshotState.FAILED, clone_of("a"), Conflict, r"has failed \(why\)"),
         (SnapshotState.READY, clone_of("a", image="tiny"), Invalid, "image of its origin a, 'debian'"),
         (SnapshotState.READY, clone_of("a", disk_gib=1), Invalid, "may only grow"),
+        (SnapshotState.READY, clone_of("a", user="teacher"), Invalid, r"user of its origin a \(student\)"),
     ],
 )
 def test_a_clone_that_cannot_be_is_refused(

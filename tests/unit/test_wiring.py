@@ -94,6 +94,7 @@ def test_machines_of_qemu_run_as_the_settings_say(tmp_path: Path) -> None:
     assert isinstance(machines, QemuMachines)
     options = QemuOptions(
         network="bridge:br0",
+        data=tmp_path,
         prefix6="fd00::/64",
         uids="5000-6000",
         accelerator="tcg",

@@ -31,10 +31,10 @@ if dose(test=0, full=1):
             assert again.image == built.image
             assert time.monotonic() - before < took / 2, "there are no newer packages"
             async with driver(tmp_path / "node", images) as machines:
-                await machines.create(plan("d", image=NAME, memory_mib=256, disk_gib=4))
+                await machines.create(plan("d", image=NAME, memory_mib=256, disk_gib=4, user="student"))
                 await machines.start("d")
                 await until(machines, "d", is_available, within=WITHIN)
-                assert await run(machines, "d", "hostname; sudo -n id -u") == "d\n0"
+                assert await run(machines, "d", "whoami; ls /home; hostname; sudo -n id -u") == "student\nstudent\nd\n0"
                 size = int(await run(machines, "d", "df --output=size -k / | tail -n 1"))
                 assert size > 3 * 2**20, "the file system has grown with the disk"
                 assert "deb.debian.org" in await run(machines, "d", "cat /etc/apt/sources.list.d/*")

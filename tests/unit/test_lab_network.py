@@ -1,0 +1,209 @@
+"""Hostler's own bridge, and whether labs can be asked for through Redis."""
+
+from __future__ import annotations
+
+from ipaddress import IPv6Network
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from hostler.drivers.machines.qemu import link_request, own_bridge
+from hostler.drivers.machines.qemu.network import network_of
+from hostler.drivers.machines.qemu.own_bridge import OwnBridge, kept_prefix, mac_of, names
+from hostler.entry import lab_network as module
+from hostler.entry.lab_network import lab_network, refusal_by_nodes
+from hostler.errors import Damaged, Refused, Unavailable
+from hostler.model.inventory import Capacity
+from hostler.model.node import Lifecycle, NodeRecord
+from hostler.settings import load
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+REDIS = {"redis": "redis://:secret@127.0.0.1:6379"}
+
+
+class Kernel:
+    """The links of a host. `faster`: who makes a bridge of that name just before we do, by MAC."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.macs: dict[str, str] = {}
+        self.addresses: list[str] = []
+        self.faster: dict[str, str] = {}
+        monkeypatch.setattr(own_bridge, "has_capabilities", lambda *_: True)
+        monkeypatch.setattr(own_bridge.socket, "if_nametoindex", lambda name: list(self.macs).index(name))
+        for name in ("make_bridge", "mac_of", "add_address"):
+            monkeypatch.setattr(link_request, name, getattr(self, name))
+        monkeypatch.setattr(link_request, "set_up", lambda _: None)
+
+    def make_bridge(self, name: str, mac: str) -> None:
+        self.macs |= {name: self.faster.pop(name)} if name in self.faster else {}
+        if name in self.macs:
+            raise FileExistsError(17, "File exists")
+        self.macs[name] = mac
+
+    def mac_of(self, name: str) -> str:
+        if name not in self.macs:
+            raise OSError(19, "No such device")
+        return self.macs[name]
+
+    def add_address(self, index: int, address: object, length: int) -> None:
+        said = f"{list(self.macs)[index]} {address}/{length}"
+        if said in self.addresses:
+            raise FileExistsError(17, "File exists")
+        self.addresses.append(said)
+
+
+@pytest.fixture
+def kernel(monkeypatch: pytest.MonkeyPatch) -> Kernel:
+    return Kernel(monkeypatch)
+
+
+# The bridge
+
+
+def test_a_folder_has_one_prefix_which_is_its_own(tmp_path: Path) -> None:
+    one, other = kept_prefix(tmp_path / "one"), kept_prefix(tmp_path / "other")
+    assert one != other
+    assert one.prefixlen == 64
+    assert one.subnet_of(IPv6Network("fd00::/8"))
+    assert kept_prefix(tmp_path / "one") == one
+    assert (tmp_path / "one" / "bridge6").stat().st_mode & 0o777 == 0o600
+    assert mac_of(IPv6Network("fd12:3456:789a::/64")) == "02:12:34:56:78:9a"
+    assert names(one)[0] == names(other)[0] == "hostler0"
+    assert names(one)[1] != names(other)[1]
+
+
+@pytest.mark.parametrize("text", ["nothing", "fd00::/48", "2001:db8::/64", "ü"])
+def test_a_prefix_that_is_none_is_told_with_its_file(tmp_path: Path, text: str) -> None:
+    (tmp_path / "bridge6").write_text(text)
+    with pytest.raises(Damaged, match="bridge6: .* is no prefix such as"):
+        kept_prefix(tmp_path)
+
+
+def test_a_prefix_that_cannot_be_kept_is_told(tmp_path: Path) -> None:
+    (tmp_path / "bridge6").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(Unavailable, match="cannot be kept"):
+        kept_prefix(tmp_path)
+
+
+def test_two_folders_have_two_bridges_and_each_finds_its_own_again(tmp_path: Path, kernel: Kernel) -> None:
+    one, other = OwnBridge(tmp_path / "one"), OwnBridge(tmp_path / "other")
+    first, second = one.make(), other.make()
+    assert first == ("hostler0", kept_prefix(tmp_path / "one"))
+    assert second == (names(second[1])[1], kept_prefix(tmp_path / "other"))
+    del kernel.macs["hostler0"]
+    assert other.make() == second, "a name that became free is not taken: guests are on the other one"
+    assert one.make() == first
+    assert len(kernel.addresses) == 2
+    assert kernel.addresses[0] == f"hostler0 {first[1][1]}/64"
+
+
+def test_who_is_faster_with_the_name_has_it(tmp_path: Path, kernel: Kernel) -> None:
+    own = kept_prefix(tmp_path)
+    kernel.faster = {"hostler0": "02:00:00:00:00:01", names(own)[1]: mac_of(own)}
+    assert OwnBridge(tmp_path).make() == (names(own)[1], own), "another folder was, then another process of this one"
+    kernel.macs = dict.fromkeys(names(own), "02:00:00:00:00:01")
+    with pytest.raises(Refused, match="somebody else's; name a bridge"):
+        OwnBridge(tmp_path).make()
+
+
+def test_the_bridge_gets_the_prefix_that_is_set(tmp_path: Path, kernel: Kernel) -> None:
+    prefix = IPv6Network("2001:db8::/64")
+    assert OwnBridge(tmp_path, prefix).make() == ("hostler0", prefix)
+    assert kernel.addresses == ["hostler0 2001:db8::1/64"]
+    assert kernel.macs == {"hostler0": mac_of(kept_prefix(tmp_path))}
+
+
+async def test_a_node_whose_bridge_cannot_be_says_so_and_so_does_the_machine(
+    tmp_path: Path, kernel: Kernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(own_bridge, "has_capabilities", lambda *_: False)
+    network = network_of("bridge", None, place="p", uids=None, data=tmp_path)
+    await network.open()
+    assert network.about.startswith("none: network bridge: a bridge takes CAP_NET_ADMIN")
+    with pytest.raises(Refused, match="CAP_NET_ADMIN"):
+        await network.attach(1, "52:54:00:00:00:01")
+    monkeypatch.setattr(own_bridge, "has_capabilities", lambda *_: True)
+    await network.open()
+    assert network.about.startswith("bridge hostler0")
+    assert list(kernel.macs) == ["hostler0"]
+
+
+# The door
+
+
+def settled(tmp_path: Path, **flags: Any) -> Any:
+    return load({"data": str(tmp_path), "machines": "qemu", **flags}, {}, toml="")
+
+
+@pytest.fixture
+def tried(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """What trying the bridge out says."""
+    found = {"why": ""}
+    monkeypatch.setattr(module, "bridge_refusal", lambda _: found["why"])
+    return found
+
+
+def test_with_redis_guests_are_on_our_own_bridge_unless_another_network_is_named(
+    tmp_path: Path, tried: dict[str, str]
+) -> None:
+    def seen(**flags: Any) -> tuple[str, str]:
+        found = lab_network(settled(tmp_path, **flags))
+        return found.network, found.refusal
+
+    assert seen(**REDIS) == ("bridge", "")
+    assert seen(**REDIS, network="bridge") == ("bridge", "")
+    tried["why"] = "it must not be tried; for nobody asked"
+    assert seen() == ("user", "")
+    assert seen(**REDIS, machines="simulated") == ("user", "")
+    assert seen(**REDIS, network="bridge:br0") == ("bridge:br0", "")
+
+
+@pytest.mark.parametrize("network", ["user", "isolated"])
+def test_a_network_without_addresses_that_somebody_chose_stays_and_closes_the_door(
+    tmp_path: Path, tried: dict[str, str], network: str
+) -> None:
+    found = lab_network(settled(tmp_path, **REDIS, network=network))
+    assert found.network == network
+    assert f"network = {network} (--network) gives guests no IPv6 address; set network = bridge" in found.refusal
+    assert "secret" not in found.refusal
+    assert not tried["why"]
+
+
+def test_where_no_bridge_can_be_had_it_is_said_why_and_what_to_do(tmp_path: Path, tried: dict[str, str]) -> None:
+    tried["why"] = "no tap; load the module"
+    for flags, network in (({}, "user"), ({"network": "bridge"}, "bridge")):
+        found = lab_network(settled(tmp_path, **REDIS, **flags))
+        assert found.network == network
+        assert found.refusal.startswith("labs are not taken from Redis: no tap; load the module. HTTP")
+        assert "\n" not in found.refusal
+
+
+def node(name: str, network: str | None, **changes: Any) -> NodeRecord:
+    fields: dict[str, Any] = {
+        "node": name,
+        "lifecycle": Lifecycle.ON_DUTY,
+        "capacity": Capacity(cpus=1, memory_mib=1),
+        "driver": "qemu",
+        "facts": {} if network is None else {"network": network},
+        "registered_at": 0.0,
+        **changes,
+    }
+    return NodeRecord(**fields)
+
+
+def test_a_worker_alone_goes_by_what_the_nodes_say() -> None:
+    fine = [
+        node("a", "bridge hostler0; guests are not held to their addresses: nft is not installed"),
+        node("b", None, driver="simulated"),
+        node("c", "user", lifecycle=Lifecycle.DECOMMISSIONED),
+    ]
+    assert refusal_by_nodes(fine) == ""
+    assert refusal_by_nodes([]) == ""
+    for network, says in (
+        ("user; guests reach this host's loopback: x", "node d: its guests have no IPv6 address (network: user); set"),
+        (None, "node d: its guests have no IPv6 address (network: not known); set"),
+        ("none: a bridge takes CAP_NET_ADMIN; run it as root", "node d: a bridge takes CAP_NET_ADMIN; set"),
+    ):
+        assert says in refusal_by_nodes([*fine, node("e", "isolated"), node("d", network)])
