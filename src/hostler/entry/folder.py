@@ -4,6 +4,7 @@
     machines/NODE/       the machines of a node
     machines.kind        what they are
     images/              what QEMU's machines are made of, for all nodes of the folder
+    bridge6              the prefix of our own bridge
     log/hostler.log      the log, kept small by rotation
     admin.token          the first administrator's token
     server               where the API is served, while it is
