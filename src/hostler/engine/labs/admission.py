@@ -1,0 +1,180 @@
+"""Whose turn it is to get a machine. Pure: it is told what changes, and each change costs what it touches.
+
+The order is that of the requests; a lab that cannot be given a machine for a reason of its own (all of its kind that
+may run do, no node has room for it) holds up nobody else. A turn that was given counts until the record says more.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections import Counter, defaultdict
+from typing import TYPE_CHECKING, TypeAlias
+
+import msgspec
+
+from hostler.model.lab import LabPhase
+from hostler.model.vm import MachineState
+
+if TYPE_CHECKING:
+    from hostler.model.lab import LabCatalogue, LabUser
+    from hostler.model.vm import VmHandle
+
+UNPLACED = 8
+"""Labs for one kind of node that may be without one at once: how many too many are admitted where there is no room."""
+_Kind: TypeAlias = tuple[str, str]
+"""What nodes are asked for: the kind of machines, and the image. One that no node has holds up no others."""
+
+_SOON = "others are just being given their machines"
+
+
+class _Known(msgspec.Struct, frozen=True):
+    """What was last heard of a user's lab."""
+
+    lab_id: int
+    generation: int
+    requested_at: float
+    waits: bool
+    kind: _Kind = ("", "")
+    placed: bool = True
+    pending: bool = False
+
+
+class Admission:
+    """Made for one leadership."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, _Known] = {}
+        self._lines: defaultdict[int, list[tuple[float, str]]] = defaultdict(list)
+        self._running: Counter[int] = Counter()
+        self._unplaced: defaultdict[_Kind, set[str]] = defaultdict(set)
+        self._pending: defaultdict[_Kind, set[str]] = defaultdict(set)
+        self._given: dict[str, _Kind] = {}
+
+    @property
+    def running(self) -> int:
+        """Labs that have a machine, or are about to."""
+        return self._running.total()
+
+    @property
+    def waiting(self) -> int:
+        """Labs that have none."""
+        return sum(len(line) for line in self._lines.values())
+
+    def has_turn(self, user: str) -> bool:
+        """Whether its turn was given, and not yet used."""
+        return user in self._given
+
+    def position(self, user: str) -> int:
+        """Among all that wait, from 1."""
+        known = self._known[user]
+        place = (known.requested_at, user)
+        return 1 + sum(bisect_left(line, place) for line in self._lines.values())
+
+    def note(self, user: str, record: LabUser | None, handle: VmHandle | None, catalogue: LabCatalogue) -> None:
+        """What is known of a user now."""
+        new = _known(record, handle, catalogue)
+        old = self._known.get(user)
+        if new == old:
+            return
+        kept = self._given.get(user) if _same(old, new) else None
+        if old is not None:
+            self._take_out(user, old)
+        if new is None:
+            return
+        self._known[user] = new
+        if kept is not None:
+            self._give(user, new, kept)
+        elif new.waits:
+            insort(self._lines[new.lab_id], (new.requested_at, user))
+        else:
+            self._running[new.lab_id] += 1
+            if not new.placed:
+                self._unplaced[new.kind].add(user)
+            if new.pending:
+                self._pending[new.kind].add(user)
+
+    def give(self, catalogue: LabCatalogue) -> list[str]:
+        """Turns, to as many as may go on now, in order."""
+        given: list[str] = []
+        while catalogue.at_once is None or self.running < catalogue.at_once:
+            heads = [line[0] for lab_id, line in self._lines.items() if line and not self._shut(lab_id, catalogue)]
+            if not heads:
+                break
+            user = min(heads)[1]
+            known = self._known[user]
+            self._leave(user, known)
+            self._give(user, known, _kind(known.lab_id, catalogue))
+            given.append(user)
+        return given
+
+    def why_not(self, user: str, catalogue: LabCatalogue) -> str:
+        """Why it waits; empty: it will not for long."""
+        if catalogue.at_once is not None and self.running >= catalogue.at_once:
+            return f"all {catalogue.at_once} labs that may be there at once are"
+        why = self._shut(self._known[user].lab_id, catalogue)
+        return "" if why == _SOON else why
+
+    # Inside
+
+    def _shut(self, lab_id: int, catalogue: LabCatalogue) -> str:
+        """Why none of this lab is given a turn; empty: it may be."""
+        template = catalogue.find(lab_id)
+        if template is None:
+            return ""  # it has its turn to be refused
+        if template.at_once is not None and self._running[lab_id] >= template.at_once:
+            return f"all {template.at_once} of lab {lab_id} that may be there at once are"
+        kind = _kind(lab_id, catalogue)
+        if self._pending.get(kind):
+            return "no node has room for it at present"
+        return _SOON if len(self._unplaced.get(kind, ())) >= UNPLACED else ""
+
+    def _give(self, user: str, known: _Known, kind: _Kind) -> None:
+        self._given[user] = kind
+        self._running[known.lab_id] += 1
+        self._unplaced[kind].add(user)
+
+    def _take_out(self, user: str, known: _Known) -> None:
+        del self._known[user]
+        kind = self._given.pop(user, None)
+        if kind is None and known.waits:
+            self._leave(user, known)
+            return
+        self._running[known.lab_id] -= 1
+        if not self._running[known.lab_id]:
+            del self._running[known.lab_id]
+        for sets in (self._unplaced, self._pending):
+            _discard(sets, known.kind if kind is None else kind, user)
+
+    def _leave(self, user: str, known: _Known) -> None:
+        line = self._lines[known.lab_id]
+        del line[bisect_left(line, (known.requested_at, user))]
+        if not line:
+            del self._lines[known.lab_id]
+
+
+def _known(record: LabUser | None, handle: VmHandle | None, catalogue: LabCatalogue) -> _Known | None:
+    lab = None if record is None else record.lab
+    if lab is None:
+        return None
+    known = _Known(lab.lab_id, lab.generation, lab.requested_at, lab.phase is LabPhase.WAITING)
+    if lab.phase is not LabPhase.PROVISIONING or (handle is not None and handle.node):
+        return known
+    pending = handle is not None and handle.state is MachineState.PENDING
+    return msgspec.structs.replace(known, kind=_kind(lab.lab_id, catalogue), placed=False, pending=pending)
+
+
+def _same(old: _Known | None, new: _Known | None) -> bool:
+    """Whether it still is the lab that was given a turn, and waits."""
+    return old is not None and new is not None and new.waits and old.generation == new.generation
+
+
+def _kind(lab_id: int, catalogue: LabCatalogue) -> _Kind:
+    template = catalogue.find(lab_id)
+    return ("", "") if template is None else (template.provider, template.image)
+
+
+def _discard(sets: defaultdict[_Kind, set[str]], kind: _Kind, user: str) -> None:
+    if kind in sets:
+        sets[kind].discard(user)
+        if not sets[kind]:
+            del sets[kind]

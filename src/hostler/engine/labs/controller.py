@@ -1,0 +1,340 @@
+"""The leader's work on labs: give them their machines in turn, write down what is seen, end them in time, tidy up.
+
+A user is looked at when the lab's record, its machine or that one's handle changes, when a time has come, and in a full
+pass now and then. What is decided from the mirrors is written under their revisions and under the leader's guard; where
+that fails, the records are read anew and it is decided again.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hostler.engine.controllers.queue import Queue
+from hostler.engine.labs import steps, wish
+from hostler.engine.labs.admission import Admission
+from hostler.engine.labs.decide import Act, decide
+from hostler.engine.labs.shape import shape_of
+from hostler.engine.labs.sight import Sight
+from hostler.engine.quotas import claim, counted, share
+from hostler.errors import Conflict, LeadershipLost, QuotaExceeded, Unavailable, Uncertain
+from hostler.keys.lab import LAB_CATALOGUE
+from hostler.kit.backoff import Backoff
+from hostler.kit.fairness import Fairness
+from hostler.kit.together import run_together
+from hostler.model.lab import ORG, LabCatalogue, LabEvent
+from hostler.model.vm import MachineState
+from hostler.ports.store import ModRevision
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Callable, Sequence
+
+    from hostler.engine.controllers.steps import Txn
+    from hostler.engine.labs.decide import Step
+    from hostler.engine.labs.steps import Pool, Seen
+    from hostler.engine.service import Standing
+    from hostler.engine.view import View
+    from hostler.keys.entry import Entry
+    from hostler.kit.clock import Clock
+    from hostler.model.lab import Lab, LabTemplate, LabUser
+    from hostler.ports.store import Comparison, Store
+
+PASS_EVERY = 300.0
+TRIES = 4
+"""Decisions in a row for one user, each from newer records, before it has to wait."""
+LAG = 1.0
+
+
+class LabController:
+    """A service for a replica's controllers.
+
+    `catalogue`: from the file that this replica has, if it has one. `keys`: public SSH keys that may log into every
+    lab. `pool`: machines that are ready ahead, if any are kept.
+    """
+
+    name = "labs"
+
+    def __init__(
+        self,
+        store: Store,
+        view: View,
+        *,
+        clock: Clock,
+        rng: random.Random,
+        new_id: Callable[[], str],
+        catalogue: LabCatalogue | None = None,
+        keys: Sequence[str] = (),
+        pool: Pool | None = None,
+        tell: Callable[[str], None] = lambda _: None,
+        width: int = 64,
+    ) -> None:
+        self._store, self._view, self._clock, self._rng, self._new_id = store, view, clock, rng, new_id
+        self._own, self._keys, self._pool = catalogue, tuple(keys), pool
+        self.counters: dict[str, int] = {}
+        self._admission = Admission()
+        self._queue = Queue(self._look, clock=clock, rng=rng, tell=tell, counters=self.counters, width=width)
+        self._sight = Sight(store, view)
+        self._doubts: set[str] = set()  # users whose last write may have happened
+        self._fairness = Fairness()
+        self._standing: Standing | None = None
+        self._ends_of_listening: list[Callable[[], None]] = []
+
+    # The service
+
+    async def start(self, standing: Standing) -> None:
+        """Write the catalogue down, read everything anew, and begin from there."""
+        self._standing = standing
+        backoff = Backoff(0.05, 2.0, rng=self._rng)
+        view = self._view
+        while True:
+            try:
+                await self._write_catalogue()
+                await view.refresh(view.catalogues, view.labs, view.vms, view.handles)
+                break
+            except (Conflict, Unavailable, Uncertain):
+                await self._clock.sleep(backoff.next())
+        self._ends_of_listening = [
+            *self._sight.listen(self._changed),
+            view.catalogues.listen(lambda _: self._give_turns()),
+        ]
+        for user in self._sight.users():
+            self._note(user, self._sight.of(user))
+            await self._fairness.share()
+        if self._pool is not None:
+            await self._pool.start(standing)
+
+    async def run(self) -> None:
+        """Until cancelled. LeadershipLost: somebody else leads."""
+        works = {"users": self._queue.run(), "pass": self._pass()}
+        if self._pool is not None:
+            works["pool"] = self._pool.run()
+        await run_together("labs", works)
+
+    async def stop(self) -> None:
+        """Hear no more."""
+        for end in self._ends_of_listening:
+            end()
+        if self._pool is not None:
+            await self._pool.stop()
+
+    def state(self) -> dict[str, int]:
+        """Counters and present sizes, for metrics."""
+        sizes = {"running_now": self._admission.running, "waiting_now": self._admission.waiting}
+        return {**self.counters, **sizes, "looks_waiting": len(self._queue)}
+
+    async def look_at_all(self) -> None:
+        """Once at everything; those about whom something is to be done come into the queue."""
+        for user in self._sight.users():
+            seen = self._sight.of(user)
+            self._note(user, seen)
+            if not seen.unreadable and (seen.strays or (seen.entry and self._wants(user, seen.entry, seen))):
+                self._queue.add(user, patient=True)
+            await self._fairness.share()
+        self._give_turns()
+
+    async def _pass(self) -> None:
+        while True:
+            await self.look_at_all()
+            await self._clock.sleep(PASS_EVERY)
+
+    # Who is looked at
+
+    def _changed(self, user: str) -> None:
+        self._note(user, self._sight.of(user))
+        self._queue.add(user)
+        self._give_turns()
+
+    def _note(self, user: str, seen: Seen) -> None:
+        """Let the admission know, unless the mirrors are behind what we wrote ourselves."""
+        if not self._sight.is_behind(user):
+            self._tell_admission(user, None if seen.entry is None else seen.entry.value, seen)
+
+    def _tell_admission(self, user: str, record: LabUser | None, seen: Seen) -> None:
+        handle = None if seen.handle is None else seen.handle.value
+        self._admission.note(user, record, handle, self._catalogue())
+
+    def _give_turns(self) -> None:
+        for user in self._admission.give(self._catalogue()):
+            self._queue.add(user)
+
+    def _wants(self, user: str, entry: Entry[LabUser], seen: Seen) -> bool:
+        """Whether something is to be done; if not, when it will be looked at again is noted."""
+        step = self._decided(entry.value, seen)
+        if step.act is Act.ADMIT:
+            lab = entry.value.lab
+            return self._admission.has_turn(user) or (lab is not None and not lab.detail)
+        self._look_again(user, step)
+        return step.act is not Act.NOTHING
+
+    def _look_again(self, user: str, step: Step) -> None:
+        if step.until is not None:
+            self._queue.add(user, after=max(0.01, step.until - self._clock.wall()))
+
+    # One user
+
+    async def _look(self, user: str) -> None:
+        if self._sight.is_behind(user):
+            self._queue.add(user, after=LAG)  # the mirrors' own news will come first
+            return
+        seen = await self._read(user) if user in self._doubts else self._sight.of(user)
+        for attempt in range(TRIES):
+            if seen.unreadable:
+                return
+            try:
+                if await self._step(seen, attempt):
+                    return
+            except Uncertain:
+                self._doubts.add(user)
+                raise
+            self._count("conflicts")
+            seen = await self._read(user)
+        raise Conflict(f"lab of {user}: it changed {TRIES} times while it was looked at; it will be looked at again")
+
+    async def _read(self, user: str) -> Seen:
+        """As it stands in the store now. What was in doubt is known then."""
+        seen = await self._sight.read(user, self._guard())
+        self._doubts.discard(user)
+        self._tell_admission(user, None if seen.entry is None else seen.entry.value, seen)
+        self._give_turns()
+        return seen
+
+    async def _step(self, seen: Seen, attempt: int) -> bool:
+        """One step; False: its conditions did not hold."""
+        entry, user = seen.entry, seen.user
+        stray = next((stray for stray in seen.strays if not stray.value.deleting), None)
+        if stray is not None:
+            return await self._write(seen, steps.deleted(entry, user, stray, None), "strays")
+        if entry is None:
+            return True
+        record, lab = entry.value, entry.value.lab
+        step = self._decided(record, seen)
+        new, what = step.record or record, step.act.name.lower()
+        if step.act is Act.ADMIT and lab is not None:
+            return await self._admit(seen, entry, lab, attempt)
+        if step.act is Act.FORGET:
+            return await self._write(seen, steps.forgotten(entry), what)
+        if step.act is Act.GONE and lab is not None:
+            return await self._write(seen, steps.gone(entry, new, lab.vm), what, new)
+        if step.act is Act.WRITE:
+            return await self._write(seen, steps.rewritten(seen, entry, new), what, new)
+        if step.act is Act.DELETE and seen.vm is not None:
+            return await self._write(seen, steps.deleted(entry, user, seen.vm, step.record), what, new)
+        if step.act is Act.PROLONG and lab is not None and seen.vm is not None:
+            return await self._write(seen, steps.prolonged(entry, lab, seen.vm), what, new)
+        self._look_again(user, step)
+        if lab is not None and seen.handle is not None and seen.handle.value.state is MachineState.PENDING:
+            self._make_room(lab)
+        return True
+
+    def _decided(self, record: LabUser, seen: Seen) -> Step:
+        vm, handle = seen.vm, seen.handle
+        return decide(
+            record,
+            None if vm is None else vm.value,
+            None if handle is None else handle.value,
+            catalogue=self._catalogue(),
+            now=self._clock.wall(),
+        )
+
+    def _make_room(self, lab: Lab) -> None:
+        template = self._catalogue().find(lab.lab_id)
+        if self._pool is not None and template is not None:
+            self._pool.make_room(lab, template)
+
+    # Machines
+
+    async def _admit(self, seen: Seen, entry: Entry[LabUser], lab: Lab, attempt: int) -> bool:
+        """Give it a machine if it is its turn; else tell why not, once."""
+        user, record, catalogue = seen.user, entry.value, self._catalogue()
+        now, template = self._clock.wall(), catalogue.find(lab.lab_id)
+        if seen.strays:
+            return True  # an older machine of this user goes first, and it will be told when it is gone
+        self._tell_admission(user, record, seen)
+        self._give_turns()
+        if not self._admission.has_turn(user):
+            why = self._admission.why_not(user, catalogue)
+            new = wish.put_off(record, self._admission.position(user), why, now) if why else record
+            return new is record or await self._write(seen, steps.rewritten(seen, entry, new), "put_off", new)
+        if template is None:
+            return await self._fail(seen, entry, f"there is no lab {lab.lab_id} any more")
+        try:
+            taken = await self._claim(seen, entry, template, now) if attempt < TRIES - 1 else None
+            return await self._create(seen, entry, lab, template, now, attempt) if taken is None else taken
+        except QuotaExceeded as error:
+            return await self._fail(seen, entry, str(error))
+
+    async def _create(
+        self, seen: Seen, entry: Entry[LabUser], lab: Lab, template: LabTemplate, now: float, attempt: int
+    ) -> bool:
+        """Give it a new machine."""
+        vm = self._new_id()
+        new = wish.admitted(entry.value, vm, template, now)
+        if new.lab is None:
+            return True
+        # Whoever has that name already (somebody made it by hand) must not be in the way for ever.
+        name = f"lab-{lab.lab_id}-{lab.generation}" + (f"-{vm[:8]}" if attempt else "")
+        spec = shape_of(template, self._keys)
+        txn = steps.entered(entry, new, steps.created(seen.user, new.lab, template, spec, vm=vm, name=name, at=now))
+        when, then = claim(await counted(self._store, ORG, seen.user), ORG, seen.user, share(spec))
+        txn.when += when
+        txn.then += then
+        return await self._write(seen, txn, "created", new)
+
+    async def _claim(self, seen: Seen, entry: Entry[LabUser], template: LabTemplate, now: float) -> bool | None:
+        """Give it a machine of the pool; None: there is none."""
+        if self._pool is None or (found := await self._pool.claim(entry, template, now)) is None:
+            return None
+        new, written = wish.admitted(entry.value, found.vm, template, now), False
+        try:
+            written = await self._write(seen, steps.claimed(entry, new, found), "claimed", new)
+        finally:
+            self._pool.settled(found, written=written)
+        return written
+
+    async def _fail(self, seen: Seen, entry: Entry[LabUser], why: str) -> bool:
+        """It will never have a machine."""
+        new = wish.stopping(entry.value, LabEvent.FAILED, why, self._clock.wall())
+        return await self._write(seen, steps.rewritten(seen, entry, new), "refused", new)
+
+    # Writing
+
+    def _guard(self) -> Comparison:
+        if self._standing is None:
+            raise RuntimeError("labs: used before it was started")
+        leadership = self._standing.leadership
+        leadership.check()
+        return leadership.guard()
+
+    async def _write(self, seen: Seen, txn: Txn, what: str, record: LabUser | None = None) -> bool:
+        """False: a condition did not hold. `record` is the lab's afterwards."""
+        result = await self._store.txn([self._guard(), *txn.when], txn.then)
+        if not result.succeeded:
+            return False
+        self._count(what)
+        self._sight.wrote(seen.user, result.revision, txn)
+        if what != "strays":
+            self._tell_admission(seen.user, record, seen)
+            self._give_turns()
+        return True
+
+    async def _write_catalogue(self) -> None:
+        """Ours, if we have a file; else there shall be one. LeadershipLost: somebody else leads."""
+        guard, key = self._guard(), LAB_CATALOGUE.fill(name="default")
+        there = await self._store.get(key)
+        value = LAB_CATALOGUE.encode(self._own or LabCatalogue())
+        if there is not None and (self._own is None or there.value == value):
+            return
+        was = ModRevision(key) == (0 if there is None else there.mod_revision)
+        put = LAB_CATALOGUE.put(self._own or LabCatalogue(), name="default")
+        if (await self._store.txn([guard, was], [put])).succeeded:
+            return
+        if not guard.holds(await self._store.get(guard.key)):
+            raise LeadershipLost(f"leadership {guard.key}: somebody took or removed its record; stop what it was for")
+        raise Conflict(f"{key}: somebody else has just written it")
+
+    def _catalogue(self) -> LabCatalogue:
+        entry = self._view.catalogues.get(name="default")
+        return self._own or LabCatalogue() if entry is None else entry.value
+
+    def _count(self, what: str) -> None:
+        self.counters[what] = self.counters.get(what, 0) + 1

@@ -1,0 +1,120 @@
+"""The leader's next step for one user's lab. Pure: the record, what there is of its machine, and the time in."""
+
+from __future__ import annotations
+
+import enum
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from hostler.engine.labs import wish
+from hostler.model.lab import LabEvent, LabPhase
+from hostler.model.vm import MachineState
+
+if TYPE_CHECKING:
+    from hostler.model.lab import Lab, LabCatalogue, LabUser
+    from hostler.model.vm import VirtualMachine, VmHandle
+
+KEPT = 25 * 3600.0
+"""Seconds for which it is known of a user who has no lab what was last."""
+FAILURES = 3
+"""Steps of its machine that failed in a row, after which a lab has failed."""
+
+
+class Act(enum.Enum):
+    """What to do."""
+
+    NOTHING = enum.auto()
+    ADMIT = enum.auto()
+    """It waits: give it a machine if it is its turn."""
+    WRITE = enum.auto()
+    """The lab's record alone."""
+    DELETE = enum.auto()
+    """Wish its machine away; the record changes in the same instant, if it does."""
+    PROLONG = enum.auto()
+    """Let its machine live for as long as the lab does."""
+    GONE = enum.auto()
+    """Its machine is gone, and must still be when this is written."""
+    FORGET = enum.auto()
+    """The record goes."""
+
+
+class Step(msgspec.Struct, frozen=True):
+    """One step."""
+
+    act: Act
+    record: LabUser | None = None
+    """As it is afterwards; None: as it was."""
+    until: float | None = None
+    """When something may have to be done though nothing happens."""
+
+
+NOTHING = Step(Act.NOTHING)
+
+
+def decide(
+    record: LabUser,
+    vm: VirtualMachine | None,
+    handle: VmHandle | None,
+    *,
+    catalogue: LabCatalogue,
+    now: float,
+) -> Step:
+    """The next step. `vm` and `handle` are of the machine that the record names."""
+    lab = record.lab
+    if lab is None:
+        end = record.changed_at + KEPT
+        return Step(Act.FORGET) if now >= end else Step(Act.NOTHING, until=end)
+    if lab.phase is LabPhase.WAITING:
+        return Step(Act.ADMIT)
+    if lab.phase is LabPhase.STOPPING:
+        if vm is None:
+            return Step(Act.GONE, wish.gone(record, now, catalogue))
+        return NOTHING if vm.deleting else Step(Act.DELETE)
+    if handle is not None and vm is not None:
+        record = wish.seen(record, handle, now)
+    why = _over(record.lab or lab, vm, handle, now)
+    if why is None:
+        return _going_on(record, lab, vm, catalogue, now)
+    ending = wish.stopping(record, *why, now)
+    if vm is None:
+        return Step(Act.GONE, wish.gone(ending, now, catalogue))
+    return Step(Act.WRITE if vm.deleting else Act.DELETE, ending)
+
+
+def ends_at(lab: Lab) -> float | None:
+    """When its machine goes, if nobody does anything."""
+    return None if lab.expires_at is None else lab.expires_at + lab.grace
+
+
+def _over(lab: Lab, vm: VirtualMachine | None, handle: VmHandle | None, now: float) -> tuple[LabEvent, str] | None:
+    """How and why it ends now; None: it does not."""
+    end = ends_at(lab)
+    if end is not None and now >= end:
+        return LabEvent.EXPIRED, ""
+    if vm is None or vm.deleting:
+        return LabEvent.FAILED, "its machine was deleted"
+    if handle is not None and handle.state is MachineState.FAILED and handle.failures >= FAILURES:
+        return LabEvent.FAILED, f"its machine failed: {handle.detail or 'nobody knows why'}"
+    if lab.phase is LabPhase.PROVISIONING and lab.provisioned_by is not None and now >= lab.provisioned_by:
+        what = f"is {lab.cloud_status}" if lab.cloud_status else "was not seen"
+        return LabEvent.FAILED, f"its machine {what}, and was not available in time{lab.detail and ': '}{lab.detail}"
+    return None
+
+
+def _going_on(new: LabUser, old: Lab, vm: VirtualMachine | None, catalogue: LabCatalogue, now: float) -> Step:
+    """It stays. `new` has what is seen of its machine; `old` is what the record says."""
+    lab = new.lab or old
+    end = ends_at(lab)
+    if vm is not None and vm.expires_at != end:
+        return Step(Act.PROLONG)
+    template = catalogue.find(lab.lab_id) or catalogue.default
+    soon = None if lab.expires_at is None or lab.warned else lab.expires_at - template.warn
+    if soon is not None and now >= soon:
+        new = wish.warned(new, now)
+    if new.lab != old:
+        return Step(Act.WRITE, new)
+    times = [end, soon]
+    if lab.phase is LabPhase.PROVISIONING:
+        times.append(lab.provisioned_by)
+    return Step(Act.NOTHING, until=min((at for at in times if at is not None), default=None))

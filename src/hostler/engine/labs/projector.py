@@ -1,0 +1,201 @@
+"""Shows at the door what the store says of labs. What is shown can be thrown away, and is made again.
+
+Each user's record is shown under the revision of the store that it was made of, so that an older one never replaces a
+newer one, whoever shows it. While the door is out of reach nothing else suffers; once it is back, all is shown again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from hostler.errors import HostlerError
+from hostler.keys.lab import LAB
+from hostler.kit.backoff import Backoff
+from hostler.kit.fairness import Fairness
+from hostler.kit.together import run_together
+from hostler.model.lab import LabPhase
+from hostler.ports.inbox import Published
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Awaitable, Callable, Iterator
+
+    from hostler.engine.service import Standing
+    from hostler.engine.view import View
+    from hostler.kit.clock import Clock
+    from hostler.model.lab import LabServer
+    from hostler.ports.inbox import Board
+
+EPOCH_EVERY = 1.0
+SWEEP_EVERY = 300.0
+REFRESH_EVERY = 3600.0
+BATCH = 256
+"""Users of one call."""
+FIRST_RETRY, LAST_RETRY = 0.1, 5.0
+_PREFIX = LAB.prefix()
+
+
+class LabProjector:
+    """A service for a replica's controllers. `board` is open for as long as it runs."""
+
+    name = "lab-board"
+
+    def __init__(
+        self,
+        board: Board,
+        view: View,
+        *,
+        clock: Clock,
+        rng: random.Random,
+        tell: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self._board, self._view, self._clock, self._rng, self._tell = board, view, clock, rng, tell
+        self.counters: dict[str, int] = {}
+        self._dirty: dict[str, None] = {}  # users who are to be shown, in order
+        self._news = asyncio.Event()
+        self._epoch: str | None = None  # None: not known, or it was out of reach meanwhile
+        self._ends_of_listening: list[Callable[[], None]] = []
+        self._fairness = Fairness()
+
+    # The service
+
+    async def start(self, standing: Standing) -> None:  # noqa: ARG002 - it writes nothing in the store
+        """Hear what changes. All is shown once, when it is known which epoch it is."""
+        self._ends_of_listening = [self._view.labs.listen(lambda key: self._mark(key.removeprefix(_PREFIX)))]
+
+    async def run(self) -> None:
+        """Until cancelled. It never fails: who leads has more to do than this."""
+        await run_together("lab board", {"changes": self._repeated(self._show), "sweep": self._sweeping()})
+
+    async def stop(self) -> None:
+        """Hear no more."""
+        for end in self._ends_of_listening:
+            end()
+
+    def state(self) -> dict[str, int]:
+        """Counters and present sizes, for metrics."""
+        return {**self.counters, "unshown": len(self._dirty)}
+
+    async def sweep(self) -> None:
+        """Compare all that is shown with all that is so, both ways."""
+        shown = await self._board.servers()
+        labs = self._view.labs
+        for user, server in shown.items():
+            await self._fairness.share()
+            key = _PREFIX + user
+            if key in labs.entries:
+                if server is None or server != self._wanted(user):
+                    self._mark(user)
+            elif key not in labs.unreadable and await self._board.withdraw(user, labs.revision):
+                self._count("withdrawn", 1)
+        for user in self._users():
+            await self._fairness.share()
+            if user not in shown and self._wanted(user) is not None:
+                self._mark(user)
+        self._count("sweeps", 1)
+
+    # Inside
+
+    def _users(self) -> Iterator[str]:
+        for key in tuple(self._view.labs.entries):
+            yield key.removeprefix(_PREFIX)
+
+    def _mark(self, user: str) -> None:
+        self._dirty[user] = None
+        self._news.set()
+
+    def _wanted(self, user: str) -> LabServer | None:
+        entry = self._view.labs.entries.get(_PREFIX + user)
+        return None if entry is None or entry.value.lab is None else entry.value.lab.server(user)
+
+    def _published(self, user: str) -> Published | None:
+        """What shall be seen of the user; None: as it is, for what is known of him cannot be read."""
+        labs, key = self._view.labs, _PREFIX + user
+        entry = labs.entries.get(key)
+        if entry is None:
+            gone = Published(user=user, revision=labs.revision, server=None)
+            return None if key in labs.unreadable else gone
+        lab = entry.value.lab
+        return Published(
+            user=user,
+            revision=entry.mod_revision,
+            server=None if lab is None else lab.server(user),
+            waits_since=lab.requested_at if lab is not None and lab.phase is LabPhase.WAITING else None,
+            news=entry.value.news,
+        )
+
+    async def _show(self) -> None:
+        """Show what changed; everything, if what was shown may be lost. For as long as the epoch counts as known."""
+        before, self._epoch = self._epoch, None
+        epoch, checked_at = await self._board.epoch(), self._clock.now()
+        if epoch != before:
+            for user in self._users():
+                self._mark(user)
+                await self._fairness.share()
+        await self._show_changes(checked_at + EPOCH_EVERY)
+        self._epoch = epoch
+
+    async def _show_changes(self, until: float) -> None:
+        while (left := until - self._clock.now()) > 0:
+            self._news.clear()
+            if self._dirty:
+                await self._show_batch()
+                continue
+            try:
+                async with asyncio.timeout(left):
+                    await self._news.wait()
+            except TimeoutError:
+                return
+
+    async def _show_batch(self) -> None:
+        users = [user for user, _ in zip(tuple(self._dirty), range(BATCH))]
+        for user in users:
+            del self._dirty[user]
+        changes = [change for user in users if (change := self._published(user)) is not None]
+        try:
+            self._count("shown", await self._board.publish(changes))
+        except BaseException:
+            self._dirty = dict.fromkeys(users) | self._dirty
+            raise
+
+    async def _sweeping(self) -> None:
+        """Sweep at once and now and then; renew the life of what is shown."""
+        refreshed_at = self._clock.now()
+
+        async def turn() -> None:
+            nonlocal refreshed_at
+            await self.sweep()
+            if self._clock.now() - refreshed_at >= REFRESH_EVERY:
+                await self._refresh()
+                refreshed_at = self._clock.now()
+            await self._clock.sleep(SWEEP_EVERY)
+
+        await self._repeated(turn)
+
+    async def _refresh(self) -> None:
+        users = [user for user in self._users() if self._wanted(user) is not None]
+        for start in range(0, len(users), BATCH):
+            for user in await self._board.refresh(users[start : start + BATCH]):
+                self._mark(user)
+
+    async def _repeated(self, do: Callable[[], Awaitable[None]]) -> None:
+        backoff, well = Backoff(FIRST_RETRY, LAST_RETRY, rng=self._rng), True
+        while True:
+            try:
+                await do()
+            except Exception as error:  # noqa: BLE001 - whatever it is, who leads goes on, and it is tried again
+                self._count("failures", 1)
+                if well:
+                    what = str(error) if isinstance(error, HostlerError) else f"{type(error).__name__}: {error}"
+                    self._tell(f"lab records: {what}; they are shown again once it is back")
+                well = False
+                await self._clock.sleep(backoff.next())
+            else:
+                if not well:
+                    self._tell("lab records: shown again")
+                well = True
+                backoff.reset()
+
+    def _count(self, what: str, number: int) -> None:
+        self.counters[what] = self.counters.get(what, 0) + number
