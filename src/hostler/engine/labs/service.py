@@ -1,0 +1,284 @@
+"""The lab service: what HTTP and the command line call. Every request is one transaction, and is answered by its news.
+
+A lab belongs to the project `labs/{user}`: who sees that sees the lab. What the caller does not see is NotFound,
+exactly as if it did not exist.
+"""
+
+from __future__ import annotations
+
+import heapq
+from contextlib import suppress
+from operator import itemgetter
+from typing import TYPE_CHECKING, TypeAlias
+
+import msgspec
+
+from hostler.engine.labs import wish
+from hostler.engine.labs.line import Line
+from hostler.engine.request import Written
+from hostler.errors import Damaged, Forbidden, Invalid, NotFound, Stale
+from hostler.keys.lab import LAB, check_user
+from hostler.model.access import EVERYWHERE
+from hostler.model.lab import ORG, LabPhase
+from hostler.model.lab_api import LabAnswer, LabNewsPage, LabOffer, LabOffers, LabPage, LabView
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Callable, Sequence
+
+    from hostler.engine.request import Caller, Request
+    from hostler.engine.view import View
+    from hostler.engine.write import Writer
+    from hostler.keys.entry import Entry
+    from hostler.kit.clock import Clock
+    from hostler.model.lab import LabCatalogue, LabTemplate, LabUser
+    from hostler.ports.store import Store
+
+DONE = 200
+MAX_LIMIT = 1_000
+_RIGHT = "modify_workloads"
+_MINE = f"{ORG}/"
+Found: TypeAlias = "list[Entry[LabUser]]"
+
+
+class LabService:
+    """One per process. `catalogue` tells which labs there are now; `switch`: another lab makes room by itself."""
+
+    def __init__(
+        self,
+        store: Store,
+        writer: Writer,
+        view: View,
+        *,
+        catalogue: Callable[[], LabCatalogue],
+        clock: Clock,
+        rng: random.Random,
+        switch: bool = False,
+    ) -> None:
+        self._store, self._writer, self._view, self._catalogue = store, writer, view, catalogue
+        self._clock, self._rng, self._switch = clock, rng, switch
+        self._line = Line(view)
+
+    # Reading
+
+    async def get(self, caller: Caller, user: str, *, stale: bool = False) -> LabView:
+        """A user's lab. `stale`: as this process saw it last, also while the store is out of reach."""
+        _check(caller, user)
+        entry = self._view.labs.get(user=user) if stale else await LAB.get(self._store, user=user)
+        view = None if entry is None else self._shown(entry.value, entry.mod_revision)
+        if view is None:
+            raise _missing(user)
+        return view
+
+    async def list(self, caller: Caller, *, limit: int = 100, after: str | None = None, stale: bool = False) -> LabPage:
+        """A page of the labs that the caller sees, in order of their users."""
+        if not 1 <= limit <= MAX_LIMIT:
+            raise Invalid(f"limit {limit}: must be from 1 to {MAX_LIMIT}")
+        start = "" if after is None else LAB.fill(user=check_user(after))
+        mine = _visible(caller)
+        if stale:
+            found, revision = self._known(start, limit + 1, mine), self._view.labs.revision
+        elif mine is None:
+            found, revision = await self._read(start, limit + 1)
+        else:
+            found, revision = await self._read_each(sorted(key for key in mine if key > start), limit + 1)
+        items = [view for entry in found if (view := self._shown(entry.value, entry.mod_revision)) is not None]
+        last = items[limit - 1].user if len(items) > limit else None
+        return LabPage(items=tuple(items[:limit]), after=last, revision=revision)
+
+    async def news(self, caller: Caller, user: str) -> LabNewsPage:
+        """The last that happened to a user."""
+        _check(caller, user)
+        entry = await LAB.get(self._store, user=user)
+        return LabNewsPage(items=() if entry is None else entry.value.news)
+
+    async def offers(self, caller: Caller) -> LabOffers:
+        """The catalogue, and how it stands with each lab. Forbidden: the caller has nothing to do with labs."""
+        if _visible(caller) == frozenset():
+            raise Forbidden(f"{caller.name}: sees no labs; ask somebody who manages accounts for a membership of {ORG}")
+        catalogue, line = self._catalogue(), self._line
+        if catalogue.labs is None:
+            all_ = (line.running.total(), line.waiting.total(), line.warm_in_all())
+            items = [_offer(None, catalogue.default, all_)]
+        else:
+            items = [
+                _offer(lab_id, template, (line.running[lab_id], line.waiting[lab_id], line.warm(lab_id)))
+                for lab_id, template in sorted(
+                    ((int(name), of) for name, of in catalogue.labs.items()), key=itemgetter(0)
+                )
+            ]
+        return LabOffers(
+            items=tuple(items),
+            at_once=catalogue.at_once,
+            running=line.running.total(),
+            waiting=line.waiting.total(),
+        )
+
+    # Writing
+
+    async def start(self, request: Request, user: str, lab_id: int) -> Written[LabAnswer]:
+        """It shall be there. The news of the answer says whether it will be."""
+
+        def wished(record: LabUser | None, now: float) -> LabUser:
+            return wish.start(record, user, lab_id, catalogue=self._catalogue(), now=now, switch=self._switch)
+
+        return await self._asked(request, "lab.start", user, wished)
+
+    async def stop(self, request: Request, user: str, lab_id: int | None = None) -> Written[LabAnswer]:
+        """It shall be gone; with a lab id only if it is that lab."""
+        return await self._asked(
+            request, "lab.stop", user, lambda record, now: wish.stop(record, user, lab_id, now=now)
+        )
+
+    async def extend(
+        self, request: Request, user: str, minutes: float, lab_id: int | None = None
+    ) -> Written[LabAnswer]:
+        """It shall live longer; with a lab id only if it is that lab."""
+        return await self._asked(
+            request, "lab.extend", user, lambda record, now: wish.extend(record, user, minutes, lab_id, now=now)
+        )
+
+    # Inside
+
+    async def _asked(
+        self, request: Request, verb: str, user: str, wished: Callable[[LabUser | None, float], LabUser]
+    ) -> Written[LabAnswer]:
+        _check(request.caller, user)
+        request.caller.require(_RIGHT)
+
+        async def attempt() -> Written[LabAnswer]:
+            entry = await LAB.get(self._store, user=user)
+            _check_match(request, user, entry)
+            record = wished(None if entry is None else entry.value, self._clock.wall())
+            put = LAB.put(record, user=user)
+            answer = LabAnswer(news=record.news[-1], lab=self._shown(record, 0))
+            revision = await self._writer.commit(
+                request,
+                verb,
+                put.key,
+                0 if entry is None else entry.mod_revision,
+                [LAB.absent(user=user) if entry is None else LAB.unchanged(entry)],
+                [put],
+                status=DONE,
+                answer=answer,
+            )
+            return Written(msgspec.structs.replace(answer, revision=revision), revision, DONE)
+
+        async def attempts() -> Written[LabAnswer]:
+            return await self._writer.retried(f"lab of {user}", attempt, rng=self._rng)
+
+        return _dated(await self._writer.once(request, LabAnswer, attempts))
+
+    def _shown(self, record: LabUser, revision: int) -> LabView | None:
+        """What a caller is told; None: there is no lab."""
+        lab = record.lab
+        if lab is None:
+            return None
+        template = self._catalogue().find(lab.lab_id)
+        waits = lab.phase is LabPhase.WAITING
+        server = lab.server(record.user)
+        return LabView(
+            user=record.user,
+            lab_id=lab.lab_id,
+            title="" if template is None else template.title,
+            phase=lab.phase,
+            status=server.status,
+            available=server.available,
+            ssh_user=lab.user,
+            address=lab.address,
+            port=lab.port,
+            cloud_status=server.cloud_status,
+            server_id=lab.server_id,
+            vm=lab.vm,
+            position=self._line.position(record.user, lab.requested_at) if waits else None,
+            requested_at=lab.requested_at,
+            expires_at=lab.expires_at,
+            grace=lab.grace,
+            again=lab.again,
+            detail=lab.detail,
+            generation=lab.generation,
+            revision=revision,
+        )
+
+    def _known(self, start: str, limit: int, mine: frozenset[str] | None) -> Sequence[Entry[LabUser]]:
+        """As this process saw them last."""
+        entries = self._view.labs.entries
+        keys = entries if mine is None else [key for key in mine if key in entries]
+        having = (key for key in keys if key > start and entries[key].value.lab is not None)
+        return [entries[key] for key in heapq.nsmallest(limit, having)]
+
+    async def _read(self, start: str, limit: int) -> tuple[Sequence[Entry[LabUser]], int]:
+        """Those that have a lab, from the store; and its revision when the first were read."""
+        found: Found = []
+        after, revision = start or None, 0
+        while True:
+            page = await self._store.range(LAB.prefix(), after=after, limit=MAX_LIMIT)
+            revision = revision or page.revision
+            for kv in page.items:
+                if LAB.match(kv.key) is None:
+                    continue
+                with suppress(Damaged):  # the mirrors know of it, and the doctor tells
+                    entry = LAB.entry(kv)
+                    if entry.value.lab is not None:
+                        found.append(entry)
+            if len(found) >= limit or not page.more:
+                return found[:limit], revision
+            after = page.items[-1].key
+
+    async def _read_each(self, keys: Sequence[str], limit: int) -> tuple[Sequence[Entry[LabUser]], int]:
+        found: Found = []
+        revision = (await self._store.range(LAB.prefix(), limit=1, keys_only=True)).revision
+        for key in keys:
+            kv = await self._store.get(key)
+            with suppress(Damaged):
+                entry = None if kv is None else LAB.entry(kv)
+                if entry is not None and entry.value.lab is not None:
+                    found.append(entry)
+            if len(found) == limit:
+                break
+        return found, revision
+
+
+def _check(caller: Caller, user: str) -> None:
+    """NotFound: the caller does not see the user's labs, as if there were none."""
+    check_user(user)
+    if not caller.sees(ORG, user):
+        raise _missing(user)
+
+
+def _missing(user: str) -> NotFound:
+    return NotFound(f"lab of {user}: not found; look at the list of labs")
+
+
+def _visible(caller: Caller) -> frozenset[str] | None:
+    """The keys of those whose labs the caller sees; None: of all."""
+    if EVERYWHERE in caller.memberships or ORG in caller.memberships:
+        return None
+    keys = set()
+    for membership in caller.memberships:
+        if membership.startswith(_MINE):
+            with suppress(Invalid):  # no user can be called that
+                keys.add(LAB.fill(user=check_user(membership.removeprefix(_MINE))))
+    return frozenset(keys)
+
+
+def _check_match(request: Request, user: str, entry: Entry[LabUser] | None) -> None:
+    revision = 0 if entry is None else entry.mod_revision
+    if request.if_match is not None and request.if_match != revision:
+        raise Stale(f"lab of {user}: revision {request.if_match} is not the present one, {revision}; read it again")
+
+
+def _dated(done: Written[LabAnswer]) -> Written[LabAnswer]:
+    """The lab in the answer with the revision in which it was written, which was not known before."""
+    answer = done.value
+    if answer.lab is None:
+        return done
+    lab = msgspec.structs.replace(answer.lab, revision=answer.revision)
+    return msgspec.structs.replace(done, value=msgspec.structs.replace(answer, lab=lab))
+
+
+def _offer(lab_id: int | None, template: LabTemplate, counts: tuple[int, int, int]) -> LabOffer:
+    running, waiting, warm = counts
+    # What cloud-init is told may hold secrets of the machine.
+    template = msgspec.structs.replace(template, user_data="")
+    return LabOffer(lab_id=lab_id, template=template, running=running, waiting=waiting, warm=warm)
