@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Self
 from hostler.client.address import Address
 from hostler.client.events import Events
 from hostler.client.groups import Control, Nodes, Quotas, Users
+from hostler.client.labs import Labs
 from hostler.client.machines import Vms
 from hostler.client.wire import Wire
 
@@ -48,6 +49,7 @@ class Client:
         self._wire = Wire(address, token, timeout=timeout, retries=retries, ca=ca, unix=unix)
         self.url = address.url
         self.vms = Vms(self._wire, self.events)
+        self.labs = Labs(self._wire, self.events)
         self.nodes = Nodes(self._wire)
         self.users = Users(self._wire)
         self.quotas = Quotas(self._wire)
@@ -97,7 +99,7 @@ class Client:
     ) -> Events:
         """What changes from now on, or after an event's id or a list's revision: `async for` over it.
 
-        `kinds` are of vm, handle, node, alive, leader; none: all of them.
+        `kinds` are of vm, handle, lab, node, alive, leader; none: all of them.
         """
         query = {"org": org, "project": project, "kinds": ",".join(kinds) or None}
         return Events(self._wire, query, after=None if after is None else str(after), patience=patience)

@@ -93,18 +93,21 @@ class Wire:
         method: str,
         kind: type[R],
         *path: str,
+        query: Query | None = None,
         body: Record | None = None,
         if_match: int | None = None,
         key: str | None = None,
         repeat: bool = True,
     ) -> R:
         """A write that answers a `kind`."""
-        return _decoded(kind, await self.send(method, *path, body=body, if_match=if_match, key=key, repeat=repeat))
+        answer = await self.send(method, *path, query=query, body=body, if_match=if_match, key=key, repeat=repeat)
+        return _decoded(kind, answer)
 
     async def send(
         self,
         method: str,
         *path: str,
+        query: Query | None = None,
         body: Record | None = None,
         if_match: int | None = None,
         key: str | None = None,
@@ -118,7 +121,7 @@ class Wire:
             raise Invalid("idempotency_key: this request takes none")
         if if_match is not None:
             headers["If-Match"] = f'"{if_match}"'
-        return await self._repeated(method, self.address.to(*path), headers, body, repeat=repeat)
+        return await self._repeated(method, self.address.to(*path, query=query), headers, body, repeat=repeat)
 
     @asynccontextmanager
     async def stream(self, url: URL, headers: dict[str, str]) -> AsyncIterator[aiohttp.StreamReader]:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from hostler.entry.cli.reach import Server
     from hostler.model.api import EventView
 
-KINDS = ("vm", "handle", "node", "alive", "leader")
+KINDS = ("vm", "handle", "lab", "node", "alive", "leader")
 
 
 @click.command()

@@ -145,12 +145,12 @@ ROUTES: tuple[Route, ...] = (
         media="text/event-stream",
         query=(
             POSITION,
-            Parameter("org", "Only machines of this org."),
-            Parameter("project", "Only machines of this project; needs `org`."),
+            Parameter("org", "Only machines of this org; labs are of `labs`."),
+            Parameter("project", "Only machines of this project, or labs of this user; needs `org`."),
             Parameter(
                 "kinds",
-                "Only these kinds: vm, handle, node, alive, leader.",
-                pattern=r"^(vm|handle|node|alive|leader)(,(vm|handle|node|alive|leader))*$",
+                "Only these kinds: vm, handle, lab, node, alive, leader.",
+                pattern=r"^(vm|handle|lab|node|alive|leader)(,(vm|handle|lab|node|alive|leader))*$",
                 example="vm,handle",
             ),
         ),

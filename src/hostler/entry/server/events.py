@@ -30,7 +30,7 @@ LOOK_EVERY = 1.0
 """Seconds between two looks at the token, at most."""
 SEND_WITHIN = 60.0
 """Seconds in which a reader must take what was sent."""
-KINDS = frozenset(("vm", "handle", "node", "alive", "leader"))
+KINDS = frozenset(("vm", "handle", "lab", "node", "alive", "leader"))
 
 
 async def streamed(asked: Asked) -> Answer | None:

@@ -16,12 +16,14 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import msgspec
 
 from hostler.errors import Closed, Compacted, HostlerError, Invalid, Missed, Unavailable, Uncertain
+from hostler.keys.lab import LAB
 from hostler.keys.node import ALIVE, CLUSTER, MEMBER
 from hostler.keys.replica import LEADER
 from hostler.keys.vm import HANDLE, VM
 from hostler.kit.backoff import Backoff
 from hostler.kit.together import run_together
 from hostler.model.api import EventView
+from hostler.model.lab import ORG
 
 if TYPE_CHECKING:
     import asyncio
@@ -38,7 +40,9 @@ LOOK_EVERY = 5.0
 
 FAMILIES: tuple[tuple[str, str, Key[Any]], ...] = tuple(
     (kind, key.prefix(), key)
-    for kind, key in (("vm", VM), ("handle", HANDLE), ("node", MEMBER), ("alive", ALIVE), ("leader", LEADER))
+    for kind, key in (
+        *(("vm", VM), ("handle", HANDLE), ("lab", LAB), ("node", MEMBER), ("alive", ALIVE), ("leader", LEADER)),
+    )
 )
 
 
@@ -96,7 +100,7 @@ def item_of(event: Event, position: Position) -> Item | None:
     kind, parts = _family(key)
     if parts is None or (event.previous is not None and event.previous.value == event.kv.value):
         return None  # a foreign key, or a renewal that changed nothing
-    org, project = parts.get("org"), parts.get("project")
+    org, project = (ORG, parts["user"]) if kind == "lab" else (parts.get("org"), parts.get("project"))
     view = EventView(
         type=event.type,
         of=kind,

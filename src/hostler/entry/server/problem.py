@@ -50,6 +50,9 @@ NOT_FOUND = Sort("not-found", 404, "There is no such thing", "check the name; li
 NOT_ALLOWED = Sort("method-not-allowed", 405, "This path has no such method", "use one of those in Allow")
 TIMEOUT = Sort("timeout", 408, "The body did not come in time", "send it again, without pauses")
 CONFLICT = Sort("conflict", 409, "Somebody else was first", "read again, then retry")
+LAB_REFUSED = Sort(
+    "lab-refused", 409, "The rules of labs do not allow it", "see what the user has, and which labs there are"
+)
 QUOTA = Sort("quota-exceeded", 409, "The project would have more than its quota", "delete something or ask for more")
 STALE = Sort("stale", 412, "It has changed since the revision in If-Match", "read again, then retry")
 TOO_LARGE = Sort("too-large", 413, "The body is too large", "send less")
@@ -65,8 +68,8 @@ UNCERTAIN = Sort(
 )
 
 SORTS = (
-    *(INVALID, UNAUTHENTICATED, FORBIDDEN, NOT_FOUND, NOT_ALLOWED, TIMEOUT, CONFLICT, QUOTA, STALE, TOO_LARGE),
-    *(MEDIA_TYPE, KEY_REUSED, TOO_MANY, HEADERS, INTERNAL, DAMAGED, UNAVAILABLE, UNCERTAIN),
+    *(INVALID, UNAUTHENTICATED, FORBIDDEN, NOT_FOUND, NOT_ALLOWED, TIMEOUT, CONFLICT, LAB_REFUSED, QUOTA, STALE),
+    *(TOO_LARGE, MEDIA_TYPE, KEY_REUSED, TOO_MANY, HEADERS, INTERNAL, DAMAGED, UNAVAILABLE, UNCERTAIN),
 )
 
 _OF: tuple[tuple[type[HostlerError], Sort], ...] = (

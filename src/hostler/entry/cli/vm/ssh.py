@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+import msgspec
 
 from hostler.entry.cli.failure import tell_failure
 from hostler.entry.cli.reach import chosen_server, project_options, reached, server_options
@@ -15,9 +16,11 @@ from hostler.entry.cli.target import complete
 from hostler.errors import HostlerError, Unavailable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine
 
+    from hostler.client import Client
     from hostler.entry.cli.reach import Server
+    from hostler.model.api import VmView
 
 
 def identity_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -62,36 +65,57 @@ def ssh(
     hostler vm ssh web -- uname -a
     hostler vm ssh web 'cd /etc && tar c .' > etc.tar
     """
-    line = command[0] if len(command) == 1 else shlex.join(command) if command else None
-    wants = terminal or (line is None and sys.stdin.isatty())
-    if terminal and not sys.stdin.isatty():
-        raise click.UsageError("--terminal: standard input is none; leave it out")
+    said = Said.of(command, terminal=terminal)
+    run_to_its_code(_ssh(chosen_server(), org, project, vm, said=said, login=Login(user, identities)))
+
+
+class Said(msgspec.Struct, frozen=True):
+    """What shall run there: a line of the shell, or None for a shell; and whether it gets a terminal."""
+
+    line: str | None
+    terminal: bool
+
+    @classmethod
+    def of(cls, command: tuple[str, ...], *, terminal: bool) -> Said:
+        """As it was typed."""
+        if terminal and not sys.stdin.isatty():
+            raise click.UsageError("--terminal: standard input is none; leave it out")
+        line = command[0] if len(command) == 1 else shlex.join(command) if command else None
+        return cls(line, terminal or (line is None and sys.stdin.isatty()))
+
+
+class Login(msgspec.Struct, frozen=True):
+    """As whom, and with which keys: those that are named; else the usual ones, and `also`."""
+
+    user: str | None
+    identities: tuple[Path, ...]
+    also: tuple[Path, ...] = ()
+
+
+def run_to_its_code(work: Coroutine[Any, Any, int]) -> None:
+    """End as the command there does. Its own codes may be any but 255, as with ssh."""
     try:
-        code = complete(_ssh(chosen_server(), org, project, vm, line, wants, user, identities))
-    except HostlerError as error:  # the command's own codes may be any but this, as with ssh
+        code = complete(work)
+    except HostlerError as error:
         tell_failure(error)
         code = 255
     click.get_current_context().exit(code)
 
 
-async def _ssh(  # noqa: PLR0917 - where, what, and as whom
-    server: Server,
-    org: str,
-    project: str,
-    vm: str,
-    line: str | None,
-    terminal: bool,
-    user: str | None,
-    identities: tuple[Path, ...],
-) -> int:
+async def _ssh(server: Server, org: str, project: str, vm: str, *, said: Said, login: Login) -> int:
+    async with reached(server) as client:
+        view = await client.vms.get(org, project, vm)
+        return await run_there(client, view, said, login, f"hostler vm ssh {vm}")
+
+
+async def run_there(client: Client, view: VmView, said: Said, login: Login, again: str) -> int:
+    """The exit code of what runs in the machine. Unavailable: it was lost on the way; `again` begins anew."""
     from hostler.entry.cli.vm.remote import LOST, run
     from hostler.entry.ssh import logged_in
 
-    async with reached(server) as client:
-        view = await client.vms.get(org, project, vm)
-        channel = client.vms.ssh(org, project, view.id)
-        async with logged_in(channel, view, user=user, identities=identities) as connection:
-            code = await run(connection, line, terminal=terminal)
-            if code == LOST and connection.is_closed():
-                raise Unavailable(f"vm {vm}: the connection was lost before the end; log in again: hostler vm ssh {vm}")
-            return code
+    channel = client.vms.ssh(view.org, view.project, view.id)
+    async with logged_in(channel, view, user=login.user, identities=login.identities, also=login.also) as connection:
+        code = await run(connection, said.line, terminal=said.terminal)
+        if code == LOST and connection.is_closed():
+            raise Unavailable(f"vm {view.name}: the connection was lost before the end; log in again: {again}")
+        return code

@@ -1,0 +1,186 @@
+"""`client.labs`: a machine for every student."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from msgspec import UNSET
+
+from hostler.client.pages import Pages
+from hostler.errors import HostlerError, Invalid, NotFound, Unavailable
+from hostler.model.lab import ORG, LabEvent
+from hostler.model.lab_api import LabAnswer, LabExtend, LabNewsPage, LabOffers, LabPage, LabStart, LabView
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hostler.client.events import Events
+    from hostler.client.wire import Query, Wire
+
+LOOK_EVERY = 1.0
+"""Seconds between two looks while there are no events to wait for."""
+LOOK_ANYWAY = 10.0
+"""The same while there are: the place in the queue moves without an event of this user."""
+
+
+class Labs:
+    """A user has one lab at most. Conflict: the rules do not allow what was asked; the message says which.
+
+    Writes take `key`, an Idempotency-Key of one's own, and those about a lab that is there `if_match`, its revision.
+    """
+
+    def __init__(self, wire: Wire, events: Callable[..., Events]) -> None:
+        self._wire, self._events = wire, events
+
+    async def start(self, user: str, lab_id: int, *, key: str | None = None) -> LabAnswer:
+        """Start a lab for a user; `answer.news` tells whether it was there already."""
+        return await self._wire.write("POST", LabAnswer, "labs", body=LabStart(user=user, lab_id=lab_id), key=key)
+
+    async def stop(
+        self, user: str, lab_id: int | None = None, *, if_match: int | None = None, key: str | None = None
+    ) -> LabAnswer:
+        """Stop the user's lab; with a `lab_id` only if it is that one."""
+        query: Query = {"labId": lab_id}
+        return await self._wire.write("DELETE", LabAnswer, "labs", user, query=query, if_match=if_match, key=key)
+
+    async def extend(
+        self,
+        user: str,
+        minutes: float,
+        lab_id: int | None = None,
+        *,
+        if_match: int | None = None,
+        key: str | None = None,
+    ) -> LabAnswer:
+        """Let it live so many minutes longer than it would."""
+        body = LabExtend(minutes=minutes, lab_id=UNSET if lab_id is None else lab_id)
+        return await self._wire.write("POST", LabAnswer, "labs", user, "extend", body=body, if_match=if_match, key=key)
+
+    async def get(self, user: str, *, stale: bool = False) -> LabView:
+        """The user's lab. NotFound: there is none."""
+        return await self._wire.read(LabView, "labs", user, query={"stale": True} if stale else None)
+
+    def list(
+        self, *, limit: int | None = None, after: str | None = None, stale: bool = False
+    ) -> Pages[LabPage, LabView]:
+        """All that one sees: `await` a page of `limit`, or `async for` over every lab."""
+
+        async def page(after: str | None) -> LabPage:
+            query: Query = {"limit": limit, "after": after, "stale": True if stale else None}
+            return await self._wire.read(LabPage, "labs", query=query)
+
+        return Pages(page, after)
+
+    async def news(self, user: str) -> LabNewsPage:
+        """What happened to the user's labs last, oldest first."""
+        return await self._wire.read(LabNewsPage, "labs", user, "events")
+
+    async def offers(self) -> LabOffers:
+        """Which labs there are, and how many run, wait and are ready ahead."""
+        return await self._wire.read(LabOffers, "lab-catalogue")
+
+    def terminal_url(self, user: str) -> str:
+        """The WebSocket of a terminal in the user's lab."""
+        return str(self._wire.address.to("labs", user, "terminal")).replace("http", "ws", 1)
+
+    async def wait(
+        self,
+        user: str,
+        *,
+        available: bool = False,
+        gone: bool = False,
+        lab_id: int | None = None,
+        within: float = 600.0,
+        on_change: Callable[[LabView], None] | None = None,
+    ) -> LabView | None:
+        """Until one can log into the user's lab (into `lab_id`, if it is named), or until the one that is there is
+        `gone` (then None).
+
+        `on_change` sees it as it was found first, and after each change. NotFound: there is none, or it went while
+        something else was waited for. Unavailable: `within` seconds were not enough.
+        """
+        if available == gone:
+            raise Invalid("wait: for what? give available or gone")
+        look = _Look(self, user, on_change)
+        events = self._events(org=ORG, project=user, kinds=("lab",))
+        following = asyncio.create_task(look.follow(events), name=f"hostler client: waiting for the lab of {user}")
+        try:
+            async with asyncio.timeout(within):
+                while True:
+                    view = await look.now()
+                    if gone and (view is None or look.is_another(view)):
+                        return None
+                    if view is None:
+                        raise NotFound(f"lab of {user}: {await self._ending(user)}; start it again")
+                    if available and view.available and lab_id in (None, view.lab_id):
+                        return view
+                    await look.changed(LOOK_ANYWAY if events.connected.is_set() else LOOK_EVERY)
+        except TimeoutError:
+            raise Unavailable(f"lab of {user}: {look.state()} after {within:g} s; wait longer") from None
+        finally:
+            following.cancel()
+            await asyncio.gather(following, return_exceptions=True)
+
+    async def _ending(self, user: str) -> str:
+        """How the last lab ended, in words."""
+        with suppress(NotFound):
+            ends = (LabEvent.STOPPED, LabEvent.EXPIRED, LabEvent.FAILED)
+            for news in reversed((await self.news(user)).items):
+                if news.event in ends:
+                    return f"lab {news.lab_id} {news.event.value}{f' ({news.reason})' if news.reason else ''}"
+        return "there is none"
+
+
+class _Look:
+    """One user's lab, looked at again and again."""
+
+    def __init__(self, labs: Labs, user: str, on_change: Callable[[LabView], None] | None) -> None:
+        self._labs, self._user, self._on_change = labs, user, on_change
+        self._first: int | None = None
+        self._last: LabView | None = None
+        self._changed = asyncio.Event()
+
+    async def now(self) -> LabView | None:
+        """As it is. An outage is waited for: it says nothing of the lab."""
+        self._changed.clear()
+        while True:
+            try:
+                view = await self._labs.get(self._user)
+                break
+            except NotFound:
+                return None
+            except Unavailable:
+                await asyncio.sleep(LOOK_EVERY)
+        if self._first is None:
+            self._first = view.generation
+        if view != self._last:
+            self._last = view
+            if self._on_change is not None:
+                self._on_change(view)
+        return view
+
+    def is_another(self, view: LabView) -> bool:
+        """Whether it is not the one that was found first."""
+        return view.generation != self._first
+
+    async def follow(self, events: Events) -> None:
+        """Notice changes. Without events there is the clock."""
+        with suppress(HostlerError):
+            async with events:
+                async for _ in events:
+                    self._changed.set()
+
+    async def changed(self, within: float) -> None:
+        """Until something changed, or so long."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(within):
+                await self._changed.wait()
+
+    def state(self) -> str:
+        """In words."""
+        if self._last is None:
+            return "could not be asked for"
+        detail = f" ({self._last.detail})" if self._last.detail else ""
+        return f"still {self._last.phase.value}{detail}"

@@ -1,0 +1,110 @@
+"""`hostler lab start`, `stop`, `extend`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+import msgspec
+
+from hostler.entry.cli import show
+from hostler.entry.cli.lab.telling import described, until
+from hostler.entry.cli.reach import chosen_server, reached, server_options
+from hostler.entry.cli.target import complete
+from hostler.entry.cli.value import moment
+from hostler.entry.cli.vm.wait import wait_options
+from hostler.model.lab import LabEvent
+from hostler.settings.quantity import seconds_of
+
+if TYPE_CHECKING:
+    from hostler.entry.cli.reach import Server
+    from hostler.model.lab_api import LabAnswer, LabView
+
+LAB_ID = click.IntRange(min=1, max=2**31 - 1)
+
+
+class Minutes(click.ParamType[float]):
+    """`30`: minutes; `30m`, `1h`: as they say."""
+
+    name = "minutes"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        try:
+            minutes = seconds_of(value) / (1 if str(value).strip()[-1:].isdigit() else 60)
+        except ValueError:
+            self.fail(f"{value!r} is no duration; write 30 for minutes, or 45m, 2h, 1d", param, ctx)
+        if not 0 < minutes <= 7 * 24 * 60:
+            self.fail(f"{value!r}: must be above 0 and at most a week", param, ctx)
+        return minutes
+
+
+@click.command()
+@click.argument("user")
+@click.argument("lab", type=LAB_ID)
+@wait_options
+@show.output_option
+@server_options
+def start(user: str, lab: int, waiting: bool, within: float, output: str) -> None:
+    """Start the lab of id LAB for USER. One that is there already stays as it is; another one has to be stopped first.
+
+    \b
+    hostler lab start ada 5 --wait
+    hostler lab ssh ada
+    """
+    complete(_start(chosen_server(), user, lab, within if waiting else None, output))
+
+
+async def _start(server: Server, user: str, lab: int, within: float | None, output: str) -> None:
+    async with reached(server) as client:
+        answer = await client.labs.start(user, lab)
+        view = answer.lab
+        if within is not None:
+            view = await until(client, user, gone=False, lab_id=lab, within=within)
+    said = "requested" if answer.news.event is not LabEvent.ALREADY else "already there"
+    _tell(user, answer, view, output, said if within is None else "")
+
+
+@click.command()
+@click.argument("user")
+@click.option("--lab", type=LAB_ID, help="Only if it is this lab.")
+@wait_options
+@show.output_option
+@server_options
+def stop(user: str, lab: int | None, waiting: bool, within: float, output: str) -> None:
+    """Stop the lab of USER: its machine is deleted, with all that is on it."""
+    complete(_stop(chosen_server(), user, lab, within if waiting else None, output))
+
+
+async def _stop(server: Server, user: str, lab: int | None, within: float | None, output: str) -> None:
+    async with reached(server) as client:
+        answer = await client.labs.stop(user, lab)
+        view = answer.lab
+        if within is not None and view is not None:
+            view = await until(client, user, gone=True, lab_id=None, within=within)
+    _tell(user, answer, view, output, "gone" if view is None else "")
+
+
+@click.command()
+@click.argument("user")
+@click.argument("minutes", type=Minutes())
+@click.option("--lab", type=LAB_ID, help="Only if it is this lab.")
+@show.output_option
+@server_options
+def extend(user: str, minutes: float, lab: int | None, output: str) -> None:
+    """Let the lab of USER live MINUTES longer than it would: 30, or 30m, 2h, 1d."""
+    complete(_extend(chosen_server(), user, minutes, lab, output))
+
+
+async def _extend(server: Server, user: str, minutes: float, lab: int | None, output: str) -> None:
+    async with reached(server) as client:
+        answer = await client.labs.extend(user, minutes, lab)
+    ends = "" if answer.lab is None else f"ends {moment(answer.lab.expires_at)}"
+    _tell(user, answer, answer.lab, output, ends)
+
+
+def _tell(user: str, answer: LabAnswer, view: LabView | None, output: str, said: str) -> None:
+    if output != "table":
+        show.emit(msgspec.to_builtins(msgspec.structs.replace(answer, lab=view)), output)
+        return
+    words = [text for text in (said, "" if view is None else described(view)) if text]
+    click.echo(f"{show.safe(user)}: {show.safe(', '.join(words))}")

@@ -1,0 +1,265 @@
+"""`hostler lab list`, `show`, `watch`, `events`, `catalogue`: nothing here changes anything."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+import msgspec
+
+from hostler.entry.cli import block, show
+from hostler.entry.cli.failure import note
+from hostler.entry.cli.lab.telling import described, left, news_line
+from hostler.entry.cli.reach import chosen_server, reached, read, server_options
+from hostler.entry.cli.target import complete
+from hostler.entry.cli.value import moment, size, span
+from hostler.errors import NotFound, Unavailable
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from hostler.client import Client
+    from hostler.entry.cli.reach import Server
+    from hostler.model.lab import LabNews
+    from hostler.model.lab_api import LabOffer, LabView
+
+PAGE = 500
+LOOK_EVERY = 1.0
+HEADS = ("USER", "LAB", "PHASE", "AVAILABLE", "LEFT", "ADDRESS", "DETAIL")
+
+
+@click.command("list")
+@click.option("--watch", "watching", is_flag=True, help="Go on, and show each change.")
+@click.option("--limit", type=click.IntRange(min=1), help="At most so many.")
+@show.output_option
+@server_options
+def list_(watching: bool, limit: int | None, output: str) -> None:
+    """Show all labs that you see."""
+    server = chosen_server()
+    complete(_watch(server, output) if watching else _list(server, limit, output))
+
+
+async def _list(server: Server, limit: int | None, output: str) -> None:
+    async with reached(server) as client:
+        found = [view async for view in _labs(client, limit)]
+    if output != "table":
+        show.emit(msgspec.to_builtins(found), output)
+    elif not found:
+        note("no labs; start one: hostler lab start USER LAB")
+    else:
+        show.Columns(*HEADS).rows([_row(view) for view in found])
+
+
+async def _labs(client: Client, limit: int | None = None) -> AsyncIterator[LabView]:
+    """All of them, page by page."""
+    after: str | None = None
+    rest = limit
+    while rest is None or rest > 0:
+        page_size = PAGE if rest is None else min(PAGE, rest)
+
+        async def asked(stale: bool, after: str | None = after, page_size: int = page_size) -> Any:
+            return await client.labs.list(limit=page_size, after=after, stale=stale)
+
+        page = await read(client, asked)
+        for view in page.items:
+            yield view
+        rest = None if rest is None else rest - len(page.items)
+        after = page.after
+        if after is None:
+            return
+
+
+def _row(view: LabView, phase: str = "") -> list[str]:
+    waits = f" ({view.position})" if view.position is not None else ""
+    cells = [view.user, str(view.lab_id), phase or f"{view.phase.value}{waits}", "yes" if view.available else "no"]
+    cells += [left(view), _place(view), view.detail]
+    return [show.safe(cell) for cell in cells]
+
+
+def _place(view: LabView) -> str:
+    if not view.address:
+        return ""
+    host = f"[{view.address}]" if ":" in view.address and view.port != 22 else view.address
+    return host if view.port == 22 else f"{host}:{view.port}"
+
+
+async def _watch(server: Server, output: str) -> None:
+    """Each lab as it is, then each that changes; by looking, so that nothing is missed while the store is away."""
+    known: dict[str, LabView] = {}
+    table = show.Columns(*HEADS)
+    async with reached(server) as client:
+        while True:
+            try:
+                found = {view.user: view async for view in _labs(client)}
+            except Unavailable as error:
+                note(f"{error}; looking again")
+                await asyncio.sleep(LOOK_EVERY * 3)
+                continue
+            for user, view in found.items():
+                if known.get(user) != view:
+                    _tell(view, "", output, table)
+            for user in known.keys() - found.keys():
+                _tell(known[user], "gone", output, table)
+            known = found
+            sys.stdout.flush()
+            await asyncio.sleep(LOOK_EVERY)
+
+
+def _tell(view: LabView, phase: str, output: str, table: show.Columns) -> None:
+    plain = msgspec.to_builtins(view) | ({"phase": phase} if phase else {})
+    if output == "json":
+        click.echo(show.as_json(plain))
+    elif output == "yaml":
+        click.echo("---\n" + block.dump(plain), nl=False)
+    else:
+        table.rows([_row(view, phase)])
+
+
+@click.command("show")
+@click.argument("user")
+@show.output_option
+@server_options
+def show_(user: str, output: str) -> None:
+    """Show the lab of USER."""
+    complete(_show(chosen_server(), user, output))
+
+
+async def _show(server: Server, user: str, output: str) -> None:
+    async with reached(server) as client:
+        view = await read(client, lambda stale: client.labs.get(user, stale=stale))
+    if output != "table":
+        show.emit(msgspec.to_builtins(view), output)
+    else:
+        show.pairs(_rows(view))
+
+
+def _rows(view: LabView) -> list[tuple[str, str]]:
+    waits = f", position {view.position}" if view.position is not None else ""
+    found = [
+        ("USER", view.user),
+        ("LAB", f"{view.lab_id}{f' ({view.title})' if view.title else ''}"),
+        ("PHASE", f"{view.phase.value}{waits}{f': {view.detail}' if view.detail else ''}"),
+        ("AVAILABLE", "yes" if view.available else "no"),
+        ("LOGIN", f"{view.ssh_user} at {_place(view)}" if view.address else view.ssh_user),
+        ("MACHINE", f"labs/{view.user} {view.vm}" if view.vm else ""),
+        ("PROVIDER", " ".join(text for text in (view.server_id, view.cloud_status) if text)),
+        ("REQUESTED", moment(view.requested_at)),
+        ("EXPIRES", f"{moment(view.expires_at)} ({left(view)})" if view.expires_at is not None else ""),
+        ("GRACE", span(view.grace) if view.grace else ""),
+        ("THEN", "" if view.again is None else f"lab {view.again}"),
+        ("REVISION", str(view.revision)),
+    ]
+    return [(name, show.safe(text)) for name, text in found if text]
+
+
+@click.command()
+@click.argument("user")
+@click.option("--count", type=click.IntRange(min=1), help="Only the last so many.")
+@show.output_option
+@server_options
+def events(user: str, count: int | None, output: str) -> None:
+    """Show what happened to the labs of USER last: what a student is told."""
+    complete(_events(chosen_server(), user, count, output))
+
+
+async def _events(server: Server, user: str, count: int | None, output: str) -> None:
+    async with reached(server) as client:
+        items = (await client.labs.news(user)).items
+    items = items[-count:] if count is not None else items
+    if output != "table":
+        show.emit(msgspec.to_builtins(items), output)
+        return
+    for news in items:
+        click.echo(show.safe(news_line(news)))
+
+
+@click.command()
+@click.argument("user")
+@click.option("--follow", is_flag=True, help="Go on when one can log in, until it is gone.")
+@show.output_option
+@server_options
+def watch(user: str, follow: bool, output: str) -> None:
+    """Follow the lab of USER, news and phases, until one can log in, or it is gone."""
+    complete(_follow(chosen_server(), user, follow, output))
+
+
+async def _follow(server: Server, user: str, follow: bool, output: str) -> None:
+    """News come with the record that they stand in, so reading it after each change shows all of them."""
+    watched = _Watched(output)
+    async with reached(server) as client:
+        while True:
+            try:
+                view: LabView | None = await client.labs.get(user)
+            except NotFound:
+                view = None
+            except Unavailable as error:
+                note(f"{error}; looking again")
+                await asyncio.sleep(LOOK_EVERY * 3)
+                continue
+            watched.news((await client.labs.news(user)).items)
+            watched.lab(user, view)
+            if view is None or (view.available and not follow):
+                return
+            await asyncio.sleep(LOOK_EVERY / 2)
+
+
+class _Watched:
+    """What was shown of one user's lab."""
+
+    def __init__(self, output: str) -> None:
+        self._output, self._number, self._said = output, 0, ""
+
+    def news(self, items: tuple[LabNews, ...]) -> None:
+        for news in items:
+            if news.number > self._number:
+                self._number = news.number
+                self._show(news_line(news), msgspec.to_builtins(news))
+
+    def lab(self, user: str, view: LabView | None) -> None:
+        said = "there is no lab" if view is None else described(view)
+        if said != self._said:
+            self._said = said
+            self._show(f"{user}: {said}", {"user": user, "lab": msgspec.to_builtins(view)})
+
+    def _show(self, line: str, plain: Any) -> None:
+        if self._output == "table":
+            click.echo(show.safe(line))
+        elif self._output == "json":
+            click.echo(show.as_json(plain))
+        else:
+            click.echo("---\n" + block.dump(plain), nl=False)
+        sys.stdout.flush()
+
+
+@click.command()
+@show.output_option
+@server_options
+def catalogue(output: str) -> None:
+    """Show which labs there are, and how many of them run, wait, and are ready ahead."""
+    complete(_catalogue(chosen_server(), output))
+
+
+async def _catalogue(server: Server, output: str) -> None:
+    async with reached(server) as client:
+        found = await client.labs.offers()
+    if output != "table":
+        show.emit(msgspec.to_builtins(found), output)
+        return
+    heads = ("LAB", "TITLE", "IMAGE", "SHAPE", "LIFE", "RUNNING", "WAITING", "WARM", "PROVIDER")
+    show.Columns(*heads).rows([_offer(offer) for offer in found.items])
+    if found.at_once is not None:
+        click.echo(f"in all {found.running} of {found.at_once} run, {found.waiting} wait")
+
+
+def _offer(offer: LabOffer) -> list[str]:
+    template = offer.template
+    most = "" if template.at_once is None else f"/{template.at_once}"
+    warm = f"{offer.warm}/{template.warm}" if template.warm else str(offer.warm or "")
+    cells = [
+        *("any" if offer.lab_id is None else str(offer.lab_id), template.title, template.image or "(default)"),
+        f"{template.cpus} cpus, {size(template.memory_mib)}",
+        *(span(template.life), f"{offer.running}{most}", str(offer.waiting), warm, template.provider or "any"),
+    ]
+    return [show.safe(cell) for cell in cells]
