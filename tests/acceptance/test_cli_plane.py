@@ -290,9 +290,9 @@ def _cpu() -> float:
 
 
 async def test_a_machine_is_moved_as_it_runs_and_cloned_from_a_snapshot(data: dict[str, str]) -> None:
-    await well("vm", "create", "web", "--cpu-share", 200, "--wait", **data)
+    await well("vm", "create", "web", "--cpu-share", 200, "--user", "student", "--wait", **data)
     view = (await well("vm", "show", "web", "-o", "json", **data)).json
-    assert view["spec"]["cpu_share"] == 200
+    assert (view["spec"]["cpu_share"], view["spec"]["user"]) == (200, "student")
     here, there = view["node"], {"local-1": "local-2", "local-2": "local-1"}[view["node"]]
     moved = await well("vm", "migrate", "web", "--to", there, "--wait", **data)
     assert moved.out == f"web: on {there}\n"

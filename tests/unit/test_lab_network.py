@@ -128,6 +128,9 @@ async def test_a_node_whose_bridge_cannot_be_says_so_and_so_does_the_machine(
     await network.open()
     assert network.about.startswith("bridge hostler0")
     assert list(kernel.macs) == ["hostler0"]
+    assert network.kind == f"bridge {kept_prefix(tmp_path)}", "a guest that runs stays on it"
+    other = network_of("bridge:br0", None, place="p", uids=None)
+    assert other.kind == "bridge"
 
 
 # The door

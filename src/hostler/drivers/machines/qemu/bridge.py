@@ -57,6 +57,11 @@ class BridgeNetwork:
         held = f"; guests are not held to their addresses: {self._open_why}" if self._open_why else ""
         return f"bridge {self._bridge}{held}"
 
+    @property
+    def kind(self) -> str:
+        """One of our own ends at its host: a guest that runs has its address nowhere else."""
+        return "bridge" if self._own is None else f"bridge {self._prefix}"
+
     async def open(self) -> None:
         """See whether guests can be held to their addresses; make the bridge, if it is ours."""
         self._open_why = firewall.why_not()

@@ -59,6 +59,10 @@ class Network(Protocol):
     def about(self) -> str:
         """For the node's facts."""
 
+    @property
+    def kind(self) -> str:
+        """A guest that runs can be handed to another place if this is the same there."""
+
     async def open(self) -> None:
         """Set up what belongs to all machines; before anything else."""
 
@@ -97,6 +101,10 @@ class UserNetwork:
         if self._isolated:
             return "isolated"
         return f"user; guests reach this host's loopback: {self._open_why}" if self._open_why else "user"
+
+    @property
+    def kind(self) -> str:
+        return "user"
 
     async def open(self) -> None:
         """Close the way to this host, if that can be."""

@@ -160,7 +160,7 @@ class Site:
             accelerator=accelerator,
             version=await self.version(),
             processor=processor(accelerator),
-            network="bridge" if self.options.network.startswith("bridge") else "user",
+            network=self.network.kind,
         )
 
     async def fit(self, spec: VmSpec) -> Fit:

@@ -31,6 +31,7 @@ _PLACE = "LEVEL:NAME=VALUE"
 @click.option("--memory", type=Mebibytes(), default="512M", show_default=True, help="512M, 2G.")
 @click.option("--disk", type=int, default=0, show_default=True, metavar="GIB", help="The size of its disk.")
 @click.option("--image", default="", help="The image; otherwise the default of the node's machines.")
+@click.option("--user", default="", help="Who logs in; otherwise the image says.")
 @click.option("--user-data", "user_data", type=click.Path(path_type=Path), metavar="FILE", help="For its first boot.")
 @click.option("--network-config", type=click.Path(path_type=Path), metavar="FILE", help="For cloud-init, if it has it.")
 @click.option("--ssh-key", "ssh_key", multiple=True, metavar="FILE", help="A public key; may be given several times.")
@@ -114,6 +115,7 @@ def _from_flags(given: dict[str, Any]) -> VmCreate:
             memory_mib=given["memory"],
             disk_gib=given["disk"],
             image=given["image"],
+            user=given["user"],
             user_data=text_of(given["user_data"]) if given["user_data"] is not None else "",
             network_config=text_of(given["network_config"]) if given["network_config"] is not None else "",
             ssh_keys=(*ssh_keys(given["ssh_key"]), *(() if given["bare"] else own_keys())),
