@@ -21,10 +21,11 @@ from cassandra.connection import ConnectionShutdown
 from cassandra.protocol import OverloadedErrorMessage, ServerError
 from redis.exceptions import ResponseError
 
+from hostler.drivers.calls import Call, Calls
+from hostler.drivers.redis_link import refusal
 from hostler.drivers.ttl import cassandra as on_cassandra
 from hostler.drivers.ttl import dynamodb as on_dynamodb
 from hostler.drivers.ttl import redis as on_redis
-from hostler.drivers.ttl.calls import Call, Calls
 from hostler.drivers.ttl.dynamodb import DynamodbTtlStorage
 from hostler.errors import (
     Closed,
@@ -226,7 +227,7 @@ def test_a_life_on_cassandra_is_rounded_up_to_whole_seconds_and_one_more() -> No
     ],
 )
 def test_what_redis_answers(said: str, kind: type[HostlerError]) -> None:
-    error = on_redis._refusal("redis: verb of 'key'", ResponseError(said))
+    error = refusal("redis: verb of 'key'", ResponseError(said))
     assert type(error) is kind
     assert str(error).startswith("redis: verb of 'key': ")
 

@@ -1,8 +1,10 @@
 """Where ports meet drivers: URLs in, open objects out. Only this package (and `hostler.sim`) names drivers.
 
 url      what all URLs have in common: options, addresses, passwords
+redis    what those of Redis servers have in common
 store    stores, and the bare engines below them
 ttl      ttl storages: every store, and others
+inbox    the lab door: its queues and records
 machine  machines, and the images they are made of
 """
 
@@ -10,6 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from hostler.wiring.inbox import open_board, open_inbox
 from hostler.wiring.machine import MACHINES, bridge_refusal, known_acceleration, open_images, open_machines
 from hostler.wiring.store import is_store, open_bare, open_store
 from hostler.wiring.ttl import open_ttl_storage, ttl_storage_on
@@ -27,8 +30,10 @@ __all__ = [
     "known_acceleration",
     "local_path",
     "open_bare",
+    "open_board",
     "open_hasher",
     "open_images",
+    "open_inbox",
     "open_machines",
     "open_store",
     "open_ttl_storage",

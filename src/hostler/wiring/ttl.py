@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import re
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 from urllib.parse import SplitResult, unquote
 
 from hostler.errors import Invalid
+from hostler.wiring.redis import redis_link
 from hostler.wiring.store import STORES
-from hostler.wiring.url import DEFAULT_TIMEOUT, Options, opened_by
+from hostler.wiring.url import DEFAULT_TIMEOUT, Options, address, extra, opened_by, password_of, user_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Mapping
 
     from hostler.ports.store import Store
     from hostler.ports.ttl import TtlStorage
@@ -41,29 +41,14 @@ def _on_store(opener: Callable[[SplitResult, Options], Store]) -> Callable[[Spli
 
 
 def _open_redis(url: SplitResult, options: Options) -> TtlStorage:
-    with _extra("redis"):
+    with extra("redis"):
         from hostler.drivers.ttl.redis import RedisTtlStorage
 
-    host, port = _address(url, 6379)
-    db = unquote(url.path).strip("/") or "0"
-    if not db.isdecimal():
-        raise Invalid(f"ttl storage URL {url.scheme}://…: {db!r} is no number of a database; write …/0")
-    tls = url.scheme == "rediss"
-    files = {name: options.text(name) for name in ("ca", "cert", "key")} if tls else {}
-    return RedisTtlStorage(
-        host,
-        port,
-        db=int(db),
-        user=_user(url, options),
-        password=_password(url, options),
-        tls=tls,
-        timeout=options.number("timeout", DEFAULT_TIMEOUT, least=0.01),
-        **files,
-    )
+        return RedisTtlStorage(redis_link(url, options, "ttl storage URL", opener="hostler.open_ttl_storage"))
 
 
 def _open_dynamodb(url: SplitResult, options: Options) -> TtlStorage:
-    with _extra("dynamodb"):
+    with extra("dynamodb"):
         from hostler.drivers.ttl.dynamodb import DynamodbTtlStorage
 
     if not re.fullmatch(r"[A-Za-z0-9_.-]{3,255}", url.netloc) or url.path not in ("", "/"):
@@ -78,10 +63,10 @@ def _open_dynamodb(url: SplitResult, options: Options) -> TtlStorage:
 
 
 def _open_cassandra(url: SplitResult, options: Options) -> TtlStorage:
-    with _extra("cassandra"):
+    with extra("cassandra"):
         from hostler.drivers.ttl.cassandra import TABLE, CassandraTtlStorage
 
-    hosts, port = _address(url, 9042)
+    hosts, port = address(url, 9042, "ttl storage URL")
     keyspace, table = unquote(url.path).strip("/"), options.text("table") or TABLE
     for name in (keyspace, table):
         if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]{0,47}", name):
@@ -94,43 +79,13 @@ def _open_cassandra(url: SplitResult, options: Options) -> TtlStorage:
         port,
         keyspace=keyspace,
         table=table,
-        user=_user(url, options),
-        password=_password(url, options),
+        user=user_of(url, options),
+        password=password_of(url, options),
         datacenter=options.text("datacenter"),
         create=options.flag("create"),
         replicas=int(options.number("replicas", 0, least=1)) or None,
         timeout=options.number("timeout", DEFAULT_TIMEOUT, least=0.01),
     )
-
-
-def _address(url: SplitResult, default_port: int) -> tuple[str, int]:
-    """Host and port of a URL that has one of each."""
-    try:
-        port = url.port or default_port
-    except ValueError:
-        port = 0
-    if not url.hostname or not port:
-        raise Invalid(f"ttl storage URL {url.scheme}://…: {url.netloc.rpartition('@')[2]!r} is no host:port")
-    return url.hostname, port
-
-
-def _user(url: SplitResult, options: Options) -> str | None:
-    return options.text("user") or unquote(url.username or "") or None
-
-
-def _password(url: SplitResult, options: Options) -> str | None:
-    return options.password() or unquote(url.password or "") or None
-
-
-@contextmanager
-def _extra(name: str) -> Iterator[None]:
-    """Around the import of a driver whose client is an extra."""
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] == "hostler":
-            raise
-        raise Invalid(f"{name}: its client is not installed; run: pip install 'hostler[{name}]'") from None
 
 
 _TTL_STORAGES: Mapping[str, Callable[[SplitResult, Options], TtlStorage]] = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
@@ -9,7 +10,7 @@ from hostler.drivers.password import read_password
 from hostler.errors import Invalid
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
 T = TypeVar("T")
 
@@ -103,3 +104,35 @@ def local_path(url: SplitResult) -> str:
     if path.endswith("/") or "\0" in path:
         raise Invalid(f"store URL {url.scheme}://{path!r}: must name a file")
     return path
+
+
+def address(url: SplitResult, default_port: int, what: str) -> tuple[str, int]:
+    """Host and port of a URL that has one of each."""
+    try:
+        port = url.port or default_port
+    except ValueError:
+        port = 0
+    if not url.hostname or not port:
+        raise Invalid(f"{what} {url.scheme}://…: {url.netloc.rpartition('@')[2]!r} is no host:port")
+    return url.hostname, port
+
+
+def user_of(url: SplitResult, options: Options) -> str | None:
+    """As whom: an option, or what stands before the host."""
+    return options.text("user") or unquote(url.username or "") or None
+
+
+def password_of(url: SplitResult, options: Options) -> str | None:
+    """An option, a file, or what stands before the host."""
+    return options.password() or unquote(url.password or "") or None
+
+
+@contextmanager
+def extra(name: str) -> Iterator[None]:
+    """Around the import of a driver whose client is an extra."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] == "hostler":
+            raise
+        raise Invalid(f"{name}: its client is not installed; run: pip install 'hostler[{name}]'") from None

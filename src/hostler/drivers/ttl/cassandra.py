@@ -40,7 +40,7 @@ from cassandra.policies import (
 from cassandra.protocol import ErrorMessage, IsBootstrappingErrorMessage
 from cassandra.query import SimpleStatement
 
-from hostler.drivers.ttl.calls import Calls
+from hostler.drivers.calls import Calls
 from hostler.drivers.ttl.cassandra_reactor import Reactor
 from hostler.errors import Forbidden, HostlerError, Invalid, NotFound, Refused, Unavailable
 from hostler.ports.store import check_key
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import TracebackType
 
-    from hostler.drivers.ttl.calls import Call
+    from hostler.drivers.calls import Call
 
 MAX_TTL = 630_720_000
 """Twenty years, the servers' own limit."""

@@ -12,28 +12,20 @@ from __future__ import annotations
 
 import asyncio
 import math
-import re
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
-from redis.asyncio import Connection, SSLConnection
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
-from redis.exceptions import AuthenticationError, ConnectionError, RedisError, ResponseError  # noqa: A004
-
-from hostler.drivers.ttl.calls import Calls
+from hostler.drivers.redis_link import ANSWERS
 from hostler.drivers.ttl.redis_listener import Listener
-from hostler.errors import Forbidden, HostlerError, Invalid, Refused, Unavailable
+from hostler.errors import Forbidden, Invalid
 from hostler.ports.store import check_key
 from hostler.ports.ttl import check_life, check_record, check_swap
 
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from hostler.drivers.ttl.calls import Call
+    from hostler.drivers.redis_link import Answers, RedisLink
 
-CONNECTIONS = 16
-"""At most so many at once; further calls wait their turn."""
 POLL = 1.0
 """Seconds after which a waiting reader looks for itself: announcements can be lost, and others write without them."""
 
@@ -58,72 +50,23 @@ return 1
 """
 _READ = "return {redis.call('GET', KEYS[1]), redis.call('PTTL', KEYS[1])}"
 
-_ANSWERS: dict[str, tuple[type[HostlerError], str]] = {
-    "NOAUTH": (Forbidden, "the server wants a password; put it into the URL"),
-    "WRONGPASS": (Forbidden, "wrong user or password; correct them in the URL"),
+_ANSWERS: Answers = {
+    **ANSWERS,
     "NOPERM": (
         Forbidden,
         "the user has no right to this; it needs eval, get, set, del, pttl and publish on these keys",
     ),
     "WRONGTYPE": (Invalid, "the key holds something else than a record; choose another key or remove it"),
-    "MOVED": (Refused, "the server is part of a cluster and another node holds the key; name that node in the URL"),
-    "CROSSSLOT": (Refused, "the server is part of a cluster; use one without cluster mode"),
-    "READONLY": (Unavailable, "the server is a read-only replica; name the primary, or wait until it is one"),
-    "LOADING": (Unavailable, "the server is still loading its data; try later"),
-    "OOM": (Unavailable, "the server is out of memory; free some"),
-    "MISCONF": (Unavailable, "the server cannot save to its disk; an operator must look"),
-    "BUSY": (Unavailable, "the server is busy with somebody's script; try later"),
-    "NOREPLICAS": (Unavailable, "the server has too few replicas; try later"),
-    "MASTERDOWN": (Unavailable, "the server has lost its primary; try later"),
-    "CLUSTERDOWN": (Unavailable, "the cluster is down; try later"),
-    "TRYAGAIN": (Unavailable, "the key is being moved; try later"),
-    "ASK": (Unavailable, "the key is being moved; try later"),
 }
-"""What the server may say instead of doing it, by the first word. Nothing was written then."""
 
 
 class RedisTtlStorage:
-    """Connects when first used, and again after it lost the server."""
+    """Owns its link: closes it when it is closed."""
 
-    def __init__(
-        self,
-        host: str,
-        port: int = 6379,
-        *,
-        db: int = 0,
-        user: str | None = None,
-        password: str | None = None,
-        tls: bool = False,
-        ca: str | None = None,
-        cert: str | None = None,
-        key: str | None = None,
-        timeout: float = 5.0,
-    ) -> None:
-        self._name = f"redis {host}:{port}"
-        self._calls = Calls(self._name, timeout)
-        self._db = db
-        self._options: dict[str, Any] = {
-            "host": host,
-            "port": port,
-            "db": db,
-            "username": user,
-            "password": password,
-            "client_name": "hostler",
-            "protocol": 2,
-            "driver_info": None,
-            "socket_keepalive": True,
-            # The deadline of a call is the only one, and nothing is repeated: the client's defaults do otherwise.
-            "socket_timeout": None,
-            "socket_connect_timeout": timeout,
-            "retry": Retry(NoBackoff(), 0),
-        }
-        self._kind: type[Connection] = Connection
-        if tls:
-            self._kind = SSLConnection
-            self._options |= {"ssl_ca_certs": ca, "ssl_certfile": cert, "ssl_keyfile": key}
-        self._turns = asyncio.Semaphore(CONNECTIONS)
-        self._idle: list[Connection] = []
-        self._listener = Listener(self._connected)
+    def __init__(self, link: RedisLink) -> None:
+        link.answers = _ANSWERS
+        self._link, self._calls = link, link.calls
+        self._listener = Listener(link.connect)
 
     async def __aenter__(self) -> Self:
         self._calls.open()
@@ -137,8 +80,7 @@ class RedisTtlStorage:
     async def aclose(self) -> None:
         await self._calls.shut()
         await self._listener.aclose()
-        while self._idle:
-            await _dropped(self._idle.pop())
+        await self._link.aclose()
 
     def lateness(self, ttl: float) -> float:  # noqa: ARG002 - the same for every ttl
         return 0.25
@@ -160,7 +102,7 @@ class RedisTtlStorage:
     async def get(self, key: str) -> str | None:
         check_key(key)
         async with self._calls.call("get", key, writes=False) as call:
-            return _text(key, await self._asked(call, "GET", key))
+            return _text(key, await self._link.ask(call, "GET", key))
 
     async def time_left(self, key: str) -> float | None:
         check_key(key)
@@ -185,76 +127,18 @@ class RedisTtlStorage:
     # Inside
 
     def _channel(self, key: str) -> str:
-        return f"hostler:ttl:{self._db}:{key}"
+        return f"hostler:ttl:{self._link.db}:{key}"
 
     async def _written(self, verb: str, script: str, key: str, *arguments: str | int) -> bool:
         async with self._calls.call(verb, key, writes=True) as call:
-            answer: int = await self._asked(call, "EVAL", script, 1, key, self._channel(key), *arguments)
+            answer: int = await self._link.ask(call, "EVAL", script, 1, key, self._channel(key), *arguments)
             return answer == 1
 
     async def _read(self, key: str) -> tuple[str | None, float]:
         """The record and how many seconds it has left."""
         async with self._calls.call("get", key, writes=False) as call:
-            value, left = await self._asked(call, "EVAL", _READ, 1, key)
+            value, left = await self._link.ask(call, "EVAL", _READ, 1, key)
             return _text(key, value), (left + 1) / 1000 if left >= 0 else math.inf
-
-    async def _asked(self, call: Call, *command: str | int) -> Any:
-        """The server's answer. A connection that did not give one is not used again."""
-        async with self._turns:
-            while (connection := await self._idle_one()) is not None:
-                try:
-                    return await self._exchanged(call, connection, *command)
-                except Unavailable as error:
-                    if not isinstance(error.__cause__, RedisError | OSError) or _said(error.__cause__):
-                        raise
-                    # A read, over a connection that broke while nobody looked: ask again over another.
-            return await self._exchanged(call, await self._new_one(call), *command)
-
-    async def _exchanged(self, call: Call, connection: Connection, *command: str | int) -> Any:
-        answered = False
-        call.sent = True
-        try:
-            await connection.send_command(*command)
-            answer = await connection.read_response()
-            answered = True
-        except (RedisError, OSError) as error:
-            answered = _said(error)
-            if answered:
-                raise _refusal(call.subject, error) from error
-            raise call.lost(f"the connection broke ({error})") from error
-        finally:
-            if answered and connection.is_connected:
-                self._idle.append(connection)
-            else:
-                await _dropped(connection)
-        return answer
-
-    async def _idle_one(self) -> Connection | None:
-        """A connection that the server has not closed meanwhile."""
-        while self._idle:
-            connection = self._idle.pop()
-            with suppress(RedisError, OSError):
-                if _stands(connection) and not await connection.can_read():
-                    return connection
-            await _dropped(connection)
-        return None
-
-    async def _new_one(self, call: Call) -> Connection:
-        try:
-            return await self._connected()
-        except (RedisError, OSError) as error:
-            if _said(error):
-                raise _refusal(call.subject, error) from error
-            raise Unavailable(f"{call.subject}: cannot connect ({error}); nothing was written, try later") from error
-
-    async def _connected(self) -> Connection:
-        connection = self._kind(**self._options)
-        try:
-            await connection.connect()  # type: ignore[no-untyped-call]
-        except BaseException:
-            await _dropped(connection)
-            raise
-        return connection
 
 
 def _life(ttl: float) -> tuple[str | int, ...]:
@@ -270,34 +154,3 @@ def _text(key: str, value: bytes | None) -> str | None:
         return value.decode()
     except UnicodeDecodeError:
         raise Invalid(f"record {key!r}: what is there is no text, so it is no record; choose another key") from None
-
-
-def _said(error: Exception) -> bool:
-    """Whether the server said it, rather than the connection."""
-    return isinstance(error, ResponseError) or getattr(error, "status_code", None) is not None
-
-
-def _refusal(subject: str, error: Exception) -> HostlerError:
-    """What the server said instead of doing it."""
-    said = str(error)
-    word = getattr(error, "status_code", None) or said.split(" ", 1)[0].rstrip(":")
-    if word == "ERR" or word not in _ANSWERS:
-        # Older servers put what a command said into what its script says.
-        word = next((known for known in _ANSWERS if re.search(rf"\b{known}\b", said)), word)
-    if isinstance(error, AuthenticationError) and word not in _ANSWERS:
-        word = "WRONGPASS"
-    kind, words = _ANSWERS.get(word, (Refused, "the server refused it"))
-    if kind is Refused and isinstance(error, ConnectionError):
-        kind, words = Unavailable, "the server takes no more connections; try later"
-    return kind(f"{subject}: {words} ({said})")
-
-
-def _stands(connection: Connection) -> bool:
-    """Whether it was not reset meanwhile: the client itself finds that out only when it writes."""
-    reader, writer = connection._reader, connection._writer
-    return reader is not None and reader.exception() is None and writer is not None and not writer.is_closing()
-
-
-async def _dropped(connection: Connection) -> None:
-    with suppress(RedisError, OSError):
-        await connection.disconnect(nowait=True)

@@ -1,4 +1,4 @@
-"""Calls to a storage: each ends at its deadline, all of them when the storage is closed."""
+"""Calls to a server: each ends at its deadline, all of them when what makes them is closed."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ class Call:
 
 
 class Calls:
-    """Every call of one storage object, which is opened once and closed once."""
+    """Every call of one object, which is opened once and closed once. `opener` is what makes such objects."""
 
-    def __init__(self, name: str, timeout: float) -> None:
-        self._name, self._timeout = name, timeout
+    def __init__(self, name: str, timeout: float, *, opener: str = "open_ttl_storage") -> None:
+        self._name, self._timeout, self._opener = name, timeout, opener
         self._state = "new"
         self._scopes: set[asyncio.Timeout] = set()
         self._idle = asyncio.Event()
@@ -45,15 +45,13 @@ class Calls:
     def open(self) -> None:
         """Closed: it was opened before."""
         if self._state != "new":
-            raise Closed(f"{self._name}: it is {self._state}; make another with open_ttl_storage")
+            raise Closed(f"{self._name}: it is {self._state}; make another with {self._opener}")
         self._state = "open"
 
     def check(self) -> None:
         """Closed: it is not open."""
         if self._state != "open":
-            raise Closed(
-                f"{self._name}: it is not open; use it inside `async with hostler.open_ttl_storage(url) as storage`"
-            )
+            raise Closed(f"{self._name}: it is not open; use it inside `async with {self._opener}(url) as …`")
 
     async def shut(self) -> None:
         """End the calls that run, and let no other begin. Twice is fine."""
@@ -86,5 +84,5 @@ class Calls:
 
     def _closed_meanwhile(self, call: Call) -> HostlerError:
         if call.writes and call.sent:
-            return call.lost("the storage was closed before the answer came")
-        return Closed(f"{call.subject}: the storage was closed while this call ran")
+            return call.lost("it was closed before the answer came")
+        return Closed(f"{call.subject}: it was closed while this call ran")

@@ -1,0 +1,160 @@
+"""The queues in Redis."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import secrets
+from typing import TYPE_CHECKING, Any, Self
+
+import msgspec
+from redis.exceptions import RedisError
+
+from hostler.drivers.inbox.redis import scripts
+from hostler.drivers.inbox.redis.bell import Bell
+from hostler.drivers.redis_link import ANSWERS
+from hostler.errors import Forbidden, Invalid
+from hostler.ports.inbox import QUEUES, Taken
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import TracebackType
+
+    from hostler.drivers.redis_link import Answers, RedisLink, Words
+    from hostler.keys.lab import LabNames
+
+STEPS = 1_000
+"""Requests that the server looks at in one go beyond those that it hands out: others wait meanwhile."""
+BATCH = 1_000
+"""Requests that are acknowledged in one go."""
+
+LAB_ANSWERS: Answers = {
+    **ANSWERS,
+    "NOPERM": (Forbidden, "the user has no right to this; labs need all keys that begin with vmmanager: and eval"),
+    "WRONGTYPE": (
+        Invalid,
+        "a key that begins with vmmanager: holds something else than it should; look, and remove it",
+    ),
+}
+
+
+class RedisInbox:
+    """Owns its link: closes it when it is closed."""
+
+    def __init__(self, link: RedisLink, names: LabNames) -> None:
+        link.answers = LAB_ANSWERS
+        self._link, self._calls, self._names = link, link.calls, names
+        self._queues = (names.provision, names.decommission)
+        self._bell = Bell(link, self._queues)
+        self._source, self._count = secrets.token_hex(8), itertools.count(1)
+
+    async def __aenter__(self) -> Self:
+        self._calls.open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self._calls.shut()
+        await self._bell.aclose()
+        await self._link.aclose()
+
+    async def take(self, worker: str, *, limit: int, within: float) -> Sequence[Taken]:
+        now = asyncio.get_running_loop().time
+        end = now() + within
+        while limit > 0:
+            more, taken = await self._take(worker, limit)
+            left = end - now()
+            if taken or left <= 0:
+                return taken
+            if not more:
+                await self._wait(worker, left)
+        return ()
+
+    async def held(self, worker: str) -> Sequence[Taken]:
+        async with self._calls.call("held", worker, writes=False) as call:
+            found = []
+            for queue in QUEUES:
+                key = self._names.processing(queue, worker)
+                for entry in await self._link.ask(call, "LRANGE", key, 0, -1):
+                    token, _, raw = entry.partition(b" ")
+                    found.append(Taken(queue, token.decode(), raw))
+            return found
+
+    async def acknowledge(self, worker: str, done: Sequence[Taken]) -> Sequence[Taken]:
+        following: list[Taken] = []
+        for start in range(0, len(done), BATCH):
+            following += await self._done("acknowledge", worker, done[start : start + BATCH])
+        return following
+
+    async def bury(self, worker: str, taken: Taken, reason: str, at: float) -> Sequence[Taken]:
+        dead = msgspec.json.encode(
+            {
+                "queue": taken.queue,
+                "request": taken.raw.decode(errors="backslashreplace"),
+                "reason": reason,
+                "at": at,
+                "worker": worker,
+            }
+        )
+        return await self._done("bury", worker, [taken], dead)
+
+    async def workers(self) -> frozenset[str]:
+        async with self._calls.call("workers", self._names.workers, writes=False) as call:
+            return frozenset(map(bytes.decode, await self._link.ask(call, "SMEMBERS", self._names.workers)))
+
+    async def release(self, worker: str, done: Sequence[Taken]) -> int:
+        names = self._names
+        keys = [names.workers, *self._keys_of(worker)]
+        arguments = [worker, *map(names.next, QUEUES), *(taken.token for taken in done)]
+        count: int = await self._run("release", worker, scripts.RELEASE, keys, arguments)
+        return count
+
+    # Inside
+
+    async def _take(self, worker: str, limit: int) -> tuple[bool, list[Taken]]:
+        names = self._names
+        keys = [names.workers, *self._keys_of(worker)]
+        # Whose list a holder's is: the name of the worker's own without the worker.
+        lists = [names.processing(queue, worker).removesuffix(worker) for queue in QUEUES]
+        arguments: list[Words] = [worker, self._tokens(), limit, limit + STEPS]
+        arguments += itertools.chain.from_iterable(zip(map(names.next, QUEUES), lists))
+        more, *flat = await self._run("take", worker, scripts.TAKE, keys, arguments)
+        return bool(more), _taken(flat)
+
+    async def _wait(self, worker: str, within: float) -> None:
+        try:
+            await self._bell.wait(within)
+        except TimeoutError as error:
+            raise self._link.trouble(f"{self._link.name}: take of {worker!r}", error) from None
+        except (RedisError, OSError) as error:
+            raise self._link.trouble(f"{self._link.name}: take of {worker!r}", error) from error
+        self._calls.check()
+
+    async def _done(self, verb: str, worker: str, done: Sequence[Taken], dead: bytes = b"") -> list[Taken]:
+        names = self._names
+        keys = [names.dead]
+        for queue in QUEUES:
+            keys += [names.busy(queue), names.processing(queue, worker)]
+        arguments: list[Words] = [worker, self._tokens(), *map(names.next, QUEUES), dead]
+        for taken in done:
+            arguments += [QUEUES.index(taken.queue), b"%s %s" % (taken.token.encode(), taken.raw)]
+        return _taken(await self._run(verb, worker, scripts.DONE, keys, arguments))
+
+    def _keys_of(self, worker: str) -> list[str]:
+        keys = []
+        for queue, key in zip(QUEUES, self._queues):
+            keys += [key, self._names.busy(queue), self._names.processing(queue, worker)]
+        return keys
+
+    def _tokens(self) -> str:
+        """What the tokens of one call begin with, and of no other."""
+        return f"{self._source}.{next(self._count)}"
+
+    async def _run(self, verb: str, worker: str, script: str, keys: Sequence[str], arguments: Sequence[Words]) -> Any:
+        async with self._calls.call(verb, worker, writes=True) as call:
+            return await self._link.ask(call, "EVAL", script, len(keys), *keys, *arguments)
+
+
+def _taken(flat: Sequence[Any]) -> list[Taken]:
+    return [Taken(QUEUES[number], token.decode(), raw) for number, token, raw in zip(flat[::3], flat[1::3], flat[2::3])]

@@ -1,0 +1,38 @@
+"""What every URL of a Redis server has in common."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from urllib.parse import unquote
+
+from hostler.errors import Invalid
+from hostler.wiring.url import DEFAULT_TIMEOUT, address, password_of, user_of
+
+if TYPE_CHECKING:
+    from urllib.parse import SplitResult
+
+    from hostler.drivers.redis_link import RedisLink
+    from hostler.wiring.url import Options
+
+
+def redis_link(url: SplitResult, options: Options, what: str, *, opener: str, fenced: bool = False) -> RedisLink:
+    """Connections to the server behind `redis://user:password@host:port/db?timeout=…` or `rediss://…?ca=…`."""
+    from hostler.drivers.redis_link import RedisLink
+
+    host, port = address(url, 6379, what)
+    db = unquote(url.path).strip("/") or "0"
+    if not db.isdecimal():
+        raise Invalid(f"{what} {url.scheme}://…: {db!r} is no number of a database; write …/0")
+    tls = url.scheme == "rediss"
+    return RedisLink(
+        host,
+        port,
+        db=int(db),
+        user=user_of(url, options),
+        password=password_of(url, options),
+        tls=tls,
+        timeout=options.number("timeout", DEFAULT_TIMEOUT, least=0.01),
+        opener=opener,
+        fenced=fenced,
+        **({name: options.text(name) for name in ("ca", "cert", "key")} if tls else {}),
+    )
