@@ -31,12 +31,17 @@ CHUNK = 64 * 1024
 
 @asynccontextmanager
 async def logged_in(
-    channel: Channel, view: VmView, *, user: str | None = None, identities: Sequence[Path] = ()
+    channel: Channel,
+    view: VmView,
+    *,
+    user: str | None = None,
+    identities: Sequence[Path] = (),
+    also: Sequence[Path] = (),
 ) -> AsyncIterator[asyncssh.SSHClientConnection]:
     """A login to the machine over the channel, which this enters and leaves.
 
-    With the keys that are named; otherwise with our own, those of ssh-agent and those of `~/.ssh` that need no
-    passphrase. Refused: it is not the machine that answers. Forbidden: it takes none of the keys.
+    With the keys that are named; otherwise with those in `also`, our own, those of ssh-agent and those of `~/.ssh` that
+    need no passphrase. Refused: it is not the machine that answers. Forbidden: it takes none of the keys.
     """
     access = view.access
     if access is None:
@@ -46,10 +51,10 @@ async def logged_in(
         raise Refused(
             f"vm {view.name}: its host key is not known, so anybody could answer in its place; use its console"
         )
-    keys = [loaded(path) for path in identities] or [own_key(), *usual_keys(Path.home())]
+    keys = [loaded(path) for path in identities] or [*map(loaded, also), own_key(), *usual_keys(Path.home())]
     name = user or access.user
     have_a_name()
-    async with channel, _bridged(channel) as bridge:
+    async with channel, bridged(channel) as bridge:
         try:
             async with asyncio.timeout(WITHIN):
                 connection = await asyncssh.connect(
@@ -77,14 +82,14 @@ async def logged_in(
             ) from None
         except (asyncssh.Error, OSError, TimeoutError) as error:
             raise bridge.error or Unavailable(
-                f"vm {view.name}: its SSH server does not answer as one ({_why(error)}); see its console"
+                f"vm {view.name}: its SSH server does not answer as one ({why(error)}); see its console"
             ) from None
         try:
             yield connection
         except (asyncssh.Error, OSError) as error:
             if isinstance(error, asyncssh.Error) or bridge.error is not None:
                 raise bridge.error or Unavailable(
-                    f"vm {view.name}: the connection was lost ({_why(error)}); log in again"
+                    f"vm {view.name}: the connection was lost ({why(error)}); log in again"
                 ) from None
             raise
         finally:
@@ -122,7 +127,7 @@ class Bridge:
 
 
 @asynccontextmanager
-async def _bridged(channel: Channel) -> AsyncIterator[Bridge]:
+async def bridged(channel: Channel) -> AsyncIterator[Bridge]:
     bridge = Bridge()
     for end in (bridge.ours, bridge.theirs):
         end.setblocking(False)
@@ -140,5 +145,5 @@ async def _bridged(channel: Channel) -> AsyncIterator[Bridge]:
         bridge.theirs.close()
 
 
-def _why(error: BaseException) -> str:
+def why(error: BaseException) -> str:
     return str(error) or {"TimeoutError": "out of time"}.get(type(error).__name__, type(error).__name__)

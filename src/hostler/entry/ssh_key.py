@@ -37,7 +37,7 @@ def own_public(path: Path | None = None) -> str:
             return text
     text = public_text(own_key(path))
     with suppress(OSError):  # only to be faster the next time
-        _put(path.with_suffix(".pub"), f"{text}\n".encode())
+        put_first(path.with_suffix(".pub"), f"{text}\n".encode())
     return text
 
 
@@ -87,7 +87,7 @@ def _make(path: Path) -> None:
     key = asyncssh.generate_private_key("ssh-ed25519", comment=f"hostler@{socket.gethostname()}")
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _put(path, key.export_private_key())
+        put_first(path, key.export_private_key())
     except OSError as error:
         raise Invalid(
             f"{path}: cannot be written: {error.strerror}; the key to log in with is kept there: see to it that it can"
@@ -95,7 +95,7 @@ def _make(path: Path) -> None:
         ) from None
 
 
-def _put(path: Path, data: bytes) -> None:
+def put_first(path: Path, data: bytes) -> None:
     """Whole or not at all, and not over one that somebody else has just put there."""
     beside = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:

@@ -1,0 +1,133 @@
+"""All terminals of a server: one per user, so many at most, and all of them ended with the server."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from hostler.entry.lab_key import terminal_key
+from hostler.entry.server.logs import logger
+from hostler.entry.terminal import protocol
+from hostler.entry.terminal.outlook import Outlook
+from hostler.entry.terminal.session import Terminal
+from hostler.errors import NotFound, Unavailable
+from hostler.model.lab import LabPhase
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    import asyncssh
+
+    from hostler.engine.view import View
+    from hostler.entry.terminal.session import Screen
+    from hostler.kit.clock import Clock
+    from hostler.ports.peers import Peers
+    from hostler.ports.store import Store
+
+GRACE = 300.0
+"""Seconds for which a shell outlives the connection of who used it."""
+MOST = 1000
+
+
+class Keeper:
+    """One per server. `key` is where the private key is with which terminals log in; None: there are none here."""
+
+    def __init__(
+        self,
+        store: Store,
+        view: View,
+        peers: Peers,
+        *,
+        key: Path | None,
+        clock: Clock,
+        grace: float = GRACE,
+        most: int = MOST,
+    ) -> None:
+        self._outlook = Outlook(store, view, clock=clock)
+        self._peers, self._path, self._clock, self._grace, self._most = peers, key, clock, grace, most
+        self._key: asyncssh.SSHKey | None = None
+        self._terminals: dict[str, Terminal] = {}
+        self._lives: dict[Terminal, asyncio.Task[None]] = {}
+        self._deaf: Callable[[], None] | None = None
+        self._closing = False
+        self._log = logger(part="terminals")
+
+    def __len__(self) -> int:
+        return len(self._lives)
+
+    async def enter(self, user: str, *, everything: bool = False) -> Screen:
+        """To the user's terminal, which is made if there is none; whoever is there has to leave.
+
+        NotFound: the user has no lab. Unavailable: there are too many terminals, or none here.
+        """
+        if self._path is None:
+            raise Unavailable("terminal: this server has no key to log into labs with; set lab_key")
+        lab = await self._outlook.fresh(user)
+        if lab is None and self._outlook.readable(user):
+            self._end(user, protocol.NO_LAB, "the lab is gone; the terminal ends with it")
+            raise NotFound(f"lab of {user}: there is none; start one first")
+        generation = None if lab is None or (lab.phase is LabPhase.STOPPING and lab.again) else lab.generation
+        there = self._terminals.get(user)
+        if there is not None and (there.code is not None or generation not in (None, there.generation or generation)):
+            self._end(user, protocol.NO_LAB, "another lab has taken the place of this one; the terminal ends with it")
+            there = None
+        if there is None:
+            there = self._made(user, generation)
+        return there.enter(everything=everything)
+
+    def close(self) -> None:
+        """End all of them, soon."""
+        self._closing = True
+        if self._deaf is not None:
+            self._deaf()
+            self._deaf = None
+        for user in list(self._terminals):
+            self._end(user, protocol.GOING_AWAY, "the server closes; connect again")
+
+    async def aclose(self) -> None:
+        """End all of them, and wait for that."""
+        self.close()
+        if self._lives:
+            await asyncio.wait(list(self._lives.values()))
+
+    # Inside
+
+    def _made(self, user: str, generation: int | None) -> Terminal:
+        if self._closing or len(self._lives) >= self._most:
+            raise Unavailable(f"terminal: this server has {len(self._lives)}, and takes no more now; try again later")
+        if self._deaf is None:
+            self._deaf = self._outlook.listen(self._changed)
+        terminal = Terminal(
+            user, generation, self._outlook, self._peers, self._own_key, clock=self._clock, grace=self._grace
+        )
+        self._terminals[user] = terminal
+        life = asyncio.create_task(terminal.run(), name=f"terminal of {user}")
+        self._lives[terminal] = life
+        life.add_done_callback(lambda ended: self._over(terminal, ended))
+        return terminal
+
+    def _over(self, terminal: Terminal, life: asyncio.Task[None]) -> None:
+        del self._lives[terminal]
+        if self._terminals.get(terminal.user) is terminal:
+            del self._terminals[terminal.user]
+        error = None if life.cancelled() else life.exception()
+        if error is not None:
+            self._log.error("terminal failed", user=terminal.user, exc_info=error)
+
+    def _end(self, user: str, code: int, why: str) -> None:
+        terminal = self._terminals.pop(user, None)
+        if terminal is not None:
+            terminal.end(code, protocol.info(why))
+            self._lives[terminal].cancel()
+
+    def _changed(self, user: str) -> None:
+        terminal = self._terminals.get(user)
+        if terminal is not None:
+            terminal.changed.set()
+
+    async def _own_key(self) -> asyncssh.SSHKey:
+        if self._key is None and self._path is not None:
+            self._key, _ = await asyncio.to_thread(terminal_key, self._path)
+        assert self._key is not None  # noqa: S101 - no terminal is made without a path
+        return self._key

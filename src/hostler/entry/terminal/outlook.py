@@ -1,0 +1,143 @@
+"""What is known of labs, as a terminal needs it: from this process's view of the store."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from hostler.errors import Damaged, Unavailable, Uncertain
+from hostler.keys.lab import LAB
+from hostler.keys.vm import HANDLE
+from hostler.model.lab import ORG, LabEvent, LabPhase
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hostler.engine.view import View
+    from hostler.kit.clock import Clock
+    from hostler.model.lab import Lab, LabUser
+    from hostler.ports.store import Store
+
+WITHIN = 5.0
+"""Seconds in which what was just read from the store has to be in the view."""
+COUNT_EVERY = 1.0
+"""Seconds between two counts of those who wait."""
+_ENDS = {
+    LabEvent.EXPIRED: "its time is over",
+    LabEvent.STOPPED: "it was stopped",
+    LabEvent.STOPPING: "it was stopped",
+    LabEvent.FAILED: "it failed",
+}
+
+
+class Way(msgspec.Struct, frozen=True):
+    """The way into a lab's machine."""
+
+    vm: str
+    node: str
+    user: str
+    host_keys: tuple[str, ...]
+    """Empty: not known, so nobody is let in."""
+
+
+class Outlook:
+    """Of all users. `changed` of who listens is called with the user whose lab, or whose machine, is another now."""
+
+    def __init__(self, store: Store, view: View, *, clock: Clock) -> None:
+        self._store, self._view, self._clock = store, view, clock
+        self._positions: dict[str, int] = {}
+        self._counted_at = float("-inf")
+
+    def listen(self, changed: Callable[[str], None]) -> Callable[[], None]:
+        """Tell of changes; what is returned ends it."""
+        machines = HANDLE.prefix(org=ORG)
+
+        def lab(key: str) -> None:
+            parts = LAB.match(key)
+            if parts is not None:
+                changed(parts["user"])
+
+        def machine(key: str) -> None:
+            if key.startswith(machines):
+                parts = HANDLE.match(key)
+                if parts is not None:
+                    changed(parts["project"])
+
+        ends = [self._view.labs.listen(lab), self._view.handles.listen(machine)]
+
+        def end() -> None:
+            for each in ends:
+                each()
+
+        return end
+
+    async def fresh(self, user: str) -> Lab | None:
+        """The user's lab as the store has it now, which the view has, too, from now on.
+
+        While the store is out of reach, or the record cannot be read, as it was last seen.
+        """
+        try:
+            entry = await LAB.get(self._store, user=user)
+        except (Unavailable, Uncertain, Damaged):
+            return self.lab(user)
+        if entry is None:
+            return None
+        try:
+            async with asyncio.timeout(WITHIN):
+                await self._view.labs.reached(entry.mod_revision)
+        except TimeoutError:
+            raise Unavailable(f"lab of {user}: this server is behind the store; try again") from None
+        return entry.value.lab
+
+    def lab(self, user: str) -> Lab | None:
+        """As it was last seen."""
+        found = self._record(user)
+        return None if found is None else found.lab
+
+    def readable(self, user: str) -> bool:
+        """Whether what `lab` says means anything: a record that cannot be read is no sign that the lab is gone."""
+        return LAB.fill(user=user) not in self._view.labs.unreadable
+
+    def way(self, user: str, lab: Lab) -> Way | None:
+        """Into the lab's machine; None: not known yet."""
+        entry = self._view.handles.get(org=ORG, project=user, vm=lab.vm) if lab.vm else None
+        if entry is None or not entry.value.node or entry.value.access is None:
+            return None
+        access = entry.value.access
+        return Way(lab.vm, entry.value.node, lab.user or access.user, access.host_keys)
+
+    def position(self, user: str) -> int | None:
+        """Among those who wait, from 1; counted once a second, and only if somebody asks."""
+        now = self._clock.now()
+        if now - self._counted_at >= COUNT_EVERY:
+            waiting = sorted(
+                (entry.value.lab.requested_at, entry.value.user)
+                for entry in self._view.labs.entries.values()
+                if entry.value.lab is not None and entry.value.lab.phase is LabPhase.WAITING
+            )
+            self._positions = {name: number for number, (_, name) in enumerate(waiting, 1)}
+            self._counted_at = now
+        return self._positions.get(user)
+
+    def ending(self, user: str, generation: int) -> str:
+        """Why the user's lab of that generation is gone, or goes."""
+        found = self._record(user)
+        if found is None:
+            return "it is gone"
+        if found.generation > generation:
+            return "another lab has taken its place"
+        if found.lab is not None and found.lab.ending is not None:
+            return _told(found.lab.ending, found.lab.ending_reason)
+        last = next((news for news in reversed(found.news) if news.event in _ENDS), None)
+        return "it is gone" if last is None else _told(last.event, last.reason)
+
+    def _record(self, user: str) -> LabUser | None:
+        entry = self._view.labs.get(user=user)
+        return None if entry is None else entry.value
+
+
+def _told(event: LabEvent, reason: str) -> str:
+    said = _ENDS.get(event, "it is gone")
+    return f"{said} ({reason})" if reason else said
