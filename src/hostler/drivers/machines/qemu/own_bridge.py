@@ -66,8 +66,9 @@ class OwnBridge:
         raise Refused(f"network bridge: {' and '.join(names(own))} are somebody else's; name a bridge: bridge:NAME")
 
     def _ready(self, name: str, prefix: IPv6Network) -> None:
-        with suppress(OSError):  # where that cannot be set, our own address is still not waited for
-            Path(f"/proc/sys/net/ipv6/conf/{name}/accept_dad").write_text("0", encoding="ascii")
+        for setting in ("disable_ipv6", "accept_dad"):
+            with suppress(OSError):  # what cannot be set may be right, and our address is not waited for anyway
+                Path(f"/proc/sys/net/ipv6/conf/{name}/{setting}").write_text("0", encoding="ascii")
         index = socket.if_nametoindex(name)
         link_request.set_up(index)
         with suppress(FileExistsError):
