@@ -153,6 +153,7 @@ def test_a_lost_answer_is_looked_up_and_a_repeated_request_is_done_once(kind: An
 
 def test_many_at_once_for_one_user_leave_one_lab_and_each_its_news() -> None:
     async def story(scene: Scene, labs: LabService) -> None:
+        scene.store.faults.slow, scene.store.faults.slowest = 1.0, 0.1  # so that they come in between one another
         asking = [labs.start(asked(TEACHER), "mia", lab_id) for lab_id in (3, 5, 12)]
         results = await asyncio.gather(*asking, return_exceptions=True)
         answers: list[LabAnswer] = [done.value for done in results if not isinstance(done, BaseException)]
