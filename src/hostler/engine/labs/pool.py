@@ -1,0 +1,301 @@
+"""Machines that are ready ahead: a lab that is given one of them is available at once.
+
+They are ordinary machines of the org `labs-pool`, in a project for each lab. A lab takes one over in the transaction
+that gives it a machine (`transfer`), which compares all that says that it is nobody's: so none is handed out twice,
+whatever any leader believes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from hostler.engine.labs import stock
+from hostler.engine.labs.shape import MACHINES_LABEL, labels_of
+from hostler.engine.labs.shelf import Shelf
+from hostler.engine.labs.steps import Claim
+from hostler.engine.labs.stock import Is, kind_of, kinds_of, project_of
+from hostler.engine.labs.transfer import Owner, transfer
+from hostler.engine.quotas import claim as charge
+from hostler.engine.quotas import counted, share
+from hostler.errors import Closed, Conflict, HostlerError, LeadershipLost, QuotaExceeded, Unavailable, Uncertain
+from hostler.keys.vm import NAME, VM
+from hostler.kit.backoff import Backoff
+from hostler.model.lab import LAB_LABEL, ORG, POOL_ORG, SHAPE_LABEL, LabCatalogue
+from hostler.model.vm import VirtualMachine
+from hostler.ports.store import Put
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Callable, Sequence
+
+    from hostler.engine.elections import Leadership
+    from hostler.engine.labs.stock import Kind, Stocked
+    from hostler.engine.service import Standing
+    from hostler.engine.view import View
+    from hostler.keys.entry import Entry
+    from hostler.kit.clock import Clock
+    from hostler.model.lab import Lab, LabTemplate, LabUser
+    from hostler.ports.store import Comparison, Operation, Store
+
+EVERY = 5.0
+GATHER = 0.05
+"""Seconds in which news are gathered."""
+PER_NODE = 2
+"""Machines that are not available yet, for each node that could make them."""
+FIRST_PAUSE, LONGEST_PAUSE = 15.0, 600.0
+"""After a machine of a project was given up, before the next one is made."""
+CROWDED = 30.0
+"""Seconds in which no machine is made where a lab found no room."""
+TAKEN = 2.0
+"""Seconds that the room of a machine which went has to be taken by the lab, before another one goes."""
+
+
+class LabPool:
+    """Part of the lab controller: it starts, runs and stops with it. `keys`: as the controller has them."""
+
+    def __init__(
+        self,
+        store: Store,
+        view: View,
+        *,
+        clock: Clock,
+        rng: random.Random,
+        new_id: Callable[[], str],
+        keys: Sequence[str] = (),
+        tell: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self._store, self._view, self._clock, self._rng, self._new_id = store, view, clock, rng, new_id
+        self._keys, self._tell = tuple(keys), tell
+        self.counters: dict[str, int] = {}
+        self._wake = asyncio.Event()
+        self._shelf = Shelf(view, clock=clock, changed=self._wake.set, came=self._came)
+        self._pauses: dict[str, Backoff] = {}
+        self._paused: dict[str, float] = {}  # projects, and until when nothing is made for them
+        self._crowded: dict[str, float] = {}  # kinds of machines, and until when labs want their room
+        self._evicted: dict[str, float] = {}  # the same, and when one went
+        self._standing: Standing | None = None
+        self._ends_of_listening: list[Callable[[], None]] = []
+
+    # The service
+
+    async def start(self, standing: Standing) -> None:
+        """Begin from what the mirrors hold."""
+        self._standing = standing
+        self._ends_of_listening = [
+            *self._shelf.listen(),
+            self._view.catalogues.listen(lambda _: self._wake.set()),
+        ]
+
+    async def run(self) -> None:
+        """Until cancelled. LeadershipLost: somebody else leads."""
+        backoff = Backoff(0.5, 30.0, rng=self._rng)
+        while True:
+            pause = EVERY
+            self._wake.clear()
+            try:
+                await self._look()
+                backoff.reset()
+            except (LeadershipLost, Closed):
+                raise
+            except (Conflict, Unavailable, Uncertain):
+                pause = backoff.next()
+            except HostlerError as error:
+                self._tell(f"pool: {error}; it will be tried again")
+                pause = backoff.next()
+            await self._rest(pause)
+
+    async def stop(self) -> None:
+        """Hear no more."""
+        for end in self._ends_of_listening:
+            end()
+
+    def state(self) -> dict[str, int]:
+        """Counters and present sizes, for metrics."""
+        conditions = [one.condition for one in self._shelf.stock(self._kinds())]
+        sizes = {"ready_now": conditions.count(Is.READY), "coming_now": conditions.count(Is.COMING)}
+        return {**self.counters, **sizes}
+
+    # Handing out
+
+    async def claim(self, entry: Entry[LabUser], template: LabTemplate, now: float) -> Claim | None:
+        """See `steps.Pool`."""
+        user, lab = entry.value.user, entry.value.lab
+        if lab is None:
+            return None
+        kind = kind_of(project_of(self._catalogue(), lab.lab_id), template, self._keys)
+        held = self._shelf.pick(kind)
+        if held is None:
+            if kind.warm:
+                self._count("missed")
+            return None
+        vm = held.vm.value.id
+        to = Owner(
+            org=ORG,
+            project=user,
+            name=f"lab-{lab.lab_id}-{lab.generation}",
+            labels=labels_of(lab.lab_id, user, kind.spec),
+            expires_at=now + template.life + template.grace,
+        )
+        self._shelf.give(vm)
+        try:
+            when, then = await transfer(self._store, held, to, fence=self._leadership().fence)
+        except BaseException:
+            self._shelf.take_back(vm)
+            raise
+        return Claim(vm, when, then)
+
+    def settled(self, claim: Claim, *, written: bool) -> None:
+        """See `steps.Pool`. One that was taken over stays given until the mirror knows."""
+        if written:
+            self._count("claimed")
+        else:
+            self._shelf.take_back(claim.vm)
+        self._wake.set()
+
+    def make_room(self, lab: Lab, template: LabTemplate) -> None:  # noqa: ARG002 - the mirrors say the same
+        """See `steps.Pool`."""
+        self._wake.set()
+
+    # Keeping it up
+
+    async def _look(self) -> None:
+        await self._make_way()
+        kinds = self._kinds()
+        there, now = self._shelf.stock(kinds), self._clock.now()
+        paused = {project for project, until in self._paused.items() if until > now}
+        paused |= {project for project, kind in kinds.items() if self._is_crowded(kind)}
+        nodes = sum(self._shelf.serves(entry.parts["node"]) for entry in self._view.members.entries.values())
+        todo = stock.work(kinds, there, coming=self._shelf.coming(), most=PER_NODE * nodes, paused=paused)
+        for one, why in todo.drop:
+            if why in ("replaced", "no_room"):
+                self._pause(one.project)
+            await self._drop(one, why)
+        for kind in todo.make:
+            await self._make(kind)
+
+    async def _make(self, kind: Kind) -> None:
+        id_ = self._new_id()
+        vm = VirtualMachine(
+            id=id_,
+            name=f"warm-{id_[:8]}",
+            org=POOL_ORG,
+            project=kind.project,
+            spec=kind.spec,
+            labels={SHAPE_LABEL: kind.shape},
+            node_labels=kind.node_labels,
+            created_at=self._clock.wall(),
+        )
+        place: dict[str, Any] = {"org": vm.org, "project": vm.project}
+        try:
+            when, then = charge(await counted(self._store, vm.org, vm.project), vm.org, vm.project, share(vm.spec))
+        except QuotaExceeded:
+            self._pause(kind.project)
+            raise
+        self._shelf.made(id_)
+        made = await self._write(
+            [VM.absent(vm=id_, **place), NAME.absent(name=vm.name, **place), *when],
+            [VM.put(vm, vm=id_, **place), NAME.put(id_, name=vm.name, **place), *then],
+            "made",
+        )
+        if not made:
+            self._shelf.made(id_, certain=False)
+
+    async def _drop(self, one: Stocked, why: str) -> None:
+        entry, vm = one.vm, one.vm.value
+        if self._shelf.is_given(vm.id):
+            return  # it was offered meanwhile
+        gone = msgspec.structs.replace(vm, deleting=True, generation=vm.generation + 1)
+        self._shelf.dropped(vm.id)
+        done = False
+        try:
+            done = await self._write([VM.unchanged(entry)], [Put(entry.key, VM.encode(gone))], why)
+        finally:
+            if not done:
+                self._shelf.dropped(vm.id, certain=False)
+
+    def _pause(self, project: str) -> None:
+        pause = self._pauses.setdefault(project, Backoff(FIRST_PAUSE, LONGEST_PAUSE, rng=self._rng))
+        self._paused[project] = self._clock.now() + pause.next()
+
+    def _came(self, project: str) -> None:
+        self._pauses.pop(project, None)  # such machines do come up
+
+    # Making way for labs
+
+    async def _make_way(self) -> None:
+        """For labs that no node has room for: one machine goes, and then the next if that was not enough."""
+        wishes = {_provider(wish.node_labels): wish for wish in self._shelf.waiting()}
+        for provider, wish in wishes.items():
+            now = self._clock.now()
+            self._crowded[provider] = now + CROWDED
+            there = self._shelf.stock(self._kinds())
+            beside = {one.vm.value.id for one in there if self._stands_where(one, wish)}
+            going = any(one.condition is Is.GOING and one.vm.value.id in beside for one in there)
+            if going or now < self._evicted.get(provider, -TAKEN) + TAKEN:
+                continue
+            lab = wish.labels.get(LAB_LABEL, "")
+            own = project_of(self._catalogue(), int(lab)) if lab.isdecimal() else ""
+            found = stock.in_the_way(there, beside, own)
+            if found is not None:
+                self._evicted[provider] = now
+                await self._drop(found, "evicted")
+
+    def _stands_where(self, one: Stocked, wish: VirtualMachine) -> bool:
+        """Whether a machine takes room that the other could have, on a node that lives; or will take it."""
+        node = self._view.node_of.get(one.vm.value.id)
+        if node is None:
+            return one.vm.value.node_labels == wish.node_labels
+        member = self._view.members.get(node=node)
+        labels = {} if member is None else member.value.labels
+        provider = _provider(wish.node_labels)
+        return self._view.alive.get(node=node) is not None and provider in ("", labels.get(MACHINES_LABEL))
+
+    def _is_crowded(self, kind: Kind) -> bool:
+        now, own = self._clock.now(), _provider(kind.node_labels)
+        return any(until > now and (not own or provider in ("", own)) for provider, until in self._crowded.items())
+
+    # Inside
+
+    def _kinds(self) -> dict[str, Kind]:
+        return kinds_of(self._catalogue(), self._keys)
+
+    def _catalogue(self) -> LabCatalogue:
+        entry = self._view.catalogues.get(name="default")
+        return LabCatalogue() if entry is None else entry.value
+
+    def _leadership(self) -> Leadership:
+        if self._standing is None:
+            raise RuntimeError("pool: used before it was started")
+        leadership = self._standing.leadership
+        leadership.check()
+        return leadership
+
+    async def _write(self, when: list[Comparison], then: list[Operation], what: str) -> bool:
+        """False: what it was about has changed. LeadershipLost: somebody else leads."""
+        guard = self._leadership().guard()
+        if (await self._store.txn([guard, *when], then)).succeeded:
+            self._count(what)
+            return True
+        if not guard.holds(await self._store.get(guard.key)):
+            raise LeadershipLost(f"leadership {guard.key}: somebody took or removed its record; stop what it was for")
+        return False
+
+    async def _rest(self, seconds: float) -> None:
+        """Shorter, if there is news."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._wake.wait()
+        except TimeoutError:
+            return
+        await self._clock.sleep(GATHER)
+
+    def _count(self, what: str) -> None:
+        self.counters[what] = self.counters.get(what, 0) + 1
+
+
+def _provider(node_labels: dict[str, str]) -> str:
+    """The kind of machines that is asked for; empty: any."""
+    return node_labels.get(MACHINES_LABEL, "")
