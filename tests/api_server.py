@@ -13,6 +13,7 @@ import aiohttp
 import msgspec
 
 import hostler
+from hostler.engine.labs.service import LabService
 from hostler.engine.nodes import NodeService
 from hostler.engine.quotas import QuotaService
 from hostler.engine.request import HOSTLER, Request
@@ -25,12 +26,14 @@ from hostler.entry.peers import ProcessPeers
 from hostler.entry.server.app import App, build
 from hostler.entry.server.serve import Server
 from hostler.entry.server.services import ServerPlan, Services
+from hostler.keys.lab import LAB
 from hostler.keys.node import ALIVE, COMMAND, MEMBER
 from hostler.keys.vm import HANDLE
 from hostler.kit.clock import SystemClock
 from hostler.model.access import Role
 from hostler.model.api import TokenCreate, UserCreate
 from hostler.model.inventory import Capacity
+from hostler.model.lab import Lab, LabCatalogue, LabEvent, LabNews, LabPhase, LabUser
 from hostler.model.node import Heartbeat, Lifecycle, NodeRecord, VmCommand
 from hostler.model.vm import MachineState, VmHandle, VmSpec
 from hostler.ports.machines import Label, MachinePlan
@@ -111,6 +114,17 @@ class Api:
             await self.store.txn([], [ALIVE.put(Heartbeat(holder="test", started_at=0.0), node=name)])
         await self.services.view.refresh(self.services.view.members, self.services.view.alive)
 
+    async def lab(self, user: str, lab_id: int = 5, phase: LabPhase = LabPhase.RUNNING) -> None:
+        """A user's lab in the store, with nothing behind it."""
+        wall = SystemClock().wall()
+        lab = Lab(lab_id=lab_id, generation=1, phase=phase, requested_at=wall, life=1800.0, user="student")
+        if phase is not LabPhase.WAITING:
+            lab = msgspec.structs.replace(lab, vm="vm1", expires_at=wall + 1800.0, machine_runs=True, available=True)
+        news = (LabNews(number=1, at=wall, event=LabEvent.REQUESTED, lab_id=lab_id),)
+        record = LabUser(user=user, generation=1, lab=lab, news=news, changed_at=wall)
+        await self.store.txn([], [LAB.put(record, user=user)])
+        await self.services.view.refresh(self.services.view.labs)
+
 
 async def run_machine(api: Api, machines: Machines) -> str:
     """The id of acme/web's machine `one`, which runs on node n1, as far as the store and the driver say."""
@@ -133,7 +147,11 @@ async def run_machine(api: Api, machines: Machines) -> str:
 
 
 def services_on(
-    store: Store, view: View, machines_of: Callable[[str], Machines | None] = lambda _: None, **more: Any
+    store: Store,
+    view: View,
+    machines_of: Callable[[str], Machines | None] = lambda _: None,
+    catalogue: Callable[[], LabCatalogue] = LabCatalogue,
+    **more: Any,
 ) -> Services:
     """The real services."""
     clock = SystemClock()
@@ -143,6 +161,7 @@ def services_on(
         store=store,
         view=view,
         vms=VmService(store, writer, view, clock=clock, rng=random.Random(1), new_id=_new_id),
+        labs=LabService(store, writer, view, catalogue=catalogue, clock=clock, rng=random.Random(1)),
         nodes=NodeService(store, writer, view, clock=clock),
         quotas=QuotaService(store, writer),
         users=UserService(

@@ -42,6 +42,15 @@ MAY = {
     "vm.ticket": WORKERS,
     "vm.console": WORKERS,
     "vm.ssh": WORKERS,
+    "lab.list": EVERYBODY,
+    "lab.get": EVERYBODY,
+    "lab.events": EVERYBODY,
+    "lab.catalogue": EVERYBODY,
+    "lab.start": WORKERS,
+    "lab.stop": WORKERS,
+    "lab.extend": WORKERS,
+    "lab.ticket": WORKERS,
+    "lab.terminal": WORKERS,
     "node.list": EVERYBODY,
     "node.get": EVERYBODY,
     "node.drain": OPERATORS,
@@ -72,7 +81,7 @@ MAY = {
     "health.openapi": ANYONE,
     "health.docs": ANYONE,
 }
-"""Who may, as the owner of a project `acme/web` would say it. Accounts and tokens are those of somebody else."""
+"""Who may, as the owner of a project `acme/web`, and of all labs, would say it. Accounts and tokens are those of somebody else."""
 OWN = {
     "user.get": EVERYBODY,
     "user.update": EVERYBODY,
@@ -89,6 +98,8 @@ BODIES = {
     "vm.restore": {"name": "s1"},
     "vm.move": {"to": "n0"},
     "vm.ticket": {"door": "ssh"},
+    "lab.start": {"user": "target", "labId": 5},
+    "lab.extend": {"minutes": 10},
     "node.drain": {"mode": "stop"},
     "quota.set": {"vms": 100},
     "user.create": {"name": "new", "memberships": ["acme/web"]},
@@ -100,6 +111,7 @@ OTHERWISE = {
     "vm.move": {404},
     "vm.console": {400},
     "vm.ssh": {400},
+    "lab.terminal": {400},
     "vm.restore": {200, 409},
     "vm.drop_snapshot": {200},
 }
@@ -144,6 +156,8 @@ class World:
             await api.node(parts["node"], alive=alive, lifecycle=leaving.get(route.name, Lifecycle.ON_DUTY))
         if "{token}" in route.path:
             parts["token"] = (await api.services.users.issue(own, user, TokenCreate())).value.id
+        if route.path.startswith("/v1/labs/"):
+            await api.lab(user)
         if route.name == "quota.delete":
             await api.services.quotas.set(own, "acme", "web", QuotaSet(vms=1000))
         return route.path.format(**parts)
@@ -153,6 +167,8 @@ async def _status(api: Api, route: Route, path: str, token: str | None, name: st
     body = BODIES.get(route.name)
     if route.name in ("user.create", "vm.create"):
         body = BODIES[route.name] | {"name": name}
+    if route.name == "lab.start":
+        body = BODIES[route.name] | {"user": name}
     if route.name == "control.events":
         headers = {} if token is None else {"Authorization": f"Bearer {token}"}
         async with api.http.get(URL(api.url + path), headers=headers) as answer:
@@ -166,7 +182,7 @@ async def test_who_may_does_and_who_may_not_is_refused(api: Api, name: str) -> N
     await api.user(Role.VIEWER, "acme/web", name="target")
     callers: dict[str, str | None] = {"nobody": None, "guesser": "hst_" + "x" * 43}
     for role in Role:
-        callers[role.value] = await api.user(role, "acme/web", name=f"the-{role.value}")
+        callers[role.value] = await api.user(role, "acme/web", "labs", name=f"the-{role.value}")
         if name == "session.logout":  # an API token is revoked, not logged out
             login = {"name": f"the-{role.value}", "password": "password"}
             callers[role.value] = (await api.call("POST", "/v1/sessions", token=None, json=login)).json["token"]

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Self
 from hostler.engine.controllers.janitor import Janitor
 from hostler.engine.controllers.machines import MachineController
 from hostler.engine.controllers.nodes import NodeController
+from hostler.engine.labs.service import LabService
 from hostler.engine.nodes import NodeService
 from hostler.engine.quotas import QuotaService, quota_release
 from hostler.engine.tickets import PeerTickets, Tickets
@@ -26,6 +27,7 @@ from hostler.engine.view import View
 from hostler.engine.vms import VmService
 from hostler.engine.write import Writer
 from hostler.entry.backend import opened_backend
+from hostler.entry.labs import Counting, catalogue_in_use, lab_controllers, lab_keys, opened_door, own_catalogue
 from hostler.entry.peers import ProcessPeers
 from hostler.entry.server.app import build
 from hostler.entry.server.logs import logger
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
 
     from hostler.engine.service import Service
     from hostler.entry.folder import DataFolder
+    from hostler.entry.labs import LabDoor
     from hostler.kit.clock import Clock
     from hostler.ports.hasher import Hasher
     from hostler.ports.machines import Machines
@@ -120,7 +123,11 @@ class Plane:
         writer = Writer(store, clock=self.clock, new_id=new_id, healthy=self.view.healthy, rng=self._rng)
         self.users = _users(store, writer, self.view, self.clock, self._hasher)
         self.peer_tickets = peer_tickets(store, self.clock, by="replica")
-        self._controllers: tuple[MachineController, NodeController, Janitor] | None = None
+        self._own_catalogue = own_catalogue(settings)
+        self._catalogue = catalogue_in_use(self._own_catalogue, self.view.catalogues)
+        self._door: LabDoor | None = None
+        self._lab_keys: tuple[str, ...] = ()
+        self._controllers: Sequence[Counting] = ()
         self._more_counters = counters
         self.services = Services(
             store=store,
@@ -133,6 +140,15 @@ class Plane:
                 rng=self._rng,
                 new_id=new_id,
                 lock_ttl=settings.lock_ttl,
+            ),
+            labs=LabService(
+                store,
+                writer,
+                self.view,
+                catalogue=self._catalogue,
+                clock=self.clock,
+                rng=self._rng,
+                switch=settings.lab_switch,
             ),
             nodes=NodeService(store, writer, self.view, clock=self.clock),
             quotas=QuotaService(store, writer),
@@ -182,9 +198,28 @@ class Plane:
         """The API, where the settings say."""
         host, port = check_listen(self.settings)
         cert, key = self.settings.tls_cert, self.settings.tls_key
-        plan = ServerPlan(open_metrics=OPEN_METRICS[_metrics(self.settings)])
+        plan = ServerPlan(open_metrics=OPEN_METRICS[_metrics(self.settings)], lab_key=self.settings.lab_key)
         async with Server(build(self.services, plan), host=host, port=port, cert=cert, key=key) as server:
             yield server
+
+    @asynccontextmanager
+    async def lab_door(self, tell: Callable[[str], None]) -> AsyncIterator[asyncio.Task[None] | None]:
+        """The door of labs to Redis, if the settings name one; the task of the worker that takes requests there.
+
+        Controllers that are made meanwhile show labs there.
+        """
+        self._lab_keys = await asyncio.to_thread(lab_keys, self.settings, tell)
+        async with opened_door(
+            self.store,
+            self.settings,
+            self.view.labs,
+            self._catalogue,
+            clock=self.clock,
+            rng=self._rng,
+            new_id=new_id,
+            tell=tell,
+        ) as self._door:
+            yield None if self._door is None else self._door.task
 
     def controllers(self) -> Sequence[Service]:
         """New ones for one leadership: what a leader has seen and counted is nothing to the next."""
@@ -202,13 +237,27 @@ class Plane:
             audit_kept=self.settings.audit_days * 86400.0,
             tell=log.info,
         )
-        self._controllers = machines, nodes, janitor
+        labs = lab_controllers(
+            self.store,
+            self.view,
+            None if self._door is None else self._door.board,
+            catalogue=self._own_catalogue,
+            keys=self._lab_keys,
+            clock=self.clock,
+            rng=self._rng,
+            new_id=new_id,
+            tell=log.info,
+        )
+        self._controllers = machines, nodes, janitor, *labs
         return self._controllers
 
     def _counters(self) -> Mapping[str, float]:
         found: dict[str, float] = dict(self._more_counters())
-        for controller in self._controllers or ():
-            found |= {f"{controller.name}_{name}": number for name, number in controller.counters.items()}
+        for controller in self._controllers:
+            name = controller.name.replace("-", "_")
+            found |= {f"{name}_{what}": number for what, number in controller.counters.items()}
+        if self._door is not None:
+            found |= self._door.counters()
         return found
 
 

@@ -10,11 +10,15 @@ import asyncio
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from hostler.entry.backend import opened_backend
 from hostler.entry.demonstration import Counting
 from hostler.entry.folder import DataFolder
+from hostler.entry.lab_network import refusal_by_nodes
 from hostler.entry.signals import asked_to_end, run_unless_asked
 from hostler.entry.standing import Leading, Plan, stand
+from hostler.keys.node import MEMBER
 from hostler.kit.clock import SystemClock
 from hostler.ports.ttl import StoreBacked
 from hostler.wiring import ttl_storage_on
@@ -23,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from hostler.entry.plane import Plane
+    from hostler.ports.store import Store
     from hostler.ports.ttl import TtlStorage
     from hostler.settings import Settings
 
@@ -49,10 +54,12 @@ async def _run(
     leading = Leading(tell)
     async with AsyncExitStack() as stack:
         store = await stack.enter_async_context(opened_backend(settings, clock, tell))
+        settings = await _without_redis_if_refused(store, settings, tell)
         plane = await stack.enter_async_context(Plane(store, settings, clock=clock, leads=lambda: leading.leads))
         server = await stack.enter_async_context(plane.served())
         tell(f"serving {server.url}")
         await _tell_first_admin(plane, DataFolder(settings.data), tell)
+        worker = await stack.enter_async_context(plane.lab_door(tell))
         plan = Plan(
             address=address or f"{f'[{host}]' if ':' in host else host}:{server.port}",
             ttl=settings.leadership_ttl,
@@ -63,7 +70,7 @@ async def _run(
             name="standing",
         )
         started.set()
-        failing = asyncio.create_task(plane.failed(), name="plane: failure")
+        failing = asyncio.create_task(_failed(plane, worker), name="plane: failure")
         try:
             await asyncio.wait((standing, failing), return_when=asyncio.FIRST_COMPLETED)
             problem = None
@@ -77,6 +84,31 @@ async def _run(
                 task.cancel()
             await asyncio.gather(standing, failing, return_exceptions=True)
     return 0 if problem is None else 1
+
+
+async def _failed(plane: Plane, worker: asyncio.Task[None] | None) -> Exception:
+    """What ended the view of the store, or the worker of labs; neither does by itself."""
+    failing = asyncio.create_task(plane.failed(), name="view: failure")
+    try:
+        await asyncio.wait((failing, *(() if worker is None else (worker,))), return_when=asyncio.FIRST_COMPLETED)
+        if failing.done() or worker is None:
+            return failing.result()
+        error = None if worker.cancelled() else worker.exception()
+        return error if isinstance(error, Exception) else RuntimeError("the lab worker ended by itself")
+    finally:
+        failing.cancel()
+
+
+async def _without_redis_if_refused(store: Store, settings: Settings, tell: Callable[[str], None]) -> Settings:
+    """The settings; without the door to Redis where nodes have machines that cannot be reached as it promises."""
+    if settings.redis is None:
+        return settings
+    nodes = await MEMBER.list(store, strict=False)
+    refusal = refusal_by_nodes(entry.value for entry in nodes.entries)
+    if not refusal:
+        return settings
+    tell(refusal)
+    return msgspec.structs.replace(settings, redis=None)
 
 
 async def _tell_first_admin(plane: Plane, folder: DataFolder, tell: Callable[[str], None]) -> None:

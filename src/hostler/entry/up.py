@@ -1,6 +1,6 @@
 """Everything in one process: store, API, controllers and the agents of some nodes.
 
-    folder held → store → view and services → server → agents → standing for the leadership → ready
+    folder held → store → view and services → server → agents → the door of labs → standing for the leadership → ready
 
 It ends in the reverse order, within seconds; machines outlive it. A lost leadership does not end it: a laptop that
 slept stands anew (`entry.watchdog`).
@@ -13,10 +13,13 @@ import math
 from contextlib import AsyncExitStack, suppress
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from hostler.entry.agent import Running, machines_in, plan_of, running_agent
 from hostler.entry.backend import opened_backend
 from hostler.entry.first_image import first_image
 from hostler.entry.folder import DataFolder
+from hostler.entry.lab_network import lab_network
 from hostler.entry.plane import Plane, check_address, check_listen, first_admin, local_url, new_id
 from hostler.entry.relay import relaying
 from hostler.entry.rotation import RotatingFile
@@ -89,6 +92,7 @@ class Up:
                 log.close()
 
     async def _run(self) -> int:
+        await self._settle_network()
         async with AsyncExitStack() as stack:
             backend = opened_backend(self._settings, self._clock, self._tell)
             store = await stack.enter_async_context(backend)
@@ -99,11 +103,13 @@ class Up:
             await first_image(self._settings, self._tell, needed=self._first_vm)
             relay = relaying(self._settings, plane.peer_tickets, machines_in(self._agents))
             await self._agents_in(stack, plane, await stack.enter_async_context(relay))
+            worker = await stack.enter_async_context(plane.lab_door(self._tell))
             address = server.url.partition("://")[2]
             parts: list[asyncio.Task[Any]] = [
                 asyncio.create_task(self._stand(store, plane, address), name="standing"),
                 asyncio.create_task(plane.failed(), name="plane: failure"),
                 *(running.task for running in self._agents.values()),
+                *(() if worker is None else (worker,)),
             ]
             self._serving.set()
             try:
@@ -113,6 +119,14 @@ class Up:
                 self._asked.set()
                 parts[1].cancel()
                 await asyncio.gather(*parts[:2], return_exceptions=True)
+
+    async def _settle_network(self) -> None:
+        """Labs from Redis need guests with an address of their own; where there is none, that door stays closed."""
+        found = await asyncio.to_thread(lab_network, self._settings)
+        if found.refusal:
+            self._tell(found.refusal)
+        redis = None if found.refusal else self._settings.redis
+        self._settings = msgspec.structs.replace(self._settings, network=found.network, redis=redis)
 
     def _plane(self, store: Store) -> Plane:
         def counters() -> dict[str, float]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Self
 import msgspec
 
 from hostler.errors import Compacted, Invalid
-from hostler.keys.namespace import STANDARD, TEST_ROOT, choose
+from hostler.keys.namespace import PRODUCTION, STANDARD, TEST_ROOT, choose
 from hostler.ports.store import (
     Delete,
     DeletePrefix,
@@ -55,6 +55,11 @@ class NamespacedStore:
 
     def __init__(self, inner: Store, namespace: Namespace) -> None:
         self._inner, self._namespace = inner, namespace
+
+    @property
+    def namespace(self) -> Namespace:
+        """Which one."""
+        return self._namespace
 
     async def __aenter__(self) -> Self:
         await self._inner.__aenter__()
@@ -258,6 +263,11 @@ def _start(run: Run, after: str | None) -> str | None:
     if not after.startswith(run.prefix):
         return None
     return run.stored + after[len(run.prefix) :]
+
+
+def namespace_of(store: Store) -> Namespace:
+    """The namespace that an open store shows."""
+    return store.namespace if isinstance(store, NamespacedStore) else PRODUCTION
 
 
 async def enter(

@@ -403,7 +403,7 @@ class EventView(Record, frozen=True, kw_only=True):
     type: str
     """`put` or `delete`."""
     of: str = field(name="kind")
-    """`vm`, `handle`, `node`, `alive`, `leader`."""
+    """`vm`, `handle`, `lab`, `node`, `alive`, `leader`."""
     subject: str
     """`org/project/id` of a machine, the name of a node."""
     revision: int

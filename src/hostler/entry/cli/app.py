@@ -16,6 +16,8 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "down": ("hostler.entry.cli.down", "down", "End the hostler up of this machine."),
     "vm": ("hostler.entry.cli.vm", "vm", "Create, show, change and delete virtual machines."),
     "image": ("hostler.entry.cli.image", "image", "Show, add, build and remove images of machines."),
+    "lab": ("hostler.entry.cli.lab", "lab", "Start, show, extend and stop labs: a machine for every student."),
+    "labs": ("hostler.entry.cli.labs", "labs", "Run a worker of labs, which takes requests from Redis."),
     "node": ("hostler.entry.cli.node", "node", "Show, drain and repair nodes."),
     "user": ("hostler.entry.cli.user", "user", "Manage accounts and tokens."),
     "quota": ("hostler.entry.cli.quota", "quota", "Show and set what a project may have."),

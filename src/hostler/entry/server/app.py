@@ -30,6 +30,7 @@ from hostler.entry.server.problem import INVALID, NOT_ALLOWED, NOT_FOUND, Refusa
 from hostler.entry.server.route import Answer, Asked, Raw, Route, check_access
 from hostler.entry.server.services import ServerPlan, Services
 from hostler.entry.server.table import table
+from hostler.entry.terminal.keeper import Keeper
 from hostler.errors import Invalid, Unavailable
 from hostler.model.inventory import Rights
 
@@ -108,6 +109,15 @@ class App:
         self._parts = {route.name: route.parts for route in self.routes}
         self._document = msgspec.json.encode(document(self.routes))
         self.feed = Feed(services.store, clock=services.clock, history=plan.history)
+        self.terminals = Keeper(
+            services.store,
+            services.view,
+            services.peers,
+            key=plan.lab_key,
+            clock=services.clock,
+            grace=plan.terminal_grace,
+            most=plan.max_terminals,
+        )
         self.metrics = Metrics(services, self.feed)
         self._log = logger(part="http")
         self._following: asyncio.Task[None] | None = None
@@ -120,10 +130,12 @@ class App:
     def close(self) -> None:
         """Let every stream end."""
         self.feed.close()
+        self.terminals.close()
 
     async def aclose(self) -> None:
         """Let go of everything."""
         self.close()
+        await self.terminals.aclose()
         if self._following is not None:
             self._following.cancel()
             await asyncio.wait((self._following,))
@@ -206,7 +218,18 @@ class App:
         if query.get("stale") and not self._services.was_read():
             raise Unavailable("view: the store has not been read yet, so there is nothing old to tell; try again")
         return Asked(
-            route, self._services, caller, parts, query, body, request, source_of(raw.scope), raw, self.feed, self._plan
+            route=route,
+            services=self._services,
+            caller=caller,
+            parts=parts,
+            query=query,
+            body=body,
+            request=request,
+            source=source_of(raw.scope),
+            raw=raw,
+            feed=self.feed,
+            plan=self._plan,
+            terminals=self.terminals,
         )
 
     def _more_headers(self, query: dict[str, Any]) -> tuple[tuple[bytes, bytes], ...]:
@@ -266,7 +289,8 @@ def _request(route: Route, caller: Caller, data: bytes, raw: Raw) -> Request:
     if key is None or not route.idempotent:
         return Request(caller, if_match=expected)
     digest = hashlib.sha256()
-    for piece in (route.method.encode(), raw.scope["raw_path"], data):
+    asked = (raw.scope["query_string"],) if raw.scope["query_string"] else ()
+    for piece in (route.method.encode(), raw.scope["raw_path"], data, *asked):
         digest.update(b"%d:%b" % (len(piece), piece))
     return Request(caller, key.decode(), digest.hexdigest(), expected)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
-from urllib.parse import quote
 
 from msgspec import UNSET
 
@@ -39,7 +38,7 @@ async def started(asked: Asked) -> Answer:
     """Asked for."""
     user = asked.body.user
     done = await asked.services.labs.start(asked.request, user, asked.body.lab_id)
-    return _answered(user, done, location=f"{LABS}/{quote(user, safe='')}")
+    return _answered(user, done, location=f"{LABS}/{user}")
 
 
 async def stopped(asked: Asked) -> Answer:
@@ -158,5 +157,6 @@ ROUTES: tuple[Route, ...] = (
         handler=offered,
         access=Access.LOGGED_IN,
         answer=LabOffers,
+        errors=(403,),
     ),
 )

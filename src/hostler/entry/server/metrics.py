@@ -28,7 +28,7 @@ BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0
 _LABELS = tuple(str(bound) for bound in (*BOUNDS, "+Inf"))
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4.encode()
 PHASES_EVERY = 5.0
-"""Seconds for which a count of all machines is good enough."""
+"""Seconds for which a count of all machines and labs is good enough."""
 CHUNK = 2000
 """Machines that are counted before others get their turn."""
 
@@ -46,6 +46,7 @@ class Metrics:
         self._requests: dict[tuple[str, str, int], int] = {}
         self._timings: dict[tuple[str, str], _Timing] = {}
         self._phases: Counter[str] = Counter()
+        self._labs: Counter[str] = Counter()
         self._phases_at = -math.inf
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
@@ -88,6 +89,13 @@ class Metrics:
             if number % CHUNK == CHUNK - 1:
                 await asyncio.sleep(0)
         self._phases = found
+        labs: Counter[str] = Counter()
+        for number, lab in enumerate([entry.value.lab for entry in view.labs.entries.values()]):
+            if lab is not None:
+                labs[lab.phase.value] += 1
+            if number % CHUNK == CHUNK - 1:
+                await asyncio.sleep(0)
+        self._labs = labs
 
     def _counted(self) -> Metric:
         family = CounterMetricFamily(
@@ -115,6 +123,10 @@ class Metrics:
         for name, count in sorted(self._phases.items()):
             machines.add_metric((name,), count)
         yield machines
+        labs = GaugeMetricFamily("hostler_labs", "Labs by phase.", labels=("phase",))
+        for name, count in sorted(self._labs.items()):
+            labs.add_metric((name,), count)
+        yield labs
         nodes = GaugeMetricFamily("hostler_nodes", "Nodes.", labels=("lifecycle", "alive"))
         kinds = Counter(
             (entry.value.lifecycle.value, str(ALIVE.fill(**entry.parts) in view.alive.entries).lower())

@@ -8,7 +8,9 @@ import msgspec
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from pathlib import Path
 
+    from hostler.engine.labs.service import LabService
     from hostler.engine.nodes import NodeService
     from hostler.engine.quotas import QuotaService
     from hostler.engine.tickets import Tickets
@@ -34,6 +36,7 @@ class Services(msgspec.Struct, frozen=True, kw_only=True):
     store: Store
     view: View
     vms: VmService
+    labs: LabService
     nodes: NodeService
     quotas: QuotaService
     users: UserService
@@ -69,5 +72,11 @@ class ServerPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     A guest of QEMU whose network is `user` comes from this very machine, if its agent runs there and is not root.
     """
+    lab_key: Path | None = None
+    """Where the private key is with which terminals log into labs; None: there are no terminals."""
+    max_terminals: int = 1000
+    """Terminals of labs at once, those among them whose users may still come back."""
+    terminal_grace: float = 300.0
+    """Seconds for which a terminal's shell waits for a user whose connection has ended."""
     log_reads: bool = False
     """Whether each successful read is logged too."""

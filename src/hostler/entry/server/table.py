@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hostler.entry.server import control, doors, health, nodes, quotas, users, vms
+from hostler.entry.server import control, doors, health, labs, nodes, quotas, terminal, users, vms
 
 if TYPE_CHECKING:
     from hostler.entry.server.route import Handler, Route
 
-API: tuple[Route, ...] = (*vms.ROUTES, *doors.ROUTES, *nodes.ROUTES, *quotas.ROUTES, *users.ROUTES, *control.ROUTES)
+API: tuple[Route, ...] = (
+    *(*vms.ROUTES, *doors.ROUTES, *labs.ROUTES, *terminal.ROUTES, *nodes.ROUTES),
+    *(*quotas.ROUTES, *users.ROUTES, *control.ROUTES),
+)
 """Everything under `/v1`."""
 
 

@@ -259,7 +259,7 @@ def _offer(offer: LabOffer) -> list[str]:
     warm = f"{offer.warm}/{template.warm}" if template.warm else str(offer.warm or "")
     cells = [
         *("any" if offer.lab_id is None else str(offer.lab_id), template.title, template.image or "(default)"),
-        f"{template.cpus} cpus, {size(template.memory_mib)}",
+        f"{template.cpus} cpu{'s' * (template.cpus != 1)}, {size(template.memory_mib)}",
         *(span(template.life), f"{offer.running}{most}", str(offer.waiting), warm, template.provider or "any"),
     ]
     return [show.safe(cell) for cell in cells]

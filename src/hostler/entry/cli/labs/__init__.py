@@ -1,0 +1,14 @@
+"""`hostler labs`: processes that serve labs."""
+
+from __future__ import annotations
+
+import click
+
+from hostler.entry.cli.app import LazyGroup
+
+COMMANDS = {"worker": ("hostler.entry.cli.labs.worker", "worker", "Take requests for labs from Redis.")}
+
+
+@click.group(cls=LazyGroup, commands_at=COMMANDS)
+def labs() -> None:
+    """Run what serves labs. For the labs themselves there is hostler lab."""

@@ -1,0 +1,91 @@
+"""A worker of labs alone: takes requests from Redis, and writes what is wished for into the store.
+
+Any number of them may run, beside those of `up` and `replica`; one that dies is known by its lease, and the others take
+over what it held.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING
+
+from hostler.entry.backend import opened_backend
+from hostler.entry.lab_network import refusal_by_nodes
+from hostler.entry.labs import catalogue_in_use, opened_door, own_catalogue
+from hostler.entry.plane import new_id
+from hostler.entry.signals import asked_to_end, run_unless_asked
+from hostler.errors import HostlerError, Invalid, Refused
+from hostler.keys.lab import LAB, LAB_CATALOGUE
+from hostler.keys.mirror import Mirror
+from hostler.keys.node import MEMBER
+from hostler.kit.clock import SystemClock
+from hostler.kit.together import run_together
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hostler.settings import Settings
+
+
+async def run(settings: Settings, tell: Callable[[str], None]) -> int:
+    """Until it is asked to end, or must; the exit code."""
+    if settings.redis is None:
+        raise Invalid("redis: a worker needs the Redis that requests come from; give --redis URL, or set HOSTLER_REDIS")
+    with asked_to_end() as asked:
+        started = asyncio.Event()
+        code = await run_unless_asked("lab worker", asked, started, _run(settings, tell, asked, started))
+    tell("stopped")
+    return code
+
+
+async def _run(settings: Settings, tell: Callable[[str], None], asked: asyncio.Event, started: asyncio.Event) -> int:
+    clock, rng = SystemClock(), random.Random()  # noqa: S311 - spreads retries; guards nothing
+    own = own_catalogue(settings)
+    async with AsyncExitStack() as stack:
+        store = await stack.enter_async_context(opened_backend(settings, clock, tell))
+        nodes = await MEMBER.list(store, strict=False)
+        refusal = refusal_by_nodes(entry.value for entry in nodes.entries)
+        if refusal:
+            raise Refused(refusal)
+        labs = Mirror(store, LAB, clock=clock, rng=rng)
+        known = Mirror(store, LAB_CATALOGUE, clock=clock, rng=rng)
+        following = asyncio.create_task(
+            run_together("view", {"labs": labs.run(), "catalogue": known.run()}), name="view of labs"
+        )
+        stack.push_async_callback(_ended, following)
+        await labs.ready()
+        await known.ready()
+        catalogue = catalogue_in_use(own, known)
+        door = await stack.enter_async_context(
+            opened_door(store, settings, labs, catalogue, clock=clock, rng=rng, new_id=new_id, tell=tell)
+        )
+        if door is None:
+            return 1
+        started.set()
+        tell("ready")
+        waiting = asyncio.create_task(asked.wait(), name="lab worker: asked to end")
+        try:
+            await asyncio.wait((waiting, door.task, following), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            waiting.cancel()
+        if asked.is_set():
+            tell("stopping")
+            return 0
+        for part in (door.task, following):
+            if part.done():
+                tell(f"problem: {part.get_name()} ended: {_why(part)}; stopping")
+    return 1
+
+
+def _why(task: asyncio.Task[None]) -> str:
+    error = None if task.cancelled() else task.exception()
+    if error is None:
+        return "by itself"
+    return str(error) if isinstance(error, HostlerError) else f"unexpected {type(error).__name__}: {error}"
+
+
+async def _ended(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.wait((task,))

@@ -1,0 +1,175 @@
+"""Labs in a process: which catalogue counts, the key of the terminal, and the door to Redis.
+
+    queues → worker (every process with `redis`) → the store → board (whoever leads) → records
+
+Redis is a door: out of reach at start is told in a line, and waited for. What cannot become right by waiting (a wrong
+password, a URL that is none) is an error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Protocol
+
+from hostler.engine.labs.controller import LabController
+from hostler.engine.labs.pool import LabPool
+from hostler.engine.labs.projector import LabProjector
+from hostler.engine.service import Service
+from hostler.entry.cli.target import redacted
+from hostler.entry.server.logs import logger
+from hostler.errors import HostlerError, Refused, Unavailable, Uncertain
+from hostler.keys.lab import LabNames
+from hostler.keys.namespaced import namespace_of
+from hostler.model.lab import LabCatalogue, LabTemplate
+from hostler.settings.catalogue import load_catalogue
+from hostler.wiring import open_board, open_inbox
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+
+    from hostler.engine.labs.worker import LabWorker
+    from hostler.engine.view import View
+    from hostler.keys.mirror import Mirror
+    from hostler.kit.clock import Clock
+    from hostler.model.lab import LabUser
+    from hostler.ports.inbox import Board
+    from hostler.ports.store import Store
+    from hostler.settings import Settings
+
+_SAID = ("lab_life", "lab_user")
+
+
+def own_catalogue(settings: Settings) -> LabCatalogue | None:
+    """What this process was told of labs: in `labs.toml`, or by settings alone; None: nothing.
+
+    NotFound, Invalid: the file, and what is wrong with it.
+    """
+    life, user = settings.lab_life * 60.0, settings.lab_user
+    if settings.labs is not None:
+        return load_catalogue(settings.labs, life=life, user=user)
+    if all(settings.origins[name].layer == "default" for name in _SAID):
+        return None
+    return LabCatalogue(default=LabTemplate(life=life, user=user))
+
+
+def catalogue_in_use(own: LabCatalogue | None, known: Mirror[LabCatalogue]) -> Callable[[], LabCatalogue]:
+    """Our own, else the one that the leader wrote down."""
+    nothing = LabCatalogue()
+
+    def catalogue() -> LabCatalogue:
+        if own is not None:
+            return own
+        entry = known.get(name="default")
+        return nothing if entry is None else entry.value
+
+    return catalogue
+
+
+def lab_keys(settings: Settings, tell: Callable[[str], None]) -> tuple[str, ...]:
+    """The public part of the terminal's key, which is made now if it is not there."""
+    from hostler.entry.ssh_key import own_public
+
+    try:
+        return (own_public(settings.lab_key),)
+    except Refused as error:
+        tell(f"labs without a terminal: {error}")
+        return ()
+
+
+class Counting(Service, Protocol):
+    """A controller that counts what it does."""
+
+    @property
+    def counters(self) -> Mapping[str, float]:
+        """By name."""
+
+
+def lab_controllers(
+    store: Store,
+    view: View,
+    board: Board | None,
+    *,
+    catalogue: LabCatalogue | None,
+    keys: Sequence[str],
+    clock: Clock,
+    rng: random.Random,
+    new_id: Callable[[], str],
+    tell: Callable[[str], None],
+) -> tuple[Counting, ...]:
+    """What the leader does about labs: `board`, where they are shown."""
+    pool = LabPool(store, view, clock=clock, rng=rng, new_id=new_id, keys=keys, tell=tell)
+    labs = LabController(
+        *(store, view), clock=clock, rng=rng, new_id=new_id, catalogue=catalogue, keys=keys, pool=pool, tell=tell
+    )
+    return (labs,) if board is None else (labs, LabProjector(board, view, clock=clock, rng=rng, tell=tell))
+
+
+class LabDoor:
+    """The open door: what the leader shows, and the worker beside."""
+
+    def __init__(self, board: Board, worker: LabWorker, task: asyncio.Task[None]) -> None:
+        self.board, self._worker, self.task = board, worker, task
+
+    def counters(self) -> Mapping[str, float]:
+        """What the worker did."""
+        return {f"lab_worker_{name}": float(number) for name, number in self._worker.state().items()}
+
+
+@asynccontextmanager
+async def opened_door(
+    store: Store,
+    settings: Settings,
+    labs: Mirror[LabUser],
+    catalogue: Callable[[], LabCatalogue],
+    *,
+    clock: Clock,
+    rng: random.Random,
+    new_id: Callable[[], str],
+    tell: Callable[[str], None],
+) -> AsyncIterator[LabDoor | None]:
+    """The door, with a worker that takes requests until this is left; it hands back what it holds then. `labs`: a
+    mirror that is kept up.
+
+    None: the settings name no Redis. Forbidden, Invalid: they name one that does not let us in, or none that can be.
+    """
+    if settings.redis is None:
+        yield None
+        return
+    from hostler.engine.labs.worker import LabWorker
+
+    names, log = LabNames(namespace_of(store).redis_prefix), logger(part="labs")
+    async with open_board(settings.redis, names=names) as board, open_inbox(settings.redis, names=names) as inbox:
+        await _look(board, redacted(settings.redis), tell)
+        worker = LabWorker(
+            store,
+            inbox,
+            labs,
+            catalogue=catalogue,
+            clock=clock,
+            rng=rng,
+            new_id=new_id,
+            switch=settings.lab_switch,
+            source=socket.gethostname(),
+            tell=log.info,
+        )
+        task = asyncio.create_task(worker.run(), name="lab worker")
+        try:
+            yield LabDoor(board, worker, task)
+        finally:
+            task.cancel()
+            await asyncio.wait((task,))
+
+
+async def _look(board: Board, url: str, tell: Callable[[str], None]) -> None:
+    try:
+        await board.epoch()
+    except (Unavailable, Uncertain) as error:
+        tell(f"redis {url}: cannot be reached ({str(error).partition('; ')[0]}); labs are taken from there once it can")
+    except HostlerError as error:
+        error.add_note(f"redis {url}")
+        raise
+    else:
+        tell(f"labs from redis {url}")
