@@ -173,7 +173,12 @@ class ReplicaHost(Host):
             ReplicaConfig(ip=self.name),
             StoreTtlStorage(self.wire),
             (),
-            controllers=(machines, self.plane.nodes_controller(self, view), self.plane.janitor(self, view)),
+            controllers=(
+                machines,
+                self.plane.nodes_controller(self, view),
+                self.plane.janitor(self, view),
+                *self.plane.more_controllers(self, view),
+            ),
             clock=clock,
             killer=NoKiller(),
             rng=self.rng,
@@ -322,6 +327,9 @@ class Plane:
 
     def janitor(self, host: Host, view: View) -> Any:
         return Janitor(host.wire, view, clock=self.clock, rng=host.rng, new_id=host.new_id)
+
+    def more_controllers(self, host: Host, view: View) -> tuple[Any, ...]:  # noqa: ARG002 - for who overrides it
+        return ()
 
     # Running
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from hostler.model.vm import VmHandle
 
 UNPLACED = 8
-"""Labs for one kind of node that may be without one at once: how many too many are admitted where there is no room."""
+"""Labs for one kind of node that may be without one at once; one, where there was no room: so the order is kept."""
 _Kind: TypeAlias = tuple[str, str]
 """What nodes are asked for: the kind of machines, and the image. One that no node has holds up no others."""
 
@@ -48,6 +48,7 @@ class Admission:
         self._running: Counter[int] = Counter()
         self._unplaced: defaultdict[_Kind, set[str]] = defaultdict(set)
         self._pending: defaultdict[_Kind, set[str]] = defaultdict(set)
+        self._scarce: set[_Kind] = set()  # where there was no room at some time since nobody waited
         self._given: dict[str, _Kind] = {}
 
     @property
@@ -92,10 +93,13 @@ class Admission:
                 self._unplaced[new.kind].add(user)
             if new.pending:
                 self._pending[new.kind].add(user)
+                self._scarce.add(new.kind)
 
     def give(self, catalogue: LabCatalogue) -> list[str]:
         """Turns, to as many as may go on now, in order."""
         given: list[str] = []
+        if not self._lines:
+            self._scarce.clear()
         while catalogue.at_once is None or self.running < catalogue.at_once:
             heads = [line[0] for lab_id, line in self._lines.items() if line and not self._shut(lab_id, catalogue)]
             if not heads:
@@ -126,7 +130,8 @@ class Admission:
         kind = _kind(lab_id, catalogue)
         if self._pending.get(kind):
             return "no node has room for it at present"
-        return _SOON if len(self._unplaced.get(kind, ())) >= UNPLACED else ""
+        most = 1 if kind in self._scarce else UNPLACED
+        return _SOON if len(self._unplaced.get(kind, ())) >= most else ""
 
     def _give(self, user: str, known: _Known, kind: _Kind) -> None:
         self._given[user] = kind

@@ -259,12 +259,12 @@ class LabController:
             return await self._fail(seen, entry, f"there is no lab {lab.lab_id} any more")
         try:
             taken = await self._claim(seen, entry, template, now) if attempt < TRIES - 1 else None
-            return await self._create(seen, entry, lab, template, now, attempt) if taken is None else taken
+            return await self._create(seen, entry, lab, template, now=now, attempt=attempt) if taken is None else taken
         except QuotaExceeded as error:
             return await self._fail(seen, entry, str(error))
 
     async def _create(
-        self, seen: Seen, entry: Entry[LabUser], lab: Lab, template: LabTemplate, now: float, attempt: int
+        self, seen: Seen, entry: Entry[LabUser], lab: Lab, template: LabTemplate, *, now: float, attempt: int
     ) -> bool:
         """Give it a new machine."""
         vm = self._new_id()

@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from hostler.errors import HostlerError
-from hostler.keys.lab import LAB
+from hostler.errors import HostlerError, Invalid
+from hostler.keys.lab import LAB, check_user
 from hostler.kit.backoff import Backoff
 from hostler.kit.fairness import Fairness
 from hostler.kit.together import run_together
@@ -110,8 +110,12 @@ class LabProjector:
         return None if entry is None or entry.value.lab is None else entry.value.lab.server(user)
 
     def _published(self, user: str) -> Published | None:
-        """What shall be seen of the user; None: as it is, for what is known of him cannot be read."""
+        """What shall be seen of the user; None: nothing, for what is known cannot be read, or the name be shown."""
         labs, key = self._view.labs, _PREFIX + user
+        try:
+            check_user(user)
+        except Invalid:
+            return None
         entry = labs.entries.get(key)
         if entry is None:
             gone = Published(user=user, revision=labs.revision, server=None)
