@@ -32,6 +32,7 @@ class ShellGuest:
         """How many have said who they are, let in or not."""
         self._numbers = itertools.count(1)
         self._server: Any = None
+        self._serving: set[asyncio.Task[Any]] = set()
         self.port = 0
 
     @property
@@ -76,6 +77,9 @@ class ShellGuest:
         self.cut()
         self._server.close()
         await self._server.wait_closed()
+        for task in self._serving:
+            task.cancel()
+        await asyncio.gather(*self._serving, return_exceptions=True)
 
     def cut(self) -> None:
         """Every connection, without a word."""
@@ -84,6 +88,10 @@ class ShellGuest:
         self.connections.clear()
 
     async def _shell(self, process: Any) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._serving.add(task)
+        task.add_done_callback(self._serving.discard)
         number = next(self._numbers)
         process.stdout.write(b"shell %d\r\n" % number)
         line = b""
@@ -136,6 +144,7 @@ class Browser:
     def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
         self.socket = socket
         self.seen: list[dict[str, Any]] = []
+        self.output = ""
         self.code: int | None = None
 
     async def say(self, **message: Any) -> None:
@@ -144,10 +153,6 @@ class Browser:
     async def type(self, text: str) -> None:
         await self.say(type="input", data=text)
 
-    @property
-    def output(self) -> str:
-        return "".join(message["data"] for message in self.seen if message["type"] == "output")
-
     def all(self, kind: str) -> list[str]:
         return [message.get("message", "") for message in self.seen if message["type"] == kind]
 
@@ -155,21 +160,25 @@ class Browser:
         """One message more; False: it was closed."""
         message = await self.socket.receive()
         if message.type is not aiohttp.WSMsgType.TEXT:
-            self.code = self.socket.close_code
+            self.code = message.data if message.type is aiohttp.WSMsgType.CLOSE else self.socket.close_code
             return False
-        self.seen.append(msgspec.json.decode(message.data))
+        said = msgspec.json.decode(message.data)
+        self.output += said["data"] if said["type"] == "output" else ""
+        self.seen.append(said)
         return True
 
     async def until(self, *, kind: str = "", said: str = "") -> dict[str, Any]:
         """Until a message of that kind comes, with those words; or until the shell has said them."""
+        looked = begin = 0
         async with asyncio.timeout(10):
             while True:
-                for message in self.seen:
+                for message in self.seen[looked:]:
                     if kind and message["type"] == kind and said in message.get("message", ""):
                         return message
-                if not kind and said in self.output:
+                if not kind and said in self.output[begin:]:
                     return {}
-                assert await self.step(), f"closed with {self.code} after {self.seen}"
+                looked, begin = len(self.seen), max(0, len(self.output) - len(said))
+                assert await self.step(), f"closed with {self.code} after {self.seen[-20:]}"
 
     async def closed(self) -> int:
         async with asyncio.timeout(10):

@@ -1,4 +1,4 @@
-"""Tickets: let their bearer through one door of one machine, once, within half a minute.
+"""Tickets: let their bearer through one door of one machine, or to one lab's terminal, once, within half a minute.
 
 A browser cannot send a header with a WebSocket, and a token in a URL would end up in logs and histories. So a ticket
 goes there: good for nothing else, and for nothing at all once it was used. Processes of the control plane show each
@@ -13,9 +13,11 @@ from hostler.engine.access.token import digest_of
 from hostler.engine.request import Written
 from hostler.errors import Damaged, Unauthenticated, Unavailable, Uncertain
 from hostler.keys.access import TICKET
+from hostler.keys.lab import LAB
 from hostler.keys.vm import VM
 from hostler.model.access import Ticket
 from hostler.model.api import TicketView
+from hostler.model.lab import ORG as LABS
 from hostler.ports.store import Delete
 
 if TYPE_CHECKING:
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
     from hostler.ports.machines import Door
     from hostler.ports.store import Store
 
+TERMINAL = "terminal"
+"""In place of a machine's door: the terminal of a user's labs."""
 PREFIX = "hstt_"
 """Every ticket begins so, and no token does."""
 LIFE = 30.0
@@ -52,21 +56,15 @@ class Tickets:
         where the ticket is taken.
         """
         secret, ticket = self._minted(vm.id, vm.org, vm.project, door, by=request.caller.name, token=token)
-        lease = await self._leased()
-        digest = digest_of(secret)
-        told = TicketView(ticket=secret, url=url, expires_at=ticket.expires_at)
-        revision = await self._writer.commit(
-            request,
-            "ticket.issue",
-            VM.fill(org=vm.org, project=vm.project, vm=vm.id),
-            vm.revision,
-            [TICKET.absent(digest=digest)],
-            [TICKET.put(ticket, lease=lease, digest=digest)],
-            status=CREATED,
-        )
-        return Written(told, revision, CREATED)
+        subject = VM.fill(org=vm.org, project=vm.project, vm=vm.id)
+        return await self._issued(request, subject, vm.revision, secret, ticket, url)
 
-    async def read(self, shown: str, door: Door) -> Entry[Ticket]:
+    async def issue_terminal(self, request: Request, user: str, token: str, url: str) -> Written[TicketView]:
+        """The same for the terminal of the user's labs, whether there is a lab now or not."""
+        secret, ticket = self._minted("", LABS, user, TERMINAL, by=request.caller.name, token=token)
+        return await self._issued(request, LAB.fill(user=user), 0, secret, ticket, url)
+
+    async def read(self, shown: str, door: str) -> Entry[Ticket]:
         """The ticket of a user, not used yet. Unauthenticated: it counts for nothing, or not at this door.
 
         Whether it is for this machine, and its bearer may still go through, is for who asks to see.
@@ -82,7 +80,24 @@ class Tickets:
 
     # Inside
 
-    def _minted(self, vm: str, org: str, project: str, door: Door, *, by: str, token: str) -> tuple[str, Ticket]:
+    async def _issued(  # noqa: PLR0917 - as `Writer.commit`
+        self, request: Request, subject: str, before: int, secret: str, ticket: Ticket, url: str
+    ) -> Written[TicketView]:
+        lease = await self._leased()
+        digest = digest_of(secret)
+        told = TicketView(ticket=secret, url=url, expires_at=ticket.expires_at)
+        revision = await self._writer.commit(
+            request,
+            "ticket.issue",
+            subject,
+            before,
+            [TICKET.absent(digest=digest)],
+            [TICKET.put(ticket, lease=lease, digest=digest)],
+            status=CREATED,
+        )
+        return Written(told, revision, CREATED)
+
+    def _minted(self, vm: str, org: str, project: str, door: str, *, by: str, token: str) -> tuple[str, Ticket]:
         expires_at = self._clock.wall() + LIFE
         ticket = Ticket(vm=vm, org=org, project=project, door=door, by=by, token=token, expires_at=expires_at)
         return PREFIX + self._secret(), ticket

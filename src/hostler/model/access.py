@@ -91,7 +91,7 @@ class Answered(Record, frozen=True, kw_only=True):
 
 
 class Ticket(Record, frozen=True, kw_only=True):
-    """`/hostler/v1/tickets/{digest}`: lets its bearer through one door of one machine, once, soon.
+    """`/hostler/v1/tickets/{digest}`: lets its bearer through one door of one machine, or to a terminal, once, soon.
 
     The key holds the ticket's SHA-256. Attached to a lease; whoever lets the bearer in deletes it first.
     """
@@ -100,7 +100,7 @@ class Ticket(Record, frozen=True, kw_only=True):
     org: str
     project: str
     door: str
-    """Of `hostler.ports.machines.Door`."""
+    """Of `hostler.ports.machines.Door`; `terminal`: of the labs of the user `project`, and `vm` is empty."""
     by: str
     """The folded name of the user, or `node:{node}` for an agent."""
     token: str = ""

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 MAX_HEADERS = 64 * 1024
 """Bytes of the request line and the headers of one request, about."""
+NO_TEXT = 1007
 LINGER = 0.5
 """Seconds between a refusal and the end of the connection."""
 
@@ -90,6 +91,18 @@ class WebSocket(WebSocketsSansIOProtocol):
         if not self.handshake_initiated:
             self.transport.write(b"".join(self.conn.data_to_send()))
             self.transport.close()
+
+    def send_receive_event_to_app(self) -> None:
+        """A message is there. One that is no text ends the stream; uvicorn would log a traceback, too."""
+        if self.curr_msg_data_type == "text" and not self.close_sent:
+            try:
+                b"".join(self.frames).decode()
+            except UnicodeDecodeError:
+                self.frames = []
+                self.conn.send_close(NO_TEXT)
+                self.handle_parser_exception()
+                return
+        super().send_receive_event_to_app()
 
     def keepalive_timeout(self) -> None:
         """Who does not answer may not read either; then waiting until it has read everything has no end.

@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from hostler.engine.request import Caller, Request
     from hostler.entry.server.feed import Feed
     from hostler.entry.server.services import ServerPlan, Services
+    from hostler.entry.terminal.keeper import Keeper
     from hostler.keys.entry import Entry
     from hostler.model.access import Ticket
     from hostler.model.record import Record
-    from hostler.ports.machines import Door
 
 
 class Access(enum.StrEnum):
@@ -78,6 +78,7 @@ class Asked(msgspec.Struct, frozen=True):
     raw: Raw
     feed: Feed
     plan: ServerPlan
+    terminals: Keeper
 
     @property
     def limit(self) -> int:
@@ -152,8 +153,8 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     """Whether a write takes an Idempotency-Key."""
     conditional: bool = False
     """Whether a write takes If-Match."""
-    door: Door | None = None
-    """Of a machine: a ticket lets in, too."""
+    door: str | None = None
+    """Of a machine (`hostler.ports.machines.Door`), or a lab's terminal: a ticket lets in, too."""
 
     @property
     def writes(self) -> bool:

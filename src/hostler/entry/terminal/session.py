@@ -36,6 +36,8 @@ LOOK_EVERY = 1.0
 """Seconds between two looks while the lab is waited for: others who wait move on, too."""
 PATIENCE = 30.0
 """Seconds for which a machine may refuse the key: the first boot may still be putting it there."""
+AGAIN = (0.5, 5.0)
+"""Seconds, at first and at most, before the next try to log in."""
 LASTED = 10.0
 """Seconds after which a shell that is lost counts as one that worked."""
 SIZE = (80, 24)
@@ -166,7 +168,7 @@ class Terminal:
             self._said.set()
 
     async def _live(self) -> None:
-        backoff, refused_at, told = Backoff(0.5, 5.0), None, ""
+        backoff, refused_at, told = Backoff(*AGAIN), None, ""
         while True:
             way = await self._available()
             began = self._clock.now()

@@ -74,7 +74,7 @@ class Shell:
             await self._process.wait_closed()
         except _LOST:
             return None
-        return self._process.exit_status
+        return None if self._process.exit_signal is not None else self._process.exit_status
 
 
 @asynccontextmanager
