@@ -14,7 +14,11 @@ from typing import TYPE_CHECKING, TypeVar
 import pytest
 
 pytest.register_assert_rewrite(
-    "hostler.testing.elections", "hostler.testing.machines", "hostler.testing.store", "hostler.testing.ttl"
+    "hostler.testing.elections",
+    "hostler.testing.inbox",
+    "hostler.testing.machines",
+    "hostler.testing.store",
+    "hostler.testing.ttl",
 )
 
 import running  # noqa: E402

@@ -20,6 +20,7 @@ from hostler.testing.elections import (
     election_claims,
 )
 from hostler.testing.history import Call, Journal, Recorder, read_history
+from hostler.testing.inbox import InboxClaim, InboxTrial, LabDoor, check_inbox, inbox_claims
 from hostler.testing.linearizability import Violation, check_linearizable
 from hostler.testing.machines import MachineClaim, MachineSetup, MachineTrial, check_machines, machine_claims
 from hostler.testing.store import Claim, Trial, check_store, store_claims
@@ -35,7 +36,10 @@ __all__ = [
     "Faults",
     "FaultyStore",
     "FilePlace",
+    "InboxClaim",
+    "InboxTrial",
     "Journal",
+    "LabDoor",
     "Leftover",
     "MachineClaim",
     "MachineFaults",
@@ -52,11 +56,13 @@ __all__ = [
     "VirtualClock",
     "VirtualLoop",
     "check_elections",
+    "check_inbox",
     "check_linearizable",
     "check_machines",
     "check_store",
     "check_ttl_storage",
     "election_claims",
+    "inbox_claims",
     "machine_claims",
     "read_history",
     "read_intervals",

@@ -227,6 +227,8 @@ class MemoryBoard(_Client):
 
     async def publish(self, changes: Sequence[Published]) -> int:
         async with self._verb("publish") as door:
+            for change in changes:
+                check_user(change.user)  # before any is published
             return sum(_published(door, change) for change in changes)
 
     async def refresh(self, users: Sequence[str]) -> Sequence[str]:
@@ -247,7 +249,7 @@ class MemoryBoard(_Client):
 
 
 def _published(door: MemoryDoor, change: Published) -> bool:
-    user = check_user(change.user)
+    user = change.user
     if door.generations.get(user, 0) > change.revision:
         return False
     door.generations[user] = change.revision

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 from hostler.drivers.inbox.redis import scripts
 from hostler.drivers.inbox.redis.inbox import LAB_ANSWERS
 from hostler.errors import Damaged, Invalid
+from hostler.keys.lab import check_user
 from hostler.model.lab import LabServer, utc_time
 
 if TYPE_CHECKING:
@@ -52,6 +53,9 @@ class RedisBoard:
         return answer.decode()
 
     async def publish(self, changes: Sequence[Published]) -> int:
+        self._calls.check()
+        for change in changes:
+            check_user(change.user)  # before any is published
         count = 0
         for part in _parts(changes, CHANGES):
             arguments: list[Words] = [LIFE, REVISION_LIFE, NEWS_SHOWN]
@@ -62,6 +66,7 @@ class RedisBoard:
         return count
 
     async def refresh(self, users: Sequence[str]) -> Sequence[str]:
+        self._calls.check()
         missing: list[str] = []
         for part in _parts(users, READ):
             keys = [self._names.waiting]

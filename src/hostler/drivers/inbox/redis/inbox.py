@@ -60,6 +60,7 @@ class RedisInbox:
         await self._link.aclose()
 
     async def take(self, worker: str, *, limit: int, within: float) -> Sequence[Taken]:
+        self._calls.check()
         now = asyncio.get_running_loop().time
         end = now() + within
         while limit > 0:
@@ -82,6 +83,7 @@ class RedisInbox:
             return found
 
     async def acknowledge(self, worker: str, done: Sequence[Taken]) -> Sequence[Taken]:
+        self._calls.check()
         following: list[Taken] = []
         for start in range(0, len(done), BATCH):
             following += await self._done("acknowledge", worker, done[start : start + BATCH])

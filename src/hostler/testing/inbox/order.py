@@ -1,0 +1,106 @@
+"""The order of a user's requests."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hostler.testing.inbox.claim import claim, labs
+from hostler.testing.inbox.queues import STRANGE
+
+if TYPE_CHECKING:
+    from hostler.testing.inbox.claim import InboxTrial
+
+
+@claim
+async def a_users_next_request_comes_only_after_the_one_before(t: InboxTrial) -> None:
+    await t.push("ada", 1, 2)
+    await t.push("bob", 7)
+    await t.push("ada", 3)
+    taken = await t.take()
+    assert labs(taken) == [("ada", 1), ("bob", 7)]
+    await t.push("ada", 4)
+    assert list(await t.other.take("w2", limit=10, within=0)) == []
+    for lab in (2, 3, 4):
+        taken = list(await t.inbox.acknowledge("w1", taken))
+        assert labs(taken) == [("ada", lab)]
+        assert await t.take("w2") == []
+    assert await t.inbox.acknowledge("w1", taken) == []
+    await t.push("ada", 5)
+    assert labs(await t.take("w2")) == [("ada", 5)]
+
+
+@claim
+async def the_two_queues_do_not_hold_each_other_up(t: InboxTrial) -> None:
+    await t.push("ada", 1, 2)
+    await t.push("ada", 1, 2, queue="decommission")
+    taken = await t.take()
+    assert sorted((one.queue, *labs([one])[0]) for one in taken) == [
+        ("decommission", "ada", 1),
+        ("provision", "ada", 1),
+    ]
+    following = await t.inbox.acknowledge("w1", [one for one in taken if one.queue == "decommission"])
+    assert [(one.queue, *labs([one])[0]) for one in following] == [("decommission", "ada", 2)]
+
+
+@claim
+async def the_same_request_pushed_often_is_worked_as_often(t: InboxTrial) -> None:
+    await t.push("ada", *[5] * 10)
+    count, taken = 0, await t.take()
+    while taken:
+        assert labs(taken) == [("ada", 5)]
+        count += 1
+        taken = list(await t.inbox.acknowledge("w1", taken))
+    assert count == 10
+
+
+@claim
+async def an_acknowledgement_that_is_repeated_does_nothing(t: InboxTrial) -> None:
+    await t.push("ada", 5, 5, 5)
+    first = await t.take()
+    second = list(await t.inbox.acknowledge("w1", first))
+    assert await t.inbox.acknowledge("w1", [*first, *first]) == []
+    assert list(await t.inbox.held("w1")) == second
+    assert await t.take("w2") == []
+    assert len(await t.inbox.acknowledge("w1", second)) == 1
+
+
+@claim
+async def nobody_acknowledges_what_another_holds(t: InboxTrial) -> None:
+    await t.push("ada", 1, 2)
+    taken = await t.take()
+    assert await t.other.acknowledge("w2", taken) == []
+    assert list(await t.inbox.held("w1")) == taken
+    assert await t.take("w2") == []
+
+
+@claim
+async def requests_of_nobody_are_not_held_up(t: InboxTrial) -> None:
+    for round_ in range(2):
+        await t.door.push("provision", *STRANGE)
+        assert [one.raw for one in await t.take(f"w{round_}")] == list(STRANGE)
+
+
+@claim
+async def users_with_names_that_look_alike_are_different(t: InboxTrial) -> None:
+    users = ["a", "A", "a ", " a", "a.", "ä", "a\u0308", "%61", "{a}", "a,b", 'a"b', "x" * 255]
+    for lab in (1, 2):
+        for user in users:
+            await t.push(user, lab)
+    assert labs(taken := await t.take()) == [(user, 1) for user in users]
+    assert labs(await t.inbox.acknowledge("w1", taken)) == [(user, 2) for user in users]
+
+
+@claim
+async def a_crowd_of_requests_of_one_user_keeps_nobody_waiting(t: InboxTrial) -> None:
+    await t.push("ada", *range(1, 5001))
+    await t.push("bob", 1)
+    taken = await t.take(limit=1)
+    assert labs(taken) == [("ada", 1)]
+    assert labs(await t.inbox.take("w2", limit=10, within=10)) == [("bob", 1)]
+    for lab in range(2, 30):
+        taken = list(await t.inbox.acknowledge("w1", taken))
+        assert labs(taken) == [("ada", lab)]
+    assert await t.inbox.release("w1", ()) == 1
+    taken = await t.take("w3")
+    assert labs(taken) == [("ada", 29)]
+    assert labs(await t.inbox.acknowledge("w3", taken)) == [("ada", 30)]
