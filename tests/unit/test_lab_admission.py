@@ -1,0 +1,140 @@
+"""Whose turn it is, against a model that looks at everything each time."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from hostler.engine.labs.admission import UNPLACED, Admission
+from hostler.model.lab import Lab, LabCatalogue, LabPhase, LabTemplate, LabUser
+from hostler.model.vm import MachineState, VmHandle
+
+PHASES = (LabPhase.PROVISIONING, LabPhase.RUNNING, LabPhase.STOPPING)
+CATALOGUE = LabCatalogue(
+    at_once=12,
+    labs={
+        "1": LabTemplate(at_once=3, image="a"),
+        "2": LabTemplate(image="a"),
+        "3": LabTemplate(image="b", provider="qemu"),
+    },
+)
+
+
+def lab(user: str, lab_id: int = 2, at: float = 0.0, phase: LabPhase = LabPhase.WAITING, generation: int = 1) -> Any:
+    fields: dict[str, Any] = {"lab_id": lab_id, "generation": generation, "phase": phase, "requested_at": at}
+    return LabUser(user=user, changed_at=at, lab=Lab(life=60.0, **fields))
+
+
+def handle(state: MachineState = MachineState.PLACED, node: str = "n1") -> VmHandle:
+    return VmHandle(id="v", node=node, state=state, seen_at=0.0)
+
+
+PENDING = handle(MachineState.PENDING, "")
+
+
+def test_turns_are_given_in_the_order_of_the_requests() -> None:
+    admission, catalogue = Admission(), LabCatalogue(at_once=2)
+    for user, at in (("c", 3.0), ("a", 2.0), ("b", 2.0)):
+        admission.note(user, lab(user, at=at), None, catalogue)
+    assert [admission.position(user) for user in "abc"] == [1, 2, 3]
+    assert admission.give(catalogue) == ["a", "b"]
+    assert admission.give(catalogue) == []
+    assert admission.position("c") == 1
+    assert admission.why_not("c", catalogue) == "all 2 labs that may be there at once are"
+    admission.note("a", None, None, catalogue)
+    assert admission.give(catalogue) == ["c"]
+
+
+def test_a_turn_stays_while_the_lab_waits_and_goes_with_it() -> None:
+    admission, catalogue = Admission(), LabCatalogue(at_once=1)
+    admission.note("a", lab("a"), None, catalogue)
+    admission.note("b", lab("b", at=1.0), None, catalogue)
+    assert admission.give(catalogue) == ["a"]
+    admission.note("a", lab("a"), None, catalogue)
+    assert admission.has_turn("a")
+    admission.note("a", lab("a", at=5.0, generation=2), None, catalogue)  # stopped, and asked for again
+    assert not admission.has_turn("a")
+    assert admission.give(catalogue) == ["b"]
+
+
+def test_where_no_node_has_room_one_at_a_time_is_admitted_and_other_kinds_are_not_held_up() -> None:
+    admission = Admission()
+    catalogue = LabCatalogue(labs={"1": LabTemplate(image="a"), "2": LabTemplate(image="b")})
+    users = [f"u{number:02}" for number in range(2 * UNPLACED)]
+    for user in users:
+        admission.note(user, lab(user, 1), None, catalogue)
+    assert admission.give(catalogue) == users[:UNPLACED]
+    assert admission.why_not(users[-1], catalogue) == ""
+    admission.note(users[0], lab(users[0], 1, phase=LabPhase.PROVISIONING), PENDING, catalogue)
+    for user in users[1:UNPLACED]:
+        admission.note(user, lab(user, 1, phase=LabPhase.PROVISIONING), handle(), catalogue)
+    assert admission.give(catalogue) == []
+    assert "room" in admission.why_not(users[-1], catalogue)
+    admission.note("other", lab("other", 2, at=9.0), None, catalogue)
+    assert admission.give(catalogue) == ["other"]
+    admission.note(users[0], lab(users[0], 1, phase=LabPhase.PROVISIONING), handle(), catalogue)
+    assert admission.give(catalogue) == [users[UNPLACED]]
+
+
+def test_a_lab_that_is_in_the_catalogue_no_more_has_its_turn_to_be_refused() -> None:
+    admission = Admission()
+    admission.note("a", lab("a", 9), None, CATALOGUE)
+    assert admission.give(CATALOGUE) == ["a"]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_whatever_happens_the_limits_hold_and_nobody_waits_without_a_reason(seed: int) -> None:
+    rng, admission = random.Random(seed), Admission()
+    labs: dict[str, tuple[Any, Any]] = {}  # record and handle
+    generation = 0
+    for turn in range(400):
+        user = f"u{rng.randrange(30):02}"
+        record = labs.get(user, (None, None))[0]
+        what = rng.random()
+        if record is None or what < 0.2:
+            generation += 1
+            labs[user] = (lab(user, rng.choice((1, 2, 3)), float(turn), generation=generation), None)
+            if record is not None and record.lab.phase is not LabPhase.WAITING:
+                labs[user] = (None, None)
+        elif record.lab.phase is LabPhase.WAITING:
+            if admission.has_turn(user):
+                labs[user] = (_moved(record, LabPhase.PROVISIONING), rng.choice((None, PENDING, handle())))
+        else:
+            labs[user] = (_moved(record, rng.choice(PHASES)), rng.choice((None, PENDING, handle())))
+        admission.note(user, *labs[user], CATALOGUE)
+        given = admission.give(CATALOGUE)
+        _check(admission, labs, given)
+
+
+def _moved(record: LabUser, phase: LabPhase) -> LabUser:
+    assert record.lab is not None
+    old = record.lab
+    return lab(record.user, old.lab_id, old.requested_at, phase, old.generation)  # type: ignore[no-any-return]
+
+
+def _check(admission: Admission, labs: dict[str, tuple[Any, Any]], given: list[str]) -> None:
+    there = {user: record.lab for user, (record, _) in labs.items() if record is not None}
+    waiting = {user for user, one in there.items() if one.phase is LabPhase.WAITING and not admission.has_turn(user)}
+    running = [one.lab_id for user, one in there.items() if user not in waiting]
+    assert admission.running == len(running)
+    assert admission.waiting == len(waiting)
+    order = sorted(waiting, key=lambda user: (there[user].requested_at, user))
+    assert [admission.position(user) for user in order] == list(range(1, len(order) + 1))
+    if given:
+        assert len(running) <= 12
+        assert running.count(1) <= 3
+    places = [(there[user].requested_at, user) for user in given]
+    assert places == sorted(places)
+    for user in order:
+        lab_id = there[user].lab_id
+        alike = [other for other, one in there.items() if one.lab_id in ((3,) if lab_id == 3 else (1, 2))]
+        unplaced = [
+            other
+            for other in alike
+            if other not in waiting
+            and there[other].phase in (LabPhase.WAITING, LabPhase.PROVISIONING)
+            and (labs[other][1] is None or not labs[other][1].node)
+        ]
+        assert len(running) >= 12 or (lab_id == 1 and running.count(1) >= 3) or unplaced, (user, there[user])
