@@ -23,10 +23,10 @@ from terminal_guest import Browser, ShellGuest, browse
 from hostler.engine.tickets import PeerTickets
 from hostler.entry.lab_key import terminal_key
 from hostler.entry.relay import RelayApp
-from hostler.entry.server import serve
+from hostler.entry.server import serve, terminal
 from hostler.entry.server.serve import Server
 from hostler.entry.server.services import ServerPlan
-from hostler.entry.terminal import session
+from hostler.entry.terminal import session, ssh
 from hostler.entry.terminal.session import Terminal
 from hostler.keys.lab import LAB
 from hostler.keys.node import MEMBER
@@ -115,6 +115,7 @@ async def place(tmp_path: Path) -> AsyncIterator[Place]:
 @pytest.fixture(autouse=True)
 def _nothing_goes_wrong_unseen(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(session, "AGAIN", (0.02, 0.1))
+    monkeypatch.setattr(session, "RATE", 1e9)
     yield
     records = [*caplog.get_records("call"), *caplog.records]
     assert not [record for record in records if record.levelno >= logging.ERROR]
@@ -325,6 +326,27 @@ async def test_a_lost_connection_is_made_again_while_the_lab_is_available(place:
     assert len(page.all("connected")) == 4
 
 
+async def test_a_machine_that_falls_silent_counts_as_lost(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ssh, "SILENT", 0.05)
+    await place.lab()
+    page = await browse(place.api)
+    await page.until(said="shell 1")
+    place.guest.connections[0]._transport.pause_reading()
+    await page.until(kind="info", said="connection to the lab was lost")
+    await page.until(said="shell 2")
+
+
+async def test_a_shell_that_talks_without_end_is_slowed_down(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "RATE", 500 * 1024)
+    await place.lab()
+    page = await browse(place.api)
+    await page.until(said="shell 1")
+    started = time.monotonic()
+    await page.type("pour 300\r")
+    await page.until(said="poured")
+    assert time.monotonic() - started > 0.3
+
+
 async def test_a_machine_that_does_not_take_the_key_is_asked_for_a_while(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -419,7 +441,9 @@ async def test_a_browser_that_does_not_read_holds_up_the_shell_and_not_the_serve
     assert "not kept" not in str(newer.all("info"))
 
 
-async def test_a_shell_that_takes_no_input_holds_up_the_browser_and_not_the_server(place: Place) -> None:
+async def test_a_shell_that_takes_no_input_holds_up_the_browser_and_not_the_server(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await place.lab()
     page = await browse(place.api)
     await page.until(kind="connected")
@@ -438,6 +462,11 @@ async def test_a_shell_that_takes_no_input_holds_up_the_browser_and_not_the_serv
     await newer.until(kind="connected")
     pasted.cancel()
     await asyncio.wait((pasted,))
+    monkeypatch.setattr(terminal, "TYPED_WITHIN", 0.05)
+    await newer.type("z" * 1024)
+    await newer.until(kind="error", said="the shell takes none")
+    await newer.leave()
+    await until(lambda: not place.api.app.feed.streams)  # that it has gone is heard
 
 
 async def test_who_may_not_is_refused_before_it_is_a_websocket(place: Place) -> None:

@@ -7,11 +7,11 @@ while the token counts that was shown, or that the ticket was issued for, and ha
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from hostler.engine.tickets import TERMINAL, worthless
+from hostler.entry.server import body as incoming
 from hostler.entry.server.answer import written
 from hostler.entry.server.authentication import check_origin, digest_shown
 from hostler.entry.server.doors import LOOK_EVERY, TICKET
@@ -39,8 +39,8 @@ REPLAY = Parameter(
     pattern="^(missed|all)$",
     default="missed",
 )
-_GONE = (OSError, RuntimeError)
-"""uvicorn's words for a caller that has gone, or is going."""
+TYPED_WITHIN = 30.0
+"""Seconds for which a shell may take nothing of what is typed; while we wait we do not hear that the caller goes."""
 
 
 async def _opened(asked: Asked) -> Answer | None:
@@ -60,8 +60,7 @@ async def _opened(asked: Asked) -> Answer | None:
     try:
         if shown is not None:
             await asked.services.tickets.use(shown)
-        with suppress(*_GONE):
-            await _served(asked, user)
+        await _served(asked, user)
     finally:
         asked.feed.streams -= 1
     return None
@@ -72,11 +71,11 @@ async def _served(asked: Asked, user: str) -> None:
     try:
         screen = await asked.terminals.enter(user, everything=asked.query["replay"] == "all")
     except NotFound as error:  # a browser is told nothing of a handshake that was refused
-        await raw.send({"type": "websocket.accept"})
+        await _send(raw, "accept")
         await _farewell(raw, protocol.NO_LAB, protocol.error(str(error)))
         return
     try:
-        await raw.send({"type": "websocket.accept"})
+        await _send(raw, "accept")
         code = await first(_out(raw, screen), _in(raw, screen), _over(asked), _taken(screen))
     finally:
         screen.terminal.leave(screen)
@@ -89,7 +88,7 @@ async def _served(asked: Asked, user: str) -> None:
 async def _out(raw: Raw, screen: Screen) -> int | None:
     """What the terminal says, at the pace of who reads it, until it is over: the code that says how."""
     while (message := await screen.read()) is not None:
-        await raw.send({"type": "websocket.send", "text": message})
+        await _send(raw, "send", text=message)
     return screen.terminal.code
 
 
@@ -114,7 +113,7 @@ async def _in(raw: Raw, screen: Screen) -> int | None:
             if mistakes >= MISTAKES:
                 return protocol.NO_LONGER
         else:
-            await screen.write(said)
+            await _typed(raw, screen, said)
 
 
 async def _over(asked: Asked) -> int | None:
@@ -136,14 +135,29 @@ async def _taken(screen: Screen) -> int | None:
     return protocol.TAKEN_OVER
 
 
+async def _typed(raw: Raw, screen: Screen, said: protocol.Said) -> None:
+    try:
+        async with asyncio.timeout(TYPED_WITHIN):
+            await screen.write(said)
+    except TimeoutError:
+        await _tell(raw, "input: the shell takes none at present; what was typed is dropped")
+
+
 async def _tell(raw: Raw, mistake: str) -> None:
-    await raw.send({"type": "websocket.send", "text": protocol.error(mistake)})
+    await _send(raw, "send", text=protocol.error(mistake))
 
 
 async def _farewell(raw: Raw, code: int, message: str | None = None) -> None:
     if message is not None:
-        await raw.send({"type": "websocket.send", "text": message})
-    await raw.send({"type": "websocket.close", "code": code})
+        await _send(raw, "send", text=message)
+    await _send(raw, "close", code=code)
+
+
+async def _send(raw: Raw, what: str, **more: str | int) -> None:
+    try:
+        await raw.send({"type": f"websocket.{what}", **more})
+    except (OSError, RuntimeError):  # uvicorn's words for a caller that has gone, or is going
+        raise incoming.Disconnected from None
 
 
 def _user(caller: Caller, parts: dict[str, str]) -> str:

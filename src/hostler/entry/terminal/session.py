@@ -38,6 +38,10 @@ PATIENCE = 30.0
 """Seconds for which a machine may refuse the key: the first boot may still be putting it there."""
 AGAIN = (0.5, 5.0)
 """Seconds, at first and at most, before the next try to log in."""
+RATE = 2 * 1024 * 1024
+"""Characters a second of one shell: more is of no use to people, and others need the server, too."""
+BURST = 0.1
+"""Seconds of that rate that may come at once."""
 LASTED = 10.0
 """Seconds after which a shell that is lost counts as one that worked."""
 SIZE = (80, 24)
@@ -266,10 +270,15 @@ class Terminal:
                 if self._size != size:
                     shell.resize(*self._size)
                 self._note(protocol.connected(), state=True)
+                due = 0.0
                 while text := await shell.read():
                     self.scroll.say(text)
                     self._said.set()
                     await self._room()
+                    now = self._clock.now()
+                    due = max(due, now) + len(text) / RATE
+                    if due - now > BURST:
+                        await self._clock.sleep(due - now)
             finally:
                 self._shell = None
             status = await shell.exit_status()

@@ -56,8 +56,8 @@ class Shell:
         """Type; waits while the machine does not take it. What comes after its end goes nowhere."""
         for start in range(0, len(text), WRITE):
             try:
+                await self._process.stdin.drain()  # first: who gave up waiting must not add to what waits
                 self._process.stdin.write(text[start : start + WRITE].encode())
-                await self._process.stdin.drain()
             except _LOST:
                 return
 

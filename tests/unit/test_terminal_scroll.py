@@ -1,0 +1,85 @@
+"""What a terminal said last: who reads gets everything once, or is told what is not kept."""
+
+from __future__ import annotations
+
+import random
+
+import msgspec
+import pytest
+
+from hostler.entry.terminal import protocol
+from hostler.entry.terminal.scroll import Place, Scroll
+from hostler.errors import Invalid
+
+
+def read_on(scroll: Scroll, place: Place) -> tuple[list[dict[str, str]], Place]:
+    found = []
+    while (item := scroll.after(place)) is not None:
+        message, place = item
+        found.append(msgspec.json.decode(message))
+    return found, place
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_reader_that_keeps_up_gets_everything_once_and_in_order(seed: int) -> None:
+    rng = random.Random(seed)
+    scroll, place, said, got = Scroll(kept=100), Place(), [], []
+    for number in range(300):
+        if rng.random() < 0.2:
+            scroll.note(protocol.info(f"<{number}>"), state=rng.random() < 0.5)
+            said.append(f"<{number}>")
+        else:
+            text = f"{number}é" * rng.randint(1, 10)
+            scroll.say(text)
+            said.append(text)
+        if rng.random() < 0.5 or scroll.end - place.position > scroll.ahead:
+            found, place = read_on(scroll, place)
+            got += [message.get("data", message.get("message", "")) for message in found]
+    found, place = read_on(scroll, place)
+    got += [message.get("data", message.get("message", "")) for message in found]
+    assert "".join(got) == "".join(said)
+    assert scroll.after(place) is None
+
+
+def test_a_reader_that_does_not_keep_up_gets_the_end_and_is_told() -> None:
+    scroll = Scroll(kept=10)
+    scroll.say("0123456789abcdef")
+    found, place = read_on(scroll, Place())
+    assert found[0]["type"] == "info"
+    assert found[0]["message"].startswith("6 characters")
+    assert [message.get("data") for message in found[1:]] == ["6789abcdef"]
+    assert place.position == scroll.end == 16
+
+
+def test_who_comes_is_told_the_last_state_unless_it_follows_anyway() -> None:
+    scroll = Scroll()
+    assert scroll.greeting(Place()) is None
+    scroll.note(protocol.provisioning("it starts", "provisioning"), state=True)
+    assert scroll.greeting(Place()) is None
+    _, place = read_on(scroll, Place())
+    assert "it starts" in (scroll.greeting(place) or "")
+    scroll.note(protocol.connected(), state=True)
+    scroll.note(protocol.info("something else"))
+    assert scroll.greeting(place) is None
+    assert scroll.greeting(scroll.begin) == protocol.connected()
+
+
+def test_notes_alone_do_not_grow_without_end() -> None:
+    scroll = Scroll()
+    for number in range(10_000):
+        scroll.note(protocol.info(str(number)))
+    assert len(read_on(scroll, Place())[0]) == 16
+
+
+def test_what_is_said_to_the_browser_is_as_it_was_agreed() -> None:
+    assert protocol.output('"\x1b[0m€') == '{"type":"output","data":"\\"\\u001b[0m€"}'
+    assert protocol.connected() == '{"type":"connected"}'
+    told = msgspec.json.decode(protocol.provisioning("soon", "waiting", 3))
+    assert told == {"type": "provisioning", "message": "soon", "status": "waiting", "position": 3}
+
+
+def test_what_the_browser_says_is_typed_or_refused() -> None:
+    assert protocol.heard('{"type":"input","data":"é"}') == protocol.Input("é")
+    assert protocol.heard('{"type":"resize","cols":1,"rows":2000,"more":1}') == protocol.Resize(1, 2000)
+    with pytest.raises(Invalid, match="send input with data"):
+        protocol.heard('{"type":"resize","cols":1,"rows":2001}')
