@@ -61,6 +61,8 @@ class MachineSetup(msgspec.Struct, frozen=True, kw_only=True):
     """A driver of another place, not open yet, to which machines are handed. None: nothing is claimed of that."""
     power_off: PowerOff | None = None
     """Let the guest of a machine that is available switch itself off. None: nothing is claimed of it."""
+    console: bool = True
+    """The machines have a serial port that leads here; else it is claimed that theirs is refused."""
 
 
 class MachineClaim(msgspec.Struct, frozen=True):

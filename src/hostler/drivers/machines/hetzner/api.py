@@ -1,0 +1,297 @@
+"""The calls to Hetzner Cloud. Nobody else makes any.
+
+What comes back is made into plain values in the thread of the call: the client's own ask for more when they are looked
+at.
+
+The client is synchronous: each call runs in a thread, and goes on when its waiter is cancelled; so who is cancelled
+waits for its end first. It would also sleep and repeat calls by itself, which is switched off: what is repeated, and
+when, is decided here.
+
+    busy (`locked`, `conflict`)   repeated with growing pauses for a while: nothing was done
+    too many calls (429)          no call is made for as long as we were told to wait, and nothing is sent
+    everything else               once; what it means is in `trouble.py`
+"""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import hcloud
+import requests
+from hcloud.firewalls import Firewall
+from hcloud.images import Image
+from hcloud.locations import Location
+from hcloud.server_types import ServerType
+from hcloud.servers import Server as TheirServer
+from hcloud.servers import ServerCreatePublicNetwork
+from hcloud.ssh_keys import SSHKey
+
+from hostler.drivers.machines.hetzner import labels
+from hostler.drivers.machines.hetzner.trouble import LONGEST, Absent, Busy, translated
+from hostler.drivers.machines.hetzner.value import action_of, bound_action_of, kind_of, server_of, snapshot_of
+from hostler.drivers.machines.qemu.whole import whole
+from hostler.errors import Closed, Forbidden, HostlerError, Refused, TooManyTries
+from hostler.kit.backoff import Backoff
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from hostler.drivers.machines.hetzner.options import HetznerOptions
+    from hostler.drivers.machines.hetzner.value import Action, Kind, Server, Snapshot
+    from hostler.kit.clock import Clock
+
+T = TypeVar("T")
+THREADS = 8
+AT_ONCE = 50
+"""Things that one call asks for."""
+_NEAR = 0.05
+"""The last part of the allowed calls, which is kept for what must be."""
+
+
+class Api:
+    """Of one project. What it raises is ours."""
+
+    def __init__(self, options: HetznerOptions, *, clock: Clock) -> None:
+        self._options, self._clock = options, clock
+        self._threads: ThreadPoolExecutor | None = None
+        self._client: hcloud.Client | None = None
+        self._limit: tuple[int, int] | None = None
+        """How many calls are allowed, and how many of them are left."""
+        self._reset_at = 0.0
+        self._silent_until = 0.0
+        self._silences = Backoff(first=1.0, most=LONGEST)
+        self.refused = ""
+        """Why the token is not taken; empty: it is, as far as is known."""
+        self.calls = 0
+
+    def open(self) -> None:
+        client = hcloud.Client(
+            self._options.token,
+            api_endpoint=self._options.endpoint.rstrip("/"),
+            application_name="hostler",
+            timeout=self._options.pace.answers_within,
+        )
+        # Neither can be chosen when it is made. Without them it sleeps for minutes, and repeats what may have happened.
+        client._client._retry_max_retries = 0
+        client._client._session.hooks["response"].append(self._heard)
+        self._client = client
+        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="hetzner")
+
+    async def aclose(self) -> None:
+        """Once the calls that were begun have ended."""
+        threads, self._threads, client, self._client = self._threads, None, self._client, None
+        if threads is not None:
+            await whole(asyncio.create_task(asyncio.to_thread(threads.shutdown)))
+        if client is not None:
+            client._client._session.close()
+
+    @property
+    def near_limit(self) -> bool:
+        """Whether few calls are left, or none."""
+        if self._clock.now() < self._silent_until:
+            return True
+        return self._limit is not None and self._limit[1] <= self._limit[0] * _NEAR
+
+    def pause(self, pages: int = 1) -> float:
+        """Seconds between two looks at everything, so that these take a third of the allowed calls at most."""
+        if self._limit is None or self._limit[1] > self._limit[0] / 2:
+            return 0.0
+        return pages * 3 * 3600 / max(1, self._limit[0])
+
+    # Reading
+
+    async def servers(self, *, name: str | None = None) -> Sequence[Server]:
+        """All of ours, or whatever has that name."""
+        selector = labels.SELECTOR if name is None else None
+        return await self._read(
+            f"server {name}" if name else "servers",
+            lambda client: [server_of(each) for each in client.servers.get_all(name=name, label_selector=selector)],
+        )
+
+    async def actions(self, ids: Sequence[int]) -> dict[int, Action]:
+        """How far they are; those that nobody knows are left out."""
+        found: dict[int, Action] = {}
+        for at in range(0, len(ids), AT_ONCE):
+            params = {"id": list(ids[at : at + AT_ONCE]), "per_page": AT_ONCE}
+            answer = await self._read("actions", partial(_get, path="/actions", params=params))
+            found |= {each["id"]: action_of(each) for each in answer["actions"]}
+        return found
+
+    async def actions_of(self, server: Server) -> Sequence[Action]:
+        """All that ever went on with a server."""
+        path = f"/servers/{server.id}/actions"
+        params = {"sort": "id:desc", "per_page": AT_ONCE}
+        answer = await self._read(f"server {server.name}", partial(_get, path=path, params=params))
+        return [action_of(each) for each in answer["actions"]]
+
+    async def snapshots(self, selector: str = labels.SELECTOR) -> Sequence[Snapshot]:
+        """The oldest first."""
+
+        def ask(client: hcloud.Client) -> list[Snapshot]:
+            return [snapshot_of(each) for each in client.images.get_all(type=["snapshot"], label_selector=selector)]
+
+        return sorted(await self._read("images", ask), key=lambda snapshot: snapshot.id)
+
+    async def kinds(self) -> Sequence[Kind]:
+        """The server types."""
+        return await self._read(
+            "server types", lambda client: [kind_of(each) for each in client.server_types.get_all()]
+        )
+
+    async def firewall(self, name: str) -> int:
+        """Its id. Refused: there is none of that name."""
+        if name.isdecimal():
+            return int(name)
+
+        def ask(client: hcloud.Client) -> int | None:
+            found = client.firewalls.get_by_name(name)
+            return None if found is None else found.id
+
+        number = await self._read("firewalls", ask)
+        if number is None:
+            raise Refused(f"firewall {name!r}: Hetzner Cloud has none of that name; set hcloud_firewall to one that is")
+        return number
+
+    # Writing
+
+    async def create(
+        self,
+        name: str,
+        *,
+        kind: str,
+        location: str,
+        image: str | int,
+        user_data: str,
+        labels: dict[str, str],
+        firewall: int | None,
+    ) -> tuple[Server, Sequence[Action]]:
+        """A server, and what goes on until it is whole."""
+        options = self._options
+
+        def make(client: hcloud.Client) -> tuple[Server, Sequence[Action]]:
+            made = client.servers.create(
+                name,
+                ServerType(name=kind),
+                Image(id=image) if isinstance(image, int) else Image(name=image),
+                ssh_keys=[SSHKey(name=key) for key in options.ssh_keys],
+                firewalls=None if firewall is None else [Firewall(id=firewall)],
+                user_data=user_data,
+                labels=labels,
+                location=Location(name=location) if location else None,
+                start_after_create=False,
+                public_net=ServerCreatePublicNetwork(enable_ipv4=options.ipv4, enable_ipv6=True),
+            )
+            going = [made.action, *(made.next_actions or ())]
+            return server_of(made.server), [bound_action_of(action) for action in going]
+
+        return await self._write(f"server {name}", make)
+
+    async def act(self, server: Server, verb: str, **arguments: Any) -> Action:
+        """`poweron`, `poweroff`, `shutdown`, `reset`, `rebuild`, `change_type`."""
+        path = f"/servers/{server.id}/actions/{verb}"
+        answer = await self._write(
+            f"server {server.name}", lambda client: client.request("POST", path, json=dict(arguments))
+        )
+        return action_of(answer["action"])
+
+    async def snapshot(self, server: Server, description: str, labels: dict[str, str]) -> Action:
+        def take(client: hcloud.Client) -> Action:
+            made = client.servers.create_image(
+                TheirServer(id=server.id), description=description, type="snapshot", labels=labels
+            )
+            return bound_action_of(made.action)
+
+        return await self._write(f"server {server.name}", take)
+
+    async def relabel(self, server: Server, labels: dict[str, str]) -> Server:
+        """Let a server carry these labels, and no others."""
+        return await self._write(
+            f"server {server.name}",
+            lambda client: server_of(client.servers.update(TheirServer(id=server.id), labels=labels)),
+        )
+
+    async def delete(self, server: Server) -> Action | None:
+        """None: it is gone."""
+        try:
+            return await self._write(
+                f"server {server.name}",
+                lambda client: bound_action_of(client.servers.delete(TheirServer(id=server.id))),
+            )
+        except Absent:
+            return None
+
+    async def delete_image(self, image: int) -> None:
+        """Gone is fine."""
+        try:
+            await self._write(f"image {image}", lambda client: client.images.delete(Image(id=image)))
+        except Absent:
+            return
+
+    # Inside
+
+    async def _read(self, what: str, call: Callable[[hcloud.Client], T]) -> T:
+        return await self._call(what, call, writes=False)
+
+    async def _write(self, what: str, call: Callable[[hcloud.Client], T]) -> T:
+        backoff = Backoff(first=self._options.pace.poll_first, most=self._options.pace.poll_most)
+        until = self._clock.now() + self._options.pace.locked_within
+        while True:
+            try:
+                return await self._call(what, call, writes=True)
+            except Busy:
+                if self._clock.now() >= until:
+                    raise
+            await self._clock.sleep(backoff.next())
+
+    async def _call(self, what: str, call: Callable[[hcloud.Client], T], *, writes: bool) -> T:
+        threads, client = self._threads, self._client
+        if threads is None or client is None:
+            raise Closed("Hetzner machines: the driver is not open; enter it with `async with` first")
+        left = self._silent_until - self._clock.now()
+        if left > 0:
+            raise TooManyTries(f"{what}: Hetzner Cloud was called too often; try again in {left:.0f} s", left)
+        self.calls += 1
+        loop = asyncio.get_running_loop()
+
+        async def run() -> T:
+            return await loop.run_in_executor(threads, call, client)
+
+        try:
+            answer = await whole(run())
+        except HostlerError:
+            raise
+        except (hcloud.HCloudException, requests.RequestException, LookupError, TypeError, ValueError) as error:
+            raise self._failed(error, what, writes=writes) from None
+        self.refused = ""
+        self._silences.reset()
+        return answer
+
+    def _failed(self, error: Exception, what: str, *, writes: bool) -> HostlerError:
+        wait = self._wait()
+        failure = translated(error, what, writes=writes, after=wait)
+        if isinstance(failure, TooManyTries):
+            self._silent_until = self._clock.now() + wait
+        elif isinstance(failure, Forbidden):
+            self.refused = str(failure)
+        return failure
+
+    def _wait(self) -> float:
+        """Until calls may be made again. They tell when all of them may be, but one comes back after the other."""
+        left = self._reset_at - self._clock.wall()
+        return left if 0 < left <= LONGEST else self._silences.next()
+
+    def _heard(self, response: requests.Response, *_: Any, **__: Any) -> None:
+        """In a thread: what the headers say of the calls that are left."""
+        try:
+            allowed, left = (int(response.headers[f"RateLimit-{name}"]) for name in ("Limit", "Remaining"))
+            self._limit = (allowed, left)
+            self._reset_at = float(response.headers["RateLimit-Reset"])
+        except (LookupError, ValueError):
+            return
+
+
+def _get(client: hcloud.Client, *, path: str, params: dict[str, Any]) -> dict[str, Any]:
+    return client.request("GET", path, params=params)

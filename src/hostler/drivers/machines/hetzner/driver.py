@@ -1,0 +1,363 @@
+"""The verbs.
+
+A server's labels say all that must outlive this process (`labels.py`); each verb looks first, does what is missing, and
+writes down what was done last. So one that is cut off anywhere is finished by repeating it, and an answer that was lost
+is made up for by looking: a server's name is unique, so it cannot be made twice. Verbs of one machine follow each
+other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Self
+
+import msgspec
+
+from hostler.drivers.machines import request
+from hostler.drivers.machines.hetzner.api import AT_ONCE
+from hostler.drivers.machines.hetzner.labels import server_name
+from hostler.drivers.machines.hetzner.making import CREATING, Making
+from hostler.drivers.machines.hetzner.power import Power
+from hostler.drivers.machines.hetzner.readiness import Readinesses
+from hostler.drivers.machines.hetzner.site import Site
+from hostler.drivers.machines.hetzner.status import DELETING, OFF, RUNNING
+from hostler.drivers.machines.hetzner.trouble import Absent, Taken
+from hostler.drivers.machines.hetzner.view import View
+from hostler.drivers.machines.hetzner.watch import Watch
+from hostler.drivers.machines.qemu.door import Connection, Doorway
+from hostler.errors import Closed, Forbidden, HostlerError, NotFound, Refused, Unavailable
+from hostler.kit.clock import SystemClock
+from hostler.model.vm import MachineState
+from hostler.ports.machines import Door, Offer
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Sequence
+    from pathlib import Path
+    from types import TracebackType
+
+    from hostler.drivers.machines.hetzner.labels import Card
+    from hostler.drivers.machines.hetzner.options import HetznerOptions
+    from hostler.drivers.machines.hetzner.value import Server
+    from hostler.kit.clock import Clock
+    from hostler.ports.machines import Channel, Machine, MachinePlan
+
+GONE = "deleting"
+_log = logging.getLogger("hostler.machines")
+replace = msgspec.structs.replace
+
+
+class HetznerMachines:
+    """Servers of one project of Hetzner Cloud. `folder`: of the node, and its name stands for the node."""
+
+    def __init__(self, folder: str | Path, *, options: HetznerOptions, clock: Clock | None = None) -> None:
+        self.clock = clock or SystemClock()
+        self._options = options
+        self._site = Site(folder, options, clock=self.clock)
+        self._making, self._power = Making(self._site), Power(self._site)
+        self._locks: dict[str, asyncio.Lock] = {}
+        self._watch = Watch(self.clock, options.pace, self._look, skips=self._busy, spares=self._spares)
+        self._readiness = Readinesses(options, clock=self.clock, told=self._watch.tell)
+        self._view = View(self._site, self._power, self._readiness)
+        self._open = False
+
+    @property
+    def name(self) -> str:
+        return "hetzner"
+
+    @property
+    def place(self) -> str:
+        """Of the node and the endpoint, for the servers stay where they are when the folder is lost."""
+        told = f"hetzner\0{self._options.endpoint}\0{self._site.kept.folder.name}"
+        return f"hcloud-{hashlib.sha256(told.encode()).hexdigest()[:16]}"
+
+    @property
+    def fences(self) -> bool:
+        return False
+
+    @property
+    def moves(self) -> bool:
+        return False
+
+    async def __aenter__(self) -> Self:
+        self._site.open()
+        self._open = True
+        self._watch.open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Leave the servers to themselves."""
+        if self._open:
+            self._open = False
+            await self._watch.aclose()
+            await self._readiness.aclose()
+            await self._site.aclose()
+
+    # The verbs
+
+    def listen(self, changed: Callable[[str], None]) -> None:
+        self._watch.listen(changed)
+
+    async def offer(self) -> Offer:
+        self._check_open()
+        refuses = ""
+        try:
+            await self._making.kinds()
+        except Forbidden as error:
+            refuses = str(error)
+        except HostlerError as error:
+            _log.warning("Hetzner Cloud: which server types there are is not known: %s", error)
+        if not refuses and self._site.api.refused:
+            refuses = self._site.api.refused
+        elif not refuses and self._site.api.near_limit:
+            refuses = "the calls that Hetzner Cloud allows are almost used up; they come back with time"
+        facts = {"endpoint": self._options.endpoint, "image": self._options.image}
+        for key, names in (("server types", self._options.server_types), ("locations", self._options.locations)):
+            if names:
+                facts[key] = ", ".join(names)
+        return Offer(capacity=self._options.capacity, facts=facts, refuses=refuses)
+
+    async def create(self, plan: MachinePlan) -> Machine:
+        request.check_plan(plan, None)
+        if plan.fenced:
+            raise Refused(
+                f"machine {plan.label.vm!r}: a server of Hetzner Cloud does not stop by itself; do not fence it"
+            )
+        async with self._verb(plan.label.vm):
+            try:
+                return await self._done(await self._created(plan))
+            except Taken:  # an answer was lost, and what it was about came to be after we had looked
+                return await self._done(await self._created(plan))
+
+    async def mark(self, plan: MachinePlan) -> Machine:
+        request.check_plan(plan, None)
+        async with self._verb(plan.label.vm):
+            server, card = await self._expected(plan.label.vm)
+            request.check_markable(card.label, plan.label)
+            return await self._done(await self._marked(server, card, plan))
+
+    async def start(self, vm: str) -> Machine:
+        async with self._verb(vm):
+            server, card = await self._whole(vm)
+            if card.restoring:
+                server, card = await self._power.restore(server, card)
+            if server.status != RUNNING:
+                self._readiness.forget(vm)
+                server = await self._power.on(server)
+            return await self._done(server)
+
+    async def stop(self, vm: str, *, grace: float) -> Machine:
+        request.check_seconds("grace", grace)
+        async with self._verb(vm):
+            server, card = await self._expected(vm)
+            if server.status not in (OFF, DELETING) and not card.life:
+                server = await self._power.off(server, grace=grace)
+            return await self._done(server)
+
+    async def reset(self, vm: str, number: int) -> Machine:
+        request.check_number(number)
+        async with self._verb(vm):
+            server, card = await self._expected(vm)
+            if card.resets < number:
+                if server.status == RUNNING and not card.life:
+                    self._readiness.forget(vm)
+                    await self._power.reset(server)
+                server = await self._site.relabel(server, replace(card, resets=number))
+            return await self._done(server)
+
+    async def delete(self, vm: str) -> None:
+        request.check_text("machine", vm)
+        async with self._verb(vm):
+            server = await self._server(vm)
+            card = None if server is None else self._site.card(server)
+            if server is None or card is None:
+                await self._power.drop(vm)
+            else:
+                await self._destroy(server, card)
+            self._site.kept.forget(vm)
+            self._readiness.forget(vm)
+            self._watch.gone(vm)
+
+    async def inspect(self, vm: str) -> Machine | None:
+        self._check_open()
+        request.check_text("machine", vm)
+        server = await self._server(vm)
+        return None if server is None or self._site.card(server) is None else await self._view.machine(server)
+
+    async def list(self) -> Sequence[Machine]:
+        self._check_open()
+        recent = self._watch.recent()
+        return await self._look() if recent is None else recent
+
+    async def snapshot(self, vm: str, name: str) -> Machine:
+        request.check_text("snapshot", name)
+        async with self._verb(vm):
+            server, card = await self._whole(vm)
+            if card.restoring:
+                raise Refused(f"machine {vm!r}: a restore was begun, its disk is not whole; restore or start it first")
+            await self._power.snapshot(server, card, name)
+            return await self._looked(vm)
+
+    async def restore(self, vm: str, name: str, number: int) -> Machine:
+        request.check_text("snapshot", name)
+        request.check_number(number)
+        async with self._verb(vm):
+            server, card = await self._whole(vm)
+            if card.restored >= number:
+                return await self._done(server)
+            if (card.restoring, card.restoring_to) != (number, name):
+                names = await self._view.names(card)
+                if name not in names:
+                    there = ", ".join(map(repr, names)) or "none"
+                    raise Refused(f"machine {vm!r}: there is no snapshot {name!r}; it has {there}")
+                card = replace(card, restoring=number, restoring_to=name)
+                server = await self._site.relabel(server, card)
+            self._readiness.forget(vm)
+            await self._power.restore(server, card)
+            return await self._looked(vm)
+
+    async def drop_snapshot(self, vm: str, name: str) -> Machine:
+        request.check_text("snapshot", name)
+        async with self._verb(vm):
+            _, card = await self._expected(vm)
+            if card.restoring and card.restoring_to == name:
+                raise Refused(f"machine {vm!r}: it is being restored to {name!r}; restore or start it first")
+            if card.snapshots:
+                await self._power.drop(vm, name)
+            return await self._looked(vm)
+
+    def channel(self, vm: str, door: Door) -> Channel:
+        async def find() -> Channel:
+            machine = await self.inspect(vm)
+            if machine is None or machine.state is not MachineState.RUNNING or machine.access is None:
+                raise NotFound(f"machine {vm!r}: there is none that runs; start it first")
+            if door is not Door.SSH:
+                raise Refused(f"machine {vm!r}: a server of Hetzner Cloud has no door {door}; log in over SSH")
+            return Connection(f"machine {vm!r}", machine.access.host, machine.access.port)
+
+        return Doorway(find)
+
+    async def receive(self, plan: MachinePlan, number: int) -> Machine:
+        raise _unmoved(plan.label.vm, number)
+
+    async def send(self, vm: str, number: int, connect: Callable[[Door], Channel], *, live: bool = True) -> Machine:
+        del connect, live
+        raise _unmoved(vm, number)
+
+    async def hold(self, seconds: float, *, since: float | None = None) -> None:
+        """Nothing here is fenced."""
+        self._check_open()
+        request.check_finite("hold", seconds)
+        if since is not None:
+            request.check_finite("since", since)
+
+    # Inside
+
+    async def _look(self) -> Sequence[Machine]:
+        """At all of them."""
+        machines = await self._view.all()
+        self._watch.saw(machines)
+        return machines
+
+    async def _created(self, plan: MachinePlan) -> Server:
+        server = await self._server(plan.label.vm)
+        if server is None:
+            return await self._making.make(plan)
+        card = self._site.card(server)
+        if card is None:
+            raise Refused(
+                f"machine {plan.label.vm!r}: the server {server.name} (hcloud-{server.id}) is there, and not Hostler's;"
+                " rename it, or delete it in Hetzner's console"
+            )
+        if card.label != plan.label:
+            raise Refused(
+                f"machine {plan.label.vm!r}: it carries another label ({card.label}); it is not ours to change"
+            )
+        if card.life == CREATING and server.status != DELETING:
+            finished = await self._making.finish(server, card)
+            if finished is None:
+                return await self._making.make(plan)
+            server, card = finished, replace(card, life="")
+        elif card.life or server.status == DELETING:
+            await self._destroy(server, card)
+            return await self._making.make(plan)
+        if server.status == OFF:
+            return await self._making.reshape(server, card, plan)
+        return await self._marked(server, card, plan)
+
+    async def _marked(self, server: Server, card: Card, plan: MachinePlan) -> Server:
+        if (card.label, card.tags) == (plan.label, plan.tags):
+            return server
+        return await self._site.relabel(server, replace(card, label=plan.label, tags=plan.tags))
+
+    async def _destroy(self, server: Server, card: Card) -> None:
+        """The snapshots first: the server is what they are found by."""
+        if card.snapshots:
+            if card.life != GONE:
+                server = await self._site.relabel(server, replace(card, life=GONE))
+            await self._power.drop(card.label.vm)
+        await self._site.destroy(server)
+
+    @asynccontextmanager
+    async def _verb(self, vm: str) -> AsyncIterator[None]:
+        """Around a verb that changes a machine: one at a time."""
+        self._check_open()
+        request.check_text("machine", vm)
+        lock = self._locks.setdefault(vm, asyncio.Lock())
+        try:
+            async with lock:
+                self._check_open()
+                self._watch.changing(vm)
+                yield
+        except Absent as error:
+            raise Unavailable(f"{error}; it went while it was worked on, inspect the machine") from None
+        finally:
+            if not lock.locked() and self._locks.get(vm) is lock and not getattr(lock, "_waiters", None):
+                del self._locks[vm]
+
+    def _busy(self, vm: str) -> bool:
+        return vm in self._locks
+
+    def _spares(self, machines: int) -> float:
+        return self._site.api.pause(1 + machines // AT_ONCE)
+
+    def _check_open(self) -> None:
+        if not self._open:
+            raise Closed("Hetzner machines: the driver is not open; enter it with `async with` first")
+
+    async def _server(self, vm: str) -> Server | None:
+        return await self._site.looks.server(server_name(vm))
+
+    async def _expected(self, vm: str) -> tuple[Server, Card]:
+        server = await self._server(vm)
+        card = None if server is None else self._site.card(server)
+        if server is None or card is None:
+            raise NotFound(f"machine {vm!r}: there is none of that name at Hetzner Cloud")
+        return server, card
+
+    async def _whole(self, vm: str) -> tuple[Server, Card]:
+        server, card = await self._expected(vm)
+        if card.life or server.status == DELETING:
+            raise Refused(f"machine {vm!r}: it was only begun, or half destroyed; create it again")
+        return server, card
+
+    async def _looked(self, vm: str) -> Machine:
+        server, _ = await self._expected(vm)
+        return await self._done(server)
+
+    async def _done(self, server: Server) -> Machine:
+        """What a verb leaves."""
+        machine = await self._view.machine(server)
+        self._watch.left(machine.label.vm, machine.cloud_status)
+        return machine
+
+
+def _unmoved(vm: str, number: int) -> Refused:
+    return Refused(f"machine {vm!r}: a server of Hetzner Cloud cannot be handed over (move {number}); make another one")

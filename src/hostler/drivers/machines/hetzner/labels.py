@@ -1,0 +1,209 @@
+"""What a server carries of ours, as labels of Hetzner Cloud.
+
+A label's value has at most 63 characters of a small alphabet. What fits stands there as it is; what nearly does, with
+`_xx` for each other byte, so that people can read it; and the rest in base32, in pieces under `key.0`, `key.1`, ….
+Every text comes back exactly.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import re
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from hostler.errors import Damaged, Invalid
+from hostler.ports.machines import Label
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+OWNER, OURS = "managed-by", "hostler"
+SELECTOR = f"{OWNER}={OURS}"
+"""What all of ours carry, whichever control plane made them."""
+VM_HASH = "hostler/id"
+"""A digest of the virtual machine's id: short enough to select by."""
+SNAPSHOT = "hostler/snapshot"
+_TAG, _ODD = "hostler.tag/", "hostler.odd/"
+_MOST = 63
+_FITS = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
+_TAG_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_-]{0,48}[A-Za-z0-9])?")
+_OTHER = re.compile(rb"[^A-Za-z0-9.-]")
+_ESCAPE = re.compile(r"_([0-9a-f]{2})")
+
+
+def encoded(key: str, text: str) -> dict[str, str]:
+    """One label, or several. Invalid: it is no text."""
+    try:
+        data = text.encode()
+    except UnicodeEncodeError:
+        raise Invalid(f"label {key!r}: {text!r} is not valid Unicode") from None
+    readable = _OTHER.sub(lambda found: b"_%02x" % found[0][0], data).decode()
+    if not readable or (len(readable) <= _MOST and _FITS.fullmatch(readable)):
+        return {key: readable}
+    coded = _base32(data)
+    return {f"{key}.{n}": coded[at : at + _MOST] for n, at in enumerate(range(0, len(coded), _MOST))}
+
+
+def decoded(labels: Mapping[str, str], key: str) -> str | None:
+    """The text under a key; None: there is none. Damaged: somebody has changed it."""
+    try:
+        if key in labels:
+            plain = _ESCAPE.sub(lambda found: chr(int(found[1], 16)), labels[key])
+            return plain.encode("latin-1").decode()
+        pieces: list[str] = []
+        while (piece := labels.get(f"{key}.{len(pieces)}")) is not None:
+            pieces.append(piece)
+        return _unbase32("".join(pieces)).decode() if pieces else None
+    except ValueError:
+        raise Damaged(f"label {key!r}: {labels.get(key) or labels.get(f'{key}.0')!r} cannot be read") from None
+
+
+def vm_hash(vm: str) -> str:
+    return hashlib.sha256(vm.encode()).hexdigest()[:32]
+
+
+def server_name(vm: str) -> str:
+    """A host name, which is unique in a project of Hetzner Cloud: so a machine cannot be made twice."""
+    if re.fullmatch(r"[a-z0-9]([a-z0-9-]{0,48}[a-z0-9])?", vm):
+        return f"hostler-{vm}"
+    return f"hostler-x{vm_hash(vm)}"
+
+
+def of_vm(vm: str) -> str:
+    """Selects what belongs to a virtual machine."""
+    return f"{SELECTOR},{VM_HASH}={vm_hash(vm)}"
+
+
+class Card(msgspec.Struct, frozen=True, kw_only=True):
+    """All that is known of a machine beside what the server says of itself."""
+
+    label: Label
+    tags: dict[str, str] = {}
+    life: str = ""
+    """`creating` until it is whole, `deleting` once its destruction was begun."""
+    spec: str
+    """The digest of its spec, which is kept on the node for it may be large."""
+    shape: tuple[int, int, int]
+    """Cpus, memory in MiB, disk in GiB: what can be said of the spec without the node."""
+    image: str = ""
+    user: str = ""
+    host_key: str = ""
+    """The public part: the 32 bytes of an ed25519 key in base32."""
+    resets: int = 0
+    restored: int = 0
+    restoring: int = 0
+    """The number of a restore that was begun; `restoring_to` is its snapshot."""
+    restoring_to: str = ""
+    snapshots: bool = False
+    """It has, or may have, snapshots: only then are they asked for."""
+
+    def labels(self) -> dict[str, str]:
+        found = {OWNER: OURS, VM_HASH: vm_hash(self.label.vm), "hostler/spec": self.spec}
+        found["hostler/shape"] = "-".join(map(str, self.shape))
+        for name in Label.__struct_fields__:
+            found |= encoded(f"hostler/{name}", getattr(self.label, name))
+        for key in ("life", "image", "user", "host_key", "restoring_to"):
+            if text := getattr(self, key):
+                found |= encoded(f"hostler/{key}", text)
+        for key in ("resets", "restored", "restoring"):
+            if number := getattr(self, key):
+                found[f"hostler/{key}"] = str(number)
+        if self.snapshots:
+            found["hostler/snapshots"] = "yes"
+        return found | _tag_labels(self.tags)
+
+
+def card_of(labels: Mapping[str, str]) -> Card | None:
+    """What the labels of a server say; None: it is none of ours. Damaged: it is, but somebody has changed them."""
+    if labels.get(OWNER) != OURS or VM_HASH not in labels:
+        return None
+    texts = {name: decoded(labels, f"hostler/{name}") or "" for name in (*Label.__struct_fields__, *_TEXTS)}
+    try:
+        cpus, memory_mib, disk_gib = (int(part) for part in labels.get("hostler/shape", "").split("-"))
+        numbers = {key: int(labels.get(f"hostler/{key}", "0")) for key in ("resets", "restored", "restoring")}
+    except ValueError:
+        raise Damaged("labels of a server: hostler/shape or a number cannot be read") from None
+    label = Label(**{name: texts.pop(name) for name in Label.__struct_fields__})
+    if vm_hash(label.vm) != labels[VM_HASH]:
+        raise Damaged(f"labels of a server: hostler/vm is {label.vm!r}, which {VM_HASH} does not fit")
+    card = Card(
+        label=label,
+        tags=_tags(labels),
+        spec=labels.get("hostler/spec", ""),
+        shape=(cpus, memory_mib, disk_gib),
+        snapshots="hostler/snapshots" in labels,
+    )
+    return msgspec.structs.replace(card, **texts, **numbers)
+
+
+_TEXTS = ("life", "image", "user", "host_key", "restoring_to")
+
+
+def snapshot_labels(label: Label, name: str) -> dict[str, str]:
+    """Of an image that is a snapshot of a machine."""
+    return {OWNER: OURS, VM_HASH: vm_hash(label.vm), **encoded("hostler/vm", label.vm), **encoded(SNAPSHOT, name)}
+
+
+def _tag_labels(tags: Mapping[str, str]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    odd = 0
+    for name, text in sorted(tags.items()):
+        if _TAG_NAME.fullmatch(name):
+            found |= encoded(_TAG + name, text)
+        else:
+            # Of a kind that is never read as plain text: so it always is in base32, and in pieces.
+            try:
+                coded = _base32(msgspec.json.encode([name, text]))
+            except UnicodeEncodeError:
+                raise Invalid(f"tag {name!r}: {text!r} is not valid Unicode") from None
+            found |= {f"{_ODD}{odd}.{n}": coded[at : at + _MOST] for n, at in enumerate(range(0, len(coded), _MOST))}
+            odd += 1
+    return found
+
+
+def _tags(labels: Mapping[str, str]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for key in labels:
+        if key.startswith(_TAG):
+            name = key.removeprefix(_TAG).partition(".")[0]
+            found[name] = decoded(labels, _TAG + name) or ""
+        elif key.startswith(_ODD) and key.endswith(".0"):
+            text = decoded(labels, key.removesuffix(".0"))
+            try:
+                name, value = msgspec.json.decode(text or "", type=tuple[str, str])
+            except msgspec.DecodeError:
+                raise Damaged(f"label {key!r}: it cannot be read") from None
+            found[name] = value
+    return found
+
+
+def _base32(data: bytes) -> str:
+    return base64.b32encode(data).decode().rstrip("=").lower()
+
+
+def _unbase32(text: str) -> bytes:
+    try:
+        return base64.b32decode(text.upper() + "=" * (-len(text) % 8))
+    except binascii.Error as error:
+        raise ValueError(str(error)) from None
+
+
+def packed_key(public: str) -> str:
+    """The 32 bytes of `ssh-ed25519 AAAA…`, so that they fit into a label."""
+    return _base32(base64.b64decode(public.split()[1])[-32:])
+
+
+def unpacked_key(packed: str) -> str:
+    """Back again; empty: it is none."""
+    try:
+        raw = _unbase32(packed)
+    except ValueError:
+        return ""
+    if len(raw) != 32:
+        return ""
+    blob = b"\x00\x00\x00\x0bssh-ed25519\x00\x00\x00\x20" + raw
+    return f"ssh-ed25519 {base64.b64encode(blob).decode()}"

@@ -1,0 +1,140 @@
+"""Servers that go on and off, and back to what they were."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from hostler.drivers.machines.hetzner.labels import of_vm, snapshot_labels
+from hostler.drivers.machines.hetzner.status import OFF, RUNNING
+from hostler.errors import Refused, Unavailable, Uncertain
+from hostler.kit.backoff import Backoff
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hostler.drivers.machines.hetzner.labels import Card
+    from hostler.drivers.machines.hetzner.site import Site
+    from hostler.drivers.machines.hetzner.value import Action, Server, Snapshot
+
+AVAILABLE = "available"
+replace = msgspec.structs.replace
+
+
+class Power:
+    """What is done to a server that is there. Each returns the server as it is then."""
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+
+    async def on(self, server: Server) -> Server:
+        await self._done(server, await self._site.api.act(server, "poweron"))
+        return await self._became(server, RUNNING)
+
+    async def off(self, server: Server, *, grace: float) -> Server:
+        """Asked to go off; switched off after `grace` seconds."""
+        site = self._site
+        if grace > 0:
+            begun = site.clock.now()
+            await self._done(server, await site.api.act(server, "shutdown"), fine=True)
+            try:
+                left = max(0.0, begun + grace - site.clock.now())
+                return _there(await site.goings.became(server.name, _is_off, within=left), server)
+            except TimeoutError:
+                pass
+        await self._done(server, await site.api.act(server, "poweroff"))
+        return await self._became(server, OFF)
+
+    async def reset(self, server: Server) -> None:
+        await self._done(server, await self._site.api.act(server, "reset"))
+
+    async def _became(self, server: Server, status: str) -> Server:
+        """What the action has done is seen now, or soon."""
+        patience = self._site.options.pace.patience
+        try:
+            seen = await self._site.goings.became(
+                server.name, lambda seen: seen is None or seen.status == status, within=patience
+            )
+        except TimeoutError:
+            raise Uncertain(f"server {server.name}: it is not {status} after {patience:g} s; inspect it") from None
+        return _there(seen, server)
+
+    async def _done(self, server: Server, action: Action, *, fine: bool = False) -> None:
+        """Once it has ended. `fine`: that it failed does not matter."""
+        ended = await self._site.goings.ended(action, f"server {server.name}")
+        if ended.failed and not fine:
+            raise Unavailable(f"server {server.name}: {ended.command} failed there: {ended.message}; try again")
+
+    # Snapshots
+
+    async def snapshots(self, vm: str) -> Sequence[Snapshot]:
+        """All of them, the oldest first; those that are not whole, too."""
+        return await self._site.api.snapshots(of_vm(vm))
+
+    async def snapshot(self, server: Server, card: Card, name: str) -> None:
+        """Take one, unless it is there. What of its name is not whole is removed or waited for."""
+        site, vm = self._site, card.label.vm
+        if not card.snapshots:
+            await site.relabel(server, replace(card, snapshots=True))
+        elif await self._made_before(server, vm, name):
+            return
+        made = await site.api.snapshot(server, _says(card, name), snapshot_labels(card.label, name))
+        await self._done(server, made)
+
+    async def _made_before(self, server: Server, vm: str, name: str) -> bool:
+        """Whether it is there; one that was begun for somebody who was cut off is waited for."""
+        site = self._site
+        backoff = Backoff(first=site.options.pace.poll_first, most=site.options.pace.poll_most)
+        until = site.clock.now() + site.options.pace.patience
+        while True:
+            found = [each for each in await self.snapshots(vm) if each.name == name]
+            if any(each.status == AVAILABLE for each in found):
+                return True
+            if not any(each.status == "creating" for each in found):
+                for each in found:
+                    await site.api.delete_image(each.id)
+                return False
+            if site.clock.now() > until:
+                raise Uncertain(f"machine {vm!r}: snapshot {name!r} is not ready yet; inspect the machine")
+            going = [each for each in await site.api.actions_of(server) if each.command == "create_image"]
+            for action in going:
+                await site.goings.ended(action, f"machine {vm!r}")
+            await site.clock.sleep(backoff.next())
+
+    async def restore(self, server: Server, card: Card) -> tuple[Server, Card]:
+        """Do the restore that was begun, and leave it off."""
+        for found in await self.snapshots(card.label.vm):
+            if found.name == card.restoring_to and found.status == AVAILABLE:
+                break
+        else:
+            raise Refused(f"machine {card.label.vm!r}: there is no snapshot {card.restoring_to!r} any more")
+        if server.status != OFF:
+            server = await self.off(server, grace=0)
+        await self._done(server, await self._site.api.act(server, "rebuild", image=found.id))
+        seen = _there(await self._site.looks.server(server.name), server)
+        if seen.status != OFF:  # it is switched on when it was rebuilt
+            await self.off(seen, grace=0)
+        card = replace(card, restored=card.restoring, restoring=0, restoring_to="")
+        return await self._site.relabel(server, card), card
+
+    async def drop(self, vm: str, name: str | None = None) -> None:
+        """Delete those of that name, or all."""
+        for found in await self.snapshots(vm):
+            if name is None or found.name == name:
+                await self._site.api.delete_image(found.id)
+
+
+def _is_off(server: Server | None) -> bool:
+    return server is None or server.status == OFF
+
+
+def _there(seen: Server | None, server: Server) -> Server:
+    if seen is None:
+        raise Unavailable(f"server {server.name}: somebody has deleted it meanwhile; inspect the machine")
+    return seen
+
+
+def _says(card: Card, name: str) -> str:
+    """For people who look at their console."""
+    return f"Hostler: {name} of {card.label.vm}"[:200]

@@ -1,0 +1,96 @@
+"""How far running servers are on their way to their users."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from hostler.drivers.machines.qemu.readiness import Ascent
+from hostler.errors import Unavailable
+from hostler.model.image import Image, Probe, Seeding
+from hostler.model.vm import Readiness, Step
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hostler.drivers.machines.hetzner.options import HetznerOptions
+    from hostler.kit.clock import Clock
+    from hostler.model.vm import Access
+
+
+class _Nobody:
+    """The channel that a server's guest does not have."""
+
+    async def line(self, *prefixes: str, within: float) -> str:
+        raise Unavailable(f"nobody says {prefixes} within {within:g} s")
+
+    async def send(self, text: str) -> None:
+        raise Unavailable(f"nobody hears {text!r}")
+
+
+class _Way:
+    """Of one server, while it runs."""
+
+    def __init__(self, server: int, now: Readiness) -> None:
+        self.server, self.now = server, now
+        self.task: asyncio.Task[None] | None = None
+
+
+class Readinesses:
+    """Known from looking: a server that is seen to run is asked until it answers."""
+
+    def __init__(self, options: HetznerOptions, *, clock: Clock, told: Callable[[str], None]) -> None:
+        self._options, self._clock, self._told = options, clock, told
+        self._ways: dict[str, _Way] = {}
+        self._image = Image(
+            digest="0" * 64,
+            files={},
+            disk_bytes=0,
+            user=options.user,
+            seeding=Seeding.CLOUD_INIT,
+            probe=Probe.SSH if options.probe else Probe.NONE,
+            boot_seconds=options.boot_seconds,
+            source="Hetzner Cloud",
+            made_at=0.0,
+        )
+
+    def of(self, vm: str, server: int, access: Access | None, *, runs: bool) -> Readiness | None:
+        """None: it does not run."""
+        way = self._ways.get(vm)
+        if not runs or (way is not None and way.server != server):
+            self.forget(vm)
+            way = None
+        if not runs:
+            return None
+        if way is None:
+            way = self._begin(vm, server, access)
+        return way.now
+
+    def forget(self, vm: str) -> None:
+        """It begins anew."""
+        way = self._ways.pop(vm, None)
+        if way is not None and way.task is not None:
+            way.task.cancel()
+
+    async def aclose(self) -> None:
+        tasks = [way.task for way in self._ways.values() if way.task is not None]
+        for vm in list(self._ways):
+            self.forget(vm)
+        if tasks:
+            await asyncio.wait(tasks)
+
+    def _begin(self, vm: str, server: int, access: Access | None) -> _Way:
+        probes = self._options.probe and access is not None
+        step = Step.BOOTING if self._options.probe else Step.AVAILABLE
+        way = self._ways[vm] = _Way(server, Readiness(step=step, since=self._clock.wall()))
+        if probes and access is not None:
+
+            def told(now: Readiness) -> None:
+                if now != way.now:
+                    way.now = now
+                    self._told(vm)
+
+            ascent = Ascent(self._image, access, _Nobody(), clock=self._clock, told=told)
+            way.now = ascent.now
+            way.task = asyncio.create_task(ascent.climb(asks=False), name=f"hetzner: readiness of {vm}")
+        return way

@@ -1,0 +1,138 @@
+"""What the API tells, as plain values: nothing here asks for more when it is looked at."""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import Any
+
+import msgspec
+
+from hostler.drivers.machines.hetzner import labels
+from hostler.errors import Damaged
+
+
+class Server(msgspec.Struct, frozen=True, kw_only=True):
+    id: int
+    name: str
+    status: str
+    """Theirs, whatever it is: `status.py` makes a state of it."""
+    labels: dict[str, str] = {}
+    ipv6: str = ""
+    """The network, of 64 bits."""
+    ipv4: str = ""
+    type: str = ""
+    location: str = ""
+    disk_gib: int = 0
+
+
+class Action(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that goes on there."""
+
+    id: int
+    command: str = ""
+    status: str
+    """`running`, `success` or `error`; `unknown`: nobody remembers it."""
+    code: str = ""
+    message: str = ""
+    """Why it failed."""
+
+    @property
+    def failed(self) -> bool:
+        return self.status == "error"
+
+
+class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """An image that was made of a server."""
+
+    id: int
+    vm_hash: str
+    name: str
+    status: str
+    disk_gib: int = 0
+
+
+class Kind(msgspec.Struct, frozen=True, kw_only=True):
+    """A server type."""
+
+    name: str
+    cpus: int
+    memory_mib: int
+    disk_gib: int
+    architecture: str = "x86"
+    shared: bool = True
+    locations: tuple[str, ...] = ()
+    """Where it is offered."""
+
+
+def address_of(server: Server, *, ipv4: bool) -> str:
+    """Where it is reached: the first address of its IPv6 network."""
+    if server.ipv6:
+        try:
+            return str(ipaddress.IPv6Network(server.ipv6, strict=False)[1])
+        except ValueError:
+            pass
+    return server.ipv4 if ipv4 else ""
+
+
+# Of what the client gives: in the thread of the call, for its values ask for more when they are looked at.
+
+
+def server_of(found: Any) -> Server:
+    net = found.public_net
+    location = getattr(found, "location", None)
+    return Server(
+        id=found.id,
+        name=found.name,
+        status=str(found.status),
+        labels=dict(found.labels or {}),
+        ipv6="" if net is None or net.ipv6 is None else str(net.ipv6.ip),
+        ipv4="" if net is None or net.ipv4 is None else str(net.ipv4.ip),
+        type="" if found.server_type is None else str(found.server_type.name),
+        location="" if location is None else str(location.name),
+        disk_gib=int(found.primary_disk_size or 0),
+    )
+
+
+def action_of(found: dict[str, Any]) -> Action:
+    error = found.get("error") or {}
+    return Action(
+        id=int(found["id"]),
+        command=str(found.get("command", "")),
+        status=str(found["status"]),
+        code=str(error.get("code", "")),
+        message=str(error.get("message", "")),
+    )
+
+
+def bound_action_of(found: Any) -> Action:
+    return action_of({"id": found.id, "command": found.command, "status": found.status, "error": found.error})
+
+
+def snapshot_of(found: Any) -> Snapshot:
+    carried = found.labels or {}
+    try:
+        name = labels.decoded(carried, labels.SNAPSHOT) or ""
+    except Damaged:
+        name = ""  # somebody has changed it: it belongs to its machine, and goes with it
+    return Snapshot(
+        id=found.id,
+        vm_hash=carried.get(labels.VM_HASH, ""),
+        name=name,
+        status=str(found.status),
+        disk_gib=int(found.disk_size or 0),
+    )
+
+
+def kind_of(found: Any) -> Kind:
+    where = [each.location.name for each in found.locations or () if each.deprecation is None]
+    if not where:
+        where = [price["location"] for price in found.prices or ()]
+    return Kind(
+        name=str(found.name),
+        cpus=int(found.cores),
+        memory_mib=int(float(found.memory) * 1024),
+        disk_gib=int(found.disk),
+        architecture=str(found.architecture),
+        shared=found.cpu_type == "shared",
+        locations=tuple(str(name) for name in where),
+    )
