@@ -77,6 +77,16 @@ def test_all_killed_at_every_point_and_started_again_each_request_is_worked_once
     told_at_every_point(lambda at: Door(seed=at, workers=2, point=Point("w1", at, kill)), where, 10)
 
 
+@pytest.mark.parametrize("workers", [1, 2])
+def test_told_to_end_at_every_point_it_gives_back_what_it_holds(workers: int) -> None:
+    def end(door: Door, host: Host) -> None:
+        host.task.cancel()
+        if workers == 1:
+            door.loop.call_later(0.5, door.spawn, host.name)
+
+    told_at_every_point(lambda at: Door(seed=at, workers=workers, point=Point("w1", at, end)), where, 10)
+
+
 def test_who_was_stopped_for_longer_than_its_lease_writes_nothing_when_it_wakes() -> None:
     def stop(door: Door, host: Host) -> None:
         door.loop.suspend(host.process)
