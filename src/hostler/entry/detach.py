@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from hostler.errors import Unavailable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from hostler.entry.folder import DataFolder
 
@@ -27,8 +27,12 @@ END_WITHIN = 20.0
 LOOK_EVERY = 0.05
 
 
-def detached(arguments: Sequence[str], output: Path, show: Callable[[str], None]) -> int:
+def detached(
+    arguments: Sequence[str], output: Path, show: Callable[[str], None], environ: Mapping[str, str] | None = None
+) -> int:
     """Run `hostler up` with these arguments in a session of its own; 0 once it has said all, else its exit code.
+
+    `environ`: variables beside those that are there.
 
     What it says is shown as it comes. Unavailable: it did not become ready in time; it is ended then.
     """
@@ -40,6 +44,7 @@ def detached(arguments: Sequence[str], output: Path, show: Callable[[str], None]
             stdout=descriptor,
             stderr=descriptor,
             start_new_session=True,
+            env={**os.environ, **(environ or {})},
         )
     finally:
         os.close(descriptor)

@@ -53,14 +53,19 @@ def up(*, first_vm: bool, detach: bool, background: bool, preferred: str | None,
 def _detached(settings: Settings, flags: dict[str, Any], first_vm: bool) -> int:
     from hostler.entry.detach import detached
     from hostler.entry.folder import DataFolder
+    from hostler.settings.option import OPTIONS
 
     folder = DataFolder(settings.data)
     with folder.held():  # what cannot be is told before anything is started
         pass
+    secrets = {option.name: option.variable for option in OPTIONS if option.secret}  # everybody sees arguments
+    environ = {secrets[name]: str(value) for name, value in flags.items() if name in secrets and value is not None}
+    flags = {name: value for name, value in flags.items() if name not in secrets}
     arguments = [f"--{name.replace('_', '-')}={value}" for name, value in flags.items() if value not in (None, True)]
     arguments += [f"--{name}" for name, value in flags.items() if value is True]
     arguments += ["--background", *(["--first-vm"] if first_vm else [])]
-    return detached(arguments, folder.log_file.with_name("up.out"), lambda text: click.echo(text, nl=False))
+    output = folder.log_file.with_name("up.out")
+    return detached(arguments, output, lambda text: click.echo(text, nl=False), environ)
 
 
 async def _run(settings: Settings, first_vm: bool, background: bool) -> int:
