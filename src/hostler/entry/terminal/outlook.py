@@ -11,6 +11,7 @@ from hostler.errors import Damaged, Unavailable, Uncertain
 from hostler.keys.lab import LAB
 from hostler.keys.vm import HANDLE
 from hostler.model.lab import ORG, LabEvent, LabPhase
+from hostler.model.vm import Step
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -101,12 +102,14 @@ class Outlook:
         return LAB.fill(user=user) not in self._view.labs.unreadable
 
     def way(self, user: str, lab: Lab) -> Way | None:
-        """Into the lab's machine; None: not known yet."""
+        """Into the lab's machine; None: not known yet, for what is seen here of labs may be ahead of their machines."""
         entry = self._view.handles.get(org=ORG, project=user, vm=lab.vm) if lab.vm else None
-        if entry is None or not entry.value.node or entry.value.access is None:
+        if entry is None:
             return None
-        access = entry.value.access
-        return Way(lab.vm, entry.value.node, lab.user or access.user, access.host_keys)
+        seen = entry.value
+        if not seen.node or seen.access is None or seen.readiness is None or seen.readiness.step is not Step.AVAILABLE:
+            return None
+        return Way(lab.vm, seen.node, lab.user or seen.access.user, seen.access.host_keys)
 
     def position(self, user: str) -> int | None:
         """Among those who wait, from 1; counted once a second, and only if somebody asks."""
