@@ -409,3 +409,12 @@ def test_in_any_story_there_is_one_lab_at_most_and_nothing_goes_back(steps: list
         if step[0] == "seen" and step[1]:
             assert record is before, "a machine of an older lab changed the newer one"
         assert LabUser.decode(record.encode()) == record
+
+
+def test_a_machine_that_does_not_answer_at_port_22_is_not_there_for_the_front_end() -> None:
+    record = having(RUNNING, address="127.0.0.1", port=20022, available=True, machine_runs=True)
+    assert record.lab is not None
+    shown = record.lab.server("mia")
+    assert (shown.address, shown.available) == ("", False)
+    shown = replace(record.lab, address="fd00::1", port=22).server("mia")
+    assert (shown.address, shown.available) == ("fd00::1", True)

@@ -141,7 +141,7 @@ class Lab(Record, frozen=True, kw_only=True):
     expires_at: float | None = None
     """None while it waits."""
     provisioned_by: float | None = None
-    """When it counts as failed if it is not available; moved on for as long as no node has room for it."""
+    """When it counts as failed if it is not available. None: never yet, for it waits or no node has room for it."""
     vm: str = ""
     """The id of its machine; empty: it has none."""
     user: str = ""
@@ -165,14 +165,14 @@ class Lab(Record, frozen=True, kw_only=True):
     """While it stops: the lab that is started once it is gone."""
 
     def server(self, web_user_id: str) -> LabServer:
-        """What the front end reads."""
+        """What the front end reads. It connects to port 22: a machine that answers elsewhere is not there for it."""
         status = LabStatus.RUNNING if self.machine_runs else LabStatus.PROVISIONING
-        stopping = self.phase is LabPhase.STOPPING
+        stopping, reachable = self.phase is LabPhase.STOPPING, self.port == 22
         return LabServer(
             user=self.user,
-            address=self.address,
+            address=self.address if reachable else "",
             status=LabStatus.STOPPING if stopping else status,
-            available=self.available and not stopping,
+            available=self.available and reachable and not stopping,
             cloud_status=self.cloud_status or self.phase.value,
             server_id=self.server_id,
             expires_at=utc_time(self.requested_at + self.life if self.expires_at is None else self.expires_at),

@@ -183,7 +183,7 @@ class LabService:
             title="" if template is None else template.title,
             phase=lab.phase,
             status=server.status,
-            available=server.available,
+            available=lab.available and lab.phase is not LabPhase.STOPPING,
             ssh_user=lab.user,
             address=lab.address,
             port=lab.port,
@@ -212,7 +212,7 @@ class LabService:
         found: Found = []
         after, revision = start or None, 0
         while True:
-            page = await self._store.range(LAB.prefix(), after=after, limit=MAX_LIMIT)
+            page = await self._store.range(LAB.prefix(), after=after, limit=limit)
             revision = revision or page.revision
             for kv in page.items:
                 if LAB.match(kv.key) is None:
