@@ -238,6 +238,25 @@ async def test_an_old_shell_is_never_given_to_a_newer_lab(place: Place) -> None:
     assert await page.closed() == 4004
 
 
+async def test_a_server_that_is_behind_the_store_gives_nobody_the_old_shell(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await place.lab()
+    page = await browse(place.api)
+    await page.until(said="shell 1")
+    await page.leave()
+    labs, held = place.api.services.view.labs, []
+    with monkeypatch.context() as behind:
+        behind.setattr(labs, "_take", held.append)
+        await place.lab(generation=2, vm="vm-2")
+        opening = asyncio.create_task(browse(place.api))
+        await until(lambda: held)
+        done, _ = await asyncio.wait((opening,), timeout=0.2)
+        assert not done
+    labs._take(held[0])
+    await (await opening).until(said="shell 2")
+
+
 async def test_a_lost_connection_is_made_again_while_the_lab_is_available(place: Place) -> None:
     await place.lab()
     page = await browse(place.api)
