@@ -14,7 +14,7 @@ from hostler.drivers.inbox.memory import MemoryDoor, MemoryInbox
 from hostler.drivers.store.faulty import FaultyStore
 from hostler.drivers.store.memory import MemoryStore
 from hostler.engine.labs.worker import RECLAIM_EVERY, TTL, LabWorker
-from hostler.errors import Closed, Unavailable, Uncertain
+from hostler.errors import Closed, Invalid, Unavailable, Uncertain
 from hostler.keys.lab import LAB, LAB_WORKER
 from hostler.keys.mirror import Mirror
 from hostler.model.lab import LabCatalogue, LabEvent, LabPhase, LabTemplate, LabUser
@@ -417,6 +417,26 @@ def test_a_fault_of_our_own_holds_one_request_and_no_other() -> None:
         await scene.until(lambda: worker.counters["worked"] == 2)
         assert scene.said == ["lab request of mia: ZeroDivisionError: oops; it will be tried again"]
         assert not scene.door.dead
+
+    play(story)
+
+
+def test_a_door_that_refuses_is_told_of_and_tried_again_and_again() -> None:
+    async def story(scene: Scene) -> None:
+        async def refused(when: str, verb: str) -> None:
+            if (when, verb) == ("before", "take"):
+                raise Invalid("vmmanager:provision: it is no list; remove it")
+
+        scene.fault = refused
+        task = scene.begin()
+        scene.push("provision", "mia", labId=3)
+        await asyncio.sleep(120.0)
+        assert not task.done()
+        told = "lab worker: vmmanager:provision: it is no list; remove it; it goes on once that is mended"
+        assert set(scene.said) == {told}
+        assert 4 < len(scene.said) < 20
+        scene.fault = None
+        await scene.until(lambda: scene.worker.counters["worked"] == 1)
 
     play(story)
 

@@ -72,7 +72,7 @@ class LabWorker:
 
     async def run(self) -> None:
         """Until cancelled. Closed: the store or the inbox were closed."""
-        backoff = Backoff(0.05, 2.0, rng=self._rng)
+        backoff, patience = Backoff(0.05, 2.0, rng=self._rng), Backoff(1.0, 30.0, rng=self._rng)
         while True:
             try:
                 worker, lease, since = await self._appear()
@@ -84,9 +84,15 @@ class LabWorker:
                 await self._be_present(worker, lease, since)
             except Lapsed:
                 self._tell(f"lab worker {worker}: the store has not heard of it for too long; it begins anew")
+                continue
+            except Closed:
+                raise
+            except Refused as error:  # the door is not as it should be: somebody has to look, and may
+                self._tell(f"lab worker: {error}; it goes on once that is mended")
             finally:
                 self._shift, self.worker = None, ""
                 await self._leave(worker, lease)
+            await self._clock.sleep(patience.next())
 
     # Being present
 
