@@ -12,18 +12,18 @@ def test_a_node_is_told_the_labels_of_a_machine_and_when_it_expires() -> None:
     async def story(world: World) -> None:
         await world.node("n1")
         await world.leader()
-        await world.create("a", labels={"lab": "5"}, expires_at=4000.0)
+        await world.create("a", labels={"lab": "5"}, expires_at=4e9)
         await world.until_state("a", MachineState.RUNNING)
 
         async def tags_are(**tags: str) -> bool:
             command = await world.command("n1", "a")
             return command is not None and command.tags == tags
 
-        assert await tags_are(lab="5", expires="1970-01-01T01:06:40Z")
+        assert await tags_are(lab="5", expires="2096-10-02T07:06:40Z")
         await world.change("a", labels={"lab": "6"})
-        await world.until(lambda: tags_are(lab="6", expires="1970-01-01T01:06:40Z"))
-        await world.change("a", expires_at=8000.0)
-        await world.until(lambda: tags_are(lab="6", expires="1970-01-01T02:13:20Z"))
+        await world.until(lambda: tags_are(lab="6", expires="2096-10-02T07:06:40Z"))
+        await world.change("a", expires_at=5e9)
+        await world.until(lambda: tags_are(lab="6", expires="2128-06-11T08:53:20Z"))
         await world.change("a", expires_at=None, labels={})
         await world.until(tags_are)
 
