@@ -259,7 +259,7 @@ def _no_folder(scene: Scene) -> list[object]:
         (lambda _: ["--listen", "0.0.0.0:0"], 2, "others could read tokens"),
         (lambda _: ["--listen", "somewhere"], 2, "must be HOST:PORT"),
         (lambda _: ["--listen", "192.0.2.1:0", "--insecure"], 5, "name another address"),
-        (lambda _: ["--machines", "hetzner"], 2, "comes with a later release"),
+        (lambda _: ["--machines", "hetzner"], 2, "hcloud_token: machines at Hetzner Cloud need one"),
         (lambda _: ["--nodes", "0"], 2, "whole number"),
         (lambda _: ["--store", "redis://127.0.0.1:1"], 2, "known are memory://"),
         (lambda _: ["--store", "etcd://127.0.0.1:1"], 5, "start it"),

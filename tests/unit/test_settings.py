@@ -229,6 +229,8 @@ def test_every_setting_can_be_set_in_each_layer(option: Option) -> None:
         **dict.fromkeys(("node_ttl", "lock_ttl", "leadership_ttl"), (1, "2", 3.0)),
         "fencing_time": (60, "70", 80.0),
         **dict.fromkeys(("storage_fallback", "insecure", "use_test_namespace", "lab_switch"), (True, "no", True)),
+        **dict.fromkeys(("hcloud_ipv4", "hcloud_probe"), (True, "no", True)),
+        "hcloud_endpoint": ("http://a", "https://b:1/v1", "http://c/v1"),
         **dict.fromkeys(("use_unique_instance", "pre_clean_store"), (False, "no", False)),
     }.get(option.name, ("/a", "/b", "/c") if option.name != "node" else ("a", "b", "c"))
     beside = {"tls_cert": "tls_key", "tls_key": "tls_cert"}.get(option.name)
@@ -255,7 +257,6 @@ def test_every_setting_can_be_set_in_each_layer(option: Option) -> None:
         ("listen = '::1:80'", {}, "must be HOST:PORT"),
         ("listen = 'a b:80'", {}, "must be HOST:PORT"),
         ("listen = 'h:-1'", {}, "must be HOST:PORT"),
-        ("machines = 'hetzner'", {}, "Hetzner Cloud comes with a later release; use qemu or simulated"),
         ("machines = 'vmware'", {}, "must be simulated, qemu or hetzner"),
         ("nodes = 0", {}, "whole number from 1"),
         ("nodes = true", {}, "whole number from 1"),
@@ -361,3 +362,38 @@ def test_an_error_about_redis_does_not_repeat_its_password() -> None:
             settled(toml, environ)
         assert "secret" not in str(caught.value)
         assert "must be redis://" in str(caught.value)
+
+
+# Hetzner Cloud
+
+
+@pytest.mark.parametrize("prefix", ["HCLOUD_DEFAULT_", "HCLOUD_", "HOSTLER_HCLOUD_"])
+def test_the_names_of_hetzner_cloud_are_those_of_the_contract_and_of_its_own_tools(prefix: str) -> None:
+    found = settled(
+        environ={
+            "HCLOUD_TOKEN": " abc ",
+            f"{prefix}IMAGE": "ubuntu-24.04",
+            f"{prefix}SERVER_TYPE": "cx23, cx33",
+            f"{prefix}LOCATION": "fsn1",
+            f"{prefix}FIREWALL": "labs",
+            f"{prefix}SSH_KEY": "a,b",
+            f"{prefix}CLOUD_INIT_FILE": "/etc/labs.yaml",
+        }
+    )
+    assert (found.hcloud_token, found.hcloud_image, found.hcloud_firewall) == ("abc", "ubuntu-24.04", "labs")
+    assert (found.hcloud_server_type, found.hcloud_location) == (("cx23", "cx33"), ("fsn1",))
+    assert (found.hcloud_ssh_key, found.hcloud_cloud_init_file) == (("a", "b"), Path("/etc/labs.yaml"))
+
+
+def test_a_list_may_be_one_in_the_file_and_nothing_of_it_is_empty() -> None:
+    assert settled(toml='hcloud_location = ["fsn1", "hel1"]').hcloud_location == ("fsn1", "hel1")
+    for bad in ('""', '"a,,b"', "[]", "[1]", "5"):
+        with pytest.raises(Invalid, match="one name or several"):
+            settled(toml=f"hcloud_location = {bad}")
+
+
+def test_no_token_is_in_an_error_or_in_what_settings_say_of_themselves() -> None:
+    with pytest.raises(Invalid) as caught:
+        settled(environ={"HCLOUD_TOKEN": "secret token"})
+    assert "secret" not in str(caught.value)
+    assert "hush" not in repr(settled(environ={"HCLOUD_TOKEN": "hush"}))

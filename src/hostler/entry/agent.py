@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 SIMULATED = Capacity(cpus=32, memory_mib=128 * 1024, disk_gib=2048, network_mbps=10_000)
 """What a simulated node has."""
+RENTED_BOOTS = 32
+"""Machines that start at once where it costs this host nothing."""
 LEAVING = 5.0
 """Seconds that an agent may take to say goodbye."""
 
@@ -58,7 +60,7 @@ def plan_of(settings: Settings, node: str, rack: str | None, address: str = "") 
         rack=rack,
         node_ttl=settings.node_ttl,
         fencing_time=settings.fencing_time,
-        boots=settings.boots or max(1, os.cpu_count() or 1),
+        boots=settings.boots or (RENTED_BOOTS if settings.machines == "hetzner" else max(1, os.cpu_count() or 1)),
     )
 
 

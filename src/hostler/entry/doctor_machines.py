@@ -1,4 +1,4 @@
-"""What `hostler doctor` looks at where machines are real: QEMU, acceleration, images, and room on the disk."""
+"""What `hostler doctor` looks at where machines are real: QEMU, acceleration, images, room on the disk; or a token."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from hostler.entry.finding import Finding, Level
 from hostler.errors import HostlerError
 from hostler.keys.node import ALIVE, MEMBER
-from hostler.wiring import known_acceleration, open_images
+from hostler.wiring import hetzner_answers, known_acceleration, open_images
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,7 +26,9 @@ SHARE = 20
 
 
 async def machines(settings: Settings) -> list[Finding]:
-    """Of this host. Where nobody uses QEMU, and it is not there, nothing is wrong."""
+    """Of this host, or of Hetzner Cloud. Where nobody uses QEMU, and it is not there, nothing is wrong."""
+    if settings.machines == "hetzner":
+        return [await _hetzner(settings)]
     used = settings.machines == "qemu"
     images = settings.data / "images"
     if not used and not images.exists() and shutil.which(QEMU) is None:
@@ -37,6 +39,17 @@ async def machines(settings: Settings) -> list[Finding]:
         await _images(settings, images, used=used),
         *_room(settings),
     ]
+
+
+async def _hetzner(settings: Settings) -> Finding:
+    try:
+        async with asyncio.timeout(WITHIN):
+            return Finding("hetzner", Level.OK, f"it takes the token: {await hetzner_answers(settings)}")
+    except TimeoutError:
+        return Finding("hetzner", Level.FAIL, f"Hetzner Cloud does not answer within {WITHIN:g} s", "try again")
+    except HostlerError as error:
+        what, _, advice = str(error).partition("; ")
+        return Finding("hetzner", Level.FAIL, what, advice)
 
 
 async def _qemu(*, used: bool) -> Finding:

@@ -119,9 +119,24 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     lab_switch: bool
     lab_key: Path
     """The private SSH key of the terminal; made when it is first needed."""
+    hcloud_token: str | None
+    """Never shown."""
+    hcloud_endpoint: str | None
+    hcloud_image: str
+    hcloud_server_type: tuple[str, ...]
+    hcloud_location: tuple[str, ...]
+    hcloud_firewall: str | None
+    hcloud_ssh_key: tuple[str, ...]
+    hcloud_cloud_init_file: Path | None
+    hcloud_ipv4: bool
+    hcloud_probe: bool
     audit_days: int
     origins: dict[str, Origin]
     """By the name in `OPTIONS`."""
+
+    def __repr__(self) -> str:
+        """Some of them are secrets: a log that shows all shows none."""
+        return f"Settings(data={str(self.data)!r}, machines={self.machines!r}, …)"
 
     def __post_init__(self) -> None:
         if self.fencing_time < 2 * self.node_ttl:
@@ -165,7 +180,7 @@ def _settle(
 ) -> Settings:
     built_in = Origin("default", "default")
     chosen: _Found = {option.name: found.get(option.name, (option.default, built_in)) for option in OPTIONS}
-    for name in ("data", "tls_cert", "tls_key", "labs", "lab_key"):
+    for name in ("data", "tls_cert", "tls_key", "labs", "lab_key", "hcloud_cloud_init_file"):
         text, origin = chosen[name]
         if text is not None:
             chosen[name] = _path(text, origin, environ, cwd), origin

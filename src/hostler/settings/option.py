@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 DEFAULT_STATE_PATH = "/var/run/plasmavmc/state.json"
 MAX_NODES = 10_000
 MAX_LAB_MINUTES = 366 * 24 * 60
-MACHINES = {"simulated": "", "qemu": "", "hetzner": "Hetzner Cloud"}
-"""The kinds of machines, and the names of those that this release does not have yet."""
+MACHINES = ("simulated", "qemu", "hetzner")
+"""The kinds of machines."""
 LOG_LEVELS = ("debug", "info", "warning", "error")
 LOG_FORMATS = ("json", "text")
 METRICS = ("auto", "token", "nearby", "everybody")
@@ -106,13 +106,6 @@ def _address(value: object) -> str:
     return text
 
 
-def _machines(value: object) -> str:
-    kind = _one_of(*MACHINES)(value)
-    if MACHINES[kind]:
-        raise ValueError(f"{MACHINES[kind]} comes with a later release; use qemu or simulated")
-    return kind
-
-
 def _part(value: object) -> str:
     """A name that can stand in a key."""
     text = _text(value)
@@ -200,6 +193,39 @@ def _login(value: object) -> str:
     return text
 
 
+def _list(value: object) -> tuple[str, ...]:
+    """Names, in a list or in one text with commas between."""
+    texts = value if isinstance(value, list | tuple) else value.split(",") if isinstance(value, str) else [value]
+    names = tuple(text.strip() for text in texts if isinstance(text, str) and text.strip())
+    if not names or len(names) != len(texts):
+        raise ValueError("must be one name or several, with commas between them")
+    return names
+
+
+def _hcloud_token(value: object) -> str:
+    text = _text(value).strip()
+    if not text.isascii() or not text.isprintable() or " " in text:
+        raise ValueError("must be a token of Hetzner Cloud: letters and digits, without spaces")
+    return text
+
+
+def _endpoint(value: object) -> str:
+    text = _text(value).strip()
+    if not re.fullmatch(r"https?://[^\s/@]+(/[^\s?#]*)?", text):
+        raise ValueError("must be http://HOST/PATH or https://HOST/PATH")
+    return text
+
+
+def _hcloud(
+    name: str, read: Callable[[object], Any], about: str, default: Any = None, *, short: str = "", secret: bool = False
+) -> Option:
+    """One that Hetzner's own tools and the contract of labs call by other names."""
+    known = short or f"HCLOUD_DEFAULT_{name.upper()}"
+    also = (f"HCLOUD_{name.upper()}", f"HOSTLER_HCLOUD_{name.upper()}")
+    others = tuple(variable for variable in also if variable != known)
+    return Option(f"hcloud_{name}", f"hcloud_{name}", known, read, about, default, also=others, secret=secret)
+
+
 def is_truth(option: Option) -> bool:
     """Whether it is true or false, and nothing else."""
     return option.read is _truth
@@ -229,7 +255,7 @@ OPTIONS: tuple[Option, ...] = (
     Option("tls_cert", "tls_cert", "HOSTLER_TLS_CERT", _text, "the server's certificate (PEM)"),
     Option("tls_key", "tls_key", "HOSTLER_TLS_KEY", _text, "the key of the certificate (PEM)"),
     Option("insecure", "insecure", "HOSTLER_INSECURE", _truth, "serve a public address without TLS", False),
-    Option("machines", "machines", "HOSTLER_MACHINES", _machines, "what the machines are", "simulated"),
+    Option("machines", "machines", "HOSTLER_MACHINES", _one_of(*MACHINES), "what the machines are", "simulated"),
     Option("nodes", "nodes", "HOSTLER_NODES", _number(1, MAX_NODES), "how many nodes `up` runs", 1),
     Option("node", "node", "HOSTLER_NODE", _part, "the name of the agent's node"),
     Option("rack", "rack", "HOSTLER_RACK", _rack, "the rack that the node stands in"),
@@ -311,6 +337,16 @@ OPTIONS: tuple[Option, ...] = (
         "lab_switch", "lab_switch", "HOSTLER_LAB_SWITCH", _truth, "another lab replaces the one that is there", False
     ),
     Option("lab_key", "lab_key", "HOSTLER_LAB_KEY", _text, "the private SSH key of the terminal"),
+    _hcloud("token", _hcloud_token, "of a project at Hetzner Cloud", short="HCLOUD_TOKEN", secret=True),
+    _hcloud("endpoint", _endpoint, "where the API of Hetzner Cloud is, if elsewhere", short="HCLOUD_ENDPOINT"),
+    _hcloud("image", _text, "what a server is made of that names no image", "debian-13"),
+    _hcloud("server_type", _list, "server types that are tried in this order; any that is large enough if not set", ()),
+    _hcloud("location", _list, "locations that are tried in this order; theirs to choose if not set", ()),
+    _hcloud("firewall", _text, "the firewall of every server"),
+    _hcloud("ssh_key", _list, "SSH keys of the project that root has", ()),
+    _hcloud("cloud_init_file", _text, "user-data of servers that bring none"),
+    _hcloud("ipv4", _truth, "servers have a public IPv4 address too", False, short="HOSTLER_HCLOUD_IPV4"),
+    _hcloud("probe", _truth, "a server counts as there once SSH answers", True, short="HOSTLER_HCLOUD_PROBE"),
     Option("audit_days", "audit_days", "HOSTLER_AUDIT_DAYS", _number(1, 36500), "how long the audit is kept", 90),
     Option(
         "use_test_namespace",

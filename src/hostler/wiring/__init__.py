@@ -13,7 +13,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hostler.wiring.inbox import open_board, open_inbox
-from hostler.wiring.machine import MACHINES, bridge_refusal, known_acceleration, open_images, open_machines
+from hostler.wiring.machine import (
+    MACHINES,
+    bridge_refusal,
+    hetzner_answers,
+    known_acceleration,
+    open_images,
+    open_machines,
+)
 from hostler.wiring.store import is_store, open_bare, open_store
 from hostler.wiring.ttl import open_ttl_storage, ttl_storage_on
 from hostler.wiring.url import DEFAULT_TIMEOUT, Options, local_path
@@ -26,6 +33,7 @@ __all__ = [
     "MACHINES",
     "Options",
     "bridge_refusal",
+    "hetzner_answers",
     "is_store",
     "known_acceleration",
     "local_path",

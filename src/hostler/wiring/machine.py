@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from hostler.drivers.machines.hetzner.options import HetznerOptions
     from hostler.kit.clock import Clock
     from hostler.model.image import Image
     from hostler.model.inventory import Capacity
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from hostler.settings import Settings
 
 
-MACHINES = ("simulated", "qemu")
+MACHINES = ("simulated", "qemu", "hetzner")
 """The kinds of machines that `open_machines` knows."""
 
 
@@ -38,14 +39,14 @@ def open_machines(
 
     One process at a time has a folder open. `capacity` is what simulated machines have, and `delays` the seconds that a
     verb of theirs takes, by its name. Those of QEMU have what the host has, divided by the `nodes` that share it;
-    `settings` say where their images are and how they run.
+    `settings` say where their images are and how they run. Those at Hetzner Cloud are as the settings say.
     """
     if kind not in MACHINES:
         raise Invalid(f"machines {kind!r}: unknown; known are {', '.join(MACHINES)}")
-    if kind == "qemu":
+    if kind in ("qemu", "hetzner"):
         if settings is None:
-            raise Invalid("machines 'qemu': they need settings; load them with hostler.settings.load()")
-        return _open_qemu(folder, settings, clock, nodes)
+            raise Invalid(f"machines {kind!r}: they need settings; load them with hostler.settings.load()")
+        return _open_qemu(folder, settings, clock, nodes) if kind == "qemu" else _open_hetzner(folder, settings, clock)
     from hostler.drivers.machines.simulated import FilePlace, SimulatedMachines, faults_of
 
     return SimulatedMachines(FilePlace(folder), clock=clock, rng=rng, capacity=capacity, faults=faults_of(delays or {}))
@@ -81,6 +82,61 @@ def bridge_refusal(settings: Settings) -> str:
     except HostlerError as error:
         return str(error)
     return ""
+
+
+def _open_hetzner(folder: str | Path, settings: Settings, clock: Clock | None) -> Machines:
+    options = _hetzner_options(settings)
+    from hostler.drivers.machines.hetzner import HetznerMachines
+
+    return HetznerMachines(folder, options=options, clock=clock)
+
+
+def _hetzner_options(settings: Settings) -> HetznerOptions:
+    try:
+        from hostler.drivers.machines.hetzner.options import ENDPOINT, HetznerOptions
+    except ModuleNotFoundError as error:
+        raise Invalid(f"machines 'hetzner': {error.name} is not installed; pip install 'hostler[hetzner]'") from None
+    if settings.hcloud_token is None:
+        raise Invalid(
+            "hcloud_token: machines at Hetzner Cloud need one; make an API token that may read and write in the"
+            " project's console, and set HCLOUD_TOKEN"
+        )
+    file, cloud_init = settings.hcloud_cloud_init_file, ""
+    if file is not None:
+        try:
+            cloud_init = file.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+            raise Invalid(f"hcloud_cloud_init_file {file}: cannot be read: {reason}") from None
+    return HetznerOptions(
+        token=settings.hcloud_token,
+        endpoint=settings.hcloud_endpoint or ENDPOINT,
+        image=settings.hcloud_image,
+        server_types=settings.hcloud_server_type,
+        locations=settings.hcloud_location,
+        firewall=settings.hcloud_firewall or "",
+        ssh_keys=settings.hcloud_ssh_key,
+        cloud_init=cloud_init,
+        user=settings.lab_user,
+        ipv4=settings.hcloud_ipv4,
+        probe=settings.hcloud_probe,
+    )
+
+
+async def hetzner_answers(settings: Settings) -> str:
+    """How many server types Hetzner Cloud tells of, in words. HostlerError: what keeps it from that."""
+    options = _hetzner_options(settings)
+    from hostler.drivers.machines.hetzner.api import Api
+    from hostler.kit.clock import SystemClock
+
+    api = Api(options, clock=SystemClock())
+    api.open()
+    try:
+        kinds = await api.kinds()
+        servers = await api.servers()
+    finally:
+        await api.aclose()
+    return f"{len(servers)} servers of Hostler, {len(kinds)} server types"
 
 
 def known_acceleration(images: Path, uids: str | None = None) -> tuple[str, str] | None:

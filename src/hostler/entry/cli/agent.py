@@ -28,7 +28,7 @@ from hostler.entry.cli.target import complete
 @click.option("--node", metavar="NAME", help="The name of the node: {rack}-{blade}.  [env: HOSTLER_NODE]")
 @click.option("--rack", metavar="NAME", help="The rack that it stands in.")
 @click.option("-l", "--label", "labels", multiple=True, metavar="NAME=VALUE", help="A label of the node.")
-@click.option("--machines", metavar="KIND", help="What the machines are: simulated or qemu (hetzner comes later).")
+@click.option("--machines", metavar="KIND", help="What the machines are: simulated, qemu or hetzner.")
 @flags((STORE, DATA, AGENT_LISTEN, CERT, KEY, NODE_TTL, FENCING, LEVEL, FORMAT))
 @insecure_option
 def agent(labels: tuple[str, ...], **given: Any) -> None:
