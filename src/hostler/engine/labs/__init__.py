@@ -3,9 +3,10 @@
     wish        pure: what each request, and each thing that is seen, makes of a user's record
     line        who waits, in which order, and how many labs of each kind there are
     service     what HTTP and the command line call
-    worker      takes requests from the door's queues, writes them down, acknowledges them
-    controller  on the leader: gives labs their machines, and takes them away in time
-    pool        on the leader: machines that are ready ahead
+    worker      present at the door's queues, and heir of workers that are not any more
+    shift       takes requests from the queues, writes them down, acknowledges them
+    controller  on the leader: gives labs their machines, and takes them away in time (admission, decide, sight, steps)
+    pool        on the leader: machines that are ready ahead (shape, shelf, stock, transfer)
     projector   on the leader: shows at the door what the store says
 
 One record of the store says all that is true of a user's lab, and every write of it compares what was read. The lab's
