@@ -26,7 +26,7 @@ FIRST_WITHIN = 300.0
 @click.command()
 @click.option("--nodes", metavar="N", help="How many nodes to run: local-1 to local-N; 1 unless told otherwise.")
 @click.option("--rack", metavar="NAME", help="Call them NAME-1 to NAME-N: on a shared store each host has its own.")
-@click.option("--machines", metavar="KIND", help="What the machines are: simulated or qemu (hetzner comes later).")
+@click.option("--machines", metavar="KIND", help="What the machines are: simulated, qemu or hetzner.")
 @click.option("--first-vm", is_flag=True, help=f"Create a first machine, {FIRST}, if there is none at all.")
 @click.option("--prefer-machines", "preferred", metavar="KIND", hidden=True, help="Unless anything else says.")
 @click.option("--detach", is_flag=True, help="Go on in the background once it is ready; hostler down ends it.")
