@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager, suppress
 import pytest
 from running import ttl_server
 
+from hostler.drivers.inbox.redis.inbox import STEPS
 from hostler.errors import Closed, Forbidden, HostlerError, Invalid, Refused, Unavailable, Uncertain
 from hostler.keys.lab import LabNames
 from hostler.model.lab import LabRequest
@@ -358,6 +359,13 @@ async def test_nothing_is_left_once_all_is_worked(calm: RedisLabDoor) -> None:
         while taken:
             taken = await inbox.acknowledge("w1", taken)
         assert await calm.client.keys(f"{calm.names.prefix}*") == [calm.names.workers.encode()]
+
+
+async def test_the_server_looks_at_a_bounded_number_of_requests_in_one_go(calm: RedisLabDoor) -> None:
+    async with calm.inbox() as inbox:
+        await calm.push("provision", *(request("ada", lab) for lab in range(1, 5001)))
+        assert len(await inbox.take("w1", limit=10, within=0)) == 1
+        assert await calm.client.llen(calm.names.provision) == 5000 - 10 - STEPS
 
 
 async def test_a_list_that_somebody_removed_holds_no_user_up_for_ever(calm: RedisLabDoor) -> None:

@@ -17,4 +17,4 @@ def door_of(driver: str) -> LabDoor:
 @pytest.mark.parametrize("claim", inbox_claims(), ids=str)
 @pytest.mark.parametrize("driver", ["memory", "redis"])
 async def test_claim(driver: str, claim: InboxClaim) -> None:
-    await claim.check(lambda: door_of(driver), rounds=dose(test=5, full=100))
+    await claim.check(lambda: door_of(driver), rounds=dose(test=3, full=20))

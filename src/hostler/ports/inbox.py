@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 QueueName: TypeAlias = Literal["provision", "decommission"]
 QUEUES: tuple[QueueName, ...] = ("provision", "decommission")
+LONGEST = 65_536
+"""Bytes of a request that is looked into for its user: a longer one has no place in anybody's order."""
 
 
 class Taken(msgspec.Struct, frozen=True):

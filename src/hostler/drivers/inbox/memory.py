@@ -18,7 +18,7 @@ import msgspec
 
 from hostler.errors import Closed, Invalid
 from hostler.keys.lab import check_user
-from hostler.ports.inbox import QUEUES, Taken
+from hostler.ports.inbox import LONGEST, QUEUES, Taken
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -35,6 +35,8 @@ NEWS_SHOWN = 100
 
 def ordered_user(raw: bytes) -> str | None:
     """Whose request it is; None: it names nobody who can stand in a name, so it has no place in anybody's order."""
+    if len(raw) > LONGEST:
+        return None
     with suppress(msgspec.DecodeError, ValueError, RecursionError, Invalid):
         request = msgspec.json.decode(raw)
         user = request.get("webuserid") if isinstance(request, dict) else None

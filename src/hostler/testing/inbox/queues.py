@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from hostler.errors import Closed
+from hostler.ports.inbox import LONGEST
 from hostler.testing.claim import refused
 from hostler.testing.inbox.claim import WITHIN, claim, labs, request
 
@@ -35,7 +36,7 @@ STRANGE = (
     b'{"webuserid":"a^b","labId":5}',
     b'{"webuserid":"' + b"x" * 256 + b'","labId":5}',
     b"[" * 5000,
-    b'{"webuserid":"' + b"y" * 100_000 + b'"}',
+    b'{"webuserid":"ada","labId":1' + b" " * LONGEST + b"}",
 )
 """Requests of nobody who can stand in a name."""
 

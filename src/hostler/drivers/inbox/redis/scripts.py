@@ -11,8 +11,7 @@ The lists of a worker hold `token SP request`. The invariants:
 
 from __future__ import annotations
 
-LONGEST = 65_536
-"""Bytes of a request that is looked into for its user."""
+from hostler.ports.inbox import LONGEST
 
 _USER = rf"""
 -- Whose request it is; nil: it names nobody who can stand in a key, so it has no place in anybody's order.
