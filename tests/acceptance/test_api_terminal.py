@@ -128,18 +128,41 @@ async def test_of_what_is_said_to_nobody_the_end_is_kept(place: Place) -> None:
     assert "xpoured\r\n" in page.output
 
 
-async def test_after_the_grace_time_there_is_a_new_shell(tmp_path: Path) -> None:
-    async with placed(tmp_path, terminal_grace=0.05) as place:
-        await place.lab()
-        page = await browse(place.api)
-        await page.until(said="shell 1")
-        await asyncio.sleep(0.1)  # longer than the grace time: who is there is not deserted
-        await page.type("who\r")
-        await page.until(said="is here")
-        await page.leave()
-        await place.empty()
-        page = await browse(place.api)
-        await page.until(said="shell 2")
+class Patience(SystemClock):
+    """A clock whose long waits end when the test says so."""
+
+    def __init__(self) -> None:
+        self.over, self.waiting = asyncio.Event(), 0
+
+    async def sleep(self, seconds: float) -> None:
+        if seconds < 300:
+            await super().sleep(seconds)
+            return
+        self.waiting += 1
+        try:
+            await self.over.wait()
+        finally:
+            self.waiting -= 1
+
+
+async def test_after_the_grace_time_there_is_a_new_shell(place: Place) -> None:
+    clock = place.api.app.terminals._clock = Patience()
+    await place.lab()
+    page = await browse(place.api)
+    await page.until(said="shell 1")
+    assert not clock.waiting
+    await page.leave()
+    await until(lambda: clock.waiting == 1)
+    page = await browse(place.api)
+    await until(lambda: not clock.waiting)  # who is back has all the time again
+    await page.type("who\r")
+    await page.until(said="shell 1 is here")
+    await page.leave()
+    await until(lambda: clock.waiting == 1)
+    clock.over.set()
+    await place.empty()
+    page = await browse(place.api)
+    await page.until(said="shell 2")
 
 
 async def test_a_machine_with_another_host_key_is_told_nothing(place: Place) -> None:

@@ -100,17 +100,19 @@ async def test_a_browser_that_does_not_read_holds_up_the_shell_and_not_the_serve
     transport = page.socket._response.connection.transport  # type: ignore[union-attr]
     assert transport is not None
     transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    for each in place.api.server._server.server_state.connections:
+        each.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
     transport.pause_reading()  # type: ignore[attr-defined]
-    await page.type("pour 9000\r")
+    await page.type("pour 2000\r")
     last = -1
     while last != place.guest.poured:  # until nothing moves any more
         last = place.guest.poured
         await asyncio.sleep(0.3)
-    assert 0 < place.guest.poured < 8_000 * 1024  # what the system buffers, and little more
+    assert 0 < place.guest.poured < 1_500 * 1024  # what the system buffers, and little more
     assert len(place.terminal().scroll._text) <= 64 * 1024
     newer = await browse(place.api)
     await newer.until(said="poured\r\n")
-    assert place.guest.poured == 9000 * 1024
+    assert place.guest.poured == 2000 * 1024
     assert "not kept" not in str(newer.all("info"))
 
 
@@ -185,9 +187,10 @@ async def test_a_ticket_opens_the_terminal_of_its_user_once(place: Place) -> Non
     reply = await place.api.call("POST", "/v1/labs/ann/tickets", token=own)
     assert (reply.status, reply.json["url"]) == (201, "/v1/labs/ann/terminal")
     ticket = reply.json["ticket"]
-    with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
-        await browse(place.api, "bob", f"?ticket={ticket}", token=None)
-    assert refused.value.status in (401, 404)
+    for shown in (ticket, (await place.api.call("POST", "/v1/labs/ann/tickets")).json["ticket"]):
+        with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
+            await browse(place.api, "bob", f"?ticket={shown}", token=None)
+        assert refused.value.status == (404 if shown == ticket else 401)
     page = await browse(place.api, "ann", f"?ticket={ticket}&replay=all", token=None)
     await page.until(said="shell 1")
     with pytest.raises(aiohttp.WSServerHandshakeError) as refused:

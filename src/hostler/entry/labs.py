@@ -70,10 +70,10 @@ def catalogue_in_use(own: LabCatalogue | None, known: Mirror[LabCatalogue]) -> C
 
 def lab_keys(settings: Settings, tell: Callable[[str], None]) -> tuple[str, ...]:
     """The public part of the terminal's key, which is made now if it is not there."""
-    from hostler.entry.ssh_key import own_public
+    from hostler.entry.lab_key import terminal_key
 
     try:
-        return (own_public(settings.lab_key),)
+        return (terminal_key(settings.lab_key)[1],)
     except Refused as error:
         tell(f"labs without a terminal: {error}")
         return ()
