@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import random
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
 
 import pytest
 from running import ttl_server
 
+from hostler.drivers.inbox.memory import ordered_user
 from hostler.drivers.inbox.redis.inbox import STEPS
+from hostler.drivers.inbox.redis.scripts import WHOSE
 from hostler.errors import Closed, Forbidden, Invalid, Refused, Unavailable
-from hostler.keys.lab import LabNames
+from hostler.keys.lab import LabNames, check_user
 from hostler.testing.inbox.claim import request
 from hostler.testing.inbox.doors import RedisLabDoor
+from hostler.testing.inbox.queues import STRANGE
 from hostler.testing.inbox.records import change, server
 from hostler.testing.servers import HOST
 from hostler.wiring import open_board, open_inbox
@@ -38,6 +43,63 @@ async def test_strange_requests_make_no_strange_keys(calm: RedisLabDoor) -> None
         await inbox.acknowledge("w1", taken)
         await inbox.release("w1", ())
         assert await calm.client.keys(f"{calm.names.prefix}*") == []
+
+
+ODD = (
+    "a",
+    "Z",
+    "0",
+    " ",
+    ".",
+    ":",
+    "*",
+    "/",
+    "\\",
+    "^",
+    "[",
+    "]",
+    "?",
+    "\0",
+    "\x1f",
+    "\x7f",
+    "\x80",
+    "\x9f",
+    "\xa0",
+    "ä",
+)
+ODDER = ("\u2027", "\u2028", "\u2029", "\u202a", "\ud7ff", "\ue000", "\uffff", "東", "😀", '"', "{", "%", "x" * 100)
+
+
+def odd_requests(rng: random.Random) -> Iterator[bytes]:
+    for _ in range(3000):
+        user = "".join(rng.choices(ODD + ODDER, k=rng.randint(0, 4)))
+        fields: list[tuple[str, object]] = [("webuserid", user), ("labId", rng.choice((1, 2.5, None, 1e300, "1")))]
+        fields += [
+            (rng.choice(("more", "webuserid", "WebUserId")), rng.choice((user + "b", 1, None, [1, {"webuserid": "x"}])))
+        ]
+        rng.shuffle(fields)
+        pairs = (f"{json.dumps(name)}:{json.dumps(value, ensure_ascii=rng.random() < 0.5)}" for name, value in fields)
+        raw = ("{" + rng.choice((",", " ,\n")).join(pairs) + "}").encode()
+        if rng.random() < 0.2:
+            at = rng.randrange(len(raw))
+            raw = raw[:at] + bytes([rng.randrange(256)]) + raw[at + rng.randint(0, 1) :]
+        yield raw
+
+
+async def test_the_server_sees_the_users_that_the_worker_sees(calm: RedisLabDoor) -> None:
+    """Else a request would be worked out of its turn."""
+    requests = [*odd_requests(random.Random(7)), *STRANGE]
+    script = WHOSE + "local out = {} for at = 1, #ARGV do out[at] = user_of(ARGV[at]) or '' end return out"
+    seen = await calm.client.eval(script, 0, *requests)
+    users = 0
+    for raw, user in zip(requests, seen, strict=True):
+        expected = ordered_user(raw)
+        if expected is not None:
+            users += 1
+            assert user == expected.encode(), raw
+        elif user:  # what only the server can read is ordered, too, and buried in its turn
+            assert check_user(user.decode(errors="replace")), raw
+    assert 300 < users < len(requests) - 300
 
 
 async def test_nothing_is_left_once_all_is_worked(calm: RedisLabDoor) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from hostler.ports.inbox import LONGEST
 
-_USER = rf"""
+WHOSE = rf"""
 -- Whose request it is; nil: it names nobody who can stand in a key, so it has no place in anybody's order.
 local function user_of(raw)
   if #raw > {LONGEST} then return nil end
@@ -35,7 +35,7 @@ end
 """
 
 TAKE = (
-    _USER
+    WHOSE
     + """
 -- KEYS: workers; of each queue: itself, its busy users, the worker's list
 -- ARGV: worker, what tokens begin with, how many, how many steps; of each queue: what the lists begin with of what is
@@ -78,7 +78,7 @@ return out
 """Answers whether there may be more; then number of the queue, token and request of each that was taken."""
 
 DONE = (
-    _USER
+    WHOSE
     + """
 -- KEYS: the dead; of each queue: its busy users, the worker's list
 -- ARGV: worker, what tokens begin with, of each queue what the lists begin with of what is set aside; what goes to the
@@ -110,7 +110,7 @@ return out
 """Answers number of the queue, token and request of each that follows."""
 
 RELEASE = (
-    _USER
+    WHOSE
     + """
 -- KEYS: workers; of each queue: itself, its busy users, the worker's list
 -- ARGV: worker, of each queue what the lists begin with of what is set aside; the tokens of what is done
