@@ -11,7 +11,7 @@ import json
 import re
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, Self
 
 import redis.asyncio
 
@@ -63,7 +63,7 @@ class LabMan:
         self.redis = redis.asyncio.Redis.from_url(url)
         self._patience = patience
 
-    async def __aenter__(self) -> LabMan:
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:
