@@ -54,7 +54,7 @@ class PoolPlane(LabPlane):
             clock=clock,
             rng=rng,
             new_id=host.new_id,
-            catalogue=self.catalogue if len(self.pools) == 1 else None,
+            catalogue=self.catalogue,
             keys=keys,
             pool=pool,
         )
