@@ -57,7 +57,7 @@ async def _run(settings: Settings, tell: Callable[[str], None], asked: asyncio.E
         stack.push_async_callback(_ended, following)
         await labs.ready()
         await known.ready()
-        catalogue = catalogue_in_use(own, known)
+        catalogue = catalogue_in_use(settings, own, known)
         door = await stack.enter_async_context(
             opened_door(store, settings, labs, catalogue, clock=clock, rng=rng, new_id=new_id, tell=tell)
         )

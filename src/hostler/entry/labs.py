@@ -55,15 +55,17 @@ def own_catalogue(settings: Settings) -> LabCatalogue | None:
     return LabCatalogue(default=LabTemplate(life=life, user=user))
 
 
-def catalogue_in_use(own: LabCatalogue | None, known: Mirror[LabCatalogue]) -> Callable[[], LabCatalogue]:
-    """Our own, else the one that the leader wrote down."""
-    nothing = LabCatalogue()
+def catalogue_in_use(
+    settings: Settings, own: LabCatalogue | None, known: Mirror[LabCatalogue]
+) -> Callable[[], LabCatalogue]:
+    """That of our own file, else the one that the leader wrote down, else what the settings say."""
+    otherwise = own or LabCatalogue()
+    if settings.labs is not None:
+        return lambda: otherwise
 
     def catalogue() -> LabCatalogue:
-        if own is not None:
-            return own
         entry = known.get(name="default")
-        return nothing if entry is None else entry.value
+        return otherwise if entry is None else entry.value
 
     return catalogue
 

@@ -124,7 +124,7 @@ class Plane:
         self.users = _users(store, writer, self.view, self.clock, self._hasher)
         self.peer_tickets = peer_tickets(store, self.clock, by="replica")
         self._own_catalogue = own_catalogue(settings)
-        self._catalogue = catalogue_in_use(self._own_catalogue, self.view.catalogues)
+        self._catalogue = catalogue_in_use(settings, self._own_catalogue, self.view.catalogues)
         self._door: LabDoor | None = None
         self._lab_keys: tuple[str, ...] = ()
         self._controllers: Sequence[Counting] = ()

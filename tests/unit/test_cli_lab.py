@@ -1,0 +1,193 @@
+"""`hostler lab`: how labs are told of, what is typed, and which key opens one."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+import pytest
+
+from hostler.entry.cli import main
+from hostler.entry.cli.lab import change, read, telling
+from hostler.entry.cli.lab.change import Minutes
+from hostler.entry.labs import catalogue_in_use, own_catalogue
+from hostler.errors import Invalid, NotFound
+from hostler.keys.entry import Entry
+from hostler.keys.lab import LAB_CATALOGUE
+from hostler.keys.namespace import Namespace
+from hostler.keys.namespaced import NamespacedStore, namespace_of
+from hostler.model.lab import LabCatalogue, LabEvent, LabNews, LabPhase, LabStatus, LabTemplate
+from hostler.model.lab_api import LabOffer, LabView
+from hostler.settings import load
+
+VIEW = LabView(
+    user="ada",
+    lab_id=5,
+    title="Files",
+    phase=LabPhase.RUNNING,
+    status=LabStatus.RUNNING,
+    available=True,
+    ssh_user="student",
+    address="2001:db8::1",
+    port=22,
+    cloud_status="running",
+    server_id="qemu-1",
+    vm="vm1",
+    position=None,
+    requested_at=0.0,
+    expires_at=None,
+    grace=60.0,
+    again=None,
+    detail="",
+    generation=1,
+    revision=7,
+)
+
+
+def seen(**changes: Any) -> LabView:
+    return msgspec.structs.replace(VIEW, **changes)
+
+
+@pytest.mark.parametrize(
+    ("view", "text"),
+    [
+        (VIEW, "lab 5 running, ssh student@2001:db8::1"),
+        (seen(port=2222, address="127.0.0.1"), "lab 5 running, ssh -p 2222 student@127.0.0.1"),
+        (seen(address=""), "lab 5 running, available"),
+        (seen(available=False, detail="booting"), "lab 5 running (booting)"),
+        (
+            seen(available=False, phase=LabPhase.WAITING, position=3, detail="30 of 30 run"),
+            "lab 5 waiting, position 3 (30 of 30 run)",
+        ),
+        (seen(available=False, phase=LabPhase.STOPPING, again=6), "lab 5 stopping, lab 6 follows"),
+    ],
+)
+def test_a_lab_is_told_of_in_a_line(view: LabView, text: str) -> None:
+    assert telling.described(view) == text
+
+
+def test_how_long_it_still_lives() -> None:
+    assert not telling.left(VIEW)
+    assert telling.left(seen(expires_at=time.time() + 90.5)) == "1 min 30 s"
+    assert telling.left(seen(expires_at=time.time() - 1)) == "expired"
+
+
+def test_news_on_a_line() -> None:
+    news = LabNews(number=1, at=0.0, event=LabEvent.REFUSED, lab_id=9, reason="there is no lab 9")
+    assert telling.news_line(news).endswith("  refused lab 9: there is no lab 9")
+    assert telling.news_line(LabNews(number=2, at=0.0, event=LabEvent.IGNORED)).endswith("  ignored")
+
+
+def test_what_is_shown_moves_no_cursor() -> None:
+    hostile = seen(user="a\x1b[2J", detail="\x1b]0;x", title="\x07", server_id="\x9b1m")
+    for line in (*read._row(hostile), *(text for _, text in read._rows(hostile))):
+        assert line.isprintable(), line
+    template = LabTemplate(title="\x1b[2J", image="\x07")
+    assert all(
+        cell.isprintable()
+        for cell in read._offer(LabOffer(lab_id=None, template=template, running=1, waiting=0, warm=0))
+    )
+
+
+def test_the_catalogue_tells_limits_beside_what_there_is() -> None:
+    offer = LabOffer(lab_id=5, template=LabTemplate(at_once=20, warm=2, cpus=2), running=3, waiting=1, warm=1)
+    cells = read._offer(offer)
+    assert (cells[0], cells[3], cells[5], cells[6], cells[7]) == ("5", "2 cpus, 256 MiB", "3/20", "1", "1/2")
+
+
+@pytest.mark.parametrize(("text", "minutes"), [("30", 30), ("1.5", 1.5), ("45m", 45), ("2h", 120), ("90s", 1.5)])
+def test_a_bare_number_is_minutes(text: str, minutes: float) -> None:
+    assert Minutes().convert(text, None, None) == pytest.approx(minutes)
+
+
+@pytest.mark.parametrize("text", ["0", "-5", "soon", "8d", "", "1e3"])
+def test_what_is_no_extension_is_refused(text: str) -> None:
+    with pytest.raises(click.BadParameter):
+        Minutes().convert(text, None, None)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["lab", "start", "ada", "0"],
+        ["lab", "start", "ada", "five"],
+        ["lab", "start", "ada"],
+        ["lab", "extend", "ada", "never"],
+        ["lab", "stop", "ada", "--lab", "-1"],
+        ["lab", "begin", "ada"],
+        ["labs", "worker", "--redis", "http://x"],
+    ],
+)
+def test_what_cannot_be_is_refused_before_anybody_is_asked(
+    arguments: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(change, "chosen_server", lambda: pytest.fail("somebody was asked"))
+    assert main(arguments) == 2
+    assert capsys.readouterr().err
+
+
+def test_config_shows_redis_without_its_password(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for url in ("redis://me:s3cret@h:1/0", "redis://h:1/0?password=s3cret", "rediss://:s3cret@h"):
+        monkeypatch.setenv("HOSTLER_REDIS", url)
+        for output in ("table", "json", "yaml"):
+            assert main(["config", "show", "-o", output]) == 0
+            shown = capsys.readouterr().out
+            assert "s3cret" not in shown
+            assert "h" in shown
+            assert "HOSTLER_REDIS" in shown
+
+
+# Which catalogue counts
+
+
+def settled(toml: str = "", **environ: str) -> Any:
+    return load({}, {"HOME": "/home/ada", **environ}, toml=toml)
+
+
+class Known:
+    """A mirror of catalogues."""
+
+    def __init__(self) -> None:
+        self.entry: Entry[LabCatalogue] | None = None
+
+    def get(self, *, name: str) -> Entry[LabCatalogue] | None:
+        assert name == "default"
+        return self.entry
+
+
+def test_ones_own_catalogue_counts_then_the_leaders_then_none(tmp_path: Path) -> None:
+    known: Any = Known()
+    leaders = Entry(LabCatalogue(at_once=3), {"name": "default"}, LAB_CATALOGUE.fill(name="default"), 1, 1, 1)
+    (tmp_path / "labs.toml").write_text("at_once = 7")
+    said = {"DEFAULT_TTL_MINUTES": "45", "SSH_USERNAME": "pupil"}
+    pupils = LabTemplate(life=2700.0, user="pupil")
+    for settings, own, first, second in (
+        (settled(), None, LabCatalogue(), leaders.value),
+        (settled(**said), LabCatalogue(default=pupils), LabCatalogue(default=pupils), leaders.value),
+        (settled(f"labs = '{tmp_path}/labs.toml'", **said), *[LabCatalogue(default=pupils, at_once=7)] * 3),
+    ):
+        assert own_catalogue(settings) == own
+        known.entry = None
+        catalogue = catalogue_in_use(settings, own, known)
+        assert catalogue() == first
+        known.entry = leaders
+        assert catalogue() == second
+
+
+def test_a_catalogue_that_is_not_there_is_told() -> None:
+    with pytest.raises(NotFound, match="labs.toml"):
+        own_catalogue(settled("labs = '/nowhere/labs.toml'"))
+
+
+def test_names_in_redis_follow_the_namespace_of_the_store() -> None:
+    store: Any = object()
+    assert not namespace_of(store).redis_prefix
+    assert namespace_of(NamespacedStore(store, Namespace("Standard"))).redis_prefix == "Test:Standard:"
+    with pytest.raises(Invalid):
+        Namespace("a b")
