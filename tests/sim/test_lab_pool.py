@@ -220,6 +220,33 @@ def test_two_hundred_at_once_get_a_machine_each_and_none_gets_anothers(kills: st
     play(story, boot=2.0, nodes=5, replicas=2, catalogue=catalogue, seed=len(kills))
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_in_bad_weather_a_machine_that_was_ready_is_one_lab_s_and_runs_on(seed: int) -> None:
+    users, warm = [f"u{number}" for number in range(30)], 8
+    bad = {"unavailable": 0.03, "lost": 0.03, "never": 0.02, "slow": 0.1, "lagged": 0.02}
+
+    async def story(plane: PoolPlane) -> None:
+        ready = set(await plane.has(warm, within=1000))
+        for name, often in bad.items():
+            setattr(plane.weather, name, often)
+        await asyncio.gather(*(plane.start(user, 5) for user in users))
+        for _ in range(5):
+            await asyncio.sleep(plane.rng.uniform(0.1, 5.0))
+            plane.kill(plane.rng.choice(sorted(plane.hosts)))
+        await asyncio.sleep(60)
+        for name in bad:
+            setattr(plane.weather, name, 0.0)
+        await plane.agreed(dict.fromkeys(users, 5), within=1000)
+        given = {(await plane.lab(user)).vm for user in users}
+        assert len(given) == len(users)
+        assert ready < given
+        assert {plane.runs(vm) for vm in ready} == {1}
+        await plane.has(warm, within=1000)
+        await plane.nothing_else(len(users) + warm)
+
+    play(story, boot=3.0, nodes=3, replicas=2, catalogue=LabCatalogue(labs={"5": of(warm)}), seed=seed)
+
+
 # Killed, and unheard
 
 
