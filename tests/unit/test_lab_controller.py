@@ -17,10 +17,12 @@ from hostler.engine.labs.steps import Claim
 from hostler.errors import LeadershipLost
 from hostler.keys.access import QUOTA
 from hostler.keys.lab import LAB, LAB_CATALOGUE
+from hostler.keys.node import COMMAND
 from hostler.keys.vm import HANDLE, NAME, VM
 from hostler.model.access import Quota
 from hostler.model.inventory import Capacity
 from hostler.model.lab import ORG, LabCatalogue, LabEvent, LabPhase, LabTemplate, LabUser
+from hostler.model.node import VmCommand
 from hostler.model.vm import MachineState, Readiness, Step, VirtualMachine, VmHandle
 
 if TYPE_CHECKING:
@@ -258,6 +260,27 @@ def test_nothing_is_done_about_a_record_that_cannot_be_read() -> None:
         await world.raw.put(LAB.fill(user="ada"), b"{")
         await asyncio.sleep(400)
         assert await machines_of(world, "ada") == [vm]
+
+    play(story)
+
+
+def test_a_lab_gets_no_machine_while_an_older_one_of_its_user_goes() -> None:
+    async def story(world: World) -> None:
+        old = replace(machine(id="old", name="old", deleting=True), labels={"lab": "5"})
+        place: dict[str, Any] = {"org": ORG, "project": "ada", "vm": "old"}
+        there = replace(handle(node="n9"), id="old")
+        command = VmCommand(org=ORG, project="ada", vm="old", spec=old.spec, deleting=True)
+        then = [VM.put(old, **place), HANDLE.put(there, **place), COMMAND.put(command, node="n9", vm="old")]
+        await world.raw.txn([], then)
+        await led(world)
+        await wished(world, "ada")
+        await asyncio.sleep(400)
+        assert [vm.id for vm in await machines_of(world, "ada")] == ["old"]
+        gone = [VM.delete(**place), HANDLE.delete(**place), COMMAND.delete(node="n9", vm="old")]
+        await world.raw.txn([], gone)
+        await asyncio.sleep(1)
+        (vm,) = await machines_of(world, "ada")
+        assert vm.id != "old"
 
     play(story)
 

@@ -72,20 +72,17 @@ class Admission:
         return 1 + sum(bisect_left(line, place) for line in self._lines.values())
 
     def note(self, user: str, record: LabUser | None, handle: VmHandle | None, catalogue: LabCatalogue) -> None:
-        """What is known of a user now."""
+        """What is known of a user now. While it is the same lab that waits, a turn that it was given stays."""
         new = _known(record, handle, catalogue)
         old = self._known.get(user)
         if new == old:
             return
-        kept = self._given.get(user) if _same(old, new) else None
         if old is not None:
             self._take_out(user, old)
         if new is None:
             return
         self._known[user] = new
-        if kept is not None:
-            self._give(user, new, kept)
-        elif new.waits:
+        if new.waits:
             insort(self._lines[new.lab_id], (new.requested_at, user))
         else:
             self._running[new.lab_id] += 1
@@ -166,11 +163,6 @@ def _known(record: LabUser | None, handle: VmHandle | None, catalogue: LabCatalo
         return known
     pending = handle is not None and handle.state is MachineState.PENDING
     return msgspec.structs.replace(known, kind=_kind(lab.lab_id, catalogue), placed=False, pending=pending)
-
-
-def _same(old: _Known | None, new: _Known | None) -> bool:
-    """Whether it still is the lab that was given a turn, and waits."""
-    return old is not None and new is not None and new.waits and old.generation == new.generation
 
 
 def _kind(lab_id: int, catalogue: LabCatalogue) -> _Kind:

@@ -157,11 +157,7 @@ class LabProjector:
         for user in users:
             del self._dirty[user]
         changes = [change for user in users if (change := self._published(user)) is not None]
-        try:
-            self._count("shown", await self._board.publish(changes))
-        except BaseException:
-            self._dirty = dict.fromkeys(users) | self._dirty
-            raise
+        self._count("shown", await self._board.publish(changes))  # if it fails, all is shown again
 
     async def _sweeping(self) -> None:
         """Sweep at once and now and then; renew the life of what is shown."""

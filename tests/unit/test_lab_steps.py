@@ -1,0 +1,104 @@
+"""What the steps for labs compare: whatever of it somebody else changed, nothing is written."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from hostler.drivers.store.memory import MemoryStore
+from hostler.engine.labs import steps, wish
+from hostler.engine.labs.shape import shape_of
+from hostler.engine.labs.steps import Claim, Seen, created
+from hostler.keys.lab import LAB
+from hostler.keys.vm import HANDLE, NAME, VM
+from hostler.model.lab import ORG, LabCatalogue
+from hostler.model.vm import MachineState, VmHandle
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hostler.engine.controllers.steps import Txn
+
+CATALOGUE = LabCatalogue()
+WAITS = wish.start(None, "ada", 5, catalogue=CATALOGUE, now=0.0, switch=False)
+RECORD = wish.admitted(WAITS, "v", CATALOGUE.default, 0.0)
+AT: dict[str, Any] = {"org": ORG, "project": "ada", "vm": "v"}
+assert RECORD.lab is not None
+MACHINE = created("ada", RECORD.lab, CATALOGUE.default, shape_of(CATALOGUE.default, ()), vm="v", name="n", at=0.0)
+SEEN = VmHandle(id="v", state=MachineState.RUNNING, seen_at=0.0)
+KEYS = {"lab": LAB.fill(user="ada"), "vm": VM.fill(**AT), "handle": HANDLE.fill(**AT)}
+KEYS["name"] = NAME.fill(org=ORG, project="ada", name="n")
+VALUES = {"lab": LAB.encode(RECORD), "vm": VM.encode(MACHINE), "handle": HANDLE.encode(SEEN), "name": NAME.encode("x")}
+
+
+def entered(seen: Seen) -> Txn:
+    assert seen.entry is not None
+    return steps.entered(seen.entry, RECORD, MACHINE)
+
+
+def claimed(seen: Seen) -> Txn:
+    assert seen.entry is not None
+    return steps.claimed(seen.entry, RECORD, Claim("v", [VM.absent(**AT)], []))
+
+
+def rewritten(seen: Seen) -> Txn:
+    assert seen.entry is not None
+    return steps.rewritten(seen, seen.entry, WAITS)
+
+
+def deleted(seen: Seen) -> Txn:
+    assert seen.vm is not None
+    return steps.deleted(seen.entry, "ada", seen.vm, WAITS)
+
+
+def prolonged(seen: Seen) -> Txn:
+    assert seen.entry is not None
+    assert seen.vm is not None
+    assert RECORD.lab is not None
+    return steps.prolonged(seen.entry, RECORD.lab, seen.vm)
+
+
+def gone(seen: Seen) -> Txn:
+    assert seen.entry is not None
+    return steps.gone(seen.entry, WAITS, "v")
+
+
+def forgotten(seen: Seen) -> Txn:
+    assert seen.entry is not None
+    return steps.forgotten(seen.entry)
+
+
+CASES: list[tuple[Callable[[Seen], Txn], tuple[str, ...], tuple[str, ...]]] = [
+    (entered, ("lab",), ("lab", "vm", "name")),
+    (claimed, ("lab",), ("lab", "vm")),
+    (rewritten, ("lab", "vm", "handle"), ("lab", "vm", "handle")),
+    (deleted, ("lab", "vm"), ("lab", "vm")),
+    (deleted, ("vm",), ("lab", "vm")),
+    (prolonged, ("lab", "vm"), ("lab", "vm")),
+    (gone, ("lab",), ("lab", "vm")),
+    (forgotten, ("lab",), ("lab",)),
+]
+"""The step, what is there, and what must not change."""
+
+
+async def tried(step: Callable[[Seen], Txn], there: tuple[str, ...], changes: str) -> bool:
+    """Whether it is written although that changes; empty: nothing does."""
+    async with MemoryStore() as store:
+        for name in there:
+            await store.put(KEYS[name], VALUES[name])
+        entry, vm = await LAB.get(store, user="ada"), await VM.get(store, **AT)
+        txn = step(Seen("ada", entry, vm, await HANDLE.get(store, **AT)))
+        if changes:
+            await store.put(KEYS[changes], VALUES[changes])
+        return (await store.txn(txn.when, txn.then)).succeeded
+
+
+@pytest.mark.parametrize(("step", "there", "compared"), CASES)
+def test_each_step_is_written_only_if_nothing_that_it_was_decided_from_has_changed(
+    step: Callable[[Seen], Txn], there: tuple[str, ...], compared: tuple[str, ...]
+) -> None:
+    assert asyncio.run(tried(step, there, ""))
+    for name in compared:
+        assert not asyncio.run(tried(step, there, name)), name
