@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import suppress
 
@@ -212,6 +213,8 @@ async def test_a_server_that_is_killed_comes_back_with_what_it_acknowledged(
 
 
 async def test_a_restart_ends_a_wait_and_the_next_one_is_woken(redis: RedisServer, door: RedisLabDoor) -> None:
+    complaints: list[dict[str, object]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, complaint: complaints.append(complaint))
     async with open_inbox(redis.url, names=door.names) as inbox:
         waiting = asyncio.create_task(inbox.take("w1", limit=1, within=60))
         await asyncio.sleep(0.1)
@@ -223,6 +226,9 @@ async def test_a_restart_ends_a_wait_and_the_next_one_is_woken(redis: RedisServe
         await answering(door)
         await door.push("decommission", request("ada", 1))
         assert len(await asyncio.wait_for(waiting, 10)) == 1
+    del waiting
+    gc.collect()
+    assert complaints == []
 
 
 async def test_a_flush_in_the_middle_of_everything_harms_nobody(redis: RedisServer, door: RedisLabDoor) -> None:

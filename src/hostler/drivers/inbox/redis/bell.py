@@ -41,6 +41,8 @@ class Bell:
             if task in ended:
                 del self._listening[queue]
         for task in ended:
+            _ignore(task)  # both may have met something, and only one can be told
+        for task in ended:
             if not task.cancelled():
                 task.result()
 
