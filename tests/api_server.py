@@ -114,23 +114,23 @@ class Api:
             await self.store.txn([], [ALIVE.put(Heartbeat(holder="test", started_at=0.0), node=name)])
         await self.services.view.refresh(self.services.view.members, self.services.view.alive)
 
-    async def lab(self, user: str, lab_id: int = 5, phase: LabPhase = LabPhase.RUNNING) -> None:
+    async def lab(self, user: str, lab_id: int = 5, phase: LabPhase = LabPhase.RUNNING, vm: str = "vm1") -> None:
         """A user's lab in the store, with nothing behind it."""
         wall = SystemClock().wall()
         lab = Lab(lab_id=lab_id, generation=1, phase=phase, requested_at=wall, life=1800.0, user="student")
         if phase is not LabPhase.WAITING:
-            lab = msgspec.structs.replace(lab, vm="vm1", expires_at=wall + 1800.0, machine_runs=True, available=True)
+            lab = msgspec.structs.replace(lab, vm=vm, expires_at=wall + 1800.0, machine_runs=True, available=True)
         news = (LabNews(number=1, at=wall, event=LabEvent.REQUESTED, lab_id=lab_id),)
         record = LabUser(user=user, generation=1, lab=lab, news=news, changed_at=wall)
         await self.store.txn([], [LAB.put(record, user=user)])
         await self.services.view.refresh(self.services.view.labs)
 
 
-async def run_machine(api: Api, machines: Machines) -> str:
-    """The id of acme/web's machine `one`, which runs on node n1, as far as the store and the driver say."""
-    made = (await api.call("POST", "/v1/orgs/acme/projects/web/vms", json=VM_BODY)).json
+async def run_machine(api: Api, machines: Machines, org: str = "acme", project: str = "web") -> str:
+    """The id of the project's machine `one`, which runs on node n1, as far as the store and the driver say."""
+    made = (await api.call("POST", f"/v1/orgs/{org}/projects/{project}/vms", json=VM_BODY)).json
     await api.node("n1")
-    label = Label("acme", "web", made["id"])
+    label = Label(org, project, made["id"])
     spec = VmSpec(cpus=1, memory_mib=64)
     await machines.create(MachinePlan(label=label, spec=spec))
     await machines.start(made["id"])
@@ -138,10 +138,10 @@ async def run_machine(api: Api, machines: Machines) -> str:
         while (seen := await machines.inspect(made["id"])) is None or seen.state is not MachineState.RUNNING:
             await asyncio.sleep(0.01)
     handle = VmHandle(id=made["id"], node="n1", state=MachineState.RUNNING, generation=1, seen_at=0.0)
-    command = VmCommand(org="acme", project="web", vm=made["id"], spec=spec)
+    command = VmCommand(org=org, project=project, vm=made["id"], spec=spec)
     await api.store.txn(
         [],
-        [HANDLE.put(handle, org="acme", project="web", vm=made["id"]), COMMAND.put(command, node="n1", vm=made["id"])],
+        [HANDLE.put(handle, org=org, project=project, vm=made["id"]), COMMAND.put(command, node="n1", vm=made["id"])],
     )
     return str(made["id"])
 

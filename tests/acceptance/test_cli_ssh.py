@@ -23,9 +23,11 @@ from api_server import Api, run_machine, serving
 from doubles import DoorMachines, Guest
 
 from hostler.drivers.machines.simulated import MemoryPlace, SimulatedMachines
+from hostler.entry.lab_key import terminal_key
 from hostler.entry.ssh_key import own_key, own_public, public_text
 from hostler.keys.vm import HANDLE
 from hostler.kit.clock import SystemClock
+from hostler.model.lab import LabPhase
 from hostler.model.vm import Access
 from hostler.ports.machines import Door
 
@@ -38,8 +40,9 @@ class Ran:
 class Place:
     """A server with the machine `one`, in which a real SSH server answers, and our command line beside it."""
 
-    def __init__(self, api: Api, guest: Guest, vm: str, home: Path) -> None:
+    def __init__(self, api: Api, guest: Guest, vm: str, home: Path, where: tuple[str, str]) -> None:
         self.api, self.guest, self.vm, self.home = api, guest, vm, home
+        self.org, self.project = where
         self.environ = {
             "PATH": os.environ["PATH"],
             "HOME": str(home),
@@ -51,12 +54,12 @@ class Place:
             "TERM": "vt220",
         }
 
-    def arguments(self, *words: str) -> list[str]:
-        return [sys.executable, "-m", "hostler", "vm", *words]
+    def arguments(self, *words: str, group: str = "vm") -> list[str]:
+        return [sys.executable, "-m", "hostler", group, *words]
 
-    async def run(self, *words: str, stdin: bytes = b"", within: float = 60) -> Ran:
+    async def run(self, *words: str, stdin: bytes = b"", within: float = 60, group: str = "vm") -> Ran:
         process = await asyncio.create_subprocess_exec(
-            *self.arguments(*words),
+            *self.arguments(*words, group=group),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
@@ -75,13 +78,13 @@ class Place:
 
     async def told(self, **changes: object) -> None:
         """The machine's record says otherwise."""
-        entry = await HANDLE.get(self.api.store, org="acme", project="web", vm=self.vm)
+        entry = await HANDLE.get(self.api.store, org=self.org, project=self.project, vm=self.vm)
         assert entry is not None
         await HANDLE.replace(self.api.store, entry, msgspec.structs.replace(entry.value, **changes))
 
 
 @asynccontextmanager
-async def placed(tmp_path: Path) -> AsyncIterator[Place]:
+async def placed(tmp_path: Path, org: str = "acme", project: str = "web") -> AsyncIterator[Place]:
     home, inside = tmp_path / "home", tmp_path / "guest"
     home.mkdir()
     inside.mkdir()
@@ -91,9 +94,9 @@ async def placed(tmp_path: Path) -> AsyncIterator[Place]:
         Guest(str(inside)) as guest,
         serving(machines_of=lambda node: doubles if node == "n1" else None) as api,
     ):
-        vm = await run_machine(api, simulated)
+        vm = await run_machine(api, simulated, org, project)
         doubles.ports[vm, Door.SSH] = guest.port
-        place = Place(api, guest, vm, home)
+        place = Place(api, guest, vm, home, (org, project))
         guest.allow(public_text(own_key(home / "state" / "hostler" / "ssh" / "id_ed25519")))
         await place.told(access=Access(host="127.0.0.1", port=22, user="user", host_keys=(guest.public_key,)))
         yield place
@@ -322,3 +325,23 @@ async def test_files_are_copied_as_cp_would(tmp_path: Path) -> None:
             assert words in ran.err
         assert (await place.run("cp", "a", "b")).code == 2
         assert (await place.run("cp", "one:a", "one:b")).code == 2
+
+
+# Labs
+
+
+async def test_a_lab_is_entered_by_its_user_with_the_key_of_the_terminal(tmp_path: Path) -> None:
+    async with placed(tmp_path, "labs", "ada") as place:
+        state = place.home / "state" / "hostler"
+        place.guest.allowed.clear()
+        ran = await place.run("ssh", "ada", "--", "true", group="lab")
+        assert (ran.code, "lab of ada: not found" in ran.err) == (255, True)
+        await place.api.lab("ada", phase=LabPhase.WAITING)
+        ran = await place.run("ssh", "ada", "--", "true", group="lab")
+        assert (ran.code, "it has no machine yet (waiting)" in ran.err) == (255, True)
+        await place.api.lab("ada", vm=place.vm)
+        ran = await place.run("ssh", "ada", "--", "true", group="lab")
+        assert (ran.code, "not let in" in ran.err) == (255, True)
+        place.guest.allow(terminal_key(state / "lab_ed25519")[1])
+        ran = await place.run("ssh", "ada", "--", "sh", "-c", "echo in; exit 3", group="lab")
+        assert (ran.code, ran.out, ran.err) == (3, b"in\n", "")

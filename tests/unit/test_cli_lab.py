@@ -143,6 +143,24 @@ def test_config_shows_redis_without_its_password(
             assert "HOSTLER_REDIS" in shown
 
 
+def test_what_goes_on_in_the_background_has_no_secret_among_its_arguments(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    started: list[Any] = []
+
+    def detached(arguments: list[str], _: Path, __: object, environ: dict[str, str]) -> int:
+        started.extend((arguments, environ))
+        return 0
+
+    monkeypatch.setattr("hostler.entry.detach.detached", detached)
+    url = "redis://:s3cret@h:1"
+    assert main(["up", "--detach", "--data", str(tmp_path), "--redis", url, "--nodes", "2"]) == 0
+    arguments, environ = started
+    assert not any("s3cret" in word for word in arguments)
+    assert {"--nodes=2", f"--data={tmp_path}", "--background"} <= set(arguments)
+    assert environ == {"HOSTLER_REDIS": url}
+
+
 # Which catalogue counts
 
 

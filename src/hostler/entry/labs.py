@@ -117,7 +117,7 @@ class LabDoor:
 
     def counters(self) -> Mapping[str, float]:
         """What the worker did."""
-        return {f"lab_worker_{name}": float(number) for name, number in self._worker.state().items()}
+        return {f"lab_worker_{name}": float(number) for name, number in self._worker.counters.items()}
 
 
 @asynccontextmanager
@@ -169,7 +169,8 @@ async def _look(board: Board, url: str, tell: Callable[[str], None]) -> None:
     try:
         await board.epoch()
     except (Unavailable, Uncertain) as error:
-        tell(f"redis {url}: cannot be reached ({str(error).partition('; ')[0]}); labs are taken from there once it can")
+        why = str(error).partition("; ")[0].rpartition(": ")[2]
+        tell(f"redis {url}: cannot be reached ({why}); labs are taken from there once it can")
     except HostlerError as error:
         error.add_note(f"redis {url}")
         raise
