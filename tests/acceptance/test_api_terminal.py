@@ -197,8 +197,8 @@ async def test_a_machine_that_is_seen_later_than_its_lab_is_waited_for(place: Pl
 
 
 async def test_a_lab_that_is_not_there_yet_is_waited_for(place: Place) -> None:
-    await place.lab("bob", phase=LabPhase.WAITING, available=False, vm="")
     await place.lab(phase=LabPhase.WAITING, available=False, vm="", requested_at=1.0)
+    await place.lab("bob", phase=LabPhase.WAITING, available=False, vm="")
     page = await browse(place.api)
     told = await page.until(kind="provisioning", said="1 are before it")
     assert (told["status"], told["position"]) == ("waiting", 2)

@@ -16,7 +16,7 @@ from terminal_guest import Browser, browse
 from terminal_place import Place, placed, until
 
 from hostler.entry.server import serve, terminal
-from hostler.entry.terminal import session
+from hostler.entry.terminal import protocol, session
 from hostler.model.access import Role
 from hostler.model.lab import LabPhase
 
@@ -246,5 +246,21 @@ async def test_the_server_closes_quickly_with_open_terminals(place: Place) -> No
     assert time.monotonic() - started < 3
     for page in pages:
         assert await page.closed() in (1001, 1012)
+        assert page.all("info") == ["the server closes; connect again"]
     assert not len(place.api.app.terminals)
     await until(lambda: not [task for task in asyncio.all_tasks() if "terminal of" in task.get_name()])
+
+
+async def test_what_the_older_still_types_after_the_takeover_goes_nowhere(place: Place) -> None:
+    await place.lab()
+    page = await browse(place.api)
+    await page.until(said="shell 1")
+    shell = place.terminal()
+    older = shell._screen
+    assert older is not None
+    shell.enter()
+    await older.write(protocol.Input("rm -rf\r"))
+    newer = await browse(place.api)
+    await newer.type("who\r")
+    await newer.until(said="shell 1 is here")
+    assert place.guest.typed == b"who\r"
