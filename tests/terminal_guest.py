@@ -141,8 +141,8 @@ class ShellGuest:
 class Browser:
     """A WebSocket to a terminal, as a page has it."""
 
-    def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
-        self.socket = socket
+    def __init__(self, socket: aiohttp.ClientWebSocketResponse, *, patience: float = 10.0) -> None:
+        self.socket, self._patience = socket, patience
         self.seen: list[dict[str, Any]] = []
         self.output = ""
         self.code: int | None = None
@@ -170,7 +170,7 @@ class Browser:
     async def until(self, *, kind: str = "", said: str = "") -> dict[str, Any]:
         """Until a message of that kind comes, with those words; or until the shell has said them."""
         looked = begin = 0
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(self._patience):
             while True:
                 for message in self.seen[looked:]:
                     if kind and message["type"] == kind and said in message.get("message", ""):
@@ -181,7 +181,7 @@ class Browser:
                 assert await self.step(), f"closed with {self.code} after {self.seen[-20:]}"
 
     async def closed(self) -> int:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(self._patience):
             while await self.step():
                 pass
         assert self.code is not None
