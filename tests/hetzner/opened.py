@@ -23,7 +23,15 @@ if TYPE_CHECKING:
 
 SPEC = VmSpec(cpus=1, memory_mib=1024)
 OTHER_SPEC = VmSpec(cpus=4, memory_mib=2048)
-PACE = Pace(answers_within=10.0, poll_first=0.002, poll_most=0.02, patience=20.0, locked_within=5.0, watch_every=0.05)
+PACE = Pace(
+    silence=0.02,
+    answers_within=10.0,
+    poll_first=0.002,
+    poll_most=0.02,
+    patience=20.0,
+    locked_within=5.0,
+    watch_every=0.05,
+)
 
 
 def options(standin: StandIn, **changes: Any) -> HetznerOptions:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import socket
 import threading
 import time
-from collections import Counter
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import parse_qs, urlsplit
 
 from .cloud import (
@@ -26,6 +26,9 @@ from .cloud import (
     shown_server,
     shown_type,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 TOKEN = "the-token-of-the-project-that-nobody-may-see"
 KINDS = ("429", "500", "503", "locked", "conflict", "cut-before", "cut-after", "garbage", "slow")
@@ -47,10 +50,11 @@ class StandIn:
         self.cloud = Cloud(**options)
         self.lock = threading.RLock()
         self.calls: list[str] = []
-        self.agents: Counter[str] = Counter()
+        self.working = 0
         self.faults: list[Fault] = []
         self.token_is_good = True
-        self.limit = 3600
+        self.limit = 3_600_000
+        """Calls in an hour: a thousand times what is usual, for tests have less time."""
         self.remaining: int | None = None
         """Calls that are left; None: as many as they are."""
         self.recovers_in = 0.05
@@ -80,6 +84,15 @@ class StandIn:
     def heal(self) -> None:
         with self.lock:
             self.faults.clear()
+
+    async def until(self, is_so: Callable[[], bool]) -> None:
+        async with asyncio.timeout(20):
+            while not is_so():
+                await asyncio.sleep(0.002)
+
+    async def idle(self) -> None:
+        """Until every call that came was worked, though nobody waits for its answer any more."""
+        await self.until(lambda: self.working == 0)
 
     def fault_of(self, call: str) -> str | None:
         for fault in self.faults:
@@ -130,14 +143,23 @@ class _Handler(BaseHTTPRequestHandler):
         call = f"{self.command} {url.path.removeprefix('/v1')}"
         with standin.lock:
             standin.calls.append(call)
+            standin.working += 1
             fault = standin.fault_of(call)
+        try:
+            self._work(call, url.query, data, fault)
+        finally:
+            with standin.lock:
+                standin.working -= 1
+
+    def _work(self, call: str, query: str, data: bytes, fault: str | None) -> None:
+        standin = self.server.standin
         if fault == "cut-before":
             self._cut()
             return
         if fault == "slow":
             time.sleep(standin.slow)
         with standin.lock:
-            status, body = self._answer(call, url.query, data, fault)
+            status, body = self._answer(call, query, data, fault)
         if fault == "cut-after":
             self._cut()
             return

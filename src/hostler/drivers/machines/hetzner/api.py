@@ -62,7 +62,7 @@ class Api:
         """How many calls are allowed, and how many of them are left."""
         self._reset_at = 0.0
         self._silent_until = 0.0
-        self._silences = Backoff(first=1.0, most=LONGEST)
+        self._silences = Backoff(first=options.pace.silence, most=LONGEST)
         self.refused = ""
         """Why the token is not taken; empty: it is, as far as is known."""
         self.calls = 0

@@ -102,6 +102,9 @@ class Making:
     async def reshape(self, server: Server, card: Card, plan: MachinePlan) -> Server:
         """Let one that is off be as planned. Refused: that cannot be."""
         vm, site, spec = plan.label.vm, self._site, self._site.kept.spec_of(card)
+        if plan.spec != spec:
+            self._check_reshape(card, spec, plan)
+            server = await self._resized(server, plan)
         wanted = replace(
             card,
             label=plan.label,
@@ -109,9 +112,6 @@ class Making:
             shape=(plan.spec.cpus, plan.spec.memory_mib, plan.spec.disk_gib),
             spec=site.kept.keep(vm, plan.spec),
         )
-        if plan.spec != spec:
-            self._check_reshape(card, spec, plan)
-            server = await self._resized(server, plan)
         if wanted != card:
             server = await site.relabel(server, wanted)
         site.kept.forget(vm, but=wanted.spec)
@@ -142,7 +142,7 @@ class Making:
                 f"machine {vm!r}: it stands on the image {card.image!r}, and cannot be put on"
                 f" {plan.spec.image or options.image!r}; make another machine"
             )
-        if (plan.spec.user or options.user) != card.user:
+        if plan.spec.user != spec.user and (plan.spec.user or options.user) != card.user:
             raise Refused(f"machine {vm!r}: one logs into it as {card.user!r}; for another user make another machine")
         known = self._site.kept.spec(vm, card.spec) is not None
         for name in _TOLD_ONCE:

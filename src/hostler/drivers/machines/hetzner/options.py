@@ -26,6 +26,8 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
     """For a server that is busy with something else."""
     watch_every: float = 10.0
     """Between two looks at all servers."""
+    silence: float = 1.0
+    """After too many calls, if it is not told for how long; longer each time."""
     types_for: float = 3600.0
     """How long it is believed which server types there are."""
 
