@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import suppress
 
@@ -92,21 +93,28 @@ class Worker:
 USERS, EACH = 5, 40
 
 
-async def all_worked_through(door: RedisLabDoor, url: str, disturb: Callable[[], Awaitable[None]]) -> Worker:
-    """Push, work and disturb at once; in the end each request was worked once, and each user's in order."""
+async def all_worked_through(door: RedisLabDoor, url: str, disturb: Callable[[Worker], Awaitable[None]]) -> Worker:
+    """Push, work and disturb at once; in the end each request was worked once, and each user's in order.
+
+    The last requests are pushed once all is calm again.
+    """
     async with open_inbox(url, names=door.names) as inbox:
         worker = Worker(inbox)
         working = asyncio.create_task(worker.run(lambda: len(worker.worked) >= len(QUEUES) * USERS * EACH))
 
+        disturbing = asyncio.create_task(disturb(worker))
+
         async def push() -> None:
             for lab in range(1, EACH + 1):
+                if lab == EACH:
+                    await disturbing
                 for queue in QUEUES:
                     for user in range(USERS):
                         await door.push(queue, request(f"u{user}", lab))
                 await asyncio.sleep(0.01)
 
         async with asyncio.timeout(60):
-            await asyncio.gather(push(), disturb(), working)
+            await asyncio.gather(push(), disturbing, working)
         for queue in QUEUES:
             for user in range(USERS):
                 assert worker.of(queue, f"u{user}") == list(range(1, EACH + 1))
@@ -118,26 +126,26 @@ async def all_worked_through(door: RedisLabDoor, url: str, disturb: Callable[[],
 async def test_connections_that_are_cut_lose_and_double_nothing(redis: RedisServer, door: RedisLabDoor) -> None:
     async with FaultyProxy(redis.endpoint) as proxy:
 
-        async def disturb() -> None:
-            for after in range(1, 400, 23):
-                proxy.cut_after = after  # in the middle of whatever is answered then
-                await asyncio.sleep(0.03)
+        async def disturb(worker: Worker) -> None:
+            rng = random.Random(7)
+            while sum(isinstance(trouble, Uncertain) for trouble in worker.troubles) < 8:
+                proxy.cut_after = rng.randrange(1, 6000)  # a new connection alone is answered some 2,000 bytes
+                while proxy.cut_after is not None:
+                    await asyncio.sleep(0.001)
             proxy.heal()
 
-        worker = await all_worked_through(door, redis.url_of(proxy.endpoint), disturb)
-    assert any(isinstance(trouble, Uncertain) for trouble in worker.troubles)
+        await all_worked_through(door, redis.url_of(proxy.endpoint), disturb)
 
 
 async def test_a_server_that_stands_still_loses_and_doubles_nothing(redis: RedisServer, door: RedisLabDoor) -> None:
-    async def disturb() -> None:
-        for _ in range(4):
+    async def disturb(worker: Worker) -> None:
+        while len(worker.troubles) < 4:
             await asyncio.sleep(0.1)
             redis.suspend()
             await asyncio.sleep(2 * float(SHORT))
             redis.resume()
 
-    worker = await all_worked_through(door, redis.url_of(redis.endpoint, timeout=SHORT), disturb)
-    assert worker.troubles
+    await all_worked_through(door, redis.url_of(redis.endpoint, timeout=SHORT), disturb)
 
 
 @pytest.mark.parametrize("verb", ["take", "acknowledge"])
