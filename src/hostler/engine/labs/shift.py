@@ -15,11 +15,12 @@ import msgspec
 from msgspec import UNSET
 
 from hostler.engine.labs import wish
-from hostler.errors import Closed, Refused, Unavailable, Uncertain
+from hostler.errors import Closed, Invalid, Refused, Unavailable, Uncertain
 from hostler.keys.lab import LAB, check_user
 from hostler.kit.backoff import Backoff
 from hostler.kit.together import run_together
 from hostler.model.lab import LabDecommission, LabRequest
+from hostler.ports.inbox import LONGEST
 from hostler.ports.store import CreateRevision, Get, KeyValue
 
 if TYPE_CHECKING:
@@ -53,6 +54,8 @@ class Rules(msgspec.Struct, frozen=True):
 
     def understood(self, taken: Taken) -> tuple[str, Change]:
         """Whose request it is, and what it makes of the record. Invalid: it cannot be understood."""
+        if len(taken.raw) > LONGEST:  # it had no place in its user's order
+            raise Invalid(f"request of {len(taken.raw)} bytes: longer than the {LONGEST} that are looked into")
         if taken.queue == "provision":
             start = LabRequest.decode(taken.raw)
             user, lab_id = check_user(start.webuserid), start.lab_id
