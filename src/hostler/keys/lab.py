@@ -22,8 +22,8 @@ _SPECIAL = frozenset(":*?[]^\\")
 def check_user(user: str) -> str:
     """`user`, if it can stand in a name. Invalid: it cannot."""
     check_part(user, "webuserid")
-    bad = next((char for char in user if char in _SPECIAL), None)
-    if bad is not None:
+    if not _SPECIAL.isdisjoint(user):
+        bad = next(char for char in user if char in _SPECIAL)
         raise Invalid(f"webuserid {user!r}: must not hold {bad!r}")
     return user
 

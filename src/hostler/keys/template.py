@@ -60,11 +60,17 @@ class Template:
 
     def fill(self, values: dict[str, str | int]) -> str:
         """The key with these parts. Invalid: one is missing, too many, or cannot stand there."""
-        if len(values) != len(self.names) or any(name not in values for name in self.names):
+        try:
+            texts = tuple([values[name] for name in self.names])
+        except KeyError:
+            raise self._misnamed(values) from None
+        if len(values) != len(texts):
             raise self._misnamed(values)
         if self._quick is not None:
-            texts = tuple([values[name] for name in self.names])
-            if all(type(text) is str and plain(text) for plain, text in zip(self._quick.tests, texts)):
+            for plain, text in zip(self._quick.tests, texts):  # in a loop of its own: each request does this often
+                if type(text) is not str or not plain(text):
+                    break
+            else:
                 return self._quick.form % texts
         return "/".join(self._filled(segment, values) for segment in self._segments)
 
