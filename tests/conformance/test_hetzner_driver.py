@@ -349,6 +349,27 @@ async def test_many_who_look_share_a_look_and_every_page_is_read(standin: StandI
         assert len(standin.calls) <= 10, "three pages, and what was under way before"
 
 
+async def test_one_that_is_on_no_page_is_asked_for_alone(standin: StandIn, tmp_path: Path) -> None:
+    async with hetzner(tmp_path, standin) as machines:
+        vms = ["a", "b", "c"]
+        await asyncio.gather(*(machines.create(plan_of(vm)) for vm in vms))
+        standin.cloud.hidden.add("hostler-b")
+        found = await asyncio.gather(*(machines.inspect(vm) for vm in (*vms, "none")))
+        assert [machine and machine.label.vm for machine in found] == [*vms, None]
+
+
+async def test_a_server_that_came_after_the_look_is_not_made_again(standin: StandIn, tmp_path: Path) -> None:
+    async with hetzner(tmp_path, standin) as machines:
+        standin.slow = 0.1
+        standin.inject("slow", match="GET /server_types")
+        making = asyncio.create_task(machines.create(plan_of()))
+        await standin.until(lambda: "GET /server_types" in standin.calls)
+        async with hetzner(tmp_path / "other", standin) as other:  # whose answer was lost, and who is dead now
+            await other.create(plan_of())
+        assert (await making).state is MachineState.STOPPED
+        assert standin.cloud.made == 1
+
+
 async def test_many_who_wait_share_one_list_of_actions(standin: StandIn, tmp_path: Path) -> None:
     standin.cloud.takes = {"start_server": 0.3}
     async with hetzner(tmp_path, standin, pace=replace(PACE, poll_first=0.1, poll_most=0.1)) as machines:

@@ -104,6 +104,8 @@ class Cloud:
     """Servers that the project may have."""
     half_made: list[tuple[str, str]] = field(default_factory=list)
     """Codes and messages with which the next creations fail after they were answered."""
+    hidden: set[str] = field(default_factory=set)
+    """Servers that are on no page of a list, as when others went while the pages were read."""
     made: int = 0
     """Servers that were ever made."""
     _next: int = 1000

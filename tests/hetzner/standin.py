@@ -200,7 +200,8 @@ class _Handler(BaseHTTPRequestHandler):
                 found = [
                     shown_server(each)
                     for each in cloud.servers.values()
-                    if (name is None or each.name == name[0]) and selected(each.labels, selector)
+                    if (each.name not in cloud.hidden if name is None else each.name == name[0])
+                    and selected(each.labels, selector)
                 ]
                 return paged("servers", found, query)
             case "POST", "servers":

@@ -4,8 +4,8 @@ What comes back is made into plain values in the thread of the call: the client'
 at.
 
 The client is synchronous: each call runs in a thread, and goes on when its waiter is cancelled; so who is cancelled
-waits for its end first. It would also sleep and repeat calls by itself, which is switched off: what is repeated, and
-when, is decided here.
+while something is written waits for its end first. The client would also sleep and repeat calls by itself, which is
+switched off: what is repeated, and when, is decided here.
 
     busy (`locked`, `conflict`)   repeated with growing pauses for a while: nothing was done
     too many calls (429)          no call is made for as long as we were told to wait, and nothing is sent
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 THREADS = 8
+CONNECTS_WITHIN = 5.0
 AT_ONCE = 50
 """Things that one call asks for."""
 _NEAR = 0.05
@@ -72,7 +73,7 @@ class Api:
             self._options.token,
             api_endpoint=self._options.endpoint.rstrip("/"),
             application_name="hostler",
-            timeout=self._options.pace.answers_within,
+            timeout=(min(CONNECTS_WITHIN, self._options.pace.answers_within), self._options.pace.answers_within),
         )
         # Neither can be chosen when it is made. Without them it sleeps for minutes, and repeats what may have happened.
         client._client._retry_max_retries = 0
@@ -81,10 +82,10 @@ class Api:
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="hetzner")
 
     async def aclose(self) -> None:
-        """Once the calls that were begun have ended."""
+        """Nobody waits for what is still read; what is written was waited for by who wrote it."""
         threads, self._threads, client, self._client = self._threads, None, self._client, None
         if threads is not None:
-            await whole(asyncio.create_task(asyncio.to_thread(threads.shutdown)))
+            threads.shutdown(wait=False, cancel_futures=True)
         if client is not None:
             client._client._session.close()
 
@@ -260,7 +261,7 @@ class Api:
             return await loop.run_in_executor(threads, call, client)
 
         try:
-            answer = await whole(run())
+            answer = await (whole(run()) if writes else run())
         except HostlerError:
             raise
         except (hcloud.HCloudException, requests.RequestException, LookupError, TypeError, ValueError) as error:

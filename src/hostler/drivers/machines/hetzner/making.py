@@ -78,7 +78,8 @@ class Making:
                 tried.append(f"{kind}{f' in {location}' * bool(location)}: {full}")
                 continue
             except Absent as error:
-                raise Refused(f"machine {vm!r}: {error}; see its image, and hcloud_ssh_key") from None
+                self._firewall = None  # another one may have its name by now
+                raise Refused(f"machine {vm!r}: {error}; see its image, hcloud_ssh_key and hcloud_firewall") from None
             failed = await self._failed(going, vm)
             if failed is None:
                 return await self._whole(server, card)

@@ -15,7 +15,7 @@ CAPACITY = Capacity(cpus=4096, memory_mib=16 * 2**20, disk_gib=2**20)
 class Pace(msgspec.Struct, frozen=True, kw_only=True):
     """How often, and for how long. Seconds."""
 
-    answers_within: float = 30.0
+    answers_within: float = 15.0
     """For one call."""
     poll_first: float = 0.5
     poll_most: float = 5.0
