@@ -53,9 +53,11 @@ def test_a_turn_stays_while_the_lab_waits_and_goes_with_it() -> None:
     admission.note("b", lab("b", at=1.0), None, catalogue)
     assert admission.give(catalogue) == ["a"]
     admission.note("a", lab("a"), None, catalogue)
-    assert admission.has_turn("a")
+    assert admission.turn("a", 1) is True
+    assert admission.turn("a", 2) is None
+    assert admission.turn("b", 1) is False
     admission.note("a", lab("a", at=5.0, generation=2), None, catalogue)  # stopped, and asked for again
-    assert not admission.has_turn("a")
+    assert admission.turn("a", 2) is False
     assert admission.give(catalogue) == ["b"]
 
 
@@ -99,7 +101,7 @@ def test_whatever_happens_the_limits_hold_and_nobody_waits_without_a_reason(seed
             if record is not None and record.lab.phase is not LabPhase.WAITING:
                 labs[user] = (None, None)
         elif record.lab.phase is LabPhase.WAITING:
-            if admission.has_turn(user):
+            if admission.turn(user, record.lab.generation):
                 labs[user] = (_moved(record, LabPhase.PROVISIONING), rng.choice((None, PENDING, handle())))
         else:
             labs[user] = (_moved(record, rng.choice(PHASES)), rng.choice((None, PENDING, handle())))
@@ -116,7 +118,11 @@ def _moved(record: LabUser, phase: LabPhase) -> LabUser:
 
 def _check(admission: Admission, labs: dict[str, tuple[Any, Any]], given: list[str]) -> None:
     there = {user: record.lab for user, (record, _) in labs.items() if record is not None}
-    waiting = {user for user, one in there.items() if one.phase is LabPhase.WAITING and not admission.has_turn(user)}
+    waiting = {
+        user
+        for user, one in there.items()
+        if one.phase is LabPhase.WAITING and not admission.turn(user, one.generation)
+    }
     running = [one.lab_id for user, one in there.items() if user not in waiting]
     assert admission.running == len(running)
     assert admission.waiting == len(waiting)

@@ -150,11 +150,9 @@ async def led(world: World, name: str = "l1", **options: Any) -> tuple[Leader, L
     return leader, labs
 
 
-async def wished(world: World, user: str, lab_id: int = 5) -> LabUser:
-    entry = await LAB.get(world.raw, user=user)
-    record = wish.start(
-        None if entry is None else entry.value, user, lab_id, catalogue=CATALOGUE, now=world.clock.wall(), switch=False
-    )
+async def wished(world: World, user: str, *, before: float = 0.0) -> LabUser:
+    entry, now = await LAB.get(world.raw, user=user), world.clock.wall() - before
+    record = wish.start(None if entry is None else entry.value, user, 5, catalogue=CATALOGUE, now=now, switch=False)
     await world.raw.put(LAB.fill(user=user), LAB.encode(record))
     return record
 
@@ -307,6 +305,32 @@ def test_a_write_whose_answer_is_lost_is_read_up_and_not_done_twice() -> None:
                 assert labs.counters["retries"] == 1
 
             play(story)
+
+
+def test_mirrors_that_are_behind_let_nobody_in_beyond_the_limit() -> None:
+    async def story(world: World) -> None:
+        leader, _ = await led(world, catalogue=replace(CATALOGUE, at_once=1))
+        mirror, held = leader.view.labs, []  # type: ignore[var-annotated]
+        take = mirror._take
+        mirror._take = held.append  # type: ignore[method-assign]
+        await wished(world, "ada")
+        await wished(world, "bob", before=10.0)  # by the clock of another door
+        await wished(world, "ada")
+        await asyncio.sleep(0.1)
+        first, second, third = held
+        for changes in ((first, second), (third,)):  # the third is older than what is written when the first is seen
+            for change in changes:
+                take(change)
+            await asyncio.sleep(2)
+            assert [entry.parts["project"] for entry in (await VM.list(world.raw, org=ORG)).entries] == ["ada"]
+        mirror._take = take  # type: ignore[method-assign]
+        for change in held[3:]:
+            take(change)
+        await asyncio.sleep(2)
+        assert [vm.labels["lab"] for vm in await machines_of(world, "ada")] == ["5"]
+        assert (await record_of(world, "bob")).news[-1].event is LabEvent.WAITING
+
+    play(story)
 
 
 def test_one_change_costs_what_it_touches() -> None:

@@ -61,9 +61,10 @@ class Admission:
         """Labs that have none."""
         return sum(len(line) for line in self._lines.values())
 
-    def has_turn(self, user: str) -> bool:
-        """Whether its turn was given, and not yet used."""
-        return user in self._given
+    def turn(self, user: str, generation: int) -> bool | None:
+        """Whether the lab of that generation was given its turn; None: that lab is not known."""
+        known = self._known.get(user)
+        return None if known is None or known.generation != generation else user in self._given
 
     def position(self, user: str) -> int:
         """Among all that wait, from 1."""

@@ -145,13 +145,9 @@ class LabController:
         self._give_turns()
 
     def _note(self, user: str, seen: Seen) -> None:
-        """Let the admission know, unless the mirrors are behind what we wrote ourselves."""
-        if not self._sight.is_behind(user):
-            self._tell_admission(user, None if seen.entry is None else seen.entry.value, seen)
-
-    def _tell_admission(self, user: str, record: LabUser | None, seen: Seen) -> None:
-        handle = None if seen.handle is None else seen.handle.value
-        self._admission.note(user, record, handle, self._catalogue())
+        """Let the admission know. It follows the mirrors alone, which never go back: so it never counts too few."""
+        record = None if seen.entry is None else seen.entry.value
+        self._admission.note(user, record, None if seen.handle is None else seen.handle.value, self._catalogue())
 
     def _give_turns(self) -> None:
         for user in self._admission.give(self._catalogue()):
@@ -162,7 +158,7 @@ class LabController:
         step = self._decided(entry.value, seen)
         if step.act is Act.ADMIT:
             lab = entry.value.lab
-            return self._admission.has_turn(user) or (lab is not None and not lab.detail)
+            return lab is not None and (not lab.detail or bool(self._admission.turn(user, lab.generation)))
         self._look_again(user, step)
         return step.act is not Act.NOTHING
 
@@ -194,8 +190,6 @@ class LabController:
         """As it stands in the store now. What was in doubt is known then."""
         seen = await self._sight.read(user, self._guard())
         self._doubts.discard(user)
-        self._tell_admission(user, None if seen.entry is None else seen.entry.value, seen)
-        self._give_turns()
         return seen
 
     async def _step(self, seen: Seen, attempt: int) -> bool:
@@ -214,13 +208,13 @@ class LabController:
         if step.act is Act.FORGET:
             return await self._write(seen, steps.forgotten(entry), what)
         if step.act is Act.GONE and lab is not None:
-            return await self._write(seen, steps.gone(entry, new, lab.vm), what, new)
+            return await self._write(seen, steps.gone(entry, new, lab.vm), what)
         if step.act is Act.WRITE:
-            return await self._write(seen, steps.rewritten(seen, entry, new), what, new)
+            return await self._write(seen, steps.rewritten(seen, entry, new), what)
         if step.act is Act.DELETE and seen.vm is not None:
-            return await self._write(seen, steps.deleted(entry, user, seen.vm, step.record), what, new)
+            return await self._write(seen, steps.deleted(entry, user, seen.vm, step.record), what)
         if step.act is Act.PROLONG and lab is not None and seen.vm is not None:
-            return await self._write(seen, steps.prolonged(entry, lab, seen.vm), what, new)
+            return await self._write(seen, steps.prolonged(entry, lab, seen.vm), what)
         self._look_again(user, step)
         if lab is not None and seen.handle is not None and seen.handle.value.state is MachineState.PENDING:
             self._make_room(lab)
@@ -249,12 +243,13 @@ class LabController:
         now, template = self._clock.wall(), catalogue.find(lab.lab_id)
         if seen.strays:
             return True  # an older machine of this user goes first, and it will be told when it is gone
-        self._tell_admission(user, record, seen)
-        self._give_turns()
-        if not self._admission.has_turn(user):
+        turn = self._admission.turn(user, lab.generation)
+        if turn is None:
+            return True  # the mirrors do not know of it yet, and will tell
+        if not turn:
             why = self._admission.why_not(user, catalogue)
             new = wish.put_off(record, self._admission.position(user), why, now) if why else record
-            return new is record or await self._write(seen, steps.rewritten(seen, entry, new), "put_off", new)
+            return new is record or await self._write(seen, steps.rewritten(seen, entry, new), "put_off")
         if template is None:
             return await self._fail(seen, entry, f"there is no lab {lab.lab_id} any more")
         try:
@@ -278,7 +273,7 @@ class LabController:
         when, then = claim(await counted(self._store, ORG, seen.user), ORG, seen.user, share(spec))
         txn.when += when
         txn.then += then
-        return await self._write(seen, txn, "created", new)
+        return await self._write(seen, txn, "created")
 
     async def _claim(self, seen: Seen, entry: Entry[LabUser], template: LabTemplate, now: float) -> bool | None:
         """Give it a machine of the pool; None: there is none."""
@@ -286,7 +281,7 @@ class LabController:
             return None
         new, written = wish.admitted(entry.value, found.vm, template, now), False
         try:
-            written = await self._write(seen, steps.claimed(entry, new, found), "claimed", new)
+            written = await self._write(seen, steps.claimed(entry, new, found), "claimed")
         finally:
             self._pool.settled(found, written=written)
         return written
@@ -294,7 +289,7 @@ class LabController:
     async def _fail(self, seen: Seen, entry: Entry[LabUser], why: str) -> bool:
         """It will never have a machine."""
         new = wish.stopping(entry.value, LabEvent.FAILED, why, self._clock.wall())
-        return await self._write(seen, steps.rewritten(seen, entry, new), "refused", new)
+        return await self._write(seen, steps.rewritten(seen, entry, new), "refused")
 
     # Writing
 
@@ -305,16 +300,13 @@ class LabController:
         leadership.check()
         return leadership.guard()
 
-    async def _write(self, seen: Seen, txn: Txn, what: str, record: LabUser | None = None) -> bool:
-        """False: a condition did not hold. `record` is the lab's afterwards."""
+    async def _write(self, seen: Seen, txn: Txn, what: str) -> bool:
+        """False: a condition did not hold."""
         result = await self._store.txn([self._guard(), *txn.when], txn.then)
         if not result.succeeded:
             return False
         self._count(what)
         self._sight.wrote(seen.user, result.revision, txn)
-        if what != "strays":
-            self._tell_admission(seen.user, record, seen)
-            self._give_turns()
         return True
 
     async def _write_catalogue(self) -> None:

@@ -31,7 +31,7 @@ class Sight:
     def __init__(self, store: Store, view: View) -> None:
         self._store, self._view = store, view
         self._machines: dict[str, dict[str, None]] = {}  # keys of all machines of org `labs`, by user
-        self._known: dict[str, tuple[int, int]] = {}  # revisions of lab and machine that the mirrors may not have yet
+        self._wrote: dict[str, tuple[int, int]] = {}  # of lab and machine: revisions that we wrote
 
     def listen(self, changed: Callable[[str], None]) -> list[Callable[[], None]]:
         """From now on: whose lab, machine or handle changed. What is returned ends it."""
@@ -95,28 +95,27 @@ class Sight:
                 entry = _entry(LAB, found[1])
                 if _machine_of(entry) == id_:
                     vm, handle = (_entry(VM, found[2]), _entry(HANDLE, found[3])) if id_ else (None, None)
-                    self._known[user] = (_revision(entry), _revision(vm))
                     return Seen(user, entry, vm, handle, self._strays(user, f"{_VMS}{user}/{id_}"))
             except Damaged:
                 return Seen(user, None, unreadable=True)
             id_ = _machine_of(entry)
 
-    # What we know before the mirrors do
+    # What we wrote
 
     def wrote(self, user: str, revision: int, txn: Txn) -> None:
         """The mirrors may not know of it yet."""
         keys = [getattr(operation, "key", "") for operation in txn.then]
         lab, vm = (any(key.startswith(prefix) for key in keys) for prefix in (_LABS, _VMS))
-        self._known[user] = (revision if lab else 0, revision if vm else 0)
+        self._wrote[user] = (revision if lab else 0, revision if vm else 0)
 
     def is_behind(self, user: str) -> bool:
-        """Whether the mirrors do not know yet what we wrote, or read, ourselves."""
-        known = self._known.get(user)
-        if known is None:
+        """Whether the mirrors do not know yet what we wrote ourselves."""
+        wrote = self._wrote.get(user)
+        if wrote is None:
             return False
-        if self._view.labs.revision < known[0] or self._view.vms.revision < known[1]:
+        if self._view.labs.revision < wrote[0] or self._view.vms.revision < wrote[1]:
             return True
-        del self._known[user]
+        del self._wrote[user]
         return False
 
     # Inside
@@ -142,10 +141,6 @@ class Sight:
 
 def _machine_of(entry: Entry[LabUser] | None) -> str:
     return "" if entry is None or entry.value.lab is None else entry.value.lab.vm
-
-
-def _revision(entry: Entry[Any] | None) -> int:
-    return 0 if entry is None else entry.mod_revision
 
 
 def _any_unreadable(view: View, keys: dict[str, None] | None) -> bool:
