@@ -31,7 +31,10 @@ from hostler.model.node import DrainMode, Lifecycle
 from hostler.model.vm import MachineState, VmHandle, VmSpec
 
 SPEC = VmSpec(cpus=1, memory_mib=64)
-UNTYPED = {"health.alive", "health.ready", "health.metrics", "health.openapi", "health.docs", "vm.console", "vm.ssh"}
+UNTYPED = {
+    *("health.alive", "health.ready", "health.metrics", "health.openapi", "health.docs"),
+    *("vm.console", "vm.ssh", "lab.terminal"),
+}
 """Routes for probes and browsers, which the client has no methods for; and doors, which want a running machine."""
 
 
@@ -62,6 +65,7 @@ async def test_every_route_has_a_method_that_works(api: Api, client: Client) -> 
 
     api.app._router.find = noticed  # type: ignore[method-assign]
     await _machines(client)
+    await _labs(api, client)
     await _nodes(api, client)
     await _people(client)
     await client.quotas.set("acme", "web", QuotaSet(vms=5))
@@ -98,6 +102,19 @@ async def _machines(client: Client) -> None:
     assert [one.id async for one in client.vms.list("acme", "web", labels={"a": "b"})] == [made.id]
     assert [one.id for one in (await client.vms.list(stale=True)).items] == [made.id]
     await client.vms.delete("acme", "web", "www")
+
+
+async def _labs(api: Api, client: Client) -> None:
+    """More of them is in test_api_labs."""
+    assert (await client.labs.start("ada", 5)).lab is not None
+    await api.lab("ada")
+    assert (await client.labs.get("ada")).lab_id == 5
+    assert [lab.user async for lab in client.labs.list(limit=1)] == ["ada"]
+    assert (await client.labs.extend("ada", 10)).news.event == "extended"
+    assert (await client.labs.ticket("ada")).url == "/v1/labs/ada/terminal"
+    assert (await client.labs.stop("ada", 5)).news.event == "stopping"
+    assert (await client.labs.news("ada")).items[-1].event == "stopping"
+    assert [offer.lab_id for offer in (await client.labs.offers()).items] == [None]
 
 
 async def _nodes(api: Api, client: Client) -> None:

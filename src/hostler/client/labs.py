@@ -10,6 +10,7 @@ from msgspec import UNSET
 
 from hostler.client.pages import Pages
 from hostler.errors import HostlerError, Invalid, NotFound, Unavailable
+from hostler.model.api import TicketView
 from hostler.model.lab import ORG, LabEvent
 from hostler.model.lab_api import LabAnswer, LabExtend, LabNewsPage, LabOffers, LabPage, LabStart, LabView
 
@@ -81,8 +82,12 @@ class Labs:
         """Which labs there are, and how many run, wait and are ready ahead."""
         return await self._wire.read(LabOffers, "lab-catalogue")
 
+    async def ticket(self, user: str) -> TicketView:
+        """What opens the terminal once, within half a minute: for a browser, which can send no token there."""
+        return await self._wire.write("POST", TicketView, "labs", user, "tickets", repeat=False)
+
     def terminal_url(self, user: str) -> str:
-        """The WebSocket of a terminal in the user's lab."""
+        """The WebSocket of a terminal in the user's lab; it wants the token, or a ticket."""
         return str(self._wire.address.to("labs", user, "terminal")).replace("http", "ws", 1)
 
     async def wait(
