@@ -23,6 +23,8 @@ QueueName: TypeAlias = Literal["provision", "decommission"]
 QUEUES: tuple[QueueName, ...] = ("provision", "decommission")
 LONGEST = 65_536
 """Bytes of a request that is looked into for its user: a longer one has no place in anybody's order."""
+BRACKETS = 1_000
+"""And how many of them may open something: what is nested deeper is not looked into either."""
 
 
 class Taken(msgspec.Struct, frozen=True):

@@ -89,12 +89,14 @@ async def told(labman: LabMan, user: str) -> list[tuple[str, str, str]]:
 
 async def until_told(labman: LabMan, user: str, event: str) -> tuple[str, str]:
     """The lab and the reason of the last such event, once there is one."""
-    async with asyncio.timeout(PATIENCE):
-        while True:
-            for what, lab, reason in reversed(await told(labman, user)):
-                if what == event:
-                    return lab, reason
-            await asyncio.sleep(0.02)
+    end = time.monotonic() + PATIENCE
+    while True:
+        events = await told(labman, user)
+        for what, lab, reason in reversed(events):
+            if what == event:
+                return lab, reason
+        assert time.monotonic() < end, f"{user}: no {event} among {events}"
+        await asyncio.sleep(0.02)
 
 
 async def test_users_go_through_the_four_scenarios_at_once(labman: LabMan) -> None:
@@ -276,6 +278,8 @@ def malformed() -> list[tuple[str, bytes]]:
         b'{"webuserid": "' + b"x" * 2**20 + b'", "labId": 5}',
         b'{"webuserid": "eve", "labId": 1e999}',
     ]
+    both += [b'{"webuserid": "eve", "labId": 5, "x": "' + b"x" * 2**20 + b'"}']
+    both += [b'{"webuserid": "eve", "labId": 5, "x": ' + b"[" * 1_200 + b"]" * 1_200 + b"}"]
     both += [json.dumps({"webuserid": user, "labId": 5}).encode() for user in users]
     both += [json.dumps({"webuserid": "eve", "labId": lab}).encode() for lab in labs]
     both += [json.dumps({"webuserid": "eve", "labId": None}).encode()]
