@@ -173,7 +173,7 @@ async def test_what_a_killed_worker_held_is_worked_by_another_once(
         second: HostlerProcess | None = None
         try:
             await first.says("\nready\n")
-            (dead,) = await redis.smembers("vmmanager:workers")
+            (dead,) = await found(lambda: redis.smembers("vmmanager:workers"), "its name")
             etcd.suspend()
             await redis.rpush("vmmanager:provision", *(request(user, 5) for user in users), request("ada", 5))
             held = f"vmmanager:processing:provision:{dead}"
