@@ -30,11 +30,16 @@ from .points import PointedStore, Points
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
+    from contextlib import AbstractAsyncContextManager
+    from typing import TypeAlias
 
     from hostler.kit.clock import Clock
     from hostler.model.inventory import Capacity
     from hostler.ports.machines import Machines
+    from hostler.ports.store import Store
     from hostler.settings import Settings
+
+    Backend: TypeAlias = Callable[[Settings, Clock, Callable[[str], None]], AbstractAsyncContextManager[Any]]
 
 LATER = (
     "hostler.drivers.hasher",
@@ -65,6 +70,23 @@ class Kind:
         """More options of `Points.arm`, by what the test said."""
         del order
         return {}
+
+    def wrap(self, store: Store, points: Points) -> Any:
+        """The store as a process has it."""
+        return PointedStore(store, points)
+
+    async def run(self, role: str, settled: Settings, points: Points, backend: Backend) -> int:
+        """The very function behind `hostler replica` or `hostler agent`, its store and machines wrapped."""
+
+        def machines(_: str, folder: str | Path, **options: Any) -> Machines:
+            return self.machines(folder, points, **options)
+
+        def tell(text: str) -> None:
+            points.tell("says", text=text)
+
+        vars(replica).update(opened_backend=backend)
+        vars(agent).update(opened_backend=backend, open_machines=machines)
+        return await (replica.run(settled, None, tell) if role == "replica" else agent.run(settled, tell))
 
 
 def main(commands: socket.socket, kind: Kind | None = None) -> None:
@@ -132,24 +154,15 @@ def _child(control: socket.socket, told: dict[str, Any], kind: Kind) -> None:
 
 
 async def _run(role: str, settled: Settings, points: Points, control: socket.socket, kind: Kind) -> int:
-    """The very function behind `hostler replica` or `hostler agent`, its store and machines wrapped."""
     points.tell("born", pid=os.getpid())
     asyncio.get_running_loop().add_reader(control, _told, control, points, kind)
 
     @asynccontextmanager
     async def backend(settled: Settings, clock: Clock, tell: Callable[[str], None]) -> AsyncIterator[Any]:
         async with opened_backend(settled, clock, tell) as store:
-            yield PointedStore(store, points)
+            yield kind.wrap(store, points)
 
-    def machines(_: str, folder: str | Path, **options: Any) -> Machines:
-        return kind.machines(folder, points, **options)
-
-    def tell(text: str) -> None:
-        points.tell("says", text=text)
-
-    vars(replica).update(opened_backend=backend)
-    vars(agent).update(opened_backend=backend, open_machines=machines)
-    return await (replica.run(settled, None, tell) if role == "replica" else agent.run(settled, tell))
+    return await kind.run(role, settled, points, backend)
 
 
 def _told(control: socket.socket, points: Points, kind: Kind) -> None:

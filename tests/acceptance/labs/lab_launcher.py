@@ -1,0 +1,118 @@
+"""`crash_points.launcher` with workers of labs, and points around each verb of the door.
+
+What a worker writes is called `txn +labs of a worker`; what a leader writes has no such word. Leases of workers are
+short, and reclaiming comes often, so that a test that waits for them is short, too.
+"""
+
+from __future__ import annotations
+
+import importlib
+import socket
+import sys
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from crash_points import launcher
+from crash_points.points import PointedStore, Points
+
+from hostler.entry import lab_worker, labs
+from hostler.keys.lab import LAB_WORKER
+from hostler.wiring import open_board, open_inbox
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Self
+
+    from hostler.ports.inbox import Board, Inbox, Published, Taken
+    from hostler.ports.store import Comparison, Operation, Store, TxnResult
+    from hostler.settings import Settings
+
+LATER = ("hostler.engine.labs.worker", "hostler.drivers.inbox.redis", "hostler.entry.lab_key", "redis.asyncio")
+WORKER_TTL, RECLAIM_EVERY = 1.5, 0.3
+_PRESENCE = LAB_WORKER.prefix()
+
+
+class LabStore(PointedStore):
+    """A store that tells apart who writes."""
+
+    async def txn(
+        self, when: Sequence[Comparison], then: Sequence[Operation], otherwise: Sequence[Operation] = ()
+    ) -> TxnResult:
+        if any(comparison.key.startswith(_PRESENCE) for comparison in when) and len(then) == 1 and otherwise:
+            request = self._store.txn(when, then, otherwise)
+            return await self._points.around("txn +labs of a worker", request)
+        return await super().txn(when, then, otherwise)
+
+
+class Pointed:
+    """What the two sides of the door have in common."""
+
+    def __init__(self, inner: Any, points: Points) -> None:
+        self._inner, self._points = inner, points
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)  # what only looks
+
+    async def __aenter__(self) -> Self:
+        await self._inner.__aenter__()
+        return self
+
+    async def __aexit__(self, *problem: object) -> None:
+        await self._inner.__aexit__(*problem)
+
+
+class PointedInbox(Pointed):
+    """An inbox, each verb of which that changes something is two points."""
+
+    _inner: Inbox
+
+    async def take(self, worker: str, *, limit: int, within: float) -> Sequence[Taken]:
+        """One point, for most of the time nothing is there."""
+        taken = await self._inner.take(worker, limit=limit, within=within)
+        if taken:
+            self._points.passed("after take")
+        return taken
+
+    async def acknowledge(self, worker: str, done: Sequence[Taken]) -> Sequence[Taken]:
+        return await self._points.around("acknowledge", self._inner.acknowledge(worker, done))
+
+    async def bury(self, worker: str, taken: Taken, reason: str, at: float) -> Sequence[Taken]:
+        return await self._points.around("bury", self._inner.bury(worker, taken, reason, at))
+
+    async def release(self, worker: str, done: Sequence[Taken]) -> int:
+        return await self._points.around("release", self._inner.release(worker, done))
+
+
+class PointedBoard(Pointed):
+    """A board, each publication at which is two points."""
+
+    _inner: Board
+
+    async def publish(self, changes: Sequence[Published]) -> int:
+        return await self._points.around("publish", self._inner.publish(changes))
+
+
+class LabKind(launcher.Kind):
+    """Replicas, agents, and workers of labs."""
+
+    def wrap(self, store: Store, points: Points) -> Any:
+        return LabStore(store, points)
+
+    async def run(self, role: str, settled: Settings, points: Points, backend: launcher.Backend) -> int:
+        worker: Any = importlib.import_module("hostler.engine.labs.worker")
+        worker.LabWorker = partial(worker.LabWorker, ttl=WORKER_TTL)
+        worker.RECLAIM_EVERY = RECLAIM_EVERY
+        vars(labs).update(
+            open_inbox=lambda url, **options: PointedInbox(open_inbox(url, **options), points),
+            open_board=lambda url, **options: PointedBoard(open_board(url, **options), points),
+        )
+        if role != "worker":
+            return await super().run(role, settled, points, backend)
+        vars(lab_worker).update(opened_backend=backend)
+        return await lab_worker.run(settled, lambda text: points.tell("says", text=text))
+
+
+if __name__ == "__main__":
+    for name in LATER:
+        importlib.import_module(name)
+    launcher.main(socket.socket(fileno=int(sys.argv[1])), LabKind())

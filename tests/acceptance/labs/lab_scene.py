@@ -1,0 +1,136 @@
+"""Labs on a folder and a Redis database of their own: two replicas, two workers alone and a node, each a process.
+
+Whoever dies is started again at once, as a supervisor does; until it is up, the others go on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Self
+
+from crash_points.children import PATIENCE
+from redis.asyncio import Redis
+from witness import Witness
+
+from hostler import open_store
+from hostler.keys.node import ALIVE, MEMBER
+from hostler.model.node import Lifecycle
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from crash_points.children import Child, Launcher
+
+NODE = "r1-1"
+ROLES = {"replica-1": "replica", "replica-2": "replica", "worker-1": "worker", "worker-2": "worker", NODE: "agent"}
+TTLS = {"node_ttl": 2.0, "fencing_time": 4.0, "leadership_ttl": 1.5, "lock_ttl": 1.0}
+LOOK = 0.02
+
+
+class LabScene:
+    """Entered: everybody is up, one leads. Left: everybody is dead."""
+
+    def __init__(self, launcher: Launcher, folder: Path, redis: str) -> None:
+        self._launcher, self._folder, self._url = launcher, folder, redis
+        folder.mkdir()
+        self.store = open_store(f"sqlite://{folder}/hostler.db")
+        self.redis = Redis.from_url(redis)
+        self.children: dict[str, Child] = {}
+        self.crashes: list[Child] = []
+        """Who died at the point it was told."""
+        self.ended: list[str] = []
+        """Who ended otherwise: on a busy machine a leadership may be lost."""
+        self.killed = 0
+        self.witness = Witness(self.store, self.redis, folder / "machines")
+        self._ending = False
+
+    async def __aenter__(self) -> Self:
+        try:
+            self._start("replica-1")
+            first = self.children["replica-1"]
+            await first.until(lambda: first.told("leading ") is not None)
+            await self.store.__aenter__()
+            await self.witness.__aenter__()
+            for name in ROLES:
+                if name not in self.children:
+                    self._start(name)
+            await self.up()
+        except BaseException:
+            await self.__aexit__()
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._ending = True
+        for child in self.children.values():
+            await child.kill()
+        await self.witness.__aexit__()
+        await self.redis.aclose()
+        await self.store.aclose()
+
+    def _start(self, name: str) -> None:
+        role = ROLES[name]
+        flags: dict[str, Any] = {"data": str(self._folder), "log": str(self._folder / f"{name}.log"), **TTLS}
+        if role == "agent":
+            flags |= {"node": NODE, "rack": "r1"}
+        else:
+            flags |= {"redis": self._url}
+        if role == "replica":
+            flags |= {"listen": "127.0.0.1:0"}
+        self.children[name] = self._launcher.start(role, self._heard, **flags)
+
+    def _heard(self, child: Child, message: dict[str, Any]) -> None:
+        name = next(name for name, known in self.children.items() if known is child)
+        if message["is"] == "crash":
+            self.crashes.append(child)
+        elif message["is"] == "ended" and not self._ending:
+            if child.code == -9:
+                self.killed += 1
+            else:
+                self.ended.append(f"{name} ended with {child.code}: {child.said[-2:]}")
+            self._start(name)
+
+    async def up(self) -> None:
+        """Until everybody is up, one leads, the node is on duty."""
+        await self.until(self._not_up)
+
+    async def arm(self, target: tuple[str, int] | None, *, everybody: bool) -> None:
+        """Let everyone who takes or leads count, and who comes to `target` die; with `everybody` else, or alone."""
+        self.crashes.clear()
+        watched = [child for child in self.children.values() if child.role != "agent"]
+        for child in watched:
+            others = [other for other in self.children.values() if other is not child] if everybody else []
+            await child.arm(target, others)
+
+    async def disarm(self) -> list[tuple[str, int]]:
+        """The points that were passed, in order."""
+        watched = [child for child in (*self.children.values(), *self.crashes) if child.role != "agent"]
+        for child in watched:
+            await child.disarm()
+        passed = sorted(point for child in watched for point in child.passed)
+        return list(dict.fromkeys((name, number) for _, name, number in passed))
+
+    async def until(self, missing: Callable[[], Any]) -> None:
+        loop = asyncio.get_running_loop()
+        end = loop.time() + PATIENCE
+        while (what := await missing()) is not None:
+            assert not self.witness.wrong, self.witness.wrong
+            assert loop.time() < end, f"not {PATIENCE:g} s later: {what}; {self.ended}; {self._last_words()}"
+            await asyncio.sleep(LOOK)
+
+    def _last_words(self) -> str:
+        logs = (f"{log.name}: {log.read_text(errors='replace')[-1500:]}" for log in self._folder.glob("*.log"))
+        return "\n".join(logs)
+
+    async def _not_up(self) -> str | None:
+        said = {"replica": "serving ", "worker": "ready", "agent": "registered"}
+        for name, child in self.children.items():
+            if child.told(said[child.role]) is None:
+                return f"{name} is not up: {child.said}"
+        if all(child.told("leading ") is None for child in self.children.values()):
+            return "nobody leads"
+        member, alive = await MEMBER.get(self.store, node=NODE), await ALIVE.get(self.store, node=NODE)
+        if member is None or alive is None or member.value.lifecycle is not Lifecycle.ON_DUTY:
+            return "the node is not on duty"
+        return None
