@@ -81,7 +81,7 @@ async def fill(url: str, machines: int, nodes: int, tell: Callable[[str], None])
     began = time.perf_counter()
     async with open_store(url) as store:
         await fill_nodes(store, nodes)
-        await _written(store, _machines(machines, nodes, tell))
+        await written(store, _machines(machines, nodes, tell))
     return time.perf_counter() - began
 
 
@@ -95,12 +95,12 @@ async def fill_nodes(store: Store, nodes: int) -> None:
             record = node(number)
             yield [MEMBER.put(record, node=record.node), ALIVE.put(alive, node=record.node, lease=lease)]
 
-    await _written(store, operations())
+    await written(store, operations())
 
 
 async def wish(store: Store, numbers: range) -> None:
     """Machines that nobody has placed yet."""
-    await _written(store, (_wished(machine(number)) for number in numbers))
+    await written(store, (_wished(machine(number)) for number in numbers))
 
 
 def _wished(vm: VirtualMachine) -> list[Operation]:
@@ -125,7 +125,7 @@ def _machines(machines: int, nodes: int, tell: Callable[[str], None]) -> Iterato
         ]
 
 
-async def _written(store: Store, groups: Iterator[list[Operation]]) -> None:
+async def written(store: Store, groups: Iterator[list[Operation]]) -> None:
     """Some transactions at once, each with as many groups as fit."""
     waiting: set[asyncio.Task[object]] = set()
     batch: list[Operation] = []

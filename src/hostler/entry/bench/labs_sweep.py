@@ -1,0 +1,197 @@
+"""Everything looked at anew: the leader's full pass over the labs, and the comparison with what Redis shows."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+import uuid
+from contextlib import asynccontextmanager
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from hostler.engine.elections import Elections
+from hostler.engine.labs import steps, wish
+from hostler.engine.labs.controller import LabController
+from hostler.engine.labs.projector import LabProjector
+from hostler.engine.labs.shape import shape_of
+from hostler.engine.view import View
+from hostler.entry.bench.plane_fill import written
+from hostler.entry.bench.plane_http import until
+from hostler.entry.bench.plane_row import Row
+from hostler.errors import Conflict
+from hostler.keys.lab import LAB, LabNames
+from hostler.keys.replica import LEADER
+from hostler.keys.vm import HANDLE, NAME, VM
+from hostler.kit.clock import SystemClock
+from hostler.model.lab import LabCatalogue, LabTemplate
+from hostler.model.vm import MachineState, Readiness, Step, VmHandle
+from hostler.wiring import open_board, ttl_storage_on
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    from hostler.engine.leadership import Leadership
+    from hostler.ports.inbox import Board
+    from hostler.ports.store import Operation, Store
+
+WANTED = 5
+PATIENCE = 120.0
+LAB_ID = 5
+AGED = 3
+"""Requests of each user that changed nothing: their records have some news."""
+DAMAGED = 0.01
+"""Of the records: so many are lost, so many are false, and as many again belong to nobody."""
+NAMES = LabNames()
+
+
+class _Standing:
+    """What a service knows of its replica."""
+
+    def __init__(self, leadership: Leadership) -> None:
+        self.leadership = leadership
+
+
+async def measure(store: Store, redis: Any, url: str, labs: int, tell: Callable[[str], None]) -> list[Row]:
+    """So many labs that run; nothing is to be done about them."""
+    tell(f"writing {labs:,} labs")
+    users = [str(uuid.uuid4()) for _ in range(labs)]
+    catalogue = LabCatalogue(default=LabTemplate(life=86_400.0))
+    await redis.flushdb()
+    await written(store, (_lab(user, catalogue) for user in users))
+    async with open_board(url) as board, _leading(store, board, catalogue) as (controller, projector):
+        tell(f"showing {labs:,} labs")
+        showing = await _shown(redis, projector, labs)
+        before = dict(controller.counters)
+        tell("the full pass")
+        passing = await _timed(controller.look_at_all())
+        tell("the sweep")
+        sweeping = await _timed(projector.sweep())
+        if controller.counters != before or projector.state()["unshown"]:
+            raise Conflict("bench: something was done about labs of which all was right; the figures mean nothing")
+        tell("the sweep of what is damaged")
+        mending = await _mended(redis, projector, users)
+    return [
+        Row(
+            what=f"{labs:,} labs: full pass and sweep", found=passing + sweeping, unit="s", wanted=WANTED, at_most=True
+        ),
+        Row(what="… the leader's pass over all", found=passing, unit="s"),
+        Row(what="… the sweep of the records, both ways", found=sweeping, unit="s"),
+        Row(
+            what=f"… a sweep that mends {3 * _damaged(labs):,} of them",
+            found=mending,
+            unit="s",
+            wanted=WANTED,
+            at_most=True,
+        ),
+        Row(what=f"{labs:,} labs: all shown in an empty Redis", found=showing, unit="s"),
+    ]
+
+
+async def _timed(work: Any) -> float:
+    began = perf_counter()
+    await work
+    return perf_counter() - began
+
+
+async def _shown(redis: Any, projector: LabProjector, labs: int) -> float:
+    """All, by the projector's own work."""
+
+    async def done() -> bool:
+        return projector.counters.get("shown", 0) >= labs and projector.state()["unshown"] == 0
+
+    took = await until(f"showing {labs} labs", done, PATIENCE)
+    if await redis.zcard(NAMES.waiting):
+        raise Conflict("bench: labs that run are shown as waiting")
+    return took
+
+
+def _damaged(labs: int) -> int:
+    return max(1, int(labs * DAMAGED))
+
+
+async def _mended(redis: Any, projector: LabProjector, users: list[str]) -> float:
+    """From the sweep's begin until all is right again."""
+    count = _damaged(len(users))
+    right = {user: await redis.get(NAMES.server(user)) for user in users[: 2 * count]}
+    async with redis.pipeline(transaction=False) as pipe:
+        for user in users[:count]:
+            pipe.delete(NAMES.server(user))
+        for user in users[count : 2 * count]:
+            pipe.set(NAMES.server(user), b"{}")
+        for _ in range(count):
+            pipe.set(NAMES.server(str(uuid.uuid4())), right[users[0]])
+        await pipe.execute()
+    began = perf_counter()
+    await projector.sweep()
+
+    async def done() -> bool:
+        return projector.state()["unshown"] == 0 and all(await redis.mget(map(NAMES.server, users[:count])))
+
+    await until("mending records", done, PATIENCE)
+    took = perf_counter() - began
+    found = dict(zip(right, await redis.mget(map(NAMES.server, right)), strict=True))
+    if found != right or projector.counters.get("withdrawn") != count:
+        raise Conflict("bench: the sweep left records that are not right")
+    return took
+
+
+def _lab(user: str, catalogue: LabCatalogue) -> list[Operation]:
+    """One that runs, as the parts would write it."""
+    template, now, vm = catalogue.default, time.time(), uuid.uuid4().hex
+    record = wish.start(None, user, LAB_ID, catalogue=catalogue, now=now, switch=False)
+    record = wish.admitted(record, vm, template, now)
+    handle = VmHandle(
+        id=vm,
+        node="r0-0",
+        machine=vm,
+        state=MachineState.RUNNING,
+        address="fd00::1",
+        readiness=Readiness(step=Step.AVAILABLE, since=now),
+        seen_at=now,
+    )
+    record = wish.seen(record, handle, now)
+    for _ in range(AGED):
+        record = wish.start(record, user, LAB_ID, catalogue=catalogue, now=now, switch=False)
+    assert record.lab is not None  # noqa: S101 - it has just begun
+    name = f"lab-{LAB_ID}"
+    machine = steps.created(user, record.lab, template, shape_of(template, ()), vm=vm, name=name, at=now)
+    place: dict[str, Any] = {"org": machine.org, "project": user}
+    return [
+        LAB.put(record, user=user),
+        VM.put(machine, vm=vm, **place),
+        NAME.put(vm, name=name, **place),
+        HANDLE.put(msgspec.structs.replace(handle, generation=machine.generation), vm=vm, **place),
+    ]
+
+
+@asynccontextmanager
+async def _leading(
+    store: Store, board: Board, catalogue: LabCatalogue
+) -> AsyncIterator[tuple[LabController, LabProjector]]:
+    """The leader's two services at work, with a view of their own and a real leadership."""
+    clock, rng = SystemClock(), random.Random(1)  # noqa: S311 - spreads retries
+    view, elections = View(store, clock=clock, rng=rng), Elections(ttl_storage_on(store), clock=clock)
+    tasks = [asyncio.create_task(view.run(), name="bench: view")]
+    try:
+        await view.ready()
+        leadership = await elections.acquire(LEADER.fill(n=1), "bench", ttl=60.0)
+        if leadership is None:
+            raise Conflict("bench: somebody leads on this store; give an empty one")
+        services = (
+            LabController(store, view, clock=clock, rng=rng, new_id=lambda: uuid.uuid4().hex, catalogue=catalogue),
+            LabProjector(board, view, clock=clock, rng=rng),
+        )
+        for service in services:
+            await service.start(_Standing(leadership))
+        tasks += [asyncio.create_task(service.run(), name=f"bench: {service.name}") for service in services]
+        yield services
+        for service in services:
+            await service.stop()
+    finally:
+        for task in reversed(tasks):
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await elections.aclose()
