@@ -399,7 +399,61 @@ async def test_a_server_that_others_stop_is_told_of_once_and_what_verbs_do_is_no
         assert news == ["vm-1"]
 
 
+# One after the other
+
+
+async def test_who_is_cancelled_while_something_is_written_waits_for_its_end(standin: StandIn, tmp_path: Path) -> None:
+    async with hetzner(tmp_path, standin) as machines:
+        standin.slow = 0.2
+        standin.inject("slow", match="POST /servers$")
+        making = asyncio.create_task(machines.create(plan_of()))
+        await standin.until(lambda: "POST /servers" in standin.calls)
+        making.cancel()
+        await asyncio.wait([making])
+        assert making.cancelled()
+        assert standin.cloud.made == 1, "it comes to be while somebody else works on the machine"
+
+
+async def test_who_is_cancelled_while_looking_waits_for_nobody(standin: StandIn, tmp_path: Path) -> None:
+    async with hetzner(tmp_path, standin) as machines:
+        standin.slow = 0.4
+        standin.inject("slow", match="GET /server_types")
+        looking = asyncio.create_task(machines.offer())
+        await standin.until(lambda: "GET /server_types" in standin.calls)
+        looking.cancel()
+        await asyncio.wait([looking])
+        assert standin.working == 1
+
+
+async def test_verbs_of_one_machine_do_not_undo_each_other(standin: StandIn, tmp_path: Path) -> None:
+    async with hetzner(tmp_path, standin) as machines:
+        await machines.create(plan_of())
+        standin.slow = 0.1
+        standin.inject("slow", match="PUT")
+        marking = asyncio.create_task(machines.mark(replace(plan_of(), tags={"lab": "6"})))
+        await standin.until(lambda: standin.calls[-1].startswith("PUT"))
+        await asyncio.gather(marking, machines.reset("vm-1", 3))
+        seen = await machines.inspect("vm-1")
+        assert seen is not None
+        assert (seen.tags, seen.resets) == ({"lab": "6"}, 3)
+
+
 # Being there for the user
+
+
+async def test_one_that_went_off_and_on_by_itself_is_on_its_way_anew(standin: StandIn, tmp_path: Path) -> None:
+    async with hetzner(tmp_path, standin) as machines:
+        await machines.create(plan_of())
+        before = (await machines.start("vm-1")).readiness
+        server = standin.cloud.named("hostler-vm-1")
+        found = []
+        for status in ("running", "off", "running"):
+            server.status = status
+            seen = await machines.inspect("vm-1")
+            assert seen is not None
+            found.append(seen.readiness)
+        assert found[:2] == [before, None]
+        assert found[2] not in (before, None)
 
 
 async def test_a_server_is_available_once_the_ssh_server_that_was_made_for_it_answers(tmp_path: Path) -> None:

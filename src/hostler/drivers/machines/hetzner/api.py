@@ -82,10 +82,10 @@ class Api:
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="hetzner")
 
     async def aclose(self) -> None:
-        """Nobody waits for what is still read; what is written was waited for by who wrote it."""
+        """Once the calls that were begun have ended: no thread is left."""
         threads, self._threads, client, self._client = self._threads, None, self._client, None
         if threads is not None:
-            threads.shutdown(wait=False, cancel_futures=True)
+            await whole(asyncio.to_thread(threads.shutdown, cancel_futures=True))
         if client is not None:
             client._client._session.close()
 
