@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import time
 from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
@@ -13,6 +14,7 @@ from up_process import HostlerProcess
 from witness import Witness
 
 import hostler
+from hostler.keys.replica import LEADER
 from hostler.model.lab import LabEvent
 from hostler.testing.servers import EtcdServer
 from hostler.testing.ttl_servers import RedisServer
@@ -43,7 +45,7 @@ class Company:
         self.store = hostler.open_store(self.etcd.url)
         await self.store.__aenter__()
         self.client: Any = Redis.from_url(self.redis.url)
-        self.witness = Witness(self.store, self.client, self._folder / "up" / "machines")
+        self.witness = Witness(self.store, self.client, lambda: self._folder.glob("*/machines/*"))
         await self.witness.__aenter__()
         return self
 
@@ -60,7 +62,7 @@ class Company:
         """`up…`: with the nodes; `replica…`, `worker…`: without."""
         ttl = ("--leadership-ttl", LEADERSHIP_TTL)
         options: dict[str, tuple[object, ...]] = {
-            "up": ("up", "--nodes", self._nodes, "--listen", "127.0.0.1:0", *ttl),
+            "up": ("up", "--nodes", self._nodes, "--rack", name.replace("-", ""), "--listen", "127.0.0.1:0", *ttl),
             "replica": ("replica", "--listen", "127.0.0.1:0", *ttl),
             "worker": ("labs", "worker"),
         }
@@ -70,10 +72,11 @@ class Company:
         self.processes[name] = process
         return process
 
-    def leads(self, name: str) -> bool:
-        """Whether it said so, and runs."""
-        process = self.processes[name]
-        return process.running and "leading" in process.text
+    async def leader(self) -> str | None:
+        """Who leads of those that run, by its record."""
+        entry = await LEADER.get(self.store, n=1)
+        running = ((name, process) for name, process in self.processes.items() if process.running)
+        return next((name for name, process in running if entry and _address(process) == entry.value.address), None)
 
     async def until(self, missing: Callable[[], Awaitable[str | None]], within: float) -> None:
         """Until it finds nothing missing; meanwhile nothing is ever wrong."""
@@ -90,6 +93,11 @@ class Company:
         for name, process in self.processes.items():
             assert process.running, f"{name} ended with {process.code}: {process.tail()}"
             assert "Traceback" not in process.text, process.tail(60)
+
+
+def _address(process: HostlerProcess) -> str | None:
+    found = re.search(r"(?:ready|serving) http://(\S+)", process.text)
+    return None if found is None else found[1]
 
 
 # The crowd

@@ -42,7 +42,7 @@ class LabScene:
         self.ended: list[str] = []
         """Who ended otherwise: on a busy machine a leadership may be lost."""
         self.killed = 0
-        self.witness = Witness(self.store, self.redis, folder / "machines")
+        self.witness = Witness(self.store, self.redis, lambda: [folder / "machines" / NODE])
         self._ending = False
 
     async def __aenter__(self) -> Self:

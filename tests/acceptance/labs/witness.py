@@ -21,7 +21,7 @@ from hostler.kit.clock import SystemClock
 from hostler.model.lab import ORG, LabPhase
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable, Iterable
     from pathlib import Path
 
     from hostler.keys.key import Key
@@ -41,10 +41,10 @@ class Answer(NamedTuple):
 
 
 class Witness:
-    """`machines`: the folder of simulated machines, with one for each node. Watches while it is entered."""
+    """`places`: finds the folders of simulated machines, one for each node. Watches while it is entered."""
 
-    def __init__(self, store: Store, redis: Any, machines: Path) -> None:
-        self._store, self._redis, self._machines = store, redis, machines
+    def __init__(self, store: Store, redis: Any, places: Callable[[], Iterable[Path]]) -> None:
+        self._store, self._redis, self._places = store, redis, places
         self.wrong: list[str] = []
         self.answers: dict[tuple[str, str], list[Answer]] = {}
         """By user and queue, in the order in which they were worked."""
@@ -131,7 +131,7 @@ class Witness:
         assert not any(task.done() for task in self._tasks), self._tasks
         now = SystemClock().now()
         runs: dict[str, list[tuple[float, float, str]]] = {}
-        for place in self._machines.iterdir():
+        for place in self._places():
             for vm, intervals in read_intervals(place, now=now).items():
                 mine = runs.setdefault(self._owners[vm], [])
                 mine.extend((start, now if end is None else end, vm) for start, end in intervals)
@@ -155,7 +155,7 @@ class Witness:
             found = sorted(entry.value.id for entry in (await key.list(self._store, org=ORG)).entries)
             if found != wanted:
                 return f"{key.template}: {set(found) ^ set(wanted)}"
-        rows = [row for place in self._machines.iterdir() for row in _read_journal(place, whole=True).rows]
+        rows = [row for place in self._places() for row in _read_journal(place, whole=True).rows]
         if sorted(rows) != wanted:
             return f"machines: {rows}, wanted: {wanted}"
         return await self._unlike({user: lab.server(user) for user, lab in labs.items()})
