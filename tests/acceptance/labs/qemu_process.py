@@ -100,7 +100,7 @@ class Labs(RealPlane):
             await self.stop()
             assert "Traceback" not in up.text, up.text
         except BaseException:
-            print(up.text, (self.data / "log" / "hostler.log").read_text(encoding="utf-8")[-8000:], flush=True)
+            print(up.text, *(log.read_text()[-8000:] for log in self.data.glob("log/hostler.log")), flush=True)
             raise
         finally:
             up.kill()
@@ -173,13 +173,14 @@ async def in_the_browser(labs: Labs, user: str) -> None:
         await page.type("kept=still-$((40+1))\r")
         await page.type("echo hello-$((40+2))\r")
         await page.until(said="hello-42")
+    # Meanwhile, for long enough that a shell which ends with its connection is gone:
+    said = await labs.cli("lab", "ssh", user, "--", "id", "-un")
+    assert said.out == "student\n"
+    await labs.cli("lab", "ssh", user, "--", "exit 7", code=7)
     async with labs.terminal(user) as page:
         await page.until(kind="connected")
         await page.type("echo $kept $(id -un)\r")
         await page.until(said="still-41 student")
-    said = await labs.cli("lab", "ssh", user, "--", "id", "-un")
-    assert said.out == "student\n"
-    await labs.cli("lab", "ssh", user, "--", "exit 7", code=7)
 
 
 async def goes_while_it_is_made(labman: LabMan, user: str) -> None:
