@@ -10,6 +10,7 @@ import click
 import msgspec
 import pytest
 
+from hostler.drivers.redis_link import RedisLink
 from hostler.entry.cli import main
 from hostler.entry.cli.lab import change, read, telling
 from hostler.entry.cli.lab.change import Minutes
@@ -209,3 +210,25 @@ def test_names_in_redis_follow_the_namespace_of_the_store() -> None:
     assert namespace_of(NamespacedStore(store, Namespace("Standard"))).redis_prefix == "Test:Standard:"
     with pytest.raises(Invalid):
         Namespace("a b")
+
+
+def test_a_worker_on_a_store_that_nobody_made_takes_nothing(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("HOSTLER_STORE", raising=False)
+    assert main(["labs", "worker", "--redis", "redis://127.0.0.1:1", "--data", str(tmp_path / "empty")]) == 2
+    assert "--store" in capsys.readouterr().err
+    assert not (tmp_path / "empty").exists()
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        ("Error 111 connecting to 127.0.0.1:6379. Connect call failed ('127.0.0.1', 6379).", "connection refused"),
+        ("Error -2 connecting to nowhere:6379. Name or service not known.", "name or service not known"),
+        ("something else", "something else"),
+    ],
+)
+def test_why_redis_is_out_of_reach_is_told_in_a_few_words(error: str, told: str) -> None:
+    trouble = RedisLink("h").trouble("redis h:6379", ConnectionError(error))
+    assert str(trouble) == f"redis h:6379: cannot connect ({told}); nothing was written, try later"

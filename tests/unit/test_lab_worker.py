@@ -171,7 +171,7 @@ def test_another_lab_makes_room_where_that_was_chosen() -> None:
 
 MALFORMED: dict[bytes, str] = {
     b"": "truncated",
-    b"hello": "malformed",
+    b"hello": "JSON is malformed",
     b"\xff\xfe": "",
     b"null": "expected object",
     b"[]": "expected object",

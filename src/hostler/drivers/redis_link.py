@@ -8,6 +8,7 @@ after an Uncertain is the last word.
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -57,6 +58,15 @@ ANSWERS: Answers = {
     "ASK": (Unavailable, "the key is being moved; try later"),
 }
 """What the server may say instead of doing it, by the first word. Nothing was written then."""
+
+
+def _reason(error: Exception) -> str:
+    """Why there is no connection, without the address, which whoever reads it has."""
+    found = re.fullmatch(r"Error (-?\d+) connecting to \S+ (.*?)\.?", str(error))
+    if found is None:
+        return str(error)
+    number, text = int(found[1]), found[2]
+    return (os.strerror(number) if number > 0 else text).lower()
 
 
 class RedisLink:
@@ -149,7 +159,7 @@ class RedisLink:
             return refusal(subject, error, self.answers)
         if isinstance(error, InvalidResponse):
             return Refused(f"{subject}: what answers there is no Redis server ({error}); correct the URL")
-        return Unavailable(f"{subject}: cannot connect ({error}); nothing was written, try later")
+        return Unavailable(f"{subject}: cannot connect ({_reason(error)}); nothing was written, try later")
 
     # Inside
 

@@ -12,6 +12,7 @@ from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
 from hostler.entry.backend import opened_backend
+from hostler.entry.cli.target import local_path
 from hostler.entry.lab_network import refusal_by_nodes
 from hostler.entry.labs import catalogue_in_use, opened_door, own_catalogue
 from hostler.entry.plane import new_id
@@ -33,11 +34,22 @@ async def run(settings: Settings, tell: Callable[[str], None]) -> int:
     """Until it is asked to end, or must; the exit code."""
     if settings.redis is None:
         raise Invalid("redis: a worker needs the Redis that requests come from; give --redis URL, or set HOSTLER_REDIS")
+    _check_store(settings)
     with asked_to_end() as asked:
         started = asyncio.Event()
         code = await run_unless_asked("lab worker", asked, started, _run(settings, tell, asked, started))
     tell("stopped")
     return code
+
+
+def _check_store(settings: Settings) -> None:
+    """Who names no store means that of the data folder, which must be there: in an empty one nobody works requests."""
+    path = local_path(settings.store)
+    if settings.origins["store"].layer == "default" and path is not None and not path.exists():
+        raise Invalid(
+            f"store: no hostler up was ever in {settings.data}, so nobody would see to what is taken; name the store"
+            " that replicas work on (--store URL), or their data folder (--data)"
+        )
 
 
 async def _run(settings: Settings, tell: Callable[[str], None], asked: asyncio.Event, started: asyncio.Event) -> int:

@@ -169,7 +169,7 @@ async def _look(board: Board, url: str, tell: Callable[[str], None]) -> None:
     try:
         await board.epoch()
     except (Unavailable, Uncertain) as error:
-        why = str(error).partition("; ")[0].rpartition(": ")[2]
+        why = str(error).partition("; ")[0].rpartition(": ")[2].removeprefix("cannot connect (").removesuffix(")")
         tell(f"redis {url}: cannot be reached ({why}); labs are taken from there once it can")
     except HostlerError as error:
         error.add_note(f"redis {url}")

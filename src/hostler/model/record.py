@@ -130,7 +130,8 @@ def _refusal(cls: type[Record], error: Exception) -> Invalid:
     if isinstance(error, RecursionError):
         what = "nested too deeply"
     what = what.replace("`", "")
-    return Invalid(f"{_name(cls)} at {path}: {what[:1].lower()}{what[1:]}")
+    first = what[:1] if what[1:2].isupper() else what[:1].lower()  # JSON stays JSON
+    return Invalid(f"{_name(cls)} at {path}: {first}{what[1:]}")
 
 
 def _refuse_unknown(cls: type[Record], data: bytes) -> None:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 def identity_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """`--user` and `-i`."""
-    user = click.option("-u", "--user", metavar="NAME", help="Who to log in as; otherwise the user of its image.")
+    user = click.option("-u", "--user", metavar="NAME", help="Who to log in as; otherwise its own user.")
     identity = click.option(
         "-i",
         "--identity",
