@@ -23,7 +23,6 @@ PATIENCE = 120.0
 LOOK = 0.02
 BEGUN = 0.9
 """Once so much of it is left the clock starts: whoever starts up has started."""
-PARTING = 10.0
 TOLD = 500
 
 
@@ -62,14 +61,9 @@ class Crew:
         return ticks / TICKS
 
     def end(self) -> None:
-        """Ask them to, and make them if they do not."""
+        """Kill them, with whom they started: nothing that they have is needed any more."""
         for process in self._processes:
             with suppress(ProcessLookupError):
-                process.terminate()
-        for process in self._processes:
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(PARTING)
-            with suppress(ProcessLookupError):  # with whom it started
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
 

@@ -122,7 +122,7 @@ async def real_plane(folder: Path, images: Path | None, tell: Callable[[str], No
     """One in that folder, with the tiny guest of `images`, or one of its own; it leaves no machine."""
     data = folder / "data"
     data.mkdir(mode=0o700)
-    await _have_image(data / "images", images, tell)
+    await have_image(data / "images", images, tell)
     environ = {"HOSTLER_CONFIG": os.devnull, "HOSTLER_DATA": str(data), "HOSTLER_CPU_OVERCOMMIT": CPU_OVERCOMMIT}
     settings = load({"data": str(data), "machines": "qemu"}, {**os.environ, **environ})
     arguments = ["hostler", "up", "--machines", "qemu", "--listen", "127.0.0.1:0", "--log-level", "warning"]
@@ -141,7 +141,8 @@ async def real_plane(folder: Path, images: Path | None, tell: Callable[[str], No
             await plane.all_gone()
 
 
-async def _have_image(folder: Path, images: Path | None, tell: Callable[[str], None]) -> None:
+async def have_image(folder: Path, images: Path | None, tell: Callable[[str], None]) -> None:
+    """The tiny guest in a folder of images: of `images`, or a new one."""
     if images is not None:
         named = {item.name for item in await open_images(images).list()}
         if TINY not in named:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hostler.entry.cli.bench_election import election
+from hostler.entry.cli.bench_labs import labs
 from hostler.entry.cli.bench_machines import machines
 from hostler.entry.cli.bench_placement import placement
 from hostler.entry.cli.bench_plane import plane
@@ -37,7 +38,7 @@ def _clients(_: click.Context, __: click.Parameter, text: str) -> tuple[int, ...
 
 @click.group()
 def bench() -> None:
-    """Measure how fast stores, elections, placement, the control plane and machines are on this machine."""
+    """Measure how fast stores, elections, placement, the control plane, machines and labs are on this machine."""
 
 
 @bench.command()
@@ -125,6 +126,7 @@ def _show(url: str, rows: Sequence[Row], found: dict[str, Any] | None) -> None:
 
 
 bench.add_command(election)
+bench.add_command(labs)
 bench.add_command(machines)
 bench.add_command(placement)
 bench.add_command(plane)

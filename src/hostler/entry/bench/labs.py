@@ -1,0 +1,105 @@
+"""Labs measured: requests acknowledged a second beside other queues, a thousand live, sweeps, warm claims on QEMU."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from hostler.entry.bench import labs_claim, labs_live, labs_queue, labs_sweep
+from hostler.entry.cli.target import path_url, redacted
+from hostler.errors import Invalid, NotFound, Unavailable
+from hostler.wiring import open_store
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from hostler.entry.bench.plane_row import Row
+
+PARTS = ("queue", "live", "sweep", "claim")
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """What to measure, and how much of it."""
+
+    folder: Path
+    redis: tuple[str, ...]
+    """Each must be empty, and is emptied. The queues are measured on all of them, the rest on the first."""
+    peers: Path | None = None
+    """A folder with an environment for each other queue."""
+    images: Path | None = None
+    """Where the tiny guest is; None: it is built."""
+    requests: int = 20_000
+    rounds: int = 3
+    live: int = 1_000
+    quiet: float = 10.0
+    changes: int = 10
+    labs: int = 10_000
+    claims: int = 20
+    parts: tuple[str, ...] = PARTS
+
+
+async def run(plan: Plan, tell: Callable[[str], None]) -> tuple[list[Row], dict[str, str]]:
+    """Every part that the plan names; and what is to be said beside."""
+    from redis.asyncio import Redis
+
+    if plan.peers is not None:
+        missing = [kind for kind in labs_queue.PEER_COUNTS if not (plan.peers / kind / "bin" / "python").exists()]
+        if missing:
+            raise NotFound(f"{plan.peers}: has no environment for {', '.join(missing)}; scripts/bench-labs makes them")
+    rows: list[Row] = []
+    said: dict[str, str] = {}
+    urls = plan.redis if set(plan.parts) - {"claim"} else ()
+    for number, url in enumerate(urls):
+        async with Redis.from_url(url) as redis:
+            await _check_empty(redis, url)
+            try:
+                rows += await _on(redis, url, plan, tell, first=number == 0)
+            finally:
+                await redis.flushdb()
+    if "claim" in plan.parts:
+        refusal = labs_claim.refusal()
+        if refusal:
+            said["warm claims on QEMU"] = refusal
+        else:
+            rows += await labs_claim.measure(plan.folder, plan.images, plan.claims, tell)
+    return rows, said
+
+
+async def _on(redis: Any, url: str, plan: Plan, tell: Callable[[str], None], *, first: bool) -> list[Row]:
+    rows: list[Row] = []
+    if "queue" in plan.parts:
+        queue = labs_queue.Plan(
+            url=url, folder=plan.folder, peers=plan.peers, requests=plan.requests, rounds=plan.rounds
+        )  # fmt: skip
+        rows += await labs_queue.measure(redis, queue, await _kept(redis), tell)
+    if "live" in plan.parts and first:
+        rows += await labs_live.measure(
+            redis, url, plan.folder, labs=plan.live, quiet=plan.quiet, changes=plan.changes, tell=tell
+        )
+    if "sweep" in plan.parts and first:
+        async with open_store(path_url("sqlite", plan.folder / "sweep.db")) as store:
+            rows += await labs_sweep.measure(store, redis, url, plan.labs, tell)
+    return rows
+
+
+async def _kept(redis: Any) -> str:
+    """How that Redis keeps what it is told."""
+    found = {**await redis.config_get("appendonly"), **await redis.config_get("appendfsync")}
+    if found["appendonly"] != "yes":
+        return "Redis in memory"
+    return f"Redis with fsync {found['appendfsync']}"
+
+
+async def _check_empty(redis: Any, url: str) -> None:
+    from redis.exceptions import RedisError
+
+    try:
+        size = await redis.dbsize()
+    except (RedisError, OSError) as error:
+        raise Unavailable(
+            f"redis {redacted(url)}: {error}; start one that is empty (scripts/bench-labs does)"
+        ) from None
+    if size:
+        raise Invalid(f"redis {redacted(url)}: it holds {size} keys; give one that is empty, for it is emptied")
