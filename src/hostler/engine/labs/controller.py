@@ -43,6 +43,7 @@ PASS_EVERY = 300.0
 TRIES = 4
 """Decisions in a row for one user, each from newer records, before it has to wait."""
 LAG = 1.0
+_CATALOGUE = LAB_CATALOGUE.fill(name="default")
 
 
 class LabController:
@@ -311,7 +312,7 @@ class LabController:
 
     async def _write_catalogue(self) -> None:
         """Ours, if we have a file; else there shall be one. LeadershipLost: somebody else leads."""
-        guard, key = self._guard(), LAB_CATALOGUE.fill(name="default")
+        guard, key = self._guard(), _CATALOGUE
         there = await self._store.get(key)
         value = LAB_CATALOGUE.encode(self._own or LabCatalogue())
         if there is not None and (self._own is None or there.value == value):
@@ -325,7 +326,7 @@ class LabController:
         raise Conflict(f"{key}: somebody else has just written it")
 
     def _catalogue(self) -> LabCatalogue:
-        entry = self._view.catalogues.get(name="default")
+        entry = self._view.catalogues.entries.get(_CATALOGUE)
         return self._own or LabCatalogue() if entry is None else entry.value
 
     def _count(self, what: str) -> None:

@@ -32,7 +32,8 @@ TTL = 10.0
 """Seconds after which a worker that gives no sign of life is dead."""
 RENEWALS = 4
 RECLAIM_EVERY = 2.0
-WIDTH = 256
+WIDTH = 512
+"""Requests that it holds at most. Where the leader works in the same process, few round trips count for more."""
 PATIENCE = 2.0
 """Seconds that saying goodbye may take."""
 
