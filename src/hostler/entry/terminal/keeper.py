@@ -25,13 +25,12 @@ if TYPE_CHECKING:
     from hostler.ports.peers import Peers
     from hostler.ports.store import Store
 
-GRACE = 300.0
-"""Seconds for which a shell outlives the connection of who used it."""
-MOST = 1000
-
 
 class Keeper:
-    """One per server. `key` is where the private key is with which terminals log in; None: there are none here."""
+    """One per server. `key` is where the private key is with which terminals log in; None: there are none here.
+
+    `grace`: seconds for which a shell outlives the connection of who used it. `most`: how many there are at once.
+    """
 
     def __init__(
         self,
@@ -41,8 +40,8 @@ class Keeper:
         *,
         key: Path | None,
         clock: Clock,
-        grace: float = GRACE,
-        most: int = MOST,
+        grace: float,
+        most: int,
     ) -> None:
         self._outlook = Outlook(store, view, clock=clock)
         self._peers, self._path, self._clock, self._grace, self._most = peers, key, clock, grace, most
