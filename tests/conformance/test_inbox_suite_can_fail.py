@@ -196,6 +196,22 @@ class ForgetsTheRevisionWithTheRecord(MemoryBoard):
         return count
 
 
+@found_by("what_another_store_published_is_forgotten_and_nothing_else")
+class ForgetsWhatIsNewerToo(MemoryBoard):
+    async def forget(self, user: str, revision: int) -> bool:
+        known = self._door.generations.get(user, 0)
+        return known >= revision and await super().forget(user, known)
+
+
+@found_by("what_another_store_published_is_forgotten_and_nothing_else")
+class KeepsTheNewsOfAnotherStore(MemoryBoard):
+    async def forget(self, user: str, revision: int) -> bool:
+        news = self._door.news.get(user, [])
+        forgotten = await super().forget(user, revision)
+        self._door.news[user] = news
+        return forgotten
+
+
 @found_by("each_piece_of_news_is_told_once_and_in_order")
 class TellsAllNewsAgain(MemoryBoard):
     async def publish(self, changes: Sequence[Published]) -> int:

@@ -18,6 +18,7 @@ from hostler.errors import Unavailable
 from hostler.keys.lab import LAB
 from hostler.kit.virtual import VirtualClock, run_virtual
 from hostler.model.lab import Lab, LabCatalogue, LabEvent, LabNews, LabPhase, LabUser
+from hostler.ports.inbox import Published
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -115,6 +116,36 @@ def test_only_who_changed_is_shown_and_soon() -> None:
         assert one.board.published() == ["u1"]
         assert record.lab is not None
         assert one.door.records["u1"] == record.lab.server("u1")
+
+    play(story)
+
+
+def test_what_another_store_had_shown_is_not_in_the_way() -> None:
+    async def story(one: Scene) -> None:
+        for user, revision in (("ada", 1_000), ("bob", 1_001), ("cleo", 2)):
+            await one.board.publish([Published(user=user, revision=revision, server=None)])
+        await one.put("cleo")
+        one.door.epoch = "another"
+        await asyncio.sleep(2)
+        assert one.door.generations.keys() == {"cleo"}
+        record = await one.put("ada")
+        await asyncio.sleep(0.1)
+        assert record.lab is not None
+        assert one.door.records["ada"] == record.lab.server("ada")
+        assert one.projector.counters["forgotten"] == 2
+
+    play(story)
+
+
+def test_what_this_store_says_by_now_is_not_forgotten_though_the_mirror_has_not_heard() -> None:
+    async def story(one: Scene) -> None:
+        await one.put("ada")
+        await asyncio.sleep(0.1)
+        behind, one.view.labs.revision = one.view.labs.revision, 0
+        one.door.epoch = "another"
+        await asyncio.sleep(2)
+        assert one.door.generations == {"ada": behind}
+        assert "forgotten" not in one.projector.counters
 
     play(story)
 

@@ -73,6 +73,11 @@ class LabNames(msgspec.Struct, frozen=True):
         return f"{self.prefix}vmmanager:generation:{check_user(user)}"
 
     @property
+    def generations(self) -> str:
+        """The pattern of all of these, for SCAN."""
+        return f"{self.prefix}vmmanager:generation:*"
+
+    @property
     def waiting(self) -> str:
         """The sorted set of users whose labs wait, by the time they asked: ZRANK is the position."""
         return f"{self.prefix}vmmanager:waiting"

@@ -107,3 +107,9 @@ class Board(Protocol):
 
     async def withdraw(self, user: str, revision: int) -> bool:
         """Remove a record of which the store knew nothing at `revision`, unless a newer one was published."""
+
+    async def ahead(self, revision: int) -> dict[str, int]:
+        """The users of whom something was published or withdrawn under a higher revision, and under which."""
+
+    async def forget(self, user: str, revision: int) -> bool:
+        """Remove all that is seen of a user, and that it was under `revision`, if it was: of another store's time."""

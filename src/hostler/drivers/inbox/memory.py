@@ -249,6 +249,19 @@ class MemoryBoard(_Client):
             door.waiting.pop(user, None)
             return door.records.pop(user, None) is not None
 
+    async def ahead(self, revision: int) -> dict[str, int]:
+        async with self._verb("ahead") as door:
+            return {user: known for user, known in door.generations.items() if known > revision}
+
+    async def forget(self, user: str, revision: int) -> bool:
+        async with self._verb("forget") as door:
+            if door.generations.get(user) != revision:
+                return False
+            maps: tuple[dict[str, Any], ...] = (door.generations, door.records, door.waiting, door.news)
+            for where in maps:
+                where.pop(user, None)
+            return True
+
 
 def _published(door: MemoryDoor, change: Published) -> bool:
     user = change.user

@@ -55,6 +55,7 @@ class LabProjector:
         self._dirty: dict[str, None] = {}  # users who are to be shown, in order
         self._news = asyncio.Event()
         self._epoch: str | None = None  # None: not known, or it was out of reach meanwhile
+        self._rid: str | None = None  # the epoch in which there is nothing of another store
         self._ends_of_listening: list[Callable[[], None]] = []
         self._fairness = Fairness()
 
@@ -134,11 +135,26 @@ class LabProjector:
         before, self._epoch = self._epoch, None
         epoch, checked_at = await self._board.epoch(), self._clock.now()
         if epoch != before:
+            if epoch != self._rid:
+                await self._forget_other_times()
+                self._rid = epoch
             for user in self._users():
                 self._mark(user)
                 await self._fairness.share()
         await self._show_changes(checked_at + EPOCH_EVERY)
         self._epoch = epoch
+
+    async def _forget_other_times(self) -> None:
+        """Revisions grow within one store. One that this store has not come to is of another, which was here before
+        (it was moved, or put back to an older state), and would be in the way of ours.
+        """
+        labs = self._view.labs
+        ahead = await self._board.ahead(labs.revision)
+        if ahead:
+            await self._view.refresh(labs)  # after that: whoever else shows what this store says may be before us
+        for user, revision in ahead.items():
+            if revision > labs.revision and await self._board.forget(user, revision):
+                self._count("forgotten", 1)
 
     async def _show_changes(self, until: float) -> None:
         while (left := until - self._clock.now()) > 0:

@@ -118,6 +118,24 @@ async def a_record_of_nothing_is_withdrawn_unless_there_is_a_newer_one(t: InboxT
 
 
 @claim
+async def what_another_store_published_is_forgotten_and_nothing_else(t: InboxTrial) -> None:
+    await t.board.publish([change("ada", 50, 5, 7, since=1.0), change("bob", 40), change("cleo", 60, None)])
+    assert await t.board.ahead(40) == {"ada": 50, "cleo": 60}
+    assert await t.board.ahead(60) == {}
+    assert not await t.board.forget("ada", 49)
+    assert not await t.board.forget("nobody", 50)
+    assert await t.board.servers() == {"ada": server("ada"), "bob": server("bob")}
+    assert await t.board.forget("ada", 50)
+    assert await t.board.forget("cleo", 60)
+    assert not await t.board.forget("ada", 50)
+    assert await t.board.servers() == {"bob": server("bob")}
+    assert await t.door.waiting() == []
+    assert await t.board.publish([change("ada", 3, 7, 1), change("cleo", 4)]) == 2
+    assert await t.door.news("ada") == [(1, "started")]
+    assert await t.board.ahead(0) == {"ada": 3, "bob": 40, "cleo": 4}
+
+
+@claim
 async def those_without_a_record_are_told_when_lives_are_renewed(t: InboxTrial) -> None:
     await t.board.publish([change("ada", 1), change("bob", 1), change("carl", 1, None)])
     assert list(await t.board.refresh(["zoe", "ada", "carl", "bob"])) == ["zoe", "carl"]

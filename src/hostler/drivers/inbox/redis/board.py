@@ -96,6 +96,28 @@ class RedisBoard:
         removed: int = await self._run("withdraw", user, scripts.WITHDRAW, keys, [user, revision, REVISION_LIFE])
         return removed == 1
 
+    async def ahead(self, revision: int) -> dict[str, int]:
+        found: dict[str, int] = {}
+        start, cursor = len(self._names.generations) - 1, b"0"
+        while True:
+            async with self._calls.call("scan", self._names.generations, writes=False) as call:
+                cursor, keys = await self._link.ask(
+                    call, "SCAN", cursor, "MATCH", self._names.generations, "COUNT", READ
+                )
+                values = await self._link.ask(call, "MGET", *keys) if keys else []
+                for key, value in zip(keys, values):
+                    if value is not None and value.isdigit() and int(value) > revision:
+                        with suppress(Invalid, UnicodeDecodeError):  # a name of no user
+                            found[check_user(key.decode()[start:])] = int(value)
+            if cursor == b"0":
+                return found
+
+    async def forget(self, user: str, revision: int) -> bool:
+        names = self._names
+        keys = [names.server(user), names.generation(user), names.events(user), names.waiting]
+        removed: int = await self._run("forget", user, scripts.FORGET, keys, [user, revision])
+        return removed == 1
+
     # Inside
 
     def _change(self, change: Published) -> Iterator[Words]:

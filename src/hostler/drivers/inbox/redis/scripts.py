@@ -205,6 +205,14 @@ redis.pcall('ZREM', KEYS[3], ARGV[1])
 return redis.call('DEL', KEYS[1])
 """
 
+FORGET = """
+-- KEYS: record, revision, news, who waits. ARGV: user, revision
+if redis.pcall('GET', KEYS[2]) ~= ARGV[2] then return 0 end
+redis.pcall('ZREM', KEYS[4], ARGV[1])
+redis.call('DEL', KEYS[1], KEYS[2], KEYS[3])
+return 1
+"""
+
 REFRESH = """
 -- KEYS: who waits; of each user: record, revision, news. ARGV: lives of a record and of a revision
 local missing = {}
