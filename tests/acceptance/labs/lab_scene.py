@@ -14,7 +14,10 @@ from witness import Witness
 
 from hostler import open_store
 from hostler.keys.node import ALIVE, MEMBER
+from hostler.keys.vm import HANDLE
+from hostler.model.lab import POOL_ORG
 from hostler.model.node import Lifecycle
+from hostler.model.vm import Step
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
 
     from crash_points.children import Child, Launcher
 
+LAB_ID = 5
 NODE = "r1-1"
 ROLES = {"replica-1": "replica", "replica-2": "replica", "worker-1": "worker", "worker-2": "worker", NODE: "agent"}
 TTLS = {"node_ttl": 2.0, "fencing_time": 4.0, "leadership_ttl": 1.5, "lock_ttl": 1.0}
@@ -31,9 +35,10 @@ LOOK = 0.02
 class LabScene:
     """Entered: everybody is up, one leads. Left: everybody is dead."""
 
-    def __init__(self, launcher: Launcher, folder: Path, redis: str) -> None:
-        self._launcher, self._folder, self._url = launcher, folder, redis
+    def __init__(self, launcher: Launcher, folder: Path, redis: str, *, warm: int = 0) -> None:
+        self._launcher, self._folder, self._url, self._warm = launcher, folder, redis, warm
         folder.mkdir()
+        (folder / "labs.toml").write_text(f"[labs.{LAB_ID}]\nwarm = {warm}\n")
         self.store = open_store(f"sqlite://{folder}/hostler.db")
         self.redis = Redis.from_url(redis)
         self.children: dict[str, Child] = {}
@@ -75,7 +80,7 @@ class LabScene:
         if role == "agent":
             flags |= {"node": NODE, "rack": "r1"}
         else:
-            flags |= {"redis": self._url}
+            flags |= {"redis": self._url, "labs": str(self._folder / "labs.toml")}
         if role == "replica":
             flags |= {"listen": "127.0.0.1:0"}
         self.children[name] = self._launcher.start(role, self._heard, **flags)
@@ -92,7 +97,7 @@ class LabScene:
             self._start(name)
 
     async def up(self) -> None:
-        """Until everybody is up, one leads, the node is on duty."""
+        """Until everybody is up, one leads, the node is on duty, and as many machines are ready as shall be."""
         await self.until(self._not_up)
 
     async def arm(self, target: tuple[str, int] | None, *, everybody: bool) -> None:
@@ -133,4 +138,6 @@ class LabScene:
         member, alive = await MEMBER.get(self.store, node=NODE), await ALIVE.get(self.store, node=NODE)
         if member is None or alive is None or member.value.lifecycle is not Lifecycle.ON_DUTY:
             return "the node is not on duty"
-        return None
+        handles = [entry.value for entry in (await HANDLE.list(self.store, org=POOL_ORG)).entries]
+        ready = [handle for handle in handles if handle.readiness and handle.readiness.step is Step.AVAILABLE]
+        return None if len(ready) == self._warm else f"{len(ready)} machines are ready ahead, not {self._warm}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from labman import Server, check
 from redis.asyncio import Redis
@@ -18,12 +18,34 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
+T = TypeVar("T")
 LOOK = 0.05
 LOST_AFTER = 3.0
 """Seconds after a loss in which everything that was not lost has been worked."""
 _PUSH = "if redis.call('SET', KEYS[1], '1', 'NX', 'EX', 3600) then redis.call('RPUSH', KEYS[2], ARGV[1]) end return 1"
+
+
+def connected(url: str) -> Any:
+    """To Redis, by somebody who tries again by himself."""
+    return Redis.from_url(url, socket_timeout=1.0, retry=Retry(NoBackoff(), 0))
+
+
+async def push_once(client: Any, mark: str, queue: str, request: str) -> None:
+    """One step: it is in the queue once, however often this is repeated."""
+    await client.eval(_PUSH, 2, f"labman:{mark}", queue, request)
+
+
+async def insist(call: Callable[[], Awaitable[T]], patience: float) -> T:
+    """Until Redis answers."""
+    end = time.monotonic() + patience
+    while True:
+        try:
+            return await call()
+        except (RedisError, OSError, TimeoutError):
+            assert time.monotonic() < end, "Redis does not come back"
+            await asyncio.sleep(LOOK)
 
 
 class Losses:
@@ -37,7 +59,7 @@ class Student:
 
     def __init__(self, url: str, user: str, losses: Losses, *, patience: float) -> None:
         self.user, self._losses, self._patience = user, losses, patience
-        self._redis: Any = Redis.from_url(url, socket_timeout=1.0, retry=Retry(NoBackoff(), 0))
+        self._redis = connected(url)
         self.asked = {"provision": 0, "decommission": 0}
         self._lab = 0
 
@@ -60,7 +82,7 @@ class Student:
         end = time.monotonic() + self._patience
         asked_at = await self._ask(queue)
         while True:
-            found = await self._insist(self._look)
+            found = await insist(self._look, self._patience)
             lost_at = self._losses.at
             certain = lost_at is None or time.monotonic() > lost_at + LOST_AFTER  # no record: it may be lost itself
             if is_so(found) and (found is not None or certain):
@@ -72,20 +94,11 @@ class Student:
 
     async def _ask(self, queue: str) -> float:
         self.asked[queue] += 1
-        mark = f"labman:{self.user}:{queue}:{self.asked[queue]}"
+        mark = f"{self.user}:{queue}:{self.asked[queue]}"
         request = json.dumps({"webuserid": self.user, "labId": self._lab})
-        await self._insist(lambda: self._redis.eval(_PUSH, 2, mark, f"vmmanager:{queue}", request))
+        await insist(lambda: push_once(self._redis, mark, f"vmmanager:{queue}", request), self._patience)
         return time.monotonic()
 
     async def _look(self) -> Server | None:
         text = await self._redis.get(f"vmmanager:servers:{self.user}")
         return None if text is None else check(text, self.user)
-
-    async def _insist(self, call: Callable[[], Any]) -> Any:
-        end = time.monotonic() + self._patience
-        while True:
-            try:
-                return await call()
-            except (RedisError, OSError, TimeoutError):
-                assert time.monotonic() < end, "Redis does not come back"
-                await asyncio.sleep(LOOK)
