@@ -15,6 +15,8 @@ LAB_WORKER = Key("/hostler/v1/lab-workers/{worker}", LabWorker)
 LAB_CATALOGUE = Key("/hostler/v1/lab-catalogues/{name}", LabCatalogue)
 """One, called `default`."""
 
+FIRST = "vmmanager:"
+"""What every name in Redis begins with, after the prefix of a test namespace."""
 _SPECIAL = frozenset(":*?[]^\\")
 """What would end a name early, or match more than itself in a SCAN."""
 

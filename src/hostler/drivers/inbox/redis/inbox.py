@@ -14,6 +14,7 @@ from hostler.drivers.inbox.redis import scripts
 from hostler.drivers.inbox.redis.bell import Bell
 from hostler.drivers.redis_link import ANSWERS
 from hostler.errors import Forbidden, Invalid
+from hostler.keys.lab import FIRST
 from hostler.ports.inbox import QUEUES, Taken
 
 if TYPE_CHECKING:
@@ -30,10 +31,10 @@ BATCH = 1_000
 
 LAB_ANSWERS: Answers = {
     **ANSWERS,
-    "NOPERM": (Forbidden, "the user has no right to this; labs need all keys that begin with vmmanager: and eval"),
+    "NOPERM": (Forbidden, f"the user has no right to this; labs need all keys that begin with {FIRST} and eval"),
     "WRONGTYPE": (
         Invalid,
-        "a key that begins with vmmanager: holds something else than it should; look, and remove it",
+        f"a key that begins with {FIRST} holds something else than it should; look, and remove it",
     ),
 }
 
