@@ -168,7 +168,7 @@ def test_with_every_call_of_the_provider_failing_in_turn_all_agree_in_the_end(st
                 raise
 
 
-@pytest.mark.parametrize("verb", ["epoch", "publish", "servers"])
+@pytest.mark.parametrize("verb", ["epoch", "ahead", "publish", "servers"])
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_with_every_call_of_the_board_failing_in_turn_all_agree_in_the_end(when: str, verb: str) -> None:
     for at in range(1, 6):

@@ -19,6 +19,7 @@ import msgspec
 
 from hostler.entry.backend import is_cluster
 from hostler.entry.cli.target import local_path, redacted
+from hostler.entry.doctor_labs import labs
 from hostler.entry.doctor_machines import machines, refusals
 from hostler.entry.finding import Finding, Level
 from hostler.entry.folder import DataFolder
@@ -47,7 +48,7 @@ EPOCH = 1_735_689_600.0
 async def examine(settings: Settings) -> list[Finding]:
     """Look at everything, in the order in which it depends on each other."""
     folder = DataFolder(settings.data)
-    found = [*_folder(folder), _disk(folder), *_clock(), *await machines(settings)]
+    found = [*_folder(folder), _disk(folder), *_clock(), *await machines(settings), *await labs(settings)]
     served, health = await asyncio.to_thread(_server, settings, folder)
     found.append(served)
     found += health

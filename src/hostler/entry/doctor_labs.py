@@ -1,0 +1,53 @@
+"""What `hostler doctor` looks at where labs are set up: the catalogue, and the door."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from hostler.entry.cli.target import redacted
+from hostler.entry.finding import Finding, Level
+from hostler.entry.labs import own_catalogue
+from hostler.errors import HostlerError, Invalid, NotFound, Unavailable
+from hostler.wiring import open_inbox
+
+if TYPE_CHECKING:
+    from hostler.settings import Settings
+
+WITHIN = 5.0
+
+
+async def labs(settings: Settings) -> list[Finding]:
+    """Nothing where nobody set anything of labs."""
+    found = [] if settings.labs is None else [_catalogue(settings)]
+    if settings.redis is not None:
+        found.append(await _redis(settings.redis))
+    return found
+
+
+def _catalogue(settings: Settings) -> Finding:
+    try:
+        catalogue = own_catalogue(settings)
+    except (Invalid, NotFound) as error:
+        what, _, advice = str(error).partition("; ")
+        return Finding("labs", Level.FAIL, what, advice or "correct it: no process that is given it starts")
+    known = None if catalogue is None else catalogue.labs
+    many = "every id is a lab" if known is None else f"{len(known)} lab{'s' * (len(known) != 1)}"
+    return Finding("labs", Level.OK, f"{settings.labs}: {many}")
+
+
+async def _redis(url: str) -> Finding:
+    """It is asked for its workers, which changes nothing there."""
+    name = redacted(url)
+    try:
+        async with asyncio.timeout(WITHIN), open_inbox(url) as inbox:
+            workers = len(await inbox.workers())
+    except (Unavailable, TimeoutError) as error:
+        why = str(error).partition("; ")[0].rpartition(": ")[2] or f"no answer within {WITHIN:g} s"
+        return Finding("redis", Level.FAIL, f"{name}: {why}", "start it; labs run on, and are taken once it answers")
+    except HostlerError as error:
+        what, _, advice = str(error).partition("; ")
+        return Finding("redis", Level.FAIL, f"{name}: {what.rpartition(': ')[2]}", advice or "correct the URL")
+    if not workers:
+        return Finding("redis", Level.WARN, f"{name} answers, but nobody takes requests", "hostler up --redis URL")
+    return Finding("redis", Level.OK, f"{name} answers; {workers} worker{'s' * (workers != 1)} of labs")
