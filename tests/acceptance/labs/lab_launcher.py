@@ -7,6 +7,8 @@ short, and reclaiming comes often, so that a test that waits for them is short, 
 from __future__ import annotations
 
 import importlib
+import os
+import signal
 import socket
 import sys
 from functools import partial
@@ -92,8 +94,17 @@ class PointedBoard(Pointed):
         return await self._points.around("publish", self._inner.publish(changes))
 
 
+def _sleep() -> int:
+    os.kill(os.getpid(), signal.SIGSTOP)
+    return 0
+
+
 class LabKind(launcher.Kind):
     """Replicas, agents, and workers of labs."""
+
+    def also(self, order: dict[str, Any]) -> dict[str, Any]:
+        """`sleeps`: at its point it is suspended, as by a host that stands still, and does not die."""
+        return {"also": _sleep, "dies": False} if order.get("sleeps") else {}
 
     def wrap(self, store: Store, points: Points) -> Any:
         return LabStore(store, points)

@@ -43,7 +43,7 @@ class LabScene:
         self.redis = Redis.from_url(redis)
         self.children: dict[str, Child] = {}
         self.crashes: list[Child] = []
-        """Who died at the point it was told."""
+        """Who came to the point it was told, and died or is suspended."""
         self.ended: list[str] = []
         """Who ended otherwise: on a busy machine a leadership may be lost."""
         self.killed = 0
@@ -100,13 +100,16 @@ class LabScene:
         """Until everybody is up, one leads, the node is on duty, and as many machines are ready as shall be."""
         await self.until(self._not_up)
 
-    async def arm(self, target: tuple[str, int] | None, *, everybody: bool) -> None:
-        """Let everyone who takes or leads count, and who comes to `target` die; with `everybody` else, or alone."""
+    async def arm(self, target: tuple[str, int] | None, *, everybody: bool = False, **more: object) -> None:
+        """Let everyone who takes or leads count, and who comes to `target` die; with `everybody` else, or alone.
+
+        `sleeps`: it does not die but is suspended.
+        """
         self.crashes.clear()
         watched = [child for child in self.children.values() if child.role != "agent"]
         for child in watched:
             others = [other for other in self.children.values() if other is not child] if everybody else []
-            await child.arm(target, others)
+            await child.arm(target, others, **more)
 
     async def disarm(self) -> list[tuple[str, int]]:
         """The points that were passed, in order."""
@@ -138,6 +141,10 @@ class LabScene:
         member, alive = await MEMBER.get(self.store, node=NODE), await ALIVE.get(self.store, node=NODE)
         if member is None or alive is None or member.value.lifecycle is not Lifecycle.ON_DUTY:
             return "the node is not on duty"
+        return await self.not_ready_ahead()
+
+    async def not_ready_ahead(self) -> str | None:
+        """None: as many machines are ready ahead as shall be."""
         handles = [entry.value for entry in (await HANDLE.list(self.store, org=POOL_ORG)).entries]
         ready = [handle for handle in handles if handle.readiness and handle.readiness.step is Step.AVAILABLE]
         return None if len(ready) == self._warm else f"{len(ready)} machines are ready ahead, not {self._warm}"

@@ -8,24 +8,21 @@ test` kills at each of them one way. In the end there is what was asked for, mad
 from __future__ import annotations
 
 import asyncio
-import itertools
-import json
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 import pytest
 import running
 from crash_points.children import Launcher
 from dose import dose
-from lab_scene import LAB_ID, LabScene
+from lab_scene import LabScene
+from lab_story import Point, Rounds
 
 from hostler.testing.ttl_servers import RedisServer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-Point: TypeAlias = tuple[str, int]
 
 FULL = dose(test=0, full=1) > 0
 SIDE_BY_SIDE = 3
@@ -33,8 +30,6 @@ TRIES = 3
 """What depends on a race may not come again at once."""
 MOST = 100
 """Points that no verb has: more of them means that the enumeration does not end."""
-MADE, ENDED = ["requested", "started", "available"], ["stopping", "stopped"]
-VERBS = ("provision", "decommission")
 STORIES = {"provision": ("provision", 0), "decommission": ("decommission", 0), "claim": ("provision", 1)}
 """The verb that is disturbed, and how many machines are kept ready ahead."""
 POINTS = {"claim": dose(test=6, full=MOST)}
@@ -60,53 +55,6 @@ def launcher() -> Iterator[Launcher]:
 def redis() -> Iterator[RedisServer]:
     with RedisServer() as server:
         yield server
-
-
-class Rounds:
-    """Users, one after the other, each of whom gets a lab and gives it back, with a kill in between."""
-
-    def __init__(self, scene: LabScene, verb: str) -> None:
-        self.scene, self._verb, self._numbers = scene, verb, itertools.count(1)
-
-    async def run(self, target: Point | None, *, everybody: bool) -> tuple[list[Point], bool]:
-        """The points that were passed while the verb was done; and whether it came to the kill."""
-        scene, user, passed = self.scene, f"user-{next(self._numbers)}", []
-        await scene.up()
-        killed = False
-        for verb in VERBS:
-            if verb == self._verb:
-                await scene.arm(target, everybody=everybody)
-            await self.ask(verb, user)
-            await self.done(verb, user)
-            if verb == self._verb:
-                passed, killed = await scene.disarm(), bool(scene.crashes)
-                assert all(child.code == -9 for child in scene.crashes)
-        await scene.up()
-        return [point for point in passed if _is_a_step(point[0])], killed
-
-    async def ask(self, verb: str, user: str) -> None:
-        await self.scene.redis.rpush(f"vmmanager:{verb}", json.dumps({"webuserid": user, "labId": LAB_ID}))
-
-    async def done(self, verb: str, user: str) -> None:
-        """Until it is as it was asked for, everywhere; and it was made once, and told once."""
-        witness = self.scene.witness
-        expected = MADE if verb == "provision" else MADE + ENDED
-
-        async def missing() -> str | None:
-            told = [news.event.value for news in witness.told.get(user, ())]
-            return f"{user}: {told}" if len(told) < len(expected) else await witness.missing()
-
-        await self.scene.until(missing)
-        assert [news.event.value for news in witness.told[user]] == expected
-        assert len(witness.machines_of(user)) == 1, f"{user} had {witness.machines_of(user)}"
-
-
-def _is_a_step(name: str) -> bool:
-    """Of the two verbs; what goes by the clock, and what a process does when it starts, is not."""
-    what = name.partition(" ")[2]
-    if what.startswith("txn"):
-        return any(f"+{family}" in what or f"-{family}" in what for family in ("labs", "vms", "handles", "nodes"))
-    return what in ("take", "acknowledge", "publish", "release")
 
 
 class Enumeration:
@@ -156,8 +104,8 @@ async def test_killed_at_every_step_what_was_asked_for_is_there_once(
         async with LabScene(launcher, tmp_path / f"scene-{number}", url, warm=warm) as scene:
             rounds = Rounds(scene, verb)
             if number == 0:
-                one, _ = await rounds.run(None, everybody=False)
-                other, _ = await rounds.run(None, everybody=False)
+                one, _ = await rounds.run(None)
+                other, _ = await rounds.run(None)
                 certain.extend(point for point in one if point in other)
                 most = min(len(certain), POINTS.get(story, MOST))
                 enumeration.add([certain[at * len(certain) // most] for at in range(most)])
@@ -190,11 +138,11 @@ async def test_who_takes_over_from_the_dead_may_die_of_it(
     url = redis.url.replace("/0?", f"/{12 + ('before', 'after').index(when)}?")
     async with LabScene(launcher, tmp_path / "scene", url) as scene:
         rounds = Rounds(scene, "provision")
-        await scene.arm(("after take", 1), everybody=False)
+        await scene.arm(("after take", 1))
         await rounds.ask("provision", "ada")
         await scene.until(lambda: _nothing_but(bool(scene.crashes), "somebody took it"))
         await scene.disarm()
-        await scene.arm((f"{when} release", 1), everybody=False)
+        await scene.arm((f"{when} release", 1))
         await scene.until(lambda: _nothing_but(bool(scene.crashes), "somebody took over"))
         await scene.disarm()
         await rounds.done("provision", "ada")

@@ -52,6 +52,8 @@ class Witness:
         """All news of a user."""
         self.writes = 0
         """Of labs."""
+        self.machine_writes = 0
+        """Of all machines that are wished for."""
         self._labs: dict[str, LabUser] = {}
         self._owners: dict[str, str] = {}
         self._live: dict[str, set[str]] = {}
@@ -69,10 +71,10 @@ class Witness:
 
     # While it goes on
 
-    async def _changes(self, key: Key[Any], since: int, **leading: str) -> AsyncIterator[tuple[dict[str, str], Any]]:
+    async def _changes(self, key: Key[Any], since: int) -> AsyncIterator[tuple[dict[str, str], Any]]:
         while True:
             try:
-                async with key.watch(self._store, start_revision=since, **leading) as watch:
+                async with key.watch(self._store, start_revision=since) as watch:
                     async for change in watch:
                         since = change.revision + 1
                         yield change.parts, None if change.current is None else change.current.value
@@ -108,7 +110,10 @@ class Witness:
             self.answers.setdefault((user, queue), []).append(Answer(record.news[-1], before))
 
     async def _watch_vms(self, since: int) -> None:
-        async for parts, vm in self._changes(VM, since, org=ORG):
+        async for parts, vm in self._changes(VM, since):
+            self.machine_writes += 1
+            if parts["org"] != ORG:
+                continue
             user, name = parts["project"], parts["vm"]
             if self._owners.setdefault(name, user) != user:
                 self.wrong.append(f"{name} is of {user}, and was of {self._owners[name]}")

@@ -1,0 +1,98 @@
+"""Who is suspended in the middle of a step of a lab, and woken once others have done it, writes nothing any more.
+
+That is what a host does that stands still. The leader's writes are fenced, a worker's compare its presence, and what is
+shown in Redis is of a revision: each is tried before and after every step.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+import running
+from crash_points.children import Launcher
+from dose import dose
+from lab_scene import LabScene
+from lab_story import MADE, Point, Rounds
+
+from hostler.testing.ttl_servers import RedisServer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from crash_points.children import Child
+
+POINTS = dose(test=4, full=1000)
+CLAIM = "before txn +handles +labs +names +nodes +vms -handles -names -vms"
+REFILL = "before txn +names +vms"
+FIRST: list[Point] = [(REFILL, 1), ("before txn +labs of a worker", 1), (CLAIM, 1), ("before publish", 2)]
+"""Those of `make test`: what only the fence, the presence, or the revision stops."""
+
+
+@pytest.fixture
+def launcher() -> Iterator[Launcher]:
+    with Launcher("lab_launcher", Path(__file__).parent) as launcher:
+        running.PIDS.add(launcher.process.pid)
+        yield launcher
+    running.PIDS.discard(launcher.process.pid)
+
+
+async def test_who_sleeps_in_a_step_and_wakes_after_it_was_done_writes_nothing(
+    launcher: Launcher, tmp_path: Path
+) -> None:
+    with RedisServer() as redis:
+        async with LabScene(launcher, tmp_path / "scene", redis.url, warm=1) as scene:
+            rounds = Rounds(scene, "provision")
+            known = list(dict.fromkeys([*FIRST, *(await rounds.run(None))[0]]))
+            users = (f"sleeper-{number}" for number in itertools.count(1))
+            slept = [point for point in known[:POINTS] if await asleep(scene, rounds, next(users), point)]
+            print(f"\n{len(slept)} of {len(known)} points; others ended: {scene.ended}", *slept, sep="\n  ")
+            assert {name for name, _ in slept} >= {name for name, _ in FIRST}
+            scene.witness.check()
+
+
+async def asleep(scene: LabScene, rounds: Rounds, user: str, point: Point) -> bool:
+    """Whether somebody came there and slept, while others did what it was about to do."""
+    witness = scene.witness
+    await scene.up()
+    await scene.arm(point, sleeps=True)
+    await rounds.ask("provision", user)
+    await scene.until(lambda: nobody_sleeps(scene, user))
+    sleepers = list(scene.crashes)
+    for child in scene.children.values():
+        if child not in sleepers and child.role != "agent":
+            await child.disarm()  # long before it takes over
+    await rounds.done("provision", user)
+    await scene.until(scene.not_ready_ahead)
+    before = witness.writes, witness.machine_writes
+    for sleeper in sleepers:
+        os.kill(sleeper.pid, signal.SIGCONT)
+    for sleeper in sleepers:
+        await awake(sleeper, point[0])
+    await scene.disarm()
+    await scene.up()
+    assert await witness.missing() is None
+    assert (witness.writes, witness.machine_writes) == before, f"{point}: something was written by who slept"
+    await rounds.ask("decommission", user)
+    await rounds.done("decommission", user)
+    return bool(sleepers)
+
+
+async def nobody_sleeps(scene: LabScene, user: str) -> str | None:
+    """None: somebody does, or nobody will, for all is done."""
+    over = len(scene.witness.told.get(user, ())) == len(MADE) and await scene.not_ready_ahead() is None
+    return None if scene.crashes or over else f"nobody came there: {user}"
+
+
+async def awake(sleeper: Child, name: str) -> None:
+    """Until it has done what it was about to do; and has ended, if it led: it leads no more."""
+    when, _, what = name.partition(" ")
+    count = len(sleeper.passed)
+    done = f"after {what}" if when == "before" else None
+    await sleeper.until(lambda: any(done in (None, point) for _, point, _ in sleeper.passed[count:]))
+    if sleeper.told("leading ") is not None:
+        await sleeper.until(lambda: False)
