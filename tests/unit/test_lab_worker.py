@@ -14,7 +14,7 @@ from hostler.drivers.inbox.memory import MemoryDoor, MemoryInbox
 from hostler.drivers.store.faulty import FaultyStore
 from hostler.drivers.store.memory import MemoryStore
 from hostler.engine.labs.worker import RECLAIM_EVERY, TTL, LabWorker
-from hostler.errors import Closed, Invalid, Unavailable, Uncertain
+from hostler.errors import Closed, Damaged, Forbidden, Invalid, TooLarge, Unavailable, Uncertain
 from hostler.keys.lab import LAB, LAB_WORKER
 from hostler.keys.mirror import Mirror
 from hostler.model.lab import LabCatalogue, LabEvent, LabPhase, LabTemplate, LabUser
@@ -253,6 +253,90 @@ def test_while_the_store_is_out_of_reach_what_was_taken_is_held_and_no_more_is_t
         scene.store.up()
         await scene.until(lambda: scene.worker.counters["worked"] == 2, within=5.0)
         assert (await scene.events(), await scene.events("ben")) == (["requested"], ["requested"])
+
+    play(story)
+
+
+@pytest.mark.parametrize("error", [Forbidden, Damaged, TooLarge])
+def test_a_store_that_refuses_buries_nothing(monkeypatch: pytest.MonkeyPatch, error: type[Exception]) -> None:
+    """As one whose rights were taken away, or whose disk is damaged: the requests are good."""
+
+    async def story(scene: Scene) -> None:
+        async def refused(*_: Any) -> Any:
+            raise error("store: no right to these keys")
+
+        scene.begin()
+        await scene.until(lambda: scene.worker.state()["present"] == 1)
+        with monkeypatch.context() as patched:
+            patched.setattr(scene.store, "txn", refused)
+            patched.setattr(scene.store, "get", refused)
+            for user in ("mia", "ben", "eva"):
+                scene.push("provision", user, labId=3)
+            await asyncio.sleep(TTL / 2)
+            assert scene.worker.state()["held"] == 3
+            scene.push("provision", "zoe", labId=3)
+            await asyncio.sleep(2.5)
+            assert scene.worker.state()["held"] == 3, "others, from whom it is taken, shall have it"
+        await scene.until(lambda: scene.worker.counters["worked"] == 4, within=5.0)
+        assert not scene.door.dead
+        assert await scene.events() == ["requested"]
+        assert len([said for said in scene.said if "no right" in said]) == 1, scene.said
+
+    play(story)
+
+
+def test_what_a_dead_worker_held_stays_until_the_store_tells_whether_it_was_worked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def story(scene: Scene) -> None:
+        scene.push("provision", "mia", labId=3)
+        first = scene.begin()
+        held: list[Taken] = []
+
+        async def keep(when: str, verb: str) -> None:
+            if (when, verb) == ("before", "acknowledge"):
+                held[:] = scene.door.queues["provision"].processing[scene.worker.worker]
+                raise Unavailable("out of reach")
+
+        scene.fault = keep
+        await scene.until(lambda: bool(held))
+        name, read = scene.worker.worker, scene.store.get
+        await scene.raw.delete(LAB_WORKER.fill(worker=name))
+        first.cancel()
+        await asyncio.gather(first, return_exceptions=True)
+        scene.door.queues["provision"].processing[name] = list(held)
+        scene.door.workers.add(name)
+
+        async def forbidden(key: str, **more: Any) -> Any:
+            if key.startswith(LAB.prefix()):
+                raise Forbidden("store: no right to these keys")
+            return await read(key, **more)
+
+        scene.fault = None
+        other = scene.another()
+        with monkeypatch.context() as patched:
+            patched.setattr(scene.store, "get", forbidden)
+            scene.begin(other)
+            await asyncio.sleep(3 * RECLAIM_EVERY)
+            assert other.counters["reclaimed"] == 0
+        await scene.until(lambda: name not in scene.door.workers)
+        assert await scene.events() == ["requested"], "it was worked, and is not again"
+
+    play(story)
+
+
+def test_a_worker_that_may_not_be_present_waits_until_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(scene: Scene) -> None:
+        async def refused(*_: Any) -> Any:
+            raise Forbidden("store: no right to these keys")
+
+        scene.push("provision", "mia", labId=3)
+        with monkeypatch.context() as patched:
+            patched.setattr(scene.store, "txn", refused)
+            task = scene.begin()
+            await asyncio.sleep(TTL)
+            assert not task.done()
+        await scene.until(lambda: scene.worker.counters["worked"] == 1)
 
     play(story)
 

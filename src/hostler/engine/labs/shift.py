@@ -15,7 +15,7 @@ import msgspec
 from msgspec import UNSET
 
 from hostler.engine.labs import wish
-from hostler.errors import Closed, Invalid, Refused, Unavailable, Uncertain
+from hostler.errors import Closed, Damaged, Invalid, Refused, Unavailable, Uncertain
 from hostler.keys.lab import LAB, check_user
 from hostler.kit.backoff import Backoff
 from hostler.kit.together import run_together
@@ -44,6 +44,10 @@ REMEMBERED = 16_384
 
 class Lapsed(Exception):
     """Somebody else may have what was held."""
+
+
+class Unreadable(Exception):
+    """What stands in the store of this user cannot be read: somebody must look at it."""
 
 
 class Rules(msgspec.Struct, frozen=True):
@@ -101,6 +105,7 @@ class Shift:
         """Not set while the store is out of reach: then others, who may reach it, shall have the requests."""
         self._stored.set()
         self._error: BaseException | None = None
+        self._refusal = ""  # of the store, as it was told
 
     @property
     def held(self) -> int:
@@ -167,12 +172,16 @@ class Shift:
         reason: str | None = None
         try:
             user, change = self._rules.understood(taken)
-            await self._written(taken, user, change)
-        except (Lapsed, Closed) as error:
-            self._fail(error)
-            return
         except Refused as error:
             reason = str(error)
+        else:
+            try:
+                await self._written(taken, user, change)
+            except (Lapsed, Closed) as error:
+                self._fail(error)
+                return
+            except Unreadable as error:
+                reason = str(error)
         self._done[taken.token] = reason
         self._finished.set()
 
@@ -182,18 +191,23 @@ class Shift:
         while True:
             try:
                 if not known:
-                    base, known = await LAB.get(self._store, user=user), True
+                    base, known = record_of(await self._store.get(LAB.fill(user=user))), True
                 while not self._was_worked(taken, base):
                     written, base = await self._attempt(taken, user, change, base)
                     if written:
                         break
-                self._stored.set()
+                self._answered()
                 return
+            except (Lapsed, Unreadable):
+                self._answered()
+                raise
+            except Closed:
+                raise
             except (Unavailable, Uncertain):
                 self._stored.clear()
-            except (Refused, Lapsed):
-                self._stored.set()
-                raise
+            except Refused as error:  # the store takes nothing from us, as without the right to: the request is good
+                self._stored.clear()
+                self._tell_once(str(error))
             except Exception as error:  # noqa: BLE001 - told, and tried again: nothing that was taken is dropped
                 self._tell(f"lab request of {user}: {type(error).__name__}: {error}; it will be tried again")
             known = False
@@ -219,7 +233,17 @@ class Shift:
         presence, found = result.responses
         if not isinstance(presence, KeyValue) or presence.create_revision != self._since:
             raise Lapsed
-        return False, LAB.entry(found) if isinstance(found, KeyValue) else None
+        return False, record_of(found if isinstance(found, KeyValue) else None)
+
+    def _answered(self) -> None:
+        """The store did."""
+        self._stored.set()
+        self._refusal = ""
+
+    def _tell_once(self, refusal: str) -> None:
+        if refusal != self._refusal:
+            self._refusal = refusal
+            self._tell(f"lab worker {self._worker}: {refusal}; what was taken is held until the store takes it")
 
     def _was_worked(self, taken: Taken, base: Entry[LabUser] | None) -> bool:
         return base is not None and base.value.worked.get(taken.queue) == taken.token
@@ -291,3 +315,11 @@ class Shift:
 
     def _backoff(self) -> Backoff:
         return Backoff(FIRST_RETRY, LAST_RETRY, rng=self._rng)
+
+
+def record_of(kv: KeyValue | None) -> Entry[LabUser] | None:
+    """A user's record as it stands in the store. Unreadable: it holds none; whatever else is wrong is the store's."""
+    try:
+        return None if kv is None else LAB.entry(kv)
+    except Damaged as error:
+        raise Unreadable(str(error)) from None

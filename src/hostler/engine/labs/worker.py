@@ -11,7 +11,7 @@ import asyncio
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from hostler.engine.labs.shift import Lapsed, Rules, Shift
+from hostler.engine.labs.shift import Lapsed, Rules, Shift, Unreadable, record_of
 from hostler.errors import Closed, Conflict, HostlerError, Invalid, LeaseGone, Refused, Unavailable, Uncertain
 from hostler.keys.lab import LAB, LAB_WORKER
 from hostler.kit.backoff import Backoff
@@ -79,6 +79,12 @@ class LabWorker:
                 worker, lease, since = await self._appear()
             except (Unavailable, Uncertain, Conflict, LeaseGone):
                 await self._clock.sleep(backoff.next())
+                continue
+            except Closed:
+                raise
+            except Refused as error:
+                self._tell(f"lab worker: {error}; it goes on once that is mended")
+                await self._clock.sleep(patience.next())
                 continue
             backoff.reset()
             try:
@@ -170,9 +176,11 @@ class LabWorker:
     async def _was_worked(self, taken: Taken) -> bool:
         try:
             user, _ = self._rules.understood(taken)
-            entry = await LAB.get(self._store, user=user)
-        except Closed:
-            raise
         except Refused:  # whoever takes it next will bury it
+            return False
+        found = await self._store.get(LAB.fill(user=user))
+        try:
+            entry = record_of(found)
+        except Unreadable:  # the same
             return False
         return entry is not None and entry.value.worked.get(taken.queue) == taken.token
