@@ -88,18 +88,25 @@ def test_without_qemu_warm_claims_are_said_to_be_missing(
     assert "warm claims on QEMU: not measured: qemu-system-x86_64, redis-server, unshare, ip not installed" in out
 
 
-def test_ours_stand_beside_the_fastest_of_the_others_round_by_round() -> None:
+def test_ours_stand_beside_the_fastest_other_of_as_many_processes_round_by_round() -> None:
     ours = [Pace(3000, 100), Pace(1000, 300), Pace(4000, 100)]
     names = (labs_queue.UP, labs_queue.LATER, labs_queue.MIXED, labs_queue.ALONE, labs_queue.TWO)
     found = dict.fromkeys(names, ours)
     found |= {peer.name: [Pace(10, 1)] * 3 for peer in labs_queue.PEERS}
-    fastest = labs_queue.PEERS[3].name
-    found[fastest] = [Pace(1500, 200), Pace(1000, 600), Pace(1000, 200)]
-    first, verdict, *others = labs_queue.rows(found, "there")
-    assert (first.what, first.found, first.other) == (f"{labs_queue.UP} (there)", 3000, 1000)
-    assert (first.against, first.ratio, first.cpu_ratio) == (fastest, 2, 2)
-    assert (verdict.found, verdict.wanted, verdict.reached) == (2, 1, True)
-    assert [row.found for row in others[-len(labs_queue.PEERS) :]] == [1000] + [10] * (len(labs_queue.PEERS) - 1)
+    single = next(peer.name for peer in labs_queue.PEERS[4:] if peer.processes == 1)
+    double = next(peer.name for peer in labs_queue.PEERS[4:] if peer.processes == 2)
+    found[single] = [Pace(1500, 200), Pace(1000, 600), Pace(1000, 200)]
+    found[double] = [Pace(6000, 200), Pace(4000, 600), Pace(4000, 200)]
+    rows = labs_queue.rows(found, "there")
+    by_name = {row.what: row for row in rows if "…" not in row.what}
+    alone, two = by_name[f"{labs_queue.ALONE} (there)"], by_name[f"{labs_queue.TWO} (there)"]
+    assert (alone.found, alone.against, alone.other, alone.ratio, alone.cpu_ratio) == (3000, single, 1000, 2, 2)
+    assert (two.against, two.other, two.ratio) == (double, 4000, 0.5)
+    verdicts = [(row.what, row.found, row.reached) for row in rows if "… times" in row.what]
+    like, of_all = (f"… times the fastest other {whom}" for whom in ("of as many processes", "of all"))
+    equal = (like, 2, True)
+    assert verdicts == [equal, (like, 0.5, False), equal, (of_all, 0.5, False), equal, equal]
+    assert [row.found for row in rows[-len(labs_queue.PEERS) :]][:3] == [4000, 1000, 10]
 
 
 def test_the_p95_of_claims_is_one_of_them() -> None:

@@ -30,7 +30,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """A folder with an environment for each other queue."""
     images: Path | None = None
     """Where the tiny guest is; None: it is built."""
-    requests: int = 20_000
+    requests: int = 10_000
     rounds: int = 3
     live: int = 1_000
     quiet: float = 10.0

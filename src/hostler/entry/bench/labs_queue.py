@@ -111,28 +111,38 @@ async def measure(redis: Any, plan: Plan, where: str, tell: Callable[[str], None
 
 
 def rows(found: dict[str, list[Pace]], where: str) -> list[Row]:
-    """Medians over the rounds; ours beside the fastest of the others. A ratio is the median of the rounds' own."""
-    peers = {peer.name: found[peer.name] for peer in PEERS if peer.name in found}
-    fastest = max(peers, key=lambda name: _rate(peers[name])) if peers else None
+    """Medians over the rounds; ours beside the fastest other of as many processes, and all in one beside any.
+
+    A ratio is the median of the rounds' own.
+    """
+    peers = {peer: found[peer.name] for peer in PEERS if peer.name in found}
     made = []
-    for name in (UP, LATER, MIXED, ALONE, TWO):
-        paces = found[name]
-        row = Row(what=f"{name} ({where})", found=_rate(paces), unit="per second", wanted=WANTED)
-        if fastest is not None:
-            pairs = list(zip(paces, peers[fastest], strict=True))
-            row = msgspec.structs.replace(
-                row,
-                against=fastest,
-                other=_rate(peers[fastest]),
-                ratio=statistics.median(ours.per_second / other.per_second for ours, other in pairs),
-                cpu_ratio=statistics.median(other.cpu_us / max(1.0, ours.cpu_us) for ours, other in pairs),
-            )
-        made.append(row)
-    if fastest is not None:
-        made.insert(1, Row(what="… times the fastest other queue", found=made[0].ratio or 0.0, unit="", wanted=1))
-    for name, paces in sorted(peers.items(), key=lambda pair: -_rate(pair[1])):
-        made.append(Row(what=f"{name} ({where})", found=_rate(paces), unit="per second"))
+    for name in (ALONE, TWO, UP, LATER, MIXED):
+        like = {peer.name: paces for peer, paces in peers.items() if peer.processes == (2 if name == TWO else 1)}
+        made += _beside(f"{name} ({where})", found[name], like, "of as many processes")
+        if name == UP and peers:
+            every = {peer.name: paces for peer, paces in peers.items()}
+            made.append(_beside("", found[name], every, "of all")[1])
+    for peer, paces in sorted(peers.items(), key=lambda pair: -_rate(pair[1])):
+        made.append(Row(what=f"{peer.name} ({where})", found=_rate(paces), unit="per second"))
     return made
+
+
+def _beside(what: str, ours: Sequence[Pace], others: dict[str, list[Pace]], whom: str) -> list[Row]:
+    row = Row(what=what, found=_rate(ours), unit="per second", wanted=WANTED)
+    if not others:
+        return [row]
+    fastest = max(others, key=lambda name: _rate(others[name]))
+    pairs = list(zip(ours, others[fastest], strict=True))
+    ratio = statistics.median(our.per_second / other.per_second for our, other in pairs)
+    row = msgspec.structs.replace(
+        row,
+        against=fastest,
+        other=_rate(others[fastest]),
+        ratio=ratio,
+        cpu_ratio=statistics.median(other.cpu_us / max(1.0, our.cpu_us) for our, other in pairs),
+    )
+    return [row, Row(what=f"… times the fastest other {whom}", found=ratio, unit="", wanted=1, against=fastest)]
 
 
 def _rate(paces: Sequence[Pace]) -> float:

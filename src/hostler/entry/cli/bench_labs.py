@@ -27,7 +27,7 @@ def _parts(_: click.Context, __: click.Parameter, text: str) -> tuple[str, ...]:
     help="A folder with an environment for each other queue (scripts/bench-labs makes it); without it, only ours.",
 )
 @click.option("--parts", callback=_parts, default=",".join(PARTS), show_default=True, help="What to measure.")
-@click.option("--requests", type=click.IntRange(min=100), default=20_000, show_default=True, help="In each run.")
+@click.option("--requests", type=click.IntRange(min=100), default=10_000, show_default=True, help="In each run.")
 @click.option("--rounds", type=click.IntRange(min=1), default=3, show_default=True, help="Of all queues in turn.")
 @click.option("--live", type=click.IntRange(min=1), default=1_000, show_default=True, help="Labs that rest.")
 @click.option("--quiet", type=click.FloatRange(min=0.1), default=10.0, show_default=True, help="Seconds of rest.")
