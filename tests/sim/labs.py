@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from hostler.drivers.inbox.memory import MemoryBoard, MemoryDoor
 from hostler.engine.labs import wish
 from hostler.engine.labs.controller import LabController
+from hostler.engine.labs.decide import kept_until
 from hostler.engine.labs.projector import LabProjector
 from hostler.errors import Conflict, Unavailable
 from hostler.keys.lab import LAB
@@ -172,7 +173,7 @@ class LabPlane(Plane):
             counts = [len(vms), len(names), len(handles), len(rows)]
             if counts != [1, 1, 1, 1] or vms[0].id != lab.vm or rows[0].vm != lab.vm or vms[0].deleting:
                 return f"{user} shall have one machine: {there}"
-            if vms[0].labels[LAB_LABEL] != str(lab_id) or vms[0].expires_at != lab.expires_at + lab.grace:
+            if vms[0].labels[LAB_LABEL] != str(lab_id) or vms[0].expires_at != kept_until(lab):
                 return f"{user} has another machine: {there}"
             if shown != lab.server(user):
                 return f"{user} is shown wrongly: {there}"

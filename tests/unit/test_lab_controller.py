@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from hostler.engine.labs import wish
 from hostler.engine.labs.controller import LabController
-from hostler.engine.labs.decide import KEPT, Act, decide
+from hostler.engine.labs.decide import KEPT, SPARE, Act, decide, kept_until
 from hostler.engine.labs.shape import digest, shape_of
 from hostler.engine.labs.steps import Claim
 from hostler.errors import LeadershipLost
@@ -45,7 +45,7 @@ def provisioned(at: float = 0.0) -> LabUser:
 def machine(**changes: Any) -> VirtualMachine:
     fields: dict[str, Any] = {"id": "v", "name": "n", "org": ORG, "project": "ada", "created_at": 0.0}
     spec = shape_of(CATALOGUE.default, ())
-    return VirtualMachine(**{**fields, "spec": spec, "expires_at": 1100.0, **changes})
+    return VirtualMachine(**{**fields, "spec": spec, "expires_at": 1100.0 + SPARE, **changes})
 
 
 def handle(state: MachineState = MachineState.RUNNING, **changes: Any) -> VmHandle:
@@ -79,7 +79,7 @@ def test_it_is_warned_once_and_ends_after_its_grace() -> None:
 def test_an_extension_prolongs_its_machine() -> None:
     record = wish.extend(wish.seen(provisioned(), handle(), 1.0), "ada", 10, None, now=2.0)
     assert decided(record, machine(), handle(), 3.0).act is Act.PROLONG
-    assert decided(record, machine(expires_at=1700.0), handle(), 3.0).act is Act.NOTHING
+    assert decided(record, machine(expires_at=1700.0 + SPARE), handle(), 3.0).act is Act.NOTHING
 
 
 def test_the_limit_counts_from_when_a_node_has_room() -> None:
@@ -94,7 +94,7 @@ def test_the_limit_counts_from_when_a_node_has_room() -> None:
     late = LabCatalogue(default=replace(CATALOGUE.default, life=5000.0))
     slow = replace(placed, lab=replace(placed.lab, expires_at=5000.0, grace=0.0))
     seen = handle(MachineState.CREATING)
-    over = decide(slow, machine(expires_at=5000.0), seen, catalogue=late, now=1300.0)
+    over = decide(slow, machine(expires_at=5000.0 + SPARE), seen, catalogue=late, now=1300.0)
     assert (over.act, over.record.lab.ending) == (Act.DELETE, LabEvent.FAILED)
     assert "creating" in over.record.lab.ending_reason
 
@@ -178,7 +178,7 @@ def test_a_lab_gets_a_machine_of_its_template() -> None:
         assert vm.labels == {"lab": "5", "webuserid": "ada", "shape": digest(vm.spec)}
         assert vm.spec.ssh_keys == ("ssh-ed25519 A", "ssh-ed25519 T")
         assert (vm.spec.user, vm.spec.cpus, vm.node_labels) == ("student", 2, {"machines": "qemu"})
-        assert vm.expires_at == record.lab.expires_at + record.lab.grace  # type: ignore[operator]
+        assert vm.expires_at == kept_until(record.lab)
         name = await NAME.get(world.raw, org=ORG, project="ada", name="lab-5-1")
         assert name is not None
         assert name.value == vm.id

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from hostler.drivers.store.memory import MemoryStore
 from hostler.engine.controllers.decision import tags_of
 from hostler.engine.labs import wish
+from hostler.engine.labs.decide import SPARE
 from hostler.engine.labs.pool import LabPool
 from hostler.engine.labs.stock import (
     ANY,
@@ -243,7 +244,7 @@ def test_of_two_claims_of_one_machine_one_wins_whoever_makes_them() -> None:
         assert won == [True, False]
         (machine,) = (await VM.list(store)).entries
         assert (machine.value.project, machine.value.name) == ("ada", "lab-5-1")
-        assert machine.value.expires_at == 100.0 + TEMPLATE.life + TEMPLATE.grace
+        assert machine.value.expires_at == 100.0 + TEMPLATE.life + TEMPLATE.grace + SPARE
         assert machine.value.labels == {"lab": "5", "webuserid": "ada", "shape": KIND.shape}
 
     play(story)

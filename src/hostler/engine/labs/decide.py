@@ -19,6 +19,9 @@ KEPT = 25 * 3600.0
 """Seconds for which it is known of a user who has no lab what was last."""
 FAILURES = 3
 """Steps of its machine that failed in a row, after which a lab has failed."""
+SPARE = 600.0
+"""Seconds by which a machine outlives its lab if nobody ends it: whoever removes what has expired does not know of an
+extension that was written a moment ago, and shall not come before it."""
 
 
 class Act(enum.Enum):
@@ -32,7 +35,7 @@ class Act(enum.Enum):
     DELETE = enum.auto()
     """Wish its machine away; the record changes in the same instant, if it does."""
     PROLONG = enum.auto()
-    """Let its machine live for as long as the lab does."""
+    """Let its machine live for longer than the lab does."""
     GONE = enum.auto()
     """Its machine is gone, and must still be when this is written."""
     FORGET = enum.auto()
@@ -83,8 +86,14 @@ def decide(
 
 
 def ends_at(lab: Lab) -> float | None:
-    """When its machine goes, if nobody does anything."""
+    """When it ends, if nobody does anything."""
     return None if lab.expires_at is None else lab.expires_at + lab.grace
+
+
+def kept_until(lab: Lab) -> float | None:
+    """When its machine expires by itself, should nobody have ended the lab."""
+    end = ends_at(lab)
+    return None if end is None else end + SPARE
 
 
 def _over(lab: Lab, vm: VirtualMachine | None, handle: VmHandle | None, now: float) -> tuple[LabEvent, str] | None:
@@ -106,7 +115,7 @@ def _going_on(new: LabUser, old: Lab, vm: VirtualMachine | None, catalogue: LabC
     """It stays. `new` has what is seen of its machine; `old` is what the record says."""
     lab = new.lab or old
     end = ends_at(lab)
-    if vm is not None and vm.expires_at != end:
+    if vm is not None and vm.expires_at != kept_until(lab):
         return Step(Act.PROLONG)
     template = catalogue.find(lab.lab_id) or catalogue.default
     soon = None if lab.expires_at is None or lab.warned else lab.expires_at - template.warn

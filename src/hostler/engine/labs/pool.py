@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from hostler.engine.labs import stock
+from hostler.engine.labs.decide import SPARE
 from hostler.engine.labs.shape import MACHINES_LABEL, labels_of
 from hostler.engine.labs.shelf import Shelf
 from hostler.engine.labs.steps import Claim
@@ -137,7 +138,7 @@ class LabPool:
             project=user,
             name=f"lab-{lab.lab_id}-{lab.generation}",
             labels=labels_of(lab.lab_id, user, kind.spec),
-            expires_at=now + template.life + template.grace,
+            expires_at=now + template.life + template.grace + SPARE,
         )
         self._shelf.give(vm)
         try:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgspec
 
 from hostler.engine.controllers.steps import Txn
-from hostler.engine.labs.decide import ends_at
+from hostler.engine.labs.decide import kept_until
 from hostler.engine.labs.shape import labels_of, node_labels_of
 from hostler.keys.lab import LAB
 from hostler.keys.vm import HANDLE, NAME, VM
@@ -61,7 +61,7 @@ class Pool(Protocol):
 
         Whoever gets one must settle it, whatever happens. The quotas of both projects are among its pieces, so they are
         read (Unavailable, Uncertain, Conflict: there is no claim then). QuotaExceeded: its user may have no more.
-        `expires_at` of the machine becomes `now + template.life + template.grace`.
+        `expires_at` of the machine becomes what `decide.kept_until` says of a lab that begins now.
         """
 
     def settled(self, claim: Claim, *, written: bool) -> None:
@@ -84,7 +84,7 @@ def created(
         labels=labels_of(lab.lab_id, user, spec),
         node_labels=node_labels_of(template),
         created_at=at,
-        expires_at=ends_at(lab),
+        expires_at=kept_until(lab),
     )
 
 
@@ -122,8 +122,8 @@ def deleted(entry: Entry[LabUser] | None, user: str, vm: Entry[VirtualMachine], 
 
 
 def prolonged(entry: Entry[LabUser], lab: Lab, vm: Entry[VirtualMachine]) -> Txn:
-    """The machine lives for as long as the lab."""
-    return Txn([LAB.unchanged(entry), VM.unchanged(vm)], [_changed(vm, expires_at=ends_at(lab))])
+    """The machine lives for longer than the lab."""
+    return Txn([LAB.unchanged(entry), VM.unchanged(vm)], [_changed(vm, expires_at=kept_until(lab))])
 
 
 def gone(entry: Entry[LabUser], record: LabUser, vm: str) -> Txn:
