@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from hostler.model.lab import LabEvent
+from hostler.keys.lab import LAB
+from hostler.keys.node import ALIVE
+from hostler.model.lab import LabEvent, LabPhase
 
 from .labs import GRACE, LabPlane
 from .test_labs import SLACK, play
@@ -28,3 +30,64 @@ def test_an_extension_while_nobody_leads_counts() -> None:
         await plane.agreed({"ada": 5}, within=SLACK)
 
     play(story)
+
+
+def test_a_lab_whose_node_is_silent_is_not_available_until_it_is_back() -> None:
+    async def story(plane: LabPlane) -> None:
+        await plane.start("ada", 5)
+        await plane.agreed({"ada": 5})
+        node = where(plane, "ada")
+        plane.supervised = False
+        plane.kill(node)
+        await asyncio.sleep(60.0)
+        lab, shown = await plane.lab("ada"), plane.door.records["ada"]
+        assert (lab.available, lab.detail, lab.phase) == (False, "its node is silent", LabPhase.RUNNING)
+        assert (shown.available, shown.address) == (False, lab.address)
+        plane.supervised = True
+        plane.spawn(node)
+        await plane.agreed({"ada": 5})
+        assert (await plane.news("ada")).count(LabEvent.AVAILABLE) == 1
+
+    play(story)
+
+
+def test_a_leader_that_comes_after_its_node_fell_silent_tells_it_too() -> None:
+    async def story(plane: LabPlane) -> None:
+        await plane.start("ada", 5)
+        await plane.agreed({"ada": 5})
+        node = where(plane, "ada")
+        plane.supervised = False
+        plane.kill("replica-1")
+        plane.kill(node)
+        await asyncio.sleep(30.0)
+        plane.spawn("replica-1")
+        await asyncio.sleep(60.0)
+        assert not plane.door.records["ada"].available
+
+    play(story)
+
+
+def test_an_agent_that_is_started_again_costs_its_labs_nothing() -> None:
+    async def story(plane: LabPlane) -> None:
+        await plane.start("ada", 5)
+        await plane.agreed({"ada": 5})
+        node = where(plane, "ada")
+        entry = await LAB.get(plane.store, user="ada")
+        assert entry is not None
+        await plane.store.delete(ALIVE.fill(node=node))  # as if its lease had been given back
+        async with asyncio.timeout(60.0):
+            while await ALIVE.get(plane.store, node=node) is None:
+                await asyncio.sleep(0.1)
+        await asyncio.sleep(SLACK)
+        now = await LAB.get(plane.store, user="ada")
+        assert now is not None
+        assert now.mod_revision == entry.mod_revision
+
+    play(story)
+
+
+def where(plane: LabPlane, user: str) -> str:
+    """The node that its machine is on."""
+    (machine,) = plane.machines_of(user)
+    (node,) = [node for node, place in plane.places.items() if machine.vm in place.contents.rows]
+    return node

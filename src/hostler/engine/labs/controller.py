@@ -74,7 +74,7 @@ class LabController:
         self.counters: dict[str, int] = {}
         self._admission = Admission()
         self._queue = Queue(self._look, clock=clock, rng=rng, tell=tell, counters=self.counters, width=width)
-        self._sight = Sight(store, view)
+        self._sight = Sight(store, view, clock=clock)
         self._doubts: set[str] = set()  # users whose last write may have happened
         self._fairness = Fairness()
         self._standing: Standing | None = None
@@ -160,12 +160,14 @@ class LabController:
         if step.act is Act.ADMIT:
             lab = entry.value.lab
             return lab is not None and (not lab.detail or bool(self._admission.turn(user, lab.generation)))
-        self._look_again(user, step)
+        self._look_again(step, seen)
         return step.act is not Act.NOTHING
 
-    def _look_again(self, user: str, step: Step) -> None:
+    def _look_again(self, step: Step, seen: Seen) -> None:
         if step.until is not None:
-            self._queue.add(user, after=max(0.01, step.until - self._clock.wall()))
+            self._queue.add(seen.user, after=max(0.01, step.until - self._clock.wall()))
+        if seen.silent_in is not None:
+            self._queue.add(seen.user, after=seen.silent_in)
 
     # One user
 
@@ -216,7 +218,7 @@ class LabController:
             return await self._write(seen, steps.deleted(entry, user, seen.vm, step.record), what)
         if step.act is Act.PROLONG and lab is not None and seen.vm is not None:
             return await self._write(seen, steps.prolonged(entry, lab, seen.vm), what)
-        self._look_again(user, step)
+        self._look_again(step, seen)
         if lab is not None and seen.handle is not None and seen.handle.value.state is MachineState.PENDING:
             self._make_room(lab)
         return True
@@ -229,6 +231,7 @@ class LabController:
             None if handle is None else handle.value,
             catalogue=self._catalogue(),
             now=self._clock.wall(),
+            silent=seen.silent,
         )
 
     def _make_room(self, lab: Lab) -> None:

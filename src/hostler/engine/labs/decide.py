@@ -62,8 +62,9 @@ def decide(
     *,
     catalogue: LabCatalogue,
     now: float,
+    silent: bool = False,
 ) -> Step:
-    """The next step. `vm` and `handle` are of the machine that the record names."""
+    """The next step. `vm` and `handle` are of the machine that the record names; `silent`: its node is."""
     lab = record.lab
     if lab is None:
         end = record.changed_at + KEPT
@@ -75,7 +76,7 @@ def decide(
             return Step(Act.GONE, wish.gone(record, now, catalogue))
         return NOTHING if vm.deleting else Step(Act.DELETE)
     if handle is not None and vm is not None:
-        record = wish.seen(record, handle, now)
+        record = wish.seen(record, handle, now, silent=silent)
     why = _over(record.lab or lab, vm, handle, now)
     if why is None:
         return _going_on(record, lab, vm, catalogue, now)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from hostler.engine.view import View
     from hostler.kit.clock import Clock
     from hostler.model.lab import LabServer
-    from hostler.ports.inbox import Board
+    from hostler.ports.inbox import Board, Shown
 
 EPOCH_EVERY = 1.0
 SWEEP_EVERY = 300.0
@@ -145,16 +145,27 @@ class LabProjector:
         self._epoch = epoch
 
     async def _forget_other_times(self) -> None:
-        """Revisions grow within one store. One that this store has not come to is of another, which was here before
-        (it was moved, or put back to an older state), and would be in the way of ours.
+        """Revisions and the numbers of news grow within one store. What is shown of a user and is ahead of what this
+        store says is of another, which was here before (it was moved, put back to an older state, or begun anew), and
+        would be in the way of ours.
         """
-        labs = self._view.labs
-        ahead = await self._board.ahead(labs.revision)
-        if ahead:
-            await self._view.refresh(labs)  # after that: whoever else shows what this store says may be before us
-        for user, revision in ahead.items():
-            if revision > labs.revision and await self._board.forget(user, revision):
+        shown = await self._board.shown()
+        if any(self._ahead(user, how) for user, how in shown.items()):
+            await self._view.refresh(self._view.labs)  # whoever else shows what this store says may be before us
+        for user, how in shown.items():
+            await self._fairness.share()
+            if self._ahead(user, how) and await self._board.forget(user, how.revision):
                 self._count("forgotten", 1)
+
+    def _ahead(self, user: str, shown: Shown) -> bool:
+        labs, key = self._view.labs, _PREFIX + user
+        if key in labs.unreadable:
+            return shown.revision > labs.revision
+        entry = labs.entries.get(key)
+        if entry is None:
+            return shown.revision > labs.revision or shown.news > 0
+        news = entry.value.news
+        return shown.revision > entry.mod_revision or shown.news > (news[-1].number if news else 0)
 
     async def _show_changes(self, until: float) -> None:
         while (left := until - self._clock.now()) > 0:

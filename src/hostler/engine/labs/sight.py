@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from hostler.engine.labs.ground import Ground
 from hostler.engine.labs.steps import Seen
 from hostler.errors import Damaged, LeadershipLost
 from hostler.keys.lab import LAB
@@ -18,8 +19,9 @@ if TYPE_CHECKING:
     from hostler.engine.view import View
     from hostler.keys.entry import Entry
     from hostler.keys.key import Key
+    from hostler.kit.clock import Clock
     from hostler.model.lab import LabUser
-    from hostler.model.vm import VirtualMachine
+    from hostler.model.vm import VirtualMachine, VmHandle
     from hostler.ports.store import Comparison, KeyValue, Store
 
 _LABS, _VMS, _HANDLES = LAB.prefix(), VM.prefix(org=ORG), HANDLE.prefix(org=ORG)
@@ -28,8 +30,9 @@ _LABS, _VMS, _HANDLES = LAB.prefix(), VM.prefix(org=ORG), HANDLE.prefix(org=ORG)
 class Sight:
     """Made for one leadership."""
 
-    def __init__(self, store: Store, view: View) -> None:
+    def __init__(self, store: Store, view: View, *, clock: Clock) -> None:
         self._store, self._view = store, view
+        self._ground = Ground(view, clock=clock)
         self._machines: dict[str, dict[str, None]] = {}  # keys of all machines of org `labs`, by user
         self._wrote: dict[str, tuple[int, int]] = {}  # of lab and machine: revisions that we wrote
 
@@ -50,6 +53,7 @@ class Sight:
             self._view.labs.listen(lambda key: changed(key.removeprefix(_LABS))),
             self._view.vms.listen(vm_changed),
             self._view.handles.listen(handle_changed),
+            *self._ground.listen(handle_changed),
         ]
 
     def users(self) -> list[str]:
@@ -66,7 +70,7 @@ class Sight:
             return Seen(user, entry, unreadable=True)
         id_ = _machine_of(entry)
         own = f"{_VMS}{user}/{id_}"
-        return Seen(
+        return self._seen(
             user,
             entry,
             view.vms.entries.get(own) if id_ else None,
@@ -95,7 +99,7 @@ class Sight:
                 entry = _entry(LAB, found[1])
                 if _machine_of(entry) == id_:
                     vm, handle = (_entry(VM, found[2]), _entry(HANDLE, found[3])) if id_ else (None, None)
-                    return Seen(user, entry, vm, handle, self._strays(user, f"{_VMS}{user}/{id_}"))
+                    return self._seen(user, entry, vm, handle, self._strays(user, f"{_VMS}{user}/{id_}"))
             except Damaged:
                 return Seen(user, None, unreadable=True)
             id_ = _machine_of(entry)
@@ -119,6 +123,17 @@ class Sight:
         return False
 
     # Inside
+
+    def _seen(
+        self,
+        user: str,
+        entry: Entry[LabUser] | None,
+        vm: Entry[VirtualMachine] | None,
+        handle: Entry[VmHandle] | None,
+        strays: tuple[Entry[VirtualMachine], ...],
+    ) -> Seen:
+        left = None if handle is None else self._ground.silent_in(handle.value.node)
+        return Seen(user, entry, vm, handle, strays, silent=left == 0.0, silent_in=left or None)
 
     def _index(self, key: str) -> bool:
         """Whether it is of org `labs`."""

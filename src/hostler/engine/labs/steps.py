@@ -32,6 +32,10 @@ class Seen(msgspec.Struct, frozen=True):
     handle: Entry[VmHandle] | None = None
     strays: tuple[Entry[VirtualMachine], ...] = ()
     """Other machines of labs that the user has."""
+    silent: bool = False
+    """Its node gives no sign of life."""
+    silent_in: float | None = None
+    """Seconds after which its node will count as silent, if it is not back by then."""
     unreadable: bool = False
     """Somebody must look at it; nothing is done, for nobody knows what would be right."""
 

@@ -137,14 +137,17 @@ def admitted(record: LabUser, vm: str, template: LabTemplate, now: float) -> Lab
     return told(replace(record, lab=lab), LabEvent.STARTED, now, lab_id=lab.lab_id)
 
 
-def seen(record: LabUser, handle: VmHandle, now: float) -> LabUser:
-    """What there is of its machine. One that is not the lab's own tells nothing."""
+def seen(record: LabUser, handle: VmHandle, now: float, *, silent: bool = False) -> LabUser:
+    """What there is of its machine. One that is not the lab's own tells nothing.
+
+    `silent`: its node gives no sign of life. The lab is not available then; it ends when its time is over, as ever.
+    """
     lab = record.lab
     if lab is None or not lab.vm or lab.vm != handle.id:
         return record
     runs, readiness, access = handle.state is MachineState.RUNNING, handle.readiness, handle.access
-    stops = lab.phase is LabPhase.STOPPING
-    available = runs and readiness is not None and readiness.step is Step.AVAILABLE and not stops
+    away = silent or lab.phase is LabPhase.STOPPING
+    available = runs and readiness is not None and readiness.step is Step.AVAILABLE and not away
     new = replace(
         lab,
         machine_runs=runs,
@@ -153,7 +156,7 @@ def seen(record: LabUser, handle: VmHandle, now: float) -> LabUser:
         server_id=handle.machine,
         address=handle.address if access is None else access.host,
         port=22 if access is None else access.port,
-        detail=handle.detail or ("" if readiness is None else readiness.cause),
+        detail="its node is silent" if silent else handle.detail or ("" if readiness is None else readiness.cause),
     )
     if lab.phase is LabPhase.PROVISIONING:
         new = replace(new, provisioned_by=_limit(lab, handle, now))

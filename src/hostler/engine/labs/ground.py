@@ -1,0 +1,78 @@
+"""The nodes that the machines of labs stand on: which of them are silent, and since when."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hostler.keys.node import ALIVE
+from hostler.keys.vm import HANDLE
+from hostler.model.lab import ORG
+from hostler.model.name import fold
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hostler.engine.view import View
+    from hostler.kit.clock import Clock
+
+QUIET = 10.0
+"""Seconds for which a node may be silent, as while its agent is started again, before that is told of its labs."""
+_HANDLES = HANDLE.prefix(org=ORG)
+
+
+class Ground:
+    """Made for one leadership. What it says costs what it is about, however many nodes and labs there are."""
+
+    def __init__(self, view: View, *, clock: Clock) -> None:
+        self._view, self._clock = view, clock
+        self._where: dict[str, str] = {}  # nodes, by the handle's key
+        self._on: dict[str, dict[str, None]] = {}  # and the other way
+        self._lives: set[str] = set()
+        self._since: dict[str, float] = {}  # since when the others were seen to be silent
+
+    def listen(self, changed: Callable[[str], None]) -> list[Callable[[], None]]:
+        """From now on: the handles whose node falls silent or is back. What is returned ends it."""
+
+        def alive_changed(key: str) -> None:
+            node = ALIVE.parse(key)["node"]
+            if self._looked_at(node):
+                for handle in tuple(self._on.get(node, ())):
+                    changed(handle)
+
+        for key in self._view.alive.entries:
+            self._looked_at(ALIVE.parse(key)["node"])
+        for key in self._view.handles.entries:
+            self._noted(key)
+        return [self._view.alive.listen(alive_changed), self._view.handles.listen(self._noted)]
+
+    def silent_in(self, node: str) -> float | None:
+        """Seconds until the node counts as silent, 0 if it does; None: it lives, or there is none."""
+        if not node or self._view.alive.get(node=node) is not None:
+            return None
+        now = self._clock.now()
+        return max(0.0, self._since.setdefault(fold(node), now) + QUIET - now)
+
+    def _looked_at(self, node: str) -> bool:
+        """Whether it has come or gone."""
+        if (self._view.alive.get(node=node) is not None) == (node in self._lives):
+            return False
+        if node in self._lives:
+            self._lives.discard(node)
+            self._since[node] = self._clock.now()
+        else:
+            self._lives.add(node)
+            self._since.pop(node, None)
+        return True
+
+    def _noted(self, key: str) -> None:
+        if not key.startswith(_HANDLES):
+            return
+        entry = self._view.handles.entries.get(key)
+        new, old = "" if entry is None else fold(entry.value.node), self._where.pop(key, "")
+        if old and old != new:
+            del self._on[old][key]
+            if not self._on[old]:
+                del self._on[old]
+        if new:
+            self._where[key] = new
+            self._on.setdefault(new, {})[key] = None
