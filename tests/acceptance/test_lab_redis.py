@@ -12,7 +12,7 @@ import pytest
 
 from hostler.errors import HostlerError, Unavailable, Uncertain
 from hostler.model.lab import LabRequest
-from hostler.ports.inbox import QUEUES, Inbox, Taken
+from hostler.ports.inbox import KEPT, QUEUES, Inbox, Taken
 from hostler.testing.inbox.claim import request
 from hostler.testing.inbox.doors import RedisLabDoor
 from hostler.testing.inbox.records import change, server
@@ -320,19 +320,34 @@ async def test_a_replica_takes_nothing_and_a_promoted_one_has_another_epoch(
             assert await board.epoch() != epoch, "it was a replica meanwhile, and may have lost what it had"
 
 
-async def test_a_server_without_memory_hands_out_nothing_but_lets_work_be_finished(
-    redis: RedisServer, door: RedisLabDoor
-) -> None:
+async def test_a_server_without_memory_lets_all_work_be_done(redis: RedisServer, door: RedisLabDoor) -> None:
+    """It may be the requests themselves that fill it."""
     async with open_inbox(redis.url, names=door.names) as inbox, open_board(redis.url, names=door.names) as board:
-        await door.push("provision", request("ada", 1), request("ada", 2), request("bob", 1))
-        ada, bob = await inbox.take("w1", limit=5, within=0)
-        await door.push("provision", request("carl", 1))
+        for lab in (1, 2):
+            await door.push("provision", *(request(user, lab) for user in ("ada", "bob", "cleo")), b"rubbish")
         await door.client.config_set("maxmemory", 1)
         with pytest.raises(Unavailable, match="out of memory"):
-            await inbox.take("w2", limit=5, within=0)
-        with pytest.raises(Unavailable, match="out of memory"):
             await board.publish([change("ada", 1)])
-        (following,) = await inbox.acknowledge("w1", [ada, bob])
-        assert following.raw == request("ada", 2)
+        assert len(await inbox.take("w1", limit=5, within=0)) == 5
+        assert await inbox.release("w1", ()) == 5
+        *taken, first, second = await inbox.take("w2", limit=5, within=0)
+        assert first.raw == second.raw == b"rubbish"
+        for rubbish in (first, second):
+            assert await inbox.bury("w2", rubbish, "it is no JSON", 1.0) == []
+        following = await inbox.acknowledge("w2", taken)
+        assert [one.raw for one in following] == [request(user, 2) for user in ("ada", "bob", "cleo")]
+        assert await inbox.acknowledge("w2", following) == []
         await door.client.config_set("maxmemory", 0)
-        assert [one.raw for one in await inbox.take("w2", limit=5, within=0)] == [request("carl", 1)]
+        assert await board.publish([change("ada", 1)]) == 1
+
+
+async def test_a_request_of_a_hundred_megabytes_is_put_aside_in_the_time_of_one_call(
+    redis: RedisServer, door: RedisLabDoor
+) -> None:
+    async with open_inbox(redis.url, names=door.names) as inbox:
+        await door.push("provision", b"{" * (100 << 20), request("ada", 1))
+        (taken,) = await inbox.take("w1", limit=5, within=10)
+        assert taken.raw == request("ada", 1)
+        assert await inbox.held("w1") == [taken]
+        ((_, beginning, reason, _, _),) = await door.dead()
+        assert (beginning, reason.split(":")[0]) == ("{" * KEPT, "request of 104857600 bytes")

@@ -192,6 +192,23 @@ async def test_what_is_in_the_way_of_a_record_is_removed_and_what_cannot_be_read
         assert await board.withdraw("bob", 3) is True
 
 
+async def test_a_stream_that_a_front_end_emptied_or_wrote_into_is_in_nobodys_way(calm: RedisLabDoor) -> None:
+    events, client = calm.names.events, calm.client
+    users = ("ada", "bob", "cleo", "dan")
+    async with calm.board() as board:
+        await board.publish([change(user, 9, 5, 1, 2) for user in users])
+        await client.xtrim(events("ada"), maxlen=0, approximate=False)
+        await client.xdel(events("bob"), "1-0", "2-0")
+        await client.xadd(events("cleo"), {"event": "mine"})
+        await board.publish([change(user, 10, 7, 1, 2, 3) for user in users])
+        assert await board.servers() == {user: server(user, 7) for user in users}
+        assert [await calm.news(user) for user in ("ada", "bob")] == [[(3, "started")]] * 2
+        assert [event for _, event in await calm.news("cleo")] == ["started", "started", "mine"]
+        shown = await board.shown()
+        assert (shown["ada"].news, shown["dan"].news) == (3, 3)
+        assert shown["cleo"].news > 10**12, "who leads next could not see that it is in the way"
+
+
 @pytest.mark.parametrize(
     ("change_url", "kind", "says"),
     [

@@ -6,12 +6,13 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 import pytest
+from msgspec.structs import replace
 
 from hostler.drivers.inbox import memory
-from hostler.drivers.inbox.memory import MemoryBoard, MemoryDoor, MemoryInbox, ordered_user
+from hostler.drivers.inbox.memory import Dead, MemoryBoard, MemoryDoor, MemoryInbox, ordered_user
 from hostler.errors import Invalid
 from hostler.model.lab import LabServer
-from hostler.ports.inbox import Published, Taken
+from hostler.ports.inbox import Published, Shown, Taken
 from hostler.testing import check_inbox, inbox_claims
 from hostler.testing.inbox.doors import MemoryLabDoor
 
@@ -162,6 +163,19 @@ class DoesNotWait(MemoryInbox):
         return await super().take(worker, limit=limit, within=within / 100)
 
 
+@found_by("what_is_too_long_goes_to_the_dead_and_is_handed_to_nobody")
+class HandsOutWhatIsTooLong(MemoryDoor):
+    def _too_long(self, queue: memory.QueueName, worker: str, raw: bytes) -> Dead:  # type: ignore[name-defined]
+        self._hand(queue, worker, None, raw)
+        return super()._too_long(queue, worker, raw)
+
+
+@found_by("what_is_too_long_goes_to_the_dead_and_is_handed_to_nobody")
+class KeepsAllThatIsTooLong(MemoryDoor):
+    def _too_long(self, queue: memory.QueueName, worker: str, raw: bytes) -> Dead:  # type: ignore[name-defined]
+        return replace(super()._too_long(queue, worker, raw), request=raw)
+
+
 @found_by("what_is_buried_is_kept_with_the_reason_and_only_once")
 class BuriesTwice(MemoryInbox):
     async def bury(self, worker: str, taken: Taken, reason: str, at: float) -> Sequence[Taken]:
@@ -210,6 +224,12 @@ class KeepsTheNewsOfAnotherStore(MemoryBoard):
         forgotten = await super().forget(user, revision)
         self._door.news[user] = news
         return forgotten
+
+
+@found_by("what_another_store_published_is_forgotten_and_nothing_else")
+class DoesNotSayWhatNewsIsTold(MemoryBoard):
+    async def shown(self) -> dict[str, Shown]:
+        return {user: replace(shown, news=0) for user, shown in (await super().shown()).items()}
 
 
 @found_by("each_piece_of_news_is_told_once_and_in_order")

@@ -137,14 +137,38 @@ def test_what_another_store_had_shown_is_not_in_the_way() -> None:
     play(story)
 
 
+def test_what_another_store_had_shown_is_not_in_the_way_of_a_store_that_has_come_as_far() -> None:
+    async def story(one: Scene) -> None:
+        news = (LabNews(number=9, at=0.0, event=LabEvent.STARTED),)
+        ada, bob = await one.put("ada"), await one.put("bob")
+        for _ in range(100):
+            await one.put("cleo")
+        await asyncio.sleep(0.1)
+        await one.board.publish([Published(user="ada", revision=50, server=None)])
+        await one.board.publish([Published(user="bob", revision=3, server=None, news=news)])
+        await one.board.publish([Published(user="dan", revision=4, server=None, news=news)])
+        before = dict(one.door.generations)
+        one.door.epoch = "another"
+        await asyncio.sleep(2)
+        assert before["ada"] == 50 < one.view.labs.revision
+        assert one.projector.counters["forgotten"] == 3
+        for record in (ada, bob):
+            assert record.lab is not None
+            assert one.door.records[record.user] == record.lab.server(record.user)
+        assert [one.door.news.get(user) for user in ("ada", "bob", "dan")] == [[*ada.news], [*bob.news], None]
+
+    play(story)
+
+
 def test_what_this_store_says_by_now_is_not_forgotten_though_the_mirror_has_not_heard() -> None:
     async def story(one: Scene) -> None:
         await one.put("ada")
         await asyncio.sleep(0.1)
-        behind, one.view.labs.revision = one.view.labs.revision, 0
+        revision = one.view.labs.revision
+        one.view.labs.revision, one.view.labs.entries = 0, {}
         one.door.epoch = "another"
         await asyncio.sleep(2)
-        assert one.door.generations == {"ada": behind}
+        assert one.door.generations == {"ada": revision}
         assert "forgotten" not in one.projector.counters
 
     play(story)

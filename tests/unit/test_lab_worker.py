@@ -194,7 +194,6 @@ MALFORMED: dict[bytes, str] = {
     b'{"webuserid":"..","labId":5}': "must not be a dot",
     b'{"webuserid":"%s","labId":5}' % (b"x" * 10_000): "webuserid",
     b'{"webuserid":"\\ud800","labId":5}': "",
-    b'{"webuserid":"mia","labId":5,"x":"%s"}' % (b"x" * 65_536): "longer than the 65536",
     b'{"webuserid":"mia","labId":5,"x":%s%s}' % (b"[" * 1_000, b"]" * 1_000): "over 1000 brackets",
     b'{"webuserid":"%s","labId":5}' % ("\u00e9" * 200).encode(): "takes 400 bytes",
 }

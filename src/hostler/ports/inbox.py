@@ -22,9 +22,11 @@ if TYPE_CHECKING:
 QueueName: TypeAlias = Literal["provision", "decommission"]
 QUEUES: tuple[QueueName, ...] = ("provision", "decommission")
 LONGEST = 65_536
-"""Bytes of a request that is looked into for its user: a longer one has no place in anybody's order."""
+"""Bytes of a request that is handed out."""
+KEPT = 1_000
+"""Bytes of a longer one that the dead keep."""
 BRACKETS = 1_000
-"""And how many of them may open something: what is nested deeper is not looked into either."""
+"""Of these, how many may open something: what is nested deeper is not looked into."""
 
 
 class Taken(msgspec.Struct, frozen=True):
@@ -51,6 +53,15 @@ class Published(msgspec.Struct, frozen=True, kw_only=True):
     """The last of them; those that the stream has are left out."""
 
 
+class Shown(msgspec.Struct, frozen=True):
+    """How far a user's record is."""
+
+    revision: int
+    """The highest under which something was published or withdrawn."""
+    news: int
+    """The number of the last that was told; 0: none."""
+
+
 class Inbox(Protocol):
     """The queues. An async context manager; one per worker process."""
 
@@ -63,7 +74,8 @@ class Inbox(Protocol):
     async def take(self, worker: str, *, limit: int, within: float) -> Sequence[Taken]:
         """Up to `limit` requests, which `worker` then holds; waits up to `within` seconds for the first.
 
-        What belongs to a user who has one in work is set aside, and comes out of that one's `acknowledge`.
+        What belongs to a user who has one in work is set aside, and comes out of that one's `acknowledge`. What is
+        longer than `LONGEST` is handed to nobody: its beginning goes to the dead.
         """
 
     async def held(self, worker: str) -> Sequence[Taken]:
@@ -108,8 +120,8 @@ class Board(Protocol):
     async def withdraw(self, user: str, revision: int) -> bool:
         """Remove a record of which the store knew nothing at `revision`, unless a newer one was published."""
 
-    async def ahead(self, revision: int) -> dict[str, int]:
-        """The users of whom something was published or withdrawn under a higher revision, and under which."""
+    async def shown(self) -> dict[str, Shown]:
+        """How far it is, for each user of whom something was published or withdrawn."""
 
     async def forget(self, user: str, revision: int) -> bool:
         """Remove all that is seen of a user, and that it was under `revision`, if it was: of another store's time."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import time
 from collections import defaultdict, deque
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
@@ -18,7 +19,7 @@ import msgspec
 
 from hostler.errors import Closed, Invalid
 from hostler.keys.lab import check_user
-from hostler.ports.inbox import LONGEST, QUEUES, Taken
+from hostler.ports.inbox import KEPT, LONGEST, QUEUES, Shown, Taken
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -35,8 +36,6 @@ NEWS_SHOWN = 100
 
 def ordered_user(raw: bytes) -> str | None:
     """Whose request it is; None: it names nobody who can stand in a name, so it has no place in anybody's order."""
-    if len(raw) > LONGEST:
-        return None
     with suppress(msgspec.DecodeError, ValueError, RecursionError, Invalid):
         request = msgspec.json.decode(raw)
         user = request.get("webuserid") if isinstance(request, dict) else None
@@ -76,7 +75,8 @@ class _Queue:
 class MemoryDoor:
     """What a Redis server would hold: shared by the workers and boards that are made of it."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, wall: Callable[[], float] = time.time) -> None:
+        self._wall = wall
         self._tokens = itertools.count(1)
         self._epochs = itertools.count(1)
         self._wake = asyncio.Event()
@@ -110,6 +110,9 @@ class MemoryDoor:
             for name, queue in self.queues.items():
                 if queue.waiting and len(taken) < limit:
                     raw = queue.waiting.popleft()
+                    if len(raw) > LONGEST:
+                        self.dead.append(self._too_long(name, worker, raw))
+                        continue
                     user = ordered_user(raw)
                     if user is not None and user in queue.busy:
                         queue.next[user].append(raw)
@@ -150,6 +153,10 @@ class MemoryDoor:
         """Wait until something may have come."""
         self._wake.clear()
         await self._wake.wait()
+
+    def _too_long(self, queue: QueueName, worker: str, raw: bytes) -> Dead:
+        reason = f"request of {len(raw)} bytes: longer than the {LONGEST} that are looked into"
+        return Dead(queue=queue, request=raw[:KEPT], reason=reason, at=self._wall(), worker=worker)
 
     def _hand(self, queue: QueueName, worker: str, user: str | None, raw: bytes) -> Taken:
         taken = Taken(queue, f"t{next(self._tokens)}", raw)
@@ -249,9 +256,10 @@ class MemoryBoard(_Client):
             door.waiting.pop(user, None)
             return door.records.pop(user, None) is not None
 
-    async def ahead(self, revision: int) -> dict[str, int]:
-        async with self._verb("ahead") as door:
-            return {user: known for user, known in door.generations.items() if known > revision}
+    async def shown(self) -> dict[str, Shown]:
+        async with self._verb("shown") as door:
+            last = {user: news[-1].number for user, news in door.news.items() if news}
+            return {user: Shown(revision, last.get(user, 0)) for user, revision in door.generations.items()}
 
     async def forget(self, user: str, revision: int) -> bool:
         async with self._verb("forget") as door:

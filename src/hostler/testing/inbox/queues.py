@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import TYPE_CHECKING
 
 from hostler.errors import Closed
-from hostler.ports.inbox import LONGEST
+from hostler.ports.inbox import KEPT, LONGEST, QUEUES
 from hostler.testing.claim import refused
 from hostler.testing.inbox.claim import WITHIN, claim, labs, request
 
@@ -36,7 +37,7 @@ STRANGE = (
     b'{"webuserid":"a^b","labId":5}',
     b'{"webuserid":"' + b"x" * 256 + b'","labId":5}',
     b"[" * 5000,
-    b'{"webuserid":"ada","labId":1' + b" " * LONGEST + b"}",
+    b" " * LONGEST,
 )
 """Requests of nobody who can stand in a name."""
 
@@ -150,6 +151,26 @@ async def what_is_buried_is_kept_with_the_reason_and_only_once(t: InboxTrial) ->
         ("provision", request("ada", 1).decode(), "ada: who is that?", 1235.0, "w1"),
     ]
     assert labs(await t.inbox.held("w1")) == [("ada", 2)]
+
+
+@claim
+async def what_is_too_long_goes_to_the_dead_and_is_handed_to_nobody(t: InboxTrial) -> None:
+    long = request("ada", 1) + b"\xff" + b" " * LONGEST
+    await t.push("ada", 1)
+    await t.door.push("provision", long)
+    await t.push("ada", 2)
+    await t.door.push("decommission", long, b"x" * LONGEST)
+    taken = await t.take()
+    assert [one.raw for one in taken] == [request("ada", 1), b"x" * LONGEST]
+    assert list(await t.inbox.held("w1")) == taken
+    assert labs(await t.inbox.acknowledge("w1", taken)) == [("ada", 2)]
+    dead = await t.door.dead()
+    assert {(queue, request, worker) for queue, request, _, _, worker in dead} == {
+        (queue, long[:KEPT].decode(errors="backslashreplace"), "w1") for queue in QUEUES
+    }
+    for _, _, reason, at, _ in dead:
+        assert reason == f"request of {len(long)} bytes: longer than the {LONGEST} that are looked into"
+        assert abs(at - time.time()) < 2 * WITHIN
 
 
 @claim

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from hostler.errors import Invalid
 from hostler.model.lab import LabEvent, LabNews, LabServer, LabStatus
-from hostler.ports.inbox import Published
+from hostler.ports.inbox import Published, Shown
 from hostler.testing.claim import refused
 from hostler.testing.inbox.claim import claim
 
@@ -120,8 +120,7 @@ async def a_record_of_nothing_is_withdrawn_unless_there_is_a_newer_one(t: InboxT
 @claim
 async def what_another_store_published_is_forgotten_and_nothing_else(t: InboxTrial) -> None:
     await t.board.publish([change("ada", 50, 5, 7, since=1.0), change("bob", 40), change("cleo", 60, None)])
-    assert await t.board.ahead(40) == {"ada": 50, "cleo": 60}
-    assert await t.board.ahead(60) == {}
+    assert await t.board.shown() == {"ada": Shown(50, 7), "bob": Shown(40, 0), "cleo": Shown(60, 0)}
     assert not await t.board.forget("ada", 49)
     assert not await t.board.forget("nobody", 50)
     assert await t.board.servers() == {"ada": server("ada"), "bob": server("bob")}
@@ -132,7 +131,7 @@ async def what_another_store_published_is_forgotten_and_nothing_else(t: InboxTri
     assert await t.door.waiting() == []
     assert await t.board.publish([change("ada", 3, 7, 1), change("cleo", 4)]) == 2
     assert await t.door.news("ada") == [(1, "started")]
-    assert await t.board.ahead(0) == {"ada": 3, "bob": 40, "cleo": 4}
+    assert await t.board.shown() == {"ada": Shown(3, 1), "bob": Shown(40, 0), "cleo": Shown(4, 0)}
 
 
 @claim

@@ -12,6 +12,7 @@ from hostler.drivers.inbox.redis.inbox import LAB_ANSWERS
 from hostler.errors import Damaged, Invalid
 from hostler.keys.lab import check_user
 from hostler.model.lab import LabServer, utc_time
+from hostler.ports.inbox import Shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -96,19 +97,23 @@ class RedisBoard:
         removed: int = await self._run("withdraw", user, scripts.WITHDRAW, keys, [user, revision, REVISION_LIFE])
         return removed == 1
 
-    async def ahead(self, revision: int) -> dict[str, int]:
-        found: dict[str, int] = {}
+    async def shown(self) -> dict[str, Shown]:
+        found: dict[str, Shown] = {}
         start, cursor = len(self._names.generations) - 1, b"0"
         while True:
             async with self._calls.call("scan", self._names.generations, writes=False) as call:
                 cursor, keys = await self._link.ask(
                     call, "SCAN", cursor, "MATCH", self._names.generations, "COUNT", READ
                 )
-                values = await self._link.ask(call, "MGET", *keys) if keys else []
-                for key, value in zip(keys, values):
-                    if value is not None and value.isdigit() and int(value) > revision:
-                        with suppress(Invalid, UnicodeDecodeError):  # a name of no user
-                            found[check_user(key.decode()[start:])] = int(value)
+                users = []
+                for key in keys:
+                    with suppress(Invalid, UnicodeDecodeError):  # a name of no user
+                        users.append(check_user(key.decode()[start:]))
+                pairs = [name for user in users for name in (self._names.generation(user), self._names.events(user))]
+                answer = await self._link.ask(call, "EVAL", scripts.SHOWN, len(pairs), *pairs)
+                for user, revision, news in zip(users, answer[::2], answer[1::2]):
+                    if revision.isdigit():
+                        found[user] = Shown(int(revision), int(news))
             if cursor == b"0":
                 return found
 

@@ -117,11 +117,11 @@ class RedisInbox:
 
     async def _take(self, worker: str, limit: int) -> tuple[bool, list[Taken]]:
         names = self._names
-        keys = [names.workers, *self._keys_of(worker)]
+        keys = [names.workers, *self._keys_of(worker), names.dead]
         # Whose list a holder's is: the name of the worker's own without the worker.
         lists = [names.processing(queue, worker).removesuffix(worker) for queue in QUEUES]
         arguments: list[Words] = [worker, self._tokens(), limit, limit + STEPS]
-        arguments += itertools.chain.from_iterable(zip(map(names.next, QUEUES), lists))
+        arguments += itertools.chain.from_iterable(zip(map(names.next, QUEUES), lists, QUEUES))
         more, *flat = await self._run("take", worker, scripts.TAKE, keys, arguments)
         return bool(more), _taken(flat)
 

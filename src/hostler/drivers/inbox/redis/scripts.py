@@ -7,16 +7,19 @@ The lists of a worker hold `token SP request`. The invariants:
 
 - a user is busy in a queue exactly while one worker's list holds a request of theirs from it
 - what is set aside for a user is later than what is in work or at the front of the queue, and earlier than the rest
+- nothing that is longer than LONGEST is in a worker's list, or set aside
+
+A server without memory refuses a script's first write if it takes room, and none after it. So the first of each that
+works off the queues takes nothing: it must go on then more than ever.
 """
 
 from __future__ import annotations
 
-from hostler.ports.inbox import LONGEST
+from hostler.ports.inbox import KEPT, LONGEST
 
-WHOSE = rf"""
+WHOSE = r"""
 -- Whose request it is; nil: it names nobody who can stand in a key, so it has no place in anybody's order.
 local function user_of(raw)
-  if #raw > {LONGEST} then return nil end
   local ok, request = pcall(cjson.decode, raw)
   if not ok or type(request) ~= 'table' then return nil end
   local user = request.webuserid
@@ -36,27 +39,46 @@ end
 
 TAKE = (
     WHOSE
-    + """
--- KEYS: workers; of each queue: itself, its busy users, the worker's list
+    + rf"""
+-- What the dead keep of a request that is too long. Half a character would be no text, so only ASCII stays as it is.
+local function too_long(queue, worker, raw)
+  local start = string.gsub(string.sub(raw, 1, {KEPT}), '[\128-\255]', function(byte)
+    return string.format('\\x%02x', string.byte(byte))
+  end)
+  local reason = string.format('request of %d bytes: longer than the {LONGEST} that are looked into', #raw)
+  local now = redis.call('TIME')
+  local at = tonumber(now[1]) + math.floor(tonumber(now[2]) / 1000) / 1000
+  return cjson.encode({{queue = queue, request = start, reason = reason, at = at, worker = worker}})
+end
+"""
+    + f"""
+-- KEYS: workers; of each queue: itself, its busy users, the worker's list; the dead
 -- ARGV: worker, what tokens begin with, how many, how many steps; of each queue: what the lists begin with of what is
--- set aside, what those of all workers begin with
-local limit, steps, count, dry, turn, out = tonumber(ARGV[3]), tonumber(ARGV[4]), 0, 0, 0, {0}
+-- set aside, what those of all workers begin with, its name
+local limit, steps, count, dry, turn, out = tonumber(ARGV[3]), tonumber(ARGV[4]), 0, 0, 0, {{0}}
+redis.call('SCARD', KEYS[1]) redis.call('LLEN', KEYS[8])
 for at = 2, 5, 3 do
   redis.call('LLEN', KEYS[at]) redis.call('HLEN', KEYS[at + 1]) redis.call('LLEN', KEYS[at + 2])
 end
-redis.call('SADD', KEYS[1], ARGV[1])
 while count < limit and steps > 0 and dry < 2 do
   local queue, busy, processing = KEYS[2 + 3 * turn], KEYS[3 + 3 * turn], KEYS[4 + 3 * turn]
   local raw = redis.call('LPOP', queue)
   if raw then
-    local user = user_of(raw)
+    dry, steps = 0, steps - math.max(1, math.ceil(#raw / {LONGEST}))
+    local user = nil
+    if #raw > {LONGEST} then
+      redis.call('RPUSH', KEYS[8], too_long(ARGV[7 + 3 * turn], ARGV[1], raw))
+      raw = nil
+    else
+      user = user_of(raw)
+    end
     local holder = user and redis.call('HGET', busy, user)
     if holder then
-      local list = ARGV[5 + 2 * turn] .. user
+      local list = ARGV[5 + 3 * turn] .. user
       if redis.call('TYPE', list).ok ~= 'list' then redis.call('DEL', list) end
       redis.call('RPUSH', list, raw)
       raw = nil
-      if redis.call('EXISTS', ARGV[6 + 2 * turn] .. holder) == 0 then raw = pop_next(list) end -- that list was lost
+      if redis.call('EXISTS', ARGV[6 + 3 * turn] .. holder) == 0 then raw = pop_next(list) end -- that list was lost
     end
     if raw then
       count = count + 1
@@ -65,12 +87,14 @@ while count < limit and steps > 0 and dry < 2 do
       if user then redis.call('HSET', busy, user, ARGV[1]) end
       out[#out + 1] = turn out[#out + 1] = token out[#out + 1] = raw
     end
-    dry, steps = 0, steps - 1
   else
     dry = dry + 1
   end
   turn = 1 - turn
 end
+local known = redis.pcall('SADD', KEYS[1], ARGV[1])
+-- Without memory it is refused only if nothing was taken: then nobody misses it.
+if type(known) == 'table' and known.err and not string.find(known.err, 'OOM', 1, true) then return known end
 if dry < 2 then out[1] = 1 end
 return out
 """
@@ -142,7 +166,20 @@ return count
 """
 )
 
-PUBLISH = """
+LAST = """
+-- The number of the last news that was told, which a stream knows also when somebody has emptied it.
+local function last_of(events)
+  local info = redis.pcall('XINFO', 'STREAM', events)
+  for at = 1, #info, 2 do
+    if info[at] == 'last-generated-id' then return string.match(info[at + 1], '^%d+') end
+  end
+  return '0'
+end
+"""
+
+PUBLISH = (
+    LAST
+    + """
 -- KEYS: who waits. ARGV: lives of a record and of a revision, how much news is kept; of each change: the keys of
 -- record, revision and news, user, revision, record, since when it waits, how much news; of each of those: number,
 -- event, time, lab, reason
@@ -174,9 +211,7 @@ while at <= #ARGV do
       redis.call('EXPIRE', KEYS[1], ARGV[2])
       differs = true
     end
-    local newest = redis.call('XREVRANGE', events, '+', '-', 'COUNT', 1)[1]
-    local last = newest and tonumber(string.match(newest[1], '^%d+')) or 0
-    local told = false
+    local last, told = tonumber(last_of(events)), false
     for one = at, at + 5 * (amount - 1), 5 do
       local number = tonumber(ARGV[one])
       if number > last then
@@ -194,6 +229,7 @@ while at <= #ARGV do
 end
 return changed
 """
+)
 """Answers how many changed something."""
 
 WITHDRAW = """
@@ -204,6 +240,20 @@ redis.call('SET', KEYS[2], ARGV[2], 'EX', ARGV[3])
 redis.pcall('ZREM', KEYS[3], ARGV[1])
 return redis.call('DEL', KEYS[1])
 """
+
+SHOWN = (
+    LAST
+    + """
+-- KEYS: of each user: revision, news
+local out = {}
+for at = 1, #KEYS, 2 do
+  local revision = redis.pcall('GET', KEYS[at])
+  out[#out + 1] = type(revision) == 'string' and revision or '' out[#out + 1] = last_of(KEYS[at + 1])
+end
+return out
+"""
+)
+"""Answers revision (nothing, if there is none) and last number of each."""
 
 FORGET = """
 -- KEYS: record, revision, news, who waits. ARGV: user, revision
