@@ -29,7 +29,13 @@ if TYPE_CHECKING:
     from hostler.ports.store import Comparison, Operation, Store, TxnResult
     from hostler.settings import Settings
 
-LATER = ("hostler.engine.labs.worker", "hostler.drivers.inbox.redis", "hostler.entry.lab_key", "redis.asyncio")
+LATER = (
+    "hostler.drivers.store.etcd",
+    "hostler.engine.labs.worker",
+    "hostler.drivers.inbox.redis",
+    "hostler.entry.lab_key",
+    "redis.asyncio",
+)
 WORKER_TTL, RECLAIM_EVERY = 1.5, 0.3
 _PRESENCE = LAB_WORKER.prefix()
 

@@ -33,13 +33,16 @@ LOOK = 0.02
 
 
 class LabScene:
-    """Entered: everybody is up, one leads. Left: everybody is dead."""
+    """Entered: everybody is up, one leads. Left: everybody is dead. `store`: SQLite's in the folder unless told."""
 
-    def __init__(self, launcher: Launcher, folder: Path, redis: str, *, warm: int = 0) -> None:
+    def __init__(
+        self, launcher: Launcher, folder: Path, redis: str, *, store: str | None = None, warm: int = 0
+    ) -> None:
         self._launcher, self._folder, self._url, self._warm = launcher, folder, redis, warm
         folder.mkdir()
         (folder / "labs.toml").write_text(f"[labs.{LAB_ID}]\nwarm = {warm}\n")
-        self.store = open_store(f"sqlite://{folder}/hostler.db")
+        self._store_url = store or f"sqlite://{folder}/hostler.db"
+        self.store = open_store(self._store_url)
         self.redis = Redis.from_url(redis)
         self.children: dict[str, Child] = {}
         self.crashes: list[Child] = []
@@ -77,6 +80,7 @@ class LabScene:
     def _start(self, name: str) -> None:
         role = ROLES[name]
         flags: dict[str, Any] = {"data": str(self._folder), "log": str(self._folder / f"{name}.log"), **TTLS}
+        flags["store"] = self._store_url
         if role == "agent":
             flags |= {"node": NODE, "rack": "r1"}
         else:
