@@ -140,7 +140,7 @@ def test_config_shows_redis_without_its_password(
             assert main(["config", "show", "-o", output]) == 0
             shown = capsys.readouterr().out
             assert "s3cret" not in shown
-            assert ":***@h" in shown or "h:1/0?password=***" in shown
+            assert "://***@h" in shown or "h:1/0?password=***" in shown
             assert "HOSTLER_REDIS" in shown
 
 

@@ -41,7 +41,7 @@ def test_a_url_gives_its_storage(url: str, kind: type) -> None:
         ("redis://host:99999999", "no host:port"),
         ("redis://host/db", "no number of a database"),
         ("redis://host?nonsense=1", "unknown option 'nonsense'"),
-        ("redis://host?timeout=0", "timeout='0' must be a number"),
+        ("redis://host?timeout=0", "the option 'timeout' must be a number"),
         ("redis://host?ca=/x", "unknown option 'ca'"),
         ("redis://host?password=a&password_file=b", "either password or password_file"),
         ("redis://host?password_file=/nonexistent", "password_file '/nonexistent' cannot be read"),
@@ -49,10 +49,10 @@ def test_a_url_gives_its_storage(url: str, kind: type) -> None:
         ("dynamodb://", "names a table"),
         ("dynamodb://table/more", "names a table"),
         ("dynamodb://table?create=yes", "must be true or false"),
-        ("cassandra://host", "is no name of a keyspace"),
-        ('cassandra://host/a"b', "is no name of a keyspace"),
-        ("cassandra://host/ks?table=x.y", "is no name of a keyspace or table"),
-        ("cassandra://host/ks?replicas=0", "replicas='0' must be"),
+        ("cassandra://host", "no name of a keyspace"),
+        ('cassandra://host/a"b', "no name of a keyspace"),
+        ("cassandra://host/ks?table=x.y", "no name of a keyspace, or table= is none"),
+        ("cassandra://host/ks?replicas=0", "the option 'replicas' must be"),
     ],
 )
 def test_a_url_that_cannot_be_is_refused_with_a_reason(url: str, says: str) -> None:

@@ -6,13 +6,16 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from hostler.errors import Invalid
-from hostler.wiring.url import DEFAULT_TIMEOUT, address, password_of, user_of
+from hostler.wiring.url import DEFAULT_TIMEOUT, ESCAPE, address, password_of, user_of
 
 if TYPE_CHECKING:
     from urllib.parse import SplitResult
 
     from hostler.drivers.redis_link import RedisLink
     from hostler.wiring.url import Options
+
+MAX_DIGITS = 9
+"""Of the number of a database."""
 
 
 def redis_link(url: SplitResult, options: Options, what: str, *, opener: str, fenced: bool = False) -> RedisLink:
@@ -21,8 +24,8 @@ def redis_link(url: SplitResult, options: Options, what: str, *, opener: str, fe
 
     host, port = address(url, 6379, what)
     db = unquote(url.path).strip("/") or "0"
-    if not db.isdecimal():
-        raise Invalid(f"{what} {url.scheme}://…: {db!r} is no number of a database; write …/0")
+    if not db.isdecimal() or len(db) > MAX_DIGITS:
+        raise Invalid(f"{what} {url.scheme}://…: after host:port there is no number of a database, as in …/0; {ESCAPE}")
     tls = url.scheme == "rediss"
     return RedisLink(
         host,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import SplitResult, urlsplit
 
 from hostler.errors import Invalid
-from hostler.wiring.url import DEFAULT_TIMEOUT, Options, local_path, opened_by
+from hostler.wiring.url import DEFAULT_TIMEOUT, ESCAPE, Options, local_path, opened_by
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -101,8 +101,8 @@ def _endpoint(scheme: str, text: str) -> str:
     host, colon, port = text.rpartition(":")
     if not colon or text.endswith("]"):
         host, port = text, "2379"
-    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
-        raise Invalid(f"store URL {scheme}://…: {text!r} is no host:port")
+    if not host or not port.isdecimal() or len(port) > 5 or not 0 < int(port) < 65536:
+        raise Invalid(f"store URL {scheme}://…: after :// there is no host:port[,host:port…]; {ESCAPE}")
     return f"{host}:{port}"
 
 

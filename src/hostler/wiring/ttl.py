@@ -9,7 +9,7 @@ from urllib.parse import SplitResult, unquote
 from hostler.errors import Invalid
 from hostler.wiring.redis import redis_link
 from hostler.wiring.store import STORES
-from hostler.wiring.url import DEFAULT_TIMEOUT, Options, address, extra, opened_by, password_of, user_of
+from hostler.wiring.url import DEFAULT_TIMEOUT, ESCAPE, Options, address, extra, opened_by, password_of, user_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -71,8 +71,8 @@ def _open_cassandra(url: SplitResult, options: Options) -> TtlStorage:
     for name in (keyspace, table):
         if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]{0,47}", name):
             raise Invalid(
-                f"ttl storage URL cassandra://…: {name!r} is no name of a keyspace or table: "
-                "a letter, then letters, digits or _; write cassandra://host:port/keyspace"
+                "ttl storage URL cassandra://…: it has no name of a keyspace, or table= is none: a letter, then"
+                f" letters, digits or _; write cassandra://host:port/keyspace; {ESCAPE}"
             )
     return CassandraTtlStorage(
         hosts.split(","),

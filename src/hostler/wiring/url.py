@@ -15,6 +15,28 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 DEFAULT_TIMEOUT = 5.0
+ESCAPE = "if its password has / ? # @ or % in it, write them %2F %3F %23 %40 %25"
+"""What to do about a URL that may be torn apart in the wrong place. Its pieces may be those of a password: no error
+repeats them."""
+SHOWN = frozenset(
+    [
+        "ca",
+        "cert",
+        "create",
+        "datacenter",
+        "history",
+        "history_age",
+        "history_mib",
+        "key",
+        "password_file",
+        "region",
+        "replicas",
+        "table",
+        "timeout",
+        "user",
+    ]
+)
+"""Options whose values anybody may read."""
 
 
 class Options:
@@ -23,10 +45,14 @@ class Options:
     def __init__(self, url: SplitResult, what: str = "store URL") -> None:
         self._subject = f"{what} {url.scheme}://…"
         self._values: dict[str, str] = {}
+        self._torn = "@" in url.geturl()
         for name, value in parse_qsl(url.query, keep_blank_values=True):
             if name in self._values:
-                raise Invalid(f"{self._subject}: the option {name!r} is given twice")
+                which = f"the option {name!r}" if name in SHOWN or name == "password" else "an option"
+                raise Invalid(f"{self._subject}: {which} is given twice")
             self._values[name] = value
+            # what follows a password may be more of it
+            self._torn = self._torn or name.casefold().startswith("pass") or not value
         self._known: set[str] = set()
 
     def text(self, name: str) -> str | None:
@@ -47,14 +73,14 @@ class Options:
         except ValueError:
             value = float("nan")
         if not least <= value < float("inf"):
-            raise Invalid(f"{self._subject}: {name}={text!r} must be a number of at least {least:g}")
+            raise Invalid(f"{self._subject}: the option {name!r} must be a number of at least {least:g}")
         return value
 
     def flag(self, name: str) -> bool:
         """An option that is true or false; false if it is not given."""
         text = self.text(name) or "false"
         if text not in ("true", "false"):
-            raise Invalid(f"{self._subject}: {name}={text!r} must be true or false")
+            raise Invalid(f"{self._subject}: the option {name!r} must be true or false")
         return text == "true"
 
     def password(self) -> str | None:
@@ -69,9 +95,10 @@ class Options:
     def finish(self) -> None:
         """Invalid: an option was given that nobody asked for."""
         if self._values:
-            unknown = ", ".join(repr(name) for name in self._values)
             known = ", ".join(sorted(self._known)) or "none"
-            raise Invalid(f"{self._subject}: unknown option {unknown}; known: {known}")
+            if self._torn or len(self._values) > 1:
+                raise Invalid(f"{self._subject}: an unknown option; known: {known}; {ESCAPE}")
+            raise Invalid(f"{self._subject}: unknown option {next(iter(self._values))!r}; known: {known}")
 
 
 def opened_by(url: str, openers: Mapping[str, Callable[[SplitResult, Options], T]], what: str) -> T:
@@ -80,14 +107,15 @@ def opened_by(url: str, openers: Mapping[str, Callable[[SplitResult, Options], T
         raise Invalid(f"{what}: must be a str, not {type(url).__name__}")
     try:
         parts = urlsplit(url)
-    except ValueError as error:
-        raise Invalid(f"{what}: {error}") from None
+    except ValueError:
+        raise Invalid(f"{what}: cannot be read as SCHEME://HOST:PORT; {ESCAPE}") from None
     opener = openers.get(parts.scheme)
     if opener is None:
         known = ", ".join(f"{scheme}://" for scheme in openers)
-        raise Invalid(f"{what} with scheme {parts.scheme!r}: unknown; known are {known}")
+        which = f"with scheme {parts.scheme!r}" if "://" in url else "without a scheme"
+        raise Invalid(f"{what} {which}: unknown; known are {known}")
     if parts.fragment:
-        raise Invalid(f"{what} {parts.scheme}://…: a '#' in it must be written %23")
+        raise Invalid(f"{what} {parts.scheme}://…: a '#' in it must be written %23; {ESCAPE}")
     options = Options(parts, what)
     opened = opener(parts, options)
     options.finish()
@@ -113,7 +141,7 @@ def address(url: SplitResult, default_port: int, what: str) -> tuple[str, int]:
     except ValueError:
         port = 0
     if not url.hostname or not port:
-        raise Invalid(f"{what} {url.scheme}://…: {url.netloc.rpartition('@')[2]!r} is no host:port")
+        raise Invalid(f"{what} {url.scheme}://…: after :// there is no host:port; {ESCAPE}")
     return url.hostname, port
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit, urlunsplit
+from urllib.parse import quote, unquote, urlsplit
 
 import click
 
@@ -18,6 +19,13 @@ if TYPE_CHECKING:
     from hostler.ports.store import Store
 
 T = TypeVar("T")
+
+HIDDEN = "***"
+LOCAL = ("sqlite", "file")
+"""Schemes that name a file, and never hold a secret."""
+_HOST = r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?"
+_HOSTS = re.compile(rf"({_HOST}(,{_HOST})*)?")
+_PATH = re.compile(r"[A-Za-z0-9_.~/-]*")
 
 
 def store_option(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -50,18 +58,34 @@ def chosen(store_url: str | None) -> str:
 
 
 def redacted(url: str) -> str:
-    """The URL without secrets, for people to read."""
-    try:
-        parts = urlsplit(url)
-        host = parts.netloc.rpartition("@")
-        user = host[0].partition(":")[0]
-        netloc = f"{user}:***@{host[2]}" if ":" in host[0] else parts.netloc
-        query = [(k, "***" if k == "password" else v) for k, v in parse_qsl(parts.query, keep_blank_values=True)]
-    except ValueError:
-        return "(a URL that cannot be read)"
-    text = urlunsplit((parts.scheme, netloc, parts.path, urlencode(query, safe="/:,*"), parts.fragment))
-    # urlunsplit drops an empty authority for the schemes that it does not know
-    return text if "://" in text else text.replace(":", "://", 1)
+    """The URL without secrets, for people to read. What cannot be told from a secret is not shown.
+
+    A password whose / ? or # were not escaped tears the URL apart, and what then looks like a host or a path is a piece
+    of it: so the last @ counts, wherever it stands.
+    """
+    from hostler.wiring.url import SHOWN
+
+    scheme, mark, rest = url.partition("://")
+    if not mark:
+        return url if re.fullmatch(r"[\w./:~-]*", url) else HIDDEN
+    if not re.fullmatch(r"[a-z][a-z0-9+.-]*", scheme):
+        return HIDDEN
+    start = f"{scheme}://"
+    if not (scheme in LOCAL and rest.startswith("/")):  # a file may have any name
+        before, at, rest = rest.rpartition("@")
+        if "?" in before:  # it may be that of a password in the query, which then goes on behind it
+            return start + HIDDEN
+        start += f"{HIDDEN}@" if at else ""
+    place, question, query = rest.partition("#")[0].partition("?")
+    host, slash, path = place.partition("/")
+    if not _HOSTS.fullmatch(host) or not (scheme in LOCAL or _PATH.fullmatch(path)):
+        return start.removesuffix(f"{HIDDEN}@") + HIDDEN
+    options = (part.partition("=") for part in query.split("&"))
+    shown = "&".join(
+        f"{name}={value if name in SHOWN else HIDDEN}" if name in SHOWN or name == "password" else HIDDEN
+        for name, _, value in options
+    )
+    return start + host + slash + path + question + (shown if question else "")
 
 
 def local_path(url: str) -> Path | None:
@@ -70,7 +94,7 @@ def local_path(url: str) -> Path | None:
         parts = urlsplit(url)
     except ValueError:
         return None
-    if parts.scheme not in ("sqlite", "file") or parts.netloc or not parts.path:
+    if parts.scheme not in LOCAL or parts.netloc or not parts.path:
         return None
     return Path(unquote(parts.path))
 
