@@ -8,7 +8,7 @@ from hostler.keys.lab import LAB
 from hostler.keys.node import ALIVE
 from hostler.model.lab import LabEvent, LabPhase
 
-from .labs import GRACE, LabPlane
+from .labs import GRACE, LIFE, LabPlane
 from .test_labs import SLACK, play
 
 
@@ -82,6 +82,29 @@ def test_an_agent_that_is_started_again_costs_its_labs_nothing() -> None:
         now = await LAB.get(plane.store, user="ada")
         assert now is not None
         assert now.mod_revision == entry.mod_revision
+
+    play(story)
+
+
+def test_the_life_of_a_lab_begins_when_a_node_has_room_for_it() -> None:
+    async def story(plane: LabPlane) -> None:
+        names, plane.supervised = list(plane.places), False
+        for name in names:
+            plane.kill(name)
+        await asyncio.sleep(30.0)
+        await plane.start("ada", 5)
+        await plane.until("ada", LabPhase.PROVISIONING)
+        for _ in range(9):
+            await asyncio.sleep(LIFE / 3)
+            assert plane.door.records["ada"].expires > plane.clock.wall() + LIFE / 2 - SLACK
+        assert await plane.phase("ada") is LabPhase.PROVISIONING
+        assert LabEvent.EXPIRES_SOON not in await plane.news("ada")
+        plane.supervised = True
+        for name in names:
+            plane.spawn(name)
+        await plane.agreed({"ada": 5})
+        left = (await plane.lab("ada")).expires_at - plane.clock.wall()
+        assert LIFE - 60.0 < left <= LIFE
 
     play(story)
 

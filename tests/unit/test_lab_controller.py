@@ -88,8 +88,11 @@ def test_the_limit_counts_from_when_a_node_has_room() -> None:
     assert step.act is Act.WRITE
     assert decided(provisioned(), machine(), pending, 601.0).act is Act.WRITE, "it was never seen to be without a node"
     waiting = step.record
-    assert decided(waiting, machine(), pending, 700.0).act is Act.NOTHING
-    placed = decided(waiting, machine(), handle(MachineState.CREATING), 700.0).record
+    assert decided(waiting, machine(), pending, 700.0).act is Act.PROLONG, "its end has moved on"
+    moved = machine(expires_at=1599.0 + 100.0 + SPARE)
+    still = decided(waiting, moved, pending, 700.0)
+    assert (still.act, still.until) == (Act.NOTHING, 1099.0), "that is when its end moves on again"
+    placed = decided(waiting, moved, handle(MachineState.CREATING), 700.0).record
     assert placed.lab.provisioned_by == 1300.0
     late = LabCatalogue(default=replace(CATALOGUE.default, life=5000.0))
     slow = replace(placed, lab=replace(placed.lab, expires_at=5000.0, grace=0.0))

@@ -288,6 +288,26 @@ def test_the_limit_counts_from_when_a_node_has_room() -> None:
     assert on.lab.provisioned_by == placed.lab.provisioned_by
 
 
+def test_the_end_moves_on_while_no_node_has_room_and_all_of_its_life_is_left_then() -> None:
+    pending = handle(MachineState.PENDING, node="")
+    first = wish.seen(having(PROVISIONING, provisioned_by=NOW + 600, life=1000.0, expires_at=NOW + 1000), pending, NOW)
+    assert first.lab is not None
+    assert first.lab.expires_at == NOW + 1000
+    assert wish.seen(first, pending, NOW + 499) is first, "it is not written at every look"
+    later = wish.seen(first, pending, NOW + 500)
+    assert later.lab is not None
+    assert later.lab.expires_at == NOW + 1500
+    placed = wish.seen(later, handle(MachineState.PLACED), NOW + 700)
+    assert placed.lab is not None
+    assert placed.lab.expires_at == NOW + 1700
+    longer = wish.seen(wish.extend(later, "mia", 60, None, now=NOW), handle(MachineState.PLACED), NOW + 700)
+    assert longer.lab is not None
+    assert longer.lab.expires_at == NOW + 1500 + 3600
+    on = wish.seen(placed, handle(MachineState.CREATING), NOW + 800)
+    assert on.lab is not None
+    assert on.lab.expires_at == NOW + 1700
+
+
 def test_another_machine_tells_nothing() -> None:
     for phase in LabPhase:
         record = having(phase)

@@ -135,7 +135,7 @@ class Lab(Record, frozen=True, kw_only=True):
     phase: LabPhase
     requested_at: float
     life: float
-    """Seconds from the time it has a machine."""
+    """Seconds from the time it has a machine, and a node that has room for it."""
     grace: float = 0.0
     """Seconds after `expires_at` in which it is still there."""
     expires_at: float | None = None

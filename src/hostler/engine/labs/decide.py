@@ -116,10 +116,13 @@ def _going_on(new: LabUser, old: Lab, vm: VirtualMachine | None, catalogue: LabC
     """It stays. `new` has what is seen of its machine; `old` is what the record says."""
     lab = new.lab or old
     end = ends_at(lab)
-    if vm is not None and vm.expires_at != kept_until(lab):
+    if vm is not None and vm.expires_at != kept_until(old):
         return Step(Act.PROLONG)
     template = catalogue.find(lab.lab_id) or catalogue.default
     soon = None if lab.expires_at is None or lab.warned else lab.expires_at - template.warn
+    placed = lab.phase is not LabPhase.PROVISIONING or lab.provisioned_by is not None
+    if not placed and lab.expires_at is not None:  # nobody is told of an end that moves on
+        end, soon = lab.expires_at - lab.life / 2, None
     if soon is not None and now >= soon:
         new = wish.warned(new, now)
     if new.lab != old:

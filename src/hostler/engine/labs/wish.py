@@ -159,7 +159,7 @@ def seen(record: LabUser, handle: VmHandle, now: float, *, silent: bool = False)
         detail="its node is silent" if silent else handle.detail or ("" if readiness is None else readiness.cause),
     )
     if lab.phase is LabPhase.PROVISIONING:
-        new = replace(new, provisioned_by=_limit(lab, handle, now))
+        new = replace(new, provisioned_by=_limit(lab, handle, now), expires_at=_end(lab, handle, now))
         if available:
             new = replace(new, phase=LabPhase.RUNNING)
             return told(replace(record, lab=new), LabEvent.AVAILABLE, now, lab_id=lab.lab_id)
@@ -226,6 +226,16 @@ def _limit(lab: Lab, handle: VmHandle, now: float) -> float | None:
     if handle.state is MachineState.PENDING:
         return None
     return now + PROVISIONED_WITHIN if lab.provisioned_by is None else lab.provisioned_by
+
+
+def _end(lab: Lab, handle: VmHandle, now: float) -> float | None:
+    """While no node has room for it its end moves on, now and then; all of its life is left when one has."""
+    if lab.expires_at is None:
+        return None
+    pending = handle.state is MachineState.PENDING
+    if (pending and now >= lab.expires_at - lab.life / 2) or (not pending and lab.provisioned_by is None):
+        return max(lab.expires_at, now + lab.life)
+    return lab.expires_at
 
 
 def _unknown(lab_id: int, catalogue: LabCatalogue) -> str:
