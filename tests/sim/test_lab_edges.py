@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 
-from hostler.keys.lab import LAB
-from hostler.keys.node import ALIVE
-from hostler.model.lab import LabEvent, LabPhase
+from msgspec.structs import replace
 
-from .labs import GRACE, LIFE, LabPlane
-from .test_labs import SLACK, play
+from hostler.keys.lab import LAB
+from hostler.keys.node import ALIVE, MEMBER
+from hostler.model.lab import LabCatalogue, LabEvent, LabPhase
+
+from .labs import GRACE, LIFE, SMALL, LabPlane
+from .test_labs import SLACK, play, reason
 
 
 def test_an_extension_while_nobody_leads_counts() -> None:
@@ -105,6 +107,55 @@ def test_the_life_of_a_lab_begins_when_a_node_has_room_for_it() -> None:
         await plane.agreed({"ada": 5})
         left = (await plane.lab("ada")).expires_at - plane.clock.wall()
         assert LIFE - 60.0 < left <= LIFE
+
+    play(story)
+
+
+HUGE = LabCatalogue(default=SMALL, labs={"5": replace(SMALL, warm=1), "6": replace(SMALL, cpus=250)})
+
+
+def test_a_lab_that_no_node_could_have_fails_at_once_and_holds_up_nobody() -> None:
+    async def story(plane: LabPlane) -> None:
+        await asyncio.sleep(SLACK)
+        await plane.start("eva", 6)
+        for user in ("ada", "bob"):
+            await plane.start(user, 5)
+        await plane.until("eva", None, within=SLACK)
+        why = await reason(plane, "eva", LabEvent.FAILED)
+        assert why == "no node can have it: 2 nodes too few cpus"
+        assert LabEvent.STARTED not in await plane.news("eva")
+        await plane.agreed({"ada": 5, "bob": 5, "eva": None})
+
+    play(story, catalogue=HUGE)
+
+
+def test_a_lab_that_came_before_the_nodes_is_judged_when_they_come() -> None:
+    async def story(plane: LabPlane) -> None:
+        await plane.start("eva", 6)
+        await plane.start("ada", 5)
+        await plane.agreed({"ada": 5, "eva": None})
+        assert "too few cpus" in await reason(plane, "eva", LabEvent.FAILED)
+
+    play(story, catalogue=HUGE)
+
+
+def test_a_lab_that_no_node_can_have_any_more_fails() -> None:
+    """The only node that could have it was taken out of the cluster while it waited for room."""
+
+    async def story(plane: LabPlane) -> None:
+        await asyncio.sleep(SLACK)
+        plane.supervised = False
+        for name in plane.places:
+            plane.kill(name)
+        await asyncio.sleep(30.0)
+        await plane.start("ada", 5)
+        await plane.until("ada", LabPhase.PROVISIONING)
+        await asyncio.sleep(SLACK)
+        for entry in (await MEMBER.list(plane.store)).entries:
+            few = replace(entry.value, capacity=replace(entry.value.capacity, memory_mib=100))
+            await MEMBER.replace(plane.store, entry, few)
+        await plane.agreed({"ada": None}, within=SLACK)
+        assert "too little memory" in await reason(plane, "ada", LabEvent.FAILED)
 
     play(story)
 

@@ -464,3 +464,21 @@ def test_what_no_node_has_room_for_is_not_kept_waiting() -> None:
         assert all(entry.value.labels[SHAPE_LABEL] for entry in entries)
 
     play(story, boot=1.0, catalogue=LabCatalogue(labs={"5": of(5, cpus=30)}))
+
+
+def test_no_machine_makes_way_for_one_that_no_node_could_have() -> None:
+    async def story(plane: PoolPlane) -> None:
+        warm = await plane.has(1)
+        await plane.start("ada", 7)
+        await plane.until("ada", None)
+        (entry,) = await plane.wished("5")
+        wish = replace(entry.value, id="own", name="own", org=ORG, project="bob", labels={})
+        wish = replace(wish, spec=replace(wish.spec, cpus=250))  # that of no lab: nobody ends it
+        await plane.store.put(VM.fill(org=ORG, project="bob", vm="own"), VM.encode(wish))
+        await asyncio.sleep(60)
+        handle = await HANDLE.get(plane.store, org=ORG, project="bob", vm="own")
+        assert handle is not None
+        assert handle.value.state is MachineState.PENDING
+        assert (await plane.has(1), plane.counted("evicted")) == (warm, 0)
+
+    play(story, boot=0.0, catalogue=LabCatalogue(labs={"5": of(1), "7": of(0, cpus=250)}))

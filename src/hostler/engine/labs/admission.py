@@ -61,6 +61,10 @@ class Admission:
         """Labs that have none."""
         return sum(len(line) for line in self._lines.values())
 
+    def pending(self) -> list[str]:
+        """Whose machines no node has room for."""
+        return [user for users in self._pending.values() for user in users]
+
     def turn(self, user: str, generation: int) -> bool | None:
         """Whether the lab of that generation was given its turn; None: that lab is not known."""
         known = self._known.get(user)

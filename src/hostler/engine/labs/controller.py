@@ -13,7 +13,8 @@ from hostler.engine.controllers.queue import Queue
 from hostler.engine.labs import steps, wish
 from hostler.engine.labs.admission import Admission
 from hostler.engine.labs.decide import Act, decide
-from hostler.engine.labs.shape import shape_of
+from hostler.engine.labs.fit import Fit
+from hostler.engine.labs.shape import node_labels_of, shape_of
 from hostler.engine.labs.sight import Sight
 from hostler.engine.quotas import claim, counted, share
 from hostler.errors import Conflict, LeadershipLost, QuotaExceeded, Unavailable, Uncertain
@@ -74,7 +75,7 @@ class LabController:
         self.counters: dict[str, int] = {}
         self._admission = Admission()
         self._queue = Queue(self._look, clock=clock, rng=rng, tell=tell, counters=self.counters, width=width)
-        self._sight = Sight(store, view, clock=clock)
+        self._sight, self._fit = Sight(store, view, clock=clock), Fit(view)
         self._doubts: set[str] = set()  # users whose last write may have happened
         self._fairness = Fairness()
         self._standing: Standing | None = None
@@ -96,6 +97,7 @@ class LabController:
                 await self._clock.sleep(backoff.next())
         self._ends_of_listening = [
             *self._sight.listen(self._changed),
+            self._fit.listen(self._nodes_changed),
             view.catalogues.listen(lambda _: self._give_turns()),
         ]
         for user in self._sight.users():
@@ -144,6 +146,10 @@ class LabController:
         self._note(user, self._sight.of(user))
         self._queue.add(user)
         self._give_turns()
+
+    def _nodes_changed(self) -> None:
+        for user in self._admission.pending():
+            self._queue.add(user)
 
     def _note(self, user: str, seen: Seen) -> None:
         """Let the admission know. It follows the mirrors alone, which never go back: so it never counts too few."""
@@ -225,6 +231,7 @@ class LabController:
 
     def _decided(self, record: LabUser, seen: Seen) -> Step:
         vm, handle = seen.vm, seen.handle
+        pending = vm is not None and handle is not None and handle.value.state is MachineState.PENDING
         return decide(
             record,
             None if vm is None else vm.value,
@@ -232,6 +239,7 @@ class LabController:
             catalogue=self._catalogue(),
             now=self._clock.wall(),
             silent=seen.silent,
+            never=self._fit.never(vm.value.spec, vm.value.node_labels) if vm is not None and pending else "",
         )
 
     def _make_room(self, lab: Lab) -> None:
@@ -265,14 +273,16 @@ class LabController:
     async def _create(
         self, seen: Seen, entry: Entry[LabUser], lab: Lab, template: LabTemplate, *, now: float, attempt: int
     ) -> bool:
-        """Give it a new machine."""
+        """Give it a new machine, if any node could have it."""
+        spec = shape_of(template, self._keys)
+        if why := self._fit.never(spec, node_labels_of(template)):
+            return await self._fail(seen, entry, f"no node can have it: {why}")
         vm = self._new_id()
         new = wish.admitted(entry.value, vm, template, now)
         if new.lab is None:
             return True
         # Whoever has that name already (somebody made it by hand) must not be in the way for ever.
         name = f"lab-{lab.lab_id}-{lab.generation}" + (f"-{vm[:8]}" if attempt else "")
-        spec = shape_of(template, self._keys)
         txn = steps.entered(entry, new, steps.created(seen.user, new.lab, template, spec, vm=vm, name=name, at=now))
         when, then = claim(await counted(self._store, ORG, seen.user), ORG, seen.user, share(spec))
         txn.when += when

@@ -63,8 +63,12 @@ def decide(
     catalogue: LabCatalogue,
     now: float,
     silent: bool = False,
+    never: str = "",
 ) -> Step:
-    """The next step. `vm` and `handle` are of the machine that the record names; `silent`: its node is."""
+    """The next step. `vm` and `handle` are of the machine that the record names.
+
+    `silent`: its node is. `never`: why no node could ever have it, while it has none.
+    """
     lab = record.lab
     if lab is None:
         end = record.changed_at + KEPT
@@ -77,7 +81,7 @@ def decide(
         return NOTHING if vm.deleting else Step(Act.DELETE)
     if handle is not None and vm is not None:
         record = wish.seen(record, handle, now, silent=silent)
-    why = _over(record.lab or lab, vm, handle, now)
+    why = _over(record.lab or lab, vm, handle, now, never)
     if why is None:
         return _going_on(record, lab, vm, catalogue, now)
     ending = wish.stopping(record, *why, now)
@@ -97,7 +101,9 @@ def kept_until(lab: Lab) -> float | None:
     return None if end is None else end + SPARE
 
 
-def _over(lab: Lab, vm: VirtualMachine | None, handle: VmHandle | None, now: float) -> tuple[LabEvent, str] | None:
+def _over(
+    lab: Lab, vm: VirtualMachine | None, handle: VmHandle | None, now: float, never: str
+) -> tuple[LabEvent, str] | None:
     """How and why it ends now; None: it does not."""
     end = ends_at(lab)
     if end is not None and now >= end:
@@ -106,6 +112,8 @@ def _over(lab: Lab, vm: VirtualMachine | None, handle: VmHandle | None, now: flo
         return LabEvent.FAILED, "its machine was deleted"
     if handle is not None and handle.state is MachineState.FAILED and handle.failures >= FAILURES:
         return LabEvent.FAILED, f"its machine failed: {handle.detail or 'nobody knows why'}"
+    if never:
+        return LabEvent.FAILED, f"no node can have it: {never}"
     if lab.phase is LabPhase.PROVISIONING and lab.provisioned_by is not None and now >= lab.provisioned_by:
         what = f"is {lab.cloud_status}" if lab.cloud_status else "was not seen"
         return LabEvent.FAILED, f"its machine {what}, and was not available in time{lab.detail and ': '}{lab.detail}"

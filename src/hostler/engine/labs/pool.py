@@ -14,6 +14,7 @@ import msgspec
 
 from hostler.engine.labs import stock
 from hostler.engine.labs.decide import SPARE
+from hostler.engine.labs.fit import Fit
 from hostler.engine.labs.shape import MACHINES_LABEL, labels_of
 from hostler.engine.labs.shelf import Shelf
 from hostler.engine.labs.steps import Claim
@@ -73,6 +74,7 @@ class LabPool:
         self.counters: dict[str, int] = {}
         self._wake = asyncio.Event()
         self._shelf = Shelf(view, clock=clock, changed=self._wake.set, came=self._came)
+        self._fit = Fit(view)
         self._pauses: dict[str, Backoff] = {}
         self._paused: dict[str, float] = {}  # projects, and until when nothing is made for them
         self._crowded: dict[str, float] = {}  # kinds of machines, and until when labs want their room
@@ -87,6 +89,7 @@ class LabPool:
         self._standing = standing
         self._ends_of_listening = [
             *self._shelf.listen(),
+            self._fit.listen(self._wake.set),
             self._view.catalogues.listen(lambda _: self._wake.set()),
         ]
 
@@ -228,7 +231,8 @@ class LabPool:
 
     async def _make_way(self) -> None:
         """For labs that no node has room for: one machine goes, and then the next if that was not enough."""
-        wishes = {_provider(wish.node_labels): wish for wish in self._shelf.waiting()}
+        waiting = (wish for wish in self._shelf.waiting() if not self._fit.never(wish.spec, wish.node_labels))
+        wishes = {_provider(wish.node_labels): wish for wish in waiting}
         for provider, wish in wishes.items():
             now = self._clock.now()
             self._crowded[provider] = now + CROWDED
