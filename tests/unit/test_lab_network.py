@@ -11,7 +11,7 @@ from hostler.drivers.machines.qemu import link_request, own_bridge
 from hostler.drivers.machines.qemu.network import network_of
 from hostler.drivers.machines.qemu.own_bridge import OwnBridge, kept_prefix, mac_of, names
 from hostler.entry import lab_network as module
-from hostler.entry.lab_network import lab_network, refusal_by_nodes
+from hostler.entry.lab_network import LabNetwork, door_by_nodes, lab_network
 from hostler.errors import Damaged, Refused, Unavailable
 from hostler.model.inventory import Capacity
 from hostler.model.node import Lifecycle, NodeRecord
@@ -153,14 +153,21 @@ def test_with_redis_guests_are_on_our_own_bridge_unless_another_network_is_named
 ) -> None:
     def seen(**flags: Any) -> tuple[str, str]:
         found = lab_network(settled(tmp_path, **flags))
-        return found.network, found.refusal
+        return found.network, found.why
 
     assert seen(**REDIS) == ("bridge", "")
     assert seen(**REDIS, network="bridge") == ("bridge", "")
+    assert seen(**REDIS, network="bridge:br0") == ("bridge:br0", "")
     tried["why"] = "it must not be tried; for nobody asked"
     assert seen() == ("user", "")
     assert seen(**REDIS, machines="simulated") == ("user", "")
-    assert seen(**REDIS, network="bridge:br0") == ("bridge:br0", "")
+
+
+def test_a_bridge_that_somebody_names_is_tried_out(tmp_path: Path) -> None:
+    found = lab_network(settled(tmp_path, **REDIS, network="bridge:nosuch0"))
+    assert found.network == "bridge:nosuch0"
+    assert "nosuch0" in found.why
+    assert found.advice
 
 
 @pytest.mark.parametrize("network", ["user", "isolated"])
@@ -169,18 +176,20 @@ def test_a_network_without_addresses_that_somebody_chose_stays_and_closes_the_do
 ) -> None:
     found = lab_network(settled(tmp_path, **REDIS, network=network))
     assert found.network == network
-    assert f"network = {network} (--network) gives guests no IPv6 address; set network = bridge" in found.refusal
-    assert "secret" not in found.refusal
+    assert f"network = {network} (--network) gives guests no IPv6 address" in found.why
+    assert "set network = bridge" in found.advice
+    assert "secret" not in found.why
     assert not tried["why"]
 
 
 def test_where_no_bridge_can_be_had_it_is_said_why_and_what_to_do(tmp_path: Path, tried: dict[str, str]) -> None:
     tried["why"] = "no tap; load the module"
-    for flags, network in (({}, "user"), ({"network": "bridge"}, "bridge")):
+    for flags, network in (({}, "user"), ({"network": "bridge"}, "bridge"), ({"network": "bridge:b"}, "bridge:b")):
         found = lab_network(settled(tmp_path, **REDIS, **flags))
         assert found.network == network
-        assert found.refusal.startswith("labs are not taken from Redis: no tap; load the module. HTTP")
-        assert "\n" not in found.refusal
+        refusal = door_by_nodes([], own={"r-1": found}).refusal
+        assert refusal.startswith("labs are not taken from Redis: no tap; load the module. HTTP")
+        assert "\n" not in refusal
 
 
 def node(name: str, network: str | None, **changes: Any) -> NodeRecord:
@@ -202,11 +211,27 @@ def test_a_worker_alone_goes_by_what_the_nodes_say() -> None:
         node("b", None, driver="simulated"),
         node("c", "user", lifecycle=Lifecycle.DECOMMISSIONED),
     ]
-    assert refusal_by_nodes(fine) == ""
-    assert refusal_by_nodes([]) == ""
+    assert door_by_nodes(fine) == door_by_nodes([]) == door_by_nodes([], own={"r-1": LabNetwork("bridge")})
+    assert not door_by_nodes(fine).refusal + door_by_nodes(fine).warning
+    left = [node("c", "user", lifecycle=Lifecycle.DECOMMISSIONED), node("f", "user", lifecycle=Lifecycle.SHUTTING_DOWN)]
     for network, says in (
         ("user; guests reach this host's loopback: x", "node d: its guests have no IPv6 address (network: user); set"),
         (None, "node d: its guests have no IPv6 address (network: not known); set"),
         ("none: a bridge takes CAP_NET_ADMIN; run it as root", "node d: a bridge takes CAP_NET_ADMIN; set"),
     ):
-        assert says in refusal_by_nodes([*fine, node("e", "isolated"), node("d", network)])
+        without = [node("e", "isolated"), node("d", network)]
+        assert says in door_by_nodes([*left, *without]).refusal
+        found = door_by_nodes([*fine, *without])
+        assert not found.refusal, "a node whose guests can be reached has labs for the door"
+        assert f"labs from Redis fail on d, e: {says}" in found.warning
+
+
+def test_our_own_nodes_count_as_they_will_be_and_not_as_they_were() -> None:
+    before, other = node("a", "user"), node("b", "user")
+    assert door_by_nodes([before], own={"a": LabNetwork("bridge")}).refusal == ""
+    found = door_by_nodes([before, other], own={"a": LabNetwork("bridge")})
+    assert (found.refusal, "fail on b: node b" in found.warning) == ("", True)
+    ours = {"a": LabNetwork("user", "no tap", "load it")}
+    assert "from Redis: no tap; load it" in door_by_nodes([other], own=ours).refusal
+    found = door_by_nodes([node("h", None, driver="hetzner")], own=ours)
+    assert (found.refusal, "fail on a: no tap; load it" in found.warning) == ("", True)

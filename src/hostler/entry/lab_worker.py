@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING
 
 from hostler.entry.backend import opened_backend
 from hostler.entry.cli.target import local_path
-from hostler.entry.lab_network import refusal_by_nodes
+from hostler.entry.lab_network import door_in
 from hostler.entry.labs import catalogue_in_use, opened_door, own_catalogue
 from hostler.entry.plane import new_id
 from hostler.entry.signals import asked_to_end, run_unless_asked
 from hostler.errors import HostlerError, Invalid, Refused
 from hostler.keys.lab import LAB, LAB_CATALOGUE
 from hostler.keys.mirror import Mirror
-from hostler.keys.node import MEMBER
 from hostler.kit.clock import SystemClock
 from hostler.kit.together import run_together
 
@@ -57,10 +56,11 @@ async def _run(settings: Settings, tell: Callable[[str], None], asked: asyncio.E
     own = own_catalogue(settings)
     async with AsyncExitStack() as stack:
         store = await stack.enter_async_context(opened_backend(settings, clock, tell))
-        nodes = await MEMBER.list(store, strict=False)
-        refusal = refusal_by_nodes(entry.value for entry in nodes.entries)
-        if refusal:
-            raise Refused(refusal)
+        found = await door_in(store)
+        if found.refusal:
+            raise Refused(found.refusal)
+        if found.warning:
+            tell(found.warning)
         labs = Mirror(store, LAB, clock=clock, rng=rng)
         known = Mirror(store, LAB_CATALOGUE, clock=clock, rng=rng)
         following = asyncio.create_task(

@@ -15,10 +15,9 @@ import msgspec
 from hostler.entry.backend import opened_backend
 from hostler.entry.demonstration import Counting
 from hostler.entry.folder import DataFolder
-from hostler.entry.lab_network import refusal_by_nodes
+from hostler.entry.lab_network import door_in
 from hostler.entry.signals import asked_to_end, run_unless_asked
 from hostler.entry.standing import Leading, Plan, stand
-from hostler.keys.node import MEMBER
 from hostler.kit.clock import SystemClock
 from hostler.ports.ttl import StoreBacked
 from hostler.wiring import ttl_storage_on
@@ -103,12 +102,10 @@ async def _without_redis_if_refused(store: Store, settings: Settings, tell: Call
     """The settings; without the door to Redis where nodes have machines that cannot be reached as it promises."""
     if settings.redis is None:
         return settings
-    nodes = await MEMBER.list(store, strict=False)
-    refusal = refusal_by_nodes(entry.value for entry in nodes.entries)
-    if not refusal:
-        return settings
-    tell(refusal)
-    return msgspec.structs.replace(settings, redis=None)
+    found = await door_in(store)
+    if found.refusal or found.warning:
+        tell(found.refusal or found.warning)
+    return msgspec.structs.replace(settings, redis=None) if found.refusal else settings
 
 
 async def _tell_first_admin(plane: Plane, folder: DataFolder, tell: Callable[[str], None]) -> None:

@@ -19,7 +19,7 @@ from hostler.entry.agent import Running, machines_in, plan_of, running_agent
 from hostler.entry.backend import opened_backend
 from hostler.entry.first_image import first_image
 from hostler.entry.folder import DataFolder
-from hostler.entry.lab_network import lab_network
+from hostler.entry.lab_network import door_in, lab_network
 from hostler.entry.plane import Plane, check_address, check_listen, first_admin, local_url, new_id
 from hostler.entry.relay import relaying
 from hostler.entry.rotation import RotatingFile
@@ -37,6 +37,7 @@ from hostler.wiring import ttl_storage_on
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from hostler.entry.lab_network import LabNetwork
     from hostler.ports.store import Store
     from hostler.settings import Settings
 
@@ -92,10 +93,11 @@ class Up:
                 log.close()
 
     async def _run(self) -> int:
-        await self._settle_network()
+        found = await self._settle_network()
         async with AsyncExitStack() as stack:
             backend = opened_backend(self._settings, self._clock, self._tell)
             store = await stack.enter_async_context(backend)
+            await self._settle_door(store, found)
             plane = await stack.enter_async_context(self._plane(store))
             server = await stack.enter_async_context(plane.served())
             host, _ = check_listen(self._settings)
@@ -120,13 +122,27 @@ class Up:
                 parts[1].cancel()
                 await asyncio.gather(*parts[:2], return_exceptions=True)
 
-    async def _settle_network(self) -> None:
-        """Labs from Redis need guests with an address of their own; where there is none, that door stays closed."""
+    async def _settle_network(self) -> LabNetwork:
+        """Labs from Redis need guests with an address of their own."""
         found = await asyncio.to_thread(lab_network, self._settings)
+        self._settings = msgspec.structs.replace(self._settings, network=found.network)
+        return found
+
+    async def _settle_door(self, store: Store, network: LabNetwork) -> None:
+        """Where no node has such guests, the door to Redis stays closed."""
+        if self._settings.redis is None:
+            return
+        found = await door_in(store, own=dict.fromkeys(self._nodes(), network))
+        if found.refusal or found.warning:
+            self._tell(found.refusal or found.warning)
         if found.refusal:
-            self._tell(found.refusal)
-        redis = None if found.refusal else self._settings.redis
-        self._settings = msgspec.structs.replace(self._settings, network=found.network, redis=redis)
+            self._settings = msgspec.structs.replace(self._settings, redis=None)
+
+    def _nodes(self) -> dict[str, str]:
+        """What our nodes are called, by their names in keys."""
+        rack = self._settings.rack or RACK
+        names = (f"{rack}-{number}" for number in range(1, self._settings.nodes + 1))
+        return {fold(name): name for name in names}
 
     def _plane(self, store: Store) -> Plane:
         def counters() -> dict[str, float]:
@@ -147,11 +163,10 @@ class Up:
         """Enter the agents of all nodes; on leaving, all end at once. `relay`: where other processes reach them."""
         rack = self._settings.rack or RACK
         self._folder.keep_kind(self._settings.machines)
-        for number in range(1, self._settings.nodes + 1):
-            node = fold(f"{rack}-{number}")
+        for node, name in self._nodes().items():
             folder = self._folder.machines(node)
             folder.mkdir(parents=True, exist_ok=True)
-            plan = plan_of(self._settings, f"{rack}-{number}", rack, relay)
+            plan = plan_of(self._settings, name, rack, relay)
             self._agents[node] = await stack.enter_async_context(
                 running_agent(
                     plane.store,

@@ -74,11 +74,15 @@ def _open_qemu(folder: str | Path, settings: Settings, clock: Clock | None, node
 
 
 def bridge_refusal(settings: Settings) -> str:
-    """Why no guest can be on Hostler's own bridge here; empty: it can be. Found out by making one, which stays."""
+    """Why no guest can be on the bridge that is named, or on Hostler's own, here; empty: it can be.
+
+    Found out by having all that a guest needs; a bridge of our own stays.
+    """
     from hostler.drivers.machines.qemu.bridge import BridgeNetwork
 
     try:
-        BridgeNetwork("", settings.network_prefix6, "", data=settings.data).try_out()
+        name = settings.network.partition(":")[2]
+        BridgeNetwork(name, settings.network_prefix6, "", data=None if name else settings.data).try_out()
     except HostlerError as error:
         return str(error)
     return ""

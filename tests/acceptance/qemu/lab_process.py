@@ -42,7 +42,7 @@ def ip(*words: str) -> str:
 def seen_through_the_door(data: Path) -> tuple[str, str]:
     """The network that labs of this folder get, and why there is none."""
     found = lab_network(load({"data": data, "machines": "qemu", "redis": REDIS}, {}, cwd=data))
-    return found.network, found.refusal
+    return found.network, f"{found.why}; {found.advice}".strip("; ")
 
 
 def bridges() -> list[str]:

@@ -51,7 +51,7 @@ async def test_a_lab_is_logged_into_as_its_user_at_its_own_address_whether_it_bo
     found = json.loads(text.splitlines()[-1])
     network, why, *bridges = found.pop("refused")
     assert (network, bridges) == ("user", [])
-    assert "labs are not taken from Redis: network bridge: a bridge takes CAP_NET_ADMIN" in why
+    assert "network bridge: a bridge takes CAP_NET_ADMIN" in why
     assert "run it as root or with that capability" in why
     cold, warm = found.pop("cold"), found.pop("warm")
     seconds = {"cold": cold.pop("seconds"), "warm": warm.pop("seconds")}
