@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from crash_points import launcher
 from crash_points.points import PointedStore, Points
 
+from hostler.engine import killer
 from hostler.entry import lab_worker, labs
 from hostler.keys.lab import LAB_WORKER
 from hostler.wiring import open_board, open_inbox
@@ -109,8 +110,14 @@ class LabKind(launcher.Kind):
     """Replicas, agents, and workers of labs."""
 
     def also(self, order: dict[str, Any]) -> dict[str, Any]:
-        """`sleeps`: at its point it is suspended, as by a host that stands still, and does not die."""
-        return {"also": _sleep, "dies": False} if order.get("sleeps") else {}
+        """`sleeps`: at its point it is suspended, as by a host that stands still, and does not die.
+
+        Nor is it killed by its own watch over its leadership when it wakes: the fence alone shall hold it.
+        """
+        if not order.get("sleeps"):
+            return {}
+        vars(killer).update(_kill=lambda _: None)
+        return {"also": _sleep, "dies": False}
 
     def wrap(self, store: Store, points: Points) -> Any:
         return LabStore(store, points)
