@@ -8,7 +8,9 @@ from msgspec.structs import replace
 
 from hostler.keys.lab import LAB
 from hostler.keys.node import ALIVE, MEMBER
-from hostler.model.lab import LabCatalogue, LabEvent, LabPhase
+from hostler.keys.vm import VM
+from hostler.model.lab import ORG, LabCatalogue, LabEvent, LabPhase
+from hostler.model.vm import Power
 
 from .labs import GRACE, LIFE, SMALL, LabPlane
 from .test_labs import SLACK, play, reason
@@ -107,6 +109,24 @@ def test_the_life_of_a_lab_begins_when_a_node_has_room_for_it() -> None:
         await plane.agreed({"ada": 5})
         left = (await plane.lab("ada")).expires_at - plane.clock.wall()
         assert LIFE - 60.0 < left <= LIFE
+
+    play(story)
+
+
+def test_the_machine_of_a_lab_that_is_switched_off_is_switched_on_again() -> None:
+    async def story(plane: LabPlane) -> None:
+        await plane.start("ada", 5)
+        await plane.agreed({"ada": 5})
+        vm = (await plane.lab("ada")).vm
+        entry = await VM.get(plane.store, org=ORG, project="ada", vm=vm)
+        assert entry is not None
+        off = replace(entry.value, power=Power.OFF, generation=entry.value.generation + 1)
+        await VM.replace(plane.store, entry, off)
+        await asyncio.sleep(SLACK)
+        await plane.agreed({"ada": 5})
+        now = await VM.get(plane.store, org=ORG, project="ada", vm=vm)
+        assert now is not None
+        assert now.value.power is Power.ON
 
     play(story)
 

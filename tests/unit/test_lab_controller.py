@@ -78,7 +78,7 @@ def test_it_is_warned_once_and_ends_after_its_grace() -> None:
 
 def test_an_extension_prolongs_its_machine() -> None:
     record = wish.extend(wish.seen(provisioned(), handle(), 1.0), "ada", 10, None, now=2.0)
-    assert decided(record, machine(), handle(), 3.0).act is Act.PROLONG
+    assert decided(record, machine(), handle(), 3.0).act is Act.KEEP
     assert decided(record, machine(expires_at=1700.0 + SPARE), handle(), 3.0).act is Act.NOTHING
 
 
@@ -88,7 +88,7 @@ def test_the_limit_counts_from_when_a_node_has_room() -> None:
     assert step.act is Act.WRITE
     assert decided(provisioned(), machine(), pending, 601.0).act is Act.WRITE, "it was never seen to be without a node"
     waiting = step.record
-    assert decided(waiting, machine(), pending, 700.0).act is Act.PROLONG, "its end has moved on"
+    assert decided(waiting, machine(), pending, 700.0).act is Act.KEEP, "its end has moved on"
     moved = machine(expires_at=1599.0 + 100.0 + SPARE)
     still = decided(waiting, moved, pending, 700.0)
     assert (still.act, still.until) == (Act.NOTHING, 1099.0), "that is when its end moves on again"

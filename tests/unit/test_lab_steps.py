@@ -53,11 +53,11 @@ def deleted(seen: Seen) -> Txn:
     return steps.deleted(seen.entry, "ada", seen.vm, WAITS)
 
 
-def prolonged(seen: Seen) -> Txn:
+def kept(seen: Seen) -> Txn:
     assert seen.entry is not None
     assert seen.vm is not None
     assert RECORD.lab is not None
-    return steps.prolonged(seen.entry, RECORD.lab, seen.vm)
+    return steps.kept(seen.entry, RECORD.lab, seen.vm)
 
 
 def gone(seen: Seen) -> Txn:
@@ -76,7 +76,7 @@ CASES: list[tuple[Callable[[Seen], Txn], tuple[str, ...], tuple[str, ...]]] = [
     (rewritten, ("lab", "vm", "handle"), ("lab", "vm", "handle")),
     (deleted, ("lab", "vm"), ("lab", "vm")),
     (deleted, ("vm",), ("lab", "vm")),
-    (prolonged, ("lab", "vm"), ("lab", "vm")),
+    (kept, ("lab", "vm"), ("lab", "vm")),
     (gone, ("lab",), ("lab", "vm")),
     (forgotten, ("lab",), ("lab",)),
 ]

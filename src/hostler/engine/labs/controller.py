@@ -222,8 +222,8 @@ class LabController:
             return await self._write(seen, steps.rewritten(seen, entry, new), what)
         if step.act is Act.DELETE and seen.vm is not None:
             return await self._write(seen, steps.deleted(entry, user, seen.vm, step.record), what)
-        if step.act is Act.PROLONG and lab is not None and seen.vm is not None:
-            return await self._write(seen, steps.prolonged(entry, lab, seen.vm), what)
+        if step.act is Act.KEEP and lab is not None and seen.vm is not None:
+            return await self._write(seen, steps.kept(entry, lab, seen.vm), what)
         self._look_again(step, seen)
         if lab is not None and seen.handle is not None and seen.handle.value.state is MachineState.PENDING:
             self._make_room(lab)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from hostler.engine.labs import wish
-from hostler.model.lab import LabEvent, LabPhase
-from hostler.model.vm import MachineState
+from hostler.model.lab import REDIS_DOOR, LabEvent, LabPhase
+from hostler.model.vm import MachineState, Power
 
 if TYPE_CHECKING:
     from hostler.model.lab import Lab, LabCatalogue, LabUser
@@ -23,6 +23,8 @@ SPARE = 600.0
 """Seconds by which a machine outlives its lab if nobody ends it: whoever removes what has expired does not know of an
 extension that was written a moment ago, and shall not come before it."""
 
+SSH = 22
+
 
 class Act(enum.Enum):
     """What to do."""
@@ -34,8 +36,8 @@ class Act(enum.Enum):
     """The lab's record alone."""
     DELETE = enum.auto()
     """Wish its machine away; the record changes in the same instant, if it does."""
-    PROLONG = enum.auto()
-    """Let its machine live for longer than the lab does."""
+    KEEP = enum.auto()
+    """Let its machine run, and live for longer than the lab does: whoever else has wished for something."""
     GONE = enum.auto()
     """Its machine is gone, and must still be when this is written."""
     FORGET = enum.auto()
@@ -112,6 +114,11 @@ def _over(
         return LabEvent.FAILED, "its machine was deleted"
     if handle is not None and handle.state is MachineState.FAILED and handle.failures >= FAILURES:
         return LabEvent.FAILED, f"its machine failed: {handle.detail or 'nobody knows why'}"
+    if lab.door == REDIS_DOOR and lab.port != SSH and handle is not None:
+        return LabEvent.FAILED, (
+            f"node {handle.node} reaches its guests through forwarded ports only, and who asked connects to port {SSH};"
+            " give it a bridge (network = bridge, or bridge:NAME)"
+        )
     if never:
         return LabEvent.FAILED, f"no node can have it: {never}"
     if lab.phase is LabPhase.PROVISIONING and lab.provisioned_by is not None and now >= lab.provisioned_by:
@@ -124,8 +131,8 @@ def _going_on(new: LabUser, old: Lab, vm: VirtualMachine | None, catalogue: LabC
     """It stays. `new` has what is seen of its machine; `old` is what the record says."""
     lab = new.lab or old
     end = ends_at(lab)
-    if vm is not None and vm.expires_at != kept_until(old):
-        return Step(Act.PROLONG)
+    if vm is not None and (vm.expires_at != kept_until(old) or vm.power is not Power.ON):
+        return Step(Act.KEEP)
     template = catalogue.find(lab.lab_id) or catalogue.default
     soon = None if lab.expires_at is None or lab.warned else lab.expires_at - template.warn
     placed = lab.phase is not LabPhase.PROVISIONING or lab.provisioned_by is not None

@@ -19,7 +19,7 @@ from hostler.errors import Closed, Damaged, Invalid, Refused, Unavailable, Uncer
 from hostler.keys.lab import LAB, check_user
 from hostler.kit.backoff import Backoff
 from hostler.kit.together import run_together
-from hostler.model.lab import LabDecommission, LabRequest
+from hostler.model.lab import REDIS_DOOR, LabDecommission, LabRequest
 from hostler.ports.inbox import BRACKETS, LONGEST
 from hostler.ports.store import CreateRevision, Get, KeyValue
 
@@ -66,7 +66,7 @@ class Rules(msgspec.Struct, frozen=True):
             start = LabRequest.decode(taken.raw)
             user, lab_id = check_user(start.webuserid), start.lab_id
             return user, lambda record, now: wish.start(
-                record, user, lab_id, catalogue=self.catalogue(), now=now, switch=self.switch
+                record, user, lab_id, catalogue=self.catalogue(), now=now, switch=self.switch, door=REDIS_DOOR
             )
         stop = LabDecommission.decode(taken.raw)
         user, only = check_user(stop.webuserid), None if stop.lab_id is UNSET else stop.lab_id

@@ -12,7 +12,7 @@ from hostler.engine.labs.shape import labels_of, node_labels_of
 from hostler.keys.lab import LAB
 from hostler.keys.vm import HANDLE, NAME, VM
 from hostler.model.lab import ORG
-from hostler.model.vm import VirtualMachine
+from hostler.model.vm import Power, VirtualMachine
 from hostler.ports.store import Comparison, Delete, Operation, Put
 
 if TYPE_CHECKING:
@@ -125,9 +125,9 @@ def deleted(entry: Entry[LabUser] | None, user: str, vm: Entry[VirtualMachine], 
     return Txn(when, then)
 
 
-def prolonged(entry: Entry[LabUser], lab: Lab, vm: Entry[VirtualMachine]) -> Txn:
-    """The machine lives for longer than the lab."""
-    return Txn([LAB.unchanged(entry), VM.unchanged(vm)], [_changed(vm, expires_at=kept_until(lab))])
+def kept(entry: Entry[LabUser], lab: Lab, vm: Entry[VirtualMachine]) -> Txn:
+    """The machine runs, and lives for longer than the lab."""
+    return Txn([LAB.unchanged(entry), VM.unchanged(vm)], [_changed(vm, expires_at=kept_until(lab), power=Power.ON)])
 
 
 def gone(entry: Entry[LabUser], record: LabUser, vm: str) -> Txn:

@@ -38,20 +38,27 @@ def worked(record: LabUser, queue: str, token: str) -> LabUser:
 
 
 def start(
-    record: LabUser | None, user: str, lab_id: int, *, catalogue: LabCatalogue, now: float, switch: bool
+    record: LabUser | None,
+    user: str,
+    lab_id: int,
+    *,
+    catalogue: LabCatalogue,
+    now: float,
+    switch: bool,
+    door: str = "",
 ) -> LabUser:
-    """The lab shall be there. `switch`: another one that is there makes room for it."""
+    """The lab shall be there. `switch`: another one that is there makes room for it. `door`: as in `Lab`."""
     record = record or LabUser(user=user, changed_at=now)
     template, lab = catalogue.find(lab_id), record.lab
     if template is None:
         return told(record, LabEvent.REFUSED, now, lab_id=lab_id, reason=_unknown(lab_id, catalogue))
     if lab is None:
-        return told(_begun(record, lab_id, template, now), LabEvent.REQUESTED, now, lab_id=lab_id)
+        return told(_begun(record, lab_id, template, now, door), LabEvent.REQUESTED, now, lab_id=lab_id)
     if lab.phase is LabPhase.STOPPING:
         reason = f"once lab {lab.lab_id} is gone"
         if lab.again == lab_id:
             return told(record, LabEvent.ALREADY, now, lab_id=lab_id, reason=f"it is started {reason}")
-        record = replace(record, lab=replace(lab, again=lab_id))
+        record = replace(record, lab=replace(lab, again=lab_id, door=door))
         return told(record, LabEvent.REQUESTED, now, lab_id=lab_id, reason=reason)
     if lab.lab_id == lab_id:
         return told(record, LabEvent.ALREADY, now, lab_id=lab_id, reason=f"it is {lab.phase.value}")
@@ -59,9 +66,9 @@ def start(
         reason = f"lab {lab.lab_id} is there; stop it first"
         return told(record, LabEvent.REFUSED, now, lab_id=lab_id, reason=reason)
     if lab.phase is LabPhase.WAITING:  # it has no machine that would have to go first
-        record, reason = _begun(record, lab_id, template, now), f"instead of lab {lab.lab_id}"
+        record, reason = _begun(record, lab_id, template, now, door), f"instead of lab {lab.lab_id}"
         return told(record, LabEvent.REQUESTED, now, lab_id=lab_id, reason=reason)
-    record = replace(record, lab=replace(_ending(lab, LabEvent.STOPPED, f"for lab {lab_id}"), again=lab_id))
+    record = replace(record, lab=replace(_ending(lab, LabEvent.STOPPED, f"for lab {lab_id}"), again=lab_id, door=door))
     return told(record, LabEvent.STOPPING, now, lab_id=lab.lab_id, reason=f"lab {lab_id} follows")
 
 
@@ -197,13 +204,13 @@ def gone(record: LabUser, now: float, catalogue: LabCatalogue) -> LabUser:
     record = told(replace(record, lab=None), ending, now, lab_id=lab.lab_id, reason=reason)
     if lab.again is None:
         return record
-    return start(record, record.user, lab.again, catalogue=catalogue, now=now, switch=False)
+    return start(record, record.user, lab.again, catalogue=catalogue, now=now, switch=False, door=lab.door)
 
 
 # Inside
 
 
-def _begun(record: LabUser, lab_id: int, template: LabTemplate, now: float) -> LabUser:
+def _begun(record: LabUser, lab_id: int, template: LabTemplate, now: float, door: str) -> LabUser:
     generation = record.generation + 1
     lab = Lab(
         lab_id=lab_id,
@@ -213,6 +220,7 @@ def _begun(record: LabUser, lab_id: int, template: LabTemplate, now: float) -> L
         life=template.life,
         grace=template.grace,
         user=template.user,
+        door=door,
     )
     return replace(record, generation=generation, lab=lab)
 
