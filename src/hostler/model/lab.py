@@ -78,6 +78,8 @@ POOL_ORG = "labs-pool"
 """Of machines that are ready ahead; the project is the lab id. A claim moves one into `labs/{user}`."""
 LAB_LABEL, USER_LABEL, SHAPE_LABEL = "lab", "webuserid", "shape"
 """Labels of a lab's machine: the lab id, who has it, and of which shape of the catalogue it was made (its digest)."""
+REDIS_DOOR = "redis"
+"""Of labs that were asked for through the queues: the front end connects to port 22, and nowhere else."""
 NEWS_KEPT = 16
 
 
@@ -163,6 +165,8 @@ class Lab(Record, frozen=True, kw_only=True):
     ending_reason: str = ""
     again: LabId | None = None
     """While it stops: the lab that is started once it is gone."""
+    door: str = ""
+    """Through which it was asked for (or `again` was, if there is one): `REDIS_DOOR`; empty: any other."""
 
     def server(self, web_user_id: str) -> LabServer:
         """What the front end reads. It connects to port 22: a machine that answers elsewhere is not there for it."""
