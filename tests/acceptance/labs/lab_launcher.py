@@ -12,11 +12,14 @@ import signal
 import socket
 import sys
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from crash_points import launcher
 from crash_points.points import PointedStore, Points
 
+from hostler.drivers.machines.simulated import FilePlace, SimulatedMachines
+from hostler.drivers.machines.simulated.fault import MachineFaults, Odds
 from hostler.engine import killer
 from hostler.entry import lab_worker, labs
 from hostler.keys.lab import LAB_WORKER
@@ -26,7 +29,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Self
 
+    from hostler.kit.clock import Clock
+    from hostler.model.inventory import Capacity
     from hostler.ports.inbox import Board, Inbox, Published, Taken
+    from hostler.ports.machines import Machines
     from hostler.ports.store import Comparison, Operation, Store, TxnResult
     from hostler.settings import Settings
 
@@ -118,6 +124,14 @@ class LabKind(launcher.Kind):
             return {}
         vars(killer).update(_kill=lambda _: None)
         return {"also": _sleep, "dies": False}
+
+    def machines(
+        self, folder: str | Path, points: Points, *, capacity: Capacity, clock: Clock, **_: object
+    ) -> Machines:
+        """With a file `trouble` beside the store, as a provider is on a bad day: every verb may fail, in every way."""
+        every = Odds(unavailable=0.2, never=0.1, half=0.1, lost=0.1, slow=0.3, slowest=0.3)
+        faults = MachineFaults(every=every if Path("trouble").exists() else Odds())
+        return SimulatedMachines(FilePlace(folder), step=points.step, capacity=capacity, clock=clock, faults=faults)
 
     def wrap(self, store: Store, points: Points) -> Any:
         return LabStore(store, points)
