@@ -140,7 +140,7 @@ class LabPool:
             org=ORG,
             project=user,
             name=f"lab-{lab.lab_id}-{lab.generation}",
-            labels=labels_of(lab.lab_id, user, kind.spec),
+            labels=labels_of(lab.lab_id, user, template),
             expires_at=now + template.life + template.grace + SPARE,
         )
         self._shelf.give(vm)

@@ -30,14 +30,17 @@ def shape_of(template: LabTemplate, keys: Sequence[str]) -> VmSpec:
     )
 
 
-def digest(spec: VmSpec) -> str:
-    """The same for machines of the same shape, and for no others."""
-    return hashlib.sha256(spec.encode()).hexdigest()[:12]
+def digest(template: LabTemplate) -> str:
+    """The same for machines of the same shape, and for no others.
+
+    Keys that a leader adds do not count: the next one may have others, and what is ready stays so.
+    """
+    return hashlib.sha256(shape_of(template, ()).encode()).hexdigest()[:12]
 
 
-def labels_of(lab_id: int, user: str, spec: VmSpec) -> dict[str, str]:
+def labels_of(lab_id: int, user: str, template: LabTemplate) -> dict[str, str]:
     """The labels of a lab's machine."""
-    return {LAB_LABEL: str(lab_id), USER_LABEL: user, SHAPE_LABEL: digest(spec)}
+    return {LAB_LABEL: str(lab_id), USER_LABEL: user, SHAPE_LABEL: digest(template)}
 
 
 def node_labels_of(template: LabTemplate) -> dict[str, str]:

@@ -85,7 +85,7 @@ def created(
         org=ORG,
         project=user,
         spec=spec,
-        labels=labels_of(lab.lab_id, user, spec),
+        labels=labels_of(lab.lab_id, user, template),
         node_labels=node_labels_of(template),
         created_at=at,
         expires_at=kept_until(lab),

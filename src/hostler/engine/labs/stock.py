@@ -35,7 +35,7 @@ class Kind(msgspec.Struct, frozen=True):
     warm: int
     spec: VmSpec
     shape: str
-    """The digest of `spec`."""
+    """The digest of its template."""
     node_labels: dict[str, str]
 
 
@@ -82,7 +82,7 @@ def project_of(catalogue: LabCatalogue, lab_id: int) -> str:
 def kind_of(project: str, template: LabTemplate, keys: Sequence[str]) -> Kind:
     """What is ready for a lab. `keys`: public SSH keys that may log in beside those of the template."""
     spec = shape_of(template, keys)
-    return Kind(project, template.warm, spec, digest(spec), node_labels_of(template))
+    return Kind(project, template.warm, spec, digest(template), node_labels_of(template))
 
 
 def kinds_of(catalogue: LabCatalogue, keys: Sequence[str]) -> dict[str, Kind]:
@@ -93,8 +93,13 @@ def kinds_of(catalogue: LabCatalogue, keys: Sequence[str]) -> dict[str, Kind]:
 
 def is_alike(vm: VirtualMachine, kind: Kind) -> bool:
     """Whether a machine is one of this kind, and as it was made."""
-    shape = vm.spec == kind.spec and vm.labels.get(SHAPE_LABEL) == kind.shape
+    shape = vm.labels.get(SHAPE_LABEL) == kind.shape and _without_keys(vm.spec) == _without_keys(kind.spec)
     return shape and vm.node_labels == kind.node_labels and vm.power is Power.ON
+
+
+def _without_keys(spec: VmSpec) -> VmSpec:
+    """Those of the template stand in the label; those of whoever led when it was made need not be ours."""
+    return msgspec.structs.replace(spec, ssh_keys=())
 
 
 def is_available(handle: VmHandle | None) -> bool:
