@@ -302,7 +302,8 @@ async def test_what_cannot_be_understood_is_put_aside_and_nothing_else_comes_of_
                 await labman.answered()
                 buried = [json.loads(each) for each in await labman.redis.lrange("vmmanager:dead", 0, -1)]
                 assert await keys(labman) - before == {"vmmanager:dead"}
-                expected = [(queue, request.decode(errors="backslashreplace")) for queue, request in sent]
+                kept = [(queue, request if len(request) <= 65_536 else request[:1_000]) for queue, request in sent]
+                expected = [(queue, request.decode(errors="backslashreplace")) for queue, request in kept]
                 assert sorted((f"vmmanager:{each['queue']}", each["request"]) for each in buried) == sorted(expected)
                 for each in buried:
                     assert begun <= each["at"] <= time.time(), each
