@@ -143,6 +143,12 @@ async def opened_door(
     from hostler.engine.labs.worker import LabWorker
 
     names, log = LabNames(namespace_of(store).redis_prefix), logger(part="labs")
+
+    def warn(text: str) -> None:
+        """Of what nobody but the user can mend."""
+        log.warning(text)
+        tell(text)
+
     async with open_board(settings.redis, names=names) as board, open_inbox(settings.redis, names=names) as inbox:
         await _look(board, redacted(settings.redis), tell)
         worker = LabWorker(
@@ -155,7 +161,8 @@ async def opened_door(
             new_id=new_id,
             switch=settings.lab_switch,
             source=socket.gethostname(),
-            tell=log.info,
+            tell=log.warning,
+            warn=warn,
         )
         task = asyncio.create_task(worker.run(), name="lab worker")
         try:

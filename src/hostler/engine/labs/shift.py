@@ -106,6 +106,8 @@ class Shift:
         self._stored.set()
         self._error: BaseException | None = None
         self._refusal = ""  # of the store, as it was told
+        self.took = False
+        """Whether it was ever let at the queues."""
 
     @property
     def held(self) -> int:
@@ -153,6 +155,7 @@ class Shift:
                 await self._out_of_reach(backoff)
             else:
                 backoff.reset()
+                self.took = True
                 self._accept(taken)
 
     def _accept(self, taken: Iterable[Taken]) -> None:

@@ -39,7 +39,10 @@ PATIENCE = 2.0
 
 
 class LabWorker:
-    """One per process. `labs` is a mirror that is kept up; `catalogue` tells which labs there are now."""
+    """One per process. `labs` is a mirror that is kept up; `catalogue` tells which labs there are now.
+
+    `warn`: of what somebody has to mend, once, and when it is mended; `tell`, of the rest.
+    """
 
     def __init__(
         self,
@@ -54,12 +57,14 @@ class LabWorker:
         switch: bool = False,
         source: str = "",
         tell: Callable[[str], None] = lambda _: None,
+        warn: Callable[[str], None] | None = None,
         width: int = WIDTH,
         ttl: float = TTL,
     ) -> None:
         self._store, self._inbox, self._labs = store, inbox, labs
         self._rules = Rules(catalogue, switch)
         self._clock, self._rng, self._new_id, self._source, self._tell = clock, rng, new_id, source, tell
+        self._warn, self._refusal = warn or tell, ""
         self._width, self._ttl = width, ttl
         self._shift: Shift | None = None
         self.counters = dict.fromkeys(("taken", "worked", "buried", "reclaimed", "outages", "shifts"), 0)
@@ -83,7 +88,7 @@ class LabWorker:
             except Closed:
                 raise
             except Refused as error:
-                self._tell(f"lab worker: {error}; it goes on once that is mended")
+                self._refused(error)
                 await self._clock.sleep(patience.next())
                 continue
             backoff.reset()
@@ -95,11 +100,21 @@ class LabWorker:
             except Closed:
                 raise
             except Refused as error:  # the door is not as it should be: somebody has to look, and may
-                self._tell(f"lab worker: {error}; it goes on once that is mended")
+                self._refused(error)
             finally:
                 self._shift, self.worker = None, ""
                 await self._leave(worker, lease)
             await self._clock.sleep(patience.next())
+
+    def _refused(self, error: Refused) -> None:
+        if str(error) != self._refusal:
+            self._refusal = str(error)
+            self._warn(f"lab worker: {error}; it goes on once that is mended")
+
+    def _mended(self) -> None:
+        if self._refusal:
+            self._refusal = ""
+            self._warn("lab worker: takes requests again")
 
     # Being present
 
@@ -159,6 +174,8 @@ class LabWorker:
                     if await self._is_gone(other):
                         await self._give_back(other)
                 await shift.look()
+            if shift.took:
+                self._mended()
             await self._clock.sleep(RECLAIM_EVERY)
 
     async def _is_gone(self, worker: str) -> bool:
