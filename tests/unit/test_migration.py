@@ -15,11 +15,13 @@ from hostler.drivers.store.memory import MemoryStore
 from hostler.engine.migration import Migrated, migrate
 from hostler.errors import Damaged, HostlerError, Refused, Unavailable, Uncertain
 from hostler.keys.access import QUOTA
+from hostler.keys.lab import LAB, LAB_CATALOGUE
 from hostler.keys.node import CLUSTER, COMMAND, MEMBER
 from hostler.keys.transfer import MIGRATION, MOVED
 from hostler.keys.vm import HANDLE, LOCK, NAME, VM
 from hostler.model.access import Quota
 from hostler.model.inventory import Capacity
+from hostler.model.lab import Lab, LabCatalogue, LabPhase, LabUser
 from hostler.model.node import Cluster, Lifecycle, NodeRecord, OffConfirmation, VmCommand
 from hostler.model.vm import LockInfo, MachineState, VirtualMachine, VmHandle, VmSpec
 from hostler.testing import VirtualClock, run_virtual
@@ -105,6 +107,78 @@ def test_machines_come_with_all_that_is_theirs_and_locks_stay_behind() -> None:
         assert await CLUSTER.get(scene.raw) is not None
         kept = await contents(scene.old)
         assert {key: value for key, value in kept.items() if key not in (CLUSTER.fill(), MOVED.fill())} == before
+
+    play(story)
+
+
+def lab_of(user: str, vm: str, phase: LabPhase = LabPhase.RUNNING) -> LabUser:
+    lab = Lab(lab_id=5, generation=1, phase=phase, requested_at=1.0, life=60.0, vm=vm)
+    return LabUser(user=user, generation=1, lab=lab, changed_at=1.0)
+
+
+async def fill_labs(store: Any) -> dict[str, bytes]:
+    """A lab with its machine and one that somebody made beside it, one that waits, a user without one, rubbish."""
+    for user, vm in (("ada", "a-own"), ("ada", "b-lab"), ("eve", "c-lab")):
+        wish = msgspec.structs.replace(machine(0, vm), id=vm, org="labs", project=user)
+        await written(store, VM.put(wish, org="labs", project=user, vm=vm))
+    waits = lab_of("bob", "", LabPhase.WAITING)
+    for record in (lab_of("ada", "b-lab"), waits, LabUser(user="mia", changed_at=1.0), lab_of("zoe", "gone")):
+        await written(store, LAB.put(record, user=record.user))
+    await store.put(LAB.fill(user="eve"), b"rubbish")
+    await written(store, LAB_CATALOGUE.put(LabCatalogue(at_once=7), name="default"))
+    prefixes = (LAB.prefix(), LAB_CATALOGUE.prefix())
+    return {kv.key: kv.value for prefix in prefixes for kv in (await store.range(prefix)).items}
+
+
+def test_labs_come_with_their_machines_and_are_never_seen_without() -> None:
+    async def story(scene: Scene) -> None:
+        labs = await fill_labs(scene.old)
+        seen: list[tuple[bool, bool]] = []
+
+        async def watch() -> None:
+            async with scene.raw.watch("/", start_revision=1) as events:
+                async for _ in events:
+                    lab, vm = LAB.fill(user="ada"), VM.fill(org="labs", project="ada", vm="b-lab")
+                    seen.append((await scene.raw.get(lab) is not None, await scene.raw.get(vm) is not None))
+
+        watching = asyncio.create_task(watch())
+        await scene.migrate()
+        await asyncio.sleep(1)
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
+        assert set(seen) == {(False, False), (True, True)}
+        assert {key: value for key, value in (await contents(scene.raw)).items() if key in labs} == labs
+
+    play(story)
+
+
+def test_a_lab_that_the_cluster_has_is_left_as_it_is() -> None:
+    async def story(scene: Scene) -> None:
+        await fill_labs(scene.old)
+        theirs = lab_of("ada", "another")
+        await written(scene.raw, LAB.put(theirs, user="ada"), LAB_CATALOGUE.put(LabCatalogue(), name="default"))
+        await scene.migrate()
+        entry, catalogue = await LAB.get(scene.raw, user="ada"), await LAB_CATALOGUE.get(scene.raw, name="default")
+        assert entry is not None
+        assert catalogue is not None
+        assert (entry.value, catalogue.value.at_once) == (theirs, None)
+
+    play(story)
+
+
+@pytest.mark.parametrize(("nth", "come"), [(5, {"ada", "eve"}), (8, {"ada", "bob", "eve"})])
+def test_a_lab_that_ended_in_the_cluster_does_not_come_back(nth: int, come: set[str]) -> None:
+    async def story(scene: Scene) -> None:
+        await fill_labs(scene.old)
+        scene.new.script("txn", "unavailable", nth=nth)
+        with pytest.raises(Unavailable):
+            await scene.migrate()
+        there = set(await contents(scene.raw, LAB.prefix()))
+        assert there == {LAB.fill(user=user) for user in come}
+        for key in there:
+            await scene.raw.delete(key)
+        await scene.migrate()
+        assert set(await contents(scene.raw, LAB.prefix())) == set(await contents(scene.old, LAB.prefix())) - there
 
     play(story)
 

@@ -5,6 +5,9 @@ in the cluster after it came there never comes back, wherever a run was killed a
 A machine comes with its handle, its name, the command to its node and that node's record, or not at all; locks stay
 behind. A node is one place: where the cluster has one of the same name with machines elsewhere, nothing is moved.
 
+A lab comes in the transaction that moves its machine: whoever leads there deletes machines of labs that are nobody's,
+and ends labs that have none. Which labs there are comes first; labs that have no machine follow at the end.
+
 The file is marked before the first machine leaves it: nobody works on it from then on. Its id becomes one of the
 cluster's with the last step, and not before: until then no agent there takes its machines for forgotten.
 """
@@ -19,20 +22,26 @@ import msgspec
 from hostler.engine.cluster_id import cluster_id
 from hostler.engine.quotas import quota_recount
 from hostler.errors import Damaged, Invalid, Refused, Unavailable, Uncertain
+from hostler.keys.lab import LAB, LAB_CATALOGUE
 from hostler.keys.node import CLUSTER, COMMAND, MEMBER
 from hostler.keys.transfer import MIGRATION, MOVED
 from hostler.keys.vm import HANDLE, NAME, VM
 from hostler.model.api import MAX_NAME
+from hostler.model.lab import ORG
 from hostler.model.migration import Migration, Moved
 from hostler.ports.store import Put, Version
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
+    from typing import Literal, TypeAlias
 
     from hostler.keys.entry import Entry
     from hostler.kit.clock import Clock
     from hostler.model.vm import VirtualMachine
     from hostler.ports.store import Comparison, KeyValue, Operation, Store
+
+    Pieces: TypeAlias = tuple[list[Comparison], list[Operation], Migration]
+    """What a step compares and writes, and the marker that it leaves."""
 
 PAGE = 200
 _PAUSES = (0.0, 0.05, 0.2, 0.8, 3.2)
@@ -84,6 +93,12 @@ async def migrate(old: Store, new: Store, *, source: str, clock: Clock, new_id: 
             entry = await run.step(entry, kv)
         if not page.more:
             break
+    while True:
+        page = await old.range(LAB.prefix(), after=entry.value.labs_after or None, limit=PAGE)
+        for kv in page.items:
+            entry = await run.lab_step(entry, kv)
+        if not page.more:
+            break
     entry = await run.finish(entry)
     await run.mark(finished=True)
     return Migrated(entry.value, before=False)
@@ -100,23 +115,34 @@ class _Run:
             found = await MIGRATION.get(self._new, cluster=self._cluster)
             if found is not None:
                 return found
-            when = [MIGRATION.absent(cluster=self._cluster)]
-            then: list[Operation] = [
-                MIGRATION.put(Migration(source=source, started_at=self._clock.wall()), cluster=self._cluster)
-            ]
-            await self._tried(when, then)
+            marker = MIGRATION.put(Migration(source=source, started_at=self._clock.wall()), cluster=self._cluster)
+            when, then = await self._if_absent(LAB_CATALOGUE.fill(name="default"))
+            await self._tried([MIGRATION.absent(cluster=self._cluster), *when], [marker, *then])
         raise self._unanswered()
 
     async def step(self, entry: Entry[Migration], kv: KeyValue) -> Entry[Migration]:
         """One machine. The marker afterwards: of this run, or of another one that was faster."""
+        return await self._stepped(entry, kv, "after", self._moved)
+
+    async def lab_step(self, entry: Entry[Migration], kv: KeyValue) -> Entry[Migration]:
+        """One record of a lab. The marker afterwards, as above."""
+        return await self._stepped(entry, kv, "labs_after", self._lab_moved)
+
+    async def _stepped(
+        self,
+        entry: Entry[Migration],
+        kv: KeyValue,
+        cursor: Literal["after", "labs_after"],
+        move: Callable[[Migration, KeyValue], Awaitable[Pieces]],
+    ) -> Entry[Migration]:
         for pause in _PAUSES:
             await self._clock.sleep(pause)
-            if entry.value.after >= kv.key or entry.value.finished_at is not None:
+            if getattr(entry.value, cursor) >= kv.key or entry.value.finished_at is not None:
                 return entry
-            when, then, done = await self._moved(entry.value, kv)
-            done = msgspec.structs.replace(done, after=kv.key)
+            when, then, done = await move(entry.value, kv)
+            done = msgspec.structs.replace(done, **{cursor: kv.key})
             entry = await self._marked(entry, done, when, then)
-        if entry.value.after >= kv.key:
+        if getattr(entry.value, cursor) >= kv.key:
             return entry
         raise self._unanswered()
 
@@ -212,7 +238,7 @@ class _Run:
         except Uncertain:
             return  # the marker tells
 
-    async def _moved(self, done: Migration, kv: KeyValue) -> tuple[list[Comparison], list[Operation], Migration]:
+    async def _moved(self, done: Migration, kv: KeyValue) -> Pieces:
         """What moves this machine: nothing, if there is one of its key."""
         if await self._new.get(kv.key) is not None:
             return [], [], msgspec.structs.replace(done, present=done.present + 1)
@@ -241,8 +267,37 @@ class _Run:
             node_when, node_then = await self._node(node)
             when += node_when
             then += node_then
+        lab_when, lab_then = await self._lab_of(ids)
         quota_when, quota_then = await quota_recount(self._new, ids["org"], ids["project"])
-        return [*when, *quota_when], [*then, *quota_then], done
+        return [*when, *lab_when, *quota_when], [*then, *lab_then, *quota_then], done
+
+    async def _lab_of(self, ids: dict[str, str]) -> tuple[list[Comparison], list[Operation]]:
+        """The lab that this machine is, if it is one, and its user has none there. What cannot be read comes too: then
+        nobody touches its machine."""
+        if ids["org"] != ORG:
+            return [], []
+        key = LAB.fill(user=ids["project"])
+        kv = await self._old.get(key)
+        if kv is None or _machine_of(kv) not in (None, ids["vm"]):
+            return [], []
+        return await self._if_absent(key)
+
+    async def _lab_moved(self, done: Migration, kv: KeyValue) -> Pieces:
+        """A lab without a machine, or what is known of a user. The others have come with their machines."""
+        vm = _machine_of(kv)
+        if vm != "":
+            place = VM.prefix(org=ORG, project=LAB.parse(kv.key)["user"])
+            machines = (await self._old.range(place, limit=1)).items if vm is None else await self._old.get(place + vm)
+            if machines:
+                return [], [], done
+        return *await self._if_absent(kv.key), done
+
+    async def _if_absent(self, key: str) -> tuple[list[Comparison], list[Operation]]:
+        """What moves this record; nothing, if the cluster has one."""
+        kv = await self._old.get(key)
+        if kv is None or await self._new.get(key) is not None:
+            return [], []
+        return [Version(key) == 0], [Put(key, kv.value)]
 
     async def _belongings(self, ids: dict[str, str]) -> tuple[str, list[Put]]:
         """Its node, its handle, and the command to that node: with both, what runs there runs on."""
@@ -280,6 +335,15 @@ def _node_of(kv: KeyValue) -> str:
         return MEMBER.parse(MEMBER.fill(node=node))["node"] if node else ""
     except (Damaged, Invalid):
         return ""
+
+
+def _machine_of(kv: KeyValue) -> str | None:
+    """The id of a lab's machine, empty if it has none; None: nobody knows."""
+    try:
+        lab = LAB.decode(kv.value, where=kv.key).lab
+    except Damaged:
+        return None
+    return "" if lab is None else lab.vm
 
 
 def _readable(kv: KeyValue) -> VirtualMachine | None:

@@ -20,6 +20,8 @@ class Migration(Record, frozen=True, kw_only=True):
     started_at: float
     after: str = ""
     """The last key that was looked at; in order of the keys everything up to it is done."""
+    labs_after: str = ""
+    """The same of the records of labs, which follow the machines."""
     moved: Annotated[int, Meta(ge=0)] = 0
     present: Annotated[int, Meta(ge=0)] = 0
     """Stood in the cluster already, and were left as they are there."""
