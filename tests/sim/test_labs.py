@@ -334,7 +334,9 @@ def test_where_no_node_has_room_the_rest_waits_and_all_have_their_turn() -> None
         admitted: dict[str, float] = {}
         while len(gone) < len(users):
             for user in [user for user in users if user not in gone and await plane.phase(user) is RUNNING]:
-                admitted[user] = (await plane.lab(user)).expires_at
+                entry = await LAB.get(plane.store, user=user)
+                assert entry is not None
+                (admitted[user],) = [news.at for news in entry.value.news if news.event is STARTED]
                 await plane.stop(user)
                 gone[user] = None
             await asyncio.sleep(0.5)
