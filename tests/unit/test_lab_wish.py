@@ -438,3 +438,10 @@ def test_a_machine_that_does_not_answer_at_port_22_is_not_there_for_the_front_en
     assert (shown.address, shown.available) == ("", False)
     shown = replace(record.lab, address="fd00::1", port=22).server("mia")
     assert (shown.address, shown.available) == ("fd00::1", True)
+
+
+def test_a_lab_that_waits_for_longer_than_its_life_is_not_shown_as_over() -> None:
+    waits = having(WAITING, expires_at=None)
+    assert waits.lab is not None
+    shown = waits.lab.server("mia")
+    assert shown.expires == waits.lab.requested_at + 24 * 3600.0 > waits.lab.requested_at + waits.lab.life

@@ -81,6 +81,9 @@ LAB_LABEL, USER_LABEL, SHAPE_LABEL = "lab", "webuserid", "shape"
 REDIS_DOOR = "redis"
 """Of labs that were asked for through the queues: the front end connects to port 22, and nowhere else."""
 NEWS_KEPT = 16
+WAITS = 86400.0
+"""Seconds after its request at which a lab that waits for its turn is shown to expire. It has no end yet; what is shown
+must not be over while it waits, or whoever cleans up by it would end the lab before it began."""
 
 
 class LabPhase(enum.StrEnum):
@@ -179,7 +182,7 @@ class Lab(Record, frozen=True, kw_only=True):
             available=self.available and reachable and not stopping,
             cloud_status=self.cloud_status or self.phase.value,
             server_id=self.server_id,
-            expires_at=utc_time(self.requested_at + self.life if self.expires_at is None else self.expires_at),
+            expires_at=utc_time(self.requested_at + WAITS if self.expires_at is None else self.expires_at),
             web_user_id=web_user_id,
             lab_id=self.lab_id,
         )
