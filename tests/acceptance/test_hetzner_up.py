@@ -49,8 +49,12 @@ async def test_machines_are_rented_survive_a_kill_and_are_given_back(tmp_path: P
             standin.token_is_good = False
             refused = await hostler("doctor", HOSTLER_MACHINES="hetzner", **ours)
             assert "does not take the token" in refused.out
+            standin.token_is_good, standin.slow = True, 60
+            calls = len(standin.calls)
+            standin.inject("slow", times=-1)
+            await until(lambda: len(standin.calls) > calls, 30, lambda: up.text)
             up.signal(signal.SIGTERM)
-            assert await up.ends(15) == 0
+            assert await up.ends(8) == 0, "it waits for Hetzner Cloud"
             logs = "".join(path.read_text() for path in (data / "log").iterdir())
             assert TOKEN not in shown.out + doctor.out + refused.out + refused.err + up.text + logs
         finally:

@@ -97,7 +97,8 @@ async def insist(machines: HetznerMachines, verb: Any, standin: StandIn) -> list
 
 @asynccontextmanager
 async def scene(folder: Path, verb: Any, **changes: Any) -> AsyncIterator[tuple[StandIn, HetznerMachines]]:
-    with StandIn(takes=TAKES, by_calls=True, shuts_down_in=None) as standin:
+    # One that shall go hears: so it is the calls alone that count.
+    with StandIn(takes=TAKES, by_calls=True, shuts_down_in=0.0 if verb is delete else None) as standin:
         async with hetzner(folder / "node", standin, **changes) as machines:
             for before in BEFORE[verb]:
                 await before(machines)

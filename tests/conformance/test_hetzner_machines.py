@@ -44,4 +44,5 @@ async def test_claim(claim: MachineClaim, port: int, tmp_path: Path) -> None:
         await claim.check(lambda: hetzner(tmp_path / "node", standin, ssh_port=port), setup=setup_of(standin))
         assert standin.cloud.servers == {}, "servers are left"
         assert standin.cloud.images == {}, "snapshots are left"
-    assert list((tmp_path / "node" / "specs").iterdir()) == [], "files are left"
+    for name in ("specs", "ready"):
+        assert list((tmp_path / "node" / name).iterdir()) == [], "files are left"

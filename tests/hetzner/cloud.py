@@ -100,6 +100,10 @@ class Cloud:
     ssh_keys: tuple[str, ...] = ("teacher",)
     sold_out: set[tuple[str, str]] = field(default_factory=set)
     """Types at locations; `*` stands for any."""
+    ends: dict[str, str] = field(default_factory=dict)
+    """Types that are old, and the date after which none is made."""
+    withdrawn: set[str] = field(default_factory=set)
+    """Types that are refused, though they are on the list."""
     most: int = 10_000
     """Servers that the project may have."""
     half_made: list[tuple[str, str]] = field(default_factory=list)
@@ -168,6 +172,8 @@ class Cloud:
             raise ApiError(422, "invalid_input", "unknown location")
         if location not in TYPES[kind][4]:
             raise ApiError(422, "invalid_input", "unsupported location for server type")
+        if kind in self.withdrawn or self.ends.get(kind, _date()) < _date():
+            raise ApiError(422, "invalid_input", "server type is deprecated")
         for key in body.get("ssh_keys") or ():
             if key not in self.ssh_keys:
                 raise ApiError(404, "not_found", f"SSH key {key} not found")
@@ -313,15 +319,16 @@ def shown_location(name: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def shown_type(name: str) -> dict[str, Any]:
+def shown_type(name: str, ends: str | None = None) -> dict[str, Any]:
     cores, memory, disk, architecture, locations = TYPES[name]
+    old = ends and {"announced": "2026-01-01T00:00:00+00:00", "unavailable_after": ends}
     return {
         "id": list(TYPES).index(name) + 1, "name": name, "description": name.upper(), "category": "cost-optimized",
         "cores": cores, "memory": memory, "disk": disk, "deprecated": False, "deprecation": None,
         "storage_type": "local", "cpu_type": "shared", "architecture": architecture,
         "prices": [{"location": each, "price_hourly": {"net": "1", "gross": "1"}} for each in locations],
         "locations": [
-            {"id": LOCATIONS[each], "name": each, "deprecation": None, "available": True, "recommended": True}
+            {"id": LOCATIONS[each], "name": each, "deprecation": old, "available": not old, "recommended": True}
             for each in locations
         ],
     }  # fmt: skip

@@ -30,6 +30,7 @@ PACE = Pace(
     poll_most=0.02,
     patience=20.0,
     locked_within=5.0,
+    ends_within=1.0,
     watch_every=0.05,
 )
 

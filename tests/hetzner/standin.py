@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 TOKEN = "the-token-of-the-project-that-nobody-may-see"
-KINDS = ("429", "500", "503", "locked", "conflict", "cut-before", "cut-after", "garbage", "slow")
+KINDS = ("429", "500", "503", "locked", "conflict", "cut-before", "cut-after", "garbage", "empty", "slow")
 
 
 @dataclass
@@ -59,6 +59,7 @@ class StandIn:
         """Calls that are left; None: as many as they are."""
         self.recovers_in = 0.05
         self.slow = 0.3
+        self._over = threading.Event()
         self._server = _Server(("127.0.0.1", 0), _Handler)
         self._server.standin = self
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True)
@@ -68,6 +69,7 @@ class StandIn:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._over.set()
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
@@ -93,6 +95,10 @@ class StandIn:
     async def idle(self) -> None:
         """Until every call that came was worked, though nobody waits for its answer any more."""
         await self.until(lambda: self.working == 0)
+
+    def linger(self) -> None:
+        """As one does who is slow."""
+        self._over.wait(self.slow)
 
     def fault_of(self, call: str) -> str | None:
         for fault in self.faults:
@@ -157,12 +163,14 @@ class _Handler(BaseHTTPRequestHandler):
             self._cut()
             return
         if fault == "slow":
-            time.sleep(standin.slow)
+            standin.linger()
         with standin.lock:
             status, body = self._answer(call, query, data, fault)
         if fault == "cut-after":
             self._cut()
             return
+        if fault == "empty":
+            body = {}
         self._send(status, body, garbage=fault == "garbage")
 
     def _answer(self, call: str, query: str, data: bytes, fault: str | None) -> tuple[int, Any]:
@@ -237,7 +245,7 @@ class _Handler(BaseHTTPRequestHandler):
                     raise ApiError(404, "not_found", "image not found")
                 return 204, None
             case "GET", "server_types":
-                return paged("server_types", [shown_type(each) for each in TYPES], query)
+                return paged("server_types", [shown_type(each, cloud.ends.get(each)) for each in TYPES], query)
             case "GET", "locations":
                 return paged("locations", [shown_location(each) for each in LOCATIONS], query)
             case "GET", "firewalls":

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from hostler.drivers.machines.qemu.seed import Identity, new_host_key, nocloud_files
 from hostler.errors import Invalid, NotFound
 from hostler.model.lab import LabCatalogue, LabTemplate
-from hostler.settings.catalogue import MAX_CLOUD_INIT, load_catalogue
+from hostler.settings.catalogue import MAX_CLOUD_INIT, hetzner_bytes, load_catalogue
 from hostler.settings.quantity import mebibytes_of, seconds_of
 
 
@@ -129,6 +130,33 @@ def test_files_that_cannot_be_used_are_named(tmp_path: Path) -> None:
         loaded(tmp_path, "[labs.5]\ncloud_init = 'binary'")
     with pytest.raises(Invalid, match="cannot be read: Is a directory"):
         loaded(tmp_path, "[labs.5]\ncloud_init = '.'")
+
+
+def test_what_hetzner_would_not_take_is_refused_where_it_is_meant_for_it(tmp_path: Path) -> None:
+    (tmp_path / "fits.yaml").write_text("x" * 20_000)
+    (tmp_path / "large.yaml").write_text("x" * 24_000)
+    loaded(tmp_path, "[default]\nprovider = 'hetzner'\n[labs.5]\ncloud_init = 'fits.yaml'")
+    loaded(tmp_path, "[default]\nprovider = 'qemu'\n[labs.5]\ncloud_init = 'large.yaml'")
+    for table in ("cloud_init = 'large.yaml'", f"cloud_init = 'fits.yaml'\nssh_keys = {['k' * 400] * 8}"):
+        with pytest.raises(Invalid, match=r"\[labs.5\] cloud_init: as it is sent.*Hetzner Cloud takes 32768; make the"):
+            loaded(tmp_path, f"[default]\nprovider = 'hetzner'\n[labs.5]\n{table}")
+
+
+@pytest.mark.parametrize("text", ["#cloud-config\n", "é\n" * 5000, "x" * 21_000])
+@pytest.mark.parametrize("keys", [(), ("ssh-ed25519 AAAA é",) * 9])
+def test_no_less_is_counted_for_hetzner_than_is_sent(text: str, keys: tuple[str, ...]) -> None:
+    told = Identity(
+        instance=f"hostler-{'v' * 50}",
+        hostname="h" * 63,
+        user="u" * 32,
+        host_key=new_host_key().private,
+        ssh_keys=(*keys, f"ssh-rsa {'A' * 400} of the terminal"),
+        user_data=text,
+        mac="52:54:00:00:00:00",
+    )
+    sent = len(nocloud_files(told)["user-data"])
+    counted = hetzner_bytes(LabTemplate(user_data=text, ssh_keys=keys))
+    assert sent <= counted <= sent + 1024
 
 
 def test_a_catalogue_that_no_store_takes_is_refused(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ What a lab does not say is as in `[default]`. Without any `[labs.N]` every lab i
 from __future__ import annotations
 
 import difflib
+import json
 import tomllib
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +32,11 @@ if TYPE_CHECKING:
 
 MAX_FILE = 256 * 1024
 MAX_CLOUD_INIT = 32 * 1024
-"""Bytes of one cloud-init file: what the strictest provider takes."""
+"""Bytes of one cloud-init file."""
+MAX_HETZNER = 32 * 1024
+"""Bytes that Hetzner Cloud takes in all: the file in base64, and beside it who may log in and the host key."""
+_OURS = 2560
+"""Bytes of what is told beside the file and the lab's SSH keys."""
 MAX_RECORD = 1024 * 1024
 """Bytes of the whole catalogue: what every store takes."""
 MAX_LAB_ID = 2**31 - 1
@@ -126,12 +131,26 @@ class _Reader:
                 found[field] = _checked(place, LabTemplate, field, read(value))
             except ValueError as error:
                 raise Invalid(f"{place}: {error}") from None
-        return msgspec.structs.replace(base, **found)
+        template = msgspec.structs.replace(base, **found)
+        size = hetzner_bytes(template)
+        if template.provider == "hetzner" and size > MAX_HETZNER:
+            raise Invalid(
+                f"{where} cloud_init: as it is sent, with the SSH keys, it takes {size} bytes, and Hetzner Cloud takes"
+                f" {MAX_HETZNER}; make the file smaller by {(size - MAX_HETZNER) * 3 // 4 + 64} bytes, or let it fetch"
+                " what it needs"
+            )
+        return template
 
     def _cloud_init(self, value: object) -> str:
         if not isinstance(value, str) or not value.strip() or "\0" in value:
             raise ValueError("must be the name of a file beside this one")
         return _text(self._path.parent / value, MAX_CLOUD_INIT)
+
+
+def hetzner_bytes(template: LabTemplate) -> int:
+    """How many bytes of user-data a lab's server gets at Hetzner Cloud, at most."""
+    text, keys = len(template.user_data.encode()), sum(len(json.dumps(key)) + 16 for key in template.ssh_keys)
+    return _OURS + sum(-(-each // 57) * 77 for each in (text, keys))  # lines of base64
 
 
 def _gibibytes(value: object) -> int:

@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from hostler.engine.agent.decide import Action, Step, same
-from hostler.errors import Conflict, Damaged, HostlerError, Uncertain
+from hostler.errors import Conflict, Damaged, Forbidden, HostlerError, TooManyTries, Uncertain
 from hostler.keys.node import ALIVE, COMMAND
 from hostler.keys.vm import HANDLE
 from hostler.model.vm import MachineState
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 FIRST_PAUSE = 1.0
 LONGEST_PAUSE = 60.0
+SHARED = 5
+"""Failures after which the pause does not grow if the cause is the place's: it ends for all machines there at once."""
 PATIENCE = 5.0
 """Seconds that one question to the store may take."""
 
@@ -132,11 +134,25 @@ class Known:
         """When the next of them is due."""
         return min((put_off.until for put_off in self.put_off.values() if put_off.until > now), default=None)
 
-    def failed(self, step: Step, why: str, now: float, rng: random.Random, *, refused: bool = False) -> None:
-        """A step failed."""
+    def failed(
+        self,
+        step: Step,
+        why: str,
+        now: float,
+        rng: random.Random,
+        *,
+        refused: bool = False,
+        error: HostlerError | None = None,
+    ) -> None:
+        """A step failed; `error` tells when to try it again, if it does."""
         old = self.put_off.get(step)
         count = (0 if old is None else old.count) + 1
-        self.put_off[step] = PutOff(now + pause(count, rng), count, refused=refused)
+        if isinstance(error, TooManyTries):  # nothing was tried
+            count = max(1, count - 1)
+            wait = error.after + pause(1, rng)
+        else:
+            wait = pause(min(count, SHARED) if isinstance(error, Forbidden) else count, rng)
+        self.put_off[step] = PutOff(now + wait, count, refused=refused)
         self.detail.pop(step, None)
         self.detail[step] = why
 

@@ -20,7 +20,7 @@ from hostler.engine.agent.decide import BOOTS, DOING, NOTHING, Action, Step, Tel
 from hostler.engine.agent.handover import Handovers
 from hostler.engine.agent.journey import going, is_stray, leave
 from hostler.engine.agent.report import PATIENCE, Known, Reports, pause
-from hostler.errors import Closed, HostlerError, NotFound, Refused
+from hostler.errors import Closed, Forbidden, HostlerError, NotFound, Refused
 from hostler.keys.node import ARRIVAL, COMMAND
 from hostler.model.name import fold
 from hostler.model.vm import MachineState
@@ -294,12 +294,13 @@ class Workers:
         self._handovers.heed(vm, None if entry is None else entry.value)
 
     def _step_failed(self, known: Known, step: Step, error: HostlerError) -> None:
-        refused = isinstance(error, Refused) and not isinstance(error, NotFound | Closed)
+        # Forbidden: the node may not do it at present, to any machine.
+        refused = isinstance(error, Refused) and not isinstance(error, NotFound | Closed | Forbidden)
         if refused and step.action is Action.RESTORE:
             known.settled = step.number
             known.note = f"restore to {step.name}: {error}"
             return
-        known.failed(step, f"{step}: {error}", self._clock.now(), self._rng, refused=refused)
+        known.failed(step, f"{step}: {error}", self._clock.now(), self._rng, refused=refused, error=error)
 
     # Telling
 
@@ -339,7 +340,7 @@ class Workers:
 
     def _not_seen(self, vm: str, known: Known, error: HostlerError) -> None:
         """A lookup that failed is not an absence: nothing is known, and nothing told."""
-        known.failed(NOTHING, f"inspect: {error}", self._clock.now(), self._rng)
+        known.failed(NOTHING, f"inspect: {error}", self._clock.now(), self._rng, error=error)
         self.agenda.later(vm, known.put_off[NOTHING].until)
 
     # Arrivals

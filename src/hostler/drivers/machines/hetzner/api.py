@@ -3,9 +3,8 @@
 What comes back is made into plain values in the thread of the call: the client's own ask for more when they are looked
 at.
 
-The client is synchronous: each call runs in a thread, and goes on when its waiter is cancelled; so who is cancelled
-while something is written waits for its end first. The client would also sleep and repeat calls by itself, which is
-switched off: what is repeated, and when, is decided here.
+The client is synchronous: each call runs in a thread, and goes on when its waiter is cancelled (`threads.py`). The
+client would also sleep and repeat calls by itself, which is switched off: what is repeated, and when, is decided here.
 
     busy (`locked`, `conflict`)   repeated with growing pauses for a while: nothing was done
     too many calls (429)          no call is made for as long as we were told to wait, and nothing is sent
@@ -14,13 +13,9 @@ switched off: what is repeated, and when, is decided here.
 
 from __future__ import annotations
 
-import asyncio
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import hcloud
-import requests
 from hcloud.firewalls import Firewall
 from hcloud.images import Image
 from hcloud.locations import Location
@@ -30,14 +25,16 @@ from hcloud.servers import ServerCreatePublicNetwork
 from hcloud.ssh_keys import SSHKey
 
 from hostler.drivers.machines.hetzner import labels
-from hostler.drivers.machines.hetzner.trouble import LONGEST, Absent, Busy, translated
+from hostler.drivers.machines.hetzner.threads import Threads
+from hostler.drivers.machines.hetzner.trouble import LONGEST, Absent, Busy, is_limit, translated
 from hostler.drivers.machines.hetzner.value import action_of, bound_action_of, kind_of, server_of, snapshot_of
-from hostler.drivers.machines.qemu.whole import whole
 from hostler.errors import Closed, Forbidden, HostlerError, Refused, TooManyTries
 from hostler.kit.backoff import Backoff
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    import requests
 
     from hostler.drivers.machines.hetzner.options import HetznerOptions
     from hostler.drivers.machines.hetzner.value import Action, Kind, Server, Snapshot
@@ -57,7 +54,7 @@ class Api:
 
     def __init__(self, options: HetznerOptions, *, clock: Clock) -> None:
         self._options, self._clock = options, clock
-        self._threads: ThreadPoolExecutor | None = None
+        self._threads: Threads | None = None
         self._client: hcloud.Client | None = None
         self._limit: tuple[int, int] | None = None
         """How many calls are allowed, and how many of them are left."""
@@ -79,13 +76,13 @@ class Api:
         client._client._retry_max_retries = 0
         client._client._session.hooks["response"].append(self._heard)
         self._client = client
-        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="hetzner")
+        self._threads = Threads(THREADS)
 
     async def aclose(self) -> None:
-        """Once the calls that were begun have ended: no thread is left."""
+        """Once what is being written has ended, or takes too long; nobody waits for what is read."""
         threads, self._threads, client, self._client = self._threads, None, self._client, None
         if threads is not None:
-            await whole(asyncio.to_thread(threads.shutdown, cancel_futures=True))
+            await threads.aclose()
         if client is not None:
             client._client._session.close()
 
@@ -102,6 +99,11 @@ class Api:
             return 0.0
         return pages * 3 * 3600 / max(1, self._limit[0])
 
+    async def settled(self, name: str) -> None:
+        """Once nothing is written about the server of that name which somebody has left behind."""
+        if self._threads is not None:
+            await self._threads.settled(f"server {name}")
+
     # Reading
 
     async def servers(self, *, name: str | None = None) -> Sequence[Server]:
@@ -117,16 +119,14 @@ class Api:
         found: dict[int, Action] = {}
         for at in range(0, len(ids), AT_ONCE):
             params = {"id": list(ids[at : at + AT_ONCE]), "per_page": AT_ONCE}
-            answer = await self._read("actions", partial(_get, path="/actions", params=params))
-            found |= {each["id"]: action_of(each) for each in answer["actions"]}
+            found |= {each.id: each for each in await self._listed("actions", "/actions", params)}
         return found
 
     async def actions_of(self, server: Server) -> Sequence[Action]:
         """All that ever went on with a server."""
         path = f"/servers/{server.id}/actions"
         params = {"sort": "id:desc", "per_page": AT_ONCE}
-        answer = await self._read(f"server {server.name}", partial(_get, path=path, params=params))
-        return [action_of(each) for each in answer["actions"]]
+        return await self._listed(f"server {server.name}", path, params)
 
     async def snapshots(self, selector: str = labels.SELECTOR) -> Sequence[Snapshot]:
         """The oldest first."""
@@ -138,8 +138,9 @@ class Api:
 
     async def kinds(self) -> Sequence[Kind]:
         """The server types."""
+        now = self._clock.wall()
         return await self._read(
-            "server types", lambda client: [kind_of(each) for each in client.server_types.get_all()]
+            "server types", lambda client: [kind_of(each, now) for each in client.server_types.get_all()]
         )
 
     async def firewall(self, name: str) -> int:
@@ -193,10 +194,10 @@ class Api:
     async def act(self, server: Server, verb: str, **arguments: Any) -> Action:
         """`poweron`, `poweroff`, `shutdown`, `reset`, `rebuild`, `change_type`."""
         path = f"/servers/{server.id}/actions/{verb}"
-        answer = await self._write(
-            f"server {server.name}", lambda client: client.request("POST", path, json=dict(arguments))
+        return await self._write(
+            f"server {server.name}",
+            lambda client: action_of(client.request("POST", path, json=dict(arguments))["action"]),
         )
-        return action_of(answer["action"])
 
     async def snapshot(self, server: Server, description: str, labels: dict[str, str]) -> Action:
         def take(client: hcloud.Client) -> Action:
@@ -233,6 +234,12 @@ class Api:
 
     # Inside
 
+    async def _listed(self, what: str, path: str, params: dict[str, Any]) -> Sequence[Action]:
+        def ask(client: hcloud.Client) -> list[Action]:
+            return [action_of(each) for each in client.request("GET", path, params=params)["actions"]]
+
+        return await self._read(what, ask)
+
     async def _read(self, what: str, call: Callable[[hcloud.Client], T]) -> T:
         return await self._call(what, call, writes=False)
 
@@ -255,23 +262,26 @@ class Api:
         if left > 0:
             raise TooManyTries(f"{what}: Hetzner Cloud was called too often; try again in {left:.0f} s", left)
         self.calls += 1
-        loop = asyncio.get_running_loop()
 
-        async def run() -> T:
-            return await loop.run_in_executor(threads, call, client)
+        def run() -> T:
+            try:
+                return call(client)
+            finally:
+                if self._client is not client:  # closed meanwhile, and it may have connected anew since
+                    client._client._session.close()
 
         try:
-            answer = await (whole(run()) if writes else run())
+            answer = await (threads.write(what, run) if writes else threads.read(run))
         except HostlerError:
             raise
-        except (hcloud.HCloudException, requests.RequestException, LookupError, TypeError, ValueError) as error:
+        except Exception as error:  # noqa: BLE001 - of the client's, which fails in any way over an odd answer
             raise self._failed(error, what, writes=writes) from None
         self.refused = ""
         self._silences.reset()
         return answer
 
     def _failed(self, error: Exception, what: str, *, writes: bool) -> HostlerError:
-        wait = self._wait()
+        wait = self._wait() if is_limit(error) else 0.0
         failure = translated(error, what, writes=writes, after=wait)
         if isinstance(failure, TooManyTries):
             self._silent_until = self._clock.now() + wait
@@ -292,7 +302,3 @@ class Api:
             self._reset_at = float(response.headers["RateLimit-Reset"])
         except (LookupError, ValueError):
             return
-
-
-def _get(client: hcloud.Client, *, path: str, params: dict[str, Any]) -> dict[str, Any]:
-    return client.request("GET", path, params=params)

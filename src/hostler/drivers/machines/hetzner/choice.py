@@ -24,9 +24,14 @@ def fitting(spec: VmSpec, kinds: Sequence[Kind], options: HetznerOptions) -> Seq
                 f"server type {unknown[0]!r}: Hetzner Cloud has none of that name; set hcloud_server_type to one of"
                 f" {', '.join(sorted(by_name))}"
             )
-        known = [by_name[name] for name in options.server_types]
+        known = [by_name[name] for name in options.server_types if by_name[name].is_in("")]
+        if not known:
+            raise Refused(
+                f"server type {', '.join(options.server_types)}: Hetzner Cloud makes no more of them; set"
+                f" hcloud_server_type to one of {', '.join(sorted(kind.name for kind in kinds if kind.is_in('')))}"
+            )
     else:
-        plain = [kind for kind in kinds if kind.shared and kind.architecture == "x86" and kind.locations]
+        plain = [kind for kind in kinds if kind.shared and kind.architecture == "x86" and kind.is_in("")]
         known = sorted(plain, key=lambda kind: (kind.cpus, kind.memory_mib, kind.disk_gib, kind.name))
     found = [kind for kind in known if fits(spec, kind)]
     if not found:
@@ -46,5 +51,5 @@ def tries(kinds: Sequence[Kind], options: HetznerOptions) -> Iterator[tuple[str,
     """Type and location, in the order in which they are tried; an empty location: theirs to choose."""
     for location in options.locations or ("",):
         for kind in kinds:
-            if not location or not kind.locations or location in kind.locations:
+            if kind.is_in(location):
                 yield kind.name, location

@@ -59,7 +59,7 @@ class HetznerMachines:
         self._making, self._power = Making(self._site), Power(self._site)
         self._locks: dict[str, asyncio.Lock] = {}
         self._watch = Watch(self.clock, options.pace, self._look, skips=self._busy, spares=self._spares)
-        self._readiness = Readinesses(options, clock=self.clock, told=self._watch.tell)
+        self._readiness = Readinesses(options, self._site.kept, clock=self.clock, told=self._watch.tell)
         self._view = View(self._site, self._power, self._readiness)
         self._open = False
 
@@ -109,7 +109,8 @@ class HetznerMachines:
         self._check_open()
         refuses = ""
         try:
-            await self._making.kinds()
+            # While the token is refused it is asked anew: what is remembered would not tell that it counts again.
+            await self._making.kinds(anew=bool(self._site.api.refused))
         except Forbidden as error:
             refuses = str(error)
         except HostlerError as error:
@@ -180,6 +181,8 @@ class HetznerMachines:
             if server is None or card is None:
                 await self._power.drop(vm)
             else:
+                if server.status == RUNNING and not card.life:
+                    await self._power.asked_off(server)
                 await self._destroy(server, card)
             self._site.kept.forget(vm)
             self._readiness.forget(vm)
@@ -315,6 +318,7 @@ class HetznerMachines:
             async with lock:
                 self._check_open()
                 self._watch.changing(vm)
+                await self._site.api.settled(server_name(vm))
                 yield
         except Absent as error:
             raise Unavailable(f"{error}; it went while it was worked on, inspect the machine") from None

@@ -2,6 +2,7 @@
 
     lock            flocked by the process that has the place open
     specs/VM.DIGEST the spec that the label of a server names; it never changes
+    ready/VM        the server that was available to its user, and since when, as long as it runs on
 
 A label names a spec by its digest, so a file is right or it is not used: nothing has to be written in one step with
 what is changed at Hetzner Cloud. If it is lost, size and image are known from other labels.
@@ -12,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import hashlib
+import logging
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,6 +24,8 @@ from hostler.model.vm import VmSpec
 
 if TYPE_CHECKING:
     from hostler.drivers.machines.hetzner.labels import Card
+
+_log = logging.getLogger("hostler.machines")
 
 
 def digest_of(spec: VmSpec) -> str:
@@ -41,7 +45,8 @@ class Kept:
         if self._lock >= 0:
             raise self._taken()
         try:
-            (self.folder / "specs").mkdir(mode=0o700, parents=True, exist_ok=True)
+            for name in ("specs", "ready"):
+                (self.folder / name).mkdir(mode=0o700, parents=True, exist_ok=True)
             lock = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise self._unusable(error) from None
@@ -93,12 +98,36 @@ class Kept:
         )
 
     def forget(self, vm: str, *, but: str = "") -> None:
-        """All specs of a machine, but that of the digest."""
+        """All specs of a machine, but that of the digest. It does not run."""
+        self.not_ready(vm)
         for path in (self.folder / "specs").glob(f"{vm_hash(vm)}.*"):
             if path.name != self._path(vm, but).name:
                 self._read.pop(path.name, None)
                 with contextlib.suppress(OSError):
                     path.unlink()
+
+    # Whether it was available: lost, it is found out again
+
+    def ready(self, vm: str, server: int, since: float) -> None:
+        path = self.folder / "ready" / vm_hash(vm)
+        draft = path.with_name(f".{path.name}")
+        try:
+            draft.write_text(f"{server} {since!r}")
+            draft.replace(path)
+        except OSError as error:
+            _log.warning("%s: cannot be written, so after a restart it is asked anew: %s", path, error.strerror)
+
+    def not_ready(self, vm: str) -> None:
+        with contextlib.suppress(OSError):
+            (self.folder / "ready" / vm_hash(vm)).unlink(missing_ok=True)
+
+    def ready_since(self, vm: str, server: int) -> float | None:
+        """None: that server was not available, as far as is known."""
+        try:
+            number, since = (self.folder / "ready" / vm_hash(vm)).read_text().split()
+            return float(since) if int(number) == server else None
+        except (OSError, ValueError):
+            return None
 
     def _path(self, vm: str, digest: str) -> Path:
         return self.folder / "specs" / f"{vm_hash(vm)}.{digest if digest.isalnum() else 'none'}"

@@ -7,10 +7,11 @@ one; and all who wait for actions share one list of actions, asked for ever more
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from hostler.drivers.machines.hetzner.value import Action
-from hostler.errors import Closed, Forbidden, HostlerError, TooManyTries, Uncertain
+from hostler.errors import Closed, Forbidden, HostlerError, TooManyTries, Unavailable, Uncertain
 from hostler.kit.backoff import Backoff
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 W = TypeVar("W")
 _ALL = ""
+_log = logging.getLogger("hostler.machines")
 
 
 class Looks:
@@ -65,6 +67,12 @@ class Looks:
             asked, self._asked = self._asked, {}
             try:
                 await self._look(asked)
+            except Exception as error:  # noqa: BLE001 - who asks meanwhile waits for the next look
+                _log.exception("Hetzner Cloud: a look at the servers failed")
+                for waiting in asked.values():
+                    _fail(
+                        waiting, Unavailable(f"servers: they cannot be looked at ({type(error).__name__}); try again")
+                    )
             finally:
                 for waiting in asked.values():
                     _fail(waiting, Closed("Hetzner machines: the driver was closed"))
@@ -149,6 +157,8 @@ class Goings:
                 self._fail_all(error)
             except HostlerError:
                 continue  # who waits for too long says so
+            except Exception:  # noqa: BLE001 - all who wait hang on this task
+                _log.exception("Hetzner Cloud: a look at what goes on failed")
 
     async def _look(self) -> None:
         actions, servers = dict(self._actions), dict(self._servers)

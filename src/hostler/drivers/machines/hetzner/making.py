@@ -9,7 +9,7 @@ import msgspec
 from hostler.drivers.machines.hetzner import choice
 from hostler.drivers.machines.hetzner.labels import Card, of_vm, packed_key, server_name
 from hostler.drivers.machines.hetzner.status import OFF, RUNNING
-from hostler.drivers.machines.hetzner.trouble import Absent, Full, is_full
+from hostler.drivers.machines.hetzner.trouble import Absent, Full, Unfit, is_full
 from hostler.drivers.machines.qemu.seed import Identity, hostname_of, new_host_key, nocloud_files
 from hostler.errors import Refused, Unavailable, Uncertain
 
@@ -36,10 +36,10 @@ class Making:
         self._firewall: int | None = None
         self._kinds: tuple[float, Sequence[Kind]] | None = None
 
-    async def kinds(self) -> Sequence[Kind]:
-        """The server types, as they were some time ago."""
+    async def kinds(self, *, anew: bool = False) -> Sequence[Kind]:
+        """The server types, as they were some time ago; `anew`: as they are."""
         now = self._site.clock.now()
-        if self._kinds is None or now - self._kinds[0] > self._site.options.pace.types_for:
+        if anew or self._kinds is None or now - self._kinds[0] > self._site.options.pace.types_for:
             self._kinds = now, await self._site.api.kinds()
         return self._kinds[1]
 
@@ -63,6 +63,7 @@ class Making:
             host_key=packed_key(key.public),
         )
         tried: list[str] = []
+        refused = True
         for kind, location in choice.tries(candidates, site.options):
             try:
                 server, going = await site.api.create(
@@ -74,8 +75,12 @@ class Making:
                     labels=card.labels(),
                     firewall=firewall,
                 )
-            except Full as full:
-                tried.append(f"{kind}{f' in {location}' * bool(location)}: {full}")
+            except (Full, Unfit) as error:
+                tried.append(f"{kind}{f' in {location}' * bool(location)}: {error}")
+                if isinstance(error, Unfit):
+                    self._kinds = None  # what was believed of it is not so any more
+                else:
+                    refused = False
                 continue
             except Absent as error:
                 self._firewall = None  # another one may have its name by now
@@ -87,6 +92,12 @@ class Making:
             if not is_full(failed.code):
                 raise Unavailable(f"machine {vm!r}: its server could not be made: {failed.message}; try again")
             tried.append(f"{kind}{f' in {location}' * bool(location)}: {failed.message}")
+            refused = False
+        if tried and refused:
+            raise Refused(
+                f"machine {vm!r}: Hetzner Cloud makes none of it; tried {'; '.join(tried)}; name others in"
+                " hcloud_server_type and hcloud_location"
+            )
         raise Unavailable(
             f"machine {vm!r}: Hetzner Cloud has no room for it at present; tried {'; '.join(tried) or 'nothing'};"
             " name more in hcloud_server_type and hcloud_location, or try again later"
@@ -159,14 +170,14 @@ class Making:
         grows = spec.disk_gib > server.disk_gib
         tried: list[str] = []
         for kind in kinds:
-            if kind.disk_gib < server.disk_gib or (kind.locations and server.location not in kind.locations):
+            if kind.disk_gib < server.disk_gib or not kind.is_in(server.location):
                 continue  # a disk never shrinks, and a server stays where it is
             if kind.name == server.type and not grows:
                 return server
             try:
                 going = await site.api.act(server, "change_type", server_type=kind.name, upgrade_disk=grows)
-            except Full as full:
-                tried.append(f"{kind.name}: {full}")
+            except (Full, Unfit) as error:
+                tried.append(f"{kind.name}: {error}")
                 continue
             ended = await site.goings.ended(going, f"machine {vm!r}")
             if not ended.failed:

@@ -24,6 +24,8 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
     """For one thing that goes on there."""
     locked_within: float = 60.0
     """For a server that is busy with something else."""
+    ends_within: float = 10.0
+    """For a guest to shut down before its server is deleted."""
     watch_every: float = 10.0
     """Between two looks at all servers."""
     silence: float = 1.0

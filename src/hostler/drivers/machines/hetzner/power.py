@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from hostler.drivers.machines.hetzner.labels import of_vm, snapshot_labels
 from hostler.drivers.machines.hetzner.status import OFF, RUNNING
-from hostler.errors import Refused, Unavailable, Uncertain
+from hostler.errors import HostlerError, Refused, Unavailable, Uncertain
 from hostler.kit.backoff import Backoff
 
 if TYPE_CHECKING:
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from hostler.drivers.machines.hetzner.value import Action, Server, Snapshot
 
 AVAILABLE = "available"
+_log = logging.getLogger("hostler.machines")
 replace = msgspec.structs.replace
 
 
@@ -45,6 +48,17 @@ class Power:
                 pass
         await self._done(server, await site.api.act(server, "poweroff"))
         return await self._became(server, OFF)
+
+    async def asked_off(self, server: Server) -> None:
+        """Let its guest end what it does, if it hears and is quick; whatever comes of that is fine."""
+        within = self._site.options.pace.ends_within
+        try:
+            async with asyncio.timeout(within):
+                await self._done(server, await self._site.api.act(server, "shutdown"), fine=True)
+                await self._site.goings.became(server.name, _is_off, within=within)
+        except (HostlerError, TimeoutError) as error:
+            why = str(error) or f"it takes more than {within:g} s"
+            _log.info("server %s: it is deleted without having shut down: %s", server.name, why)
 
     async def reset(self, server: Server) -> None:
         await self._done(server, await self._site.api.act(server, "reset"))

@@ -1,4 +1,7 @@
-"""How far running servers are on their way to their users."""
+"""How far running servers are on their way to their users.
+
+One that was available when the process ended is so when it starts again; asking it only has to confirm that.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ from hostler.model.vm import Readiness, Step
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from hostler.drivers.machines.hetzner.kept import Kept
     from hostler.drivers.machines.hetzner.options import HetznerOptions
     from hostler.kit.clock import Clock
     from hostler.model.vm import Access
@@ -39,8 +43,8 @@ class _Way:
 class Readinesses:
     """Known from looking: a server that is seen to run is asked until it answers."""
 
-    def __init__(self, options: HetznerOptions, *, clock: Clock, told: Callable[[str], None]) -> None:
-        self._options, self._clock, self._told = options, clock, told
+    def __init__(self, options: HetznerOptions, kept: Kept, *, clock: Clock, told: Callable[[str], None]) -> None:
+        self._options, self._kept, self._clock, self._told = options, kept, clock, told
         self._ways: dict[str, _Way] = {}
         self._image = Image(
             digest="0" * 64,
@@ -68,14 +72,17 @@ class Readinesses:
 
     def forget(self, vm: str) -> None:
         """It begins anew."""
+        self._kept.not_ready(vm)
         way = self._ways.pop(vm, None)
         if way is not None and way.task is not None:
             way.task.cancel()
 
     async def aclose(self) -> None:
+        """What was available stays so."""
         tasks = [way.task for way in self._ways.values() if way.task is not None]
-        for vm in list(self._ways):
-            self.forget(vm)
+        self._ways.clear()
+        for task in tasks:
+            task.cancel()
         if tasks:
             await asyncio.wait(tasks)
 
@@ -84,13 +91,24 @@ class Readinesses:
         step = Step.BOOTING if self._options.probe else Step.AVAILABLE
         way = self._ways[vm] = _Way(server, Readiness(step=step, since=self._clock.wall()))
         if probes and access is not None:
+            since = self._kept.ready_since(vm, server)
 
             def told(now: Readiness) -> None:
+                silent = now.step is Step.BOOTING and not now.cause
+                if way.now.step is Step.AVAILABLE and (silent or now.step is Step.AVAILABLE):
+                    return  # it was available before, and nothing says otherwise
                 if now != way.now:
                     way.now = now
+                    self._remember(vm, server, now)
                     self._told(vm)
 
             ascent = Ascent(self._image, access, _Nobody(), clock=self._clock, told=told)
-            way.now = ascent.now
+            way.now = ascent.now if since is None else Readiness(step=Step.AVAILABLE, since=since)
             way.task = asyncio.create_task(ascent.climb(asks=False), name=f"hetzner: readiness of {vm}")
         return way
+
+    def _remember(self, vm: str, server: int, now: Readiness) -> None:
+        if now.step is Step.AVAILABLE:
+            self._kept.ready(vm, server, now.since)
+        else:
+            self._kept.not_ready(vm)

@@ -12,12 +12,14 @@ _TOKEN = {"unauthorized", "forbidden", "token_readonly", 401, 403}
 _LIMIT = {"rate_limit_exceeded", 429}
 _BUSY = {"locked", "conflict", 423, 409}
 _FULL = {"resource_unavailable", "placement_error", "no_space_left_in_location"}
+_TYPE = {"invalid_server_type", "unsupported_error"}
+_ABOUT_TYPE = ("server_type", "server type", "location", "datacenter")
 _LATER = {"resource_limit_exceeded", "maintenance"}
 _THEIRS = {
     "service_error", "server_error", "unavailable", "timeout", "bad_gateway", "gateway_timeout", "unknown_error",
     "internal_server_error",
 }  # fmt: skip
-LONGEST = 60.0
+LONGEST = 20.0
 """Seconds to wait at most when there were too many calls: they come back one by one, long before all have."""
 
 
@@ -27,6 +29,10 @@ class Busy(Unavailable):
 
 class Full(Unavailable):
     """There is no room for that, of that kind or at that place; nothing was changed."""
+
+
+class Unfit(Refused):
+    """Not of that kind, or not at that place; another one may do. Nothing was changed."""
 
 
 class Taken(Unavailable):
@@ -39,6 +45,10 @@ class Absent(Refused):
 
 def is_full(code: str) -> bool:
     return code in _FULL
+
+
+def is_limit(error: Exception) -> bool:
+    return isinstance(error, APIException) and error.code in _LIMIT
 
 
 def translated(error: Exception, what: str, *, writes: bool, after: float) -> HostlerError:
@@ -71,7 +81,16 @@ def _answered(error: APIException, subject: str, *, writes: bool, after: float) 
         if writes:
             return Uncertain(f"{subject} failed: {said}; it may have happened, inspect the machine")
         return Unavailable(f"{subject} failed: {said}; try again")
+    if code in _TYPE or (code == "invalid_input" and _is_about_type(error)):
+        return Unfit(f"{subject} refuses it: {said}")
     return Refused(f"{subject} refuses it: {said}")
+
+
+def _is_about_type(error: APIException) -> bool:
+    """They name the fields, or speak of them."""
+    fields = error.details.get("fields") if isinstance(error.details, dict) else None
+    names = [str(each.get("name")) for each in fields or () if isinstance(each, dict)]
+    return any(word in text.lower() for text in names or [str(error.message)] for word in _ABOUT_TYPE)
 
 
 def _cut(error: requests.exceptions.RequestException, what: str, *, writes: bool) -> HostlerError:

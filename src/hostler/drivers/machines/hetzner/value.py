@@ -60,8 +60,12 @@ class Kind(msgspec.Struct, frozen=True, kw_only=True):
     disk_gib: int
     architecture: str = "x86"
     shared: bool = True
-    locations: tuple[str, ...] = ()
-    """Where it is offered."""
+    locations: tuple[str, ...] | None = None
+    """Where it is offered, which may be nowhere any more; None: nobody says."""
+
+    def is_in(self, location: str) -> bool:
+        """Whether it can be had there, as far as is known; an empty location: anywhere."""
+        return self.locations is None or (location in self.locations if location else bool(self.locations))
 
 
 def address_of(server: Server, *, ipv4: bool) -> str:
@@ -123,10 +127,10 @@ def snapshot_of(found: Any) -> Snapshot:
     )
 
 
-def kind_of(found: Any) -> Kind:
-    where = [each.location.name for each in found.locations or () if each.deprecation is None]
-    if not where:
-        where = [price["location"] for price in found.prices or ()]
+def kind_of(found: Any, now: float) -> Kind:
+    where = [price["location"] for price in found.prices or ()] or None
+    if found.locations:
+        where = [each.location.name for each in found.locations if not _is_over(each.deprecation, now)]
     return Kind(
         name=str(found.name),
         cpus=int(found.cores),
@@ -134,5 +138,13 @@ def kind_of(found: Any) -> Kind:
         disk_gib=int(found.disk),
         architecture=str(found.architecture),
         shared=found.cpu_type == "shared",
-        locations=tuple(str(name) for name in where),
+        locations=None if where is None else tuple(str(name) for name in where),
     )
+
+
+def _is_over(deprecation: Any, now: float) -> bool:
+    """Whether none can be made any more; until then an old one is as good as any."""
+    if deprecation is None:
+        return False
+    after = deprecation.unavailable_after
+    return after is None or bool(after.timestamp() <= now)
