@@ -116,6 +116,8 @@ def test_a_machine_that_goes_or_is_gone_ends_the_lab() -> None:
     assert (gone.act, gone.record.lab) == (Act.GONE, None)
     assert gone.record.news[-1].reason == "its machine was deleted"
     assert decided(going.record, machine(deleting=True), handle(), 6.0).act is Act.NOTHING
+    off = decided(going.record, machine(deleting=True), handle(MachineState.STOPPED), 6.0)
+    assert (off.act, off.record.lab.cloud_status, off.record.lab.phase) == (Act.WRITE, "stopped", STOPPING)
     assert decided(going.record, machine(), handle(), 6.0).act is Act.DELETE
     assert decided(going.record, None, None, 6.0).act is Act.GONE
 

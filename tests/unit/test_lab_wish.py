@@ -316,11 +316,16 @@ def test_another_machine_tells_nothing() -> None:
 
 
 def test_a_lab_that_stops_is_not_available_whatever_is_seen() -> None:
-    stops = wish.stopping(having(RUNNING, available=True), E.EXPIRED, "its time is over", NOW)
+    running = having(RUNNING, available=True, address="fd00::1", server_id="s-1")
+    stops = wish.stopping(running, E.EXPIRED, "its time is over", NOW)
     assert last(stops) == (E.STOPPING, 3, "its time is over")
     after = wish.seen(stops, handle(step=Step.AVAILABLE), NOW)
     assert after.lab is not None
     assert (after.lab.phase, after.lab.available) == (STOPPING, False)
+    assert wish.seen(after, handle(step=Step.AVAILABLE), NOW) is after
+    stopped = wish.seen(after, handle(MachineState.STOPPED, machine="", address="", access=None), NOW)
+    assert stopped.lab is not None
+    assert stopped.lab == replace(after.lab, machine_runs=False, cloud_status="stopped")
     assert wish.stopping(stops, E.FAILED, "late", NOW) is stops
 
 

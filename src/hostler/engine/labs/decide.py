@@ -80,7 +80,10 @@ def decide(
     if lab.phase is LabPhase.STOPPING:
         if vm is None:
             return Step(Act.GONE, wish.gone(record, now, catalogue))
-        return NOTHING if vm.deleting else Step(Act.DELETE)
+        if not vm.deleting:
+            return Step(Act.DELETE)
+        new = record if handle is None else wish.seen(record, handle, now)
+        return NOTHING if new is record else Step(Act.WRITE, new)
     if handle is not None and vm is not None:
         record = wish.seen(record, handle, now, silent=silent)
     why = _over(record.lab or lab, vm, handle, now, never)

@@ -153,13 +153,16 @@ def seen(record: LabUser, handle: VmHandle, now: float, *, silent: bool = False)
     if lab is None or not lab.vm or lab.vm != handle.id:
         return record
     runs, readiness, access = handle.state is MachineState.RUNNING, handle.readiness, handle.access
-    away = silent or lab.phase is LabPhase.STOPPING
-    available = runs and readiness is not None and readiness.step is Step.AVAILABLE and not away
+    cloud_status = handle.cloud_status or handle.state.value
+    if lab.phase is LabPhase.STOPPING:  # what it was stays to be read: where it is, and what it is called
+        new = replace(lab, machine_runs=runs, available=False, cloud_status=cloud_status)
+        return record if new == lab else replace(record, lab=new, changed_at=now)
+    available = runs and readiness is not None and readiness.step is Step.AVAILABLE and not silent
     new = replace(
         lab,
         machine_runs=runs,
         available=available,
-        cloud_status=handle.cloud_status or handle.state.value,
+        cloud_status=cloud_status,
         server_id=handle.machine,
         address=handle.address if access is None else access.host,
         port=22 if access is None else access.port,
