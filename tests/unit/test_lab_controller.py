@@ -76,6 +76,15 @@ def test_it_is_warned_once_and_ends_after_its_grace() -> None:
     assert (over.act, over.record.lab.ending) == (Act.DELETE, LabEvent.EXPIRED)
 
 
+def test_it_is_warned_in_the_second_half_of_its_life_at_the_earliest() -> None:
+    early = LabCatalogue(default=replace(CATALOGUE.default, warn=5000.0))
+    record = wish.seen(provisioned(), handle(), 1.0)
+    step = decide(record, machine(), handle(), catalogue=early, now=2.0)
+    assert (step.act, step.until) == (Act.NOTHING, 500.0)
+    step = decide(record, machine(), handle(), catalogue=early, now=500.0)
+    assert (step.act, step.record.news[-1].event) == (Act.WRITE, LabEvent.EXPIRES_SOON)  # type: ignore[union-attr]
+
+
 def test_an_extension_prolongs_its_machine() -> None:
     record = wish.extend(wish.seen(provisioned(), handle(), 1.0), "ada", 10, None, now=2.0)
     assert decided(record, machine(), handle(), 3.0).act is Act.KEEP

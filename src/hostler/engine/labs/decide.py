@@ -137,7 +137,8 @@ def _going_on(new: LabUser, old: Lab, vm: VirtualMachine | None, catalogue: LabC
     if vm is not None and (vm.expires_at != kept_until(old) or vm.power is not Power.ON):
         return Step(Act.KEEP)
     template = catalogue.find(lab.lab_id) or catalogue.default
-    soon = None if lab.expires_at is None or lab.warned else lab.expires_at - template.warn
+    warn = min(template.warn, lab.life / 2)  # nobody is told of the end as soon as it begins
+    soon = None if lab.expires_at is None or lab.warned else lab.expires_at - warn
     placed = lab.phase is not LabPhase.PROVISIONING or lab.provisioned_by is not None
     if not placed and lab.expires_at is not None:  # nobody is told of an end that moves on
         end, soon = lab.expires_at - lab.life / 2, None
