@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import difflib
 import os
-import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from urllib.parse import quote, urlsplit
@@ -19,6 +18,7 @@ import msgspec
 
 from hostler.errors import Invalid, NotFound
 from hostler.settings.option import DEFAULT_STATE_PATH, OPTIONS, STORAGE_OPTIONS, Option, is_truth
+from hostler.settings.toml import parsed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -168,7 +168,7 @@ def load(
     environ = os.environ if environ is None else environ
     cwd = Path.cwd() if cwd is None else cwd
     name, text = (str(file or FILE_NAME), toml) if toml is not None else _read_file(file, environ, cwd)
-    table = _parse(name, text)
+    table = parsed(name, text)
     found, storage = _from_file(name, table)
     found |= _from_environ(environ, OPTIONS, "HOSTLER_", FOREIGN_VARIABLES) | _from_flags(flags or {})
     storage |= _from_environ(environ, STORAGE_OPTIONS, "PLASMAVMC_", frozenset())
@@ -280,13 +280,6 @@ def _read_file(file: Path | None, environ: Mapping[str, str], cwd: Path) -> tupl
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         raise Invalid(f"{path}: cannot be read: {reason}") from None
-
-
-def _parse(name: str, text: str) -> dict[str, Any]:
-    try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise Invalid(f"{name}: not TOML: {error}") from None
 
 
 def _from_file(name: str, table: dict[str, Any]) -> tuple[_Found, _Found]:

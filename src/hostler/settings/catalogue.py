@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import difflib
 import json
-import tomllib
+import re
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -25,6 +25,7 @@ from hostler.errors import Invalid, NotFound
 from hostler.model.lab import LabCatalogue, LabTemplate
 from hostler.settings.option import MACHINES
 from hostler.settings.quantity import mebibytes_of, seconds_of
+from hostler.settings.toml import parsed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -40,6 +41,8 @@ _OURS = 2560
 MAX_RECORD = 1024 * 1024
 """Bytes of the whole catalogue: what every store takes."""
 MAX_LAB_ID = 2**31 - 1
+MAX_NAME = 200
+"""Characters of a place that are told."""
 
 
 def load_catalogue(path: Path, *, life: float, user: str) -> LabCatalogue:
@@ -47,7 +50,7 @@ def load_catalogue(path: Path, *, life: float, user: str) -> LabCatalogue:
 
     NotFound: there is no such file. Invalid: what is wrong in it, with the place.
     """
-    table = _table(path)
+    table = parsed(f"{path}", _text(path, MAX_FILE))
     _check_names(f"{path}", table, ("at_once", "default", "labs"))
     reader, base = _Reader(path), LabTemplate(life=life, user=user)
     default = reader.template("[default]", _sub(f"{path}: default", table.get("default", {})), base)
@@ -65,13 +68,6 @@ def load_catalogue(path: Path, *, life: float, user: str) -> LabCatalogue:
     if size > MAX_RECORD:
         raise Invalid(f"{path}: with its cloud-init files it is {size} bytes, and at most {MAX_RECORD} fit; use less")
     return catalogue
-
-
-def _table(path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(_text(path, MAX_FILE))
-    except tomllib.TOMLDecodeError as error:
-        raise Invalid(f"{path}: not TOML: {error}") from None
 
 
 def _text(path: Path, most: int) -> str:
@@ -97,7 +93,8 @@ def _sub(where: str, found: object) -> dict[str, Any]:
 
 
 def _lab_id(where: str, key: str) -> str:
-    if not (key.isascii() and key.isdecimal() and key == str(int(key)) and 1 <= int(key) <= MAX_LAB_ID):
+    if not re.fullmatch("[1-9][0-9]{0,9}", key) or int(key) > MAX_LAB_ID:
+        where = where if len(where) < MAX_NAME else f"{where[:MAX_NAME]}…]"
         raise Invalid(f"{where}: must be called by its lab id, a whole number from 1 to {MAX_LAB_ID}")
     return key
 
@@ -155,7 +152,7 @@ def hetzner_bytes(template: LabTemplate) -> int:
 
 def _gibibytes(value: object) -> int:
     """A number is one of GiB, as it is everywhere for disks."""
-    if isinstance(value, int) or (isinstance(value, str) and value.strip().isdecimal()):
+    if isinstance(value, int) or (isinstance(value, str) and re.fullmatch("[0-9]{1,18}", value.strip())):
         return int(value)
     mebibytes = mebibytes_of(value)
     if mebibytes % 1024:

@@ -48,7 +48,7 @@ def split_address(text: str) -> tuple[str, int]:
     host, colon, port = text.rpartition(":")
     bracketed = host.startswith("[") and host.endswith("]")
     host = host[1:-1] if bracketed else host
-    if not colon or not port.isascii() or not port.isdecimal() or int(port) > 65535 or (":" in host and not bracketed):
+    if not colon or not re.fullmatch("[0-9]{1,5}", port) or int(port) > 65535 or (":" in host and not bracketed):
         raise ValueError("must be HOST:PORT, such as 127.0.0.1:7070 or [::1]:7070")
     if not all(character.isalnum() or character in ".:-_%" for character in host):
         raise ValueError("must be HOST:PORT, such as 127.0.0.1:7070 or [::1]:7070")
@@ -82,7 +82,7 @@ def _seconds(value: object) -> float:
 
 def _number(least: int, most: int) -> Callable[[object], int]:
     def read(value: object) -> int:
-        text = value if isinstance(value, str) and value.isascii() and value.isdecimal() else None
+        text = value if isinstance(value, str) and re.fullmatch("[0-9]{1,18}", value) else None
         number = value if isinstance(value, int) and not isinstance(value, bool) else int(text) if text else least - 1
         if not least <= number <= most:
             raise ValueError(f"must be a whole number from {least} to {most}")

@@ -25,7 +25,7 @@ def seconds_of(value: object) -> float:
 
 def mebibytes_of(value: object) -> int:
     """`512`, `512M`, `2G`: MiB. ValueError: it is none."""
-    found = re.fullmatch(r"(-?[0-9]+)\s*([a-z]*)", str(value).strip().lower())
+    found = re.fullmatch(r"(-?[0-9]{1,18})\s*([a-z]*)", str(value).strip().lower())
     if isinstance(value, bool) or found is None or found[2] not in _SIZES:
         raise ValueError(f"{value!r} is no size; write 512M or 2G")
     return int(found[1]) * _SIZES[found[2]]

@@ -1,0 +1,43 @@
+"""TOML as our files are written in. Whatever stands in one is understood, or refused with the place."""
+
+from __future__ import annotations
+
+import tomllib
+from typing import Any
+
+from hostler.errors import Invalid
+
+DEPTH = 16
+"""Tables and arrays in one another."""
+LARGEST = 2**63 - 1
+
+
+def parsed(name: str, text: str) -> dict[str, Any]:
+    """The table in the text of the file `name`. Invalid: it is none, or holds what nothing of ours ever takes."""
+    try:
+        table = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise Invalid(f"{name}: not TOML: {error}") from None
+    except ValueError:  # of the language: it reads no number of thousands of digits
+        raise Invalid(f"{name}: a number in it has too many digits; write a smaller one") from None
+    except RecursionError:
+        raise _too_deep(name) from None
+    _check(name, table)
+    return table
+
+
+def _check(name: str, table: dict[str, Any]) -> None:
+    left: list[tuple[object, int]] = [(table, 0)]
+    while left:
+        value, depth = left.pop()
+        if depth > DEPTH:
+            raise _too_deep(name)
+        if isinstance(value, int) and abs(value) > LARGEST:
+            raise Invalid(f"{name}: a number in it is too large; write a smaller one")
+        if isinstance(value, dict | list):
+            inside = value.values() if isinstance(value, dict) else value
+            left += ((each, depth + 1) for each in inside)
+
+
+def _too_deep(name: str) -> Invalid:
+    return Invalid(f"{name}: tables or arrays stand too deep in one another; take some out")
