@@ -71,9 +71,11 @@ async def test_a_lab_that_waits_is_gone_at_once_and_one_that_is_not_there_is_not
     await api.call("POST", LABS, json={"user": "ada", "labId": 5})
     gone = await api.call("DELETE", f"{LABS}/ada")
     assert (gone.status, gone.json["lab"], gone.json["news"]["event"]) == (200, None, "stopped")
-    for method, path in (("GET", ""), ("DELETE", "")):
-        answer = await api.call(method, f"{LABS}/ada{path}")
-        assert (answer.status, answer.json["type"]) == (404, "about:hostler/not-found"), method
+    for user in ("ada", "never"):
+        for method, path, body in (("GET", "", None), ("DELETE", "", None), ("POST", "/extend", {"minutes": 5})):
+            answer = await api.call(method, f"{LABS}/{user}{path}", json=body)
+            assert (answer.status, answer.json["type"]) == (404, "about:hostler/not-found"), method
+    assert await api.store.get("/hostler/v1/labs/never") is None
     assert (await api.call("GET", LABS)).json["items"] == []
 
 
@@ -148,6 +150,8 @@ async def test_to_strangers_a_users_lab_is_not_there_whatever_their_rights(api: 
             ("GET", "/{}/events", None),
             ("DELETE", "/{}", None),
             ("POST", "/{}/extend", {"minutes": 1}),
+            ("POST", "/{}/tickets", None),
+            ("GET", "/{}/terminal", None),
             ("POST", "", {"user": "{}", "labId": 5}),
         ):
             answers = []
@@ -239,3 +243,6 @@ async def test_a_lab_that_another_follows_is_gone_when_the_other_is_there(api: A
         assert kv is not None
         await api.store.put(key, kv.value.replace(b'"generation":1,"phase"', b'"generation":2,"phase"'))
         assert await waiting is None
+        assert await client.labs.wait("ada", gone=True, generation=1, within=5) is None, "it was gone before we looked"
+        with pytest.raises(Unavailable):
+            await client.labs.wait("ada", gone=True, generation=2, within=0.05)

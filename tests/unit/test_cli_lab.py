@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +17,13 @@ from hostler.entry.cli import main
 from hostler.entry.cli.lab import change, read, telling
 from hostler.entry.cli.lab.change import Minutes
 from hostler.entry.labs import catalogue_in_use, own_catalogue
-from hostler.errors import Invalid, NotFound
+from hostler.errors import Invalid, NotFound, Unavailable
 from hostler.keys.entry import Entry
 from hostler.keys.lab import LAB_CATALOGUE
 from hostler.keys.namespace import Namespace
 from hostler.keys.namespaced import NamespacedStore, namespace_of
 from hostler.model.lab import LabCatalogue, LabEvent, LabNews, LabPhase, LabStatus, LabTemplate
-from hostler.model.lab_api import LabOffer, LabView
+from hostler.model.lab_api import LabNewsPage, LabOffer, LabView
 from hostler.settings import load
 
 VIEW = LabView(
@@ -119,15 +121,48 @@ def test_what_is_no_extension_is_refused(text: str) -> None:
         ["lab", "extend", "ada", "never"],
         ["lab", "stop", "ada", "--lab", "-1"],
         ["lab", "begin", "ada"],
+        ["lab", "list", "--watch", "--limit", "3"],
         ["labs", "worker", "--redis", "http://x"],
     ],
 )
 def test_what_cannot_be_is_refused_before_anybody_is_asked(
     arguments: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(change, "chosen_server", lambda: pytest.fail("somebody was asked"))
+    for module in (change, read):
+        monkeypatch.setattr(module, "chosen_server", lambda: pytest.fail("somebody was asked"))
     assert main(arguments) == 2
     assert capsys.readouterr().err
+
+
+@pytest.mark.parametrize("verb", ["get", "news"])
+async def test_an_outage_does_not_end_a_watch(
+    verb: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    faults = [Unavailable("no answer")]
+    news = LabNews(number=1, at=0.0, event=LabEvent.AVAILABLE, lab_id=5)
+
+    class Labs:
+        async def get(self, user: str) -> LabView:
+            if verb == "get" and faults:
+                raise faults.pop()
+            return seen(user=user)
+
+        async def news(self, _: str) -> LabNewsPage:
+            if verb == "news" and faults:
+                raise faults.pop()
+            return LabNewsPage(items=(news,))
+
+    @asynccontextmanager
+    async def reached(_: object) -> AsyncIterator[object]:
+        yield type("Client", (), {"labs": Labs()})()
+
+    monkeypatch.setattr(read, "reached", reached)
+    monkeypatch.setattr(read, "LOOK_EVERY", 0.001)
+    server: Any = None
+    await read._follow(server, "ada", False, "table")
+    told = capsys.readouterr()
+    assert "no answer; looking again" in told.err
+    assert told.out.count("available lab 5") == 1
 
 
 def test_config_shows_redis_without_its_password(

@@ -98,11 +98,31 @@ def test_what_is_refused_or_ignored_is_news_too() -> None:
     async def story(scene: Scene, labs: LabService) -> None:
         refused = (await labs.start(asked(MIA), "mia", 9)).value
         assert (refused.news.event, refused.lab) == (LabEvent.REFUSED, None)
-        ignored = (await labs.stop(asked(MIA), "mia")).value
-        assert (ignored.news.event, ignored.news.number) == (LabEvent.IGNORED, 2)
-        assert len((await record(scene, "mia")).news) == 2
-        with pytest.raises(NotFound, match="lab of mia: not found"):
-            await labs.get(MIA, "mia")
+        await labs.start(asked(MIA), "mia", 3)
+        ignored = (await labs.stop(asked(MIA), "mia", 5)).value
+        assert (ignored.news.event, ignored.news.number) == (LabEvent.IGNORED, 3)
+        assert len((await record(scene, "mia")).news) == 3
+
+    with_labs(story)
+
+
+def test_who_has_no_lab_gets_no_record_by_stopping_or_extending_it() -> None:
+    async def story(scene: Scene, labs: LabService) -> None:
+        async def refused() -> None:
+            with pytest.raises(NotFound, match="lab of mia: there is no lab; start one"):
+                await labs.stop(asked(MIA), "mia")
+            with pytest.raises(NotFound, match="lab of mia: there is no lab; start one"):
+                await labs.extend(asked(MIA), "mia", 5.0)
+            with pytest.raises(NotFound, match="lab of mia: not found"):
+                await labs.get(MIA, "mia")
+
+        await refused()
+        assert await LAB.get(scene.store, user="mia") is None
+        await labs.start(asked(MIA), "mia", 3)
+        await labs.stop(asked(MIA), "mia")
+        before = await record(scene, "mia")
+        await refused()
+        assert await record(scene, "mia") == before
 
     with_labs(story)
 

@@ -97,18 +97,19 @@ class Labs:
         available: bool = False,
         gone: bool = False,
         lab_id: int | None = None,
+        generation: int | None = None,
         within: float = 600.0,
         on_change: Callable[[LabView], None] | None = None,
     ) -> LabView | None:
         """Until one can log into the user's lab (into `lab_id`, if it is named), or until the one that is there is
-        `gone` (then None).
+        `gone` (then None): that of `generation`, as `answer.lab` of a stop has it, else the one that is found first.
 
         `on_change` sees it as it was found first, and after each change. NotFound: there is none, or it went while
         something else was waited for. Unavailable: `within` seconds were not enough.
         """
         if available == gone:
             raise Invalid("wait: for what? give available or gone")
-        look = _Look(self, user, on_change)
+        look = _Look(self, user, on_change, generation)
         events = self._events(org=ORG, project=user, kinds=("lab",))
         following = asyncio.create_task(look.follow(events), name=f"hostler client: waiting for the lab of {user}")
         try:
@@ -141,9 +142,11 @@ class Labs:
 class _Look:
     """One user's lab, looked at again and again."""
 
-    def __init__(self, labs: Labs, user: str, on_change: Callable[[LabView], None] | None) -> None:
+    def __init__(
+        self, labs: Labs, user: str, on_change: Callable[[LabView], None] | None, generation: int | None
+    ) -> None:
         self._labs, self._user, self._on_change = labs, user, on_change
-        self._first: int | None = None
+        self._first = generation
         self._last: LabView | None = None
         self._changed = asyncio.Event()
 
@@ -167,7 +170,7 @@ class _Look:
         return view
 
     def is_another(self, view: LabView) -> bool:
-        """Whether it is not the one that was found first."""
+        """Whether it is not the one that is meant."""
         return view.generation != self._first
 
     async def follow(self, events: Events) -> None:

@@ -125,18 +125,20 @@ class LabService:
         return await self._asked(request, "lab.start", user, wished)
 
     async def stop(self, request: Request, user: str, lab_id: int | None = None) -> Written[LabAnswer]:
-        """It shall be gone; with a lab id only if it is that lab."""
+        """It shall be gone; with a lab id only if it is that lab. NotFound: there is none, and nothing is written."""
         return await self._asked(
-            request, "lab.stop", user, lambda record, now: wish.stop(record, user, lab_id, now=now)
+            request, "lab.stop", user, lambda record, now: wish.stop(_having(record, user), user, lab_id, now=now)
         )
 
     async def extend(
         self, request: Request, user: str, minutes: float, lab_id: int | None = None
     ) -> Written[LabAnswer]:
-        """It shall live longer; with a lab id only if it is that lab."""
-        return await self._asked(
-            request, "lab.extend", user, lambda record, now: wish.extend(record, user, minutes, lab_id, now=now)
-        )
+        """It shall live longer; with a lab id only if it is that lab. NotFound: as for `stop`."""
+
+        def wished(record: LabUser | None, now: float) -> LabUser:
+            return wish.extend(_having(record, user), user, minutes, lab_id, now=now)
+
+        return await self._asked(request, "lab.extend", user, wished)
 
     # Inside
 
@@ -248,6 +250,13 @@ def _check(caller: Caller, user: str) -> None:
 
 def _missing(user: str) -> NotFound:
     return NotFound(f"lab of {user}: not found; look at the list of labs")
+
+
+def _having(record: LabUser | None, user: str) -> LabUser:
+    """The record of somebody who has a lab. Whoever is answered needs no news of having had none."""
+    if record is None or record.lab is None:
+        raise NotFound(f"lab of {user}: there is no lab; start one, or look at the list of labs")
+    return record
 
 
 def _visible(caller: Caller) -> frozenset[str] | None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from msgspec import UNSET
 
 from hostler.entry.server.answer import written
-from hostler.entry.server.problem import LAB_REFUSED, NOT_FOUND, Refusal
+from hostler.entry.server.problem import LAB_REFUSED, Refusal
 from hostler.entry.server.route import AFTER, LIMIT, STALE, Access, Answer, Asked, Parameter, Route
 from hostler.model.lab import LabEvent
 from hostler.model.lab_api import LabAnswer, LabExtend, LabNewsPage, LabOffers, LabPage, LabStart, LabView
@@ -68,8 +68,7 @@ def _answered(user: str, done: Written[LabAnswer], *, location: str | None = Non
     """Refusal: the rules do not allow it. That was noted for the user all the same."""
     news = done.value.news
     if news.event in (LabEvent.REFUSED, LabEvent.IGNORED):
-        nothing = done.value.lab is None and news.event is LabEvent.IGNORED
-        raise Refusal(NOT_FOUND if nothing else LAB_REFUSED, f"lab of {user}: {news.reason}")
+        raise Refusal(LAB_REFUSED, f"lab of {user}: {news.reason}")
     answer = written(done, location=location)
     status = 200 if news.event in _AS_IT_WAS else 202
     return Answer(answer.value, answer.headers, status=status)

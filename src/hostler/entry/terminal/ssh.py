@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import codecs
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing, suppress
 from typing import TYPE_CHECKING
 
 import asyncssh
@@ -29,6 +29,8 @@ WINDOW = 64 * 1024
 READ = 16 * 1024
 WRITE = 16 * 1024
 """Characters that are typed at once."""
+RESIZE_EVERY = 0.1
+"""Seconds between two sizes of the window that the machine is told."""
 SILENT, SILENCES = 15.0, 3
 """Seconds of silence after which the machine is asked for a sign of life, and how often before it counts as lost."""
 _LOST = (asyncssh.Error, OSError)
@@ -40,6 +42,8 @@ class Shell:
     def __init__(self, process: asyncssh.SSHClientProcess[bytes]) -> None:
         self._process = process
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        self._size: tuple[int, int] | None = None
+        self._pause: asyncio.TimerHandle | None = None
 
     async def read(self) -> str:
         """What it says next; empty once it has ended, or is lost."""
@@ -62,11 +66,26 @@ class Shell:
                 return
 
     def resize(self, cols: int, rows: int) -> None:
-        """The window has another size."""
-        try:
-            self._process.change_terminal_size(cols, rows)
-        except _LOST:
+        """The window has another size. Of many in a short time the machine hears the last: it may not take them all,
+        and what it does not take is kept for it.
+        """
+        self._size = (cols, rows)
+        if self._pause is None:
+            self._tell_size()
+
+    def close(self) -> None:
+        """Nobody is told of a size any more."""
+        if self._pause is not None:
+            self._pause.cancel()
+
+    def _tell_size(self) -> None:
+        self._pause = None
+        if self._size is None:
             return
+        size, self._size = self._size, None
+        with suppress(*_LOST):
+            self._process.change_terminal_size(*size)
+        self._pause = asyncio.get_running_loop().call_later(RESIZE_EVERY, self._tell_size)
 
     async def exit_status(self) -> int | None:
         """After the end: with what it ended by itself; None: it was killed, or the machine is lost."""
@@ -95,7 +114,8 @@ async def shell_in(channel: Channel, way: Way, key: asyncssh.SSHKey, size: tuple
                     process: asyncssh.SSHClientProcess[bytes] = await connection.create_process(
                         term_type=TERM, term_size=size, encoding=None, stderr=asyncssh.STDOUT, window=WINDOW
                     )
-                yield Shell(process)
+                with closing(Shell(process)) as shell:
+                    yield shell
     except asyncssh.HostKeyNotVerifiable:
         raise Refused(
             "the machine: who answered has another host key than the machine was made with, so it is not the machine;"

@@ -80,7 +80,7 @@ async def _stop(server: Server, user: str, lab: int | None, within: float | None
         answer = await client.labs.stop(user, lab)
         view = answer.lab
         if within is not None and view is not None:
-            view = await until(client, user, gone=True, lab_id=None, within=within)
+            view = await until(client, user, gone=True, lab_id=None, within=within, generation=view.generation)
     _tell(user, answer, view, output, "gone" if view is None else "")
 
 

@@ -37,6 +37,8 @@ HEADS = ("USER", "LAB", "PHASE", "AVAILABLE", "LEFT", "ADDRESS", "DETAIL")
 @server_options
 def list_(watching: bool, limit: int | None, output: str) -> None:
     """Show all labs that you see."""
+    if watching and limit is not None:
+        raise click.UsageError("--watch shows all labs, now and later; leave out --limit")
     server = chosen_server()
     complete(_watch(server, output) if watching else _list(server, limit, output))
 
@@ -94,8 +96,7 @@ async def _watch(server: Server, output: str) -> None:
             try:
                 found = {view.user: view async for view in _labs(client)}
             except Unavailable as error:
-                note(f"{error}; looking again")
-                await asyncio.sleep(LOOK_EVERY * 3)
+                await _again(error)
                 continue
             for user, view in found.items():
                 if known.get(user) != view:
@@ -105,6 +106,11 @@ async def _watch(server: Server, output: str) -> None:
             known = found
             sys.stdout.flush()
             await asyncio.sleep(LOOK_EVERY)
+
+
+async def _again(error: Unavailable) -> None:
+    note(f"{error}; looking again")
+    await asyncio.sleep(LOOK_EVERY * 3)
 
 
 def _tell(view: LabView, phase: str, output: str, table: show.Columns) -> None:
@@ -195,10 +201,14 @@ async def _follow(server: Server, user: str, follow: bool, output: str) -> None:
             except NotFound:
                 view = None
             except Unavailable as error:
-                note(f"{error}; looking again")
-                await asyncio.sleep(LOOK_EVERY * 3)
+                await _again(error)
                 continue
-            watched.news((await client.labs.news(user)).items)
+            try:
+                news = (await client.labs.news(user)).items
+            except Unavailable as error:
+                await _again(error)
+                continue
+            watched.news(news)
             watched.lab(user, view)
             if view is None or (view.available and not follow):
                 return

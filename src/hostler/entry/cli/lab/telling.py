@@ -44,7 +44,9 @@ def news_line(news: LabNews) -> str:
     return f"{moment(news.at)}  {news.event.value}{lab}{f': {news.reason}' if news.reason else ''}"
 
 
-async def until(client: Client, user: str, *, gone: bool, lab_id: int | None, within: float) -> LabView | None:
+async def until(
+    client: Client, user: str, *, gone: bool, lab_id: int | None, within: float, generation: int | None = None
+) -> LabView | None:
     """Until one can log in, or the lab is `gone` (None). NotYet: not in time, or it ended otherwise."""
     last = "nothing was seen of it"
     with Telling(user) as telling:
@@ -56,7 +58,13 @@ async def until(client: Client, user: str, *, gone: bool, lab_id: int | None, wi
 
         try:
             return await client.labs.wait(
-                user, available=not gone, gone=gone, lab_id=lab_id, within=within, on_change=changed
+                user,
+                available=not gone,
+                gone=gone,
+                lab_id=lab_id,
+                generation=generation,
+                within=within,
+                on_change=changed,
             )
         except NotFound as error:
             raise NotYet(f"{error}: hostler lab events {user}") from None
