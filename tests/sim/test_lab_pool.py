@@ -349,6 +349,20 @@ async def _memory(plane: PoolPlane, mib: int) -> bool:
     return [row.spec.memory_mib for row in plane.rows() if row.vm in ready] == [mib, mib] and len(plane.rows()) == 2
 
 
+@pytest.mark.parametrize("value", [b"rubbish", None])
+def test_a_catalogue_that_is_damaged_or_deleted_costs_no_machine(value: bytes | None) -> None:
+    async def story(plane: PoolPlane) -> None:
+        warm, key = await plane.has(1), LAB_CATALOGUE.fill(name="default")
+        await (plane.store.delete(key) if value is None else plane.store.put(key, value))
+        await asyncio.sleep(60)
+        assert await plane.has(1) == warm
+        await plane.start("ada", 5)
+        await plane.agreed({"ada": 5})
+        assert [(await plane.lab("ada")).vm] == warm
+
+    play(story, boot=0.0)
+
+
 def test_a_machine_of_the_old_shape_is_given_to_nobody() -> None:
     async def story(plane: PoolPlane) -> None:
         (old,) = await plane.has(1)

@@ -86,6 +86,18 @@ def test_a_lab_that_is_in_the_catalogue_no_more_has_its_turn_to_be_refused() -> 
     assert admission.give(CATALOGUE) == ["a"]
 
 
+def test_a_record_that_nobody_can_read_counts_as_before() -> None:
+    admission, catalogue = Admission(), LabCatalogue(at_once=2)
+    admission.note("a", lab("a", phase=LabPhase.RUNNING), handle(), catalogue)
+    for user, has_machine in (("a", True), ("b", True), ("c", False)):
+        admission.hold(user, has_machine=has_machine)
+    assert admission.running == 2
+    admission.note("d", lab("d"), None, catalogue)
+    assert admission.give(catalogue) == []
+    admission.note("b", None, None, catalogue)
+    assert admission.give(catalogue) == ["d"]
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_whatever_happens_the_limits_hold_and_nobody_waits_without_a_reason(seed: int) -> None:
     rng, admission = random.Random(seed), Admission()

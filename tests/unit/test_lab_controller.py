@@ -425,3 +425,53 @@ def test_a_claim_that_does_not_hold_is_given_back_and_a_machine_is_made() -> Non
         assert len(await machines_of(world, "ada")) == 1
 
     play(story)
+
+
+# What cannot be read
+
+
+def test_a_lab_whose_record_nobody_can_read_counts_as_one_that_is_there() -> None:
+    async def story(world: World) -> None:
+        one = replace(CATALOGUE, at_once=1)
+        await world.node("n1", labels={"machines": "qemu"}, capacity=Capacity(cpus=200, memory_mib=10**6))
+        first, _ = await led(world, catalogue=one)
+        await wished(world, "ada")
+        await asyncio.sleep(1)
+        await world.raw.put(LAB.fill(user="ada"), b"rubbish")
+        await wished(world, "bob")
+        await asyncio.sleep(5)
+        assert not await machines_of(world, "bob")
+        await first.end()
+        await led(world, "l2", catalogue=one)  # who never could read it
+        await asyncio.sleep(30)
+        assert len(await machines_of(world, "ada")) == 1
+        assert not await machines_of(world, "bob")
+        await world.raw.delete(LAB.fill(user="ada"))
+        await asyncio.sleep(30)
+        assert not await machines_of(world, "ada")
+        assert len(await machines_of(world, "bob")) == 1
+
+    play(story)
+
+
+def test_while_nobody_can_read_which_labs_there_are_none_is_begun() -> None:
+    async def story(world: World) -> None:
+        key = LAB_CATALOGUE.fill(name="default")
+        await world.node("n1", labels={"machines": "qemu"}, capacity=Capacity(cpus=200, memory_mib=10**6))
+        await world.raw.put(key, b"rubbish")
+        await led(world, catalogue=None)
+        await wished(world, "ada")
+        await asyncio.sleep(5)
+        assert not await machines_of(world, "ada")
+        await world.raw.put(key, LAB_CATALOGUE.encode(CATALOGUE))
+        await asyncio.sleep(5)
+        (vm,) = await machines_of(world, "ada")
+        assert vm.spec.cpus == CATALOGUE.default.cpus
+        for broken in (b"rubbish", None):
+            await (world.raw.delete(key) if broken is None else world.raw.put(key, broken))
+            await wished(world, f"user-{broken is None}")
+            await asyncio.sleep(5)
+            (vm,) = await machines_of(world, f"user-{broken is None}")
+            assert vm.spec.cpus == CATALOGUE.default.cpus, "as it was last"
+
+    play(story)

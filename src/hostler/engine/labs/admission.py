@@ -97,6 +97,12 @@ class Admission:
                 self._pending[new.kind].add(user)
                 self._scarce.add(new.kind)
 
+    def hold(self, user: str, *, has_machine: bool) -> None:
+        """Nobody can read its record: it counts as before, or as one that is there, if it has a machine."""
+        if has_machine and user not in self._known:
+            self._known[user] = _Known(0, 0, 0.0, waits=False)
+            self._running[0] += 1
+
     def give(self, catalogue: LabCatalogue) -> list[str]:
         """Turns, to as many as may go on now, in order."""
         given: list[str] = []

@@ -14,6 +14,7 @@ from hostler.engine.labs import steps, wish
 from hostler.engine.labs.admission import Admission
 from hostler.engine.labs.decide import Act, decide
 from hostler.engine.labs.fit import Fit
+from hostler.engine.labs.offer import CATALOGUE, Offer
 from hostler.engine.labs.shape import node_labels_of, shape_of
 from hostler.engine.labs.sight import Sight
 from hostler.engine.quotas import claim, counted, share
@@ -44,7 +45,6 @@ PASS_EVERY = 300.0
 TRIES = 4
 """Decisions in a row for one user, each from newer records, before it has to wait."""
 LAG = 1.0
-_CATALOGUE = LAB_CATALOGUE.fill(name="default")
 
 
 class LabController:
@@ -72,6 +72,7 @@ class LabController:
     ) -> None:
         self._store, self._view, self._clock, self._rng, self._new_id = store, view, clock, rng, new_id
         self._own, self._keys, self._pool = catalogue, tuple(keys), pool
+        self._offer = Offer(view, catalogue)
         self.counters: dict[str, int] = {}
         self._admission = Admission()
         self._queue = Queue(self._look, clock=clock, rng=rng, tell=tell, counters=self.counters, width=width)
@@ -153,10 +154,15 @@ class LabController:
 
     def _note(self, user: str, seen: Seen) -> None:
         """Let the admission know. It follows the mirrors alone, which never go back: so it never counts too few."""
+        if seen.unreadable:
+            self._admission.hold(user, has_machine=self._sight.has_machine(user))
+            return
         record = None if seen.entry is None else seen.entry.value
         self._admission.note(user, record, None if seen.handle is None else seen.handle.value, self._catalogue())
 
     def _give_turns(self) -> None:
+        if self._offer.known() is None:
+            return  # somebody must look at it; nobody knows how many may be there
         for user in self._admission.give(self._catalogue()):
             self._queue.add(user)
 
@@ -325,7 +331,7 @@ class LabController:
 
     async def _write_catalogue(self) -> None:
         """Ours, if we have a file; else there shall be one. LeadershipLost: somebody else leads."""
-        guard, key = self._guard(), _CATALOGUE
+        guard, key = self._guard(), CATALOGUE
         there = await self._store.get(key)
         value = LAB_CATALOGUE.encode(self._own or LabCatalogue())
         if there is not None and (self._own is None or there.value == value):
@@ -339,8 +345,7 @@ class LabController:
         raise Conflict(f"{key}: somebody else has just written it")
 
     def _catalogue(self) -> LabCatalogue:
-        entry = self._view.catalogues.entries.get(_CATALOGUE)
-        return self._own or LabCatalogue() if entry is None else entry.value
+        return self._offer.known() or LabCatalogue()
 
     def _count(self, what: str) -> None:
         self.counters[what] = self.counters.get(what, 0) + 1

@@ -15,6 +15,7 @@ import msgspec
 from hostler.engine.labs import stock
 from hostler.engine.labs.decide import SPARE
 from hostler.engine.labs.fit import Fit
+from hostler.engine.labs.offer import Offer
 from hostler.engine.labs.shape import MACHINES_LABEL, labels_of
 from hostler.engine.labs.shelf import Shelf
 from hostler.engine.labs.steps import Claim
@@ -74,7 +75,7 @@ class LabPool:
         self.counters: dict[str, int] = {}
         self._wake = asyncio.Event()
         self._shelf = Shelf(view, clock=clock, changed=self._wake.set, came=self._came)
-        self._fit = Fit(view)
+        self._fit, self._offer = Fit(view), Offer(view)
         self._pauses: dict[str, Backoff] = {}
         self._paused: dict[str, float] = {}  # projects, and until when nothing is made for them
         self._crowded: dict[str, float] = {}  # kinds of machines, and until when labs want their room
@@ -127,7 +128,7 @@ class LabPool:
     async def claim(self, entry: Entry[LabUser], template: LabTemplate, now: float) -> Claim | None:
         """See `steps.Pool`."""
         user, lab = entry.value.user, entry.value.lab
-        if lab is None:
+        if lab is None or self._offer.known() is None:
             return None
         kind = kind_of(project_of(self._catalogue(), lab.lab_id), template, self._keys)
         held = self._shelf.pick(kind)
@@ -166,6 +167,8 @@ class LabPool:
     # Keeping it up
 
     async def _look(self) -> None:
+        if self._offer.known() is None:
+            return  # nobody knows which machines are wanted
         await self._make_way()
         kinds = self._kinds()
         there, now = self._shelf.stock(kinds), self._clock.now()
@@ -268,8 +271,7 @@ class LabPool:
         return kinds_of(self._catalogue(), self._keys)
 
     def _catalogue(self) -> LabCatalogue:
-        entry = self._view.catalogues.get(name="default")
-        return LabCatalogue() if entry is None else entry.value
+        return self._offer.known() or LabCatalogue()
 
     def _leadership(self) -> Leadership:
         if self._standing is None:

@@ -60,6 +60,10 @@ class Sight:
         """All who have a record, or a machine of a lab."""
         return list(dict.fromkeys((*(key.removeprefix(_LABS) for key in self._view.labs.entries), *self._machines)))
 
+    def has_machine(self, user: str) -> bool:
+        """Whether the user has any machine of org `labs`."""
+        return user in self._machines
+
     def of(self, user: str) -> Seen:
         """As the mirrors have it."""
         view = self._view
