@@ -98,6 +98,23 @@ def test_a_record_that_nobody_can_read_counts_as_before() -> None:
     assert admission.give(catalogue) == ["d"]
 
 
+def test_one_that_cannot_use_its_turn_holds_up_nobody_and_keeps_its_place() -> None:
+    admission, catalogue = Admission(), LabCatalogue(at_once=1)
+    for user, at in (("a", 1.0), ("b", 2.0), ("c", 3.0)):
+        admission.note(user, lab(user, at=at), None, catalogue)
+    assert admission.give(catalogue) == ["a"]
+    admission.note("a", lab("a", at=1.0), None, catalogue, held=True)
+    assert (admission.turn("a", 1), admission.running) == (False, 0)
+    assert admission.give(catalogue) == ["b"]
+    admission.note("a", lab("a", at=1.0), None, catalogue)
+    assert admission.position("a") == 1
+    admission.note("b", None, None, catalogue)
+    assert admission.give(catalogue) == ["a"]
+    admission.note("c", lab("c", at=3.0), None, catalogue, held=True)
+    admission.note("c", None, None, catalogue)
+    assert admission.waiting == 0
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_whatever_happens_the_limits_hold_and_nobody_waits_without_a_reason(seed: int) -> None:
     rng, admission = random.Random(seed), Admission()

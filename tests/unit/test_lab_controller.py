@@ -6,11 +6,13 @@ import asyncio
 import random
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from controller_world import Leader, World, play
 from msgspec.structs import replace
 
 from hostler.engine.labs import wish
-from hostler.engine.labs.controller import LabController
+from hostler.engine.labs.admission import UNPLACED
+from hostler.engine.labs.controller import REST, LabController
 from hostler.engine.labs.decide import KEPT, SPARE, Act, decide, kept_until
 from hostler.engine.labs.shape import digest, shape_of
 from hostler.engine.labs.steps import Claim
@@ -473,5 +475,36 @@ def test_while_nobody_can_read_which_labs_there_are_none_is_begun() -> None:
             await asyncio.sleep(5)
             (vm,) = await machines_of(world, f"user-{broken is None}")
             assert vm.spec.cpus == CATALOGUE.default.cpus, "as it was last"
+
+    play(story)
+
+
+@pytest.mark.parametrize("why", ["an older machine of the user is still going", "the quota cannot be read"])
+def test_labs_that_cannot_use_their_turn_hold_up_nobody(why: str) -> None:
+    async def story(world: World) -> None:
+        node = await world.node("n1", labels={"machines": "qemu"}, capacity=Capacity(cpus=200, memory_mib=10**6))
+        await node.fall_silent()
+        users = [f"a{number}" for number in range(UNPLACED)]
+        for user in users:
+            place: dict[str, Any] = {"org": ORG, "project": user, "vm": f"old-{user}"}
+            old = machine(id=f"old-{user}", name="old", project=user, labels={"lab": "5"}, deleting=True)
+            if "quota" in why:
+                await world.raw.put(QUOTA.fill(org=ORG, project=user), b"rubbish")
+                continue
+            command = VmCommand(org=ORG, project=user, vm=old.id, spec=old.spec, deleting=True)
+            await world.raw.put(VM.fill(**place), VM.encode(old))
+            await world.raw.put(HANDLE.fill(**place), HANDLE.encode(handle(id=old.id)))
+            await world.raw.put(COMMAND.fill(node="n1", vm=old.id), COMMAND.encode(command))
+        await led(world)
+        for user in users:
+            await wished(world, user)
+        await wished(world, "bob")
+        await asyncio.sleep(5)
+        assert len(await machines_of(world, "bob")) == 1
+        if "quota" in why:
+            await world.raw.delete(QUOTA.fill(org=ORG, project="a1"))
+            await world.raw.delete(LAB.fill(user="bob"))  # whose machine found no room
+            await asyncio.sleep(2 * REST)
+            assert len(await machines_of(world, "a1")) == 1
 
     play(story)

@@ -34,6 +34,8 @@ class _Known(msgspec.Struct, frozen=True):
     generation: int
     requested_at: float
     waits: bool
+    held: bool = False
+    """It waits, and could do nothing with a turn."""
     kind: _Kind = ("", "")
     placed: bool = True
     pending: bool = False
@@ -76,9 +78,22 @@ class Admission:
         place = (known.requested_at, user)
         return 1 + sum(bisect_left(line, place) for line in self._lines.values())
 
-    def note(self, user: str, record: LabUser | None, handle: VmHandle | None, catalogue: LabCatalogue) -> None:
-        """What is known of a user now. While it is the same lab that waits, a turn that it was given stays."""
+    def note(
+        self,
+        user: str,
+        record: LabUser | None,
+        handle: VmHandle | None,
+        catalogue: LabCatalogue,
+        *,
+        held: bool = False,
+    ) -> None:
+        """What is known of a user now. While it is the same lab that waits, a turn that it was given stays.
+
+        `held`: it could not use one now. Others shall have it meanwhile; its place among them is as before.
+        """
         new = _known(record, handle, catalogue)
+        if new is not None and new.waits and held:
+            new = msgspec.structs.replace(new, held=True)
         old = self._known.get(user)
         if new == old:
             return
@@ -87,6 +102,8 @@ class Admission:
         if new is None:
             return
         self._known[user] = new
+        if new.held:
+            return
         if new.waits:
             insort(self._lines[new.lab_id], (new.requested_at, user))
         else:
@@ -150,7 +167,8 @@ class Admission:
         del self._known[user]
         kind = self._given.pop(user, None)
         if kind is None and known.waits:
-            self._leave(user, known)
+            if not known.held:
+                self._leave(user, known)
             return
         self._running[known.lab_id] -= 1
         if not self._running[known.lab_id]:

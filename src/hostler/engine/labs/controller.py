@@ -14,18 +14,16 @@ from hostler.engine.labs import steps, wish
 from hostler.engine.labs.admission import Admission
 from hostler.engine.labs.decide import Act, decide
 from hostler.engine.labs.fit import Fit
-from hostler.engine.labs.offer import CATALOGUE, Offer
+from hostler.engine.labs.offer import Offer
 from hostler.engine.labs.shape import node_labels_of, shape_of
 from hostler.engine.labs.sight import Sight
 from hostler.engine.quotas import claim, counted, share
-from hostler.errors import Conflict, LeadershipLost, QuotaExceeded, Unavailable, Uncertain
-from hostler.keys.lab import LAB_CATALOGUE
+from hostler.errors import Closed, Conflict, QuotaExceeded, Refused, Unavailable, Uncertain
 from hostler.kit.backoff import Backoff
 from hostler.kit.fairness import Fairness
 from hostler.kit.together import run_together
 from hostler.model.lab import ORG, LabCatalogue, LabEvent
 from hostler.model.vm import MachineState
-from hostler.ports.store import ModRevision
 
 if TYPE_CHECKING:
     import random
@@ -45,6 +43,8 @@ PASS_EVERY = 300.0
 TRIES = 4
 """Decisions in a row for one user, each from newer records, before it has to wait."""
 LAG = 1.0
+REST = 30.0
+"""Seconds before a lab that was refused a machine, for a reason that is not its own, has another turn."""
 
 
 class LabController:
@@ -71,13 +71,13 @@ class LabController:
         width: int = 64,
     ) -> None:
         self._store, self._view, self._clock, self._rng, self._new_id = store, view, clock, rng, new_id
-        self._own, self._keys, self._pool = catalogue, tuple(keys), pool
-        self._offer = Offer(view, catalogue)
+        self._offer, self._keys, self._pool = Offer(view, catalogue), tuple(keys), pool
         self.counters: dict[str, int] = {}
         self._admission = Admission()
         self._queue = Queue(self._look, clock=clock, rng=rng, tell=tell, counters=self.counters, width=width)
         self._sight, self._fit = Sight(store, view, clock=clock), Fit(view)
         self._doubts: set[str] = set()  # users whose last write may have happened
+        self._resting: dict[str, float] = {}  # users whose lab was refused a machine, and until when
         self._fairness = Fairness()
         self._standing: Standing | None = None
         self._ends_of_listening: list[Callable[[], None]] = []
@@ -91,7 +91,7 @@ class LabController:
         view = self._view
         while True:
             try:
-                await self._write_catalogue()
+                await self._offer.write(self._store, self._guard())
                 await view.refresh(view.catalogues, view.labs, view.vms, view.handles)
                 break
             except (Conflict, Unavailable, Uncertain):
@@ -158,7 +158,11 @@ class LabController:
             self._admission.hold(user, has_machine=self._sight.has_machine(user))
             return
         record = None if seen.entry is None else seen.entry.value
-        self._admission.note(user, record, None if seen.handle is None else seen.handle.value, self._catalogue())
+        handle = None if seen.handle is None else seen.handle.value
+        # Its own new machine is a stray, too, where the mirrors know of it and not yet of the record that names it.
+        going = any(stray.value.deleting for stray in seen.strays) and not self._sight.is_behind(user)
+        held = going or user in self._resting
+        self._admission.note(user, record, handle, self._catalogue(), held=held)
 
     def _give_turns(self) -> None:
         if self._offer.known() is None:
@@ -187,6 +191,8 @@ class LabController:
         if self._sight.is_behind(user):
             self._queue.add(user, after=LAG)  # the mirrors' own news will come first
             return
+        if user in self._resting:
+            self._rest(user)
         seen = await self._read(user) if user in self._doubts else self._sight.of(user)
         for attempt in range(TRIES):
             if seen.unreadable:
@@ -275,6 +281,22 @@ class LabController:
             return await self._create(seen, entry, lab, template, now=now, attempt=attempt) if taken is None else taken
         except QuotaExceeded as error:
             return await self._fail(seen, entry, str(error))
+        except Closed:
+            raise
+        except Refused:  # nothing was written, and somebody must look, as at a quota that cannot be read
+            self._resting[user] = self._clock.now() + REST
+            self._rest(user)
+            raise
+
+    def _rest(self, user: str) -> None:
+        """Leave its turn to others until its time has come."""
+        left = self._resting[user] - self._clock.now()
+        if left > 0:
+            self._queue.add(user, after=left)
+        else:
+            del self._resting[user]
+        self._note(user, self._sight.of(user))
+        self._give_turns()
 
     async def _create(
         self, seen: Seen, entry: Entry[LabUser], lab: Lab, template: LabTemplate, *, now: float, attempt: int
@@ -328,21 +350,6 @@ class LabController:
         self._count(what)
         self._sight.wrote(seen.user, result.revision, txn)
         return True
-
-    async def _write_catalogue(self) -> None:
-        """Ours, if we have a file; else there shall be one. LeadershipLost: somebody else leads."""
-        guard, key = self._guard(), CATALOGUE
-        there = await self._store.get(key)
-        value = LAB_CATALOGUE.encode(self._own or LabCatalogue())
-        if there is not None and (self._own is None or there.value == value):
-            return
-        was = ModRevision(key) == (0 if there is None else there.mod_revision)
-        put = LAB_CATALOGUE.put(self._own or LabCatalogue(), name="default")
-        if (await self._store.txn([guard, was], [put])).succeeded:
-            return
-        if not guard.holds(await self._store.get(guard.key)):
-            raise LeadershipLost(f"leadership {guard.key}: somebody took or removed its record; stop what it was for")
-        raise Conflict(f"{key}: somebody else has just written it")
 
     def _catalogue(self) -> LabCatalogue:
         return self._offer.known() or LabCatalogue()

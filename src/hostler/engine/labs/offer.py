@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from hostler.errors import Conflict, LeadershipLost
 from hostler.keys.lab import LAB_CATALOGUE
 from hostler.model.lab import LabCatalogue
+from hostler.ports.store import ModRevision
 
 if TYPE_CHECKING:
     from hostler.engine.view import View
+    from hostler.ports.store import Comparison, Store
 
 CATALOGUE = LAB_CATALOGUE.fill(name="default")
 
@@ -18,7 +21,7 @@ class Offer:
     go by a mistake in it. `own`: from the file of this replica."""
 
     def __init__(self, view: View, own: LabCatalogue | None = None) -> None:
-        self._mirror, self._last = view.catalogues, own
+        self._mirror, self._own, self._last = view.catalogues, own, own
 
     def known(self) -> LabCatalogue | None:
         """None: nobody can read it, and it is not known what it was."""
@@ -28,3 +31,16 @@ class Offer:
         elif self._last is None and CATALOGUE not in self._mirror.unreadable:
             return LabCatalogue()
         return self._last
+
+    async def write(self, store: Store, guard: Comparison) -> None:
+        """Ours, if we have a file; else there shall be one. LeadershipLost: somebody else leads."""
+        there = await store.get(CATALOGUE)
+        put = LAB_CATALOGUE.put(self._own or LabCatalogue(), name="default")
+        if there is not None and (self._own is None or there.value == put.value):
+            return
+        was = ModRevision(CATALOGUE) == (0 if there is None else there.mod_revision)
+        if (await store.txn([guard, was], [put])).succeeded:
+            return
+        if not guard.holds(await store.get(guard.key)):
+            raise LeadershipLost(f"leadership {guard.key}: somebody took or removed its record; stop what it was for")
+        raise Conflict(f"{CATALOGUE}: somebody else has just written it")
