@@ -115,6 +115,48 @@ def test_one_that_cannot_use_its_turn_holds_up_nobody_and_keeps_its_place() -> N
     assert admission.waiting == 0
 
 
+def test_what_had_no_room_is_given_out_as_ever_once_nobody_waits_for_such_a_one() -> None:
+    admission = Admission()
+    catalogue = LabCatalogue(labs={"1": LabTemplate(image="a"), "2": LabTemplate(image="b", at_once=1)})
+    for user in ("y", "z"):
+        admission.note(user, lab(user, 2), None, catalogue)  # one of them waits all the time
+    admission.note("a", lab("a", 1, phase=LabPhase.PROVISIONING), PENDING, catalogue)
+    admission.note("b", lab("b", 1), None, catalogue)
+    assert admission.give(catalogue) == ["y"]
+    admission.note("a", None, None, catalogue)
+    assert admission.give(catalogue) == ["b"]
+    admission.note("b", lab("b", 1, phase=LabPhase.RUNNING), handle(), catalogue)
+    assert admission.give(catalogue) == []
+    for user in ("c", "d"):
+        admission.note(user, lab(user, 1), None, catalogue)
+    assert admission.give(catalogue) == ["c", "d"]
+
+
+def test_another_catalogue_may_sort_labs_into_other_kinds() -> None:
+    admission = Admission()
+    before = LabCatalogue(labs={"1": LabTemplate(image="a"), "2": LabTemplate(image="a")})
+    after = LabCatalogue(labs={"1": LabTemplate(image="a"), "2": LabTemplate(image="b")})
+    admission.note("a", lab("a", 1, phase=LabPhase.PROVISIONING), PENDING, before)
+    admission.note("b", lab("b", 2), None, before)
+    assert admission.give(before) == []
+    assert admission.give(after) == ["b"]
+
+
+def test_a_change_costs_nothing_for_those_that_no_node_has_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    admission, catalogue = Admission(), LabCatalogue()
+    admission.note("a", lab("a", 1, phase=LabPhase.PROVISIONING), PENDING, catalogue)
+    for number in range(2, 500):
+        admission.note(f"u{number}", lab(f"u{number}", number, float(number)), None, catalogue)
+    looked_at: list[int] = []
+    shut = Admission._shut
+    monkeypatch.setattr(Admission, "_shut", lambda self, lab_id, of: looked_at.append(lab_id) or shut(self, lab_id, of))
+    assert admission.give(catalogue) == []
+    assert not looked_at
+    admission.note("a", None, None, catalogue)
+    assert admission.give(catalogue) == ["u2"], "one at a time"
+    assert len(looked_at) <= 500
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_whatever_happens_the_limits_hold_and_nobody_waits_without_a_reason(seed: int) -> None:
     rng, admission = random.Random(seed), Admission()

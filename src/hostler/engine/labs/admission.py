@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import Counter, defaultdict
+from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
@@ -47,16 +48,16 @@ class Admission:
     def __init__(self) -> None:
         self._known: dict[str, _Known] = {}
         self._lines: defaultdict[int, list[tuple[float, str]]] = defaultdict(list)
+        self._kinds: dict[int, _Kind] = {}  # of the labs for which somebody waits
+        self._by_kind: defaultdict[_Kind, dict[int, None]] = defaultdict(dict)  # and the other way
+        self._catalogue: LabCatalogue | None = None  # by which these two are
         self._running: Counter[int] = Counter()
+        self.running = 0
+        """Labs that have a machine, or are about to."""
         self._unplaced: defaultdict[_Kind, set[str]] = defaultdict(set)
         self._pending: defaultdict[_Kind, set[str]] = defaultdict(set)
-        self._scarce: set[_Kind] = set()  # where there was no room at some time since nobody waited
+        self._scarce: set[_Kind] = set()  # where there was no room at some time since nobody waited for such a one
         self._given: dict[str, _Kind] = {}
-
-    @property
-    def running(self) -> int:
-        """Labs that have a machine, or are about to."""
-        return self._running.total()
 
     @property
     def waiting(self) -> int:
@@ -105,9 +106,9 @@ class Admission:
         if new.held:
             return
         if new.waits:
-            insort(self._lines[new.lab_id], (new.requested_at, user))
+            self._enter(user, new, catalogue)
         else:
-            self._running[new.lab_id] += 1
+            self._count(new.lab_id, 1)
             if not new.placed:
                 self._unplaced[new.kind].add(user)
             if new.pending:
@@ -118,22 +119,29 @@ class Admission:
         """Nobody can read its record: it counts as before, or as one that is there, if it has a machine."""
         if has_machine and user not in self._known:
             self._known[user] = _Known(0, 0, 0.0, waits=False)
-            self._running[0] += 1
+            self._count(0, 1)
 
     def give(self, catalogue: LabCatalogue) -> list[str]:
         """Turns, to as many as may go on now, in order."""
         given: list[str] = []
-        if not self._lines:
-            self._scarce.clear()
-        while catalogue.at_once is None or self.running < catalogue.at_once:
-            heads = [line[0] for lab_id, line in self._lines.items() if line and not self._shut(lab_id, catalogue)]
-            if not heads:
-                break
-            user = min(heads)[1]
-            known = self._known[user]
+        self._sort(catalogue)
+        self._scarce &= self._by_kind.keys()
+        most = catalogue.at_once
+        if most is not None and self.running >= most:
+            return given
+        kinds = (labs for kind, labs in self._by_kind.items() if not self._crowded(kind))
+        heads = [(*self._lines[lab_id][0], lab_id) for labs in kinds for lab_id in labs]
+        heapify(heads)
+        while heads and (most is None or self.running < most):
+            _, user, lab_id = heappop(heads)
+            if self._shut(lab_id, catalogue):
+                continue  # and it stays so, whoever else is given a turn
+            kind, known = self._kinds[lab_id], self._known[user]
             self._leave(user, known)
-            self._give(user, known, _kind(known.lab_id, catalogue))
+            self._give(user, known, kind)
             given.append(user)
+            if lab_id in self._lines:
+                heappush(heads, (*self._lines[lab_id][0], lab_id))
         return given
 
     def why_not(self, user: str, catalogue: LabCatalogue) -> str:
@@ -152,7 +160,10 @@ class Admission:
             return ""  # it has its turn to be refused
         if template.at_once is not None and self._running[lab_id] >= template.at_once:
             return f"all {template.at_once} of lab {lab_id} that may be there at once are"
-        kind = _kind(lab_id, catalogue)
+        return self._crowded(_kind(lab_id, catalogue))
+
+    def _crowded(self, kind: _Kind) -> str:
+        """Why none of this kind is."""
         if self._pending.get(kind):
             return "no node has room for it at present"
         most = 1 if kind in self._scarce else UNPLACED
@@ -160,7 +171,7 @@ class Admission:
 
     def _give(self, user: str, known: _Known, kind: _Kind) -> None:
         self._given[user] = kind
-        self._running[known.lab_id] += 1
+        self._count(known.lab_id, 1)
         self._unplaced[kind].add(user)
 
     def _take_out(self, user: str, known: _Known) -> None:
@@ -170,17 +181,41 @@ class Admission:
             if not known.held:
                 self._leave(user, known)
             return
-        self._running[known.lab_id] -= 1
-        if not self._running[known.lab_id]:
-            del self._running[known.lab_id]
+        self._count(known.lab_id, -1)
         for sets in (self._unplaced, self._pending):
             _discard(sets, known.kind if kind is None else kind, user)
+
+    def _count(self, lab_id: int, more: int) -> None:
+        self.running += more
+        self._running[lab_id] += more
+        if not self._running[lab_id]:
+            del self._running[lab_id]
+
+    def _sort(self, catalogue: LabCatalogue) -> None:
+        """By another catalogue labs may be of other kinds."""
+        if catalogue is self._catalogue or catalogue == self._catalogue:
+            return
+        self._catalogue = catalogue
+        self._kinds = {lab_id: _kind(lab_id, catalogue) for lab_id in self._lines}
+        self._by_kind.clear()
+        for lab_id, kind in self._kinds.items():
+            self._by_kind[kind][lab_id] = None
+
+    def _enter(self, user: str, known: _Known, catalogue: LabCatalogue) -> None:
+        self._sort(catalogue)
+        insort(self._lines[known.lab_id], (known.requested_at, user))
+        kind = self._kinds[known.lab_id] = _kind(known.lab_id, catalogue)
+        self._by_kind[kind][known.lab_id] = None
 
     def _leave(self, user: str, known: _Known) -> None:
         line = self._lines[known.lab_id]
         del line[bisect_left(line, (known.requested_at, user))]
-        if not line:
-            del self._lines[known.lab_id]
+        if line:
+            return
+        kind = self._kinds.pop(known.lab_id)
+        del self._lines[known.lab_id], self._by_kind[kind][known.lab_id]
+        if not self._by_kind[kind]:
+            del self._by_kind[kind]
 
 
 def _known(record: LabUser | None, handle: VmHandle | None, catalogue: LabCatalogue) -> _Known | None:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from hostler.engine.view import View
     from hostler.ports.store import Comparison, Store
 
+_ANY = LabCatalogue()
 CATALOGUE = LAB_CATALOGUE.fill(name="default")
 
 
@@ -29,7 +30,7 @@ class Offer:
         if entry is not None:
             self._last = entry.value
         elif self._last is None and CATALOGUE not in self._mirror.unreadable:
-            return LabCatalogue()
+            return _ANY
         return self._last
 
     async def write(self, store: Store, guard: Comparison) -> None:
