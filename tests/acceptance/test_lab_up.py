@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 from redis.asyncio import Redis
 from up_process import HostlerProcess, hostler
@@ -70,13 +71,13 @@ async def available(redis: Any, user: str) -> dict[str, Any] | None:
 class Up:
     """One `hostler up`, and the command line beside it."""
 
-    def __init__(self, folder: Path, redis: str, *arguments: object) -> None:
+    def __init__(self, folder: Path, redis: str, *arguments: object, **environ: str) -> None:
         self.data = folder / "data"
         self.process = HostlerProcess(
             *("up", "--data", self.data, "--listen", "127.0.0.1:0"),
             *arguments,
             folder=folder,
-            environ={"HOSTLER_REDIS": redis},
+            environ={"HOSTLER_REDIS": redis, **environ},
         )
 
     async def run(self, *arguments: object) -> Any:
@@ -134,6 +135,35 @@ async def test_up_takes_labs_from_redis_and_shows_them_there(tmp_path: Path, ser
         await redis.flushall()
         await found(lambda: available(redis, "bob"), "bob's record again")
         await up.end()
+    finally:
+        up.process.kill()
+
+
+async def test_a_test_namespace_leaves_the_real_names_alone_and_an_open_terminal_holds_up_no_end(
+    tmp_path: Path, server: RedisServer, redis: Any
+) -> None:
+    await redis.rpush("vmmanager:provision", request("real", 5))
+    up = Up(tmp_path, server.url, HOSTLER_USE_TEST_NAMESPACE="true", HOSTLER_USE_UNIQUE_INSTANCE="true")
+    try:
+        url = await up.process.url()
+        (epoch,) = [key async for key in redis.scan_iter("Test:*:vmmanager:epoch")]
+        prefix = epoch.removesuffix("vmmanager:epoch")
+        await redis.rpush(f"{prefix}vmmanager:provision", request("ada", 5))
+        await found(lambda: redis.get(f"{prefix}vmmanager:servers:ada"), "ada's record")
+        names = {key async for key in redis.scan_iter()}
+        assert {name for name in names if not name.startswith(prefix)} == {"vmmanager:provision"}
+        assert await redis.lrange("vmmanager:provision", 0, -1) == [request("real", 5)]
+
+        token = (up.data / "admin.token").read_text().strip()
+        async with aiohttp.ClientSession(headers={"Authorization": f"Bearer {token}"}) as http:
+            terminal = await http.ws_connect(f"{url.replace('http', 'ws', 1)}/v1/labs/ada/terminal")
+            await terminal.receive()
+            up.process.signal(signal.SIGTERM)
+            async with asyncio.timeout(10):
+                while (await terminal.receive()).type is aiohttp.WSMsgType.TEXT:
+                    pass
+            assert terminal.close_code == 1012
+            assert await up.process.ends(10) == 0, up.process.tail()
     finally:
         up.process.kill()
 
