@@ -89,11 +89,11 @@ def test_the_same_lab_while_it_stops_is_started_again_once_it_is_gone() -> None:
         (first,) = plane.machines_of("ada")
         await plane.stop("ada", 5)
         assert await plane.start("ada", 5) is REQUESTED
-        await plane.until("ada", WAITING)
-        assert not plane.machines_of("ada")
+        await plane.until("ada", STOPPING)
         await plane.agreed({"ada": 5})
         (second,) = plane.machines_of("ada")
         assert first.vm != second.vm
+        assert (await plane.news("ada"))[-4:] == [LabEvent.STOPPED, REQUESTED, STARTED, AVAILABLE]
 
     play(story)
 
