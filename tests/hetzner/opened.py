@@ -71,7 +71,7 @@ def setup_of(standin: StandIn) -> MachineSetup:
         unknown_image="no-such-image",
         within=20,
         grace=0.3,
-        points=dose(test=6, full=40),
+        points=dose(test=4, full=40),
         save=save,
         show=show,
         boots=boots,
