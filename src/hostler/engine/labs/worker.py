@@ -107,8 +107,9 @@ class LabWorker:
             await self._clock.sleep(patience.next())
 
     def _refused(self, error: Refused) -> None:
-        if str(error) != self._refusal:
-            self._refusal = str(error)
+        why = str(error).rpartition(": ")[2]  # before it stands what was tried, and by whom, which is another each time
+        if why != self._refusal:
+            self._refusal = why
             self._warn(f"lab worker: {error}; it goes on once that is mended")
 
     def _mended(self) -> None:
