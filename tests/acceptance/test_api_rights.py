@@ -81,7 +81,7 @@ MAY = {
     "health.openapi": ANYONE,
     "health.docs": ANYONE,
 }
-"""Who may, as the owner of a project `acme/web`, and of all labs, would say it. Accounts and tokens are those of somebody else."""
+"""Who may, as the owner of a project `acme/web`, and of all labs, would say it. Accounts and tokens are another's."""
 OWN = {
     "user.get": EVERYBODY,
     "user.update": EVERYBODY,
