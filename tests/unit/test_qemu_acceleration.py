@@ -203,6 +203,7 @@ async def test_a_probe_runs_as_a_machine_would_and_hears_nothing_of_us(
     open_host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SECRET_OF_A_TEST", "s")
+    monkeypatch.setattr(acceleration, "WITHIN", 60.0)  # it says what it sees, however busy this machine is
     (open_host.tools / acceleration.BINARY).write_text(
         "#!/bin/sh\necho $(id -u) $(id -g) $(id -G) secret=$SECRET_OF_A_TEST $(grep -c . kernel)"
         " $(grep NoNewPrivs /proc/self/status)\n"
