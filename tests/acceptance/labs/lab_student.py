@@ -94,10 +94,11 @@ class Student:
 
     async def _ask(self, queue: str) -> float:
         self.asked[queue] += 1
+        asked_at = time.monotonic()  # before: what was pushed may be lost before its answer is heard
         mark = f"{self.user}:{queue}:{self.asked[queue]}"
         request = json.dumps({"webuserid": self.user, "labId": self._lab})
         await insist(lambda: push_once(self._redis, mark, f"vmmanager:{queue}", request), self._patience)
-        return time.monotonic()
+        return asked_at
 
     async def _look(self) -> Server | None:
         text = await self._redis.get(f"vmmanager:servers:{self.user}")
