@@ -34,6 +34,12 @@ def test_a_catalogue_beyond_all_bounds_is_refused(tmp_path: Path, text: str, say
     assert str(caught.value).startswith(str(file))
 
 
+def test_a_password_where_none_can_be_is_not_repeated() -> None:
+    with pytest.raises(Invalid, match="PLASMAVMC_CHAINFIRE_ENDPOINT: must be http://host:port") as caught:
+        load({}, {"PLASMAVMC_CHAINFIRE_ENDPOINT": "http://me:s3cret@h:1"}, toml="")
+    assert "s3cret" not in str(caught.value)
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [

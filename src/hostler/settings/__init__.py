@@ -238,7 +238,8 @@ def _etcd_url(endpoint: str, origin: Origin) -> str:
         except ValueError:
             usable = False
         if not usable or url.path not in ("", "/") or url.query or url.fragment:
-            raise Invalid(f"{origin.name}: {endpoint!r} must be http://host:port or https://host:port")
+            # not repeated: it may hold a password, for which there is no place here
+            raise Invalid(f"{origin.name}: must be http://host:port or https://host:port, and nothing else")
         schemes.add(url.scheme)
         hosts.append(url.netloc)
     if len(schemes) > 1:
