@@ -15,7 +15,7 @@ import trustme
 from aiohttp import web
 
 import hostler
-from hostler.client import Client
+from hostler.client import Client, look
 from hostler.client import machines as vms_group
 from hostler.client.sse import MOST, Parser
 from hostler.errors import (
@@ -585,7 +585,7 @@ async def test_waiting_looks_when_an_event_comes(
     server: StandIn, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(vms_group, "LOOK_ANYWAY", 60.0)
-    monkeypatch.setattr(vms_group, "LOOK_EVERY", 60.0)
+    monkeypatch.setattr(look, "LOOK_EVERY", 60.0)
     phases = [Phase.PENDING, Phase.PLACED, Phase.STARTING, Phase.RUNNING]
     looked = asyncio.Event()
 
@@ -619,7 +619,7 @@ async def test_waiting_looks_when_an_event_comes(
 async def test_waiting_looks_once_for_each_change(
     server: StandIn, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(vms_group, "LOOK_EVERY", 60.0)
+    monkeypatch.setattr(look, "LOOK_EVERY", 60.0)
     others = [event(n, "acme/web/another") for n in range(3, 30)]
     server.script = [said(view(phase=Phase.PENDING))]
     server.events = [streaming(b"id: 1.0\n\n", event(2), *others, end="stay")]
@@ -631,7 +631,7 @@ async def test_waiting_looks_once_for_each_change(
 async def test_waiting_goes_on_without_events_and_over_an_outage(
     server: StandIn, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(vms_group, "LOOK_EVERY", 0.01)
+    monkeypatch.setattr(look, "LOOK_EVERY", 0.01)
     server.script = [said(view(settled=False)), problem(503, "unavailable"), problem(503, "unavailable"), said(view())]
     got = await client.vms.wait("acme", "web", "www", settled=True, within=10)
     assert got is not None
@@ -640,7 +640,7 @@ async def test_waiting_goes_on_without_events_and_over_an_outage(
 
 
 async def test_waiting_for_the_end(server: StandIn, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vms_group, "LOOK_EVERY", 0.01)
+    monkeypatch.setattr(look, "LOOK_EVERY", 0.01)
     server.script = [said(view()), said(view(phase=Phase.DELETING)), problem(404, "not-found")]
     assert await client.vms.wait("acme", "web", "www", gone=True, within=10) is None
     with pytest.raises(NotFound):
@@ -650,7 +650,7 @@ async def test_waiting_for_the_end(server: StandIn, client: Client, monkeypatch:
 async def test_waiting_ends_in_time_and_says_where_it_stands(
     server: StandIn, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(vms_group, "LOOK_EVERY", 0.01)
+    monkeypatch.setattr(look, "LOOK_EVERY", 0.01)
     server.script = [said(view(phase=Phase.PENDING, detail="no node has 64 cpus"))]
     with pytest.raises(Unavailable, match=r"vm www: still pending \(no node has 64 cpus\) after 0.1 s"):
         await client.vms.wait("acme", "web", "www", phase=(Phase.RUNNING, Phase.STOPPED), within=0.1)

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 from msgspec import UNSET
 
+from hostler.client.look import Look
 from hostler.client.pages import Pages
-from hostler.errors import HostlerError, Invalid, NotFound, Unavailable
+from hostler.errors import Invalid, NotFound, Unavailable
 from hostler.model.api import TicketView
 from hostler.model.lab import ORG, LabEvent
 from hostler.model.lab_api import LabAnswer, LabExtend, LabNewsPage, LabOffers, LabPage, LabStart, LabView
@@ -20,10 +21,8 @@ if TYPE_CHECKING:
     from hostler.client.events import Events
     from hostler.client.wire import Query, Wire
 
-LOOK_EVERY = 1.0
-"""Seconds between two looks while there are no events to wait for."""
 LOOK_ANYWAY = 10.0
-"""The same while there are: the place in the queue moves without an event of this user."""
+"""Seconds between two looks while there are events: the place in the queue moves without an event of this user."""
 
 
 class Labs:
@@ -122,7 +121,7 @@ class Labs:
                         raise NotFound(f"lab of {user}: {await self._ending(user)}; start it again")
                     if available and view.available and lab_id in (None, view.lab_id):
                         return view
-                    await look.changed(LOOK_ANYWAY if events.connected.is_set() else LOOK_EVERY)
+                    await look.changed(LOOK_ANYWAY if events.connected.is_set() else None)
         except TimeoutError:
             raise Unavailable(f"lab of {user}: {look.state()} after {within:g} s; wait longer") from None
         finally:
@@ -139,56 +138,25 @@ class Labs:
         return "there is none"
 
 
-class _Look:
-    """One user's lab, looked at again and again."""
+class _Look(Look[LabView]):
+    """One user's lab."""
 
     def __init__(
         self, labs: Labs, user: str, on_change: Callable[[LabView], None] | None, generation: int | None
     ) -> None:
-        self._labs, self._user, self._on_change = labs, user, on_change
-        self._first = generation
-        self._last: LabView | None = None
-        self._changed = asyncio.Event()
+        super().__init__(on_change)
+        self._labs, self._user, self._first = labs, user, generation
 
     async def now(self) -> LabView | None:
-        """As it is. An outage is waited for: it says nothing of the lab."""
-        self._changed.clear()
-        while True:
-            try:
-                view = await self._labs.get(self._user)
-                break
-            except NotFound:
-                return None
-            except Unavailable:
-                await asyncio.sleep(LOOK_EVERY)
+        """As it is; None: there is none."""
+        try:
+            view = await self._asked(lambda: self._labs.get(self._user))
+        except NotFound:
+            return None
         if self._first is None:
             self._first = view.generation
-        if view != self._last:
-            self._last = view
-            if self._on_change is not None:
-                self._on_change(view)
         return view
 
     def is_another(self, view: LabView) -> bool:
         """Whether it is not the one that is meant."""
         return view.generation != self._first
-
-    async def follow(self, events: Events) -> None:
-        """Notice changes. Without events there is the clock."""
-        with suppress(HostlerError):
-            async with events:
-                async for _ in events:
-                    self._changed.set()
-
-    async def changed(self, within: float) -> None:
-        """Until something changed, or so long."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(within):
-                await self._changed.wait()
-
-    def state(self) -> str:
-        """In words."""
-        if self._last is None:
-            return "could not be asked for"
-        detail = f" ({self._last.detail})" if self._last.detail else ""
-        return f"still {self._last.phase.value}{detail}"

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal
 
 from msgspec import structs
 
 from hostler.client.channel import Channel
+from hostler.client.look import Look
 from hostler.client.pages import Pages
-from hostler.errors import HostlerError, Invalid, NotFound, Unavailable
+from hostler.errors import Invalid, NotFound, Unavailable
 from hostler.model.api import (
     MoveRequest,
     SnapshotRequest,
@@ -28,10 +28,8 @@ if TYPE_CHECKING:
 
     from hostler.client.events import Events
     from hostler.client.wire import Query, Wire
-    from hostler.model.api import Phase, VmUpdate
+    from hostler.model.api import EventView, Phase, VmUpdate
 
-LOOK_EVERY = 1.0
-"""Seconds between two looks while there are no events to wait for."""
 LOOK_ANYWAY = 10.0
 """Seconds between two looks even if no event came."""
 
@@ -220,7 +218,7 @@ class Vms:
                         raise
                     if not gone and _arrived(view, phase, settled=settled or available, available=available):
                         return view
-                    await look.changed(LOOK_ANYWAY if events.connected.is_set() else LOOK_EVERY)
+                    await look.changed(LOOK_ANYWAY if events.connected.is_set() else None)
         except TimeoutError:
             raise Unavailable(f"vm {vm}: {look.state()} after {within:g} s; wait longer, or ask why") from None
         finally:
@@ -228,55 +226,21 @@ class Vms:
             await asyncio.gather(following, return_exceptions=True)
 
 
-class _Look:
-    """One machine, looked at again and again."""
+class _Look(Look[VmView]):
+    """One machine."""
 
     def __init__(self, vms: Vms, org: str, project: str, vm: str, on_change: Callable[[VmView], None] | None) -> None:
-        self._vms, self._org, self._project, self._vm, self._on_change = vms, org, project, vm, on_change
-        self._last: VmView | None = None
-        self._changed = asyncio.Event()
+        super().__init__(on_change)
+        self._vms, self._org, self._project, self._vm = vms, org, project, vm
 
     async def now(self) -> VmView:
-        """As it is. An outage is waited for: it says nothing of the machine."""
-        self._changed.clear()
-        while True:
-            try:
-                view = await self._vms.get(self._org, self._project, self._vm)
-                break
-            except Unavailable:
-                await asyncio.sleep(LOOK_EVERY)
+        """As it is."""
+        view = await self._asked(lambda: self._vms.get(self._org, self._project, self._vm))
         self._vm = view.id  # another may take its name
-        if view != self._last:
-            self._last = view
-            if self._on_change is not None:
-                self._on_change(view)
         return view
 
-    async def follow(self, events: Events) -> None:
-        """Notice changes. Without events there is the clock."""
-        with suppress(HostlerError):
-            async with events:
-                async for event in events:
-                    if (
-                        event.of == "alive"
-                        or event.type == "reset"
-                        or event.subject.endswith(f"/{self._vm}")
-                        or self._last is None
-                    ):
-                        self._changed.set()
-
-    async def changed(self, within: float) -> None:
-        """Until something changed, or so long."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(within):
-                await self._changed.wait()
-
-    def state(self) -> str:
-        """In words."""
-        if self._last is None:
-            return "could not be asked for"
-        detail = f" ({self._last.detail})" if self._last.detail else ""
-        return f"still {self._last.phase.value}{detail}"
+    def _is_about_it(self, event: EventView) -> bool:
+        return event.of == "alive" or event.type == "reset" or event.subject.endswith(f"/{self._vm}")
 
 
 def _arrived(view: VmView, phase: Phase | Collection[Phase] | None, *, settled: bool, available: bool) -> bool:

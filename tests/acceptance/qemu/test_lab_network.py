@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from apart import run_apart
 from warm_image import warm_images
-
-from hostler.testing.servers import find_binary
 
 WITHIN = 300.0
 
@@ -28,27 +22,7 @@ async def test_a_lab_is_logged_into_as_its_user_at_its_own_address_whether_it_bo
     tmp_path: Path,
 ) -> None:
     """In namespaces of its own, which end with the process."""
-    namespaces = ["--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
-    if os.geteuid() != 0:
-        namespaces += ["--user", "--map-root-user"]
-    here = Path(__file__).parent
-    paths = [str(here), str(here.parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
-    process = await asyncio.create_subprocess_exec(
-        *(find_binary("unshare"), *namespaces, sys.executable, str(here / "lab_process.py"), tmp_path),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)},
-    )
-    try:
-        async with asyncio.timeout(WITHIN - 10):
-            output, _ = await process.communicate()
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
-    text = output.decode()
-    assert process.returncode == 0, text
-    found = json.loads(text.splitlines()[-1])
+    found = await run_apart(Path(__file__).parent / "lab_process.py", tmp_path, within=WITHIN - 10)
     network, why, *bridges = found.pop("refused")
     assert (network, bridges) == ("user", [])
     assert "network bridge: a bridge takes CAP_NET_ADMIN" in why

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import socket
 import subprocess
-import sys
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from apart import run_apart
 from bare_guest import BareGuest
 
 from hostler.drivers.machines.qemu import firewall
@@ -93,28 +92,9 @@ async def test_a_guest_on_a_bridge_has_an_address_of_its_own_and_is_held_to_it(
     tmp_path: Path, images: ImageFolder
 ) -> None:
     """In namespaces of its own, which end with the process."""
-    namespaces = ["--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
-    if os.geteuid() != 0:
-        namespaces += ["--user", "--map-root-user"]
-    here = Path(__file__).parent
-    paths = [str(here), str(here.parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
     assert firewall.find_nft(), "nft: not installed; run scripts/setup test"
-    process = await asyncio.create_subprocess_exec(
-        *(find_binary("unshare"), *namespaces, sys.executable, str(here / "bridge_process.py"), _folder(tmp_path)),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)},
-    )
-    try:
-        async with asyncio.timeout(WITHIN - 10):
-            output, _ = await process.communicate()
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
-    text = output.decode()
-    assert process.returncode == 0, text
-    found = json.loads(text.splitlines()[-1])
+    script = Path(__file__).parent / "bridge_process.py"
+    found = await run_apart(script, _folder(tmp_path), within=WITHIN - 10)
     no_bridge, no_address = found.pop("refused")
     assert "there is none of that name; make it: ip link add br0 type bridge" in no_bridge
     assert "no IPv6 address with a prefix of 64 bits; give it one" in no_address

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
-import subprocess
-import sys
 import time
 from datetime import datetime
 from pathlib import Path
 
 import pytest
+from apart import run_apart
 from dose import dose
 from troupe import START, Stage
 
-from hostler.testing.servers import EtcdCluster, EtcdServer, find_binary
+from hostler.testing.servers import EtcdCluster, EtcdServer
 
 FAKETIME = ("/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1", "/usr/lib/faketime/libfaketime.so.1")
 HOUR = 3600
@@ -104,28 +102,12 @@ async def test_the_leading_member_of_three_is_suspended_and_killed(tmp_path: Pat
 
 async def test_a_member_cut_off_from_the_others_lets_nobody_write_twice(tmp_path: Path) -> None:
     """In namespaces of its own, which end with the process: the leading member still reaches clients, not its peers."""
-    namespaces = ["--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
-    if os.geteuid() != 0:
-        namespaces += ["--user", "--map-root-user"]
     script = Path(__file__).parent / "partition_process.py"
-    process = await asyncio.create_subprocess_exec(
-        *(find_binary("unshare"), *namespaces, sys.executable, str(script), str(tmp_path), str(dose(test=1, full=10))),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-    )
-    try:
-        async with asyncio.timeout(100 if not os.environ.get("HOSTLER_DOSE") else 1000):
-            output, _ = await process.communicate()
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
-    text = output.decode()
-    assert process.returncode == 0, text
-    found = json.loads(text.splitlines()[-1])
-    assert found["writes"] >= 40, text
-    assert found["fences"] >= 1, text
-    assert found["refused_while_cut_off"], text
+    patience = 100 if not os.environ.get("HOSTLER_DOSE") else 1000
+    found = await run_apart(script, tmp_path, dose(test=1, full=10), within=patience)
+    assert found["writes"] >= 40, found
+    assert found["fences"] >= 1, found
+    assert found["refused_while_cut_off"], found
 
 
 @pytest.mark.parametrize("place", ["etcd", "sqlite", "redis"], indirect=True)
