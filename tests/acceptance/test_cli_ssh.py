@@ -243,11 +243,12 @@ async def test_a_shell_on_a_terminal_is_raw_and_knows_its_size_and_kind(tmp_path
 async def test_tilde_and_dot_leave_a_shell_that_hangs(tmp_path: Path) -> None:
     async with placed(tmp_path) as place:
         ours, theirs = pty.openpty()
+        before = termios.tcgetattr(theirs)
         process = await asyncio.create_subprocess_exec(
             *place.arguments("ssh", "one"), stdin=theirs, stdout=theirs, stderr=theirs, env=place.environ
         )
         async with asyncio.timeout(60):
-            while not place.guest.sizes:
+            while not place.guest.sizes or termios.tcgetattr(theirs) == before:  # typed earlier, it waits for a line
                 await asyncio.sleep(0.05)
             os.write(ours, b"x\r~.")
             assert await process.wait() == 255

@@ -131,7 +131,7 @@ HAPPENINGS: dict[str, tuple[Callable[[Plane], Awaitable[None]], int]] = {
 """What happens, and how many machines there are in the end."""
 
 
-def story(what: str, at: int) -> None:
+def story(what: str, at: int, seed: int | None = None) -> None:
     happens, machines = HAPPENINGS[what]
 
     async def scenario(plane: Plane) -> None:
@@ -149,7 +149,7 @@ def story(what: str, at: int) -> None:
             kept(plane)
 
     try:
-        Plane(seed=at).run(scenario)
+        Plane(seed=at if seed is None else seed).run(scenario)
     except BaseException as error:
         error.add_note(f"{what}, {at * STEP:g} s after the move was asked for")
         raise

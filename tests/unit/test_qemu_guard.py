@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -36,8 +37,11 @@ def folder(place: PlaceFolder) -> Iterator[MachineFolder]:
 
 
 def files_of(pid: int) -> Sequence[str]:
-    where = f"/proc/{pid}/fd"
-    return sorted(os.readlink(f"{where}/{name}").rpartition("/")[2] for name in os.listdir(where))
+    where, found = Path(f"/proc/{pid}/fd"), []
+    for name in os.listdir(where):
+        with suppress(FileNotFoundError):  # it was just closed
+            found.append(os.readlink(where / name).rpartition("/")[2])
+    return sorted(found)
 
 
 def parent_of(run: Run) -> int:

@@ -34,10 +34,10 @@ life = "3s"
 grace = "1s"
 warn = "2s"
 [labs.8]
-provider = "hetzner"
+cpus = 32
 """
-NOWHERE = 8
-"""A lab of which no node has the machines, so that it goes on being provisioned."""
+WHOLE_NODE = 8
+"""A lab that takes a whole node, so that it goes on being provisioned while another one is there."""
 
 
 @pytest.fixture(scope="module")
@@ -161,17 +161,19 @@ async def test_a_stop_that_is_out_of_date_stops_nothing(labman: LabMan) -> None:
 
 
 async def test_a_lab_for_which_there_is_no_room_yet_can_be_stopped(labman: LabMan) -> None:
-    await labman.ask("eager", NOWHERE)
+    await labman.first_time("early", 5, connect)
+    await labman.ask("eager", WHOLE_NODE)
     await until_told(labman, "eager", "started")
     found = await labman.server("eager")
     assert found is not None
     assert (found["status"], found["available"], found["address"], found["labId"]) == ("provisioning", False, "", 8)
-    await labman.ask_to_end("eager", NOWHERE)
+    await labman.ask_to_end("eager", WHOLE_NODE)
     await labman.gone("eager")
     assert "available" not in {event for event, _, _ in await told(labman, "eager")}
     await labman.first_time("eager", 5, connect)
-    await labman.ask_to_end("eager", 5)
-    await labman.gone("eager")
+    for user in ("eager", "early"):
+        await labman.ask_to_end(user, 5)
+        await labman.gone(user)
 
 
 async def test_a_record_lives_for_a_day(labman: LabMan) -> None:

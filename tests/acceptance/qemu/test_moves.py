@@ -250,7 +250,8 @@ async def test_a_machine_that_cannot_come_is_refused_and_runs_on(images: ImageFo
         await both.there.receive(plan(VM), 3)
         with pytest.raises(Refused, match="is expected"):
             await both.send(2)
-        both.there._site.options = msgspec.structs.replace(OPTIONS, network="bridge:br0")  # type: ignore[union-attr]
+        network = both.there._site.network  # type: ignore[union-attr]
+        network.__class__ = type("Elsewhere", (type(network),), {"kind": "bridge"})
         with pytest.raises(Refused, match="move it while it is off"):
             await both.send(3)
         assert (await both.state())[0] is MachineState.RUNNING
