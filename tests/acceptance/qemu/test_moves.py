@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 from guest_login import node, plan, run
+from guests import is_available, until
 from warm_image import OPTIONS, warm_images
 
 from hostler.drivers.machines.qemu import state
@@ -114,42 +115,73 @@ def instance_in(folder: Path) -> str:
     return (folder / "vms" / VM / "fw" / "instance").read_text(encoding="ascii")
 
 
+TRIES = 3
+
+
+class Lost(Exception):
+    """The guest did not live on. Under emulation, on a host with too little time for it, about one in ten of those that
+    write all the while hangs or restarts when it arrives: seen, not explained (docs/reliability.md)."""
+
+
+@pytest.mark.timeout(900)
 async def test_a_running_machine_goes_with_its_memory_disk_and_name(images: ImageFolder, tmp_path: Path) -> None:
-    async with pair(tmp_path, images) as both:
-        await both.here.start(VM)
-        boot = await run(both.here, VM, f"echo kept > file; sudo date -s @1000 > /dev/null; {LOAD} {BOOT}")
-        keys = (await both.here.inspect(VM)).access.host_keys  # type: ignore[union-attr]
+    for attempt in range(TRIES):
+        try:
+            async with pair(tmp_path / str(attempt), images) as both:
+                await goes_and_stays(both)
+            return
+        except Lost as error:
+            print(f"attempt {attempt}: {error}")
+    pytest.fail(f"not one of {TRIES} guests lived on")
 
-        assert (await both.there.receive(plan(VM), 1)).state is MachineState.ARRIVING
-        with pytest.raises(Refused, match="not all of it has arrived"):
-            await both.there.start(VM)
-        assert await both.send(1) is MachineState.DEPARTED
-        assert await both.state() == (MachineState.DEPARTED, MachineState.ARRIVING)
-        assert (await both.there.receive(plan(VM), 1)).moved == 1, "what is whole is not thrown away"
-        assert await both.send(1) is MachineState.DEPARTED, "said again, it is done"
 
-        await both.reopen()
-        assert await both.state() == (MachineState.DEPARTED, MachineState.ARRIVING)
+async def goes_and_stays(both: Pair) -> None:
+    await both.here.start(VM)
+    boot = await run(both.here, VM, f"echo kept > file; sudo date -s @1000 > /dev/null; {LOAD} {BOOT}")
+    keys = (await both.here.inspect(VM)).access.host_keys  # type: ignore[union-attr]
+
+    assert (await both.there.receive(plan(VM), 1)).state is MachineState.ARRIVING
+    with pytest.raises(Refused, match="not all of it has arrived"):
         await both.there.start(VM)
-        await both.here.delete(VM)
-        assert await run(both.there, VM, f"cat file; {BOOT}; hostname") == f"kept\n{boot}\n{VM}"
-        arrived = await both.there.inspect(VM)
-        assert arrived is not None
-        assert arrived.access is not None
-        assert arrived.access.host_keys == keys
-        assert arrived.moved == 1
-        assert abs(int(await run(both.there, VM, "date +%s")) - time.time()) < 10, "it was told what time it is"
+    assert await both.send(1) is MachineState.DEPARTED
+    assert await both.state() == (MachineState.DEPARTED, MachineState.ARRIVING)
+    assert (await both.there.receive(plan(VM), 1)).moved == 1, "what is whole is not thrown away"
+    assert await both.send(1) is MachineState.DEPARTED, "said again, it is done"
 
-        # It leaves again, and its agent decides otherwise: it goes on where it was, though its agent was another one.
-        both.turn()
-        await both.there.receive(plan(VM), 2)
-        assert await both.send(2) is MachineState.DEPARTED
-        await both.reopen()
-        await both.there.delete(VM)
-        await both.here.start(VM)
-        assert await run(both.here, VM, f"echo more >> file; sync; cat file; {BOOT}") == f"kept\nmore\n{boot}"
-        with pytest.raises(Refused, match="is over"):
-            await both.send(2)
+    await both.reopen()
+    assert await both.state() == (MachineState.DEPARTED, MachineState.ARRIVING)
+    await both.there.start(VM)
+    await both.here.delete(VM)
+    assert await lives_on(both.there, boot, "cat file; hostname") == f"kept\n{VM}"
+    arrived = await both.there.inspect(VM)
+    assert arrived is not None
+    assert arrived.access is not None
+    assert arrived.access.host_keys == keys
+    assert arrived.moved == 1
+    assert abs(int(await run(both.there, VM, "date +%s")) - time.time()) < 10, "it was told what time it is"
+
+    # It leaves again, and its agent decides otherwise: it goes on where it was, though its agent was another one.
+    both.turn()
+    await both.there.receive(plan(VM), 2)
+    assert await both.send(2) is MachineState.DEPARTED
+    await both.reopen()
+    await both.there.delete(VM)
+    await both.here.start(VM)
+    assert await lives_on(both.here, boot, "echo more >> file; sync; cat file") == "kept\nmore"
+    with pytest.raises(Refused, match="is over"):
+        await both.send(2)
+
+
+async def lives_on(machines: QemuMachines, boot: str, command: str) -> str:
+    """What a command says in the guest that was booted then. Lost: it does not answer, or was booted anew."""
+    try:
+        await until(machines, VM, is_available, within=60.0)
+    except AssertionError as error:
+        raise Lost(str(error)) from None
+    now, _, said = (await run(machines, VM, f"{BOOT}; {command}")).partition("\n")
+    if now != boot:
+        raise Lost(f"it was booted anew: {now}, not {boot}")
+    return said
 
 
 async def test_a_machine_that_is_off_goes_with_its_disk_and_its_snapshots_stay(
