@@ -66,9 +66,9 @@ def _reason(error: Exception) -> str:
     if found is None:
         return str(error)
     number, text = int(found[1]), found[2]
-    if number <= 0 or "SSL" in text:  # TLS has numbers of its own
+    if "SSL" in text:  # it has numbers of its own
         return text
-    return os.strerror(number).lower()
+    return (os.strerror(number) if number > 0 else text).lower()
 
 
 class RedisLink:
