@@ -26,7 +26,7 @@ run: $(BUILT) ## Start Hostler with a first machine: real ones where QEMU is; MA
 demo: $(BUILT) ## See the store at work, in ten seconds
 	@$(BIN)/hostler demo
 
-test: $(READY) ## Set everything up and prove it: every check, every test, real servers (under 20 minutes)
+test: $(READY) ## Set everything up and prove it: every check, every test, real servers (about 20 minutes)
 	@$(MAKE) --no-print-directory static
 	$(BIN)/pytest -n $(WORKERS) --dist worksteal
 

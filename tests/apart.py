@@ -15,15 +15,19 @@ from hostler.testing.servers import find_binary
 HERE = Path(__file__).parent
 
 
-async def run_apart(script: Path, *arguments: object, within: float) -> Any:
-    """What the last line of its output says, which is JSON. It imports from its own folder and those of the tests."""
+async def run_apart(program: Path | str, *arguments: object, within: float) -> Any:
+    """What the last line of a script's or module's output says, which is JSON. It may import from the tests' folders,
+    a script also from its own.
+    """
     namespaces = ["--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
     if os.geteuid() != 0:
         namespaces += ["--user", "--map-root-user"]
-    folders = [script.parent, HERE / "acceptance" / "qemu", HERE / "acceptance", HERE]
+    what = ["-m", program] if isinstance(program, str) else [str(program)]
+    own = [] if isinstance(program, str) else [program.parent]
+    folders = [*own, HERE / "acceptance" / "qemu", HERE / "acceptance", HERE]
     paths = [*map(str, folders), *filter(None, [os.environ.get("PYTHONPATH")])]
     process = await asyncio.create_subprocess_exec(
-        *(find_binary("unshare"), *namespaces, sys.executable, str(script), *map(str, arguments)),
+        *(find_binary("unshare"), *namespaces, sys.executable, *what, *map(str, arguments)),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)},
@@ -36,5 +40,6 @@ async def run_apart(script: Path, *arguments: object, within: float) -> Any:
             process.kill()
             await process.wait()
     text = output.decode()
+    print(text)
     assert process.returncode == 0, text
     return json.loads(text.splitlines()[-1])

@@ -5,7 +5,8 @@
     service     what HTTP and the command line call
     worker      present at the door's queues, and heir of workers that are not any more
     shift       takes requests from the queues, writes them down, acknowledges them
-    controller  on the leader: gives labs their machines, and takes them away in time (admission, decide, sight, steps)
+    controller  on the leader: gives labs their machines, and takes them away in time (admission, decide, sight, steps;
+                fit: could any node have it, ground: is its node silent, offer: which labs there are)
     pool        on the leader: machines that are ready ahead (shape, shelf, stock, transfer)
     projector   on the leader: shows at the door what the store says
 

@@ -20,7 +20,7 @@ from hostler.keys.lab import LAB, check_user
 from hostler.kit.backoff import Backoff
 from hostler.kit.together import run_together
 from hostler.model.lab import REDIS_DOOR, LabDecommission, LabRequest
-from hostler.ports.inbox import BRACKETS, LONGEST
+from hostler.ports.inbox import BRACKETS
 from hostler.ports.store import CreateRevision, Get, KeyValue
 
 if TYPE_CHECKING:
@@ -58,8 +58,6 @@ class Rules(msgspec.Struct, frozen=True):
 
     def understood(self, taken: Taken) -> tuple[str, Change]:
         """Whose request it is, and what it makes of the record. Invalid: it cannot be understood."""
-        if len(taken.raw) > LONGEST:  # it had no place in its user's order
-            raise Invalid(f"request of {len(taken.raw)} bytes: longer than the {LONGEST} that are looked into")
         if taken.raw.count(b"[") + taken.raw.count(b"{") > BRACKETS:
             raise Invalid(f"request with over {BRACKETS} brackets: it may be nested deeper than is looked into")
         if taken.queue == "provision":
