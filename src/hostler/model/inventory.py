@@ -69,10 +69,21 @@ class Hardware(Record, frozen=True, kw_only=True):
         return self.enabled and self.condition is Condition.OPERATIONAL
 
 
+class Region(Hardware, frozen=True, kw_only=True):
+    """`/hostler/v1/regions/{region}`."""
+
+
+class Zone(Hardware, frozen=True, kw_only=True):
+    """`/hostler/v1/zones/{region}/{zone}`."""
+
+    region: Name
+
+
 class Rack(Hardware, frozen=True, kw_only=True):
     """`/racks/{rack}`."""
 
     region: str = ""
+    """Empty: of none; then nothing stands above the rack."""
     zone: str = ""
     location: str = ""
 
@@ -82,7 +93,7 @@ class Port(Record, frozen=True, kw_only=True):
 
     wired: bool = False
     item: str | None = None
-    """The blade, tor or pdu at the other end, by its name in the rack."""
+    """What is at the other end of its cable, by its name in the rack: a blade; of a pdu also a tor."""
 
 
 class Pdu(Hardware, frozen=True, kw_only=True):

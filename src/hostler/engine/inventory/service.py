@@ -1,0 +1,373 @@
+"""The inventory service: what a load would change, the load itself, and taking things out of use. Reading: `reading`.
+
+A load is one transaction after the other, each under the revisions that were read; where somebody else was faster, it
+stops, and loading the same file again does the rest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+
+from msgspec import UNSET, Struct, structs
+
+from hostler.engine.inventory.document import inventory_in
+from hostler.engine.inventory.form import document_of, inventory_from, read_document
+from hostler.engine.inventory.own import unchanged
+from hostler.engine.inventory.plan import Step, batches, plan, settled
+from hostler.engine.inventory.reading import InventoryReader, missing
+from hostler.engine.request import Written
+from hostler.engine.turn import Turn
+from hostler.engine.write import Beaten
+from hostler.errors import Conflict, Stale, TooLarge
+from hostler.keys.inventory import BLADE, IN_RACKS, MORE_PDUS, MORE_TORS, PDU, RACK, REGION, TOR, ZONE
+from hostler.keys.node import ARRIVAL, COMMAND
+from hostler.model.inventory_api import (
+    FieldChange,
+    HardwareView,
+    InventoryChange,
+    InventoryDocument,
+    InventoryLoaded,
+    InventoryPlan,
+    InventoryShown,
+)
+from hostler.model.name import fold
+from hostler.ports.store import Put
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from hostler.engine.inventory.document import Inventory
+    from hostler.engine.request import Caller, Request
+    from hostler.engine.view import View
+    from hostler.engine.write import Writer
+    from hostler.keys.entry import Entry
+    from hostler.keys.key import Key
+    from hostler.model.inventory import Hardware
+    from hostler.model.inventory_api import HardwareSet
+    from hostler.ports.store import Store
+
+T = TypeVar("T")
+Reader: TypeAlias = "Callable[[str, str], InventoryDocument]"
+AT_ONCE = 96
+"""Records of one transaction: with its audit and its answer it stays below 100 operations. Large ones are fewer."""
+ASKED_SINGLY = 200
+"""Nodes that are asked for their machines one by one; with more of them all commands are looked at."""
+TOLD = 20
+"""Lines of one kind in a plan."""
+MOST_TEXT = 2 * 1024 * 1024
+"""Characters of a file that is read for somebody else."""
+_PAGE = 1000
+
+
+class _Standing(Struct, frozen=True):
+    """All records, and when that was."""
+
+    entries: Mapping[str, Entry[Any]]
+    revision: int
+
+    @property
+    def records(self) -> dict[str, Hardware]:
+        return {key: entry.value for key, entry in self.entries.items()}
+
+
+class _Weighed(Struct, frozen=True):
+    """What a load would do, and what is known of it without asking anybody."""
+
+    steps: tuple[Step, ...]
+    digest: str
+    removed: dict[str, str]
+    """Names of blades by the node that each is."""
+    changes: tuple[InventoryChange, ...] = ()
+
+
+class InventoryService(InventoryReader):
+    """One per process. Everybody may look; writing takes the right modify_inventory.
+
+    `read`: reads a file, in a thread. `aside`: whether all else that takes long is done in one, too; on virtual time
+    there are none.
+    """
+
+    def __init__(
+        self, store: Store, writer: Writer, view: View, *, read: Reader = read_document, aside: bool = False
+    ) -> None:
+        super().__init__(store, view)
+        self._read, self._aside = read, aside
+        self._writer = writer
+        self._texts = Turn("inventory's file")
+        self._shows = Turn("inventory", busy="many ask for all of it at once")  # so they hold up nobody who loads one
+
+    # All of it
+
+    async def show(self, caller: Caller, *, stale: bool = False) -> InventoryShown:  # noqa: ARG002 - all may
+        """The present inventory as a file could have it."""
+        standing = self._seen() if stale else await self._standing()
+        document = await self._worked(lambda: document_of(inventory_from(standing.records)), self._shows)
+        return InventoryShown(
+            regions=tuple(document.get("regions", ())),
+            racks=tuple(document.get("racks", ())),
+            revision=standing.revision,
+        )
+
+    async def read(self, caller: Caller, text: str, file: str) -> InventoryDocument:
+        """What a file says, as a document. Invalid: something is wrong; a line for everything that is."""
+        caller.require("modify_inventory")
+        if len(text) > MOST_TEXT:
+            raise TooLarge(
+                f"{file}: it has more than {MOST_TEXT // 1024} KiB, which are not read here;"
+                " load it by the command line: hostler inventory load FILE"
+            )
+        # It takes a second or more where a file lists ten thousand blades.
+        return await self._texts.run(self._read, text, file)
+
+    async def taken(self, caller: Caller, document: InventoryDocument) -> Inventory:
+        """What came as JSON. Invalid: something is wrong; a line for everything that is."""
+        caller.require("modify_inventory")
+        return await self._texts.run(inventory_in, {"regions": list(document.regions), "racks": list(document.racks)})
+
+    async def plan(self, caller: Caller, inventory: Inventory) -> InventoryPlan:
+        """What a load would do."""
+        caller.require("modify_inventory")
+        standing = await self._standing()
+        weighed = await self._worked(lambda: _weigh(standing, inventory, told=True), self._texts)
+        return InventoryPlan(
+            changes=weighed.changes,
+            refused=tuple(await self._refused(weighed.removed)),
+            notes=tuple(_clipped(self._notes(weighed.removed))),
+            digest=weighed.digest,
+            revision=standing.revision,
+        )
+
+    async def load(self, request: Request, inventory: Inventory, *, agreed: str = "") -> Written[InventoryLoaded]:
+        """Make it the inventory. `agreed`: only if that is the digest of its plan.
+
+        Stale: the plan is another one by now. Conflict: a blade that it removes has machines, or somebody else wrote
+        meanwhile; what was written before stays.
+        """
+        request.caller.require("modify_inventory")
+        return await self._writer.once(request, InventoryLoaded, lambda: self._load(request, inventory, agreed))
+
+    # One of it
+
+    async def set_region(self, request: Request, region: str, change: HardwareSet) -> Written[HardwareView]:
+        """Take a region out of use, or back."""
+        return await self._set(request, f"region {region}", [REGION.fill(region=region)], change)
+
+    async def set_zone(self, request: Request, region: str, zone: str, change: HardwareSet) -> Written[HardwareView]:
+        """Take a zone out of use, or back."""
+        return await self._set(request, f"zone {region}/{zone}", [ZONE.fill(region=region, zone=zone)], change)
+
+    async def set_rack(self, request: Request, rack: str, change: HardwareSet) -> Written[HardwareView]:
+        """Take a rack out of use, or back."""
+        return await self._set(request, f"rack {rack}", [RACK.fill(rack=rack)], change)
+
+    async def set_part(
+        self, request: Request, rack: str, name: str, change: HardwareSet, *, level: str = ""
+    ) -> Written[HardwareView]:
+        """Take a blade, pdu or tor out of use, or back. A rack holds each name once: `level` need not be said."""
+        keys = {
+            "blade": [BLADE.fill(rack=rack, blade=name)],
+            "pdu": [PDU.fill(rack=rack), MORE_PDUS.fill(rack=rack, n=2)],
+            "tor": [TOR.fill(rack=rack), MORE_TORS.fill(rack=rack, n=2)],
+        }
+        meant = keys[level] if level else [key for some in keys.values() for key in some]
+        return await self._set(request, f"{level or 'part'} {rack}/{name}", meant, change)
+
+    # Inside
+
+    async def _standing(self) -> _Standing:
+        """Everything as of one revision."""
+        regions = await REGION.list(self._store)
+        entries: list[Entry[Any]] = [*regions.entries]
+        for key in (ZONE, RACK, IN_RACKS):
+            entries += (await key.list(self._store, revision=regions.revision)).entries
+        return _Standing({entry.key: entry for entry in entries}, regions.revision)
+
+    def _seen(self) -> _Standing:
+        mirrors = self._view.inventory.mirrors.values()
+        entries = {key: entry for mirror in mirrors for key, entry in mirror.entries.items()}
+        return _Standing(entries, min(mirror.revision for mirror in mirrors))
+
+    async def _worked(self, work: Callable[[], T], turn: Turn) -> T:
+        """What takes a second where there are ten thousand blades: the loop cannot spare that."""
+        return await turn.run(work) if self._aside else work()
+
+    async def _load(self, request: Request, inventory: Inventory, agreed: str) -> Written[InventoryLoaded]:
+        standing = await self._standing()
+        weighed = await self._worked(lambda: _weigh(standing, inventory, told=False), self._texts)
+        steps = weighed.steps
+        if agreed and agreed != weighed.digest:
+            raise Stale("inventory: it has changed since the plan was made; look at the new plan, and load that")
+        refused = await self._refused(weighed.removed)
+        if refused:
+            raise Conflict(f"inventory: {', and '.join(_clipped(refused))}")
+        loaded = InventoryLoaded(
+            added=sum(step.before is None for step in steps),
+            changed=sum(step.before is not None and step.after is not None for step in steps),
+            removed=sum(step.after is None for step in steps),
+            revision=0,
+        )
+        if not steps:
+            loaded = structs.replace(loaded, revision=standing.revision)
+            await self._writer.remember(request, [], status=200, answer=loaded)
+            return Written(loaded, standing.revision, 200)
+        revision = await self._write(request, steps, standing, loaded)
+        return Written(structs.replace(loaded, revision=revision), revision, 200)
+
+    async def _write(
+        self, request: Request, steps: Sequence[Step], standing: _Standing, loaded: InventoryLoaded
+    ) -> int:
+        keyless = structs.replace(request, key=None)  # only the last transaction is the answer
+        done = revision = 0
+        for batch in batches(steps, AT_ONCE):
+            last = done + len(batch) == len(steps)
+            before = standing.entries.get(batch[0].key)
+            try:
+                revision = await self._writer.commit(
+                    request if last else keyless,
+                    "inventory.load",
+                    batch[0].key,
+                    0 if before is None else before.mod_revision,
+                    [unchanged(step.key, standing.entries.get(step.key)) for step in batch],
+                    [step.operation() for step in batch],
+                    status=200,
+                    answer=loaded if last else None,
+                )
+            except Beaten:
+                raise Conflict(
+                    f"inventory: somebody else changed it meanwhile, {done} of {len(steps)} changes are written;"
+                    " look at the plan again, and load the rest"
+                ) from None
+            done += len(batch)
+        return revision
+
+    async def _refused(self, removed: Mapping[str, str]) -> list[str]:
+        """Blades that cannot be removed, for their nodes have machines."""
+        found = await self._occupied(tuple(removed))
+        return [
+            f"blade {removed[node]}: its node {node} has {_machines(names)}; hostler node drain {node} first"
+            for node, names in found.items()
+        ]
+
+    async def _occupied(self, nodes: Sequence[str]) -> dict[str, list[str]]:
+        """The ids of the machines that these nodes have, or expect."""
+        prefixes = [COMMAND.prefix(), ARRIVAL.prefix()]
+        if len(nodes) <= ASKED_SINGLY:
+            prefixes = [key.prefix(node=node) for node in nodes for key in (COMMAND, ARRIVAL)]
+        found: dict[str, list[str]] = {node: [] for node in nodes}
+        for prefix in prefixes if nodes else ():
+            after: str | None = None
+            while True:
+                page = await self._store.range(prefix, after=after, limit=_PAGE, keys_only=True)
+                for kv in page.items:
+                    parts = COMMAND.match(kv.key) or ARRIVAL.match(kv.key) or {}
+                    if parts.get("node") in found:
+                        found[parts["node"]].append(parts["vm"])
+                if not page.more:
+                    break
+                after = page.items[-1].key
+        return {node: [self._called(node, vm) for vm in vms] for node, vms in found.items() if vms}
+
+    def _called(self, node: str, vm: str) -> str:
+        command = self._view.commands.get(node=node, vm=vm)
+        return vm if command is None else command.value.name or vm
+
+    def _notes(self, removed: Mapping[str, str]) -> list[str]:
+        members = self._view.members
+        return [
+            f"node {node} is registered, and will not be in the inventory; stop its agent, and"
+            f" hostler node remove {node}"
+            for node in removed
+            if members.get(node=node) is not None
+        ]
+
+    async def _set(
+        self, request: Request, what: str, keys: Sequence[str], change: HardwareSet
+    ) -> Written[HardwareView]:
+        request.caller.require("modify_inventory")
+
+        async def attempt() -> Written[HardwareView]:
+            key, entry = await self._find(what, keys)
+            request.check_match(what, entry.mod_revision)
+            fields = {name: getattr(change, name) for name in ("enabled", "condition")}
+            record = structs.replace(
+                entry.value, **{name: value for name, value in fields.items() if value is not UNSET}
+            )
+            step = Step(entry.key, None, record)
+            view = HardwareView(
+                level=step.kind, name=step.name, enabled=record.enabled, condition=record.condition, revision=0
+            )
+            if record == entry.value:
+                view = structs.replace(view, revision=entry.mod_revision)
+                await self._writer.remember(request, [key.unchanged(entry)], status=200, answer=view)
+                return Written(view, entry.mod_revision, 200)
+            revision = await self._writer.commit(
+                request,
+                f"{step.kind}.set",
+                entry.key,
+                entry.mod_revision,
+                [key.unchanged(entry)],
+                [Put(entry.key, record.encode())],
+                status=200,
+                answer=view,
+            )
+            return Written(structs.replace(view, revision=revision), revision, 200)
+
+        return await self._writer.once(request, HardwareView, lambda: self._writer.retried(what, attempt))
+
+    async def _find(self, what: str, keys: Sequence[str]) -> tuple[Key[Any], Entry[Any]]:
+        """The one of these that has that name."""
+        name = fold(what.partition(" ")[2].rpartition("/")[2])
+        for text in keys:
+            key = next((each for each in (REGION, ZONE, RACK) if each.match(text) is not None), None) or IN_RACKS.of(
+                text
+            )
+            kv = await self._store.get(text) if key is not None else None
+            if key is None or kv is None:
+                continue
+            entry = key.entry(kv)
+            if fold(entry.value.name) == name:
+                return key, entry
+        raise missing(what)
+
+
+def _weigh(standing: _Standing, inventory: Inventory, *, told: bool) -> _Weighed:
+    records = standing.records
+    steps = plan(records, settled(inventory, records))
+    return _Weighed(
+        steps,
+        _digest(steps),
+        {step.node: step.name for step in steps if step.after is None and step.node},
+        tuple(_told(step) for step in steps) if told else (),
+    )
+
+
+def _told(step: Step) -> InventoryChange:
+    return InventoryChange(
+        what="add" if step.before is None else "remove" if step.after is None else "change",
+        level=step.kind,
+        name=step.name,
+        fields=tuple(FieldChange(field=field, old=old, new=new) for field, old, new in step.fields()),
+    )
+
+
+def _digest(steps: Sequence[Step]) -> str:
+    if not steps:
+        return ""
+    digest = hashlib.sha256()
+    for step in steps:
+        for part in (
+            step.key.encode(),
+            *(b"-" if side is None else side.encode() for side in (step.before, step.after)),
+        ):
+            digest.update(b"%d:" % len(part) + part)
+    return digest.hexdigest()[:32]
+
+
+def _machines(names: Sequence[str]) -> str:
+    shown = ", ".join(sorted(names)[:5]) + (", …" if len(names) > 5 else "")
+    return f"{len(names)} machine{'s' * (len(names) != 1)} ({shown})"
+
+
+def _clipped(lines: Sequence[str]) -> list[str]:
+    return [*lines[:TOLD], *([f"{len(lines) - TOLD} more such"] if len(lines) > TOLD else [])]

@@ -1,0 +1,315 @@
+"""The leader's work on workloads: as many instances as are wished for, made and removed a batch at a time.
+
+A workload is looked at when its record or one of its instances changes, and all of them now and then. Looking costs as
+much as there is to do, however many instances there are: what they are is known (`sight`), one by one as they change.
+What is decided from the mirrors is written under their revisions and under the leader's guard.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING
+
+from hostler.engine import word
+from hostler.engine.controllers.queue import Queue
+from hostler.engine.controllers.rounds import Rounds
+from hostler.engine.expectation import LAG
+from hostler.engine.quotas import Share, claim, counted, share
+from hostler.engine.workloads import machine, steps
+from hostler.engine.workloads.decide import BATCH, decide
+from hostler.engine.workloads.roll import Is
+from hostler.engine.workloads.steps import Held, New
+from hostler.engine.workloads.targets import Targets
+from hostler.engine.workloads.writing import Why, Writing
+from hostler.errors import QuotaExceeded, Unavailable, Uncertain
+from hostler.keys.inventory import INSTANCE, TARGET, WORKLOAD
+from hostler.kit.backoff import Backoff
+from hostler.kit.fairness import Fairness
+from hostler.kit.together import run_together
+from hostler.model.reason import Reason
+from hostler.model.workload import instance_of, instance_parts
+from hostler.ports.store import MAX_REQUEST_BYTES
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Callable, Iterable, Sequence
+
+    from hostler.engine.service import Standing
+    from hostler.engine.tracing import Tracer
+    from hostler.engine.view import View
+    from hostler.engine.workloads.decide import Plan
+    from hostler.engine.workloads.roll import Roll
+    from hostler.keys.entry import Entry
+    from hostler.kit.clock import Clock
+    from hostler.model.workload import Workload
+    from hostler.ports.store import Store
+
+PASS_EVERY = 300.0
+ROUNDS = 50
+"""Batches in a row for one workload, before others have their turn."""
+REST = 30.0
+"""Seconds before a project that may have no more is asked again."""
+BESIDE = 32_768
+"""Bytes for what goes into a transaction beside its pieces: what it compares, quota and trace."""
+
+
+class WorkloadController:
+    """A service for a replica's controllers. Without `tracer` its decisions leave no trace."""
+
+    name = "workloads"
+
+    def __init__(
+        self,
+        store: Store,
+        view: View,
+        *,
+        clock: Clock,
+        rng: random.Random,
+        new_id: Callable[[], str],
+        tracer: Tracer | None = None,
+        tell: Callable[[str], None] = lambda _: None,
+        width: int = 16,
+    ) -> None:
+        self._store, self._view, self._clock, self._rng, self._new_id = store, view, clock, rng, new_id
+        self._tell = tell
+        self.counters: dict[str, int] = {}
+        self._queue = Queue(self._look, clock=clock, rng=rng, tell=tell, counters=self.counters, width=width)
+        self._rolls = view.rolls
+        self._writing = Writing(store, view, self.counters, clock=clock, tracer=tracer)
+        self._targets = Targets(
+            view, self._rolls, self._writing, clock=clock, rng=rng, tell=tell, counters=self.counters
+        )
+        self._resting: dict[str, tuple[float, int, int]] = {}  # until when none is asked for, the wish, and machines
+        self._suspected: dict[str, float] = {}  # what does not fit together, and since when
+        self._ends_of_listening: list[Callable[[], None]] = []
+
+    # The service
+
+    async def start(self, standing: Standing) -> None:
+        """Read everything anew, and begin from there."""
+        self._writing.standing = standing
+        view, backoff = self._view, Backoff(0.05, 2.0, rng=self._rng)
+        while True:
+            try:
+                await view.refresh(view.workloads, view.instances, view.targets)
+                break
+            except (Unavailable, Uncertain):
+                await self._clock.sleep(backoff.next())
+        self._ends_of_listening = [
+            view.workloads.listen(lambda key: self._queue.add(WORKLOAD.parse(key)["workload"])),
+            *self._targets.listen(),
+            self._rolls.listen(self._queue.add),
+        ]
+        await self._rolls.load()
+
+    async def run(self) -> None:
+        """Until cancelled. LeadershipLost: somebody else leads."""
+        works = {"names": self._queue.run(), "targets": self._targets.run(), "pass": self._pass()}
+        await run_together("workloads", works)
+
+    async def stop(self) -> None:
+        """Hear no more."""
+        for end in self._ends_of_listening:
+            end()
+
+    def state(self) -> dict[str, int]:
+        """Counters and present sizes, for metrics."""
+        return {**self.counters, "looks_waiting": len(self._queue)}
+
+    async def _pass(self) -> None:
+        """Look at everything, first of all at once and then in turn."""
+        view = self._view
+        instances = Rounds(lambda: view.instances.entries, every=PASS_EVERY)
+        targets = Rounds(lambda: view.targets.entries, every=PASS_EVERY)
+        await self._look_at(instances.all(), targets.all())
+        while True:
+            await self._clock.sleep(PASS_EVERY)
+            await self._look_at(instances.next(), targets.next())
+
+    async def _look_at(self, instances: Iterable[str], targets: Iterable[str]) -> None:
+        """Once at every workload, and at what is under these keys."""
+        view, fairness, now = self._view, Fairness(), self._clock.now()
+        self._suspected = {what: since for what, since in self._suspected.items() if now - since < PASS_EVERY}
+        names = (WORKLOAD.parse(key)["workload"] for key in view.workloads.entries)
+        for name in dict.fromkeys((*names, *self._rolls.names())):
+            self._queue.add(name, patient=True)
+        for key in instances:
+            self._targets.check(INSTANCE.parse(key))
+            await fairness.share()
+        for key in targets:
+            self._targets.check(TARGET.parse(key))
+            await fairness.share()
+
+    # One workload
+
+    async def _look(self, name: str) -> None:
+        for _ in range(ROUNDS):
+            if not await self._writing.caught_up(name):
+                self._queue.add(name, after=LAG)
+                return
+            if self._writing.in_doubt(name):
+                await self._writing.resolve(name)
+            elif not await self._step(name):
+                return
+        self._queue.add(name, patient=True)
+
+    async def _step(self, name: str) -> bool:
+        """The next batch of each kind; whether there was anything to do. Conflict: something has just changed."""
+        view, roll = self._view, self._rolls.roll(name)
+        if WORKLOAD.fill(workload=name) in view.workloads.unreadable:
+            return False  # nobody knows what would be right
+        entry = view.workloads.get(workload=name)
+        plan = decide(None if entry is None else entry.value, roll)
+        done = await self._remove_strays(name, roll)
+        done |= await self._drop(name, entry, roll, plan.drop)
+        done |= await self._remove(name, entry, roll, plan.remove)
+        if entry is None:
+            return done
+        if plan.over:
+            why = Why(what="forgotten", why="nothing is left of it", read=(entry,))
+            return await self._writing.write(name, steps.forgotten(entry), why)
+        done |= await self._tune(name, entry, plan.tune)
+        done |= await self._make(name, entry, roll, plan)
+        return done
+
+    # Fewer
+
+    async def _drop(self, name: str, entry: Entry[Workload] | None, roll: Roll, numbers: Sequence[int]) -> bool:
+        """Instances without a machine."""
+        lost = roll.by[Is.LOST]
+        drop = [n for n in numbers if n not in lost or self._is_certain(name, instance_of(name, n))]
+        held, pieces = steps.cut(self._held(name, drop), lambda one: steps.dropped(entry, one))
+        why = "its machine is gone" if any(number in lost for number in drop) else "it has no machine"
+        told = Why(what="dropped", why=f"{word.instances(_numbers(held))}: {why}", read=(entry,), about=tuple(held))
+        return await self._writing.write(name, steps.together(name, entry, pieces), told)
+
+    async def _remove(self, name: str, entry: Entry[Workload] | None, roll: Roll, numbers: Sequence[int]) -> bool:
+        held, pieces = steps.cut(self._held(name, numbers), steps.removed)
+        if entry is None or entry.value.deleting:
+            why = "the workload is deleted"
+        elif any(_template(roll, number) != entry.value.template for number in _numbers(held)):
+            why = "replaced, for the workload has changed"
+        else:
+            why = f"{entry.value.instances} are wished for"
+        told = Why(what="removed", why=f"{word.instances(_numbers(held))}: {why}", read=(entry,), about=tuple(held))
+        return await self._writing.write(name, steps.together(name, entry, pieces), told)
+
+    async def _remove_strays(self, name: str, roll: Roll) -> bool:
+        done = False
+        for key in list(itertools.islice(roll.strays, BATCH)):
+            vm = self._view.vms.entries.get(key)
+            ids = None if vm is None else instance_parts(vm.value.instance)
+            if vm is None or ids is None or vm.value.deleting or not self._is_certain(name, key):
+                continue
+            why = f"machine {vm.value.name} says it is instance {ids['instance']} of {name}, and is not"
+            self._tell(f"{why}; it is removed")
+            instance = self._view.instances.get(**ids)
+            told = Why(what="strays", why=why, read=(vm, instance))
+            done |= await self._writing.write(name, steps.stray(vm, instance, ids), told)
+        return done
+
+    def _is_certain(self, name: str, what: str) -> bool:
+        """Whether what does not fit together has not for a while; if not, it is looked at again."""
+        now = self._clock.now()
+        left = self._suspected.setdefault(what, now) + LAG - now
+        if left > 0:
+            self._queue.add(name, after=left + 0.001)
+        return left <= 0
+
+    def _held(self, name: str, numbers: Iterable[int]) -> list[Held]:
+        """As the mirrors have them."""
+        found = []
+        for number in numbers:
+            instance = self._view.instances.get(workload=name, instance=str(number))
+            if instance is not None:
+                found.append(Held(instance, self._rolls.machine(instance_of(name, number), instance.value.vm)))
+        return found
+
+    # Changed in place
+
+    async def _tune(self, name: str, entry: Entry[Workload], numbers: Sequence[int]) -> bool:
+        tune = machine.tune_of(entry.value)
+        held, pieces = steps.cut(self._held(name, numbers), lambda one: steps.tuned(one, tune))
+        why = f"{word.instances(_numbers(held))}: as the workload says"
+        told = Why(what="tuned", why=why, read=(entry,), about=tuple(held))
+        return await self._writing.write(name, steps.together(name, entry, pieces), told)
+
+    # More
+
+    async def _make(self, name: str, entry: Entry[Workload], roll: Roll, plan: Plan) -> bool:
+        """Instances and their machines, as many as the project may have."""
+        numbers = plan.equip or plan.make
+        if not numbers or self._rests(name, entry, roll):
+            return False
+        workload, at, there = entry.value, self._clock.wall(), len(roll)
+        coming = (self._new(name, workload, number, at) for number in numbers)
+        new, pieces = steps.cut(coming, lambda one: steps.made(name, entry, one, at))
+        org, project = workload.home
+        if (size := steps.size(pieces[0])) > MAX_REQUEST_BYTES - BESIDE:
+            why = (
+                f"it takes {size} bytes, and {MAX_REQUEST_BYTES - BESIDE} can be written at once; shorten its user_data"
+            )
+            return await self._refused(name, entry, numbers[0], Reason(subject=new[0].vm.name, why=why))
+        quota = await counted(self._store, org, project)
+        refusal = ""
+        while new:
+            try:
+                when, then = claim(quota, org, project, _times(share(workload.spec), len(new)))
+            except QuotaExceeded as error:
+                refusal = str(error)
+                new.pop()
+            else:
+                break
+        else:
+            full = Reason(subject=f"quota of {org}/{project}", why=refusal)
+            return await self._refused(name, entry, numbers[0], full)
+        txn = steps.together(name, entry, pieces[: len(new)])
+        txn.when += when
+        txn.then += then
+        why = f"{word.instances([one.number for one in new])}: {there} of {workload.instances} were there"
+        return await self._writing.write(name, txn, Why(what="made", why=why, read=(entry,)), new=new)
+
+    def _new(self, name: str, workload: Workload, number: int, at: float) -> New:
+        vm = self._new_id()
+        called = machine.name_of(workload, number, vm=vm if self._writing.is_taken(name, number) else "")
+        record = machine.made(workload, number, vm=vm, name=called, at=at)
+        return New(number, record, self._view.instances.get(workload=name, instance=str(number)))
+
+    async def _refused(self, name: str, entry: Entry[Workload], number: int, reason: Reason) -> bool:
+        """There can be no more machines: one instance says so, for all that would follow."""
+        self._resting[name] = (self._clock.now() + REST, entry.mod_revision, _machines(self._rolls.roll(name)))
+        self._queue.add(name, after=REST)
+        ids = {"workload": name, "instance": str(number)}
+        instance, target = self._view.instances.get(**ids), self._view.targets.get(**ids)
+        if instance is not None and target is not None and target.value.reasons == (reason,):
+            return False
+        txn = steps.waits(name, entry, number, instance, why=reason, at=self._clock.wall())
+        told = Why(what="refused", why=reason.why, reasons=(reason,), read=(entry, instance, target))
+        return await self._writing.write(name, txn, told)
+
+    def _rests(self, name: str, entry: Entry[Workload], roll: Roll) -> bool:
+        """Whether its project was full a moment ago, it is the same wish, and none of its machines has gone since."""
+        until, revision, machines = self._resting.get(name, (0.0, 0, 0))
+        left = until - self._clock.now()
+        if left > 0 and revision == entry.mod_revision and _machines(roll) >= machines:
+            self._queue.add(name, after=left)
+            return True
+        self._resting.pop(name, None)
+        return False
+
+
+def _times(one: Share, count: int) -> Share:
+    return Share(one.vms * count, one.cpus * count, one.memory_mib * count, one.disk_gib * count)
+
+
+def _machines(roll: Roll) -> int:
+    return len(roll) - roll.count(Is.WAITING)
+
+
+def _template(roll: Roll, number: int) -> int:
+    condition = roll.conditions.get(number)
+    return 0 if condition is None else condition.template
+
+
+def _numbers(held: Sequence[Held]) -> list[int]:
+    return [int(one.instance.parts["instance"]) for one in held]

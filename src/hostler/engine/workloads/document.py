@@ -1,0 +1,141 @@
+"""Workload files, as people write them: YAML or JSON. The format: docs/workloads.md.
+
+`read_workload(text, file)` reads a file, `workload_of(piece)` a part of one. What is wrong is told with its line.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from msgspec import UNSET
+
+from hostler.errors import Invalid
+from hostler.kit.yaml import Doubts, read
+from hostler.model.vm import Level, OnNodeLoss, RestartPolicy, VmSpec
+from hostler.model.workload import Rollout
+from hostler.model.workload_api import MAX_NAME, WorkloadApply, WorkloadRule
+from hostler.settings.quantity import mebibytes_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from hostler.kit.yaml import Piece
+
+_SHAPE = (
+    *("cpus", "memory", "memory_mib", "disk", "disk_gib", "image"),
+    *("user", "user_data", "network_config", "ssh_keys", "cpu_share"),
+)
+_LONG = 1024 * 1024
+MOST = 1_000_000
+
+
+def read_workload(text: str | bytes, file: str = "workload") -> WorkloadApply:
+    """What a file holds. Invalid: something is wrong; the message has a line for everything that is."""
+    doubts = Doubts(file)
+    top = read(text, doubts)
+    found = None if top is None else workload_of(top)
+    if doubts or found is None:
+        raise Invalid("\n".join(doubts.lines()))
+    return found
+
+
+def workload_of(top: Piece) -> WorkloadApply:
+    """What a part of a file holds. What is wrong goes to its doubts; then the value is not to be used."""
+    fields = top.fields(
+        *("name", "org", "project", "enabled", "instances", "spec", *_SHAPE, "affinity", "node_labels"),
+        *("on_node_loss", "restart", "rollout", "labels"),
+    )
+    name = fields["name"].text(least=1, most=MAX_NAME) if "name" in fields else top.missing("name")
+    return WorkloadApply(
+        name=name or "?",
+        org=_text(fields, "org", 255),
+        project=_text(fields, "project", 255),
+        enabled=fields["enabled"].flag() if "enabled" in fields else True,
+        instances=fields["instances"].whole(most=MOST) if "instances" in fields else UNSET,
+        spec=_spec(top, fields),
+        affinity=tuple(_rule(piece) for piece in fields["affinity"].items()) if "affinity" in fields else (),
+        node_labels=_labels(fields, "node_labels"),
+        on_node_loss=OnNodeLoss(_choice(fields, "on_node_loss", OnNodeLoss.FENCE, OnNodeLoss.WAIT)),
+        restart=RestartPolicy(_choice(fields, "restart", *RestartPolicy)),
+        rollout=_rollout(fields["rollout"]) if "rollout" in fields else Rollout(),
+        labels=_labels(fields, "labels"),
+    )
+
+
+def _spec(top: Piece, fields: Mapping[str, Piece]) -> VmSpec:
+    """The shape stands under `spec`, or beside the name."""
+    beside = [name for name in _SHAPE if name in fields]
+    if "spec" in fields:
+        for name in beside:
+            fields[name].doubt("stands beside spec; put it into spec")
+        top, fields = fields["spec"], fields["spec"].fields(*_SHAPE)
+    memory = _size(top, fields, "memory", "memory_mib", 1)
+    if not memory:
+        top.missing("memory")
+    if "cpus" not in fields:
+        top.missing("cpus")
+    keys = fields["ssh_keys"].items() if "ssh_keys" in fields else []
+    more: dict[str, Any] = {}
+    if "cpu_share" in fields:
+        more["cpu_share"] = fields["cpu_share"].whole(least=1, most=10_000)
+    return VmSpec(
+        cpus=fields["cpus"].whole(least=1, most=4096) if "cpus" in fields else 1,
+        memory_mib=memory or 1,
+        disk_gib=_size(top, fields, "disk", "disk_gib", 1024) or 0,
+        image=_text(fields, "image", 255),
+        user=_text(fields, "user", 32),
+        user_data=_text(fields, "user_data", _LONG),
+        network_config=_text(fields, "network_config", _LONG),
+        ssh_keys=tuple(piece.text(least=1, most=16_384) for piece in keys),
+        **more,
+    )
+
+
+def _size(top: Piece, fields: Mapping[str, Piece], name: str, exact: str, unit: int) -> int | None:
+    """`memory: 2GiB`, or `memory_mib: 2048`; None: neither is there. `unit` is in MiB."""
+    if name in fields and exact in fields:
+        top.doubt(f"is there twice, as {exact}, too; leave one out", field=name)
+    if exact in fields:
+        return fields[exact].whole(least=0 if unit > 1 else 1, most=2**30)
+    if name not in fields:
+        return None
+    try:
+        found = mebibytes_of(fields[name].value)
+    except ValueError as error:
+        fields[name].doubt(str(error))
+        return 1
+    if not (0 if unit > 1 else 1) <= found // unit <= 2**30 or found % unit:
+        fields[name].doubt("must be whole GiB; write 10GiB" if unit > 1 else "must be from 1 MiB to 1 PiB")
+        return 1
+    return found // unit
+
+
+def _rule(piece: Piece) -> WorkloadRule:
+    fields = piece.fields("together", "level", "labels", "required")
+    for name in ("together", "level"):
+        if name not in fields:
+            piece.missing(name)
+    return WorkloadRule(
+        together=fields["together"].flag() if "together" in fields else False,
+        level=Level(_choice(fields, "level", *Level)),
+        labels=_labels(fields, "labels"),
+        required=fields["required"].flag() if "required" in fields else True,
+    )
+
+
+def _rollout(piece: Piece) -> Rollout:
+    fields = piece.fields("max_unavailable", "max_surge")
+    found: dict[str, Any] = {name: field.whole(most=10_000) for name, field in fields.items()}
+    return Rollout(**found)
+
+
+def _labels(fields: Mapping[str, Piece], name: str) -> dict[str, str]:
+    return {label: piece.text(most=255) for label, piece in fields[name].fields().items()} if name in fields else {}
+
+
+def _text(fields: Mapping[str, Piece], name: str, most: int) -> str:
+    return fields[name].text(most=most) if name in fields else ""
+
+
+def _choice(fields: Mapping[str, Piece], name: str, *options: str) -> str:
+    return fields[name].choice(*options) if name in fields else options[0]

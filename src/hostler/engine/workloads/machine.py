@@ -1,0 +1,76 @@
+"""The machine that stands for an instance. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from hostler.model.name import fold
+from hostler.model.vm import OnNodeLoss, Power, RestartPolicy, VirtualMachine
+from hostler.model.workload import instance_of
+
+if TYPE_CHECKING:
+    from hostler.model.workload import Workload
+
+LABEL = "workload"
+"""Every machine of a workload carries its folded name under this label."""
+
+
+class Tune(msgspec.Struct, frozen=True, gc=False):
+    """What can be changed of a machine in place; what else it is made from is its template."""
+
+    power: Power
+    restart: RestartPolicy
+    on_node_loss: OnNodeLoss
+    labels: tuple[tuple[str, str], ...]
+
+    def fields(self) -> dict[str, Any]:
+        """As fields of a machine."""
+        return {
+            "power": self.power,
+            "restart": self.restart,
+            "on_node_loss": self.on_node_loss,
+            "labels": dict(self.labels),
+        }
+
+
+def tune_of(workload: Workload) -> Tune:
+    """What the workload wants of its machines, whatever they were made from."""
+    labels = {**workload.labels, LABEL: fold(workload.name)}
+    return Tune(workload.power, workload.restart, workload.on_node_loss, tuple(sorted(labels.items())))
+
+
+def tune_of_machine(vm: VirtualMachine) -> Tune:
+    """What a machine is, as far as it can be changed in place."""
+    return Tune(vm.power, vm.restart, vm.on_node_loss, tuple(sorted(vm.labels.items())))
+
+
+def same_template(one: Workload, other: Workload) -> bool:
+    """Whether machines of both are made from the same."""
+    return (one.spec, one.affinity, one.node_labels) == (other.spec, other.affinity, other.node_labels)
+
+
+def name_of(workload: Workload, number: int, *, vm: str = "") -> str:
+    """What its machine is called; with its id, where that name is somebody else's."""
+    return f"{workload.name}-{number}" + (f"-{vm[:8]}" if vm else "")
+
+
+def made(workload: Workload, number: int, *, vm: str, name: str, at: float) -> VirtualMachine:
+    """The machine of an instance."""
+    org, project = workload.home
+    folded = fold(workload.name)
+    return VirtualMachine(
+        id=vm,
+        name=name,
+        org=org,
+        project=project,
+        spec=workload.spec,
+        affinity=tuple(
+            rule if rule.labels else msgspec.structs.replace(rule, labels={LABEL: folded}) for rule in workload.affinity
+        ),
+        node_labels=workload.node_labels,
+        instance=instance_of(folded, number),
+        created_at=at,
+        **tune_of(workload).fields(),
+    )

@@ -1,0 +1,106 @@
+"""Targets follow their machines. Whoever commands a machine writes its target as well; this is about all the rest:
+an agent that handed a machine over, which writes no targets, and whatever somebody meddled with."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from hostler.engine.controllers.queue import Queue
+from hostler.engine.expectation import LAG
+from hostler.engine.workloads import steps
+from hostler.engine.workloads.writing import Why
+from hostler.errors import Invalid
+from hostler.keys.inventory import TARGET
+from hostler.keys.node import COMMAND
+from hostler.model.workload import instance_of, instance_parts
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Callable
+
+    from hostler.engine.view import View
+    from hostler.engine.workloads.sight import Rolls
+    from hostler.engine.workloads.writing import Writing
+    from hostler.keys.entry import Entry
+    from hostler.kit.clock import Clock
+    from hostler.model.node import VmCommand
+
+
+class Targets:
+    """Part of the controller: it starts, runs and stops with it."""
+
+    def __init__(
+        self,
+        view: View,
+        rolls: Rolls,
+        writing: Writing,
+        *,
+        clock: Clock,
+        rng: random.Random,
+        tell: Callable[[str], None],
+        counters: dict[str, int],
+    ) -> None:
+        self._view, self._rolls, self._writing, self._clock = view, rolls, writing, clock
+        self._queue = Queue(self._look, clock=clock, rng=rng, tell=tell, counters=counters, width=8)
+
+    def listen(self) -> list[Callable[[], None]]:
+        """From now on. What is returned ends it."""
+        return [
+            self._view.commands.listen(self._command_changed),
+            self._view.targets.listen(lambda key: self.check(TARGET.parse(key))),
+        ]
+
+    async def run(self) -> None:
+        """Until cancelled. LeadershipLost: somebody else leads."""
+        await self._queue.run()
+
+    def check(self, ids: dict[str, Any]) -> None:
+        """Look at an instance in a moment, if it seems that its target has to be written."""
+        if not self._is_aimed(ids):
+            self._queue.add(instance_of(ids["workload"], ids["instance"]), after=LAG)
+
+    # Inside
+
+    def _command_changed(self, key: str) -> None:
+        entry = self._view.commands.entries.get(key)
+        if entry is None:  # one that another node has now may have been heard of before
+            entry = self._command(COMMAND.parse(key)["vm"])
+        ids = None if entry is None else instance_parts(entry.value.instance)
+        if ids is not None:
+            with suppress(Invalid):  # another program's command; no instance can be called that
+                self.check(ids)
+
+    def _is_aimed(self, ids: dict[str, Any]) -> bool:
+        """Whether target and command say the same, as far as the mirrors know; each may be of another instant."""
+        instance, target = self._view.instances.get(**ids), self._view.targets.get(**ids)
+        if instance is None or target is None:
+            return instance is None and target is None
+        command = self._command(instance.value.vm)
+        if command is None or command.value.deleting:
+            return True
+        aim, told = target.value, command.value
+        same = (aim.vm, aim.power, aim.generation) == (told.vm, told.power, told.generation)
+        return same and aim.node == command.parts["node"]
+
+    async def _look(self, instance: str) -> None:
+        ids = instance_parts(instance)
+        if ids is None or self._is_aimed(ids):
+            return
+        at, index, target = self._clock.wall(), self._view.instances.get(**ids), self._view.targets.get(**ids)
+        if index is None:
+            if target is not None:
+                why = Why(what="untargeted", why="there is no such instance", read=(target,))
+                await self._writing.aim(steps.untargeted(target), target, why)
+            return
+        vm, command = self._rolls.machine(instance, index.value.vm), self._command(index.value.vm)
+        if target is None:
+            why = Why(what="targeted", why="its target was missing", read=(index, vm))
+            await self._writing.aim(steps.targeted(index, None if vm is None else vm.value, at), index, why)
+        elif command is not None and vm is not None and not vm.value.deleting:
+            why = Why(what="targeted", why=f"its machine is on {command.parts['node']}", read=(command, target))
+            await self._writing.aim(steps.retargeted(index, target, vm.value, command, at), target, why)
+
+    def _command(self, vm: str) -> Entry[VmCommand] | None:
+        node = self._view.node_of.get(vm)
+        return None if node is None else self._view.commands.entries.get(COMMAND.fill(node=node, vm=vm))
