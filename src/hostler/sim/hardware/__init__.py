@@ -1,0 +1,82 @@
+"""Simulated hardware: blades, pdus, tors and cables as state machines, and the racks that wire them.
+
+    event    what is done to hardware: PowerOff, PowerOn, Disconnect, Connect (commands: what is stuck does not follow),
+             Cut, Join, Stick, Unstick, Crash (faults and their ends: they always happen), Start, Stop, Repair, Replace
+    blade    BladeState: off | powered | booting | working | isolated | stopping | faulted; `runs`, `working`, …
+    pdu, tor, cable   PduState, TorState, CableState; what the three have in common is in `switch`
+    plan     RackPlan: what stands in a rack and what is wired to what; `plans_of(inventory)`, `rack_plan(records)`
+    wiring   a plan, ready to be asked what hangs on what; `node_of("r1/b3")`, `address_of("r1-b3")`
+    racks    Racks: all racks. `apply(event, now=, cause=)`, `advance(now)`, `next_at()`, `revise(plans, now=)`
+    change   Change(component, before, after, why, cause, at): what became different, and because of what
+    repair   Target, propose(target, racks) -> Proposals, perform(proposal) -> events
+
+Components have addresses: `r1` (rack), `r1/pdu1`, `r1/tor1`, `r1/b3` (blade; the node is `r1-b3`), `r1/pdu1:3` (the
+cable in port 3). Names are folded.
+
+Not here: asyncio, a clock, or randomness of its own. Time is an argument, and random numbers come from the source
+given, so the same seed gives the same changes. A timer carries the epoch it was set in; one of an older epoch does
+nothing.
+"""
+
+from __future__ import annotations
+
+from hostler.sim.hardware.blade import BladeState
+from hostler.sim.hardware.cable import CableState
+from hostler.sim.hardware.change import Change, State
+from hostler.sim.hardware.event import (
+    Connect,
+    Crash,
+    Cut,
+    Disconnect,
+    Event,
+    Join,
+    PowerOff,
+    PowerOn,
+    Repair,
+    Replace,
+    Start,
+    Stick,
+    Stop,
+    Unstick,
+)
+from hostler.sim.hardware.pdu import PduState
+from hostler.sim.hardware.plan import BladePlan, DevicePlan, RackPlan, plans_of, rack_plan
+from hostler.sim.hardware.racks import Racks
+from hostler.sim.hardware.repair import Proposal, Target, perform, propose
+from hostler.sim.hardware.tor import TorState
+from hostler.sim.hardware.wiring import address_of, node_of
+
+__all__ = [
+    "BladePlan",
+    "BladeState",
+    "CableState",
+    "Change",
+    "Connect",
+    "Crash",
+    "Cut",
+    "DevicePlan",
+    "Disconnect",
+    "Event",
+    "Join",
+    "PduState",
+    "PowerOff",
+    "PowerOn",
+    "Proposal",
+    "RackPlan",
+    "Racks",
+    "Repair",
+    "Replace",
+    "Start",
+    "State",
+    "Stick",
+    "Stop",
+    "Target",
+    "TorState",
+    "Unstick",
+    "address_of",
+    "node_of",
+    "perform",
+    "plans_of",
+    "propose",
+    "rack_plan",
+]

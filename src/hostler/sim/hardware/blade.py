@@ -1,0 +1,204 @@
+"""A blade, as a state machine.
+
+    off ──power──▶ booting ──5–8 ticks──▶ working ⇄ isolated        (network lost, network back; its work goes on)
+     ▲                ▲ start, repair        │ stop           │ crash
+     │ no power:      │                      ▼                ▼
+     └── from any  powered ◀──1–3 ticks── stopping         faulted  (way out: power off and on, repair, replace)
+
+Whether it has power and network is told it (`Supply`) by what it is wired to. A tick is one second.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+from hostler.sim.hardware.event import Crash, Repair, Replace, Start, Stop
+from hostler.sim.hardware.switch import Ignored
+
+if TYPE_CHECKING:
+    import random
+
+TICK = 1.0
+BOOT_TICKS = (5, 8)
+STOP_TICKS = (1, 3)
+ENOUGH = 2
+"""So many failures, and the blade is not trusted any more."""
+PROVEN = 3600.0
+"""Seconds without a failure after which those before are forgotten."""
+
+
+class Life(enum.StrEnum):
+    """What a blade's software does."""
+
+    DOWN = "down"
+    BOOTING = "booting"
+    UP = "up"
+    STOPPING = "stopping"
+    FAULTED = "faulted"
+
+
+class BladeState(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything there is to know of a blade. A blade without power is always DOWN."""
+
+    life: Life = Life.UP
+    powered: bool = True
+    connected: bool = True
+    """Some way leads from it to the network."""
+    broken: bool = False
+    """It fails again whenever it has booted."""
+    failures: int = 0
+    """Since it was new, repaired or proven; counted up to ENOUGH."""
+    serial: int = 1
+    """Which piece of hardware stands there: another one has another number, and nothing of what the last one held."""
+    epoch: int = 0
+    """Grows with each change of life. A timer of another epoch does nothing."""
+
+    @property
+    def runs(self) -> bool:
+        """Its software is alive, be it isolated."""
+        return self.life is Life.UP
+
+    @property
+    def working(self) -> bool:
+        """Its software is alive, and can be reached."""
+        return self.life is Life.UP and self.connected
+
+    @property
+    def reaches_network(self) -> bool:
+        return self.powered and self.connected
+
+    @property
+    def sound(self) -> bool:
+        """Nothing about it needs attention."""
+        return self.life is Life.UP and self.connected and not self.broken
+
+    @property
+    def word(self) -> Literal["off", "powered", "booting", "working", "isolated", "stopping", "faulted"]:
+        if not self.powered:
+            return "off"
+        match self.life:
+            case Life.DOWN:
+                return "powered"
+            case Life.BOOTING:
+                return "booting"
+            case Life.STOPPING:
+                return "stopping"
+            case Life.FAULTED:
+                return "faulted"
+            case Life.UP:
+                return "working" if self.connected else "isolated"
+
+    @property
+    def text(self) -> str:
+        word = self.word
+        return word if self.connected or word == "isolated" else f"{word}, disconnected"
+
+
+class Supply(msgspec.Struct, frozen=True):
+    """What reaches the blade from now on."""
+
+    powered: bool
+    connected: bool
+
+
+class Due(msgspec.Struct, frozen=True):
+    """A timer has run out."""
+
+    epoch: int
+
+
+class Timer(msgspec.Struct, frozen=True):
+    """An effect: tell the blade `Due(epoch)` at this instant."""
+
+    due: float
+    epoch: int
+
+
+BladeEvent = Supply | Due | Crash | Start | Stop | Repair | Replace
+Effect = Timer | Ignored
+Outcome = tuple[BladeState, tuple[Effect, ...]]
+
+
+def step(state: BladeState, event: BladeEvent, *, now: float, rng: random.Random) -> Outcome:
+    """What becomes of the blade, and which timers it wants."""
+    match event:
+        case Supply():
+            return _supplied(state, event, now, rng)
+        case Due(epoch=epoch):
+            return _due(state, now) if epoch == state.epoch else (state, ())
+        case Crash(lasting=lasting):
+            broken = _with(state, broken=state.broken or lasting)
+            down = state.life in (Life.DOWN, Life.FAULTED)
+            return (broken, ()) if down else (_failed(broken), ())
+        case Start():
+            return _started(state, now, rng)
+        case Stop():
+            return _stopped(state, now, rng)
+        case Repair():
+            mended = _with(state, broken=False, failures=0)
+            down = state.powered and state.life in (Life.DOWN, Life.FAULTED)
+            return _booting(mended, now, rng) if down else (mended, ())
+        case Replace():
+            fresh = BladeState(
+                life=Life.DOWN, powered=state.powered, connected=state.connected,
+                serial=state.serial + 1, epoch=state.epoch + 1,
+            )  # fmt: skip
+            return _booting(fresh, now, rng) if state.powered else (fresh, ())
+
+
+def _supplied(state: BladeState, supply: Supply, now: float, rng: random.Random) -> Outcome:
+    after = _with(state, powered=supply.powered, connected=supply.connected)
+    if supply.powered is state.powered:
+        return after, ()
+    return _booting(after, now, rng) if supply.powered else (_turned(after, Life.DOWN), ())
+
+
+def _due(state: BladeState, now: float) -> Outcome:
+    match state.life:
+        case Life.BOOTING if state.broken:
+            return _failed(state), ()
+        case Life.BOOTING:
+            up = _turned(state, Life.UP)
+            return up, ((Timer(now + PROVEN, up.epoch),) if up.failures else ())
+        case Life.STOPPING:
+            return _turned(state, Life.DOWN), ()
+        case Life.UP:
+            return _with(state, failures=0), ()
+        case _:
+            return state, ()
+
+
+def _started(state: BladeState, now: float, rng: random.Random) -> Outcome:
+    if not state.powered:
+        return state, (Ignored("it has no power"),)
+    if state.life is Life.FAULTED:
+        return state, (Ignored("it is faulted: switch its power off and on, or repair it"),)
+    return _booting(state, now, rng) if state.life is Life.DOWN else (state, ())
+
+
+def _stopped(state: BladeState, now: float, rng: random.Random) -> Outcome:
+    if state.life is Life.FAULTED:
+        return state, (Ignored("it is faulted, and hears nothing"),)
+    if state.life not in (Life.UP, Life.BOOTING):
+        return state, ()
+    stopping = _turned(state, Life.STOPPING)
+    return stopping, (Timer(now + TICK * rng.randint(*STOP_TICKS), stopping.epoch),)
+
+
+def _booting(state: BladeState, now: float, rng: random.Random) -> Outcome:
+    booting = _turned(state, Life.BOOTING)
+    return booting, (Timer(now + TICK * rng.randint(*BOOT_TICKS), booting.epoch),)
+
+
+def _failed(state: BladeState) -> BladeState:
+    return _turned(_with(state, failures=min(state.failures + 1, ENOUGH)), Life.FAULTED)
+
+
+def _turned(state: BladeState, life: Life) -> BladeState:
+    return _with(state, life=life, epoch=state.epoch + 1)
+
+
+_with = msgspec.structs.replace

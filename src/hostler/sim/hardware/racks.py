@@ -1,0 +1,340 @@
+"""All racks: what is done to one component, and what follows for those that hang on it."""
+
+from __future__ import annotations
+
+import heapq
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+import msgspec
+
+from hostler.errors import Invalid, NotFound
+from hostler.model.name import fold
+from hostler.sim.hardware import blade as blades
+from hostler.sim.hardware import switch, word
+from hostler.sim.hardware import tor as tors
+from hostler.sim.hardware.blade import BladeState, Due, Life, Supply, Timer
+from hostler.sim.hardware.cable import CableState
+from hostler.sim.hardware.change import Change
+from hostler.sim.hardware.event import Crash, Repair, Replace, Start, Stop
+from hostler.sim.hardware.pdu import PduState
+from hostler.sim.hardware.reach import reached
+from hostler.sim.hardware.switch import Ignored, Switch
+from hostler.sim.hardware.tor import TorState
+from hostler.sim.hardware.wiring import Wiring
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Iterable, Iterator
+
+    from hostler.sim.hardware.blade import BladeEvent
+    from hostler.sim.hardware.change import State
+    from hostler.sim.hardware.event import Event
+    from hostler.sim.hardware.plan import RackPlan
+    from hostler.sim.hardware.wiring import Cable
+
+StateT = TypeVar("StateT")
+
+
+class _Because(NamedTuple):
+    why: str
+    cause: str = ""
+
+
+class Racks:
+    """Simulated hardware. What one event costs follows from what hangs on the component, not from how much there is.
+
+    Everything is on and works at first; with `cold`, blades have just been switched on and boot. Names in the plans are
+    folded; addresses that are asked for need not be.
+    """
+
+    def __init__(self, plans: Iterable[RackPlan], rng: random.Random, *, now: float = 0.0, cold: bool = False) -> None:
+        self._rng, self._now = rng, now
+        self._wirings: dict[str, Wiring] = {}
+        self._states: dict[str, State] = {}
+        self._timers: list[tuple[float, int, str, int]] = []
+        self._count = 0
+        self._gone: dict[str, BladeState] = {}
+        """The last of each blade that was taken out: who comes in its place must not hear its timers."""
+        self.amiss: dict[str, None] = {}
+        """Everything that is not as it was when it was new."""
+        for plan in plans:
+            if plan.name in self._wirings:
+                raise Invalid(f"rack {plan.name}: planned twice; rename one")
+            self._install(Wiring(plan), [], warm=not cold)
+
+    # What is done to it
+
+    def apply(self, event: Event, *, now: float, cause: str = "") -> list[Change]:
+        """Do it, and tell all that follows at this instant, in this order. What was due by then happens first.
+
+        NotFound: no such component. Invalid: it is not a thing that this can be done to.
+        """
+        wiring, address = self._find(event.on)
+        components = reached(event, address, wiring)
+        changes = self.advance(now)
+        for component in components:
+            if wiring.kinds[component] == "blade":
+                self._do_to_blade(component, event, cause, changes)
+            else:
+                self._do_to_switch(wiring, component, event, cause, changes)
+        return changes
+
+    def advance(self, now: float) -> list[Change]:
+        """Let time pass: what is due happens, each at its instant."""
+        if now < self._now:
+            raise Invalid(f"hardware: time went back from {self._now:g} to {now:g} s; it only goes forward")
+        changes: list[Change] = []
+        while self._timers and self._timers[0][0] <= now:
+            due, _, address, epoch = heapq.heappop(self._timers)
+            self._now = due
+            state = self._states.get(address)
+            if isinstance(state, BladeState):
+                self._step_blade(address, Due(epoch), _Because(word.due(state)), changes)
+        self._now = now
+        return changes
+
+    def next_at(self) -> float | None:
+        """When something happens by itself; None: nothing will."""
+        while self._timers:
+            due, _, address, epoch = self._timers[0]
+            state = self._states.get(address)
+            if isinstance(state, BladeState) and state.epoch == epoch:
+                return due
+            heapq.heappop(self._timers)
+        return None
+
+    def revise(self, plans: Iterable[RackPlan], *, now: float) -> list[Change]:
+        """Other racks, blades or wires stand there from now on. What stays keeps its state; a new blade boots."""
+        changes = self.advance(now)
+        wirings = {plan.name: plan for plan in plans}
+        for name in [name for name in self._wirings if name not in wirings]:
+            for address in self._wirings.pop(name).kinds:
+                self._take_out(address, changes)
+        for name, plan in wirings.items():
+            before = self._wirings.get(name)
+            if before is None or before.plan != plan:
+                after = Wiring(plan)
+                for address in before.kinds if before is not None else ():
+                    if _what_is_there(before, address) != _what_is_there(after, address):
+                        self._take_out(address, changes)
+                self._install(after, changes, warm=False)
+        return changes
+
+    # What it is
+
+    def state(self, address: str) -> State:
+        """NotFound: no such component."""
+        wiring, found = self._find(address)
+        if found == wiring.plan.name:
+            raise Invalid(f"{found}: a rack has no state of its own; ask for what stands in it")
+        return self._states[found]
+
+    def blade(self, address: str) -> BladeState:
+        """NotFound: no such component. Invalid: it is none."""
+        return self._of(BladeState, address)
+
+    def pdu(self, address: str) -> PduState:
+        """NotFound: no such component. Invalid: it is none."""
+        return self._of(PduState, address)
+
+    def tor(self, address: str) -> TorState:
+        """NotFound: no such component. Invalid: it is none."""
+        return self._of(TorState, address)
+
+    def cable(self, address: str) -> CableState:
+        """NotFound: no such component. Invalid: it is none."""
+        return self._of(CableState, address)
+
+    def switch(self, address: str) -> PduState | TorState | CableState:
+        """NotFound: no such component. Invalid: it is a blade."""
+        state = self.state(address)
+        if isinstance(state, BladeState):
+            raise Invalid(f"{address}: is a blade")
+        return state
+
+    def wiring(self, rack: str) -> Wiring:
+        """What is wired to what. NotFound: no such rack."""
+        found = self._wirings.get(fold(rack.partition("/")[0]))
+        if found is None:
+            raise NotFound(f"rack {rack.partition('/')[0]}: no such rack; there are {word.some(self._wirings)}")
+        return found
+
+    def racks(self) -> tuple[str, ...]:
+        return tuple(self._wirings)
+
+    def blades(self) -> Iterator[str]:
+        """The addresses of all blades."""
+        return (address for wiring in self._wirings.values() for address in wiring.of("blade"))
+
+    def carries(self, cable: Cable) -> bool:
+        """Whether a cable brings power, or leads to the network, at this moment."""
+        source, state = self._states[cable.source], self._states[cable.address]
+        return isinstance(source, Switch) and isinstance(state, Switch) and source.carries and state.carries
+
+    def power_of(self, address: str) -> tuple[str, ...]:
+        """What to Cut (and Join again) to take the power of a pdu, cable, blade, tor or rack. Invalid: it has none."""
+        return self._lines(address, power=True)
+
+    def network_of(self, address: str) -> tuple[str, ...]:
+        """What to Cut (and Join again) to take the network of a tor, cable, blade or rack. Invalid: it has none."""
+        return self._lines(address, power=False)
+
+    # Inside
+
+    def _find(self, address: str) -> tuple[Wiring, str]:
+        wiring, folded = self.wiring(address), fold(address)
+        if folded != wiring.plan.name and folded not in wiring.kinds:
+            raise NotFound(f"{address}: no such component; rack {wiring.plan.name} has {word.some(wiring.kinds)}")
+        return wiring, folded
+
+    def _of(self, kind: type[StateT], address: str) -> StateT:
+        state = self.state(address)
+        if not isinstance(state, kind):
+            raise Invalid(f"{address}: is no {kind.__name__.removesuffix('State').lower()}")
+        return state
+
+    def _lines(self, address: str, *, power: bool) -> tuple[str, ...]:
+        wiring, found = self._find(address)
+        what: tuple[str, ...] = ()
+        if found == wiring.plan.name:
+            what = tuple(wiring.of("pdu" if power else "tor"))
+        elif wiring.kinds[found] == ("pdu" if power else "tor"):
+            what = (found,)
+        elif found in wiring.cables:
+            what = (found,) if wiring.cables[found].power is power else ()
+        else:
+            what = tuple(each.address for each in (wiring.power_to if power else wiring.network_to)(found))
+        if not what:
+            raise Invalid(f"{address}: has no {'power' if power else 'network'} that could be cut")
+        return what
+
+    def _do_to_switch(self, wiring: Wiring, address: str, event: Event, cause: str, changes: list[Change]) -> None:
+        before = self._states[address]
+        if isinstance(event, Start | Stop | Crash) or not isinstance(before, Switch):
+            raise RuntimeError(f"{address}: {event!r} was let through")
+        after, ignored = tors.step(before, event) if isinstance(before, TorState) else switch.step(before, event)
+        cable = wiring.cables.get(address)
+        if cable is not None and before.on is not after.on and word.is_command(event):
+            source = self._states[cable.source]
+            if isinstance(source, Switch) and source.stuck:
+                after, ignored = before, (Ignored(f"{cable.source} is stuck"),)
+        why = word.of(event, wiring.kinds[address])
+        if ignored:
+            why = f"{why}, in vain: {ignored[0].why}"
+        elif after == before:
+            return
+        change = self._put(address, after, _Because(why, cause), changes)
+        if before.carries is not after.carries:
+            self._follow(wiring, change, wiring.ports[address] if cable is None else (cable,), changes)
+
+    def _follow(self, wiring: Wiring, change: Change, cables: Iterable[Cable], changes: list[Change]) -> None:
+        """Tell what hangs on these cables that what they carry has changed: tors first, each blade once."""
+        hanging: dict[str, Change] = {}
+        for cable in cables:
+            if wiring.kinds[cable.item] == "blade":
+                hanging[cable.item] = change
+            elif (told := self._feed(wiring, cable.item, change, changes)) is not None:
+                for each in wiring.ports[cable.item]:
+                    hanging.setdefault(each.item, told)
+        for address, by in hanging.items():
+            self._supply(wiring, address, _Because(f"{by.component}: {by.why}", by.component), changes)
+
+    def _feed(self, wiring: Wiring, tor: str, by: Change, changes: list[Change]) -> Change | None:
+        """A tor's power may have changed. What that changed for those that hang on it, if anything."""
+        before, powered = self.tor(tor), self._is_fed(wiring, tor)
+        if before.powered is powered:
+            return None
+        after = msgspec.structs.replace(before, powered=powered)
+        told = self._put(tor, after, _Because(f"{by.component}: {by.why}", by.component), changes)
+        return told if before.carries is not after.carries else None
+
+    def _is_fed(self, wiring: Wiring, item: str) -> bool:
+        cables = wiring.power_to(item)
+        if not cables:
+            return not wiring.power_known or wiring.kinds[item] == "tor"
+        return any(map(self.carries, cables))
+
+    def _supply(self, wiring: Wiring, address: str, because: _Because, changes: list[Change]) -> None:
+        connected = not wiring.network_known or any(map(self.carries, wiring.network_to(address)))
+        supply = Supply(powered=self._is_fed(wiring, address), connected=connected)
+        self._step_blade(address, supply, because, changes)
+
+    def _do_to_blade(self, address: str, event: Event, cause: str, changes: list[Change]) -> None:
+        if not isinstance(event, Crash | Start | Stop | Repair | Replace):
+            raise RuntimeError(f"{address}: {event!r} was let through")
+        self._step_blade(address, event, _Because(word.of(event, "blade"), cause), changes)
+
+    def _step_blade(self, address: str, event: BladeEvent, because: _Because, changes: list[Change]) -> None:
+        before = self.blade(address)
+        after, effects = blades.step(before, event, now=self._now, rng=self._rng)
+        for effect in effects:
+            if isinstance(effect, Timer):
+                self._count += 1
+                heapq.heappush(self._timers, (effect.due, self._count, address, effect.epoch))
+            else:
+                because = _Because(f"{because.why}, in vain: {effect.why}", because.cause)
+        if after != before or any(isinstance(effect, Ignored) for effect in effects):
+            self._put(address, after, because, changes)
+
+    def _put(self, address: str, after: State, because: _Because, changes: list[Change]) -> Change:
+        change = Change(
+            component=address, before=self._states.get(address), after=after,
+            why=because.why, cause=because.cause, at=self._now,
+        )  # fmt: skip
+        self._states[address] = after
+        if after.sound:
+            self.amiss.pop(address, None)
+        else:
+            self.amiss.setdefault(address)
+        changes.append(change)
+        return change
+
+    # Putting in and taking out
+
+    def _install(self, wiring: Wiring, changes: list[Change], *, warm: bool) -> None:
+        """Whatever has no state yet is new; with `warm`, its blades are up. Then all is told what it gets."""
+        self._wirings[wiring.plan.name] = wiring
+        fresh = [address for address in wiring.kinds if address not in self._states]
+        for address in fresh:
+            new: State
+            match wiring.kinds[address]:
+                case "pdu":
+                    new = _NEW_PDU
+                case "tor":
+                    new = _NEW_TOR
+                case "cable":
+                    new = _NEW_CABLE
+                case "blade":
+                    new = self._new_blade(address, warm=warm)
+            self._put(address, new, _Because("installed"), changes)
+        for address in wiring.of("tor"):
+            tor, powered = self.tor(address), self._is_fed(wiring, address)
+            if tor.powered is not powered:
+                self._put(address, msgspec.structs.replace(tor, powered=powered), _Because("wired anew"), changes)
+        for address in wiring.of("blade"):
+            self._supply(wiring, address, _Because("wired anew"), changes)
+
+    def _new_blade(self, address: str, *, warm: bool) -> BladeState:
+        if warm:
+            return _WARM_BLADE
+        last = self._gone.pop(address, None)
+        if last is None:
+            return _NEW_BLADE
+        return msgspec.structs.replace(_NEW_BLADE, serial=last.serial + 1, epoch=last.epoch + 1)
+
+    def _take_out(self, address: str, changes: list[Change]) -> None:
+        before = self._states.pop(address)
+        self.amiss.pop(address, None)
+        if isinstance(before, BladeState):
+            self._gone[address] = before
+        changes.append(Change(
+            component=address, before=before, after=None, why="taken out of the rack", cause="", at=self._now
+        ))  # fmt: skip
+
+
+_NEW_PDU, _NEW_TOR, _NEW_CABLE = PduState(), TorState(), CableState()
+_NEW_BLADE, _WARM_BLADE = BladeState(life=Life.DOWN, powered=False, connected=False), BladeState()
+
+
+def _what_is_there(wiring: Wiring | None, address: str) -> object:
+    return wiring and (wiring.kinds.get(address), wiring.cables.get(address))

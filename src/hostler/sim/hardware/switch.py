@@ -1,0 +1,82 @@
+"""What pdus, tors and cables have in common: they carry something, unless they are off or cut, and can get stuck."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import msgspec
+
+from hostler.sim.hardware.event import (
+    Command,
+    Connect,
+    Cut,
+    Disconnect,
+    Join,
+    PowerOff,
+    PowerOn,
+    Repair,
+    Replace,
+    Stick,
+    Unstick,
+)
+
+SwitchEvent = Command | Cut | Join | Stick | Unstick | Repair | Replace
+
+
+class Switch(msgspec.Struct, frozen=True, kw_only=True):
+    """Where it is switched, whether it is whole, and whether it follows."""
+
+    on: bool = True
+    joined: bool = True
+    """False: the feed, the uplink, or the plug is out."""
+    stuck: bool = False
+    """It follows no command. What it carries, it goes on carrying."""
+
+    @property
+    def carries(self) -> bool:
+        return self.on and self.joined
+
+    @property
+    def sound(self) -> bool:
+        """As it was when it was new."""
+        return self.on and self.joined and not self.stuck
+
+
+class Ignored(msgspec.Struct, frozen=True):
+    """An effect: the component did not do as it was told."""
+
+    why: str
+
+
+SwitchT = TypeVar("SwitchT", bound=Switch)
+
+
+def step(state: SwitchT, event: SwitchEvent) -> tuple[SwitchT, tuple[Ignored, ...]]:
+    """What becomes of it. None of these has timers."""
+    match event:
+        case PowerOff() | Disconnect():
+            return _switched(state, on=False)
+        case PowerOn() | Connect():
+            return _switched(state, on=True)
+        case Cut():
+            return _with(state, joined=False), ()
+        case Join():
+            return _with(state, joined=True), ()
+        case Stick(at=at):
+            return _with(state, stuck=True, on=state.on if at is None else at), ()
+        case Unstick():
+            return _with(state, stuck=False), ()
+        case Repair() | Replace():
+            return _with(state, on=True, joined=True, stuck=False), ()
+
+
+def _switched(state: SwitchT, *, on: bool) -> tuple[SwitchT, tuple[Ignored, ...]]:
+    if state.on is on:
+        return state, ()
+    if state.stuck:
+        return state, (Ignored(f"it is stuck, and stays {'on' if state.on else 'off'}"),)
+    return _with(state, on=on), ()
+
+
+def _with(state: SwitchT, **fields: bool) -> SwitchT:
+    return msgspec.structs.replace(state, **fields)

@@ -1,0 +1,141 @@
+"""Whether required rules are kept: looked at when a machine is placed, against those of its project that are."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from hostler.model.name import fold
+from hostler.model.vm import Affinity, Level
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from hostler.sim.world import World
+
+
+class _Wish(msgspec.Struct):
+    affinity: tuple[Affinity, ...] = ()
+    labels: dict[str, str] = {}
+    node_labels: dict[str, str] = {}
+
+    @property
+    def required(self) -> list[Affinity]:
+        return [rule for rule in self.affinity if rule.required]
+
+
+_wish = msgspec.json.Decoder(_Wish)
+
+
+class Rules:
+    """Costs nothing for machines of projects without a rule."""
+
+    def __init__(self, world: World, violated: Callable[[str, str, float | None], None]) -> None:
+        self._world, self._violated = world, violated
+        self._wishes: dict[str, _Wish] = {}
+        self._project: dict[str, str] = {}
+        self._ruled: defaultdict[str, dict[str, None]] = defaultdict(dict)
+        """By project, the machines that have rules."""
+        self._placed: defaultdict[str, dict[str, str]] = defaultdict(dict)
+        """By project, the nodes of its machines."""
+        self._nodes: dict[str, str] = {}
+
+    def wished(self, vm: str, key: str, record: bytes) -> None:
+        """There is a wish, or another one than before."""
+        try:
+            wish = _wish.decode(record)
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            return
+        self.unwished(vm, self._project.get(vm, ""))
+        project = key.rpartition("/")[0]
+        self._wishes[vm], self._project[vm] = wish, project
+        if wish.required:
+            self._ruled[project][vm] = None
+        if vm in self._nodes:
+            self._placed[project][vm] = self._nodes[vm]
+
+    def unwished(self, vm: str, key: str) -> None:
+        """There is none any more, under this key."""
+        project = self._project.get(vm)
+        if project is not None and key.startswith(project):
+            del self._project[vm]
+            self._wishes.pop(vm, None)
+            self._ruled[project].pop(vm, None)
+            self._placed[project].pop(vm, None)
+
+    def placed(self, vm: str, node: str) -> int:
+        """A node was told to have it. How many rules that was held against."""
+        self._nodes[vm] = node
+        project = self._project.get(vm)
+        if project is None:
+            return 0
+        placed, ruled = self._placed[project], self._ruled[project]
+        placed[vm] = node
+        looked = self._labelled(vm, node)
+        if not ruled:
+            return looked
+        for rule in self._wishes[vm].required:
+            looked += 1
+            if (what := self._broken(rule, vm, node, placed)) is not None:
+                self._violated(f"vm {vm}", f"placed on {node}: {what}", None)
+        labels = self._wishes[vm].labels
+        for other in ruled:
+            where = placed.get(other)
+            if other == vm or where is None:
+                continue
+            for rule in self._wishes[other].required:
+                if not rule.together and rule.labels.items() <= labels.items():
+                    looked += 1
+                    if (shared := self._shared(rule.level, node, where)) is not None:
+                        what = f"{other} on {where} must not share a {rule.level} with it, and shares {shared}"
+                        self._violated(f"vm {vm}", f"placed on {node}: {what}", None)
+        return looked
+
+    def _labelled(self, vm: str, node: str) -> int:
+        """Whether its node is one that it may be on."""
+        host, wanted = self._world.blades.get(node), self._wishes[vm].node_labels
+        if host is None or not wanted:
+            return 0
+        having = {**host.blade.labels, "node": node, "rack": host.blade.rack}
+        for name, value in wanted.items():
+            if fold(having.get(name, "")) != fold(value):
+                what = f"it shall be where {name} is {value}, and it is {having.get(name) or 'not said'} there"
+                self._violated(f"vm {vm}", f"placed on {node}: {what}", None)
+        return 1
+
+    def taken(self, vm: str, node: str) -> None:
+        """A node has it no more. Where it was handed over, another has it by now."""
+        if self._nodes.get(vm) == node:
+            del self._nodes[vm]
+            self._placed[self._project.get(vm, "")].pop(vm, None)
+
+    def _broken(self, rule: Affinity, vm: str, node: str, placed: dict[str, str]) -> str | None:
+        others = [
+            (other, where)
+            for other, where in placed.items()
+            if other != vm and rule.labels.items() <= self._wishes[other].labels.items()
+        ]
+        if rule.together:
+            if not others or any(self._shared(rule.level, node, where) is not None for _, where in others):
+                return None
+            return f"no {rule.level} with any of {', '.join(sorted(other for other, _ in others))}, as its rule demands"
+        for other, where in others:
+            if (shared := self._shared(rule.level, node, where)) is not None:
+                return f"it shares {shared} with {other} on {where}, against its rule"
+        return None
+
+    def _shared(self, level: Level, one: str, other: str) -> str | None:
+        mine = dict.fromkeys(self._domains(level, one))
+        return next((domain for domain in self._domains(level, other) if domain in mine), None)
+
+    def _domains(self, level: Level, node: str) -> Iterator[str]:
+        yield f"node {node}"
+        host = self._world.blades.get(node)
+        if host is None or level is Level.NODE:
+            return
+        if level is Level.RACK:
+            yield f"rack {host.blade.rack}"
+        else:
+            yield from host.blade.pdus if level is Level.PDU else host.blade.tors

@@ -1,0 +1,190 @@
+"""One run of a scenario with one seed: everything that happens in it follows from these two."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from hostler.kit.processes import ProcessLoop
+from hostler.kit.virtual import run_virtual
+from hostler.sim.invariants import Invariants, Verdict, Violation
+from hostler.sim.invariants_ends import Ends
+from hostler.sim.invariants_rollout import Rollouts
+from hostler.sim.invariants_wishes import lost
+from hostler.sim.scenario.chance import drawn
+from hostler.sim.scenario.play import Player, plan_of
+from hostler.sim.world import Parts, World
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hostler.sim.invariants_wishes import Unmet
+    from hostler.sim.log import LogEntry
+    from hostler.sim.scenario.scenario import Moment, Scenario
+
+ALWAYS = ("requests_answered", "nothing_broke")
+"""What is looked at beside the invariants that a scenario names: every request was answered as it should be, and no
+process ended by an error of its own."""
+SHOWN = 8
+"""Wishes that are named one by one if they are not met."""
+
+
+class Outcome(msgspec.Struct, kw_only=True):
+    """What came of it."""
+
+    scenario: str
+    seed: int
+    verdicts: tuple[Verdict, ...]
+    moments: tuple[Moment, ...]
+    """What happened, or was to happen, with what was drawn."""
+    log: tuple[LogEntry, ...] = ()
+    counters: dict[str, float] = {}
+
+    @property
+    def passed(self) -> bool:
+        return all(verdict.held for verdict in self.verdicts)
+
+    @property
+    def violations(self) -> list[Violation]:
+        """The first of each invariant, in order of time."""
+        found = [violation for verdict in self.verdicts for violation in verdict.violations[:1]]
+        return sorted(found, key=lambda violation: violation.at)
+
+    @property
+    def broken(self) -> frozenset[str]:
+        """The names of the invariants that did not hold."""
+        return frozenset(verdict.invariant for verdict in self.verdicts if not verdict.held)
+
+    def log_lines(self) -> bytes:
+        """The log as JSON lines: the same bytes for the same scenario and seed."""
+        return b"".join(msgspec.json.encode(entry) + b"\n" for entry in self.log)
+
+
+def run_scenario(
+    scenario: Scenario,
+    seed: int | None = None,
+    *,
+    parts: Parts | None = None,
+    tell: Callable[[LogEntry], None] = lambda _: None,
+    kept: bool = True,
+    until: str = "",
+) -> Outcome:
+    """Play it from its beginning to its end. `tell` hears what happens as it does; `kept`: the outcome has it all;
+    `until`: no longer than until this invariant is broken."""
+    return _Run(scenario, scenario.seed if seed is None else seed, parts, tell, kept=kept, until=until).outcome()
+
+
+class _Run:
+    def __init__(
+        self,
+        scenario: Scenario,
+        seed: int,
+        parts: Parts | None,
+        tell: Callable[[LogEntry], None],
+        *,
+        kept: bool,
+        until: str,
+    ) -> None:
+        self._scenario, self._seed, self._kept, self._until = scenario, seed, kept, until
+        self._enough = False
+        self._task: asyncio.Task[Any] | None = None
+        """That plays it, while it does."""
+        self._moments = drawn(scenario, seed)
+        self._loop = ProcessLoop(seed)
+        self._world = World(plan_of(scenario), seed=seed, loop=self._loop, parts=parts, tell=tell)
+        self._invariants: Invariants | None = None
+        self._broke: list[Violation] = []
+        self._asked = 0
+
+    def outcome(self) -> Outcome:
+        try:
+            run_virtual(self._main, loop=self._loop)
+        except Exception as error:  # noqa: BLE001 - a run that ends by an error is a finding, not an accident
+            self._broken("the run", error)
+        for name, failure in self._world.failures:
+            self._broken(name, failure)
+        return Outcome(
+            scenario=self._scenario.name,
+            seed=self._seed,
+            verdicts=(*(() if self._invariants is None else self._invariants.verdicts()), self._nothing_broke()),
+            moments=self._moments,
+            log=tuple(self._world.log.entries) if self._kept else (),
+            counters={
+                "virtual_seconds": round(self._loop.time(), 3),
+                "steps": self._loop.steps,
+                "revisions": self._world.chronicle.revision,
+                "entries": len(self._world.log),
+                "requests": self._asked,
+                "faults": sum(1 for moment in self._moments if moment.document().get("fault")),
+            },
+        )
+
+    async def _main(self) -> None:
+        world, task = self._world, asyncio.current_task()
+        async with world:
+            # The store's first events are the inventory, which concerns no invariant.
+            invariants = self._invariants = Invariants(
+                world, (*self._scenario.invariants, "requests_answered"), told=self._told
+            )
+            try:
+                await self._played(invariants)
+            except asyncio.CancelledError:
+                if not self._enough or task is None:
+                    raise
+                task.uncancel()
+            finally:
+                invariants.stop()
+
+    async def _played(self, invariants: Invariants) -> None:
+        def wrong(request: str, text: str) -> None:
+            invariants.violated("requests_answered", request, text)
+
+        def missed(wish: Unmet) -> None:
+            invariants.violated(wish.invariant, wish.component, wish.text)
+
+        world = self._world
+        player = Player(world, self._scenario, self._moments, wrong=wrong, missed=missed)
+        rollouts = Rollouts(world, functools.partial(invariants.violated, "rollout_kept"))
+        ends = Ends(world, player.hands.asked, functools.partial(invariants.violated, "no_early_end"))
+        stops = [world.chronicle.listen(heard) for heard in (rollouts.heard, ends.heard)]
+        self._task = asyncio.current_task()
+        await player.play()
+        left = await player.settle()
+        self._task = None
+        for stop in stops:
+            stop()
+        invariants.look("rollout_kept", rollouts.looks)
+        invariants.look("no_early_end", ends.looks)
+        invariants.stop()
+        self._asked = player.asked
+        invariants.look("requests_answered", player.asked)
+        invariants.look("no_vm_lost", len(player.hands.promised))
+        for name in await lost(world, player.hands.promised):
+            invariants.violated("no_vm_lost", name, "its creation was answered, and there is no wish for it")
+        invariants.look("wishes_met")
+        if world.plan.slices:
+            invariants.look("blueprints_met")
+        for wish in left[:SHOWN]:
+            invariants.violated(wish.invariant, wish.component, wish.text)
+        if len(left) > SHOWN:
+            invariants.violated(left[SHOWN].invariant, "the world", f"and {len(left) - SHOWN} more")
+        invariants.check_runs()
+
+    def _told(self, violation: Violation) -> None:
+        self._world.log.add("violation", violation.component, f"{violation.invariant}: {violation.text}")
+        if violation.invariant == self._until and not self._enough and self._task is not None:
+            self._enough = True
+            self._task.cancel()
+
+    def _broken(self, component: str, error: Exception) -> None:
+        text = f"{type(error).__name__}: {error}"
+        at = round(self._loop.time(), 6)
+        self._broke.append(Violation(invariant="nothing_broke", at=at, component=component, text=text))
+
+    def _nothing_broke(self) -> Verdict:
+        return Verdict(
+            invariant="nothing_broke", looks=1, found=len(self._broke), violations=tuple(self._broke[:SHOWN])
+        )

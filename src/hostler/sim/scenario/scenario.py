@@ -1,0 +1,133 @@
+"""A scenario as a value: a datacenter, what is wished for there, what goes wrong, and what must hold all the same."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from hostler.engine.inventory.document import Inventory
+from hostler.sim.fault import FaultBase, fields_of
+
+if TYPE_CHECKING:
+    from hostler.model.deployment import Blueprint
+    from hostler.model.lab import LabCatalogue
+    from hostler.model.workload_api import WorkloadApply
+    from hostler.sim.fault import Fault
+    from hostler.sim.scenario.act import Act, LabWish, VmWish
+
+LONGEST = 7 * 86400.0
+SETTLE = 120.0
+INVARIANTS = (
+    "no_vm_twice",
+    "no_vm_lost",
+    "no_stale_leader_write",
+    "no_unreachable_endpoint",
+    "rules_kept",
+    "inventory_heeded",
+    "rollout_kept",
+    "no_early_end",
+    "wishes_met",
+    "pending_has_reason",
+    "one_lab_per_user",
+    "slice_moves_legal",
+    "instance_numbers_unique",
+    "endpoints_before_active",
+    "needs_kept",
+    "min_available_kept",
+    "spread_kept",
+    "retries_heeded",
+    "blueprints_met",
+)
+"""What a scenario can ask for; all of them, unless it names some."""
+
+
+class Moment(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that happens, and when."""
+
+    at: float
+    """Seconds from the beginning."""
+    what: Fault | Act
+    written: dict[str, Any]
+    """As the file has it, without `at`."""
+    drawn: bool = False
+    """By chance, not by the timeline."""
+
+    def document(self) -> dict[str, Any]:
+        """As a timeline has it."""
+        if not isinstance(self.what, FaultBase):
+            return {"at": _short(self.at)} | self.written
+        fields = fields_of(self.what)
+        return {"at": _short(self.at)} | {
+            key: _short(value) if isinstance(value, float) else value for key, value in fields.items()
+        }
+
+    @property
+    def told(self) -> str:
+        """In one line, for people."""
+        if isinstance(self.what, FaultBase):
+            return self.what.told()
+        shown = (f"{key}={_brief(value)}" for key, value in self.written.items() if key != "do")
+        return " ".join([str(self.written.get("do", "")), *shown])
+
+
+class Chance(msgspec.Struct, frozen=True, kw_only=True):
+    """A fault that happens now and then, to any of some components."""
+
+    fields: dict[str, Any]
+    """The fault, without `on` and `for`."""
+    per_hour: float
+    on: tuple[str, ...]
+    """One of these; empty: the fault names none."""
+    least: float | None = None
+    """How long it lasts, from `least` to `most` seconds; None: it is over at once."""
+    most: float | None = None
+
+
+class Scenario(msgspec.Struct, frozen=True, kw_only=True):
+    """What a file says. `document` is the file itself, with everything in it that it named elsewhere."""
+
+    name: str
+    about: str
+    seed: int = 1
+    length: float
+    """Seconds. Then every fault is lifted, and what was wished for must come true."""
+    settle: float = SETTLE
+    """Seconds in which it must."""
+    inventory: Inventory = Inventory()
+    replicas: int = 2
+    settings: dict[str, Any] = {}
+    workloads: tuple[WorkloadApply, ...] = ()
+    vms: tuple[VmWish, ...] = ()
+    blueprints: dict[str, Blueprint] = {}
+    """By name."""
+    labs: tuple[LabWish, ...] = ()
+    catalogue: LabCatalogue | None = None
+    timeline: tuple[Moment, ...] = ()
+    chances: tuple[Chance, ...] = ()
+    invariants: tuple[str, ...] = INVARIANTS
+    pending: int = 0
+    """Machines that no node has room for in the end: so many, no more and no fewer."""
+    given_up: tuple[str, ...] = ()
+    """Slices (`group:name`) whose last version is given up in the end: these, and no others."""
+    document: dict[str, Any] = {}
+
+    def with_timeline(self, moments: tuple[Moment, ...], *, seed: int, length: float | None = None) -> Scenario:
+        """The same, where this happens and nothing is left to chance."""
+        length = self.length if length is None else length
+        document = {key: value for key, value in self.document.items() if key not in ("timeline", "chances")}
+        document |= {"seed": seed, "length": _short(length)}
+        if moments:
+            document["timeline"] = [moment.document() for moment in moments]
+        return msgspec.structs.replace(self, seed=seed, length=length, timeline=moments, chances=(), document=document)
+
+
+def _short(number: float) -> float | int:
+    """As a person would write it."""
+    return int(number) if number == int(number) else round(number, 3)
+
+
+def _brief(value: Any) -> str:
+    if isinstance(value, dict):
+        return str(value.get("name", "…"))
+    return ",".join(map(str, value)) if isinstance(value, list) else str(value)

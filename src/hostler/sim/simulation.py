@@ -1,0 +1,440 @@
+"""A world beside a server, in a thread of its own: it goes at the pace, breaks and is repaired as people ask.
+
+Everything here is called on the server's event loop and done inside, at the present virtual instant.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import difflib
+import math
+import traceback
+from collections import deque
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+
+from hostler.errors import Conflict, HostlerError, NotFound
+from hostler.model.name import fold
+from hostler.model.node import Lifecycle
+from hostler.model.sim_api import (
+    FaultKind,
+    FaultKindPage,
+    FaultNumber,
+    FaultView,
+    Mode,
+    ProposalPage,
+    ProposalView,
+    SimComponent,
+    SimLogEntry,
+    SimLogPage,
+    SimRack,
+    SimReplica,
+    SimView,
+    StepView,
+)
+from hostler.sim.bridge import BridgedClock, BridgedStore, across
+from hostler.sim.fault import FAULTS, fault_of
+from hostler.sim.hardware import BladeState, Target, perform, propose
+from hostler.sim.pace import PacedLoop, PacedThread
+from hostler.sim.world import World
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Coroutine
+
+    from hostler.model.sim_api import FaultInject, ModeSet, RepairMode, StepGrant
+    from hostler.sim.fault import Fault
+    from hostler.sim.hardware import Proposal
+    from hostler.sim.log import LogEntry
+    from hostler.sim.pace import Step
+    from hostler.sim.world import WorldPlan
+
+T = TypeVar("T")
+
+REPAIR_EVERY = 5.0
+"""Virtual seconds between two looks of whoever repairs without being asked."""
+KEPT = 100_000
+"""Entries of the log, about; older ones are forgotten."""
+FAILURES = 20
+SHOWN = 500
+"""Faults, proposals and broken components that are shown at once."""
+WITHIN = 10.0
+"""Real seconds that a world may be busy with something else."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Story:
+    """What happens in a world by itself."""
+
+    name: str
+    about: str = ""
+    seed: int = 1
+    plan: WorldPlan
+    play: Callable[[World, Callable[[int], None]], Awaitable[None]] | None = None
+    """Tells how many moments are still to come, and returns when there are none."""
+
+
+class Simulation:
+    """Made, started, asked, stopped. `told` hears of what went wrong inside."""
+
+    def __init__(self, story: Story, *, told: Callable[[str], None], within: float = WITHIN) -> None:
+        self._story, self._told, self._within = story, told, within
+        self._loop = PacedLoop(story.seed)
+        self._world: World | None = None
+        self._begun: Future[World] = Future()
+        self._failures: deque[str] = deque(maxlen=FAILURES)
+        self._to_come = 0
+        self._repairing: asyncio.Task[None] | None = None
+        self._thread = PacedThread(self._loop, self._main, self._failed)
+        self._epoch = 0.0
+
+    async def start(self) -> None:
+        """Until the world has begun; time goes as fast as it can. What keeps it from that is raised."""
+        self._thread.start()
+        await asyncio.wrap_future(self._begun)
+
+    async def stop(self, *, within: float) -> None:
+        """End it, within so many real seconds."""
+        await asyncio.to_thread(self._thread.stop, within=within)
+
+    def store(self) -> BridgedStore:
+        """The world's store, past every fault: who asks through it is not part of the simulation."""
+        return BridgedStore(self._entered().store, self._loop)
+
+    def clock(self) -> BridgedClock:
+        """The world's clock."""
+        return BridgedClock(self._loop, epoch=self._epoch)
+
+    def rate(self) -> float:
+        """How many virtual seconds pass in a real one; 0.0: time stands still, or jumps."""
+        pace = self._loop.pace
+        return pace.rate if pace.mode is Mode.MEASURED else 0.0
+
+    async def boot(self, *, within: float) -> bool:
+        """Let the world run as fast as it can until somebody leads and its nodes are on duty, then let time stand
+        still; whether they were, within so many virtual seconds."""
+
+        async def booted() -> bool:
+            world = self._entered()
+            done = await world.until(_booted(world), within=within)
+            self._loop.change(Mode.MANUAL, epoch=self._loop.pace.epoch)
+            return done
+
+        return await across(self._loop, booted)
+
+    async def play(self, mode: Mode, *, rate: float | None = None) -> None:
+        """Let the story begin, in this mode."""
+
+        def begin() -> None:
+            self._loop.change(mode, rate=rate, epoch=self._loop.pace.epoch)
+            if self._story.play is not None:
+                self._entered().spawn(self._play(self._story.play), "timeline")
+
+        await self._inside(begin)
+
+    async def hold(self) -> None:
+        """Let time stand still: steps that are not done are dropped, and whoever waits for them is told."""
+        await self._inside(lambda: self._loop.change(Mode.MANUAL, epoch=self._loop.pace.epoch))
+
+    # What people ask
+
+    async def view(self) -> SimView:
+        """All of it."""
+        return await self._inside(self._view)
+
+    async def change(self, wanted: ModeSet) -> None:
+        """Another mode. Conflict: the epoch is over."""
+        await self._inside(lambda: self._loop.change(wanted.mode, rate=wanted.rate, epoch=wanted.epoch))
+
+    async def step(self, wanted: StepGrant, *, within: float) -> StepView:
+        """Let time go on; the step as it is when it is done, or after `within` real seconds."""
+
+        def grant() -> Step:
+            return self._loop.grant(seconds=wanted.seconds, events=wanted.events, epoch=wanted.epoch)
+
+        step = await self._inside(grant)
+        done = asyncio.wrap_future(step.done)
+        await asyncio.wait((done,), timeout=within)
+        if not done.done():
+            done.add_done_callback(lambda done: done.exception())  # nobody waits for it any more
+            return _step(step, now=self._loop.time())
+        return _step(step, now=done.result(), done=True)
+
+    async def inject(self, wanted: FaultInject) -> FaultView:
+        """Break something. Invalid: no such fault. NotFound: no such component."""
+        fields = {name: value for name, value in msgspec.to_builtins(wanted).items() if value not in (None, "")}
+        fault = fault_of(fields)
+
+        def inject() -> FaultView:
+            world = self._entered()
+            try:
+                id_ = world.inject(fault)
+            except NotFound as error:
+                raise NotFound(f"{error}{self._nearest(wanted.on)}") from None
+            return FaultView(id=id_, fault=fault.name, on=fault.on, text=fault.told())
+
+        return await self._inside(inject)
+
+    def kinds(self) -> FaultKindPage:
+        """Which faults there are."""
+        return FaultKindPage(items=tuple(map(_kind, FAULTS.values())))
+
+    async def lift(self, id_: str) -> FaultView:
+        """Lift a fault. NotFound: it is not active."""
+
+        def lift() -> FaultView:
+            world = self._entered()
+            fault = world.faults.get(id_)
+            world.lift(id_)
+            if fault is None:
+                raise NotFound(f"fault {id_}: it is not active")
+            return FaultView(id=id_, fault=fault.name, on=fault.on, text=fault.told())
+
+        return await self._inside(lift)
+
+    async def proposals(self) -> ProposalPage:
+        """What should be repaired."""
+        return await self._inside(self._page)
+
+    async def repair(self, id_: str) -> ProposalView:
+        """Perform what is proposed. NotFound: it no longer is."""
+
+        def repair() -> ProposalView:
+            proposals = {proposal.id: proposal for proposal in self._proposals()}
+            found = proposals.get(id_)
+            if found is None:
+                close = difflib.get_close_matches(id_, proposals, 3) or list(proposals)[:3]
+                raise NotFound(
+                    f"repair {id_}: nothing of that id is proposed; proposed are {', '.join(close) or 'none'}"
+                )
+            self._perform(found)
+            return _proposal(found)
+
+        return await self._inside(repair)
+
+    async def auto_repair(self, wanted: RepairMode) -> ProposalPage:
+        """Have somebody perform what commands are enough for, or nobody."""
+
+        def change() -> ProposalPage:
+            if self._repairing is not None and not wanted.automatic:
+                self._repairing.cancel()
+                self._repairing = None
+            elif self._repairing is None and wanted.automatic:
+                self._repairing = self._entered().spawn(self._repair_by_itself(), "whoever repairs")
+            return self._page()
+
+        return await self._inside(change)
+
+    async def log(self, *, after: int, limit: int, last: bool) -> SimLogPage:
+        """What happened after the entry of that number; `last`: the newest of it."""
+
+        def read() -> SimLogPage:
+            log = self._entered().log
+            first = log.entries[0].number if log.entries else 1
+            start = max(0, after + 1 - first)
+            if last:
+                start = max(start, len(log.entries) - limit)
+            found = log.entries[start : start + limit]
+            more = start + limit < len(log.entries)
+            return SimLogPage(
+                items=tuple(map(_entry, found)), after=str(found[-1].number) if more else None, total=len(log)
+            )
+
+        return await self._inside(read)
+
+    # Inside
+
+    async def _main(self) -> None:
+        story = self._story
+        try:
+            world = World(story.plan, seed=story.seed, loop=self._loop, tell=self._noted)
+            await world.__aenter__()
+        except Exception as error:  # noqa: BLE001 - whoever starts it is told
+            self._begun.set_exception(error)
+            return
+        try:
+            self._world = world
+            self._epoch = world.clock.wall() - world.clock.now()
+            self._begun.set_result(world)
+            await asyncio.Event().wait()
+        finally:
+            await world.__aexit__(None, None, None)
+
+    async def _play(self, play: Callable[[World, Callable[[int], None]], Awaitable[None]]) -> None:
+        def to_come(number: int) -> None:
+            self._to_come = number
+
+        try:
+            await play(self._entered(), to_come)
+        except Exception as error:  # noqa: BLE001 - the world goes on without the rest of its timeline
+            self._failed("the timeline ended", error)
+
+    def _noted(self, _: LogEntry) -> None:
+        entries = self._world.log.entries if self._world is not None else []
+        if len(entries) > 2 * KEPT:
+            del entries[:-KEPT]
+
+    def _failed(self, what: str, error: BaseException) -> None:
+        """In the world's thread."""
+        text = f"{what}: {type(error).__name__}: {error}"
+        place = traceback.extract_tb(error.__traceback__)[-1:]
+        if place and not isinstance(error, HostlerError):
+            text += f" ({place[0].name}, {place[0].filename.rpartition('/')[2]}:{place[0].lineno})"
+        self._failures.append(text)
+        self._told(text)
+
+    def _entered(self) -> World:
+        if self._world is None:
+            raise Conflict("simulation: it has not begun yet; try again")
+        return self._world
+
+    async def _inside(self, do: Callable[[], T]) -> T:
+        async def done() -> T:
+            return do()
+
+        try:
+            return await across(self._loop, done, within=self._within)
+        except TimeoutError:
+            raise Conflict(f"simulation: busy for more than {self._within:g} s; try again later") from None
+
+    # Repairs
+
+    def _proposals(self) -> tuple[Proposal, ...]:
+        racks = self._entered().racks
+        return propose(Target(racks.wiring(name).plan for name in racks.racks()), racks)
+
+    def _page(self) -> ProposalPage:
+        return ProposalPage(
+            items=tuple(map(_proposal, self._proposals()[:SHOWN])), automatic=self._repairing is not None
+        )
+
+    def _perform(self, proposal: Proposal) -> None:
+        """What was broken on purpose is whole then: the fault is over, too."""
+        world = self._entered()
+        world.log.add("repair", proposal.component, f"{proposal.text}: {proposal.reason}")
+        for id_, fault in tuple(world.faults.items()):
+            if fold(fault.on) == proposal.component:
+                world.lift(id_)
+        for event in perform(proposal):
+            world.apply(event, cause=proposal.id)
+
+    async def _repair_by_itself(self) -> None:
+        while True:
+            for proposal in self._proposals():
+                if proposal.automatic:
+                    self._perform(proposal)
+            await asyncio.sleep(REPAIR_EVERY)
+
+    # Views
+
+    def _view(self) -> SimView:
+        world, loop, story = self._entered(), self._loop, self._story
+        pace, now = loop.pace, loop.time()
+        failures = (*self._failures, *(f"{name} ended: {error!r}" for name, error in world.failures[-FAILURES:]))
+        return SimView(
+            name=story.name,
+            about=story.about,
+            seed=story.seed,
+            mode=pace.mode,
+            rate=pace.rate if math.isfinite(pace.rate) else 0.0,
+            epoch=pace.epoch,
+            now=round(now, 6),
+            wall=world.clock.wall(),
+            steps=tuple(_step(step, now=now) for step in loop.steps_granted),
+            next_at=loop.next_at(),
+            auto_repair=self._repairing is not None,
+            faults=tuple(
+                FaultView(id=id_, fault=fault.name, on=fault.on, text=fault.told())
+                for id_, fault in list(world.faults.items())[:SHOWN]
+            ),
+            proposals=tuple(map(_proposal, self._proposals()[:SHOWN])),
+            racks=self._racks(),
+            replicas=tuple(
+                SimReplica(name=host.name, runs=host.alive, leads=host.leads) for host in world.replicas.values()
+            ),
+            log=len(world.log),
+            timeline=self._to_come,
+            failures=failures,
+        )
+
+    def _racks(self) -> tuple[SimRack, ...]:
+        """What it costs follows from what is amiss."""
+        racks = self._entered().racks
+        amiss: dict[str, list[SimComponent]] = {}
+        down: dict[str, int] = {}
+        for number, address in enumerate(racks.amiss):
+            state, rack = racks.state(address), address.partition("/")[0]
+            down[rack] = down.get(rack, 0) + (isinstance(state, BladeState) and not state.working)
+            if number < SHOWN:
+                amiss.setdefault(rack, []).append(SimComponent(component=address, state=state.text))
+        found = []
+        for name in racks.racks():
+            blades = sum(1 for _ in racks.wiring(name).of("blade"))
+            components = tuple(sorted(amiss.get(name, ()), key=lambda each: each.component))
+            found.append(SimRack(name=name, blades=blades, working=blades - down.get(name, 0), amiss=components))
+        return tuple(found)
+
+    def _nearest(self, name: str) -> str:
+        """Whom somebody may have meant."""
+        world = self._entered()
+        names = [*world.racks.racks(), *world.replicas]
+        rack = fold(name).partition("/")[0]
+        if rack in world.racks.racks():
+            names = list(world.racks.wiring(rack).kinds)
+        close = [] if fold(name) in names else difflib.get_close_matches(fold(name), names, 3, 0.5)
+        return f"; did you mean {' or '.join(close)}?" if close else ""
+
+
+def _kind(fault: type[Fault]) -> FaultKind:
+    fields = msgspec.structs.fields(fault)
+    numbers = tuple(
+        FaultNumber(name=field.encode_name, default=msgspec.json.encode(field.default).decode().strip('"'))
+        for field in fields
+        if field.encode_name not in ("on", "for", "names")
+    )
+    about = " ".join((fault.__doc__ or "").split())
+    return FaultKind(fault=str(fault.__struct_config__.tag), about=about, places=fault.place, numbers=numbers)
+
+
+def _step(step: Step, *, now: float, done: bool = False) -> StepView:
+    return StepView(id=step.id, epoch=step.epoch, asked_at=step.asked_at, done=done, now=round(now, 6))
+
+
+def _proposal(proposal: Proposal) -> ProposalView:
+    return ProposalView(
+        id=proposal.id,
+        what=proposal.kind,
+        component=proposal.component,
+        text=proposal.text,
+        reason=proposal.reason,
+        automatic=proposal.automatic,
+    )
+
+
+def _entry(entry: LogEntry) -> SimLogEntry:
+    return SimLogEntry(
+        number=entry.number,
+        at=entry.at,
+        what=entry.kind,
+        component=entry.component,
+        text=entry.text,
+        cause=entry.cause,
+        id=entry.id,
+    )
+
+
+def _booted(world: World) -> Callable[[], Coroutine[Any, Any, bool]]:
+    async def met() -> bool:
+        leader = world.leader()
+        if leader is None or leader.doors is None:
+            return False
+        view = leader.doors.view
+        for node, host in world.blades.items():
+            member = view.members.get(node=node)
+            if host.runs and (member is None or member.value.lifecycle is Lifecycle.JOINING):
+                return False
+        return True
+
+    return met

@@ -1,0 +1,192 @@
+"""A blade: an agent on simulated machines, as `hostler agent` has them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hostler.drivers.machines.simulated import MachineFaults, MemoryPlace, Odds, SimulatedMachines
+from hostler.drivers.slices.simulated import SimulatedSlices
+from hostler.engine.agent.plan import AgentPlan
+from hostler.kit.processes import outside
+from hostler.kit.rated import ROUNDED
+from hostler.sim.world.host import Host, chance
+from hostler.sim.world.parts import Making
+from hostler.sim.world.peers import WorldPeers
+from hostler.sim.world.slices import WorldSlices, slice_times
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from hostler.drivers.machines.simulated.fault import Verb
+    from hostler.ports.slices import Life as SliceLife
+    from hostler.sim.world.condition import Conditions
+    from hostler.sim.world.host import Life
+    from hostler.sim.world.plan import BladePlan
+    from hostler.sim.world.world import World
+
+_ON_DISK: tuple[Verb, ...] = (
+    *("create", "start", "reset", "delete", "snapshot", "restore", "drop_snapshot", "receive", "send"),
+)
+"""What a slow disk makes slow."""
+
+
+class BladeHost(Host):
+    """One blade. Its machines are in a place that outlives every process."""
+
+    kind = "blade"
+
+    def __init__(self, world: World, plan: BladePlan) -> None:
+        super().__init__(world, plan.node, plan.component)
+        self.node, self.blade = plan.node, plan
+        self.serial = 1
+        """Which piece of hardware it is: another one has another place, and nothing of what the last one held."""
+        self.place = self._new_place()
+        self.faults = MachineFaults(verbs={"hold": Odds()})  # what holds machines is not what makes them
+        self.machines: SimulatedMachines | None = None
+        """Of the agent that runs; None: none does."""
+        self.runs = True
+        """The hardware carries software."""
+        self.connected = True
+        """It reaches the network."""
+        self.earlier: list[MemoryPlace] = []
+        """Places of hardware that was replaced: witnesses of what ran there."""
+        self.slice_place = WorldSlices(self)
+        self._tune()
+
+    def may_run(self) -> bool:
+        return self.runs
+
+    @property
+    def silent(self) -> bool:
+        return not self.connected or self.conditions.silent
+
+    def meet(self, conditions: Conditions) -> None:
+        super().meet(conditions)
+        self._tune()
+
+    def _tune(self) -> None:
+        """What is done to machines takes as long, and fails as often, as the plan and the conditions say."""
+        plan, now, faults = self.world.plan, self.conditions, self.faults
+        times = {"create": plan.make_time, "start": plan.boot_time}
+        for verb in _ON_DISK:
+            faults.delays[verb] = times.get(verb, 0.0) + now.delay
+        faults.every = Odds(unavailable=now.errors / 2, lost=now.errors / 4, half=now.errors / 4)
+
+    def carry(self, *, runs: bool, connected: bool, serial: int, cause: str) -> None:
+        """The hardware changed."""
+        self.runs, self.connected = runs, connected
+        if serial != self.serial:
+            self.lose_power(cause)
+            self.serial = serial
+            self.earlier.append(self.place)
+            self.place = self._new_place()
+        if not runs:
+            self.lose_power(cause)
+        elif self.alive and self.life is not None:
+            self.trouble = "" if connected else cause
+            self.wire_up(self.life.wire)
+        else:
+            self.start(cause)
+
+    def _new_place(self) -> MemoryPlace:
+        return MemoryPlace(f"place-{self.node}-{self.serial}")
+
+    async def main(self, life: Life) -> None:
+        machines = SimulatedMachines(
+            self.place,
+            clock=life.clock,
+            rng=life.rng,
+            capacity=self.blade.capacity,
+            faults=self.faults,
+            images=self.blade.images,
+            fences=self.blade.fences,
+        )
+        async with machines:
+            self.machines = machines
+            await self.run_agent(life, machines)
+
+    def agent_plan(self) -> AgentPlan:
+        """What its agent is told."""
+        plan = self.world.plan
+        return AgentPlan(
+            node=self.node,
+            labels=self.blade.labels,
+            rack=self.blade.rack,
+            pdus=self.blade.pdus,
+            tors=self.blade.tors,
+            node_ttl=plan.node_ttl,
+            fencing_time=plan.fencing_time,
+            stop_grace=plan.stop_grace,
+            boots=plan.boots,
+        )
+
+    async def run_agent(self, life: Life, machines: SimulatedMachines) -> None:
+        """The agent on its machines, until it is killed."""
+        world = self.world
+        making = Making(
+            plan=world.plan,
+            store=life.wire,
+            clock=life.clock,
+            rng=life.rng,
+            new_id=life.new_id,
+            tell=lambda text: world.told(self, text),
+            slices=self._slices(life),
+        )
+        await world.parts.agent(making, machines, self.agent_plan(), self._peers()).run()
+
+    def _slices(self, life: Life) -> SimulatedSlices | None:
+        if not self.world.plan.slices:
+            return None
+        rng = chance(self.world.seed, f"{life.process} slices")
+        return SimulatedSlices(self.slice_place, clock=life.clock, rng=rng, times=slice_times(self.world.plan))
+
+    def _peers(self) -> WorldPeers | None:
+        return WorldPeers(self) if self.world.plan.hands_over and self.blade.moves else None
+
+    def slices_there(self) -> dict[tuple[str, int], SliceLife]:
+        """What the blade itself says of its slices: by artifact and number."""
+        return self.slice_place.there()
+
+    def crash_slices(self, artifact: str) -> None:
+        self.slice_place.end(artifact)
+
+    def kill(self, cause: str = "") -> None:
+        super().kill(cause)
+        self._gone()
+
+    def ended(self, life: Life, error: Exception | None) -> None:
+        self._gone()
+        super().ended(life, error)
+
+    def _gone(self) -> None:
+        self.machines = None
+        self.place.disown()
+        self.slice_place.disown()
+        self.let_lapse()
+
+    def let_lapse(self) -> None:
+        """Nobody may look: have it written down when fenced machines stop by themselves."""
+        until = self.place.contents.held_until
+        if until is not None and self.place.contents.fenced_on:
+            left = max(0.0, self.clock.underneath(until) - self.world.clock.now()) + ROUNDED
+            place = self.place
+            self.world.loop.call_later(left, lambda: place.expire(self.clock.now()), context=outside())
+
+    def lose_power(self, cause: str = "") -> None:
+        """The process is gone, and every machine goes off at this very instant."""
+        self.kill(cause)
+        if self.life is not None:
+            self.life.wire.lose()
+        self.place.power_off(self.clock.now())
+        self.slice_place.reboot()
+
+    def vms(self) -> Iterable[str]:
+        """Every machine that stands here or ever ran here."""
+        places = (*self.earlier, self.place)
+        return dict.fromkeys(vm for place in places for vm in (*place.contents.rows, *place.contents.ended()))
+
+    def intervals(self, vm: str) -> Sequence[tuple[float, float | None]]:
+        """When that machine ran here, on the world's clock, as its places wrote it down."""
+        true, now = self.clock.underneath, self.clock.now()
+        found = [run for place in (*self.earlier, self.place) for run in place.intervals(vm, now)]
+        return [(true(start), None if end is None else true(end)) for start, end in found]

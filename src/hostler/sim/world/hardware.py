@@ -1,0 +1,94 @@
+"""What becomes of processes when racks change: no power, no process and no machine; no network, silence."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hostler.kit.processes import outside
+from hostler.model.name import fold
+from hostler.sim.hardware import BladePlan as Loose
+from hostler.sim.hardware import BladeState, RackPlan, Racks, rack_plan
+from hostler.sim.hardware.wiring import node_of
+from hostler.sim.world.host import chance
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Iterable, Sequence
+
+    from hostler.engine.inventory.document import Inventory
+    from hostler.sim.hardware import Change, Event
+    from hostler.sim.world.plan import BladePlan
+    from hostler.sim.world.world import World
+
+
+def rack_plans(inventory: Inventory, blades: Iterable[BladePlan] = ()) -> list[RackPlan]:
+    """What stands in the racks of an inventory; and further blades, of whose cables nothing is known."""
+    regions = {fold(region.name): region.on_duty for region in inventory.regions}
+    zones = {(fold(zone.region), fold(zone.name)): zone.on_duty for zone in inventory.zones}
+    plans = []
+    for full in inventory.racks:
+        region, zone = fold(full.rack.region), fold(full.rack.zone)
+        above = regions.get(region, True) and zones.get((region, zone), True)
+        plans.append(rack_plan(full.rack, full.pdus, full.tors, full.blades, above=above))
+    loose: dict[str, list[Loose]] = {}
+    for blade in blades:
+        rack, _, name = blade.component.partition("/")
+        loose.setdefault(rack, []).append(Loose(name=name))
+    return [*plans, *(RackPlan(name=rack, blades=tuple(found)) for rack, found in loose.items())]
+
+
+class Hardware:
+    """The racks of a world, and the timer of what they do by themselves."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        plans = rack_plans(world.plan.inventory, world.plan.blades)
+        self.racks = Racks(plans, chance(world.seed, "hardware"), now=world.loop.time())
+        self._timer: asyncio.TimerHandle | None = None
+        self._wound_for: float | None = None
+
+    def apply(self, event: Event, *, cause: str = "") -> Sequence[Change]:
+        """Do it now, with all that follows. NotFound, Invalid: it cannot be."""
+        changes = self.racks.apply(event, now=self._world.loop.time(), cause=cause)
+        self._follow(changes)
+        return changes
+
+    def revise(self, inventory: Inventory) -> None:
+        """Other racks and blades stand there from now on."""
+        plans = rack_plans(inventory, self._world.plan.blades)
+        self._follow(self.racks.revise(plans, now=self._world.loop.time()))
+
+    def wind(self) -> None:
+        """Have it go on by itself."""
+        due = self.racks.next_at()
+        if due == self._wound_for:
+            return
+        self.stop()
+        if due is not None:
+            self._timer, self._wound_for = self._world.loop.call_at(due, self._due, context=outside()), due
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._wound_for = None
+
+    def _due(self) -> None:
+        self._timer = self._wound_for = None
+        self._follow(self.racks.advance(self._world.loop.time()))
+
+    def _follow(self, changes: Sequence[Change]) -> None:
+        for change in changes:
+            self._world.log.add("hardware", change.component, change.text.partition(": ")[2], change.cause)
+            if isinstance(change.after, BladeState) or isinstance(change.before, BladeState):
+                self._blade(change)
+        self.wind()
+
+    def _blade(self, change: Change) -> None:
+        node, after = node_of(change.component), change.after
+        host = self._world.blades.get(node)
+        if host is None:
+            return
+        if not isinstance(after, BladeState):
+            host.carry(runs=False, connected=False, serial=host.serial, cause=change.component)
+        else:
+            host.carry(runs=after.runs, connected=after.reaches_network, serial=after.serial, cause=change.component)

@@ -1,0 +1,199 @@
+"""What carries a process and outlives it, and the process itself."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from hostler.errors import Unavailable
+from hostler.kit.rated import RatedClock
+from hostler.sim.wire import Weather
+from hostler.sim.world.condition import FINE
+from hostler.sim.world.wire import WorldWire
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Coroutine
+
+    from hostler.sim.world.condition import Conditions
+    from hostler.sim.world.world import World
+
+T = TypeVar("T")
+
+
+def chance(seed: int, what: str) -> random.Random:
+    """A source of its own for everything that draws, so that what one draws changes nothing for the others."""
+    return random.Random(f"{seed} {what}")  # noqa: S311 - a story for a seed; guards nothing
+
+
+class Life:
+    """One operating-system process of a host: it ends by itself, or is killed."""
+
+    def __init__(self, host: Host, number: int, main: Callable[[Life], Coroutine[Any, Any, None]]) -> None:
+        world = host.world
+        self.host, self.clock = host, host.clock
+        self.process = f"{host.name}#{number}"
+        self.rng = chance(world.seed, self.process)
+        self.wire = WorldWire(world.store, self.rng, host.weather, latency=world.plan.latency)
+        self.dead = False
+        self._main = main
+        self.task = world.loop.launch(self.process, self._run())
+
+    async def _run(self) -> None:
+        error: Exception | None = None
+        try:
+            await self._main(self)
+        except asyncio.CancelledError:
+            raise
+        except Exception as raised:  # noqa: BLE001 - the world is told of it
+            error = raised
+        if not self.dead:
+            self.host.ended(self, error)
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        self.dead = self.wire.dead = True
+        self.host.world.loop.kill(self.process)
+
+    def new_id(self) -> str:
+        """An id that nothing else has."""
+        return f"{self.rng.getrandbits(64):016x}"
+
+    async def call(self, work: Callable[[], Awaitable[T]], *, within: float | None = None) -> T:
+        """Have the process do something for somebody outside. Unavailable: it died meanwhile, or gave no answer."""
+        if self.dead:
+            raise Unavailable(f"{self.host.name}: nobody is there")
+        asked = self.host.world.loop.launch(self.process, _answered(work))  # type: ignore[arg-type]
+        try:
+            await asyncio.wait((asked,), timeout=within)
+        finally:
+            if not asked.done():
+                asked.cancel()
+        if not asked.done():
+            raise Unavailable(f"{self.host.name}: no answer within {within:g} s")
+        if asked.cancelled():
+            raise Unavailable(f"{self.host.name}: the connection was lost")
+        answer: _Answer = asked.result()  # type: ignore[assignment]
+        if answer.error is not None:
+            raise answer.error
+        result: T = answer.result
+        return result
+
+
+class _Answer(NamedTuple):
+    """An error is a value here: whoever asked may have gone by the time of it, and nobody would look at the task."""
+
+    result: Any = None
+    error: Exception | None = None
+
+
+async def _answered(work: Callable[[], Awaitable[Any]]) -> _Answer:
+    try:
+        return _Answer(await work())
+    except Exception as error:  # noqa: BLE001 - raised where it was asked for
+        return _Answer(error=error)
+
+
+class Host:
+    """What a process runs on. `name`: `replica-1`, or the node."""
+
+    kind = ""
+    """`replica` or `blade`."""
+
+    def __init__(self, world: World, name: str, component: str) -> None:
+        self.world, self.name, self.component = world, name, component
+        self.clock = RatedClock(world.clock)
+        self.weather = Weather()
+        self.life: Life | None = None
+        self.lives = 0
+        self.paused = False
+        self.held: dict[str, None] = {}
+        """Ids of faults that keep it from being started."""
+        self.conditions: Conditions = FINE
+        self.trouble = ""
+        """What last ended or silenced its process, by hand or by hardware: the id of a fault, or a component."""
+
+    @property
+    def alive(self) -> bool:
+        """Whether its process runs, or is paused."""
+        return self.life is not None and not self.life.dead
+
+    def start(self, cause: str = "") -> None:
+        """Start its process, unless it runs or something keeps it from that."""
+        if self.alive or self.held or not self.may_run():
+            return
+        self.lives += 1
+        self.trouble = ""
+        self.world.log.add("started", self.component, f"process {self.lives}", cause)
+        before, life = self.life, Life(self, self.lives, self.main)
+        if before is not None:
+            life.wire.follow(before.wire)
+        self.life = life
+        self.wire_up(life.wire)
+
+    def kill(self, cause: str = "") -> None:
+        """SIGKILL. Nobody starts it again by itself."""
+        life = self.life
+        if life is None or life.dead:
+            return
+        self.trouble = cause
+        self.world.log.add("killed", self.component, f"process {self.lives}", cause)
+        self.paused = False
+        life.kill()
+
+    def pause(self, cause: str = "") -> None:
+        """SIGSTOP."""
+        if self.alive and self.life is not None and not self.paused:
+            self.paused = True
+            self.world.log.add("paused", self.component, f"process {self.lives}", cause)
+            self.world.loop.suspend(self.life.process)
+
+    def wake(self, cause: str = "") -> None:
+        """SIGCONT."""
+        if self.paused and self.life is not None:
+            self.paused = False
+            self.world.log.add("woken", self.component, f"process {self.lives}", cause)
+            self.world.loop.wake(self.life.process)
+
+    def meet(self, conditions: Conditions) -> None:
+        """Run under these conditions from now on, also in processes to come."""
+        if conditions == self.conditions:
+            return
+        self.conditions = conditions
+        self.clock.rate = conditions.rate
+        weather = self.weather
+        weather.slow, weather.lost, weather.lagged = conditions.slow, conditions.lost, conditions.lagged
+        weather.slowest = conditions.slowest or Weather.slowest
+        if self.alive and self.life is not None:
+            self.wire_up(self.life.wire)
+
+    def wire_up(self, wire: WorldWire) -> None:
+        """Let the way to the store be as the conditions say."""
+        wire.late, wire.silent = self.conditions.late, self.silent
+        if self.silent or self.conditions.refused:
+            wire.cut()
+        else:
+            wire.heal()
+
+    @property
+    def silent(self) -> bool:
+        """Nothing answers it."""
+        return self.conditions.silent
+
+    def ended(self, life: Life, error: Exception | None) -> None:
+        """Its process ended by itself, with all that it had begun."""
+        life.kill()
+        self.world.process_ended(self, error)
+
+    # What kinds of hosts differ in
+
+    def may_run(self) -> bool:
+        """Whether there is anything to run it on."""
+        return True
+
+    async def main(self, life: Life) -> None:
+        """The program."""
+        raise NotImplementedError
+
+    def crash_slices(self, artifact: str) -> None:
+        """Slices end there, if any run."""

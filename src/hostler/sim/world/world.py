@@ -1,0 +1,305 @@
+"""The whole: a store, replicas and blades around it, clients, and what is done to them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+from hostler.drivers.inbox.memory import MemoryDoor
+from hostler.drivers.store.memory import MemoryStore
+from hostler.engine.request import HOSTLER, Request
+from hostler.errors import Conflict, NotFound, Unavailable, Uncertain
+from hostler.kit.processes import ProcessLoop, outside
+from hostler.kit.virtual import VirtualClock, run_virtual
+from hostler.model.name import fold
+from hostler.ports.store import Put, pieces
+from hostler.sim.hardware import Repair, Replace
+from hostler.sim.log import Log
+from hostler.sim.world.blade import BladeHost
+from hostler.sim.world.chronicle import Chronicle
+from hostler.sim.world.electricity import RackPower
+from hostler.sim.world.hardware import Hardware
+from hostler.sim.world.host import chance
+from hostler.sim.world.injection import Injection
+from hostler.sim.world.light import Exchange, LightBlade
+from hostler.sim.world.parts import Parts
+from hostler.sim.world.plan import blade_plans
+from hostler.sim.world.replica import ReplicaHost
+from hostler.sim.world.traffic import Traffic
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+    from types import TracebackType
+
+    from hostler.engine.inventory.document import Inventory
+    from hostler.engine.request import Caller
+    from hostler.ports.power import Power
+    from hostler.sim.fault import Fault
+    from hostler.sim.hardware import Change, Racks
+    from hostler.sim.hardware import Event as HardwareEvent
+    from hostler.sim.log import LogEntry
+    from hostler.sim.world.host import Host
+    from hostler.sim.world.plan import BladePlan, WorldPlan
+    from hostler.sim.world.replica import Doors
+
+T = TypeVar("T")
+_QUIET = logging.NullHandler()
+
+AT_ONCE = 100
+"""Records of one transaction, at the beginning."""
+RETRY = 0.25
+"""Seconds after which a client asks again."""
+PATIENCE = 600.0
+"""Seconds after which it gives up."""
+
+
+class World:
+    """Entered inside a `ProcessLoop`, left when its story is over. Times are virtual seconds.
+
+    Its public parts: `clock`, `store`, `racks`, `log`, `replicas` and `blades` by name, `door` (where labs are asked
+    for and shown), `faults` (those that are active, by id); `ask`, `inject`, `lift`.
+    """
+
+    def __init__(
+        self,
+        plan: WorldPlan,
+        *,
+        seed: int,
+        loop: ProcessLoop,
+        parts: Parts | None = None,
+        tell: Callable[[LogEntry], None] = lambda _: None,
+    ) -> None:
+        self.plan, self.seed, self.loop, self.parts = plan, seed, loop, parts or Parts()
+        self.clock = VirtualClock(loop)
+        self.log = Log(loop.time, tell=tell)
+        self.rng = chance(seed, "world")
+        self.store = MemoryStore(clock=self.clock, rng=chance(seed, "store"))
+        self.door = MemoryDoor(wall=self.clock.wall)
+        self.hardware = Hardware(self)
+        self.power: Power | None = RackPower(self.hardware) if plan.power else None
+        self.request = Request(HOSTLER)
+        self.traffic = Traffic()
+        """How often slices are called, as far as anybody said."""
+        self.replicas = {f"replica-{n}": ReplicaHost(self, f"replica-{n}") for n in range(1, plan.replicas + 1)}
+        self.blades: dict[str, BladeHost] = {}
+        self._in_rack: dict[str, dict[str, BladeHost]] = {}
+        self._injection = Injection(self)
+        for blade in (*blade_plans(plan.inventory), *plan.blades):
+            self._add_blade(blade)
+        self.chronicle = Chronicle(self)
+        self.failures: list[tuple[str, Exception]] = []
+        """Processes that ended in a way that none should, and why."""
+        self._clients = chance(seed, "clients")
+        self._asked = 0
+        self._tasks: dict[asyncio.Task[None], None] = {}
+        self._over = False
+
+    # Beginning and end
+
+    async def __aenter__(self) -> Self:
+        logging.getLogger("hostler").addHandler(_QUIET)  # what agents say would come out of all of them at once
+        await self.store.__aenter__()
+        await self.store.grant(1e8)  # the storage's own task must belong to nobody
+        inventory = {key: record.encode() for key, record in self.plan.inventory.records().items()}
+        records = {**inventory, **self.plan.records}
+        for some in pieces((Put(key, value) for key, value in records.items()), most=AT_ONCE):
+            await self.store.txn([], some)
+        if self.plan.agents == "light":
+            self.chronicle.listen(Exchange(self).heard)
+        self.spawn(self.chronicle.run(), "chronicle")
+        for host in self.hosts.values():
+            host.start()
+        self.hardware.wind()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._over = True
+        self.hardware.stop()
+        self._injection.stop()
+        lives = [host.life for host in self.hosts.values() if host.life is not None]
+        for life in lives:
+            life.kill()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*(life.task for life in lives), *self._tasks, return_exceptions=True)
+        await asyncio.sleep(0)  # what is on its way arrives nowhere
+        await self.store.aclose()
+
+    # Time
+
+    async def sleep(self, seconds: float) -> None:
+        """Let it go on for so long."""
+        await self.clock.sleep(seconds)
+
+    async def until(self, met: Callable[[], Awaitable[bool]], *, within: float, every: float = 0.5) -> bool:
+        """Look every now and then; whether it was met in time."""
+        end = self.clock.now() + within
+        while not await met():
+            if self.clock.now() >= end:
+                return False
+            await self.clock.sleep(every)
+        return True
+
+    # Clients
+
+    async def ask(
+        self,
+        do: Callable[[Doors], Awaitable[T]],
+        *,
+        caller: Caller = HOSTLER,
+        within: float = PATIENCE,
+    ) -> T:
+        """What a client does through some living replica, asked with one Idempotency-Key until it is answered.
+
+        `do` finds that in `doors.request`. What a replica refuses is raised. Unavailable: no answer `within` that.
+        """
+        self._asked += 1
+        request = Request(caller, key=f"key-{self._asked}", fingerprint=f"print-{self._asked}")
+        end = self.clock.now() + within
+        while True:
+            host = self._clients.choice(tuple(self.replicas.values()))
+            try:
+                return await host.ask(do, request)
+            except (Conflict, Unavailable, Uncertain):  # a conflict: who died while it held the lock still holds it
+                if self.clock.now() >= end:
+                    raise
+            await self.clock.sleep(RETRY)
+
+    # Faults
+
+    @property
+    def faults(self) -> Mapping[str, Fault]:
+        """Those that are active, by id."""
+        return self._injection.active
+
+    def inject(self, fault: Fault) -> str:
+        """Let it happen now; its id. It is lifted after its `for`. Invalid, NotFound: it names nothing that it could
+        happen to. A leader's fault happens to nobody while nobody leads."""
+        return self._injection.inject(fault)
+
+    def lift(self, id_: str) -> None:
+        """Undo it. NotFound: it is not active."""
+        self._injection.lift(id_)
+
+    # Hardware
+
+    @property
+    def racks(self) -> Racks:
+        """What stands there, and how it is."""
+        return self.hardware.racks
+
+    def apply(self, event: HardwareEvent, *, cause: str = "") -> Sequence[Change]:
+        """Do something to hardware, by hand. What is repaired or replaced, no fault keeps broken. NotFound, Invalid: it
+        cannot be."""
+        changes = self.hardware.apply(event, cause=cause)
+        if isinstance(event, Repair | Replace):
+            self._injection.mended(fold(event.on))
+        return changes
+
+    def revise(self, inventory: Inventory) -> None:
+        """Other racks and blades stand there from now on: new ones boot, and those that are gone are off. That the
+        control plane is told of it is another matter."""
+        for blade in blade_plans(inventory):
+            host = self.blades.get(blade.node)
+            if host is None:
+                host = self._add_blade(blade)
+                host.runs = False  # until it has booted
+            host.blade = blade
+        self.hardware.revise(inventory)
+
+    def _add_blade(self, plan: BladePlan) -> BladeHost:
+        host = LightBlade(self, plan) if self.plan.agents == "light" else BladeHost(self, plan)
+        self.blades[plan.node] = host
+        self._in_rack.setdefault(plan.rack, {})[plan.node] = host
+        self._injection.meet(host)
+        return host
+
+    # Processes
+
+    @property
+    def hosts(self) -> dict[str, Host]:
+        """Replicas and blades, by name."""
+        return {**self.replicas, **self.blades}
+
+    def host(self, name: str) -> Host:
+        """A replica, or a blade by its node or component. NotFound: none of that name."""
+        folded = fold(name)
+        found: Host | None = self.replicas.get(folded) or self.blades.get(folded.replace("/", "-", 1))
+        if found is None:
+            raise NotFound(f"{name}: there is no such replica or blade")
+        return found
+
+    def called(self, name: str) -> Sequence[Host]:
+        """The replica or blade of that name, or the blades of that rack."""
+        rack = self._in_rack.get(fold(name))
+        if rack is not None:
+            return tuple(rack.values())
+        try:
+            return (self.host(name),)
+        except NotFound:
+            return ()
+
+    def leader(self) -> ReplicaHost | None:
+        """Who leads; of several that believe it the one with the newest fence, for the others only believe."""
+        return max((host for host in self.replicas.values() if host.leads), key=lambda host: host.fence, default=None)
+
+    def kill(self, name: str, *, cause: str = "") -> None:
+        """SIGKILL, and a supervisor that starts it again."""
+        host = self.host(name)
+        if host.alive:
+            host.kill(cause)
+            self.start_later(host, cause)
+
+    def start_later(self, host: Host, cause: str = "") -> None:
+        """What a supervisor does about a process that ended."""
+
+        async def again() -> None:
+            await asyncio.sleep(self.plan.restart)
+            if not self._over:
+                host.start(cause)
+
+        self.spawn(again(), f"supervisor of {host.name}")
+
+    def process_ended(self, host: Host, error: Exception | None) -> None:
+        """A process ended by itself."""
+        self.log.add("killed", host.component, f"process {host.lives} ended" + (f": {error}" if error else ""))
+        if error is not None:
+            self.failures.append((host.name, error))
+        self.start_later(host)
+
+    def spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        """Something that belongs to no process, until it is done or the world ends."""
+        task = self.loop.create_task(work, context=outside())
+        task.set_name(name)
+        self._tasks[task] = None
+        task.add_done_callback(lambda done: self._tasks.pop(done, None))
+        return task
+
+    def reach(self, one: BladeHost, other: BladeHost) -> bool:
+        """Whether the network carries what two blades tell each other."""
+        return one.connected and other.connected and self._injection.together(one, other)
+
+    def told(self, host: Host, text: str) -> None:
+        """A line that a process writes to its own log."""
+        self.log.add("told", host.component, text)
+
+
+def run_world(
+    plan: WorldPlan,
+    story: Callable[[World], Awaitable[T]],
+    *,
+    seed: int = 0,
+    parts: Parts | None = None,
+    tell: Callable[[LogEntry], None] = lambda _: None,
+) -> T:
+    """A story in a world of its own, from its beginning to its end."""
+    loop = ProcessLoop(seed)
+
+    async def main() -> T:
+        async with World(plan, seed=seed, loop=loop, parts=parts, tell=tell) as world:
+            return await story(world)
+
+    return run_virtual(main, loop=loop)
