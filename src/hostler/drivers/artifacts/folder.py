@@ -1,0 +1,365 @@
+"""A repository in a folder: `{root}/{group}/{name}/{version}/` holds `artifact.json` and the file.
+
+A version's folder is made elsewhere, whole and on disk, and then renamed to where it belongs: it is there or it is not,
+and of two who publish the same one at once the first has it. `index.json` lists all, for those who come over HTTP.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import fcntl
+import hashlib
+import os
+import secrets
+import shutil
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from hostler.drivers.artifacts.info import (
+    DESCRIPTION,
+    INDEX,
+    MAX_INFO,
+    MAX_SIZE,
+    checked,
+    decoded,
+    in_order,
+    parsed,
+)
+from hostler.errors import Conflict, Damaged, HostlerError, Invalid, NotFound, Refused, Unavailable
+from hostler.kit.clock import SystemClock
+from hostler.kit.durable import sync_folder
+from hostler.ports.artifacts import ArtifactInfo
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from hostler.kit.clock import Clock
+
+CHUNK = 1024 * 1024
+_DRAFT = ".draft-"
+
+
+class FolderArtifacts:
+    """Any number of processes may use the folder at once. It is made when something is published."""
+
+    def __init__(self, root: Path, *, clock: Clock | None = None) -> None:
+        self.root = root
+        self._clock = clock or SystemClock()
+
+    async def find(self, artifact: str) -> ArtifactInfo:
+        """What is known of it."""
+        return await asyncio.to_thread(self._find, artifact)
+
+    async def list(self, base: str = "") -> Sequence[ArtifactInfo]:
+        """All that can be read; a spoiled one is told of when it is asked for."""
+        return await asyncio.to_thread(self._list, base)
+
+    async def fetch(self, artifact: str, to: Path) -> ArtifactInfo:
+        """A copy of its file in `to`."""
+        return await asyncio.to_thread(self._fetch, artifact, to)
+
+    async def publish(self, info: ArtifactInfo, source: Path) -> ArtifactInfo:
+        """Put one there. Invalid: `info` is not of that file."""
+        return await asyncio.to_thread(self._publish, info, source)
+
+    # Inside
+
+    def _place(self, artifact: str) -> Path:
+        found = parsed(artifact)
+        return self.root / found.group / found.name / found.version
+
+    def _find(self, artifact: str) -> ArtifactInfo:
+        place = self._place(artifact)
+        with translated(self.root):
+            try:
+                data = _small(place / DESCRIPTION)
+            except (FileNotFoundError, NotADirectoryError):
+                raise NotFound(
+                    f"artifact {artifact}: it is not in the repository {self.root}; publish it with hostler slice push"
+                ) from None
+        return decoded(data, artifact, str(place / DESCRIPTION))
+
+    def _list(self, base: str) -> Sequence[ArtifactInfo]:
+        found: list[ArtifactInfo] = []
+        with translated(self.root):
+            for group in _folders(self.root):
+                for name in _folders(self.root / group):
+                    if base and base != f"{group}:{name}":
+                        continue
+                    for version in _folders(self.root / group / name):
+                        with suppress(Refused):
+                            found.append(self._find(f"{group}:{name}:{version}"))
+        return in_order(found)
+
+    def _fetch(self, artifact: str, to: Path) -> ArtifactInfo:
+        info = self._find(artifact)
+        source = self._place(artifact) / info.file
+        with translated(self.root):
+            try:
+                descriptor = os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            except FileNotFoundError:
+                raise Damaged(f"artifact {artifact}: its file {source} is gone; publish it anew") from None
+        to.mkdir(parents=True, exist_ok=True)
+        with os.fdopen(descriptor, "rb") as file, arriving(to, info) as out, translated(self.root):
+            while chunk := file.read(CHUNK):
+                out.take(chunk)
+        return info
+
+    def _publish(self, info: ArtifactInfo, source: Path) -> ArtifactInfo:
+        if not info.published_at:
+            info = msgspec.structs.replace(info, published_at=self._clock.wall())
+        place = self._place(checked(info).artifact)
+        with translated(self.root):
+            _folder_there(self.root)
+            with self._draft() as draft:
+                _copied(source, draft / info.file, info)
+                write_synced(draft / DESCRIPTION, msgspec.json.format(msgspec.json.encode(info)))
+                draft.chmod(0o755)
+                sync_folder(draft)
+                _folder_there(place.parent)
+                with self._locked():
+                    info = self._settled(info, draft, place)
+                    self._index()
+        return info
+
+    def _settled(self, info: ArtifactInfo, draft: Path, place: Path) -> ArtifactInfo:
+        try:
+            draft.rename(place)
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
+        else:
+            sync_folder(place.parent)
+            return info
+        try:
+            there = self._find(info.artifact)
+        except (Damaged, NotFound):
+            return self._mended(info, draft, place)
+        if there.sha256 != info.sha256:
+            raise Conflict(
+                f"artifact {info.artifact}: another file is published under that name ({there.sha256[:12]}…, and not"
+                f" {info.sha256[:12]}…); publish this one as another version"
+            )
+        if not _is_whole(place / there.file, there):
+            (draft / info.file).replace(place / there.file)
+            sync_folder(place)
+        return there
+
+    def _mended(self, info: ArtifactInfo, draft: Path, place: Path) -> ArtifactInfo:
+        """What was said of it is lost. Conflict: it may have been another file, as far as can still be known."""
+        whole = _is_whole(place / info.file, info)
+        known = self._listed().get(info.artifact)
+        others = [name for name in os.listdir(place) if name not in (DESCRIPTION, info.file)]
+        same = known == info.sha256 if known else whole or not (others or (place / info.file).exists())
+        if not same:
+            raise Conflict(
+                f"artifact {info.artifact}: what {place / DESCRIPTION} said is lost, and another file may have been"
+                " published there; remove that folder, or publish this one as another version"
+            )
+        if not whole:
+            (draft / info.file).replace(place / info.file)
+        (draft / DESCRIPTION).replace(place / DESCRIPTION)
+        sync_folder(place)
+        return info
+
+    def _listed(self) -> dict[str, str]:
+        """Checksums by artifact, as the list of all has them; it may be older than what is there."""
+        try:
+            found = msgspec.json.decode((self.root / INDEX).read_bytes(), type=list[ArtifactInfo])
+        except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+            return {}
+        return {info.artifact: info.sha256 for info in found}
+
+    def _index(self) -> None:
+        """What is there, for web servers. Whoever was killed before this is made good by the next."""
+        everything = msgspec.json.encode(self._list(""))
+        fresh = self.root / f"{_DRAFT}{secrets.token_hex(4)}.json"
+        try:
+            write_synced(fresh, everything)
+            fresh.replace(self.root / INDEX)
+        finally:
+            fresh.unlink(missing_ok=True)
+        sync_folder(self.root)
+
+    @contextmanager
+    def _draft(self) -> Iterator[Path]:
+        """A folder that nobody else touches while we are alive. Those of the dead are cleared away."""
+        with self._locked():
+            for name in sorted(os.listdir(self.root)):
+                if name.startswith(_DRAFT):
+                    _clear(self.root / name)
+            draft = self.root / f"{_DRAFT}{secrets.token_hex(8)}"
+            draft.mkdir(mode=0o700)
+            held = os.open(draft, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        try:
+            yield draft
+        finally:
+            shutil.rmtree(draft, ignore_errors=True)
+            os.close(held)
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """One at a time; held for moments only."""
+        descriptor = os.open(self.root / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(descriptor)
+
+
+class Arrival:
+    """A file that comes in pieces, and counts once it is what was promised."""
+
+    def __init__(self, file: int, info: ArtifactInfo) -> None:
+        self._file, self._info, self._sum = file, info, hashlib.sha256()
+        self.size = 0
+
+    def take(self, chunk: bytes) -> None:
+        """One more piece. Refused: it would be more than was said."""
+        self.size += len(chunk)
+        if self.size > self._info.size:
+            raise Refused(
+                f"artifact {self._info.artifact}: more came than the {self._info.size} bytes that were said;"
+                " publish it anew"
+            )
+        self._sum.update(chunk)
+        rest = memoryview(chunk)
+        while rest:
+            rest = rest[os.write(self._file, rest) :]
+
+    def check(self) -> None:
+        """Refused: it is another file."""
+        if self.size != self._info.size or self._sum.hexdigest() != self._info.sha256:
+            raise Refused(
+                f"artifact {self._info.artifact}: its checksum is wrong ({self.size} bytes,"
+                f" sha256 {self._sum.hexdigest()[:12]}…, and not {self._info.size} bytes, {self._info.sha256[:12]}…);"
+                " publish it anew"
+            )
+
+
+@contextmanager
+def arriving(to: Path, info: ArtifactInfo) -> Iterator[Arrival]:
+    """Take in the file of `info`: at the end it is in `to` under its name, whole and checked, or nothing is."""
+    fresh = to / f"{_DRAFT}{secrets.token_hex(8)}"
+    with translated(to):
+        file = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        try:
+            arrival = Arrival(file, info)
+            yield arrival
+            arrival.check()
+            os.fsync(file)
+            fresh.replace(to / info.file)
+        finally:
+            os.close(file)
+            fresh.unlink(missing_ok=True)
+        sync_folder(to)
+
+
+@contextmanager
+def translated(where: Path) -> Iterator[None]:
+    """Errors of the file system as ours."""
+    try:
+        yield
+    except HostlerError:
+        raise
+    except OSError as error:
+        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.ELOOP):
+            raise Refused(
+                f"artifacts {where}: {error.strerror}; use a folder of your own, or the account that owns this one"
+            ) from None
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        advice = "free some space there, then try again" if full else "look at that disk, then try again"
+        raise Unavailable(f"artifacts {where}: {error.strerror or error}; {advice}") from None
+
+
+def summed(path: Path, most: int = MAX_SIZE) -> tuple[str, int]:
+    """SHA-256 and size of a file. Invalid: it is larger than that."""
+    found, size = hashlib.sha256(), 0
+    with path.open("rb") as file:
+        while chunk := file.read(CHUNK):
+            size += len(chunk)
+            if size > most:
+                raise Invalid(f"{path}: larger than {most} bytes; leave out what the slice does not need")
+            found.update(chunk)
+    return found.hexdigest(), size
+
+
+def write_synced(path: Path, data: bytes) -> None:
+    """A new file, on disk."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+    with os.fdopen(descriptor, "wb") as out:
+        out.write(data)
+        out.flush()
+        os.fchmod(out.fileno(), 0o644)
+        os.fsync(out.fileno())
+
+
+def _copied(source: Path, to: Path, info: ArtifactInfo) -> None:
+    try:
+        file = source.open("rb")
+    except OSError as error:
+        raise Invalid(f"{source}: cannot be read: {error.strerror}") from None
+    with file, arriving(to.parent, info) as arrival:
+        try:
+            while chunk := file.read(CHUNK):
+                arrival.take(chunk)
+            arrival.check()
+        except Refused as error:  # nothing is wrong with the repository: it is not the file that was described
+            raise Invalid(f"{source}: {error}") from None
+    to.chmod(0o644)
+
+
+def _is_whole(path: Path, info: ArtifactInfo) -> bool:
+    try:
+        return not path.is_symlink() and summed(path) == (info.sha256, info.size)
+    except (OSError, Invalid):
+        return False
+
+
+def _small(path: Path) -> bytes:
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    with os.fdopen(descriptor, "rb") as file:
+        data = file.read(MAX_INFO + 1)
+    if len(data) > MAX_INFO:
+        raise Damaged(f"{path}: larger than {MAX_INFO} bytes; publish the artifact anew")
+    return data
+
+
+def _folders(path: Path) -> Sequence[str]:
+    """Names of folders; what is hidden is none of ours."""
+    try:
+        with os.scandir(path) as found:
+            return sorted(one.name for one in found if one.name[0] != "." and one.is_dir(follow_symlinks=False))
+    except (FileNotFoundError, NotADirectoryError):
+        return ()
+
+
+def _folder_there(path: Path) -> None:
+    """Make it, and let it outlive a power failure, with all above it."""
+    if path.is_dir():
+        return
+    _folder_there(path.parent)
+    with suppress(FileExistsError):
+        path.mkdir(mode=0o755)
+    sync_folder(path.parent)
+
+
+def _clear(path: Path) -> None:
+    """Remove a draft, unless somebody is at it."""
+    if not path.is_dir():
+        path.unlink(missing_ok=True)
+        return
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        shutil.rmtree(path, ignore_errors=True)
+    except BlockingIOError:
+        return
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,338 @@
+"""Where the slices of a node call others: a socket in the file system, which hands their calls to the router.
+
+They speak as routers do to workers (`ports/calls.py`); `version` of a call names the slice that is meant. What one of
+them may have open, under way and unread is bounded: the process is that of the node's agent, and others need it, too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import os
+import socket
+import struct
+from contextlib import suppress
+from typing import TYPE_CHECKING, Protocol, Self
+
+import msgspec
+
+from hostler.errors import (
+    DeadlinePassed,
+    Forbidden,
+    HostlerError,
+    Invalid,
+    NotFound,
+    Raised,
+    Unavailable,
+)
+from hostler.kit.frames import MAX_FRAME, FrameError, Frames, frame
+from hostler.ports.calls import (
+    Call,
+    Cancel,
+    Denied,
+    End,
+    Failed,
+    Fault,
+    FromCaller,
+    Hello,
+    Item,
+    Result,
+    Welcome,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+    from types import TracebackType
+
+    from hostler.ports.calls import Items, Message
+
+WITHIN = 3600.0
+"""Seconds that a call has whose caller has no end."""
+HELLO_WITHIN = 10.0
+MOST = 10_000
+"""Calls at once of one slice."""
+MOST_CONNECTIONS = 512
+"""Of one slice; each of its streams has one of its own."""
+MOST_BYTES = 256 * 1024 * 1024
+"""Of calls and answers of one slice: that come, are under way, or are not read."""
+AT_ONCE = 256 * 1024
+"""Bytes that are held back to be written together."""
+_CREDENTIALS = struct.Struct("3i")
+_decode = msgspec.msgpack.Decoder(FromCaller).decode
+_encode = msgspec.msgpack.Encoder().encode
+
+
+class Asks(Protocol):
+    """As `Router.ask`."""
+
+    async def __call__(
+        self, target: str, method: str, arguments: bytes, *, within: float, trace: str
+    ) -> bytes | Items: ...
+
+
+class Gateway:
+    """An async context manager: takes calls from entering to leaving, of who shows the token."""
+
+    def __init__(self, path: Path, token: str, ask: Asks) -> None:
+        self.path, self.token, self.ask = path, token, ask
+        self._server: asyncio.Server | None = None
+        self.connections: set[_Connection] = set()
+        self.owners: dict[tuple[str, int], _Owner] = {}
+
+    async def __aenter__(self) -> Self:
+        with suppress(FileNotFoundError):
+            self.path.unlink()
+        loop = asyncio.get_running_loop()
+        try:
+            folder = os.open(self.path.parent, os.O_PATH | os.O_DIRECTORY)
+            try:  # by the folder's descriptor: the whole path may be longer than that of a socket may be
+                place = f"/proc/self/fd/{folder}/{self.path.name}"
+                self._server = await loop.create_unix_server(lambda: _Connection(self), place, backlog=1024)
+                self.path.chmod(0o666)  # slices may run as other users; the token is what lets in
+            finally:
+                os.close(folder)
+        except OSError as error:
+            raise Unavailable(f"{self.path}: cannot listen there: {error.strerror or error}") from None
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._server is not None:
+            self._server.close()
+        works = [work for connection in self.connections for work in connection.works.values()]
+        for connection in list(self.connections):
+            connection.cut()
+        await asyncio.gather(*works, return_exceptions=True)
+        with suppress(FileNotFoundError):
+            self.path.unlink()
+
+
+class _Owner:
+    """Who has connections: a slice's instance, as the system tells it."""
+
+    __slots__ = ("calls", "connections", "held", "name")
+
+    def __init__(self, name: tuple[str, int]) -> None:
+        self.name = name
+        self.connections = self.calls = self.held = 0
+
+    def has_room(self, more: int) -> bool:
+        """Whether so many bytes may come to what is held."""
+        return self.held + more <= MOST_BYTES
+
+
+def _name_of(transport: asyncio.BaseTransport) -> tuple[str, int]:
+    """Instances have users of their own, or at least sessions; a process that forks stays in its session."""
+    sock = transport.get_extra_info("socket")
+    pid, uid, _ = _CREDENTIALS.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
+    if uid != os.geteuid():
+        return "user", uid
+    try:
+        return "session", os.getsid(pid)
+    except OSError:  # it has ended already, or it is in a world of its own
+        return "process", pid
+
+
+class _Connection(asyncio.Protocol):
+    """One of a slice's instance."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+        self._owner: _Owner | None = None
+        self._held_in = self._held_out = 0
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._frames = Frames(4096)
+        self._welcome = False
+        self._out: list[bytes] = []
+        self._queued = 0
+        self._room: asyncio.Event = asyncio.Event()
+        self._room.set()
+        self._timer: asyncio.TimerHandle | None = None
+        self.works: dict[int, asyncio.Task[None]] = {}
+
+    # For the loop
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport  # type: ignore[assignment]
+        self._gateway.connections.add(self)
+        self._timer = self._loop.call_later(HELLO_WITHIN, self.cut)
+        name = _name_of(transport)
+        self._owner = owner = self._gateway.owners.setdefault(name, _Owner(name))
+        owner.connections += 1
+        if owner.connections > 2 * MOST_CONNECTIONS:
+            self.cut()  # the others are told why
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
+        self._gateway.connections.discard(self)
+        self._room.set()
+        self._transport = None
+        self._out = []
+        self._holds(0, 0)
+        owner = self._owner
+        if owner is not None:
+            owner.connections -= 1
+            if not owner.connections:
+                self._gateway.owners.pop(owner.name, None)
+        if self._timer is not None:
+            self._timer.cancel()
+        for work in self.works.values():
+            work.cancel()
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            for message in self._frames.feed(data):
+                self._heard(_decode(message))
+            self._holds(self._frames.held, self._held_out)
+            if self._held_in and self._owner is not None and not self._owner.has_room(0):
+                self.cut()  # it need not be waited for: nothing of this call has started
+        except (FrameError, msgspec.MsgspecError, UnicodeError, RecursionError):
+            self.cut()
+
+    def pause_writing(self) -> None:
+        self._room.clear()
+        if self._transport is not None:  # who does not read what is answered is not listened to
+            self._transport.pause_reading()
+            self._holds(self._held_in, self._transport.get_write_buffer_size())
+
+    def resume_writing(self) -> None:
+        self._room.set()
+        self._holds(self._held_in, 0)
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()
+
+    def cut(self) -> None:
+        """End it now."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    # Inside
+
+    def _heard(self, message: Hello | Call | Cancel) -> None:
+        if isinstance(message, Call):
+            if not self._welcome or message.id in self.works or self._owner is None:
+                self.cut()
+            elif self._owner.calls >= MOST:
+                self._refuse(message, f"{MOST} calls of one slice are under way already")
+            elif not self._owner.has_room(len(message.arguments)):
+                self._refuse(message, f"calls and answers of one slice hold more than {MOST_BYTES} bytes already")
+            else:
+                self._begin(message, self._owner)
+        elif isinstance(message, Cancel):
+            found = self.works.get(message.id)
+            if found is not None:
+                found.cancel()
+        elif self._welcome or not hmac.compare_digest(message.token.encode(), self._gateway.token.encode()):
+            self._deny("this is for the slices of this node")
+        elif self._owner is not None and self._owner.connections > MOST_CONNECTIONS:
+            self._deny(f"one slice has {MOST_CONNECTIONS} connections already; end a stream first")
+        else:
+            self._welcome = True
+            if self._timer is not None:
+                self._timer.cancel()
+            self._frames = Frames(MAX_FRAME)
+            self._send(Welcome("", 0))
+
+    def _begin(self, call: Call, owner: _Owner) -> None:
+        self.works[call.id] = work = self._loop.create_task(self._work(call, owner), name="gateway: call")
+        owner.calls += 1
+        owner.held += len(call.arguments)
+        work.add_done_callback(lambda _: self._over(call, owner))
+
+    async def _work(self, call: Call, owner: _Owner) -> None:
+        within = WITHIN if call.within is None else call.within
+        ends_at = self._loop.time() + within
+        try:
+            answer = await self._gateway.ask(call.version, call.method, call.arguments, within=within, trace=call.trace)
+            if isinstance(answer, bytes):
+                await self._answer(call, answer, owner, ends_at)
+                return
+            try:
+                async for item in answer:
+                    if self._send(Item(call.id, item)):
+                        await self._has_room(ends_at)
+            finally:
+                await answer.aclose()
+            self._send(End(call.id))
+        except FrameError as error:
+            self._send(Failed(call.id, Fault.TOO_LARGE, str(error)))
+        except TimeoutError:
+            self._send(Failed(call.id, Fault.DEADLINE, "its time was over, and the answer was not read"))
+        except HostlerError as error:
+            self._send(failed(call.id, error))
+
+    async def _answer(self, call: Call, value: bytes, owner: _Owner, ends_at: float) -> None:
+        if self._room.is_set():
+            self._send(Result(call.id, value))
+            return
+        if not owner.has_room(len(value)):
+            said = f"calls and answers of one slice hold more than {MOST_BYTES} bytes; read what was answered first"
+            self._send(Failed(call.id, Fault.TOO_LARGE, said))
+            return
+        owner.held += len(value)
+        try:
+            await self._has_room(ends_at)
+        finally:
+            owner.held -= len(value)
+        self._send(Result(call.id, value))
+
+    async def _has_room(self, ends_at: float) -> None:
+        """Until more may be sent. TimeoutError: that was not within the call's time."""
+        async with asyncio.timeout_at(ends_at):
+            while not self._room.is_set():  # others wait, too, and one of them may have filled it
+                await self._room.wait()
+
+    def _over(self, call: Call, owner: _Owner) -> None:
+        self.works.pop(call.id, None)
+        owner.calls -= 1
+        owner.held -= len(call.arguments)
+
+    def _holds(self, coming: int, unread: int) -> None:
+        """So many bytes of a call that is not complete, and of answers."""
+        if self._owner is not None:
+            self._owner.held += coming - self._held_in + unread - self._held_out
+        self._held_in, self._held_out = coming, unread
+
+    def _refuse(self, call: Call, why: str) -> None:
+        self._send(Failed(call.id, Fault.REFUSED, f"{why}; wait for some to end"))
+
+    def _deny(self, why: str) -> None:
+        self._send(Denied(why))
+        self._flush()
+        if self._transport is not None:
+            self._transport.close()
+
+    def _send(self, message: Message) -> bool:
+        """Write it, soon and together with others. True: there is no room for more."""
+        if self._transport is None:
+            return False
+        if not self._out:
+            self._loop.call_soon(self._flush)
+        data = frame(_encode(message))
+        self._out.append(data)
+        self._queued += len(data)
+        if self._queued >= AT_ONCE:  # who makes many at once shall notice that nobody reads them
+            self._flush()
+        return not self._room.is_set()
+
+    def _flush(self) -> None:
+        out, self._out, self._queued = self._out, [], 0
+        if out and self._transport is not None:
+            self._transport.write(b"".join(out))
+
+
+def failed(number: int, error: HostlerError) -> Failed:
+    """What a slice is told of a call that failed: whether it started must stay true."""
+    said = str(error)[:2000]
+    if isinstance(error, Raised):
+        return Failed(number, Fault.RAISED, error.said or said, error.error or "Raised")
+    if isinstance(error, DeadlinePassed):
+        return Failed(number, Fault.DEADLINE, said)
+    if isinstance(error, NotFound):
+        return Failed(number, Fault.NO_METHOD, said)
+    if isinstance(error, Invalid):
+        return Failed(number, Fault.ARGUMENTS, said)
+    if isinstance(error, Unavailable | Forbidden):
+        return Failed(number, Fault.REFUSED, said)
+    return Failed(number, Fault.RAISED, said, type(error).__name__)

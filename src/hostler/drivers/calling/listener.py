@@ -1,0 +1,150 @@
+"""Where a router tells what it measured, and the way to ask others. Who asks shows the token of a router, too."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from contextlib import suppress
+from typing import TYPE_CHECKING, Self
+
+import msgspec
+
+from hostler.errors import Unavailable
+from hostler.kit.frames import FrameError, frame, read_frame
+from hostler.ports.calls import Ask, CallFailed, Denied, Hello, Told, Unreachable, Welcome
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import TracebackType
+
+    from hostler.ports.calls import Message
+
+HELLO_WITHIN = 10.0
+MAX_ASKED = 4096
+"""Bytes of a question."""
+ANSWER_WITHIN = 2.0
+_asked = msgspec.msgpack.Decoder(Hello | Ask).decode
+_told = msgspec.msgpack.Decoder(Welcome | Denied | Told).decode
+_encode = msgspec.msgpack.Encoder().encode
+
+
+class Listener:
+    """An async context manager: tells from entering to leaving. Unavailable on entering: no port can be had."""
+
+    def __init__(self, host: str, told: Callable[[int], Told], admitted: Callable[[str], bool]) -> None:
+        """`told`: what was measured after a second. `admitted`: whether a token with this SHA-256 may ask."""
+        self._host, self._tell, self._admitted = host, told, admitted
+        self._server: asyncio.Server | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.address = ""
+        """`host:port`, once it is open."""
+
+    async def __aenter__(self) -> Self:
+        try:
+            self._server = await asyncio.start_server(self._accept, self._host, 0)
+        except OSError as error:
+            raise Unavailable(f"listen {self._host}: {error.strerror or error}; name another address") from None
+        port = self._server.sockets[0].getsockname()[1]
+        self.address = f"[{self._host}]:{port}" if ":" in self._host else f"{self._host}:{port}"
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._server is not None:
+            self._server.close()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        # A task of our own: that one which asyncio makes is told of as an error when it is cancelled.
+        task = asyncio.create_task(self._serve(reader, writer), name="measures: asked")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            async with asyncio.timeout(HELLO_WITHIN):
+                first = await read_frame(reader, limit=MAX_ASKED)
+            hello = None if first is None else _asked(first)
+            if not isinstance(hello, Hello) or not self._admitted(hashlib.sha256(hello.token.encode()).hexdigest()):
+                _say(writer, Denied("this is told to routers of the same cluster only"))
+                return
+            _say(writer, Welcome("", 0))
+            while (message := await read_frame(reader, limit=MAX_ASKED)) is not None:
+                question = _asked(message)
+                if isinstance(question, Ask):
+                    _say(writer, self._tell(question.after))
+                    await writer.drain()
+        except (OSError, TimeoutError, FrameError, msgspec.MsgspecError, UnicodeError, RecursionError):
+            pass  # whoever it was does not speak as we do, or has gone
+        finally:
+            with suppress(OSError):
+                writer.close()
+
+
+class _Connection:
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer = reader, writer
+
+
+class TcpQuestions:
+    """`hostler.ports.calls.Questions` over TCP, a connection per router that is kept."""
+
+    def __init__(self, token: str, *, within: float = ANSWER_WITHIN) -> None:
+        self._hello, self._within = Hello(token, "leader"), within
+        self._connections: dict[str, _Connection] = {}
+
+    async def ask(self, address: str, question: Ask) -> Told:
+        """As the port says; one question at a time to an address."""
+        connection = self._connections.pop(address, None)
+        try:
+            async with asyncio.timeout(self._within):
+                if connection is None:
+                    connection = await self._connected(address)
+                _say(connection.writer, question)
+                message = await read_frame(connection.reader)
+                told = None if message is None else _told(message)
+        except (OSError, TimeoutError, FrameError, msgspec.MsgspecError, ValueError, RecursionError) as error:
+            if connection is not None:
+                connection.writer.close()
+            raise Unreachable(f"router {address}: {error or 'no answer in time'}") from None
+        except BaseException:
+            if connection is not None:
+                connection.writer.close()
+            raise
+        if not isinstance(told, Told):
+            connection.writer.close()
+            raise Unreachable(f"router {address}: {told.why if isinstance(told, Denied) else 'it ended'}")
+        self._connections[address] = connection
+        return told
+
+    async def aclose(self) -> None:
+        """End all connections."""
+        connections = list(self._connections.values())
+        self._connections.clear()
+        for connection in connections:
+            connection.writer.close()
+        for connection in connections:
+            with suppress(OSError):
+                await connection.writer.wait_closed()
+
+    async def _connected(self, address: str) -> _Connection:
+        host, _, port = address.rpartition(":")
+        reader, writer = await asyncio.open_connection(host.strip("[]"), int(port))
+        try:
+            _say(writer, self._hello)
+            message = await read_frame(reader)
+            welcome = None if message is None else _told(message)
+            if not isinstance(welcome, Welcome):
+                why = welcome.why if isinstance(welcome, Denied) else "no welcome"
+                raise CallFailed(None, f"router {address}: {why}", started=False)
+        except BaseException:
+            writer.close()
+            raise
+        return _Connection(reader, writer)
+
+
+def _say(writer: asyncio.StreamWriter, message: Message) -> None:
+    writer.write(frame(_encode(message)))

@@ -1,0 +1,108 @@
+"""The connection to a worker, on which it is asked."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from hostler.kit.frames import FrameError, frame, read_frame
+from hostler.ports.worker import FromWorker, Problem, State
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from hostler.ports.worker import Control as Question
+
+SOCKET = "control.sock"
+MAX_ANSWER = 4 * 1024 * 1024
+
+
+class Silent(Exception):
+    """There is no connection, or it ended before the answer."""
+
+
+class Control:
+    """One connection. `changed` hears what the worker says unasked."""
+
+    def __init__(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, changed: Callable[[State], None]
+    ) -> None:
+        self._reader, self._writer, self._changed = reader, writer, changed
+        self._asked: dict[int, asyncio.Future[State | Problem]] = {}
+        self._last = 0
+        self._is_over = False
+        self._listening = asyncio.create_task(self._listen(), name="worker: control")
+
+    @classmethod
+    async def connect(cls, folder: Path, changed: Callable[[State], None]) -> Control:
+        """To the worker of that folder. Silent: nobody listens there."""
+        descriptor = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:  # the name of a socket is short, and the folder's may not be
+            reader, writer = await asyncio.open_unix_connection(f"/proc/self/fd/{descriptor}/{SOCKET}")
+        except OSError as error:
+            raise Silent(f"its process cannot be asked: {error.strerror}") from None
+        finally:
+            os.close(descriptor)
+        return cls(reader, writer, changed)
+
+    async def ask(self, question: type[Question], *more: object) -> State:
+        """The answer. Silent: there is none, and will be none. Declined: it says that it cannot be done."""
+        found = await self._put(question, *more)
+        if isinstance(found, Problem):
+            raise Declined(found.why)
+        return found
+
+    def tell(self, question: type[Question], *more: object) -> None:
+        """Without waiting for an answer."""
+        with suppress(Silent):
+            self._put(question, *more).add_done_callback(_heard)
+
+    def close(self) -> None:
+        self._listening.cancel()
+        self._end()
+
+    def _put(self, question: type[Question], *more: object) -> asyncio.Future[State | Problem]:
+        if self._is_over:
+            raise Silent("its process ended the connection")
+        self._last += 1
+        answer: asyncio.Future[State | Problem] = asyncio.get_running_loop().create_future()
+        self._asked[self._last] = answer
+        self._writer.write(frame(msgspec.msgpack.encode(question(self._last, *more))))
+        return answer
+
+    async def _listen(self) -> None:
+        try:
+            while (payload := await read_frame(self._reader, limit=MAX_ANSWER)) is not None:
+                said = msgspec.msgpack.decode(payload, type=FromWorker)
+                asked = self._asked.pop(said.number, None)
+                if asked is not None and not asked.done():
+                    asked.set_result(said)
+                elif said.number == 0 and isinstance(said, State):
+                    self._changed(said)
+        except (FrameError, OSError, msgspec.DecodeError):
+            pass
+        finally:
+            self._end()
+
+    def _end(self) -> None:
+        self._is_over = True
+        self._writer.close()
+        for asked in self._asked.values():
+            if not asked.done():
+                asked.set_exception(Silent("its process ended the connection"))
+                asked.exception()  # whoever has left does not ask for it
+        self._asked.clear()
+
+
+class Declined(Exception):
+    """The worker says that it cannot be done."""
+
+
+def _heard(answer: asyncio.Future[State | Problem]) -> None:
+    if not answer.cancelled():
+        answer.exception()

@@ -1,0 +1,372 @@
+"""One instance: its process, and what is known of it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import stat
+from contextlib import suppress
+from typing import TYPE_CHECKING, BinaryIO
+
+import msgspec
+
+from hostler.drivers.machines.qemu.rights import environment
+from hostler.drivers.machines.qemu.whole import whole
+from hostler.drivers.slices.process.control import Control, Declined, Silent
+from hostler.drivers.slices.process.library import LIB, PACKAGES
+from hostler.drivers.slices.process.place import WORK, Note
+from hostler.drivers.slices.process.process import FAMILY, Process, end_family, end_user
+from hostler.drivers.slices.process.rights import release
+from hostler.errors import Refused, Unavailable
+from hostler.model.deployment import SliceSettings
+from hostler.ports.slices import LAST_WORDS, Life, Run, Running
+from hostler.ports.worker import Activate, Deactivate, Look, Order, Quit, State
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from hostler.drivers.slices.process.library import Held
+    from hostler.drivers.slices.process.place import Place
+    from hostler.drivers.slices.process.process import Mark
+    from hostler.drivers.slices.process.rights import Allowed, Allowing
+    from hostler.ports.worker import Control as Question
+
+QUITS_WITHIN = 12.0
+"""Seconds that a worker has to end by itself."""
+ENDS_WITHIN = 30.0
+"""Seconds in which a process that was killed is gone."""
+STOPS_WITHIN = 8.0
+"""Seconds that `stop` has when an instance is deactivated, beside those of its calls."""
+MAX_LEFT = 1024 * 1024
+"""Bytes that may be left in a pipe."""
+SEEN_WITHIN = 2.0
+"""Seconds between the end of a connection and that of the process behind it."""
+
+
+class Instance:
+    """`changed` is called when it changed by itself."""
+
+    def __init__(self, run: Run, place: Place, changed: Callable[[str], None]) -> None:
+        self.run, self._place, self._changed = run, place, changed
+        self.turn = asyncio.Lock()
+        """Of who does something with it."""
+        self.uid: int | None = None
+        self._process: Process | None = None
+        self._control: Control | None = None
+        self._groups: tuple[str, ...] = ()
+        self._mark: Mark | None = None
+        self._family = ""
+        self._output = -1
+        """Our descriptor of the pipe into which it prints: what is left there at its end, we take."""
+        self._state: State | None = None
+        self._ended = ""
+        self._about = ""
+        self._watching: asyncio.Task[None] | None = None
+
+    @property
+    def is_there(self) -> bool:
+        """Whether it can be asked for something."""
+        return self._process is not None and not self._ended and self._state is not None
+
+    @property
+    def has_process(self) -> bool:
+        return self._process is not None and not self._process.has_ended
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it was there."""
+        return bool(self._ended)
+
+    @property
+    def pid(self) -> int | None:
+        return None if self._process is None else self._process.mark.pid
+
+    def running(self) -> Running:
+        """As it is."""
+        state = self._state
+        if not self.is_there or state is None:
+            return Running(run=self.run, life=Life.ENDED, detail=self._ended or "it was not loaded")
+        return Running(
+            run=self.run,
+            life=state.life,
+            methods=state.methods,
+            address=state.address if state.life is Life.ACTIVE else "",
+            detail=state.detail,
+            about=self._about,
+            in_flight=state.in_flight,
+        )
+
+    # Beginning
+
+    async def start(self, held: Held, allowed: Allowed, allowing: Allowing, order: Order, gateway: Path) -> None:
+        """Its process, until the slice is imported. Refused: it cannot be, and why. Left early, there is none."""
+        self._forget()
+        try:
+            await self._start(held, allowed, allowing, order, gateway)
+            await self._connect()
+            await self.ask(Look, doing="was being imported")
+        except BaseException:
+            await whole(self.end(by_force=True))
+            raise
+        self._watching = asyncio.create_task(self._watch(), name=f"slice {self.run.id}")
+
+    async def adopt(self, note: Note, *, within: float) -> None:
+        """What an earlier agent left running, or what is left of it."""
+        self.uid, self._groups, self._about = note.uid, note.groups, note.about
+        self._mark, self._family = note.process, note.family
+        self._process = Process.adopt(note.process)
+        if self._process is None:
+            self._ended = "its process ended while no agent was there"
+            return
+        self._output = _opened(f"/proc/{note.process.pid}/fd/{note.output}")
+        try:
+            async with asyncio.timeout(within):
+                await self._connect()
+                state = await self.ask(Look, doing="was adopted")
+        except (TimeoutError, Refused):
+            self._ended = self._ended or f"its process did not answer within {within:g} s"
+            return
+        if (state.artifact, state.instance) != (self.run.artifact, self.run.instance):
+            self._ended = f"its process says that it is {state.artifact}#{state.instance}"
+            return
+        self.run = Run(
+            artifact=state.artifact, instance=state.instance, template=state.template, settings=state.settings
+        )
+        self._watching = asyncio.create_task(self._watch(), name=f"slice {self.run.id}")
+
+    # While it is there
+
+    async def activate(self) -> None:
+        """Refused: `start` raised, or it did not become healthy."""
+        await self.ask(Activate, doing="was being started")
+
+    async def deactivate(self, grace: float) -> None:
+        """Refused: `stop` raised, or did not end; then its process counts as ended."""
+        try:
+            async with asyncio.timeout(grace + STOPS_WITHIN):
+                await self.ask(Deactivate, grace, doing="was being stopped")
+        except TimeoutError:
+            self._end_as(f"stop has not ended within {STOPS_WITHIN:g} s")
+            raise Refused(f"{self.run.id}: {self._ended}") from None
+
+    async def ask(self, question: type[Question], *more: object, doing: str) -> State:
+        """Refused: it says no, or ended."""
+        if self._control is None or self._process is None:
+            raise Refused(f"{self.run.id}: {self._ended or 'it has no process'}")
+        try:
+            self._state = await self._control.ask(question, *more)
+        except Declined as error:
+            raise Refused(f"{self.run.id}: {error}") from None
+        except Silent:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(SEEN_WITHIN):
+                    await self._process.ended()
+            self._gone()
+            raise Refused(f"{self.run.id}: while it {doing}, {self._ended}") from None
+        return self._state
+
+    def tell(self, question: type[Question], *more: object) -> None:
+        """Without waiting for an answer."""
+        if self._control is not None:
+            self._control.tell(question, *more)
+
+    async def look(self, within: float) -> None:
+        """See how it is; one that does not answer counts as ended."""
+        if not self.is_there or self._control is None:
+            return
+        try:
+            async with asyncio.timeout(within):
+                self._state = await self._control.ask(Look)
+        except (Silent, Declined):
+            pass  # its end is seen elsewhere
+        except TimeoutError:
+            self._end_as(f"its process has not answered for {within:g} s")
+
+    # Ending
+
+    async def end(self, *, by_force: bool = False) -> None:
+        """End its process, and take away what is left. Repeatable. Unavailable: it was killed, and is there yet."""
+        self._unwatch()
+        process = self._process
+        if process is not None and not process.has_ended:
+            try:
+                if not by_force and self._control is not None and not self._ended:
+                    self._control.tell(Quit)
+                    async with asyncio.timeout(QUITS_WITHIN):
+                        await process.ended()
+            except TimeoutError:
+                pass
+            finally:
+                await whole(self._kill(process))
+        await whole(asyncio.to_thread(self._clean))
+        self._forget()
+
+    def let_go(self) -> None:
+        """Leave it to the next agent."""
+        self._unwatch()
+        self._close_output()
+        if self._process is not None:
+            self._process.let_go()
+        if self._control is not None:
+            self._control.close()
+
+    async def _kill(self, process: Process) -> None:
+        if not process.has_ended:
+            process.kill()
+        try:
+            async with asyncio.timeout(ENDS_WITHIN):
+                await process.ended()
+        except TimeoutError:
+            raise Unavailable(
+                f"{self.run.id}: its process {process.mark.pid} was killed and has not ended within {ENDS_WITHIN:g} s"
+            ) from None
+
+    def _clean(self) -> None:
+        if self.uid is not None:
+            end_user(self.uid)
+        elif self._mark is not None:
+            end_family(self._mark, self._family, self._groups)
+        self._take_output()
+        release(self._groups)
+        self._groups, self.uid, self._mark, self._family = (), None, None, ""
+        self._place.remove()
+
+    def _forget(self) -> None:
+        if self._control is not None:
+            self._control.close()
+        self._process = self._control = self._state = None
+        self._ended = self._about = ""
+        self._close_output()
+
+    def _take_output(self) -> None:
+        """What it printed and did not come to write into its log, as far as that is there at once."""
+        found = b""
+        with suppress(OSError):  # nothing more is there
+            while self._output >= 0 and len(found) < MAX_LEFT and (text := os.read(self._output, MAX_LEFT)):
+                found += text
+        if found:
+            self._place.append(found)
+
+    def _close_output(self) -> None:
+        if self._output >= 0:
+            os.close(self._output)
+            self._output = -1
+
+    # Inside
+
+    async def _start(self, held: Held, allowed: Allowed, allowing: Allowing, order: Order, gateway: Path) -> None:
+        self.uid, self._groups, self._family = allowed.uid, allowed.groups, secrets.token_hex(8)
+        await whole(asyncio.to_thread(self._place.make, allowed.uid))
+        keep: list[int] = []
+        try:
+            door = self._place.listen()
+            keep.append(door.detach())
+            parts = [part for part in (held.folder / LIB, held.folder / PACKAGES) if part.is_dir()]
+            keep += (logs := self._place.open_logs())
+            output, into = os.pipe2(os.O_CLOEXEC)
+            keep += (output, into)
+            order = msgspec.structs.replace(
+                order,
+                control=keep[0],
+                path=tuple(self._reach(part, keep) for part in parts),
+                shown=tuple(str(part) for part in parts),
+                output=output,
+                logs=logs,
+                module=held.info.module,
+                gateway=f"{self._reach(gateway.parent, keep)}/{gateway.name}",
+            )
+            self._output = _opened(f"/proc/self/fd/{output}")
+            self._process, pipe = Process.start(
+                allowed.argv,
+                cwd=self._place.folder / WORK,
+                environment=environment() | {"LC_ALL": "C.UTF-8", FAMILY: self._family},
+                output=into,
+                keep=[descriptor for descriptor in keep if descriptor != into],
+            )
+            self._mark = self._process.mark
+        except OSError as error:
+            raise Unavailable(f"{self.run.id}: {allowed.argv[0]} cannot be run: {error.strerror}") from None
+        finally:
+            for descriptor in keep:
+                os.close(descriptor)
+        self._about = allowing.enter(allowed, self._process.mark.pid)
+        note = Note(
+            artifact=self.run.artifact,
+            instance=self.run.instance,
+            template=self.run.template,
+            process=self._process.mark,
+            uid=self.uid,
+            groups=self._groups,
+            family=self._family,
+            output=output,
+            about=self._about,
+        )
+        with pipe:  # first the note: a process without one never gets its order, and ends
+            await whole(asyncio.to_thread(self._place.write, note))
+            await asyncio.to_thread(_hand_over, pipe, msgspec.json.encode(order))
+
+    def _reach(self, folder: Path, keep: list[int]) -> str:
+        """A name of the folder for the worker, which may be another user and not get in from above."""
+        if self.uid is None and folder.name in (LIB, PACKAGES):
+            return str(folder.absolute())
+        descriptor = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        keep.append(descriptor)
+        return f"/proc/self/fd/{descriptor}"
+
+    async def _connect(self) -> None:
+        try:
+            self._control = await Control.connect(self._place.folder, self._heard)
+        except Silent as error:
+            self._ended = str(error)
+            raise Refused(f"{self.run.id}: {error}") from None
+
+    def _heard(self, state: State) -> None:
+        self._state = state
+        if not self._ended:
+            self._changed(self.run.id)
+
+    async def _watch(self) -> None:
+        process = self._process
+        if process is not None:
+            await process.ended()
+            self._gone()
+
+    def _gone(self) -> None:
+        process = self._process
+        how = process.how if process is not None and process.how else "its process ended the connection"
+        self._take_output()
+        last = self._place.last_words()
+        self._end_as(f"{how}, {LAST_WORDS}{last.replace('; ', ', ')}" if last else how)
+
+    def _end_as(self, why: str) -> None:
+        if not self._ended:
+            self._ended = why
+            self._changed(self.run.id)
+
+    def _unwatch(self) -> None:
+        if self._watching is not None:
+            self._watching.cancel()
+            self._watching = None
+
+
+def _opened(path: str) -> int:
+    """A pipe, to read what is there without waiting; -1: it is none, or it cannot be opened."""
+    try:
+        if stat.S_ISFIFO(os.stat(path).st_mode):
+            return os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        pass
+    return -1
+
+
+def _hand_over(pipe: BinaryIO, order: bytes) -> None:
+    """By a descriptor of its own: who gives up closes the other one, and ends the process, which ends this."""
+    with suppress(BrokenPipeError), open(os.dup(pipe.fileno()), "wb") as own:  # it has ended, which is seen
+        own.write(order)
+
+
+def unknown(note: Note) -> Run:
+    """What is known of an instance that cannot be asked."""
+    return Run(artifact=note.artifact, instance=note.instance, template=note.template, settings=SliceSettings())

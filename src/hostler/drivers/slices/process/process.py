@@ -1,0 +1,195 @@
+"""A process: started, adopted, ended. Held by a descriptor, for a number may be given to another process."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
+
+import msgspec
+
+from hostler.drivers.machines.qemu.finding import Look, users_pids
+from hostler.kit.clock import boot_id
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+FAMILY = "SLICE_RUN"
+"""In the environment of a worker, and so of all that it starts: by this they are found, in whatever session."""
+ROUNDS = 10
+_children: set[int] = set()
+"""Processes that this one started, and has to reap."""
+
+
+class Mark(msgspec.Struct, frozen=True, kw_only=True):
+    """A process as it is written down: no other of this host ever has the same."""
+
+    pid: int
+    start_time: int
+    boot_id: str
+
+
+class Process:
+    """One, and all of its group: it is the first of a session of its own."""
+
+    def __init__(self, mark: Mark, descriptor: int, *, is_ours: bool) -> None:
+        self.mark, self._descriptor, self._is_ours = mark, descriptor, is_ours
+        self.how = ""
+        """How it ended, once it has."""
+        self._ended = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(descriptor, self._on_end)
+
+    @classmethod
+    def start(
+        cls, argv: Sequence[str], *, cwd: Path, environment: Mapping[str, str], output: int, keep: Sequence[int]
+    ) -> tuple[Process, BinaryIO]:
+        """A new one, and its standard input. OSError: it cannot be started."""
+        child = subprocess.Popen(
+            list(argv),
+            cwd=cwd,
+            env=dict(environment),
+            stdin=subprocess.PIPE,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+            umask=0o077,
+            pass_fds=tuple(keep),
+        )
+        _children.add(child.pid)
+        child.returncode = 0  # so that it is left alone when the object goes: `_on_end` sees to it
+        assert child.stdin is not None  # noqa: S101 - a pipe was asked for
+        try:
+            mark = Mark(pid=child.pid, start_time=Look.at(child.pid).start_time, boot_id=boot_id())
+            return cls(mark, os.pidfd_open(child.pid), is_ours=True), child.stdin  # type: ignore[return-value]
+        except BaseException:
+            child.stdin.close()
+            os.kill(child.pid, signal.SIGKILL)
+            os.waitpid(child.pid, 0)
+            _children.discard(child.pid)
+            raise
+
+    @classmethod
+    def adopt(cls, mark: Mark) -> Process | None:
+        """The one that is written down; None: it has ended."""
+        if mark.boot_id != boot_id():
+            return None
+        try:
+            descriptor = os.pidfd_open(mark.pid)
+        except OSError:
+            return None
+        try:
+            look = Look.at(mark.pid)
+        except OSError:
+            os.close(descriptor)
+            return None
+        is_ours = mark.pid in _children
+        if look.start_time != mark.start_time or (look.state in "ZX" and not is_ours):
+            os.close(descriptor)
+            return None
+        return cls(mark, descriptor, is_ours=is_ours)
+
+    @property
+    def has_ended(self) -> bool:
+        return self._ended.is_set()
+
+    async def ended(self) -> None:
+        await self._ended.wait()
+
+    def kill(self) -> None:
+        """End it and its group by force."""
+        if self._descriptor >= 0:
+            with suppress(OSError):  # its group first: as long as it is there, the number is its own
+                os.killpg(self.mark.pid, signal.SIGKILL)
+            with suppress(OSError):
+                signal.pidfd_send_signal(self._descriptor, signal.SIGKILL)
+
+    def let_go(self) -> None:
+        """Look after it no longer."""
+        if self._descriptor >= 0:
+            self._loop.remove_reader(self._descriptor)
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def _on_end(self) -> None:
+        self.how = "its process ended"
+        if self._is_ours:
+            with suppress(OSError):  # what it has left of its group; it is not reaped yet, so the number is its own
+                os.killpg(self.mark.pid, signal.SIGKILL)
+            with suppress(ChildProcessError):
+                found = os.waitid(os.P_PIDFD, self._descriptor, os.WEXITED)
+                if found is not None:
+                    self.how = _how(found.si_code, found.si_status)
+            _children.discard(self.mark.pid)
+        self.let_go()
+        self._ended.set()
+
+
+def _how(code: int, status: int) -> str:
+    if code == os.CLD_EXITED:
+        return f"its process ended with exit code {status}"
+    try:
+        return f"its process was ended by {signal.Signals(status).name}"
+    except ValueError:
+        return f"its process was ended by signal {status}"
+
+
+def end_user(uid: int) -> None:
+    """End by force whatever runs as that user: what a process of its own has started beside its group."""
+    _end_all(lambda: users_pids(uid))
+
+
+def end_family(mark: Mark, family: str, groups: Sequence[str]) -> None:
+    """End by force what a process that has ended left behind: in its session, in its control groups, and whatever has
+    its family in its environment."""
+    _end_all(lambda: _family(mark, family, groups))
+
+
+def _end_all(find: Callable[[], Iterable[int]]) -> None:
+    for _ in range(ROUNDS):  # they may have made others meanwhile
+        held = {}
+        for pid in find():
+            with suppress(OSError):
+                held[pid] = os.pidfd_open(pid)
+        if not held:
+            return
+        still = set(find())  # held before this look: one that has that number now is one of them too
+        for pid, descriptor in held.items():
+            if pid in still:
+                with suppress(OSError):
+                    signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+            os.close(descriptor)
+
+
+def _family(mark: Mark, family: str, groups: Sequence[str]) -> list[int]:
+    if mark.boot_id != boot_id():
+        return []
+    found: dict[int, None] = {}
+    for group in groups:
+        with suppress(OSError, ValueError):
+            found.update((int(line), None) for line in (Path(group) / "cgroup.procs").read_text().split())
+    wanted = f"{FAMILY}={family}".encode()
+    has_session = not _is_given_away(mark)
+    for name in os.listdir("/proc"):
+        if not name.isdecimal() or int(name) == os.getpid():
+            continue
+        with suppress(OSError, IndexError, ValueError):
+            words = Path(f"/proc/{name}/stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()
+            if words[0] in "ZX" or int(words[19]) < mark.start_time:
+                continue
+            in_session = has_session and mark.pid in (int(words[2]), int(words[3]))
+            if in_session or (family and wanted in Path(f"/proc/{name}/environ").read_bytes().split(b"\0")):
+                found[int(name)] = None
+    return list(found)
+
+
+def _is_given_away(mark: Mark) -> bool:
+    """Whether its number is another's by now. It is nobody's as long as its session has anyone."""
+    try:
+        return Look.at(mark.pid).start_time != mark.start_time
+    except OSError:
+        return False

@@ -1,0 +1,100 @@
+"""How many instances the calls need. Pure."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from hostler.model.rollout import Phase
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hostler.engine.deployments.measured import Measured
+    from hostler.model.deployment import Autoscale, SliceSpec
+    from hostler.model.rollout import Deployment
+
+EVERY = 2.0
+"""Seconds from one look at the calls to the next."""
+SLACK = 0.1
+"""So much more than is aimed at is not yet a reason for more instances."""
+_AT_REST = frozenset({Phase.STARTING, Phase.REMOVING})
+
+
+def wished(spec: SliceSpec, scale: int | None) -> int:
+    """The number of instances that there shall be."""
+    auto = spec.autoscale
+    if auto is None:
+        return spec.instances
+    least = min(auto.max, max(auto.min, spec.min_available))
+    return min(auto.max, max(least, spec.instances if scale is None else scale))
+
+
+def scaled(spec: SliceSpec, deployment: Deployment, measured: Callable[[str], Measured], now: float) -> Deployment:
+    """The deployment with the number of instances that the calls need now."""
+    auto = spec.autoscale
+    if auto is None:
+        if deployment.scale is None:
+            return deployment
+        return msgspec.structs.replace(deployment, scale=None, scaled_at=0.0, needed_at=0.0)
+    if deployment.phase in _AT_REST:
+        return deployment
+    had = wished(spec, deployment.scale)
+    seen = _seen(deployment, measured)
+    number = scale(auto, now, deployment, seen, had)
+    if number is not None:
+        number = wished(spec, number)
+    if number is not None and number != had:
+        return msgspec.structs.replace(deployment, scale=number, scaled_at=now, needed_at=now)
+    # So that the next leader knows for how long fewer have been enough; not at each look, for that is a write.
+    if had > wished(spec, 0) and _need(auto, seen, had) >= had and now - deployment.needed_at >= auto.cool_down / 4:
+        return msgspec.structs.replace(deployment, needed_at=now)
+    return deployment
+
+
+def scale(auto: Autoscale, now: float, deployment: Deployment, measured: Measured, had: int) -> int | None:
+    """Another number than `had`, if there is reason and it is time; None: let it be.
+
+    Never more than twice as many at once, nor fewer than half: what comes of it must be measured first.
+    """
+    need = min(auto.max, _need(auto, measured, had))
+    if need > had:
+        return min(need, had * 2) if now - deployment.scaled_at >= auto.warm_up else None
+    if need < had and _is_known(auto, measured, now):
+        rested = now - max(deployment.scaled_at, deployment.needed_at, deployment.started_at)
+        return max(need, math.ceil(had / 2), auto.min) if rested >= auto.cool_down else None
+    return None
+
+
+def _need(auto: Autoscale, measured: Measured, had: int) -> int:
+    need = max(auto.min, math.ceil(measured.in_flight / auto.in_flight))
+    if need > had and measured.in_flight <= had * auto.in_flight * (1 + SLACK):
+        need = had
+    if auto.latency_ms is not None and measured.p95_ms > auto.latency_ms:
+        need = max(need, math.ceil(had * 1.25), had + 1)
+    return need
+
+
+def _is_known(auto: Autoscale, measured: Measured, now: float) -> bool:
+    """Whether calls have been counted for long enough to say that there are few; a new leader has not."""
+    if measured.since <= 0:
+        return measured.calls > 0 or measured.in_flight > 0
+    return now - measured.since >= auto.cool_down
+
+
+def _seen(deployment: Deployment, measured: Callable[[str], Measured]) -> Measured:
+    """Of both versions together, while there are two."""
+    new = measured(deployment.artifact)
+    if not deployment.previous or deployment.previous == deployment.artifact:
+        return new
+    old = measured(deployment.previous)
+    return msgspec.structs.replace(
+        new,
+        calls=new.calls + old.calls,
+        errors=new.errors + old.errors,
+        p95_ms=max(new.p95_ms, old.p95_ms),
+        in_flight=new.in_flight + old.in_flight,
+        since=max(new.since, old.since),
+    )

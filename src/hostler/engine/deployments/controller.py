@@ -1,0 +1,502 @@
+"""The leader's work on slices: as many instances of the right version as blueprints say, where they can be.
+
+A slice (`group:name`) is looked at when its blueprint, its deployment or one of its instances changes, and all of them
+now and then. Looking costs as much as there is to do: what runs is known (`fleet`), one by one as it changes. What is
+decided from the mirrors is written under their revisions and under the leader's guard, many slice keys at a time.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hostler.engine.controllers.queue import Queue
+from hostler.engine.controllers.rounds import Rounds
+from hostler.engine.controllers.steps import Txn
+from hostler.engine.deployments import steps
+from hostler.engine.deployments.autoscale import wished
+from hostler.engine.deployments.decide import Look, decide
+from hostler.engine.deployments.doubles import Doubles
+from hostler.engine.deployments.limits import Limits
+from hostler.engine.deployments.loading import Loading, Loads
+from hostler.engine.deployments.remedy import Remedy
+from hostler.engine.deployments.side import NOBODY, new_side
+from hostler.engine.deployments.strategy import aim
+from hostler.engine.deployments.strays import Strays
+from hostler.engine.deployments.wishes import Wishes
+from hostler.engine.deployments.writing import WRITES, Why, Writing
+from hostler.engine.expectation import LAG
+from hostler.errors import Conflict, Unavailable, Uncertain
+from hostler.keys.deployment import DEPLOYMENT, RETRIES, SLICE
+from hostler.keys.node import ALIVE, MEMBER
+from hostler.kit.backoff import Backoff
+from hostler.kit.fairness import Fairness
+from hostler.kit.together import run_together
+from hostler.model.deployment import SliceState, base_of
+from hostler.ports.store import Delete
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+    from hostler.engine.deployments.decide import Plan
+    from hostler.engine.deployments.measured import Measured
+    from hostler.engine.deployments.steps import Wish
+    from hostler.engine.deployments.strategy import Aim, Side
+    from hostler.engine.service import Standing
+    from hostler.engine.tracing import Tracer
+    from hostler.engine.view import View
+    from hostler.keys.entry import Entry
+    from hostler.kit.clock import Clock
+    from hostler.model.deployment import SliceSettings, SliceSpec
+    from hostler.model.rollout import Deployment, Retries, SliceDecision
+    from hostler.ports.store import Store
+
+PASS_EVERY = 30.0
+ROUNDS = 100
+"""Batches in a row for one slice, before others have their turn."""
+CONFLICTS = 4
+"""Writes in a row that others were before, until it is waited: a mirror that lags does not know better at once."""
+GATHER = 0.02
+"""Seconds for which news of instances are gathered: what is told to many nodes at once costs little."""
+_RETRIES, _DEPLOYMENTS = RETRIES.prefix(), DEPLOYMENT.prefix()
+
+
+class DeploymentController:
+    """A service for a replica's controllers. Without `tracer` its decisions leave no trace."""
+
+    name = "deployments"
+
+    def __init__(
+        self,
+        store: Store,
+        view: View,
+        *,
+        clock: Clock,
+        rng: random.Random,
+        measured: Callable[[str], Measured],
+        limits: Limits | None = None,
+        tracer: Tracer | None = None,
+        tell: Callable[[str], None] = lambda _: None,
+        width: int = 16,
+    ) -> None:
+        self._view, self._clock, self._rng, self._tell = view, clock, rng, tell
+        self._measured, self._min_ready = measured, (limits or Limits()).min_ready
+        self.counters: dict[str, int] = {}
+        self._fleet = view.fleet
+        self._wishes = Wishes(store, view)
+        self._writing = Writing(store, view, self.counters, clock=clock, tracer=tracer)
+        self._queue = Queue(self._look, clock=clock, rng=rng, tell=tell, counters=self.counters, width=width)
+        self._nodes = Queue(self._bury, clock=clock, rng=rng, tell=tell, counters=self.counters, width=width)
+        self._strays = Strays(store, view, self._writing, clock=clock)
+        self._loading = Loading(view, self._writing, clock=clock)
+        self._remedy = Remedy(
+            view,
+            self._writing,
+            self._queue.add,
+            limits=limits or Limits(),
+            clock=clock,
+            tell=tell,
+            mute=self._loading.mute,
+        )
+        self._doubles = Doubles(store, self._writing, clock=clock, tell=tell)
+        self._retries: dict[str, dict[str, None]] = {}  # artifacts that have failures, by base
+        self._homeless: dict[str, None] = {}  # slices that wait for a node
+        self._awaited: dict[str, dict[str, None]] = {}  # slices that wait for another, by that other
+        self._batch: dict[str, int] = {}  # keys in one transaction, where others write beside us
+        self._told: dict[str, tuple[object, ...]] = {}  # what was last said of instances without a node
+        self._ends_of_listening: list[Callable[[], None]] = []
+
+    # The service
+
+    async def start(self, standing: Standing) -> None:
+        """Read everything anew, and begin from there."""
+        self._writing.standing = standing
+        view, backoff = self._view, Backoff(0.05, 2.0, rng=self._rng)
+        families = (view.blueprints, view.owners, view.deployments, view.retries, view.slices, view.members, view.alive)
+        while True:
+            try:
+                await view.refresh(*families)
+                break
+            except (Unavailable, Uncertain):
+                await self._clock.sleep(backoff.next())
+        await self._fleet.load()
+        for key in (*view.retries.entries, *view.retries.unreadable):
+            self._retry_changed(key)
+        self._ends_of_listening = [
+            *self._wishes.listen(self._queue.add),
+            self._fleet.listen(self._slice_changed),
+            self._fleet.ground.listen(self._node_changed),
+            view.deployments.listen(lambda key: self._queue.add(key[len(_DEPLOYMENTS) :])),
+            view.retries.listen(self._retry_changed),
+            view.alive.listen(self._alive_changed),
+        ]
+
+    async def run(self) -> None:
+        """Until cancelled. LeadershipLost: somebody else leads."""
+        works = {"slices": self._queue.run(), "nodes": self._nodes.run(), "pass": self._pass()}
+        await run_together("deployments", works)
+
+    async def stop(self) -> None:
+        """Hear no more."""
+        for end in self._ends_of_listening:
+            end()
+
+    def state(self) -> dict[str, int]:
+        """Counters and present sizes, for metrics."""
+        return {**self.counters, "looks_waiting": len(self._queue), "waiting_for_a_node": len(self._homeless)}
+
+    async def _pass(self) -> None:
+        """Look at everything, first of all at once and then in turn."""
+        view, fleet = self._view, self._fleet
+
+        def bases() -> Iterator[str]:
+            yield from self._wishes.bases()
+            yield from fleet.bases()
+            yield from (base_of(key.rpartition("/")[2]) for key in tuple(fleet.hollow))
+            yield from (key[len(_DEPLOYMENTS) :] for key in tuple(view.deployments.entries))
+
+        rounds, fairness = Rounds(bases, every=PASS_EVERY), Fairness()
+        turn = rounds.all()
+        while True:
+            for base in turn:
+                self._queue.add(base, patient=True)
+                await fairness.share()
+            for node in fleet.nodes():
+                if not fleet.ground.is_alive(node):
+                    self._nodes.add(node)
+            await self._strays.look()
+            await self._clock.sleep(PASS_EVERY)
+            turn = rounds.next()
+
+    # News
+
+    def _slice_changed(self, base: str, node: str) -> None:
+        self._queue.add(base, after=GATHER)
+        waiting = self._awaited.pop(base, None) if self._awaited else None
+        for other in waiting or ():
+            self._queue.add(other, after=GATHER)
+        if self._fleet.site(node).kind and not self._fleet.ground.is_alive(node):
+            self._nodes.add(node)
+
+    def _node_changed(self, node: str) -> None:
+        """It began or ceased to take slices, or to be drained."""
+        for base in dict.fromkeys(map(base_of, self._fleet.on(node))):
+            self._queue.add(base)
+        if not self._fleet.site(node).kind:
+            for base in tuple(self._homeless):
+                self._queue.add(base, after=GATHER)
+
+    def _alive_changed(self, key: str) -> None:
+        if key not in self._view.alive.entries:
+            node = ALIVE.parse(key)["node"]
+            if self._fleet.count_on(node):
+                self._nodes.add(node)
+
+    def _retry_changed(self, key: str) -> None:
+        artifact = key[len(_RETRIES) :]
+        base = base_of(artifact)
+        known = self._retries.setdefault(base, {})
+        if key in self._view.retries.entries:
+            known[artifact] = None
+        else:
+            known.pop(artifact, None)
+            if not known:
+                del self._retries[base]
+        self._queue.add(base)
+
+    # A dead node
+
+    async def _bury(self, node: str) -> None:
+        """What was on it is gone: endpoints first. Its replacements are loaded when the news of that come."""
+        name = f"node {node}"
+        if self._writing.in_doubt(name):
+            await self._writing.resolve(name)
+        if not await self._writing.caught_up(name):
+            self._nodes.add(node, after=LAG)
+            return
+        if self._fleet.ground.is_alive(node) or not self._fleet.count_on(node):
+            return
+        entries = [entry for artifact in self._fleet.on(node) if (entry := self._fleet.entry(node, artifact))]
+        member, silence = self._view.members.get(node=node), self._view.silences.get(node=node)
+        for txn in steps.buried(node, entries, WRITES):
+            why = Why(
+                what="buried",
+                why=f"node {node} is dead: {len(txn.when) - 1} of its {len(entries)} slices are gone, endpoints first",
+                read=(member, *entries[:8]),
+                cause="" if silence is None else silence.value.trace,
+            )
+            await self._writing.write(name, MEMBER.fill(node=node), txn, why)
+        unread = [artifact for artifact in self._fleet.on(node) if not self._fleet.is_readable(node, artifact)]
+        for txn in steps.buried_unread(node, unread, steps.BATCH):
+            said = f"node {node} is dead: {len(txn.then)} slices whose records cannot be read are gone"
+            await self._writing.write(name, MEMBER.fill(node=node), txn, Why(what="buried", why=said, read=(member,)))
+        if entries:
+            self._tell(f"node {node}: dead; {len(entries)} slices are dropped there, and loaded elsewhere")
+
+    # One slice
+
+    async def _look(self, base: str) -> None:
+        conflicts = 0
+        for _ in range(ROUNDS):
+            if not await self._writing.caught_up(base):
+                self._queue.add(base, after=LAG)
+                return
+            try:
+                if self._writing.in_doubt(base):
+                    await self._writing.resolve(base)
+                elif not await self._step(base):
+                    return
+                conflicts = 0
+            except Conflict:  # fewer at a time; the mirrors will know what changed
+                self._batch[base] = max(1, self._batch.get(base, steps.BATCH) // 4)
+                conflicts += 1
+                if conflicts == CONFLICTS:
+                    raise
+        self._queue.add(base, patient=True)
+
+    async def _step(self, base: str) -> bool:
+        """What can be done now; whether that was anything. Conflict: something has just changed."""
+        view, fleet = self._view, self._fleet
+        self._writing.count("looks")
+        if self._wishes.is_unreadable(base) or DEPLOYMENT.fill(base=base) in view.deployments.unreadable:
+            return False  # nobody knows what would be right
+        if fleet.hollow and await self._drop_hollow(base):
+            return True
+        wish, spec = self._wishes.of(base)
+        deployment = view.deployments.get(base=base)
+        roster = fleet.roster(base)
+        if spec is None and deployment is None and wish.owner is None and not roster:
+            self._forget(base)
+            return False
+        is_news = deployment is None or _is_news(wish, spec, deployment.value)
+        revision = (
+            await self._wishes.revision(wish) if deployment is not None and is_news and spec is not None else None
+        )
+        afresh = is_news and not await self._is_about_others(wish, spec, deployment)
+        counts = roster.counts(self._clock.wall(), self._min_ready)
+        takes = fleet.ground.takes({} if spec is None else spec.node_labels)
+        aims = aim(
+            spec,
+            wish.name,
+            wish.number,
+            revision is not None and revision.rollback_to > 0,
+            None if deployment is None else deployment.value,
+            counts,
+            retries={} if afresh else self._retries_of(base),
+            measured=self._measured,
+            now=self._clock.wall(),
+            placeable=takes,
+            retry=afresh or not is_news,
+        )
+        if await self._advance(base, wish, deployment, aims, self._retry_entries(base) if afresh else ()):
+            return True
+        if aims.again:
+            self._queue.add(base, after=aims.again)
+        look = Look(
+            roster=roster,
+            entry=fleet.entry,
+            aim=aims,
+            leaving=self._loading.left(base, spec),
+            most=0 if spec is None else _most_of(spec, aims),
+            is_proving=aims.deployment is not None and counts.get(new_side(aims.deployment), NOBODY).fresh > 0,
+            takes=takes,
+            may_activate=spec is None or self._has_needs(base, spec),
+            may_remove=spec is not None or await self._is_needless(base, wish),
+        )
+        if await self._remedy.look(base, look, deployment, self._retry_entries(base), self._most(base)):
+            return True
+        if await self._doubles.look(base, look):
+            return True
+        plan = decide(look)
+        return await self._do(base, wish, spec, look, plan)
+
+    async def _drop_hollow(self, base: str) -> bool:
+        """Keys of slices without any instance stand for nothing."""
+        keys = [key for key in self._fleet.hollow if base_of(key.rpartition("/")[2]) == base]
+        entries = [entry for key in keys[: steps.BATCH] if (entry := self._view.slices.entries.get(key))]
+        if not entries:
+            return False
+        txn = Txn([SLICE.unchanged(entry) for entry in entries], [Delete(entry.key) for entry in entries])
+        why = Why(what="hollow", why=f"{len(entries)} slice keys without any instance are dropped", read=tuple(entries))
+        await self._writing.write(base, DEPLOYMENT.fill(base=base), txn, why)
+        return True
+
+    def _forget(self, base: str) -> None:
+        """Nothing is left to know of it."""
+        self._fleet.forget(base)
+        self._remedy.forget(base)
+        self._loading.forget(base)
+        for known in (self._homeless, self._batch, self._told):
+            known.pop(base, None)
+
+    def _retries_of(self, base: str) -> dict[str, Retries]:
+        return {entry.parts["artifact"]: entry.value for entry in self._retry_entries(base)}
+
+    def _retry_entries(self, base: str) -> list[Entry[Retries]]:
+        found = (self._view.retries.get(artifact=artifact) for artifact in self._retries.get(base, ()))
+        return [entry for entry in found if entry is not None]
+
+    # How far it is
+
+    async def _is_about_others(self, wish: Wish, spec: SliceSpec | None, deployment: Entry[Deployment] | None) -> bool:
+        """Whether the blueprint's new revision says of this slice what the one before said."""
+        if spec is None or deployment is None or deployment.value.blueprint != wish.name:
+            return False
+        return await self._wishes.is_about_others(wish, spec, deployment.value.number)
+
+    async def _advance(
+        self,
+        base: str,
+        wish: Wish,
+        old: Entry[Deployment] | None,
+        aims: Aim,
+        failures: Iterable[Entry[Retries]],
+    ) -> bool:
+        """Write how far the slice is, if that is news; with a new revision these failures are of the past."""
+        new, subject = aims.deployment, DEPLOYMENT.fill(base=base)
+        if new is None:
+            if self._fleet.roster(base) or self._is_damaged(base):
+                return False
+            txn = steps.forgotten(base, wish, old)
+            if not txn.then:
+                return False
+            why = Why(what="forgotten", why="no blueprint names it, and nothing is left of it", read=(old, wish.owner))
+            await self._writing.write(base, subject, txn, why)
+            self._release(base)
+            return True
+        if old is not None and new == old.value:
+            return False
+        txn = steps.deployed(base, wish, old, new, failures)
+        what = new.phase.value if old is None or old.value.phase is not new.phase else "deployment"
+        read = (old, wish.owner, wish.blueprint)
+        await self._writing.write(base, subject, txn, Why(what=what, why=new.why or f"{new.artifact}", read=read))
+        if what != "deployment":
+            self._tell(f"slice {base}: {new.phase.value}: {new.artifact}{f': {new.why}' if new.why else ''}")
+        return True
+
+    def _is_damaged(self, base: str) -> bool:
+        """Whether a slice of it has a record that cannot be read."""
+        return any(base_of(key.rpartition("/")[2]) == base for key in self._view.slices.unreadable)
+
+    # What it waits for
+
+    def _has_needs(self, base: str, spec: SliceSpec) -> bool:
+        for need in spec.needs:
+            if not self._fleet.roster(need).ready:
+                self._awaited.setdefault(need, {})[base] = None
+                return False
+        return True
+
+    async def _is_needless(self, base: str, wish: Wish) -> bool:
+        """Whether nothing that goes with it, and needs it, is still there."""
+        for other in await self._wishes.company(base, wish):
+            if base in other.needs and self._fleet.roster(other.base) and self._wishes.of(other.base)[1] is None:
+                self._awaited.setdefault(other.base, {})[base] = None
+                return False
+        return True
+
+    def _release(self, base: str) -> None:
+        for other in self._awaited.pop(base, {}):
+            self._queue.add(other)
+
+    # More and fewer
+
+    async def _do(self, base: str, wish: Wish, spec: SliceSpec | None, look: Look, plan: Plan) -> bool:
+        loads = Loads(plan.changes)
+        try:
+            return await self._carry_out(base, wish, spec, look, plan, loads)
+        finally:
+            for artifact, numbers in loads.numbers.items():
+                self._fleet.planned(base).give_back(artifact, numbers)
+            self._fleet.forget(base)
+
+    async def _carry_out(  # noqa: PLR0917  (what is wished, what is, what to do)
+        self, base: str, wish: Wish, spec: SliceSpec | None, look: Look, plan: Plan, loads: Loads
+    ) -> bool:
+        for side, wanted in plan.loads:
+            count = self._may_load(base, side, wanted)
+            if count and spec is not None and not loads.nodes:  # what goes where counts for the next side: look again
+                self._loading.place(base, spec, side, count, loads)
+        if plan.stays and spec is not None and not loads.decisions:
+            loads.decisions[spec.artifact] = self._loading.stays(base, spec, plan.stays, plan.stays_why)
+        if any(decision.waiting for decision in loads.decisions.values()):
+            self._homeless[base] = None
+        else:
+            self._homeless.pop(base, None)
+        if not plan.changes:
+            return await self._say(base, wish, loads.decisions, plan.stays_why if plan.stays and not plan.loads else "")
+        with self._loading.reserved(loads.nodes):
+            await self._write(base, wish, plan, loads, look.aim.settings)
+            await self._writing.caught_up(base)
+        return True
+
+    def _may_load(self, base: str, side: Side, count: int) -> int:
+        """How many may be loaded now: none for a while after a failure."""
+        entry = self._view.retries.get(artifact=side.artifact) if base in self._retries else None
+        left = 0.0 if entry is None else entry.value.not_before - self._clock.wall()
+        if left <= 0:
+            return count
+        self._queue.add(base, after=left + 0.001)
+        return 0
+
+    async def _say(self, base: str, wish: Wish, decisions: Mapping[str, SliceDecision], stays: str) -> bool:
+        """Why instances wait for a node, or stay where they shall not, if nothing else is to be written."""
+        news = tuple((artifact, one.waiting, one.passed_over) for artifact, one in decisions.items() if one.waiting)
+        if not news or self._told.get(base) == news:
+            return False
+        waiting = sum(one.waiting for one in decisions.values())
+        waits = f"stay on nodes that are to be left: {stays}" if stays else "wait for a node: none takes them"
+        why = f"{waiting} instance{'s' if waiting > 1 else ''} {waits}"
+        reasons = tuple(reason for one in decisions.values() for reason in one.passed_over)
+        txn = Txn(wish.unchanged(base), [steps.decided(one, artifact) for artifact, one in decisions.items()])
+        told = Why(what="waits", why=why, reasons=reasons, read=(wish.owner,))
+        await self._writing.write(base, DEPLOYMENT.fill(base=base), txn, told)
+        self._told[base] = news
+        self._tell(f"slice {base}: {why}")
+        return False
+
+    async def _write(
+        self, base: str, wish: Wish, plan: Plan, loads: Loads, settings: Mapping[int, SliceSettings]
+    ) -> None:
+        """All of it, as many keys at a time as may be. Conflict: some of it was not written."""
+        at, fleet = self._clock.wall(), self._fleet
+        when, subject = wish.unchanged(base), DEPLOYMENT.fill(base=base)
+        said = {**plan.said, SliceState.LOAD.value: len(loads.nodes)} if loads.nodes else plan.said
+        why = ", ".join(f"{count} × {what}" for what, count in said.items())
+        written = (
+            steps.changed(spot, fleet.entry(*spot), moves, at=at, settings=settings)
+            for spot, moves in plan.changes.items()
+        )
+        for batch in steps.batches(written, self._most(base)):
+            txn = steps.together(when, batch)
+            decisions = loads.of(batch)
+            txn.then += [steps.decided(one, artifact) for artifact, one in decisions]
+            reasons = tuple(reason for _, one in decisions for reason in one.chosen[:3])
+            read = tuple(one.entry for one in batch[:8])
+            await self._writing.write(base, subject, txn, Why(what="moved", why=why, reasons=reasons, read=read))
+            self._widen(base)
+        self._told.pop(base, None)
+
+    def _widen(self, base: str) -> None:
+        """What went well may be more at a time again."""
+        most = self._batch.get(base)
+        if most is not None and most * 2 < steps.BATCH:
+            self._batch[base] = most * 2
+        elif most is not None:
+            del self._batch[base]
+
+    def _most(self, base: str) -> int:
+        return self._batch.get(base, steps.BATCH)
+
+
+def _is_news(wish: Wish, spec: SliceSpec | None, now: Deployment) -> bool:
+    """Whether there is a new revision, or who wrote by hand said something else."""
+    return now.number != wish.number or (
+        spec is not None and (now.artifact, now.settings) != (spec.artifact, spec.settings)
+    )
+
+
+def _most_of(spec: SliceSpec, aims: Aim) -> int:
+    """The instances that there may be while one version follows another."""
+    now = aims.deployment
+    return wished(spec, now.scale if now else None) + max(1, (now.strategy if now else spec.strategy).max_surge)

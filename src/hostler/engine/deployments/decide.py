@@ -1,0 +1,304 @@
+"""What is to be moved of one slice now, from what there shall be and what is. Pure.
+
+Each look yields everything that can be done at once: moves by key, and how many instances are to be loaded. What is on
+its way (LOADING, …) is waited for: the news of it lead to the next look.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from hostler.engine.deployments.limits import WAY_OUT
+from hostler.engine.deployments.moves import LEAVING, since
+from hostler.engine.deployments.roster import UNDER_WAY, Is, kind_of
+from hostler.model.deployment import SliceState
+from hostler.model.rollout import Phase
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from hostler.engine.deployments.limits import Limits
+    from hostler.engine.deployments.roster import Party, Roster
+    from hostler.engine.deployments.strategy import Aim, Side
+    from hostler.keys.entry import Entry
+    from hostler.model.deployment import SliceInstance, SliceRecord
+
+COMPARED = 512
+"""Nodes among which the one with most instances is looked for, where one has to go."""
+_S = SliceState
+_BY_ITSELF = (Phase.ROLLING, Phase.BACKING_OUT, Phase.REMOVING)
+"""In these phases instances go anyway, and new ones are not put on a node that is drained: it empties by that. Unless
+the deployment waits for something: then it is left as without it."""
+UNTAKEN = "not taken up"
+"""What `why` begins with where a node does not unload what it was told to."""
+NO_NODE = "no other node takes them"
+NO_NEED = "what others in their place need is not there"
+NO_ROOM = "the deployment under way does not go on, and there are as many as may be"
+
+Spot = tuple[str, str]
+"""Node and artifact: a slice key."""
+
+
+class Look(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of a slice."""
+
+    roster: Roster
+    entry: Callable[[str, str], Entry[SliceRecord] | None]
+    """The record of an artifact on a node."""
+    aim: Aim
+    leaving: Mapping[str, None]
+    """Nodes that are to be left: such as are drained, and such as have not the labels that are wished for."""
+    most: int
+    """Instances that there may be while a deployment is under way."""
+    is_proving: bool = False
+    """The deployment goes on by itself in a moment: new instances have to be ready for a while."""
+    takes: bool
+    """Whether any node takes an instance."""
+    may_activate: bool
+    """Whether all that it needs is there."""
+    may_remove: bool = True
+    """False: what needs it has to go first."""
+
+
+class Plan(msgspec.Struct):
+    """What to do."""
+
+    changes: dict[Spot, dict[int, SliceInstance]] = msgspec.field(default_factory=dict)
+    said: dict[str, int] = msgspec.field(default_factory=dict)
+    """How many instances are told what, for people."""
+    loads: list[tuple[Side, int]] = msgspec.field(default_factory=list)
+    """Instances that are missing."""
+    stays: int = 0
+    """Instances on nodes that are to be left, and it cannot be gone on with that."""
+    stays_why: str = ""
+    waits: int = 0
+    """Instances that are loaded, and something that they need is not there."""
+
+
+def decide(look: Look) -> Plan:
+    """Everything that can be done now; nothing exactly when the slice is as it shall be, or on its way."""
+    plan = Plan()
+    wants, spare = dict(look.aim.wants), dict(look.aim.spare)
+    phase = None if look.aim.deployment is None else look.aim.deployment.phase
+    drains = look.leaving and look.takes and phase not in _BY_ITSELF
+    goes_by_itself = phase in _BY_ITSELF and phase is not Phase.REMOVING
+    one_moves = False
+    for party in list(look.roster.parties.values()):
+        moves = _Moves(look, party, plan)
+        moves.all(Is.LEFT, _S.UNLOAD)
+        want = wants.pop(party.side, 0)
+        there = party.count().there
+        bad = [node for node in look.leaving if party.there_on(node)] if look.leaving else []
+        if bad and want and not look.takes:
+            _stay(plan, party, bad, NO_NODE)
+        elif bad and want and drains:
+            there -= moves.some(Is.LOAD, _S.UNLOAD, there, bad) + moves.some(Is.LOADED, _S.UNLOAD, there, bad)
+            there -= moves.some(Is.DOWN, _S.DEACTIVATE, there, bad)
+            if not one_moves:
+                one_moves = True
+                if party.totals[Is.ACTIVE] > want:
+                    there -= moves.some(Is.ACTIVE, _S.DEACTIVATE, 1, bad)
+                else:
+                    want += 1
+        if there > want and look.may_remove:
+            replaced = goes_by_itself and any(node in party.nodes[Is.ACTIVE] for node in bad)
+            moves.fewer(there - want, spare.get(party.side, 0), bad if replaced else None)
+        elif there < want:
+            plan.loads.append((party.side, want - there))
+        if look.may_activate or _served_without(look, party):
+            moves.all(Is.LOADED, _S.ACTIVATE)
+        elif party.totals[Is.LOADED]:
+            plan.waits += party.totals[Is.LOADED]
+            if bad and want and drains:
+                _stay(plan, party, bad, NO_NEED)
+    plan.loads.extend((side, want) for side, want in wants.items() if want > 0)
+    is_still = not plan.changes and not plan.loads and not look.roster.is_under_way()
+    if look.leaving and goes_by_itself and is_still and not look.is_proving:
+        _leave(look, plan)
+    return plan
+
+
+def _served_without(look: Look, party: Party) -> bool:
+    """Whether the version serves, and is not the one that needs what is not there."""
+    wished = look.aim.deployment
+    return (
+        wished is not None and party.side.artifact == wished.previous != wished.artifact and party.totals[Is.ACTIVE] > 0
+    )
+
+
+def _leave(look: Look, plan: Plan) -> None:
+    """A deployment waits for something: nodes are left all the same, one instance at a time, after another came."""
+    spare = dict(look.aim.spare)
+    there = sum(look.roster.on.values())
+    plan.stays, plan.stays_why = 0, ""
+    for party in list(look.roster.parties.values()):
+        bad = [node for node in look.leaving if party.there_on(node)]
+        if not bad:
+            continue
+        moves = _Moves(look, party, plan)
+        if not look.takes:
+            _stay(plan, party, bad, NO_NODE)
+        elif (
+            moves.some(Is.LOAD, _S.UNLOAD, there, bad)
+            + moves.some(Is.LOADED, _S.UNLOAD, there, bad)
+            + moves.some(Is.DOWN, _S.DEACTIVATE, there, bad)
+        ):
+            return
+        elif there <= look.most:
+            plan.loads.append((party.side, 1))
+            return
+        elif spare.get(party.side, 0) and moves.some(Is.ACTIVE, _S.DEACTIVATE, 1, bad):
+            return
+        else:
+            _stay(plan, party, bad, NO_ROOM if look.may_activate else NO_NEED)
+
+
+def _stay(plan: Plan, party: Party, nodes: Iterable[str], why: str) -> None:
+    plan.stays += sum(party.there_on(node) for node in nodes)
+    plan.stays_why = why
+
+
+class _Moves:
+    """Of one side."""
+
+    def __init__(self, look: Look, party: Party, plan: Plan) -> None:
+        self._look, self._party, self._plan = look, party, plan
+
+    def all(self, kind: Is, state: SliceState) -> None:
+        """Every one of this kind that is not moved yet."""
+        nodes = self._party.nodes[kind]
+        if nodes:
+            self.some(kind, state, self._party.totals[kind], list(nodes))
+
+    def fewer(self, count: int, spare: int, bad: list[str] | None = None) -> None:
+        """So many go: such as do not serve first, and of those that do no more than can be spared.
+
+        `bad`: some that serve are on these nodes. What is loaded elsewhere may be there in their place, and stays.
+        """
+        party = self._party
+        for kind in (Is.LOAD, Is.LOADED):
+            count -= self._crowded(kind, _S.UNLOAD, count) if bad is None else self.some(kind, _S.UNLOAD, count, bad)
+        if bad is None:  # their turn will come
+            count -= sum(party.totals[kind] for kind in (Is.LOADING, Is.ACTIVATE, Is.ACTIVATING))
+        count -= self._crowded(Is.DOWN, _S.DEACTIVATE, count)
+        self._crowded(Is.ACTIVE, _S.DEACTIVATE, min(count, spare))
+
+    def some(self, kind: Is, state: SliceState, most: int, nodes: Iterable[str]) -> int:
+        """Up to so many on these nodes, in this order; how many."""
+        party, artifact, done = self._party, self._party.side.artifact, 0
+        here = party.nodes[kind]
+        for node in nodes:
+            if done >= most:
+                break
+            entry = self._look.entry(node, artifact) if node in here else None
+            if entry is None:
+                continue
+            changes = self._plan.changes.get((node, artifact), {})
+            for number, one in entry.value.each().items():
+                if done < most and number not in changes and self._is(one, kind):
+                    changes[number] = told(one, state)
+                    done += 1
+            if changes:
+                self._plan.changes[node, artifact] = changes
+        if done:
+            self._plan.said[state] = self._plan.said.get(state, 0) + done
+        return done
+
+    def _crowded(self, kind: Is, state: SliceState, most: int) -> int:
+        """Up to so many: on nodes that are drained, and then where most are."""
+        nodes = self._party.nodes[kind]
+        if most <= 0 or not nodes:
+            return 0
+        if most >= self._party.totals[kind]:
+            return self.some(kind, state, most, list(nodes))
+        on, leaving = self._look.roster.on, self._look.leaving
+        first = [node for node in leaving if node in nodes]
+        done = self.some(kind, state, most, first)
+        while done < most:
+            compared = list(itertools.islice(nodes, COMPARED)) if most == 1 else list(nodes)
+            compared.sort(key=lambda node: -on.get(node, 0))
+            more = 0
+            for node in compared:  # one of each in turn, for all of them are to have about as many
+                if done + more >= most:
+                    break
+                more += self.some(kind, state, 1, (node,))
+            if not more:
+                break
+            done += more
+        return done
+
+    def _is(self, one: SliceInstance, kind: Is) -> bool:
+        return one.template == self._party.side.template and kind_of(one) == kind
+
+
+def told(one: SliceInstance, state: SliceState) -> SliceInstance:
+    """The instance with a command."""
+    why = one.why
+    if state is _S.DEACTIVATE:
+        why = f"{LEAVING}{why}" if why else f"{LEAVING}it is not wished for"
+    return msgspec.structs.replace(one, state=state, since=0, ready=True, why=why)
+
+
+class Failures(msgspec.Struct):
+    """Instances that go because they failed."""
+
+    changes: dict[Spot, dict[int, SliceInstance]] = msgspec.field(default_factory=dict)
+    where: list[tuple[str, str]] = msgspec.field(default_factory=list)
+    """The node of each, and why."""
+
+
+def failed(look: Look, artifact: str, most: int) -> Failures:
+    """Instances of the artifact that failed are unloaded, on up to so many nodes."""
+    found = Failures()
+    nodes = dict.fromkeys(
+        node
+        for party in look.roster.parties.values()
+        if party.side.artifact == artifact
+        for node in party.nodes[Is.FAILED]
+    )
+    for node in itertools.islice(nodes, most):
+        entry = look.entry(node, artifact)
+        for number, one in ({} if entry is None else entry.value.each()).items():
+            if one.state is _S.FAILED:
+                new = msgspec.structs.replace(one, state=_S.UNLOAD, since=0)
+                found.changes.setdefault((node, artifact), {})[number] = new
+                found.where.append((node, one.why))
+    return found
+
+
+def stuck(look: Look, artifact: str, limits: Limits, now: float, most: int) -> tuple[Failures, list[tuple[str, str]]]:
+    """Instances of the artifact whose node took too long for a step, on up to so many nodes.
+
+    And the nodes of those that nobody but their node can help, with what to tell of it; empty: it was told. `where`
+    names such as were never begun with; the others will be counted when they are unloaded.
+    """
+    found, tell = Failures(), list[tuple[str, str]]()
+    for party in look.roster.parties.values():
+        if party.side.artifact != artifact:
+            continue
+        for kind in UNDER_WAY:
+            limit = limits.stuck_after(SliceState[kind.name])
+            for node in party.nodes[kind]:
+                entry = look.entry(node, artifact)
+                if entry is None or limit is None or len(found.changes) >= most:
+                    continue
+                for number, one in entry.value.each().items():
+                    lasted = now - since(entry.value, one)
+                    if one.template != party.side.template or kind_of(one) != kind or lasted < limit:
+                        continue
+                    out = WAY_OUT[one.state]
+                    if out is one.state and one.why.startswith(UNTAKEN):
+                        tell.append((node, ""))
+                        continue
+                    why = f"stuck: {one.state} for {lasted:.0f} s"
+                    if out is one.state:
+                        why = f"{UNTAKEN}: told to unload {lasted:.0f} s ago, and only its node can do that"
+                        tell.append((node, f"slice {artifact}, instance {number} on {node}: {why}"))
+                    new = msgspec.structs.replace(one, state=out, since=0, why=why)
+                    found.changes.setdefault((node, artifact), {})[number] = new
+                    if one.state is _S.LOAD:
+                        found.where.append((node, why))
+    return found, tell

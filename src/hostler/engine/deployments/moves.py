@@ -1,0 +1,116 @@
+"""The only way in which a slice's record is changed: move by move, and no illegal one.
+
+Leader and agent both write what comes out of here, each comparing the revision that it read. Pure.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec import UNSET
+
+from hostler.errors import Invalid
+from hostler.model.deployment import SliceInstance, SliceRecord, SliceState, aggregate, may_move
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from hostler.model.deployment import SliceSettings
+
+_replace = msgspec.structs.replace
+LEAVING = "leaving: "
+"""What `why` begins with from DEACTIVATE on: an instance that is LOADED again after that is on its way out."""
+_GOING = (SliceState.DEACTIVATE, SliceState.DEACTIVATING, SliceState.LOADED)
+
+
+def moved(
+    record: SliceRecord | None,
+    changes: Mapping[int, SliceInstance | None],
+    *,
+    at: float,
+    node_dead: bool = False,
+    settings: Mapping[int, SliceSettings] | None = None,
+    methods: tuple[str, ...] | None = None,
+) -> SliceRecord | None:
+    """The record after these changes, by number (None: the instance is gone). None: nothing is left, delete the key.
+
+    `settings` (by template) are those of new instances; `methods` replaces what the record says. Invalid: a change is
+    no legal move. An instance that stays in its state keeps its `since`, whatever the change says.
+    """
+    old = {} if record is None else record.each()
+    left = dict(old)
+    before = 0 if record is None else record.timestamp
+    moving = False
+    for number, new in changes.items():
+        was = old.get(number)
+        state = None if was is None else was.state
+        if new is None:
+            if was is None:
+                continue
+            _check(number, state, None, node_dead=node_dead)
+            del left[number]
+            moving = True
+        elif new.state is state:
+            left[number] = new if was is None or new.since == was.since else _replace(new, since=was.since)
+        else:
+            _check(number, state, new.state, node_dead=node_dead)
+            left[number] = _tidy(new if was is None else _still_leaving(was, new))
+            moving = True
+    if not left:
+        return None
+    # A clock that is behind the other's does not make a state older than the one before it.
+    timestamp = max(before, int(at)) if moving else before
+    if timestamp != before:
+        for number, one in left.items():
+            if not one.since and number in old and old[number].state is one.state:
+                left[number] = _replace(one, since=before)
+    return SliceRecord(
+        state=aggregate(left),
+        timestamp=timestamp,
+        instances=left,
+        settings=_in_use(record, left, settings),
+        methods=methods if methods is not None else () if record is None else record.methods,
+        unknown=UNSET if record is None else record.unknown,
+    )
+
+
+def since(record: SliceRecord, one: SliceInstance) -> int:
+    """When an instance of the record came into its state, in seconds since 1970."""
+    return one.since or record.timestamp
+
+
+def whole(record: SliceRecord) -> SliceRecord:
+    """The same with its instances spelled out, where another program wrote it without."""
+    return record if record.instances is not UNSET else _replace(record, instances=dict(record.each()))
+
+
+def _tidy(one: SliceInstance) -> SliceInstance:
+    """As it comes into a new state: just now, and not ready only where it is active."""
+    if not one.since and (one.ready or one.state is SliceState.ACTIVE):
+        return one
+    return _replace(one, since=0, ready=one.ready or one.state is not SliceState.ACTIVE)
+
+
+def _still_leaving(was: SliceInstance, new: SliceInstance) -> SliceInstance:
+    """Where the leader said that it leaves, the node's answers say so too."""
+    if was.state not in _GOING or new.state not in _GOING or not was.why.startswith(LEAVING) or new.why == was.why:
+        return new
+    return _replace(new, why=was.why)
+
+
+def _check(number: int, old: SliceState | None, new: SliceState | None, *, node_dead: bool) -> None:
+    if not may_move(old, new, node_dead=node_dead):
+        said = [("no slice" if state is None else state.value) for state in (old, new)]
+        raise Invalid(f"slice instance {number}: it cannot go from {said[0]} to {said[1]}; read it again")
+
+
+def _in_use(
+    record: SliceRecord | None, left: Mapping[int, SliceInstance], more: Mapping[int, SliceSettings] | None
+) -> dict[int, SliceSettings]:
+    known = {} if record is None else record.settings
+    if not known and not more:
+        return {}
+    known = {**known, **(more or {})}
+    used = dict.fromkeys(one.template for one in left.values())
+    return {template: known[template] for template in used if template in known}

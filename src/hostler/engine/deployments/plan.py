@@ -1,0 +1,250 @@
+"""What an apply would do, before anything happens. Pure: what runs, the wish, and what places instances go in.
+
+Where instances would go is what the leader would choose now for one slice that gets more of them. Where several slices
+get some at the same time, or old instances go one by one, it may choose others that are as good: `about` says so.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+import msgspec
+
+from hostler.engine.deployments import autoscale
+from hostler.model.blueprint_api import Planned, PlannedMove, SliceChange, SlicePlan
+from hostler.model.deployment import USUAL_STAGES, StrategyKind
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from hostler.engine.deployments.shown import Known
+    from hostler.model.deployment import SliceSpec
+    from hostler.model.reason import Reason
+
+SHOWN = 200
+"""Nodes that are named for one slice."""
+MOST = 5_000
+"""Instances of one slice for which nodes are chosen: the leader takes no longer for more, but whoever asks would."""
+
+
+class Placed(msgspec.Struct, frozen=True):
+    """Where some instances would go. `nodes`: each with how many, and why there."""
+
+    nodes: tuple[tuple[str, int, str], ...] = ()
+    passed_over: tuple[Reason, ...] = ()
+    waiting: int = 0
+
+
+class Place(Protocol):
+    """Chooses nodes as the leader does."""
+
+    def __call__(self, spec: SliceSpec, count: int, there: Mapping[str, int]) -> Placed:
+        """Nodes for `count` instances, where there are (or stay) so many of the slice on nodes already."""
+        ...
+
+
+def slice_plan(known: Known, before: SliceSpec | None, place: Place) -> SlicePlan:
+    """What would happen to one slice. `known.spec` is the wish, `before` what stands; None: there is none."""
+    spec = known.spec
+    stays, goes = _divided(known)
+    wished = _wished(known)
+    drained = {node: count for node, count in stays.items() if node in known.drained}
+    fixed = {node: count for node, count in stays.items() if node not in known.drained}
+    surplus = _surplus(fixed, drained, wished)
+    for node, count in surplus.items():
+        for side in (fixed, drained):
+            side[node] = side.get(node, 0) - min(count, side.get(node, 0))
+    missing = wished - sum(fixed.values())
+    # What is on a node that is being emptied stays until its replacement is ready, and for ever where there is none.
+    asked = min(missing, MOST)
+    placed = Placed() if spec is None or missing <= 0 else place(spec, asked, _positive(fixed))
+    got = sum(count for _, count, _ in placed.nodes)
+    if missing > asked == got:  # the rest goes the same way
+        got = missing
+    # Those that are missing even while what is on emptied nodes still counts come first.
+    short = max(0, missing - sum(drained.values()))
+    leave = _sum(goes, surplus, _first(drained, got - short))
+    load = {node: count for node, count, _ in placed.nodes}
+    why = {node: reason for node, _, reason in placed.nodes}
+    moves = _moves(leave, load, known.drained)
+    return SlicePlan(
+        base=known.base,
+        what=_what(spec, before),
+        artifact="" if spec is None else spec.artifact,
+        previous="" if before is None else before.artifact,
+        instances=wished,
+        previous_instances=0 if before is None else before.instances,
+        how=how(spec, before),
+        to_load=got,
+        to_unload=sum(leave.values()),
+        to_move=sum(move.instances for move in moves),
+        load=tuple(Planned(node=node, instances=load[node], why=why[node]) for node in sorted(load)[:SHOWN]),
+        unload=tuple(
+            Planned(node=node, instances=leave[node], why=_why_gone(known, node)) for node in sorted(leave)[:SHOWN]
+        ),
+        move=moves[:SHOWN],
+        waiting=max(0, short - got),
+        passed_over=placed.passed_over if got < missing else (),
+    )
+
+
+def about(plans: Sequence[SlicePlan]) -> str:
+    """Whose nodes are a guess, in a sentence; empty: nobody's."""
+    loading = [plan for plan in plans if plan.load]
+    if len(loading) < 2:
+        loading = [plan for plan in loading if plan.unload]
+    if not loading:
+        return ""
+    named = ", ".join(plan.base for plan in loading[:10]) + (" and others" if len(loading) > 10 else "")
+    return (
+        f"{named}: how many instances come and go is certain, on which nodes is about right:"
+        " what is placed, and goes, at the same time decides between nodes that are as good"
+    )
+
+
+def _divided(known: Known) -> tuple[dict[str, int], dict[str, int]]:
+    """Instances by node: those that can stay as they are, and those that go. What is going already is neither."""
+    stays: dict[str, int] = {}
+    goes: dict[str, int] = {}
+    for seen in known.seen:
+        if not seen.goes:
+            side = stays if known.is_wanted(seen) else goes
+            side[seen.node] = side.get(seen.node, 0) + seen.count
+    return stays, goes
+
+
+def _wished(known: Known) -> int:
+    """As many as the blueprint says, or, where they follow the calls, as there are by now: what the leader goes by."""
+    if known.spec is None:
+        return 0
+    return autoscale.wished(known.spec, None if known.deployment is None else known.deployment.scale)
+
+
+def _surplus(fixed: Mapping[str, int], drained: Mapping[str, int], wished: int) -> dict[str, int]:
+    """What is too much: on nodes that are being emptied first, then where there are most."""
+    over = sum(fixed.values()) + sum(drained.values()) - wished
+    found = _first(drained, over)
+    over -= sum(found.values())
+    if over <= 0:
+        return found
+    level, high = 0, max(fixed.values())
+    while level < high:  # the lowest level to which nodes can be cut without taking too much
+        middle = (level + high) // 2
+        if sum(max(0, count - middle) for count in fixed.values()) <= over:
+            high = middle
+        else:
+            level = middle + 1
+    for node in sorted(fixed, reverse=True):
+        taken = max(0, fixed[node] - level)
+        if taken:
+            found[node] = taken
+            over -= taken
+    for node in sorted(fixed, reverse=True):
+        if over and fixed[node] >= level > 0:
+            found[node] = found.get(node, 0) + 1
+            over -= 1
+    return found
+
+
+def _moves(leave: Mapping[str, int], load: Mapping[str, int], drained: frozenset[str]) -> tuple[PlannedMove, ...]:
+    """Those that go from one node to another: what leaves and comes on the same node is replaced in its place."""
+    sources = {node: count - min(count, load.get(node, 0)) for node, count in leave.items()}
+    targets = {node: count - min(count, leave.get(node, 0)) for node, count in load.items()}
+    found: list[PlannedMove] = []
+    waiting = [(node, targets[node]) for node in sorted(targets) if targets[node]]
+    for source in sorted(sources, key=lambda node: (node not in drained, node)):
+        count = sources[source]
+        while count and waiting:
+            target, room = waiting[0]
+            moved = min(count, room)
+            why = f"{source} is being emptied" if source in drained else ""
+            found.append(PlannedMove(source=source, target=target, instances=moved, why=why))
+            count -= moved
+            waiting[0] = target, room - moved
+            if room == moved:
+                waiting.pop(0)
+    return tuple(found)
+
+
+def _why_gone(known: Known, node: str) -> str:
+    return "it is being emptied" if node in known.drained else ""
+
+
+def _first(counts: Mapping[str, int], most: int) -> dict[str, int]:
+    """The first so many, by node."""
+    found: dict[str, int] = {}
+    for node in sorted(counts):
+        taken = min(counts[node], most - sum(found.values()))
+        if taken > 0:
+            found[node] = taken
+    return found
+
+
+def _sum(*sides: Mapping[str, int]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for side in sides:
+        for node, count in side.items():
+            found[node] = found.get(node, 0) + count
+    return _positive(found)
+
+
+def _positive(counts: Mapping[str, int]) -> dict[str, int]:
+    return {node: count for node, count in counts.items() if count > 0}
+
+
+def _what(spec: SliceSpec | None, before: SliceSpec | None) -> SliceChange:
+    if spec is None:
+        return SliceChange.REMOVE
+    if before is None:
+        return SliceChange.ADD
+    if spec.artifact != before.artifact:
+        return SliceChange.UPGRADE
+    if spec.settings != before.settings:
+        return SliceChange.SETTINGS
+    if spec.instances != before.instances:
+        return SliceChange.SCALE
+    return SliceChange.KEEP if spec == before else SliceChange.CHANGE
+
+
+# How it goes, in words
+
+
+def how(spec: SliceSpec | None, before: SliceSpec | None) -> str:
+    """In a sentence."""
+    what = _what(spec, before)
+    if spec is None:
+        return "takes no more calls, ends what is under way, and goes"
+    if what is SliceChange.ADD:
+        return f"starts once {' and '.join(spec.needs)} serves" if spec.needs else "starts at once"
+    if what is SliceChange.UPGRADE and spec.strategy.type is StrategyKind.CANARY:
+        return _canary(spec)
+    if what is SliceChange.UPGRADE and spec.strategy.type is StrategyKind.BLUE_GREEN:
+        strategy = spec.strategy
+        bake = f" {_seconds(strategy.bake)} after the last of them is ready" if strategy.bake else ""
+        return (
+            f"blue-green: {spec.instances} new beside the old, then all calls change over at once{bake};"
+            f" the old stay {_seconds(strategy.keep)}"
+        )
+    if what in (SliceChange.UPGRADE, SliceChange.SETTINGS):
+        return _rolling(spec)
+    return ""
+
+
+def _rolling(spec: SliceSpec) -> str:
+    strategy = spec.strategy
+    least = max(spec.instances - strategy.max_unavailable, spec.min_available)
+    return f"rolling: at most {spec.instances + strategy.max_surge} at a time, at least {least} of them serve"
+
+
+def _canary(spec: SliceSpec) -> str:
+    stages, gate = spec.strategy.stages or USUAL_STAGES, spec.strategy.gate
+    steps = ", ".join(f"{stage.weight} % for {_seconds(stage.hold)}" for stage in stages)
+    slow = "" if gate.max_latency_ms is None else f" or slower than {gate.max_latency_ms:g} ms"
+    least = f" and at least {gate.min_calls} calls each" if gate.min_calls else ""
+    return (
+        f"canary: {steps}{least}, then all; back if more than {gate.max_error_rate * 100:g} % of the calls fail{slow}"
+    )
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds:g} s"

@@ -1,0 +1,532 @@
+"""The blueprint service: what HTTP and the command line call. An apply is one transaction: all of it, or nothing.
+
+With the blueprint are written its revision in the history and, for each of its slices, whose it is. What it was judged
+by (`judgement`) is compared then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import msgspec
+
+from hostler.engine.deployments import discretion, document, shown
+from hostler.engine.deployments.judgement import comparisons, problems, touches
+from hostler.engine.deployments.places import lines_of
+from hostler.engine.deployments.placing import Placing
+from hostler.engine.deployments.plan import about, slice_plan
+from hostler.engine.deployments.reading import Reading
+from hostler.engine.request import Written, check_limit
+from hostler.engine.turn import Turn
+from hostler.errors import HostlerError, Invalid, NotFound
+from hostler.keys.deployment import (
+    BLUEPRINT,
+    BLUEPRINT_HISTORY,
+    ENDPOINT,
+    SLICE,
+    SLICE_OWNER,
+    endpoints_of,
+)
+from hostler.keys.part import check_part
+from hostler.model.blueprint_api import (
+    BlueprintFault,
+    BlueprintHistory,
+    BlueprintPage,
+    BlueprintPlan,
+    BlueprintRead,
+    BlueprintView,
+    EndpointPage,
+    RevisionView,
+    SlicePage,
+)
+from hostler.model.deployment import Artifact, Blueprint, SliceState, base_of
+from hostler.model.name import fold
+from hostler.model.rollout import BlueprintRevision, Phase, SliceOwner
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Iterable, Sequence
+
+    from hostler.engine.deployments.judgement import Case
+    from hostler.engine.request import Caller, Request
+    from hostler.engine.view import View
+    from hostler.engine.write import Writer
+    from hostler.keys.entry import Entry
+    from hostler.keys.key import Key
+    from hostler.kit.clock import Clock
+    from hostler.model.blueprint_api import BlueprintStatus
+    from hostler.model.deployment import SliceRecord
+    from hostler.ports.artifacts import Artifacts
+    from hostler.ports.store import Operation, Store
+
+Problems: TypeAlias = "list[HostlerError]"
+CREATED, DONE, ACCEPTED = 201, 200, 202
+MOST = 120
+"""Comparisons, or operations, that an apply needs at most: a transaction has 128, and some go with it."""
+_ASKED_AT_ONCE = 10
+
+
+class BlueprintService:
+    """One per process. Its view tells how far the slices are."""
+
+    def __init__(
+        self, store: Store, writer: Writer, view: View, artifacts: Artifacts, *, clock: Clock, rng: random.Random
+    ) -> None:
+        self._store, self._writer, self._view, self._artifacts = store, writer, view, artifacts
+        self._clock, self._rng = clock, rng
+        self._reading = Reading(store, view)
+        self._files = Turn("blueprint's file")
+
+    # Reading
+
+    async def get(self, caller: Caller, name: str, *, stale: bool = False) -> BlueprintView:
+        """One blueprint, and how far it is. `stale`: as this process saw it last."""
+        name = document.check_name(name)
+        entry, owners, damage = await self._reading.present(name, stale=stale)
+        if entry is None:
+            raise NotFound(f"blueprint {name}: not found; look at the list of blueprints")
+        status = await self._reading.status(name, entry.value, entry.mod_revision, owners)
+        return _view_for(caller, name, entry.value, shown.damaged(status, damage))
+
+    async def status(self, caller: Caller, name: str, *, stale: bool = False) -> BlueprintStatus:
+        """How far it is, slice by slice; also what is left of one that was deleted."""
+        name = document.check_name(name)
+        entry, owners, damage = await self._reading.present(name, stale=stale)
+        if entry is None and not owners:
+            raise NotFound(f"blueprint {name}: not found; look at the list of blueprints")
+        status = await self._reading.status(
+            name, None if entry is None else entry.value, 0 if entry is None else entry.mod_revision, owners
+        )
+        status = shown.damaged(status, damage)
+        return status if caller.may_deploy else discretion.status(status)
+
+    async def list(
+        self,
+        caller: Caller,
+        *,
+        limit: int = 100,
+        after: str | None = None,
+        stale: bool = False,
+    ) -> BlueprintPage:
+        """A page of all blueprints, in order of their names."""
+        check_limit(limit)
+        start = None if after is None else BLUEPRINT.fill(blueprint=check_part(after, "after"))
+        if stale:
+            entries = self._view.blueprints.entries
+            keys = [key for key in sorted(entries) if key > (start or "")]
+            found = [entries[key] for key in keys[:limit]]
+            last = keys[limit - 1] if len(keys) > limit else None
+            revision = self._view.blueprints.revision
+        else:
+            found, last, revision = await self._reading.page(BLUEPRINT, BLUEPRINT.prefix(), start, limit)
+        await self._view.fleet.load()
+        owners = self._reading.owned(entry.parts["blueprint"] for entry in found)
+        seen = self._reading.seen({spec.base for entry in found for spec in entry.value.slices} | _needed(found))
+        items = []
+        for entry in found:
+            name = entry.parts["blueprint"]
+            status = await self._reading.status(name, entry.value, entry.mod_revision, owners[name], seen=seen)
+            items.append(_view_for(caller, name, entry.value, status))
+        return BlueprintPage(
+            items=tuple(items), after=None if last is None else BLUEPRINT.parse(last)["blueprint"], revision=revision
+        )
+
+    async def history(
+        self,
+        caller: Caller,  # noqa: ARG002
+        name: str,
+        *,
+        limit: int = 100,
+        after: str | None = None,
+    ) -> BlueprintHistory:
+        """A page of what was applied, newest first."""
+        check_limit(limit)
+        name = document.check_name(name)
+        numbers, revision = await self._reading.numbers(name)
+        if not numbers:
+            raise NotFound(
+                f"blueprint {name}: nothing was ever applied under that name; look at the list of blueprints"
+            )
+        below = _number(after)
+        some = [number for number in reversed(numbers) if below is None or number < below]
+        items = [_revision_view(one, numbers[-1]) for one in await self._reading.revisions(name, some[:limit])]
+        last = str(some[limit - 1]) if len(some) > limit else None
+        return BlueprintHistory(items=tuple(items), after=last, revision=revision)
+
+    async def revision(self, caller: Caller, name: str, number: int) -> RevisionView:
+        """One that was applied, with all that it said."""
+        name = document.check_name(name)
+        numbers, _ = await self._reading.numbers(name)
+        one = await self._reading.revision(name, number, numbers)
+        said = one.blueprint.slices
+        slices = said if caller.may_deploy else discretion.specs(said)
+        return msgspec.structs.replace(_revision_view(one, numbers[-1]), slices=slices)
+
+    async def plan(self, caller: Caller, name: str, wanted: Blueprint) -> BlueprintPlan:
+        """What an apply would do. Nothing is written. Invalid: it can be seen from it alone that it is wrong.
+
+        It is for those who may apply it: whether something would change tells what is in environments.
+        """
+        caller.require_deploy()
+        name = document.check_name(name)
+        document.check(wanted, f"blueprint {name}")
+        case = await self._reading.case(name, wanted)
+        against = problems(case, wanted) or await self._missing(case, wanted)
+        before = {spec.base: spec for spec in case.slices}
+        wished = {spec.base: spec for spec in wanted.slices}
+        bases = [*wished, *(base for base in before if base not in wished)]
+        await self._view.fleet.load()
+        seen = self._reading.seen({*bases, *(base for spec in wanted.slices for base in spec.needs)})
+        placing = Placing(self._view)
+        slices = [
+            slice_plan(self._reading.known(base, wished.get(base), 0, seen), before.get(base), placing)
+            for base in bases
+        ]
+        changes = self._differs(case, wanted)
+        return BlueprintPlan(
+            name=name,
+            slices=tuple(slices),
+            refused=tuple(str(problem) for problem in against),
+            notes=(*self._notes(case, wanted), *filter(None, [about(slices)])),
+            changes=changes,
+            revision=case.revision,
+        )
+
+    async def read(self, caller: Caller, text: str, file: str = "") -> BlueprintRead:
+        """What a file holds, and all that is wrong with it, each with its place. Nothing is written."""
+        caller.require_deploy()
+        return await self._files.run(_read, text, file)
+
+    async def slices(
+        self,
+        caller: Caller,
+        *,
+        node: str | None = None,
+        artifact: str | None = None,
+        limit: int = 100,
+        after: str | None = None,
+    ) -> SlicePage:
+        """A page of what there is on the nodes, or on one. `artifact`: only of this, or of all versions of a base."""
+        check_limit(limit)
+        prefix = SLICE.prefix() if node is None else SLICE.prefix(node=check_part(fold(node), "node"))
+        start = _cursor(SLICE, after)
+        if artifact is None:
+            found, last, revision = await self._reading.page(SLICE, prefix, start, limit)
+        else:
+            wanted = _artifact_or_base(artifact)
+            entries = self._view.slices.entries
+            keys = [
+                key
+                for key in entries
+                if key.startswith(prefix) and key > (start or "") and _is_of(key.rpartition("/")[2], wanted)
+            ]
+            keys.sort()
+            found, last = [entries[key] for key in keys[:limit]], keys[limit - 1] if len(keys) > limit else None
+            revision = self._view.slices.revision
+        after = None if last is None else last.removeprefix(SLICE.prefix())
+        views = map(shown.slice_view, found)
+        items = tuple(views if caller.may_deploy else map(discretion.slice_view, views))
+        return SlicePage(items=items, after=after, revision=revision)
+
+    async def endpoints(
+        self,
+        caller: Caller,  # noqa: ARG002
+        *,
+        artifact: str | None = None,
+        limit: int = 100,
+        after: str | None = None,
+    ) -> EndpointPage:
+        """A page of where methods can be called. `artifact`: only of this, or of all versions of a base."""
+        check_limit(limit)
+        prefix = ENDPOINT.prefix()
+        if artifact is not None:
+            wanted = _artifact_or_base(artifact)
+            prefix = endpoints_of(wanted) if wanted.count(":") == 1 else ENDPOINT.prefix(artifact=wanted)
+        found, last, revision = await self._reading.page(ENDPOINT, prefix, _cursor(ENDPOINT, after), limit)
+        after = None if last is None else last.removeprefix(ENDPOINT.prefix())
+        return EndpointPage(items=tuple(map(shown.endpoint_view, found)), after=after, revision=revision)
+
+    async def log_place(
+        self, caller: Caller, artifact: str, *, node: str | None = None, instance: int | None = None
+    ) -> tuple[str, str, int]:
+        """Where to ask for what a slice printed: the node, the artifact, and the instance, or 0 for the last there.
+
+        Of several the first that is not well, else the first. Where none is left it is asked where one failed, or at
+        the node that is named: they keep logs. NotFound: there is none, and nothing is known of one.
+        """
+        caller.require_deploy()
+        wanted = _artifact_or_base(artifact)
+        node = None if node is None else check_part(fold(node), "node")
+        found = [
+            (one.state is SliceState.ACTIVE and one.ready, number, entry.parts["node"], entry.parts["artifact"])
+            for entry in self._records(wanted, node)
+            for number, one in entry.value.each().items()
+            if instance in (None, number)
+        ]
+        if found:
+            _, number, on, of = min(found)
+            return on, of, number
+        if node is not None and wanted.count(":") == 2:
+            return node, wanted, instance or 0
+        failed = [
+            (entry.value.at, failures, on, entry.parts["artifact"])
+            for entry in self._view.retries.entries.values()
+            if _is_of(entry.parts["artifact"], wanted)
+            for on, failures in entry.value.nodes.items()
+            if node in (None, on)
+        ]
+        if failed:
+            _, _, on, of = max(failed)
+            return on, of, instance or 0
+        which = wanted if instance is None else f"{wanted} number {instance}"
+        on = "" if node is None else f" on {node}"
+        raise NotFound(
+            f"slice {which}: there is no instance{on}, and none has failed{on}; what there is: hostler slice list"
+        )
+
+    def _records(self, wanted: str, node: str | None) -> Iterable[Entry[SliceRecord]]:
+        """Of this artifact, or of all versions of a base."""
+        entries = self._view.slices.entries
+        if node is not None and wanted.count(":") == 2:
+            entry = self._view.fleet.entry(node, wanted)
+            return () if entry is None else (entry,)
+        prefix = SLICE.prefix() if node is None else SLICE.prefix(node=node)
+        return [e for key, e in entries.items() if key.startswith(prefix) and _is_of(key.rpartition("/")[2], wanted)]
+
+    # Writing
+
+    async def apply(self, request: Request, name: str, wanted: Blueprint) -> Written[BlueprintView]:
+        """It shall be like this. One that is so already stays as it is, unless a version of it was given up: then it is
+        tried again. NotFound: an artifact is not in the repository. Conflict: a slice is another blueprint's."""
+        request.caller.require_deploy()
+        name = document.check_name(name)
+        document.check(wanted, f"blueprint {name}")
+        there: set[str] = set()
+
+        async def attempt() -> Written[BlueprintView]:
+            case = await self._reading.case(name, wanted)
+            return await self._apply(request, "blueprint.apply", case, wanted, there)
+
+        return await self._once(request, name, attempt)
+
+    async def rollback(self, request: Request, name: str, to: int = 0) -> Written[BlueprintView]:
+        """What was applied as number `to` shall be again; 0: what was before, and said something else."""
+        request.caller.require_deploy()
+        name = document.check_name(name)
+        there: set[str] = set()
+
+        async def attempt() -> Written[BlueprintView]:
+            entry, damage = await self._reading.standing(name)
+            numbers, _ = await self._reading.numbers(name)
+            if not numbers:
+                raise NotFound(f"blueprint {name}: not found; look at the list of blueprints")
+            if to:
+                target = await self._reading.revision(name, to, numbers)
+            else:
+                says = None if entry is None or damage else entry.value
+                target = await self._reading.before(name, says, numbers)
+            case = await self._reading.case(name, target.blueprint)
+            return await self._apply(
+                request, "blueprint.rollback", case, target.blueprint, there, rollback_to=target.number
+            )
+
+        return await self._once(request, name, attempt)
+
+    async def delete(self, request: Request, name: str) -> Written[BlueprintView]:
+        """It shall be gone, and its slices with it; its history stays. Conflict: others need one of its slices."""
+        request.caller.require_deploy()
+        name = document.check_name(name)
+
+        async def attempt() -> Written[BlueprintView]:
+            case = await self._reading.case(name, None)
+            if case.entry is None:
+                raise NotFound(f"blueprint {name}: not found; look at the list of blueprints")
+            request.check_match(f"blueprint {case.name}", case.revision)
+            for problem in problems(case, None):
+                raise problem
+            return await self._write(request, "blueprint.delete", case, None)
+
+        return await self._once(request, name, attempt)
+
+    # Inside: writing
+
+    async def _once(self, request: Request, name: str, attempt: Any) -> Written[BlueprintView]:
+        async def attempts() -> Written[BlueprintView]:
+            return await self._writer.retried(f"blueprint {name}", attempt, rng=self._rng)
+
+        return await self._writer.once(request, BlueprintView, attempts)
+
+    async def _apply(
+        self,
+        request: Request,
+        verb: str,
+        case: Case,
+        wanted: Blueprint,
+        there: set[str],
+        *,
+        rollback_to: int = 0,
+    ) -> Written[BlueprintView]:
+        """`there`: artifacts that are known to be in the repository."""
+        request.check_match(f"blueprint {case.name}", case.revision)
+        for problem in problems(case, wanted):
+            raise problem
+        if case.entry is not None and not self._differs(case, wanted):
+            status = await self._reading.status(case.name, case.entry.value, case.revision, case.own)
+            view = shown.blueprint_view(case.name, case.entry.value, status)
+            when = [BLUEPRINT.unchanged(case.entry)]
+            await self._writer.remember(request, when, status=DONE, answer=view)
+            return Written(view, case.revision, DONE)
+        for problem in await self._missing(case, wanted, there):
+            raise problem
+        return await self._write(request, verb, case, wanted, rollback_to=rollback_to)
+
+    async def _write(
+        self, request: Request, verb: str, case: Case, wanted: Blueprint | None, *, rollback_to: int = 0
+    ) -> Written[BlueprintView]:
+        name, number = case.name, case.number + 1
+        said = wanted if wanted is not None else Blueprint(slices=case.slices)
+        record = BlueprintRevision(
+            number=number,
+            blueprint=said,
+            by=request.caller.name,
+            at=self._clock.wall(),
+            rollback_to=rollback_to,
+            deleted=wanted is None,
+        )
+        when = comparisons(case, wanted, number)
+        then: list[Operation] = [
+            BLUEPRINT.delete(blueprint=name) if wanted is None else BLUEPRINT.put(wanted, blueprint=name),
+            BLUEPRINT_HISTORY.put(record, blueprint=name, number=number),
+        ]
+        owners = (
+            {} if wanted is None else {spec.base: SliceOwner(blueprint=name, number=number) for spec in said.slices}
+        )
+        then += [SLICE_OWNER.put(owner, base=base) for base, owner in owners.items()]
+        if wanted is not None:
+            then += touches(case, wanted)
+        if case.oldest:
+            then.append(BLUEPRINT_HISTORY.delete(blueprint=name, number=case.oldest))
+        if max(len(when), len(then)) > MOST:
+            raise Invalid(
+                f"blueprint {name}: too many slices come, go and are needed of other blueprints at once; do it in steps"
+            )
+        numbers = {**case.own, **{base: owner.number for base, owner in owners.items()}}
+        status = await self._reading.status(name, wanted, 0, numbers)
+        view = shown.blueprint_view(name, said, msgspec.structs.replace(status, number=number))
+        code = ACCEPTED if wanted is None else DONE if case.entry is not None else CREATED
+        key = BLUEPRINT.fill(blueprint=name)
+        revision = await self._writer.commit(request, verb, key, case.revision, when, then, status=code, answer=view)
+        return Written(msgspec.structs.replace(view, revision=revision), revision, code)
+
+    def _differs(self, case: Case, wanted: Blueprint) -> bool:
+        """Whether an apply is to be written: also where a version was given up, which is tried again."""
+        if case.entry is None or case.damage or case.slices != wanted.slices:
+            return True
+        for spec in wanted.slices:
+            owner, deployment = case.owners.get(spec.base), self._view.deployments.get(base=spec.base)
+            if owner is None or owner.value.blueprint != case.name:
+                return True
+            if deployment is not None and deployment.value.phase is Phase.FAILED:
+                return True
+        return False
+
+    async def _missing(self, case: Case, wanted: Blueprint, there: set[str] | None = None) -> Sequence[HostlerError]:
+        """What is said against it by the repository: artifacts that it does not name yet, and that are not there."""
+        there = set() if there is None else there
+        named = {spec.artifact for spec in case.slices}
+        asked = [
+            (f"blueprint {case.name}: slices[{number}].artifact", spec.artifact)
+            for number, spec in enumerate(wanted.slices)
+            if spec.artifact not in named and spec.artifact not in there
+        ]
+        found: Problems = []
+        for at in range(0, len(asked), _ASKED_AT_ONCE):
+            some = asked[at : at + _ASKED_AT_ONCE]
+            answers = await asyncio.gather(*(self._lacks(*one) for one in some))
+            there |= {artifact for (_, artifact), problem in zip(some, answers) if problem is None}
+            found += [problem for problem in answers if problem is not None]
+        return found
+
+    async def _lacks(self, place: str, artifact: str) -> HostlerError | None:
+        try:
+            await self._artifacts.find(artifact)
+        except NotFound:
+            return NotFound(f"{place}: {artifact} is not in the repository; publish it: hostler slice push")
+        return None
+
+    def _notes(self, case: Case, wanted: Blueprint) -> Iterable[str]:
+        if case.damage:
+            yield f"it is damaged: {case.damage}; compared is what was applied last"
+        for spec in wanted.slices:
+            deployment = self._view.deployments.get(base=spec.base)
+            before = case.entry.value.spec_of(spec.base) if case.entry is not None else None
+            changed = before is not None and (before.artifact, before.settings) != (spec.artifact, spec.settings)
+            if deployment is not None and changed and deployment.value.phase not in (Phase.DONE, Phase.FAILED):
+                yield f"{spec.base}: its change to {deployment.value.artifact} is under way, and would be overtaken"
+            if deployment is not None and not changed and deployment.value.phase is Phase.FAILED:
+                yield f"{spec.base}: {deployment.value.artifact} was given up, and would be tried again"
+
+
+def _read(text: str, file: str) -> BlueprintRead:
+    if len(text) > document.LARGEST_SENT:
+        most = document.LARGEST_SENT // 1024
+        what = f"it has more than {most} KiB; a larger one is taken by: hostler blueprint apply FILE"
+        return BlueprintRead(name="", slices=(), faults=(BlueprintFault(place="", line=0, what=what),))
+    found, faults = document.looked_through(text, file)
+    return BlueprintRead(
+        name="" if found is None else found.name,
+        slices=() if found is None else found.blueprint.slices,
+        faults=tuple(
+            BlueprintFault(place=fault.place, line=line, what=fault.what)
+            for fault, line in zip(faults, lines_of(text, faults), strict=True)
+        ),
+    )
+
+
+def _number(after: str | None) -> int | None:
+    if after is None:
+        return None
+    if not (after.isascii() and after.isdigit() and len(after) < 18):
+        raise Invalid(f"after {after[:80]!r}: must be what the page before said")
+    return int(after)
+
+
+def _cursor(key: Key[Any], after: str | None) -> str | None:
+    if after is None:
+        return None
+    start = key.prefix() + after
+    if key.match(start) is None:
+        raise Invalid(f"after {after[:80]!r}: must be what the page before said")
+    return start
+
+
+def _artifact_or_base(text: str) -> str:
+    Artifact.parse(text if text.count(":") != 1 else f"{text}:0")
+    return text
+
+
+def _is_of(artifact: str, wanted: str) -> bool:
+    return wanted in (artifact, base_of(artifact))
+
+
+def _needed(found: Iterable[Entry[Blueprint]]) -> set[str]:
+    return {base for entry in found for spec in entry.value.slices for base in spec.needs}
+
+
+def _view_for(caller: Caller, name: str, said: Blueprint, status: BlueprintStatus) -> BlueprintView:
+    if caller.may_deploy:
+        return shown.blueprint_view(name, said, status)
+    return shown.blueprint_view(name, Blueprint(slices=discretion.specs(said.slices)), discretion.status(status))
+
+
+def _revision_view(one: BlueprintRevision, newest: int) -> RevisionView:
+    return RevisionView(
+        number=one.number,
+        by=one.by,
+        at=one.at,
+        rollback_to=one.rollback_to,
+        deleted=one.deleted,
+        current=one.number == newest and not one.deleted,
+        artifacts={spec.artifact: spec.instances for spec in one.blueprint.slices},
+    )

@@ -1,0 +1,269 @@
+"""On which nodes new instances of a slice go: evenly, and so that little is lost with whatever fails. Pure.
+
+In this order: nodes where it did not fail lately, until they have twice their share; fewest of it on the node; fewest
+of this version, for the others will go; fewest of it in the rack, on the pdus, on the tors; fewest slices on the node
+at all; whoever had none for longest. Each choice says why, and for all nodes that were not chosen it is said why not.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from hostler.engine.deployments.ground import has
+from hostler.model.reason import Reason
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from hostler.engine.deployments.ground import Ground, Place, Site
+    from hostler.engine.deployments.roster import Roster
+
+CHUNK = 256
+"""Nodes that are compared with each other by how much is on them, where they are alike otherwise."""
+NAMED = 50
+"""Nodes that are named one by one, with what stands against each."""
+MOST = 5_000
+"""Instances of a slice on one node: its key has to fit into a transaction."""
+TILT = 2
+"""Times its even share that a node may get because it failed on others: half of them may be broken, and if it failed on
+most, then hardly because of them."""
+
+
+class Choice(msgspec.Struct, frozen=True, gc=False):
+    """A node for one instance."""
+
+    node: str
+    why: str
+
+
+def assign(
+    count: int,
+    roster: Roster,
+    ground: Ground,
+    *,
+    labels: Mapping[str, str],
+    failed: Mapping[str, int],
+    barred: Callable[[str], bool] = lambda _: False,
+    same: Callable[[str], int] = lambda _: 0,
+) -> list[Choice]:
+    """A node for each of so many instances; fewer, if no node takes any more.
+
+    `failed`: nodes on which it failed lately, and how often: they come last. `barred`: nodes that cannot be written to.
+    `same`: how many of this version a node has.
+    """
+    if count <= 0:
+        return []
+    plan = _Plan(roster, ground, same)
+
+    def takes(site: Site) -> bool:
+        return (not labels or has(site, labels)) and not barred(site.node)
+
+    if not failed:
+        return plan.take(count, takes, MOST)
+    nodes = sum(1 for site in ground.sites.values() if not site.kind and takes(site))
+    share = -(-(count + sum(roster.on.values())) // max(1, nodes))
+    found: list[Choice] = []
+    for times in (0, *sorted(set(failed.values()))):
+        of_turn: Callable[[Site], bool] = lambda site, n=times: failed.get(site.node, 0) == n and takes(site)  # type: ignore[misc]  # noqa: E731
+        found += plan.take(count - len(found), of_turn, min(MOST, TILT * share))
+    return found
+
+
+def passed_over(
+    chosen: Sequence[str],
+    roster: Roster,
+    ground: Ground,
+    *,
+    labels: Mapping[str, str],
+    failed: Mapping[str, int],
+    barred: Mapping[str, str] = MappingProxyType({}),
+) -> tuple[Reason, ...]:
+    """Why not on the other nodes: by name while there are few, then by kind. `barred`: what else is against some."""
+    reasons: list[Reason] = []
+    for kind, nodes in ground.objections.items():
+        if not nodes:
+            continue
+        if len(nodes) <= NAMED:
+            reasons += (Reason(subject=node, why=ground.sites[node].why) for node in nodes)
+        else:
+            reasons.append(Reason(subject=_some(nodes, len(nodes)), why=ground.said(kind)))
+    used = dict.fromkeys(chosen)
+    left = ground.taking - sum(1 for node in used if not ground.sites[node].kind)
+    if left <= 0:
+        return tuple(reasons)
+    if left <= NAMED:
+        for place in ground.places.values():
+            for node in itertools.chain.from_iterable(place.by_total.values()):
+                if node not in used:
+                    why = barred.get(node) or _against(ground.sites[node], roster, labels, failed)
+                    reasons.append(Reason(subject=node, why=why))
+    else:
+        others = f"{left} other nodes"
+        if labels:
+            wanted = ", ".join(f"{name}={value}" for name, value in labels.items())
+            others_why = f"they lack {wanted}, or have no fewer of it on the node, in the rack, on pdu and tor"
+        else:
+            others_why = "they have no fewer of it on the node, in the rack, on pdu and tor, or more slices at all"
+        reasons.append(Reason(subject=others, why=others_why))
+        reasons += (Reason(subject=node, why=why) for node, why in itertools.islice(barred.items(), NAMED))
+        reasons += (
+            Reason(subject=node, why=_failed(times))
+            for node, times in itertools.islice(failed.items(), NAMED)
+            if node not in used
+        )
+    return tuple(reasons)
+
+
+def _against(site: Site, roster: Roster, labels: Mapping[str, str], failed: Mapping[str, int]) -> str:
+    if not has(site, labels):
+        wanted = ", ".join(f"{name}={value}" for name, value in labels.items())
+        return f"it lacks {wanted}"
+    if site.node in failed:
+        return _failed(failed[site.node])
+    here = roster.on.get(site.node, 0)
+    if here >= MOST:
+        return f"it has {here} of it, and no node gets more than {MOST}"
+    rack = f", {roster.racks.get(site.place.rack, 0)} in its rack" if site.place.rack else ""
+    return f"others had fewer: it has {here}{rack}, and {site.total} slices at all"
+
+
+def _failed(times: int) -> str:
+    return f"it failed there {times} time{'s' if times > 1 else ''} lately"
+
+
+def _some(nodes: Mapping[str, None], count: int) -> str:
+    first = ", ".join(itertools.islice(nodes, 3))
+    return f"{count} nodes ({first}, …)"
+
+
+class _Plan:
+    """Nodes by turns. Cheap in the number of places; a node is looked at when it is nearly its turn."""
+
+    def __init__(self, roster: Roster, ground: Ground, same: Callable[[str], int]) -> None:
+        self._roster, self._ground, self._same = roster, ground, same
+        self._racks, self._pdus, self._tors = dict(roster.racks), dict(roster.pdus), dict(roster.tors)
+
+    def take(self, count: int, takes: Callable[[Site], bool], most: int) -> list[Choice]:
+        """A node for each of so many, among those that take any; none gets more than `most`.
+
+        What was taken before counts, but for how many its nodes have: they are not to be taken again.
+        """
+        ground, found = self._ground, list[Choice]()
+        if count <= 0:
+            return found
+        places = (place for place in ground.places.values() if place.by_total)
+        lines = (_Line(place, self._roster, ground.sites, takes, self._same, most) for place in places)
+        heap = [(self._key(line), line.place.order, line) for line in lines]
+        heapq.heapify(heap)
+        while len(found) < count and heap:
+            key, order, line = heap[0]
+            if not line.begin():
+                heapq.heappop(heap)
+                continue
+            now = self._key(line)
+            if now > key:  # it was a guess, or another node on the same pdu or tor was chosen since
+                heapq.heapreplace(heap, (now, order, line))
+                continue
+            place = line.place
+            found.append(Choice(line.node, _why(place, key)))
+            if place.rack:
+                self._racks[place.rack] = self._racks.get(place.rack, 0) + 1
+            for pdu in place.pdus:
+                self._pdus[pdu] = self._pdus.get(pdu, 0) + 1
+            for tor in place.tors:
+                self._tors[tor] = self._tors.get(tor, 0) + 1
+            line.chosen()
+            heapq.heapreplace(heap, (self._key(line), order, line))
+        return found
+
+    def _key(self, line: _Line) -> tuple[int, int, int, int, int, int]:
+        place = line.place
+        pdus, tors = self._pdus, self._tors
+        return (
+            line.level,
+            line.same,
+            self._racks.get(place.rack, 0),
+            sum([pdus.get(pdu, 0) for pdu in place.pdus]),
+            sum([tors.get(tor, 0) for tor in place.tors]),
+            line.total,
+        )
+
+
+def _why(place: Place, key: tuple[int, int, int, int, int, int]) -> str:
+    level, _, rack, _, _, _ = key
+    return f"{level} of it here, {rack} in rack {place.rack}" if place.rack else f"{level} of it here"
+
+
+class _Line:
+    """The nodes of one place, in the order of their turns. `node` is the next, once it has begun; empty: there is none.
+
+    Before that `level`, `same` and `total` are no more than those of the next: most places are never looked into.
+    """
+
+    __slots__ = (
+        *("_chosen", "_levels", "_more", "_most", "_roster", "_same", "_sites", "_takes", "_turns"),
+        *("level", "node", "place", "same", "total"),
+    )
+
+    def __init__(  # noqa: PLR0917  (where, what is there, and which)
+        self,
+        place: Place,
+        roster: Roster,
+        sites: Mapping[str, Site],
+        takes: Callable[[Site], bool],
+        same: Callable[[str], int],
+        most: int,
+    ) -> None:
+        self.place, self._roster, self._sites, self._takes, self._same = place, roster, sites, takes, same
+        self._most = most
+        self._more: dict[str, int] = {}  # in this plan
+        self._levels = roster.levels.get(place, {})
+        self._chosen: dict[int, list[str]] = {}  # in this plan, by how many it then has
+        self.level = 0 if place.free(self._levels) else min(self._levels)
+        self.same, self.total, self.node = 0, min(place.by_total), ""
+        self._turns: Iterator[tuple[int, int, int, str]] | None = None
+
+    def begin(self) -> bool:
+        """Look for the next node, if that was not done yet; whether there is one."""
+        if self._turns is None:
+            self._turns = self._walk()
+            self._next()
+        return bool(self.node)
+
+    def chosen(self) -> None:
+        """The next one was chosen; on to the one after it."""
+        self._chosen.setdefault(self.level + 1, []).append(self.node)
+        self._more[self.node] = self._more.get(self.node, 0) + 1
+        self._next()
+
+    def _next(self) -> None:
+        if self._turns is not None:
+            self.level, self.same, self.total, self.node = next(self._turns, (0, 0, 0, ""))
+
+    def _walk(self) -> Iterator[tuple[int, int, int, str]]:
+        sites, on, takes, same, more = self._sites, self._roster.on, self._takes, self._same, self._more
+        for total in sorted(self.place.by_total) if self.level == 0 else ():
+            for node in tuple(self.place.by_total[total]):
+                if node not in on and takes(sites[node]):
+                    yield 0, 0, total, node
+        level = 0
+        while True:
+            level = min((other for other in (*self._levels, *self._chosen) if other > level), default=0)
+            if not level or level >= self._most:
+                return
+            picked = self._chosen.pop(level, ())
+            stored = (
+                node for node in tuple(self._levels.get(level, ())) if not (site := sites[node]).kind and takes(site)
+            )
+            nodes = itertools.chain(stored, picked)
+            while chunk := sorted(
+                (same(node) + more.get(node, 0), sites[node].total, at, node)
+                for at, node in enumerate(itertools.islice(nodes, CHUNK))
+            ):
+                for alike, total, _, node in chunk:
+                    yield level, alike, total, node

@@ -1,0 +1,132 @@
+"""What the keeper remembers of an instance. All of it can be lost: the store and the driver say what counts."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from hostler.engine.slices.decide import MAX_WHY, RESTARTS, SHOWN, WINDOW, Memory
+from hostler.model.deployment import SliceState
+from hostler.ports.slices import Life
+
+if TYPE_CHECKING:
+    import random
+
+    from hostler.model.deployment import SliceInstance
+    from hostler.ports.slices import Method, Running
+
+FIRST_PAUSE = 0.2
+LONGEST_PAUSE = 10.0
+
+
+def pause(failures: int, rng: random.Random) -> float:
+    """How long to wait after so many failures in a row."""
+    span = min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** min(max(0, failures - 1), 16))
+    return rng.uniform(span / 2, span)
+
+
+class Known:
+    """One instance, from when it was first seen until it is gone."""
+
+    __slots__ = (
+        "begun_at",
+        "detail",
+        "due_at",
+        "ended",
+        "failed",
+        "fallen",
+        "falls",
+        "inherited",
+        "published",
+        "restarted",
+        "shown",
+        "state",
+        "tries",
+        "unsent",
+        "untold",
+    )
+
+    def __init__(self, instance: SliceInstance | None, now: float, *, inherited: bool) -> None:
+        self.state = None if instance is None else instance.state
+        self.inherited = inherited
+        self.begun_at = now
+        """When it came into its state, as far as this process knows."""
+        self.tries = 0
+        self.due_at = 0.0
+        self.failed = ""
+        self.detail = ""
+        self.ended = ""
+        """Why it ended by itself, the last time in this state."""
+        self.fallen = False
+        """It ended by itself, and the pause before its restart has begun."""
+        self.falls: deque[float] = deque(maxlen=RESTARTS + 1)
+        """When it was started again."""
+        self.restarted = 0
+        self.untold = False
+        self.unsent = 0
+        """How often in a row the store could not be told."""
+        # Met where there may be endpoints, without having been walked there: somebody published them.
+        # What runs without a key may have had one.
+        self.shown = self.state is None or self.state in SHOWN
+        self.published: tuple[int, str, tuple[Method, ...]] | None = None
+        """The session, the address and the methods of the endpoints that stand."""
+
+    def meet(self, instance: SliceInstance | None, now: float) -> None:
+        """Where the state is a new one, what failed in the old one is of the past."""
+        state = None if instance is None else instance.state
+        if state is self.state:
+            return
+        if state is None or self.state is None:
+            # Another life of the number. Somebody may have removed the last one by hand, and its endpoints stand.
+            self.shown = self.shown or state in SHOWN
+            self.falls.clear()
+        self.state, self.begun_at, self.inherited = state, now, False
+        self.tries, self.due_at, self.failed, self.detail = 0, 0.0, "", ""
+        self.fallen, self.restarted, self.untold, self.ended = False, 0, False, ""
+
+    def notice(self, running: Running | None, now: float, rng: random.Random) -> None:
+        """An active one that ended is started again after a pause, longer each time."""
+        if self.state is not SliceState.ACTIVE or (running is not None and running.life is Life.ACTIVE):
+            self.fallen = False
+        elif not self.fallen:
+            self.fallen = True
+            if running is not None and running.detail:
+                self.detail = self.ended = running.detail[:MAX_WHY]
+            self.due_at = now + pause(1 + self._recent(now), rng)
+
+    def failing(self, why: str, now: float, rng: random.Random) -> None:
+        """A step failed, and will be tried again."""
+        self.tries += 1
+        self.detail = why[:MAX_WHY]
+        self.due_at = now + pause(self.tries, rng)
+
+    def fell(self, now: float) -> None:
+        """It is being started again."""
+        self.falls.append(now)
+        self.fallen = False
+
+    def memory(self, now: float, *, session: int, running: Running | None) -> Memory:
+        """As a decision takes it."""
+        right = (
+            self.published is not None
+            and running is not None
+            and self.published == (session, running.address, running.methods)
+        )
+        return Memory(
+            inherited=self.inherited,
+            shown=self.shown,
+            right=right,
+            failed=self.failed,
+            untold=self.untold,
+            falls=self._recent(now),
+            restarted=self.restarted,
+            detail=self.detail,
+            ended=self.ended,
+            due_at=self.due_at,
+            now=now,
+        )
+
+    def _recent(self, now: float) -> int:
+        while self.falls and self.falls[0] <= now - WINDOW:
+            self.falls.popleft()
+        return len(self.falls)

@@ -1,0 +1,251 @@
+"""One instance at a time: look, decide, do one step, look again."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from hostler.engine.agent.agenda import Agenda
+from hostler.engine.slices.decide import MAX_WHY, Do, Show, decide
+from hostler.engine.slices.known import Known, pause
+from hostler.engine.slices.ledger import Change, Outcome
+from hostler.errors import Closed, HostlerError, Refused
+from hostler.keys.entry import Unreadable
+from hostler.model.deployment import SliceSettings, SliceState
+from hostler.ports.slices import Life, Run
+
+if TYPE_CHECKING:
+    import random
+
+    from hostler.engine.agent.plan import AgentPlan
+    from hostler.engine.agent.session import Session
+    from hostler.engine.deployments.limits import Limits
+    from hostler.engine.slices.decide import Step
+    from hostler.engine.slices.ledger import Ledger
+    from hostler.engine.slices.sight import Sight
+    from hostler.kit.clock import Clock
+    from hostler.model.deployment import SliceInstance
+    from hostler.ports.slices import Running, Slices
+
+GRACE = 2 / 3
+"""Of the limit of deactivating: what calls under way have to end in. The rest is for `stop`."""
+UNLISTED = 1.0
+"""Seconds after which a driver is asked again that could not say what runs."""
+_DOING = {
+    Do.LOAD: "loading",
+    Do.ACTIVATE: "activating",
+    Do.DEACTIVATE: "deactivating",
+    Do.UNLOAD: "unloading",
+    Do.RESTART: "starting it again",
+}
+_log = logging.getLogger("hostler.agent")
+
+
+class Workers:
+    """What all workers of a node's slices share. `work` is called with the id of a run."""
+
+    def __init__(
+        self,
+        slices: Slices,
+        plan: AgentPlan,
+        session: Session,
+        ledger: Ledger,
+        sight: Sight,
+        *,
+        clock: Clock,
+        rng: random.Random,
+        limits: Limits,
+    ) -> None:
+        self._slices, self._session, self._ledger, self._sight = slices, session, ledger, sight
+        self._clock, self._rng, self._limits = clock, rng, limits
+        self.agenda = Agenda(self.work, clock=clock, slots=plan.workers, boots=plan.boots, what="slice")
+        self.known: dict[str, Known] = {}
+        self.parked: dict[str, None] = {}
+        """What waits until the session may act."""
+        self.inherited: dict[str, SliceState] = {}
+        """What an earlier process of this agent left on its way, and nobody has looked at yet."""
+        self.steps = 0
+        self.strays = 0
+        """Instances without a key that were unloaded."""
+
+    async def work(self, name: str) -> None:
+        """Until there is nothing left to do for now."""
+        artifact, _, digits = name.rpartition("#")
+        key, number = self._ledger.key(artifact), int(digits)
+        known = self.known.get(name)
+        if known is not None:
+            known.untold = False
+        while self._session.may_act():
+            self.agenda.taken(name)
+            if not await self._looked(name):
+                return
+            entry = self._ledger.look(key)
+            if isinstance(entry, Unreadable):
+                return
+            instance = None if entry is None else entry.value.each().get(number)
+            running = self._sight.get(name)
+            if instance is None and running is None and (known is None or not known.shown):
+                self.known.pop(name, None)
+                return
+            known = self._met(name, instance, running)
+            run = _run(artifact, number, instance, {} if entry is None else entry.value.settings, running)
+            memory = known.memory(self._clock.now(), session=self._session.number, running=running)
+            step = decide(run, instance, running, memory)
+            if step.do is Do.REST:
+                if step.at is not None:
+                    self.agenda.later(name, step.at)
+                return
+            if step.do is Do.TELL and known.untold:
+                known.unsent += 1
+                self.agenda.later(name, self._clock.now() + pause(known.unsent, self._rng))
+                return
+            if step.do is Do.WITHDRAW:
+                await self._withdrawn(known, run, running)
+            elif step.do is not Do.TELL or instance is None:
+                await self._done(known, run, step)
+            else:
+                await self._told(known, key, Change(number, instance, step.instance, show=step.show, running=running))
+        self.parked[name] = None
+
+    # Inside
+
+    def _met(self, name: str, instance: SliceInstance | None, running: Running | None) -> Known:
+        now = self._clock.now()
+        known = self.known.get(name)
+        if known is None:
+            left = self.inherited.pop(name, None)
+            inherited = instance is not None and left is instance.state
+            known = self.known[name] = Known(instance, now, inherited=inherited)
+        known.meet(instance, now)
+        known.notice(running, now, self._rng)
+        if running is not None and running.life is not Life.ENDED:
+            known.inherited = False  # it was adopted
+        return known
+
+    def _overdue(self, known: Known) -> None:
+        if known.state is not None:
+            last = f"; last: {known.detail}" if known.detail else ""
+            limit = self._limits.of(known.state) or 0.0
+            known.failed = f"{known.state.value.lower()} took longer than {limit:g} s{last}"[:MAX_WHY]
+
+    async def _looked(self, name: str) -> bool:
+        """Whether what runs is known; else it is asked for later."""
+        try:
+            await self._sight.fresh()
+        except HostlerError as error:
+            _log.warning("slices: what runs cannot be listed: %s", error)
+            self.agenda.later(name, self._clock.now() + UNLISTED)
+            return False
+        return True
+
+    async def _told(self, known: Known, key: str, change: Change) -> None:
+        """Have it written. If the store does not know it now, that is remembered; what stands is looked at again."""
+        running = change.running
+        if change.show is Show.DROP and not known.shown:
+            change.show = Show.KEEP
+        elif change.show is Show.PUT:
+            known.shown, known.published = True, None
+        outcome = await self._ledger.write(key, change)
+        known.untold = outcome is Outcome.AWAY
+        if outcome is not Outcome.WRITTEN:
+            return
+        known.unsent = 0
+        if change.show is Show.PUT and running is not None:
+            known.restarted = 0
+            known.published = change.session, running.address, running.methods
+        elif change.show is Show.DROP:
+            known.shown, known.published = False, None
+
+    async def _withdrawn(self, known: Known, run: Run, running: Running | None) -> None:
+        """Nobody calls what has no key, before it goes."""
+        methods = (*(() if running is None else running.methods), *(known.published[2] if known.published else ()))
+        try:
+            await self._ledger.withdraw(run.artifact, run.instance, dict.fromkeys(method.name for method in methods))
+        except HostlerError as error:
+            known.failing(f"its endpoints still stand: {error}", self._clock.now(), self._rng)
+        else:
+            known.shown, known.published, known.tries = False, None, 0
+
+    async def _done(self, known: Known, run: Run, step: Step) -> None:
+        """Do it. What went wrong is remembered with the instance."""
+        self.steps += 1
+        if known.state is None:
+            self.strays += 1
+        limit = self._time_for(known, step.do)
+        if limit <= 0:
+            self._overdue(known)
+            return
+        if step.do is Do.RESTART:
+            known.fell(self._clock.now())
+        try:
+            async with asyncio.timeout(limit):
+                seen = await self._verb(step.do, run)
+        except Closed:
+            raise
+        except TimeoutError:
+            self._sight.doubt()
+            known.detail = known.detail or f"{_DOING[step.do]} did not end"
+            if known.state is None:
+                known.failing(known.detail, self._clock.now(), self._rng)
+            elif step.do is Do.RESTART:
+                known.failed = f"{_DOING[step.do]} took longer than {limit:g} s"
+            else:
+                self._overdue(known)
+        except HostlerError as error:
+            self._sight.doubt()
+            self._failed(known, step.do, error)
+        else:
+            self._sight.learn(run.id, seen)
+            known.tries, known.detail = 0, ""
+            if step.do is Do.RESTART:
+                known.restarted += 1
+
+    def _time_for(self, known: Known, do: Do) -> float:
+        if known.state is None:
+            return self._limits.unloading
+        if do is Do.RESTART:
+            return self._limits.loading + self._limits.activating
+        limit = self._limits.of(known.state) or self._limits.unloading
+        return max(0.0, known.begun_at + limit - self._clock.now())
+
+    def _failed(self, known: Known, do: Do, error: HostlerError) -> None:
+        now, why = self._clock.now(), (str(error) or type(error).__name__)[:MAX_WHY]
+        _log.warning("slices: %s failed: %s", _DOING[do], why)
+        if do is Do.RESTART:
+            known.detail = why  # counted as a restart; the next comes after a longer pause
+        elif isinstance(error, Refused) and known.state is not None:
+            known.failed = why
+        else:
+            known.failing(why, now, self._rng)
+            limit = None if known.state is None else self._limits.of(known.state)
+            if limit is not None:
+                known.due_at = min(known.due_at, known.begun_at + limit)
+
+    async def _verb(self, do: Do, run: Run) -> Running | None:
+        if do is Do.LOAD:
+            return await self._slices.load(run)
+        if do is Do.ACTIVATE:
+            return await self._slices.activate(run)
+        if do is Do.DEACTIVATE:
+            return await self._slices.deactivate(run, grace=GRACE * self._limits.deactivating)
+        if do is Do.RESTART:
+            await self._slices.load(run)
+            return await self._slices.activate(run)
+        await self._slices.unload(run)
+        return None
+
+
+def _run(
+    artifact: str,
+    number: int,
+    instance: SliceInstance | None,
+    settings: dict[int, SliceSettings],
+    running: Running | None,
+) -> Run:
+    if instance is None and running is not None:
+        return running.run
+    template = 0 if instance is None else instance.template
+    return Run(
+        artifact=artifact, instance=number, template=template, settings=settings.get(template) or SliceSettings()
+    )

@@ -1,0 +1,135 @@
+"""Connections that bring calls (`ports/calls.py` says what is spoken there)."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from hostler.kit.frames import MAX_FRAME
+from hostler.ports.calls import PROTOCOL, Call, Cancel, Denied, Failed, Fault, FromCaller, Hello, Welcome
+from hostler.slices.framing import Framed
+
+if TYPE_CHECKING:
+    from hostler.ports.calls import End, Item, Result
+    from hostler.slices.calls import Calls, Work
+
+HELLO_WITHIN = 10.0
+"""Seconds that a connection may take to say who calls."""
+MAX_HELLO = 4096
+"""Bytes that are taken from somebody unknown."""
+MAX_STRANGERS = 256
+"""Connections that have not said who calls."""
+MAX_CONNECTIONS = 4096
+_decode = msgspec.msgpack.Decoder(FromCaller).decode
+_encode = msgspec.msgpack.Encoder().encode
+
+
+class Serving:
+    """All connections of one instance."""
+
+    def __init__(self, calls: Calls, tokens: frozenset[str] = frozenset()) -> None:
+        self.calls, self.tokens = calls, tokens
+        self.connections: set[Connection] = set()
+        self.strangers: dict[Connection, None] = {}
+        """Those that have not said who calls, the oldest first."""
+        self._server: asyncio.Server | None = None
+
+    async def open(self, host: str) -> str:
+        """Listen at a port that is free; `host:port`. OSError: that cannot be."""
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(lambda: Connection(self), host, 0, backlog=1024)
+        port = self._server.sockets[0].getsockname()[1]
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+    def close(self) -> None:
+        if self._server is not None:
+            self._server.close()
+        for connection in list(self.connections):
+            connection.close()
+
+
+class Connection(Framed):
+    """One of them."""
+
+    def __init__(self, serving: Serving) -> None:
+        super().__init__()
+        self._serving, self._calls = serving, serving.calls
+        self._works: dict[int, Work] = {}
+        self._token = ""
+        self._timer: asyncio.TimerHandle | None = None
+        self.limit = MAX_HELLO
+
+    def opened(self) -> None:
+        serving = self._serving
+        serving.connections.add(self)
+        serving.strangers[self] = None
+        self._timer = self._loop.call_later(HELLO_WITHIN, self.cut)
+        if len(serving.strangers) > MAX_STRANGERS:  # who means to call says so at once: it is not the newest that goes
+            next(iter(serving.strangers)).cut()
+        if len(serving.connections) > MAX_CONNECTIONS:
+            self.cut()
+
+    def lost(self) -> None:
+        self._known()
+        self._serving.connections.discard(self)
+        for work in list(self._works.values()):
+            work.stop()
+        self._works.clear()
+
+    def heard(self, payload: bytes) -> None:
+        try:
+            message = _decode(payload)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            self.cut()
+            return
+        if type(message) is Call:
+            self._call(message)
+        elif type(message) is Cancel:
+            if (work := self._works.get(message.id)) is not None:
+                work.stop()
+        elif type(message) is Hello:
+            self._hello(message)
+
+    def answer(self, message: Result | Item | End | Failed) -> None:
+        self.send(_encode(message))
+
+    def done(self, number: int) -> None:
+        self._works.pop(number, None)
+
+    def _call(self, call: Call) -> None:
+        if not self._token or call.id in self._works:  # nobody knows whose answer it would be
+            self.cut()
+            return
+        if self._token not in self._serving.tokens:
+            self.answer(Failed(call.id, Fault.REFUSED, "this caller is not admitted any more"))
+            return
+        work = self._calls.begin(call, self)
+        if work is not None:
+            self._works[call.id] = work
+
+    def _hello(self, hello: Hello) -> None:
+        if self._token:
+            self.cut()
+            return
+        token = hashlib.sha256(hello.token.encode("utf-8", "replace")).hexdigest()
+        here = self._calls.here
+        if hello.protocol != PROTOCOL:
+            why = f"protocol {hello.protocol} is not spoken here; {PROTOCOL} is"
+        elif token not in self._serving.tokens:
+            why = f"{here.artifact}#{here.instance} takes no calls from this caller, or does not know it yet"
+        else:
+            self._token, self.limit = token, MAX_FRAME
+            self._known()
+            self.send(_encode(Welcome(here.artifact, here.instance)))
+            return
+        self.send(_encode(Denied(why)))
+        self.close()
+
+    def _known(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+            self._serving.strangers.pop(self, None)

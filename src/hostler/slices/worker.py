@@ -1,0 +1,227 @@
+"""The process of one instance: `python -m hostler.slices.worker`, its order on standard input.
+
+It imports the slice, answers its agent on the control socket, and takes calls. It outlives its agent, for the next one
+adopts it; with no word from any for `orphaned_after` seconds it ends by itself. What the slice prints is its log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import os
+import signal
+import socket
+import sys
+import time
+import traceback
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+import msgspec
+
+from hostler.kit.frames import FrameError, frame, read_frame
+from hostler.ports.worker import (
+    Activate,
+    Admit,
+    Deactivate,
+    FromAgent,
+    Gateway,
+    Look,
+    Order,
+    Problem,
+    Quit,
+    State,
+)
+from hostler.slices import current, importing, module, outgoing
+from hostler.slices.calls import Calls
+from hostler.slices.life import Instance, NotDone
+from hostler.slices.printing import keep_log
+from hostler.slices.serving import Serving
+
+if TYPE_CHECKING:
+    from hostler.slices.module import SliceModule
+
+MAX_CONTROL = 4 * 1024 * 1024
+"""Bytes of what an agent says at once."""
+MAX_ORDER = 16 * 1024 * 1024
+LAST_GRACE = 5.0
+"""Seconds that calls under way have when the process is told to end."""
+LAST_STOP = 5.0
+"""Seconds that `stop` has then."""
+HEARD_WITHIN = 30.0
+"""Seconds that a worker which cannot be one waits for somebody to tell that to."""
+_LOG = logging.getLogger("hostler.slices")
+
+
+def main() -> NoReturn:
+    """Until told to end, or alone for too long."""
+    try:
+        order = msgspec.json.decode(sys.stdin.buffer.read(MAX_ORDER), type=Order)
+    except msgspec.DecodeError as error:
+        print(f"worker: no order on standard input: {error}; slices are started by an agent", file=sys.stderr)  # noqa: T201
+        sys.exit(2)
+    with open(os.devnull, "rb") as nothing:
+        os.dup2(nothing.fileno(), 0)
+    os.set_inheritable(order.control, False)
+    if order.output >= 0:
+        keep_log(order.output, order.logs)
+    os.environ.update(order.settings.environment)
+    with suppress(OSError):  # what `ps` and `top` call it
+        Path("/proc/self/comm").write_text(order.artifact.split(":")[1][:15], encoding="utf-8")
+    sys.argv[:] = [f"{order.artifact}#{order.instance}"]
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    importing.show_as(dict(zip(order.path, order.shown)))
+    sys.path[:0] = order.path
+    current.be(current.Context(artifact=order.artifact, instance=order.instance, node=order.node))
+    code = 1
+    try:
+        # Not by asyncio.run: at the end it waits for what was cancelled, and a slice may wait for ever.
+        code = asyncio.new_event_loop().run_until_complete(_run(order, *_imported(order.module)))
+    except BaseException:  # noqa: BLE001 - the log is all that is left
+        traceback.print_exc()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)  # threads of the slice may never end
+
+
+def _imported(name: str) -> tuple[SliceModule | None, str]:
+    """The slice; or None, and why not."""
+    try:
+        found = module.load(name)
+    except BaseException as error:  # noqa: BLE001 - a module may raise whatever it likes
+        traceback.print_exc()
+        if isinstance(error, TypeError) and str(error).startswith((f"{name}:", "method ")):
+            return None, str(error)
+        return None, f"import {name}: {type(error).__name__}: {error}"
+    gc.collect()
+    gc.freeze()
+    return found, ""
+
+
+async def _run(order: Order, found: SliceModule | None, why: str) -> int:
+    if found is not None:
+        worker = Worker(order, found)
+        try:
+            return await worker.run()
+        except OSError as error:
+            why = f"{order.host}: no calls can be taken there: {error.strerror or error}"
+    return await _tell(order, why)
+
+
+async def _tell(order: Order, why: str) -> int:
+    """That this will be no worker."""
+    told = asyncio.Event()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(FrameError, OSError, msgspec.DecodeError):
+            while (payload := await read_frame(reader, limit=MAX_CONTROL)) is not None:
+                question = msgspec.msgpack.decode(payload, type=FromAgent)
+                writer.write(frame(msgspec.msgpack.encode(Problem(question.number, why[:4000]))))
+                await writer.drain()
+                told.set()
+
+    server = await asyncio.start_unix_server(answer, sock=socket.socket(fileno=order.control))
+    with suppress(TimeoutError):
+        async with asyncio.timeout(HEARD_WITHIN):
+            await told.wait()
+            await asyncio.sleep(0.2)
+    server.close()
+    return 1
+
+
+class Worker:
+    """The instance, and those who ask after it."""
+
+    def __init__(self, order: Order, found: SliceModule) -> None:
+        here = current.context()
+        self._order, self._found = order, found
+        self._calls = Calls(found, here, concurrency=order.settings.concurrency)
+        self._serving = Serving(self._calls, order.tokens)
+        self._line: outgoing.Line | None = None
+        self._instance: Instance | None = None
+        self._writers: set[asyncio.StreamWriter] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._heard_at = time.monotonic()
+        self._end = asyncio.Event()
+
+    async def run(self) -> int:
+        """Until told to end. OSError: no calls can be taken."""
+        order = self._order
+        address = await self._serving.open(order.host)
+        if order.gateway:
+            self._line = outgoing.Line(order.gateway, order.gateway_token, f"{order.artifact}#{order.instance}")
+            outgoing.connect(self._line)
+        self._instance = Instance(order, self._found, self._calls, address, self._changed)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self._end.set)
+        server = await asyncio.start_unix_server(self._heard, sock=socket.socket(fileno=order.control))
+        alone = asyncio.create_task(self._until_alone(), name="alone")
+        await self._end.wait()
+        alone.cancel()
+        with suppress(NotDone, TimeoutError):
+            async with asyncio.timeout(LAST_GRACE + LAST_STOP):
+                await self._instance.end(LAST_GRACE)
+        self._serving.close()
+        server.close()
+        await asyncio.sleep(0)
+        return 0
+
+    async def _until_alone(self) -> None:
+        while (left := self._heard_at + self._order.orphaned_after - time.monotonic()) > 0:  # noqa: ASYNC110 - of time
+            await asyncio.sleep(left)
+        _LOG.error("no agent has asked for %g s: ending", self._order.orphaned_after)
+        self._end.set()
+
+    async def _heard(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._writers.add(writer)
+        try:
+            while (payload := await read_frame(reader, limit=MAX_CONTROL)) is not None:
+                question = msgspec.msgpack.decode(payload, type=FromAgent)
+                self._heard_at = time.monotonic()
+                task = asyncio.create_task(self._answer(question, writer), name=type(question).__name__)
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
+        except (FrameError, OSError, msgspec.DecodeError):
+            pass
+        finally:
+            self._writers.discard(writer)
+            writer.close()
+
+    async def _answer(self, question: FromAgent, writer: asyncio.StreamWriter) -> None:
+        assert self._instance is not None  # noqa: S101 - it is made before anybody can ask
+        answer: State | Problem
+        try:
+            match question:
+                case Activate():
+                    await self._instance.activate()
+                case Deactivate(grace=grace):
+                    await self._instance.deactivate(grace)
+                case Admit(tokens=tokens):
+                    self._serving.tokens = tokens
+                case Gateway(token=token):
+                    if self._line is not None:
+                        self._line.token = token
+                case Quit():
+                    self._end.set()
+                    return
+                case Look():
+                    pass
+            answer = self._instance.state(question.number)
+        except NotDone as error:
+            answer = Problem(question.number, str(error)[:4000])
+        self._say(writer, answer)
+
+    def _changed(self) -> None:
+        assert self._instance is not None  # noqa: S101 - it is what calls
+        for writer in self._writers:
+            self._say(writer, self._instance.state())
+
+    @staticmethod
+    def _say(writer: asyncio.StreamWriter, answer: State | Problem) -> None:
+        if not writer.is_closing():
+            writer.write(frame(msgspec.msgpack.encode(answer)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,170 @@
+"""Loading, activating, deactivating and unloading."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from hostler.errors import NotFound
+from hostler.model.deployment import SliceSettings
+from hostler.ports.slices import MOST_PRINTED, Life
+from hostler.testing.slices.claim import claim, refused
+
+if TYPE_CHECKING:
+    from hostler.testing.slices.claim import SliceTrial
+
+
+@claim()
+async def what_is_loaded_is_there_and_takes_no_calls(t: SliceTrial) -> None:
+    run = t.run()
+    running = await t.slices.load(run)
+    assert (running.run, running.life, running.address) == (run, Life.LOADED, "")
+    assert running.methods
+    assert await t.seen(run) == running
+
+
+@claim()
+async def loading_again_changes_nothing(t: SliceTrial) -> None:
+    run = t.run()
+    first = await t.slices.load(run)
+    assert await t.slices.load(run) == first
+    _, active = await t.active()
+    assert await t.slices.load(run) == active
+    assert await t.life(run) is Life.ACTIVE
+
+
+@claim()
+async def what_is_active_has_methods_and_an_address(t: SliceTrial) -> None:
+    run = t.run()
+    loaded = await t.slices.load(run)
+    running = await t.slices.activate(run)
+    assert (running.run, running.life, running.methods) == (run, Life.ACTIVE, loaded.methods)
+    host, _, port = running.address.rpartition(":")
+    assert host
+    assert port.isdigit()
+    assert await t.seen(run) == running
+
+
+@claim()
+async def activating_loads_what_is_not_loaded(t: SliceTrial) -> None:
+    run, running = await t.active()
+    assert running.methods
+    assert await t.life(run) is Life.ACTIVE
+
+
+@claim()
+async def activating_again_changes_nothing(t: SliceTrial) -> None:
+    run, running = await t.active()
+    assert await t.slices.activate(run) == running
+
+
+@claim()
+async def what_is_deactivated_stays_loaded_and_can_be_activated_again(t: SliceTrial) -> None:
+    run, _ = await t.active()
+    for _ in range(2):
+        running = await t.slices.deactivate(run, grace=t.setup.grace)
+        assert (running.life, running.address) == (Life.LOADED, "")
+    assert await t.life(run) is Life.LOADED
+    again = await t.slices.activate(run)
+    assert again.life is Life.ACTIVE
+    assert again.address
+
+
+@claim()
+async def deactivating_what_was_never_active_changes_nothing(t: SliceTrial) -> None:
+    run = t.run()
+    loaded = await t.slices.load(run)
+    assert await t.slices.deactivate(run, grace=0.0) == loaded
+
+
+@claim()
+async def what_is_unloaded_is_gone_whatever_it_was(t: SliceTrial) -> None:
+    loaded = t.run(1)
+    await t.slices.load(loaded)
+    active, _ = await t.active(2)
+    for run in (loaded, active, t.run(3)):
+        await t.slices.unload(run)
+        await t.slices.unload(run)
+        assert await t.seen(run) is None
+    assert (await t.slices.load(loaded)).life is Life.LOADED
+
+
+@claim()
+async def instances_are_independent(t: SliceTrial) -> None:
+    one, first = await t.active(1)
+    two, second = await t.active(2)
+    other, third = await t.active(1, artifact=t.setup.other)
+    assert len({first.address, second.address, third.address}) == 3
+    await t.slices.deactivate(two, grace=0.0)
+    await t.slices.unload(other)
+    assert await t.seen(one) == first
+    assert await t.life(two) is Life.LOADED
+    assert await t.seen(other) is None
+
+
+@claim()
+async def many_verbs_at_once_do_not_disturb_each_other(t: SliceTrial) -> None:
+    runs = [t.run(number) for number in range(1, 5)]
+    active = await asyncio.gather(*(t.slices.activate(run) for run in runs))
+    assert [one.run for one in active] == runs
+    assert len({one.address for one in active}) == len(runs)
+    await asyncio.gather(
+        t.slices.unload(runs[0]),
+        t.slices.deactivate(runs[1], grace=0.0),
+        t.slices.load(runs[2]),
+        t.slices.activate(runs[3]),
+    )
+    assert [await t.life(run) for run in runs] == [None, Life.LOADED, Life.ACTIVE, Life.ACTIVE]
+
+
+@claim()
+async def verbs_on_one_instance_follow_each_other(t: SliceTrial) -> None:
+    run = t.run()
+    first, second = await asyncio.gather(t.slices.activate(run), t.slices.activate(run))
+    assert first == second
+    await asyncio.gather(t.slices.unload(run), t.slices.unload(run))
+    assert await t.seen(run) is None
+
+
+@claim()
+async def what_is_listed_says_what_it_is_run_with(t: SliceTrial) -> None:
+    settings = SliceSettings(environment={"GREETING": "hello"}, concurrency=3)
+    run = t.run(1, template=4, settings=settings)
+    await t.slices.load(run)
+    running = await t.seen(run)
+    assert running is not None
+    assert running.run == run
+
+
+@claim()
+async def what_is_unloaded_and_loaded_with_other_settings_has_those(t: SliceTrial) -> None:
+    run, _ = await t.active()
+    await t.slices.unload(run)
+    other = t.run(1, template=2, settings=SliceSettings(concurrency=1))
+    assert (await t.slices.load(other)).run == other
+
+
+@claim()
+async def what_is_there_tells_what_it_printed_and_from_a_place_on_only_what_came_since(t: SliceTrial) -> None:
+    run = t.run(3)
+    with refused(NotFound):
+        await t.slices.printed(run.artifact, run.instance)
+    with refused(NotFound):
+        await t.slices.printed("org:check:never")
+    await t.slices.activate(run)
+    found = await t.slices.printed(run.artifact, run.instance)
+    assert (found.instance, found.skipped) == (3, 0)
+    assert len(found.text) <= MOST_PRINTED
+    again = await t.slices.printed(run.artifact, after=found.after)
+    assert (again.instance, again.text, again.skipped) == (3, b"", 0)
+    unknown = await t.slices.printed(run.artifact, run.instance, after="nowhere")
+    assert unknown.text == found.text
+
+
+@claim()
+async def tokens_can_be_admitted_at_any_time(t: SliceTrial) -> None:
+    t.slices.admit(frozenset())
+    run, running = await t.active()
+    t.slices.admit(frozenset({"0" * 64, "f" * 64}))
+    t.slices.admit(frozenset({"f" * 64}))
+    assert await t.seen(run) == running
