@@ -1,0 +1,87 @@
+// A simulation, where the server is one: how time goes, what is broken, and what was told of it.
+import { signal } from "@preact/signals";
+import { useEffect } from "preact/hooks";
+import { asProblem, get, Problem, withQuery } from "../../api";
+import type { FaultKind, Sim, Told, Trace } from "./types";
+
+export const sim = signal<Sim | null>(null);
+export const simProblem = signal<Problem | null>(null);
+export const kinds = signal<FaultKind[]>([]);
+/** What happened, oldest first; the newest few thousand. */
+export const log = signal<Told[]>([]);
+/** Of decisions: what led to them, by their ids. */
+export const parents = signal<ReadonlyMap<string, string>>(new Map());
+
+const KEPT = 4000;
+const PAGE = 1000;
+
+let reading: Promise<void> | null = null;
+
+/** Read it now. Who asks while it is being read gets what is read after that. */
+export async function refresh(): Promise<void> {
+  if (reading) await reading.catch(() => undefined);
+  reading = read();
+  try {
+    await reading;
+    simProblem.value = null;
+  } catch (error) {
+    simProblem.value = asProblem(error);
+  } finally {
+    reading = null;
+  }
+}
+
+async function read(): Promise<void> {
+  const view = await get<Sim>("/v1/sim");
+  sim.value = view;
+  const last = log.value.at(-1)?.number ?? 0;
+  if (view.log === last) return;
+  if (view.log < last) log.value = [];
+  await readLog();
+}
+
+async function readLog(): Promise<void> {
+  let entries = log.value;
+  let decided = false;
+  for (let page = 0; page < 10; page += 1) {
+    const after = entries.at(-1)?.number ?? 0;
+    const found = await get<{ items: Told[]; after: string | null }>(withQuery("/v1/sim/log", { limit: PAGE, ...(after ? { after } : { last: true }) }));
+    entries = [...entries, ...found.items].slice(-KEPT);
+    decided ||= found.items.some((one) => one.kind === "decision");
+    if (found.after === null) break;
+  }
+  if (decided) {
+    const told = await get<{ items: Trace[] }>(withQuery("/v1/traces", { limit: 500 }));
+    const known = new Map(parents.value);
+    for (const one of told.items) if (one.parent) known.set(one.id, one.parent);
+    parents.value = known;
+  }
+  log.value = entries;
+}
+
+/** Follow it while the page is open: it is in no store, so nothing tells of its changes. */
+export function useSimulation(there: boolean): void {
+  useEffect(() => {
+    if (!there) return;
+    let timer: ReturnType<typeof setTimeout> | undefined;
+    let ended = false;
+    const follow = async (): Promise<void> => {
+      if (!document.hidden) await refresh();
+      if (!ended) timer = setTimeout(follow, sim.value?.mode === "manual" ? 2000 : 1000);
+    };
+    void follow();
+    if (!kinds.value.length) {
+      void get<{ items: FaultKind[] }>("/v1/sim/faults").then(
+        (page) => (kinds.value = page.items),
+        () => undefined,
+      );
+    }
+    return () => {
+      ended = true;
+      clearTimeout(timer);
+      sim.value = null;
+      log.value = [];
+      parents.value = new Map();
+    };
+  }, [there]);
+}

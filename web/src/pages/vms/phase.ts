@@ -1,0 +1,83 @@
+// The phase of a machine, as the server makes it (hostler.engine.phase), from the records that events bring.
+import type { Look } from "../../ui";
+import type { Labels, Phase, VmRow } from "./types";
+
+export interface Wish {
+  id: string;
+  name: string;
+  org: string;
+  project: string;
+  spec: { cpus: number; memory_mib: number };
+  deleting?: boolean;
+  labels?: Labels;
+  created_at: number;
+  expires_at?: number | null;
+}
+
+export interface Handle {
+  node?: string;
+  state: string;
+  detail?: string;
+  readiness?: { step: string } | null;
+}
+
+const BY_STATE: Record<string, Phase> = { deleting: "stopping", gone: "pending", arriving: "moving", departed: "moving" };
+const WITHOUT_NODE = new Set(["pending", "gone"]);
+const LONGEST = 160;
+
+/** `silent`: the node gives no sign of life. */
+function phaseOf(deleting: boolean, state: string | null, node: string | null, silent: boolean): Phase {
+  if (deleting) return "deleting";
+  if (state === null) return "pending";
+  if (node && silent && !WITHOUT_NODE.has(state)) return "silent";
+  return BY_STATE[state] ?? (state as Phase);
+}
+
+/** The row after its wish was written. */
+export function wished(wish: Wish, before: VmRow | undefined, silent: (node: string | null) => boolean): VmRow {
+  const state = before?.state ?? null;
+  const node = before?.node ?? null;
+  const phase = phaseOf(wish.deleting ?? false, state, node, silent(node));
+  return {
+    id: wish.id,
+    name: wish.name,
+    org: wish.org,
+    project: wish.project,
+    phase,
+    state,
+    node,
+    available: phase === "running" && (before?.ready ?? false),
+    ready: before?.ready,
+    detail: before?.detail ?? "waits for its first placement",
+    cpus: wish.spec.cpus,
+    memory_mib: wish.spec.memory_mib,
+    labels: wish.labels ?? {},
+    created_at: wish.created_at,
+    expires_at: wish.expires_at ?? null,
+  };
+}
+
+/** The row after its agent, or the leader, wrote what there is of it; null: nothing. */
+export function seen(row: VmRow, handle: Handle | null, silent: (node: string | null) => boolean): VmRow {
+  const state = handle?.state ?? null;
+  const node = handle && !WITHOUT_NODE.has(handle.state) ? handle.node || null : null;
+  const phase = phaseOf(row.phase === "deleting", state, node, silent(node));
+  const detail = phase === "silent" ? row.detail : (handle?.detail ?? "");
+  const ready = handle?.readiness?.step === "available";
+  return { ...row, phase, state, node, available: phase === "running" && ready, ready, detail: detail.length > LONGEST ? `${detail.slice(0, LONGEST - 1)}…` : detail };
+}
+
+const LOOKS: Record<Phase, Look> = {
+  pending: "warn",
+  placed: "busy",
+  creating: "busy",
+  starting: "busy",
+  running: "good",
+  stopping: "busy",
+  stopped: "idle",
+  failed: "bad",
+  deleting: "busy",
+  moving: "busy",
+  silent: "warn",
+};
+export const lookOf = (phase: Phase): Look => LOOKS[phase] ?? "idle";

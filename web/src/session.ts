@@ -1,0 +1,93 @@
+// Who is signed in, and what they may do.
+import { computed, signal } from "@preact/signals";
+import { asProblem, del, get, post, useSession } from "./api";
+
+export type Right =
+  | "manage_accounts"
+  | "step_time"
+  | "modify_workloads"
+  | "modify_inventory"
+  | "inject_faults"
+  | "perform_repairs";
+
+export interface User {
+  name: string;
+  full_name: string;
+  enabled: boolean;
+  protected: boolean;
+  has_password: boolean;
+  rights: Record<Right, boolean>;
+  memberships: string[];
+  created_at: number;
+  revision: number;
+}
+
+interface BrowserSession {
+  user: User;
+  csrf: string;
+  expires_at: number;
+}
+
+export type Credentials = { name: string; password: string } | { token: string } | { ticket: string };
+
+/** undefined: not known yet; null: nobody. */
+export const me = signal<User | null | undefined>(undefined);
+export const sessionEndsAt = signal(0);
+/** Why somebody who was signed in no longer is. */
+export const signedOutBecause = signal("");
+
+/** For people, and so that nobody is taken for another: a full name can be chosen at will. */
+export const titled = (user: User): string => (user.full_name && user.full_name !== user.name ? `${user.full_name} (${user.name})` : user.name);
+
+export const can = (right: Right): boolean => me.value?.rights[right] ?? false;
+export const everywhere = computed(() => me.value?.memberships.includes("*") ?? false);
+/** Who may deploy: what they say runs on every node. */
+export const deploys = computed(() => can("modify_workloads") && everywhere.value);
+export const sees = (org: string, project: string): boolean =>
+  me.value?.memberships.some((one) => one === "*" || one === org || one === `${org}/${project}`) ?? false;
+/** Whether it is somebody who has a lab, and nothing else. */
+export const student = computed(() => {
+  const [first, ...others] = me.value?.memberships ?? [];
+  return first !== undefined && others.length === 0 && first.startsWith("labs/") && !can("manage_accounts");
+});
+
+/** Whether labs are all that one sees, be it as one who looks after them: they are the first page then. */
+export const labsOnly = computed(() => {
+  const all = me.value?.memberships ?? [];
+  return all.length > 0 && all.every((one) => one === "labs" || one.startsWith("labs/")) && !can("manage_accounts");
+});
+/** The page that one comes to first. */
+export const homePage = computed(() => (labsOnly.value ? "labs" : "overview"));
+
+function begin(session: BrowserSession): void {
+  useSession(session.csrf, () => {
+    if (me.value) signedOutBecause.value = "Your session has ended: it was too old, or it was revoked. Sign in again to go on.";
+    me.value = null;
+  });
+  sessionEndsAt.value = session.expires_at;
+  signedOutBecause.value = "";
+  me.value = session.user;
+}
+
+/** Go on with the session that the browser has, if it has one. */
+export async function resume(): Promise<void> {
+  try {
+    const session = await get<BrowserSession | null>("/v1/sessions/browser");
+    if (session) begin(session);
+    else me.value = null;
+  } catch (error) {
+    const problem = asProblem(error);
+    if (problem.status !== 401) signedOutBecause.value = `${problem.detail} ${problem.next}`;
+    me.value = null;
+  }
+}
+
+export async function signIn(credentials: Credentials): Promise<void> {
+  begin(await post<BrowserSession>("/v1/sessions/browser", credentials));
+}
+
+export async function signOut(): Promise<void> {
+  await del("/v1/sessions");
+  signedOutBecause.value = "";
+  me.value = null;
+}
