@@ -21,6 +21,8 @@ HostlerError
 ├── Unavailable     retry later; nothing was written
 │   └── TooManyTries    retry after `after` seconds
 ├── Uncertain       read first; it may have been written
+│   └── DeadlinePassed  its time was over before there was an answer
+├── Raised          what was called failed by itself: see what it says
 └── LeadershipLost  stop acting as leader now
 
 Messages read "subject: what happened; what to do next".
@@ -131,6 +133,18 @@ class TooManyTries(Unavailable):
 
 class Uncertain(HostlerError):
     """The answer was lost: it may have been written or not."""
+
+
+class DeadlinePassed(Uncertain):
+    """Its time was over before there was an answer: it may have been done or not."""
+
+
+class Raised(HostlerError):
+    """A method of a slice raised. `error` is the class of what it raised, `said` what that said."""
+
+    def __init__(self, message: str, *, error: str = "", said: str = "") -> None:
+        super().__init__(message)
+        self.error, self.said = error, said
 
 
 class LeadershipLost(HostlerError):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import ssl
 from typing import TYPE_CHECKING
 from urllib.parse import quote, urlencode, urlsplit
@@ -11,6 +10,7 @@ from yarl import URL
 
 from hostler.errors import Invalid
 from hostler.keys.part import check_part
+from hostler.kit.host import is_loopback
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -54,14 +54,6 @@ class Address:
 
 def _text(value: str | int | bool | None) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def is_loopback(host: str) -> bool:
-    """Whether what is sent there stays on this machine."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost" or host.endswith(".localhost")
 
 
 def tls(ca: str | None) -> ssl.SSLContext:

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from hostler.client.address import Address
+from hostler.client.artifacts import Artifacts
+from hostler.client.blueprints import Blueprints
 from hostler.client.events import Events
 from hostler.client.groups import Control, Nodes, Quotas, Users
+from hostler.client.invoke import WITHIN, Invocation
 from hostler.client.labs import Labs
 from hostler.client.machines import Vms
+from hostler.client.racks import Inventory, Racks
+from hostler.client.sim import Sim
+from hostler.client.traces import Traces
 from hostler.client.wire import Wire
+from hostler.client.workloads import Workloads
+from hostler.kit.closing import Closing
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from types import TracebackType
+    from collections.abc import AsyncGenerator, Iterable, Mapping
 
     from hostler.model.api import TokenIssued
 
@@ -21,7 +28,7 @@ TIMEOUT = 30.0
 RETRIES = 3
 
 
-class Client:
+class Client(Closing):
     """The HTTP API of Hostler, typed.
 
         async with Client("https://hostler.example:8440", token) as client:
@@ -50,10 +57,18 @@ class Client:
         self.url = address.url
         self.vms = Vms(self._wire, self.events)
         self.labs = Labs(self._wire, self.events)
+        self.workloads = Workloads(self._wire)
+        self.blueprints = Blueprints(self._wire)
+        self.artifacts = Artifacts(self._wire)
         self.nodes = Nodes(self._wire)
+        self.racks = Racks(self._wire)
+        self.inventory = Inventory(self._wire)
         self.users = Users(self._wire)
         self.quotas = Quotas(self._wire)
         self.control = Control(self._wire)
+        self.traces = Traces(self._wire)
+        self.sim = Sim(self._wire)
+        self._invocation = Invocation(self._wire)
 
     def __repr__(self) -> str:
         return f"Client({self.url!r})"
@@ -61,11 +76,6 @@ class Client:
     async def __aenter__(self) -> Self:
         await self._wire.open()
         return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self.aclose()
 
     async def aclose(self) -> None:
         """Close every connection; it can be entered again."""
@@ -88,6 +98,28 @@ class Client:
         await self.users.logout()
         self._wire.use_token(None)
 
+    async def invoke(
+        self, target: str, method: str, arguments: Mapping[str, Any] | None = None, *, within: float = WITHIN
+    ) -> Any:
+        """Call a method of a slice, `group:name` or exactly `group:name:version`; what it returns.
+
+        Of a method that streams, a list. Raised: the method raised. Unavailable: nobody takes the call now; it did not
+        start. DeadlinePassed, Uncertain: it may have been done.
+        """
+        return await self._invocation.invoke(target, method, arguments, within)
+
+    def stream(
+        self, target: str, method: str, arguments: Mapping[str, Any] | None = None, *, within: float = WITHIN
+    ) -> AsyncGenerator[Any, None]:
+        """The results of a method that streams, as they come: `async for` over it."""
+        return self._invocation.stream(target, method, arguments, within)
+
+    def answers(
+        self, target: str, method: str, arguments: Mapping[str, Any] | None = None, *, within: float = WITHIN
+    ) -> AsyncGenerator[tuple[Any, bool], None]:
+        """Whatever the method answers, as it comes, and with each result whether the method streams."""
+        return self._invocation.answers(target, method, arguments, within)
+
     def events(
         self,
         after: str | int | None = None,
@@ -99,7 +131,8 @@ class Client:
     ) -> Events:
         """What changes from now on, or after an event's id or a list's revision: `async for` over it.
 
-        `kinds` are of vm, handle, lab, node, alive, leader; none: all of them.
+        `kinds` are of vm, handle, lab, node, alive, leader, blueprint, deployment, slice, endpoint, workload, region,
+        zone, rack, blade, pdu, tor; none: all of them.
         """
         query = {"org": org, "project": project, "kinds": ",".join(kinds) or None}
         return Events(self._wire, query, after=None if after is None else str(after), patience=patience)

@@ -14,11 +14,10 @@ import msgspec
 from hostler.client.sse import Parser
 from hostler.errors import Invalid, TooManyTries, Unavailable, Uncertain
 from hostler.kit.backoff import Backoff
+from hostler.kit.closing import Closing
 from hostler.model.api import EventView
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from hostler.client.sse import Message
     from hostler.client.wire import Query, Wire
 
@@ -30,7 +29,7 @@ class _Reset(msgspec.Struct):
     revision: int = 0
 
 
-class Events:
+class Events(Closing):
     """Iterate over it, inside `async with` if you leave before its end (it has none).
 
     A lost connection is made again, and `Last-Event-ID` sees to it that no event is missed and none comes twice. It
@@ -51,14 +50,6 @@ class Events:
         self._parser = Parser()
         self._waiting: deque[tuple[str | None, EventView | None]] = deque()  # None: only the place moves
         self._backoff = Backoff(0.1, 5.0, rng=random.Random())  # noqa: S311 - spreads retries; guards nothing
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self.aclose()
 
     def __aiter__(self) -> Self:
         return self

@@ -9,12 +9,14 @@ import msgspec
 from hostler.errors import (
     Conflict,
     Damaged,
+    DeadlinePassed,
     Forbidden,
     HostlerError,
     Invalid,
     KeyReused,
     NotFound,
     QuotaExceeded,
+    Raised,
     Stale,
     TooLarge,
     TooManyTries,
@@ -39,6 +41,8 @@ _BY_TYPE: dict[str, type[HostlerError]] = {
     "idempotency-key-reused": KeyReused,
     "unavailable": Unavailable,
     "uncertain": Uncertain,
+    "deadline": DeadlinePassed,
+    "raised": Raised,
 }
 _BY_STATUS: dict[int, type[HostlerError]] = {
     401: Unauthenticated,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hostler.client.pages import Pages
 from hostler.model.api import (
     AuditPage,
     AuditView,
@@ -15,15 +14,18 @@ from hostler.model.api import (
     NodeView,
     QuotaView,
     ReplicaPage,
+    TicketView,
     TokenCreate,
     TokenIssued,
     TokenPage,
     UserPage,
     UserView,
 )
+from hostler.model.overview_api import Overview
 
 if TYPE_CHECKING:
-    from hostler.client.wire import Query, Wire
+    from hostler.client.pages import Pages
+    from hostler.client.wire import Wire
     from hostler.model.api import QuotaSet, UserCreate, UserUpdate
 
 
@@ -35,18 +37,13 @@ class Nodes:
 
     async def get(self, node: str, *, stale: bool = False) -> NodeView:
         """A node, and how full it is."""
-        return await self._wire.read(NodeView, "nodes", node, query={"stale": True} if stale else None)
+        return await self._wire.read(NodeView, "nodes", node, stale=stale)
 
     def list(
         self, *, limit: int | None = None, after: str | None = None, stale: bool = False
     ) -> Pages[NodePage, NodeView]:
         """`await` a page, or `async for` over every node."""
-
-        async def page(after: str | None) -> NodePage:
-            query: Query = {"limit": limit, "after": after, "stale": True if stale else None}
-            return await self._wire.read(NodePage, "nodes", query=query)
-
-        return Pages(page, after)
+        return self._wire.pages(NodePage, "nodes", limit=limit, after=after, stale=stale)
 
     async def drain(
         self, node: str, drain: Drain | None = None, *, if_match: int | None = None, key: str | None = None
@@ -89,6 +86,10 @@ class Users:
         """End the session whose token this client has."""
         await self._wire.send("DELETE", "sessions", repeat=False)
 
+    async def web_ticket(self) -> TicketView:
+        """What signs a browser in as the one this client asks for, once, within a minute: `{url}/{ticket}`."""
+        return await self._wire.write("POST", TicketView, "sessions", "tickets", repeat=False)
+
     async def create(self, user: UserCreate, *, key: str | None = None) -> UserView:
         """A new account."""
         return await self._wire.write("POST", UserView, "users", body=user, key=key)
@@ -99,11 +100,7 @@ class Users:
 
     def list(self, *, limit: int | None = None, after: str | None = None) -> Pages[UserPage, UserView]:
         """`await` a page, or `async for` over every account."""
-
-        async def page(after: str | None) -> UserPage:
-            return await self._wire.read(UserPage, "users", query={"limit": limit, "after": after})
-
-        return Pages(page, after)
+        return self._wire.pages(UserPage, "users", limit=limit, after=after)
 
     async def update(
         self, name: str, change: UserUpdate, *, if_match: int | None = None, key: str | None = None
@@ -164,15 +161,32 @@ class Control:
         """The replicas that live."""
         return await self._wire.read(ReplicaPage, "replicas")
 
+    async def overview(self) -> Overview:
+        """Everything at a glance: who leads and led, the store, nodes, machines, labs, what needs a look."""
+        return await self._wire.read(Overview, "overview")
+
     def audit(
-        self, *, day: str | None = None, limit: int | None = None, after: str | None = None
+        self,
+        *,
+        day: str | None = None,
+        newest: bool = False,
+        who: str | None = None,
+        verb: str | None = None,
+        subject: str | None = None,
+        limit: int | None = None,
+        after: str | None = None,
     ) -> Pages[AuditPage, AuditView]:
-        """Every write, oldest first; of one day, `2026-11-15`, if that is named."""
+        """Every write, oldest first unless `newest`; of one day, `2026-11-15`, if that is named.
 
-        async def page(after: str | None) -> AuditPage:
-            return await self._wire.read(AuditPage, "audit", query={"day": day, "limit": limit, "after": after})
-
-        return Pages(page, after)
+        `verb` may be the beginning of one (`vm.`), `subject` any part of the key that was written.
+        """
+        return self._wire.pages(
+            AuditPage,
+            "audit",
+            limit=limit,
+            after=after,
+            query={"day": day, "who": who, "verb": verb, "subject": subject, "newest": newest or None},
+        )
 
 
 def _quota(org: str, project: str) -> tuple[str, ...]:

@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from msgspec import UNSET
 
 from hostler.client.look import Look
-from hostler.client.pages import Pages
-from hostler.errors import Invalid, NotFound, Unavailable
+from hostler.errors import Invalid, NotFound
 from hostler.model.api import TicketView
 from hostler.model.lab import ORG, LabEvent
-from hostler.model.lab_api import LabAnswer, LabExtend, LabNewsPage, LabOffers, LabPage, LabStart, LabView
+from hostler.model.lab_api import LabAnswer, LabExtend, LabMessage, LabNewsPage, LabOffers, LabPage, LabStart, LabView
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from hostler.client.events import Events
+    from hostler.client.pages import Pages
     from hostler.client.wire import Query, Wire
-
-LOOK_ANYWAY = 10.0
-"""Seconds between two looks while there are events: the place in the queue moves without an event of this user."""
 
 
 class Labs:
@@ -58,20 +54,20 @@ class Labs:
         body = LabExtend(minutes=minutes, lab_id=UNSET if lab_id is None else lab_id)
         return await self._wire.write("POST", LabAnswer, "labs", user, "extend", body=body, if_match=if_match, key=key)
 
+    async def message(self, user: str, text: str, *, if_match: int | None = None, key: str | None = None) -> LabAnswer:
+        """Say something to its user: one line of at most 500 characters."""
+        body = LabMessage(text=text)
+        return await self._wire.write("POST", LabAnswer, "labs", user, "message", body=body, if_match=if_match, key=key)
+
     async def get(self, user: str, *, stale: bool = False) -> LabView:
         """The user's lab. NotFound: there is none."""
-        return await self._wire.read(LabView, "labs", user, query={"stale": True} if stale else None)
+        return await self._wire.read(LabView, "labs", user, stale=stale)
 
     def list(
         self, *, limit: int | None = None, after: str | None = None, stale: bool = False
     ) -> Pages[LabPage, LabView]:
         """All that one sees: `await` a page of `limit`, or `async for` over every lab."""
-
-        async def page(after: str | None) -> LabPage:
-            query: Query = {"limit": limit, "after": after, "stale": True if stale else None}
-            return await self._wire.read(LabPage, "labs", query=query)
-
-        return Pages(page, after)
+        return self._wire.pages(LabPage, "labs", limit=limit, after=after, stale=stale)
 
     async def news(self, user: str) -> LabNewsPage:
         """What happened to the user's labs last, oldest first."""
@@ -110,23 +106,16 @@ class Labs:
             raise Invalid("wait: for what? give available or gone")
         look = _Look(self, user, on_change, generation)
         events = self._events(org=ORG, project=user, kinds=("lab",))
-        following = asyncio.create_task(look.follow(events), name=f"hostler client: waiting for the lab of {user}")
-        try:
-            async with asyncio.timeout(within):
-                while True:
-                    view = await look.now()
-                    if gone and (view is None or look.is_another(view)):
-                        return None
-                    if view is None:
-                        raise NotFound(f"lab of {user}: {await self._ending(user)}; start it again")
-                    if available and view.available and lab_id in (None, view.lab_id):
-                        return view
-                    await look.changed(LOOK_ANYWAY if events.connected.is_set() else None)
-        except TimeoutError:
-            raise Unavailable(f"lab of {user}: {look.state()} after {within:g} s; wait longer") from None
-        finally:
-            following.cancel()
-            await asyncio.gather(following, return_exceptions=True)
+        async with look.following(events, f"lab of {user}", within, "wait longer"):
+            while True:
+                view = await look.now()
+                if gone and (view is None or look.is_another(view)):
+                    return None
+                if view is None:
+                    raise NotFound(f"lab of {user}: {await self._ending(user)}; start it again")
+                if available and view.available and lab_id in (None, view.lab_id):
+                    return view
+                await look.changed()
 
     async def _ending(self, user: str) -> str:
         """How the last lab ended, in words."""

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Any, Literal
 
 from msgspec import structs
 
 from hostler.client.channel import Channel
 from hostler.client.look import Look
-from hostler.client.pages import Pages
-from hostler.errors import Invalid, NotFound, Unavailable
+from hostler.errors import Invalid, NotFound
 from hostler.model.api import (
+    ImageList,
     MoveRequest,
     SnapshotRequest,
+    TerminalKey,
     TicketRequest,
     TicketView,
     VmCreate,
+    VmLog,
     VmPage,
+    VmRow,
+    VmRowPage,
     VmView,
     Why,
 )
@@ -27,11 +30,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
     from hostler.client.events import Events
-    from hostler.client.wire import Query, Wire
+    from hostler.client.pages import Pages
+    from hostler.client.wire import Wire
     from hostler.model.api import EventView, Phase, VmUpdate
-
-LOOK_ANYWAY = 10.0
-"""Seconds between two looks even if no event came."""
 
 
 class Vms:
@@ -48,7 +49,7 @@ class Vms:
 
     async def get(self, org: str, project: str, vm: str, *, stale: bool = False) -> VmView:
         """A machine; with `stale` from the server's memory if need be, and `client.stale_for` says how old."""
-        return await self._wire.read(VmView, *_vms(org, project), vm, query=_stale(stale))
+        return await self._wire.read(VmView, *_vms(org, project), vm, stale=stale)
 
     def list(
         self,
@@ -61,16 +62,26 @@ class Vms:
         stale: bool = False,
     ) -> Pages[VmPage, VmView]:
         """Of a project, or all that one sees: `await` a page of `limit`, or `async for` over every machine."""
-        if (org is None) != (project is None):
-            raise Invalid("vms: give both org and project, or neither")
-        path = ("vms",) if org is None or project is None else _vms(org, project)
-        wanted = ",".join(f"{name}={value}" for name, value in (labels or {}).items()) or None
+        path, query = _listed(org, project), {"labels": _labels(labels)}
+        return self._wire.pages(VmPage, *path, limit=limit, after=after, query=query, stale=stale)
 
-        async def page(after: str | None) -> VmPage:
-            query: Query = {"limit": limit, "after": after, "labels": wanted, **_stale(stale)}
-            return await self._wire.read(VmPage, *path, query=query)
+    def rows(
+        self,
+        org: str | None = None,
+        project: str | None = None,
+        *,
+        limit: int | None = None,
+        after: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        stale: bool = False,
+    ) -> Pages[VmRowPage, VmRow]:
+        """As `list`, each machine in brief: for long lists."""
+        path, query = _listed(org, project), {"labels": _labels(labels)}
+        return self._wire.pages(VmRowPage, *path, limit=limit, after=after, query={**query, "brief": True}, stale=stale)
 
-        return Pages(page, after)
+    async def images(self) -> ImageList:
+        """What machines can be made of."""
+        return await self._wire.read(ImageList, "images")
 
     async def update(
         self,
@@ -166,7 +177,11 @@ class Vms:
 
     # Doors
 
-    async def ticket(self, org: str, project: str, vm: str, door: Literal["console", "ssh"]) -> TicketView:
+    async def log(self, org: str, project: str, vm: str, *, tail: int | None = None) -> str:
+        """What came out of its serial port last, `tail` bytes at most; also of one that is off."""
+        return (await self._wire.read(VmLog, *_vms(org, project), vm, "log", query={"tail": tail})).text
+
+    async def ticket(self, org: str, project: str, vm: str, door: Literal["console", "ssh", "shell"]) -> TicketView:
         """What opens one door of it, once, within half a minute: for a browser, which can send no token there."""
         body = TicketRequest(door=door)
         return await self._wire.write("POST", TicketView, *_vms(org, project), vm, "tickets", body=body, repeat=False)
@@ -178,6 +193,10 @@ class Vms:
     def ssh(self, org: str, project: str, vm: str) -> Channel:
         """A connection to the SSH server inside, to be entered: what an SSH client says and hears."""
         return self._door(org, project, vm, "ssh")
+
+    async def terminal_key(self) -> str:
+        """The public key with which the server logs in where somebody opens a shell in the page; empty: it has none."""
+        return (await self._wire.read(TerminalKey, "terminal-key")).key
 
     def _door(self, org: str, project: str, vm: str, door: str) -> Channel:
         url = self._wire.address.to(*_vms(org, project), vm, door)
@@ -206,24 +225,17 @@ class Vms:
             raise Invalid("wait: for what? give phase, settled, available or gone")
         look = _Look(self, org, project, vm, on_change)
         events = self._events(org=org, project=project, kinds=("vm", "handle", "alive"))
-        following = asyncio.create_task(look.follow(events), name=f"hostler client: waiting for {vm}")
-        try:
-            async with asyncio.timeout(within):
-                while True:
-                    try:
-                        view = await look.now()
-                    except NotFound:
-                        if gone:
-                            return None
-                        raise
-                    if not gone and _arrived(view, phase, settled=settled or available, available=available):
-                        return view
-                    await look.changed(LOOK_ANYWAY if events.connected.is_set() else None)
-        except TimeoutError:
-            raise Unavailable(f"vm {vm}: {look.state()} after {within:g} s; wait longer, or ask why") from None
-        finally:
-            following.cancel()
-            await asyncio.gather(following, return_exceptions=True)
+        async with look.following(events, f"vm {vm}", within, "wait longer, or ask why"):
+            while True:
+                try:
+                    view = await look.now()
+                except NotFound:
+                    if gone:
+                        return None
+                    raise
+                if not gone and _arrived(view, phase, settled=settled or available, available=available):
+                    return view
+                await look.changed()
 
 
 class _Look(Look[VmView]):
@@ -252,9 +264,15 @@ def _arrived(view: VmView, phase: Phase | Collection[Phase] | None, *, settled: 
     return (not wanted or view.phase in wanted) and (not settled or view.settled)
 
 
+def _listed(org: str | None, project: str | None) -> tuple[str, ...]:
+    if (org is None) != (project is None):
+        raise Invalid("vms: give both org and project, or neither")
+    return ("vms",) if org is None or project is None else _vms(org, project)
+
+
+def _labels(labels: Mapping[str, str] | None) -> str | None:
+    return ",".join(f"{name}={value}" for name, value in (labels or {}).items()) or None
+
+
 def _vms(org: str, project: str) -> tuple[str, ...]:
     return "orgs", org, "projects", project, "vms"
-
-
-def _stale(stale: bool) -> dict[str, str | int | bool | None]:
-    return {"stale": True} if stale else {}

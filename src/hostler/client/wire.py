@@ -7,15 +7,18 @@ was sent and not answered is Uncertain; what could not be sent is Unavailable.
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import uuid
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 import aiohttp
 
 from hostler.client.address import Address, tls
 from hostler.client.failure import error_of
+from hostler.client.pages import Pages
 from hostler.errors import Closed, HostlerError, Invalid, Unavailable, Uncertain
 from hostler.kit.backoff import Backoff
 from hostler.model.record import Record
@@ -26,10 +29,14 @@ if TYPE_CHECKING:
     from yarl import URL
 
 R = TypeVar("R", bound=Record)
+T = TypeVar("T")
 
 Query: TypeAlias = "Mapping[str, str | int | bool | None]"
 SILENCE = 60.0
 """Seconds without a byte after which a stream counts as lost; the server gives a sign of life more often."""
+
+FILE_WITHIN = 600.0
+"""Seconds in which a file is sent."""
 
 PARTING = 3.0
 """Seconds that the other side of a WebSocket has to say goodbye."""
@@ -83,10 +90,26 @@ class Wire:
             self.address.check_token()
         self._token = _checked(token)
 
-    async def read(self, kind: type[R], *path: str, query: Query | None = None) -> R:
-        """GET."""
-        url = self.address.to(*path, query=query)
+    async def read(self, kind: type[R], *path: str, query: Query | None = None, stale: bool = False) -> R:
+        """GET. `stale`: from the server's memory if need be."""
+        url = self.address.to(*path, query={**(query or {}), "stale": stale or None})
         return _decoded(kind, await self._repeated("GET", url, {}, None, repeat=True), writes=False)
+
+    def pages(
+        self,
+        kind: type[R],
+        *path: str,
+        limit: int | None,
+        after: str | None,
+        query: Query | None = None,
+        stale: bool = False,
+    ) -> Pages[R, T]:
+        """GET of a list: `await` a page of `limit`, or `async for` over all. `query` goes with each page."""
+
+        async def page(after: str | None) -> R:
+            return await self.read(kind, *path, query={"limit": limit, "after": after, **(query or {})}, stale=stale)
+
+        return Pages(page, after)
 
     async def write(
         self,
@@ -123,6 +146,10 @@ class Wire:
             headers["If-Match"] = f'"{if_match}"'
         return await self._repeated(method, self.address.to(*path, query=query), headers, body, repeat=repeat)
 
+    async def upload(self, kind: type[R], *path: str, file: Path, query: Query | None = None) -> R:
+        """PUT a file, where the same file twice is the same as once."""
+        return _decoded(kind, await self._repeated("PUT", self.address.to(*path, query=query), {}, file, repeat=True))
+
     @asynccontextmanager
     async def stream(self, url: URL, headers: dict[str, str]) -> AsyncIterator[aiohttp.StreamReader]:
         """The bytes of an answer that does not end."""
@@ -136,6 +163,19 @@ class Wire:
                 yield answer.content
 
     @asynccontextmanager
+    async def post(self, url: URL, data: bytes, within: float) -> AsyncIterator[aiohttp.ClientResponse]:
+        """A request that is sent once, and may take so long; its answer, not read yet."""
+        timeout = aiohttp.ClientTimeout(total=within + self.timeout, sock_connect=min(10.0, self.timeout))
+        headers = self._headers({"Content-Type": "application/json"})
+        with _Translated(self.address.url, writes=True):
+            async with self._open().post(
+                url, headers=headers, data=data, timeout=timeout, allow_redirects=False
+            ) as answer:
+                if answer.status != 200:
+                    raise error_of(answer.status, answer.headers, await answer.read(), writes=True)
+                yield answer
+
+    @asynccontextmanager
     async def socket(self, url: URL) -> AsyncIterator[aiohttp.ClientWebSocketResponse]:
         """A WebSocket. What goes wrong before it is open is told as for any request; then aiohttp's words come."""
         async with open_socket(
@@ -146,9 +186,9 @@ class Wire:
     # Inside
 
     async def _repeated(
-        self, method: str, url: URL, headers: dict[str, str], body: Record | None, *, repeat: bool
+        self, method: str, url: URL, headers: dict[str, str], body: Record | Path | None, *, repeat: bool
     ) -> bytes:
-        data = None if body is None else body.encode()
+        data = body if body is None or isinstance(body, Path) else body.encode()  # noqa: ASYNC240 - a record
         backoff = Backoff(0.1, 2.0, rng=random.Random())  # noqa: S311 - spreads retries; guards nothing
         uncertain: Uncertain | None = None
         for left in range(self.retries if repeat else 0, -1, -1):
@@ -172,20 +212,23 @@ class Wire:
         again = f" (key={headers['Idempotency-Key']!r})" if "Idempotency-Key" in headers else ""
         raise Uncertain(f"{uncertain}{again}")
 
-    async def _once(self, method: str, url: URL, headers: dict[str, str], data: bytes | None) -> bytes:
-        timeout = aiohttp.ClientTimeout(total=self.timeout, sock_connect=min(10.0, self.timeout))
+    async def _once(self, method: str, url: URL, headers: dict[str, str], data: bytes | Path | None) -> bytes:
+        total = FILE_WITHIN if isinstance(data, Path) else self.timeout
+        timeout = aiohttp.ClientTimeout(total=total, sock_connect=min(10.0, self.timeout))
         sent = self._headers(headers)
         if data is not None:
-            sent["Content-Type"] = "application/json"
-        with _Translated(self.address.url, writes=method != "GET"):
+            sent["Content-Type"] = "application/octet-stream" if isinstance(data, Path) else "application/json"
+        with ExitStack() as stack:
+            body = stack.enter_context(data.open("rb")) if isinstance(data, Path) else data
+            stack.enter_context(_Translated(self.address.url, writes=method != "GET"))
             async with self._open().request(
-                method, url, headers=sent, data=data, timeout=timeout, allow_redirects=False
+                method, url, headers=sent, data=body, timeout=timeout, allow_redirects=False
             ) as answer:
-                body = await answer.read()
+                found = await answer.read()
         if not 200 <= answer.status < 300:
-            raise error_of(answer.status, answer.headers, body, writes=method != "GET")
+            raise error_of(answer.status, answer.headers, found, writes=method != "GET")
         self.stale_for = _seconds(answer.headers.get("Hostler-Stale"))
-        return body
+        return found
 
     def _open(self) -> aiohttp.ClientSession:
         if self._session is None:
@@ -251,6 +294,10 @@ class _Translated:
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         if error is None or isinstance(error, HostlerError) or not isinstance(error, _FOREIGN):
             return
+        if isinstance(error, aiohttp.ClientConnectorSSLError) and "WRONG_VERSION_NUMBER" in str(error):
+            raise Invalid(
+                f"server {self._url}: what answers there speaks no https; try http, or another port"
+            ) from None
         if isinstance(error, aiohttp.ClientConnectorCertificateError | aiohttp.ClientSSLError):
             raise Invalid(f"server {self._url}: its certificate is not trusted ({_why(error)}); give its ca") from None
         if isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError):
@@ -273,6 +320,9 @@ def _checked(token: str | None) -> str | None:
 
 
 def _why(error: BaseException) -> str:
+    if isinstance(error, aiohttp.ClientConnectorError) and error.os_error.strerror:  # without the client's own words
+        number = error.os_error.errno or 0
+        return (os.strerror(number) if number > 0 else error.os_error.strerror).lower()
     return str(error) or {"TimeoutError": "out of time"}.get(type(error).__name__, type(error).__name__)
 
 

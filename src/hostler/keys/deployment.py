@@ -1,10 +1,35 @@
-"""Deployments: blueprints, slices, endpoints. The decision is the command; there is no allocations key."""
+"""Deployments: blueprints, slices, endpoints. The decision is the command; there is no allocations key.
+
+What the contract does not name stands under `/hostler/v1/`: history, owners, how far upgrades are, retries, reasons.
+"""
 
 from __future__ import annotations
 
 from hostler.keys.key import Key
 from hostler.model.deployment import Blueprint, Endpoint, SliceRecord
+from hostler.model.rollout import (
+    BlueprintRevision,
+    Deployment,
+    Retries,
+    RouterRecord,
+    SliceDecision,
+    SliceOwner,
+)
 
-BLUEPRINT = Key("blueprints/{blueprint}", Blueprint)
+BLUEPRINT = Key("blueprints/{blueprint:name}", Blueprint)
 SLICE = Key("slices/{node:name}/{artifact:artifact}", SliceRecord)
 ENDPOINT = Key("endpoints/{artifact:artifact}/{method}:{instance:int}", Endpoint)
+"""Those of all versions of a slice begin with `endpoints_of(base)`."""
+
+BLUEPRINT_HISTORY = Key("/hostler/v1/blueprint-history/{blueprint:name}/{number:int}", BlueprintRevision)
+SLICE_OWNER = Key("/hostler/v1/slice-owners/{base:base}", SliceOwner)
+DEPLOYMENT = Key("/hostler/v1/deployments/{base:base}", Deployment)
+RETRIES = Key("/hostler/v1/slice-retries/{artifact:artifact}", Retries)
+SLICE_DECISION = Key("/hostler/v1/slice-decisions/{artifact:artifact}", SliceDecision)
+ROUTER = Key("/hostler/v1/routers/{router}", RouterRecord)
+"""Attached to the lease of the process."""
+
+
+def endpoints_of(base: str) -> str:
+    """What the endpoint keys of all versions of `group:name` begin with."""
+    return f"{ENDPOINT.prefix()}{base}:"

@@ -142,6 +142,6 @@ class KeyWatch(Generic[T]):
 
     async def __anext__(self) -> Change[T]:
         while True:
-            change = self._change(await anext(self._watch))
+            change = self._change(await self._watch.__anext__())
             if change is not None:
                 return change

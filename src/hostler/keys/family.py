@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from hostler.keys import access, deployment, inventory, lab, node, replica, transfer, vm
+from hostler.keys import access, deployment, inventory, lab, node, replica, trace, transfer, vm
 
 if TYPE_CHECKING:
     from hostler.keys.key import Key
 
 FAMILIES: dict[str, tuple[Key[Any], ...]] = {
     "virtual machines": (vm.VM, vm.HANDLE, vm.LOCK, vm.NAME),
-    "replicas": (replica.LEADER, replica.FENCE, replica.REPLICA, replica.DEMONSTRATION),
+    "replicas": (replica.LEADER, replica.FENCE, replica.REPLICA, replica.TAKEOVER, replica.DEMONSTRATION),
     "inventory": (
         inventory.USER,
+        inventory.REGION,
+        inventory.ZONE,
         inventory.RACK,
         inventory.TOR,
         inventory.PDU,
@@ -22,10 +24,21 @@ FAMILIES: dict[str, tuple[Key[Any], ...]] = {
         inventory.BLADE,
     ),
     "workloads": (inventory.WORKLOAD, inventory.INSTANCE, inventory.ACTUAL, inventory.TARGET),
-    "deployments": (deployment.BLUEPRINT, deployment.SLICE, deployment.ENDPOINT),
+    "deployments": (
+        deployment.BLUEPRINT,
+        deployment.SLICE,
+        deployment.ENDPOINT,
+        deployment.BLUEPRINT_HISTORY,
+        deployment.SLICE_OWNER,
+        deployment.DEPLOYMENT,
+        deployment.RETRIES,
+        deployment.SLICE_DECISION,
+        deployment.ROUTER,
+    ),
     "nodes": (node.MEMBER, node.ALIVE, node.COMMAND, node.ARRIVAL, node.CLUSTER),
     "access": (access.TOKEN, access.TICKET, access.QUOTA, access.AUDIT, access.ANSWERED),
     "labs": (lab.LAB, lab.LAB_WORKER, lab.LAB_CATALOGUE),
+    "traces": (trace.TRACE, trace.SILENT),
     "transfers": (transfer.FILLING, transfer.MIGRATION, transfer.MOVED),
 }
 KEYS: tuple[Key[Any], ...] = tuple(key for keys in FAMILIES.values() for key in keys)

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from hostler.keys.key import Key
-from hostler.model.inventory import Blade, Pdu, Rack, Tor, User
+from hostler.keys.union import Union
+from hostler.model.inventory import Blade, Pdu, Rack, Region, Tor, User, Zone
 from hostler.model.workload import Actual, Target, Workload, WorkloadInstance
 
 ROOT = "/CloudChamber/V0.1"
 
 USER = Key(ROOT + "/users/{user:name}", User)
+
+REGION = Key("/hostler/v1/regions/{region:name}", Region)
+ZONE = Key("/hostler/v1/zones/{region:name}/{zone:name}", Zone)
+"""The contract has no levels above racks; these are ours."""
 
 RACK = Key(ROOT + "/racks/{rack:rack}", Rack)
 TOR = Key(ROOT + "/rack/{rack:rack}/tor", Tor)
@@ -18,6 +23,8 @@ MORE_TORS = Key(ROOT + "/rack/{rack:rack}/tors/{n:int}", Tor)
 MORE_PDUS = Key(ROOT + "/rack/{rack:rack}/pdus/{n:int}", Pdu)
 """The second pdu of a rack is n = 2."""
 BLADE = Key(ROOT + "/rack/{rack:rack}/blades/{blade:name}", Blade)
+IN_RACKS = Union(BLADE.prefix(), BLADE, PDU, TOR, MORE_PDUS, MORE_TORS)
+"""All that is inside racks."""
 
 WORKLOAD = Key(ROOT + "/workloads/{workload:name}", Workload)
 INSTANCE = Key(ROOT + "/workload/{workload:name}/instances/{instance}", WorkloadInstance)

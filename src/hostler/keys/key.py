@@ -15,10 +15,10 @@ from hostler.errors import Conflict, Damaged, Invalid
 from hostler.keys.entry import PAGE, Change, Entry, KeyWatch, Listing, Scan, Unreadable
 from hostler.keys.template import Template
 from hostler.model.record import Record
-from hostler.ports.store import CreateRevision, Delete, Get, ModRevision, Put, Version
+from hostler.ports.store import CreateRevision, Delete, Get, KeyValue, ModRevision, Put, Version, watching
 
 if TYPE_CHECKING:
-    from hostler.ports.store import Comparison, Event, KeyValue, Lease, Operation, Store
+    from hostler.ports.store import Comparison, Event, Lease, Operation, Store
 
 T = TypeVar("T")
 
@@ -77,6 +77,15 @@ class Key(Generic[T]):
         if not self._template.matches(kv.key):
             self.parse(kv.key)
         return self._entry(kv)
+
+    def readable(self, found: object) -> Entry[T] | None:
+        """The same for whatever was read. None: nothing, or nothing that can be read, which the doctor tells."""
+        if not isinstance(found, KeyValue) or not self._template.matches(found.key):
+            return None
+        try:
+            return self._entry(found)
+        except Damaged:
+            return None
 
     # For transactions
 
@@ -148,9 +157,12 @@ class Key(Generic[T]):
                 unreadable.append(found)
         return Listing(tuple(entries), scan.revision or 0, tuple(unreadable))
 
-    def watch(self, store: Store, /, *, start_revision: int | None = None, **leading: str | int) -> KeyWatch[T]:
-        """Changes of the family, or of the part of it under `leading`."""
-        return KeyWatch(store.watch(self.prefix(**leading), start_revision=start_revision), self._change)
+    def watch(
+        self, store: Store, /, *, start_revision: int | None = None, previous: bool = True, **leading: str | int
+    ) -> KeyWatch[T]:
+        """Changes of the family, or of the part of it under `leading`; `previous`: with what stood there before."""
+        watch = watching(store, self.prefix(**leading), start_revision=start_revision, previous=previous)
+        return KeyWatch(watch, self._change if previous else self._news)
 
     async def create(
         self, store: Store, value: T, /, *, lease: int | Lease | None = None, **parts: str | int
@@ -199,10 +211,15 @@ class Key(Generic[T]):
             return Unreadable(error, self.parse(kv.key), kv)
 
     def _change(self, event: Event) -> Change[T] | None:
+        change = self._news(event)
+        if change is None or event.previous is None:
+            return change
+        return msgspec.structs.replace(change, previous=self._found(event.previous))
+
+    def _news(self, event: Event) -> Change[T] | None:
         key = event.kv.key
         parts = self.match(key)
         if parts is None:
             return None
         current = self._found(event.kv) if event.type == "put" else None
-        previous = None if event.previous is None else self._found(event.previous)
-        return Change(event.type, key, parts, event.kv.mod_revision, current, previous)
+        return Change(event.type, key, parts, event.kv.mod_revision, current)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from hostler.ports.store import Store
 
 T = TypeVar("T")
+_NEVER = 2**63
 
 
 class Mirror(Generic[T]):
@@ -41,7 +42,8 @@ class Mirror(Generic[T]):
         self._rng = rng
         self._backoff = Backoff(0.05, 1.0, rng=rng)
         self._listeners: list[Callable[[str], None]] = []
-        self._advanced = asyncio.Event()
+        self._waiting: dict[asyncio.Future[None], int] = {}  # who waits, and for which revision
+        self._next = _NEVER  # the lowest of those
         self._listed_at = 0
         self.entries: dict[str, Entry[T]] = {}
         """By key."""
@@ -76,7 +78,12 @@ class Mirror(Generic[T]):
         A write of somebody else does not move it: wait only for revisions of this family's own writes.
         """
         while self.revision < revision:
-            await self._advanced.wait()
+            advanced = asyncio.get_running_loop().create_future()
+            self._waiting[advanced], self._next = revision, min(self._next, revision)
+            try:
+                await advanced
+            finally:
+                self._waiting.pop(advanced, None)
 
     async def refresh(self) -> None:
         """Read all of it from the store now: what was written before this was called is in it afterwards.
@@ -128,7 +135,8 @@ class Mirror(Generic[T]):
         return revisions
 
     async def _watched(self) -> None:
-        async with self._key.watch(self._store, start_revision=self.revision + 1, **self._leading) as watch:
+        watching = self._key.watch(self._store, start_revision=self.revision + 1, previous=False, **self._leading)
+        async with watching as watch:
             async for change in watch:
                 self._take(change)
                 self._backoff.reset()  # not before: a watch that ends at once must not cost a listing each time
@@ -147,8 +155,12 @@ class Mirror(Generic[T]):
 
     def _advance(self, revision: int) -> None:
         self.revision = max(self.revision, revision)
-        advanced, self._advanced = self._advanced, asyncio.Event()
-        advanced.set()
+        if self.revision < self._next:
+            return  # nobody is woken for what others wait for: there are many changes
+        for advanced, wanted in self._waiting.items():
+            if wanted <= self.revision and not advanced.done():
+                advanced.set_result(None)
+        self._next = min((wanted for wanted in self._waiting.values() if wanted > self.revision), default=_NEVER)
 
     def _tell(self, key: str) -> None:
         for changed in self._listeners:

@@ -9,6 +9,7 @@ import msgspec
 
 from hostler.errors import Compacted, Invalid
 from hostler.keys.namespace import PRODUCTION, STANDARD, TEST_ROOT, choose
+from hostler.kit.closing import Closing
 from hostler.ports.store import (
     Delete,
     DeletePrefix,
@@ -26,6 +27,7 @@ from hostler.ports.store import (
     check_put,
     check_range,
     check_txn,
+    watching,
 )
 
 if TYPE_CHECKING:
@@ -41,7 +43,7 @@ CHUNK = 500
 """Keys that are read at once where a range spans several roots."""
 
 
-class NamespacedStore:
+class NamespacedStore(Closing):
     """The whole store port over another store.
 
     Keys, order, paging, watches and transactions are those of a production store that holds this namespace alone, with
@@ -64,11 +66,6 @@ class NamespacedStore:
     async def __aenter__(self) -> Self:
         await self._inner.__aenter__()
         return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self.aclose()
 
     async def aclose(self) -> None:
         await self._inner.aclose()
@@ -146,11 +143,12 @@ class NamespacedStore:
         page = await self._inner.range(self._namespace.prefix, limit=1, revision=revision, keys_only=True)
         return page.revision
 
-    def watch(self, prefix: str, *, start_revision: int | None = None) -> NamespacedWatch:
+    def watch(self, prefix: str, *, start_revision: int | None = None, previous: bool = True) -> NamespacedWatch:
         check_prefix(prefix)
         runs = self._namespace.runs(prefix)
         stored = runs[0].stored if len(runs) == 1 else self._namespace.prefix
-        return NamespacedWatch(self._inner.watch(stored, start_revision=start_revision), self._namespace, prefix)
+        watch = watching(self._inner, stored, start_revision=start_revision, previous=previous)
+        return NamespacedWatch(watch, self._namespace, prefix)
 
     async def status(self) -> Status:
         status = await self._inner.status()

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from hostler.errors import Invalid
+from hostler.model.access import EVERYWHERE
 from hostler.model.deployment import Artifact
+from hostler.model.line import shows
 from hostler.model.name import fold
 
 if TYPE_CHECKING:
@@ -22,7 +24,15 @@ if TYPE_CHECKING:
 MAX_PART = 255
 """Bytes of UTF-8."""
 _PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._:-]{0,254}", re.ASCII)
-PLAIN = {"text": _PLAIN, "name": re.compile(r"[a-z0-9_][a-z0-9._:-]{0,254}", re.ASCII)}
+PLAIN = {
+    "text": _PLAIN,
+    "name": re.compile(r"[a-z0-9_][a-z0-9._:-]{0,254}", re.ASCII),
+    "rack": re.compile(r"[a-z0-9_][a-z0-9._:]{0,254}", re.ASCII),
+    "artifact": re.compile(
+        r"(?=[^/]{5,255}(?:/|\Z))[A-Za-z0-9_][A-Za-z0-9._+-]*(?::[A-Za-z0-9_][A-Za-z0-9._+-]*){2}", re.ASCII
+    ),
+    "base": re.compile(r"(?=[^/]{3,250}(?:/|\Z))[A-Za-z0-9_][A-Za-z0-9._+-]*:[A-Za-z0-9_][A-Za-z0-9._+-]*", re.ASCII),
+}
 """By kind: parts that are certainly fine, and stand in the key as they are."""
 _NUMBER = re.compile(r"[1-9][0-9]{0,17}|0", re.ASCII)
 _BARRED = frozenset(("Cc", "Cs", "Zl", "Zp"))
@@ -47,6 +57,28 @@ def check_part(text: str, what: str = "part") -> str:
     if size > MAX_PART:
         raise Invalid(f"{what} {_short(text)}: takes {size} bytes, at most {MAX_PART} are allowed")
     return text
+
+
+def check_new(text: str, what: str = "name") -> str:
+    """`text`, if something new can be called that. Invalid: it cannot, for people would not see what it says.
+
+    What stands already may be called so, and is read, changed and removed as ever.
+    """
+    if _PLAIN.fullmatch(check_part(text, what)):
+        return text
+    if not text.strip() or not shows(text):
+        raise Invalid(f"{what} {text!r}: must not be blank")
+    hidden = next((char for char in text if unicodedata.category(char) == "Cf"), None)
+    if hidden is not None:
+        raise Invalid(f"{what} {_short(text)}: must not hold {hidden!r}, which nobody sees; leave it out")
+    return text
+
+
+def check_home(org: str, project: str, subject: str = "") -> None:
+    """Where something new can be put. Invalid: it cannot be there."""
+    for what, text in (("org", org), ("project", project)):
+        if check_new(text, f"{subject}{what}") == EVERYWHERE:
+            raise Invalid(f"{subject}{what} {text!r}: stands for each of them; name one")
 
 
 def _short(text: str) -> str:
@@ -79,14 +111,21 @@ def _artifact(value: str | int, what: str) -> str:
     return str(Artifact.parse(_text(value, what)))
 
 
+def _base(value: str | int, what: str) -> str:
+    text = _text(value, what)
+    Artifact.parse(f"{text}:0")
+    return text
+
+
 KINDS: Mapping[str, Callable[[str | int, str], str]] = {
     "text": _text,
     "name": _name,
     "rack": _rack,
     "int": _number,
     "artifact": _artifact,
+    "base": _base,
 }
-"""What a part may be: as it is; folded; a folded rack id; a number; `group:name:version`."""
+"""What a part may be: as it is; folded; a folded rack id; a number; `group:name:version`; `group:name`."""
 
 
 class Part(msgspec.Struct, frozen=True):

@@ -7,15 +7,18 @@ Several parts may share a segment if one character stands between each two; none
 from __future__ import annotations
 
 import re
-from collections.abc import Callable  # noqa: TC003 - a struct is made with it
 
 import msgspec
 
 from hostler.errors import Invalid
 from hostler.keys.part import KINDS, PLAIN, Part
 
-RESERVED = frozenset(("self", "store", "value", "entry", "lease", "revision", "start_revision", "page_size", "strict"))
+RESERVED = frozenset(
+    ("self", "store", "value", "entry", "lease", "revision", "start_revision", "previous", "page_size", "strict")
+)
 """Names that the verbs of a Key use themselves."""
+_KNOWN = 20_000
+"""Keys that a template with one part remembers."""
 _PLACE = re.compile(r"\{([a-z_]+)(?::([a-z]+))?\}")
 
 
@@ -37,8 +40,6 @@ class _Quick(msgspec.Struct, frozen=True):
 
     form: str
     """The key as a format."""
-    tests: tuple[Callable[[str], object], ...]
-    """For each part, whether it is that plain."""
     pattern: re.Pattern[str]
     """Keys all of whose parts are."""
 
@@ -52,6 +53,8 @@ class Template:
         self.parts = tuple(part for segment in self._segments for part in segment.parts)
         self.names = tuple(part.name for part in self.parts)
         self._quick = _quick(self._segments)
+        self._known: dict[str, str] = {}
+        self._only = self.names[0] if len(self.names) == 1 else None
         if len(set(self.names)) < len(self.names) or RESERVED.intersection(self.names):
             raise ValueError(f"template {template}: a name is used twice or is one of {sorted(RESERVED)}")
 
@@ -60,6 +63,22 @@ class Template:
 
     def fill(self, values: dict[str, str | int]) -> str:
         """The key with these parts. Invalid: one is missing, too many, or cannot stand there."""
+        if self._only is not None:
+            # Of nodes, workloads, users there are thousands, and each is asked for again and again.
+            text = values.get(self._only)
+            key = self._known.get(text) if type(text) is str and len(values) == 1 else None
+            return key or self._remembered(values)
+        return self._made(values)
+
+    def _remembered(self, values: dict[str, str | int]) -> str:
+        key, text = self._made(values), values[self.names[0]]
+        if type(text) is str:
+            if len(self._known) >= _KNOWN:
+                self._known.clear()
+            self._known[text] = key
+        return key
+
+    def _made(self, values: dict[str, str | int]) -> str:
         try:
             texts = tuple([values[name] for name in self.names])
         except KeyError:
@@ -67,11 +86,13 @@ class Template:
         if len(values) != len(texts):
             raise self._misnamed(values)
         if self._quick is not None:
-            for plain, text in zip(self._quick.tests, texts):  # in a loop of its own: each request does this often
-                if type(text) is not str or not plain(text):
+            for text in texts:  # in a loop of its own: each request does this often
+                if type(text) is not str:
                     break
             else:
-                return self._quick.form % texts
+                key = self._quick.form % texts
+                if self._quick.pattern.fullmatch(key) is not None:  # no plain part holds a slash: each stands alone
+                    return key
         return "/".join(self._filled(segment, values) for segment in self._segments)
 
     def parse(self, key: str) -> dict[str, str] | None:
@@ -149,7 +170,7 @@ def _quick(segments: tuple[_Segment, ...]) -> _Quick | None:
         f"({PLAIN[segment.parts[0].kind].pattern})" if segment.parts else re.escape(segment.literals[0])
         for segment in segments
     )
-    return _Quick(form, tuple(PLAIN[part.kind].fullmatch for part in parts), re.compile(pattern, re.ASCII))
+    return _Quick(form, re.compile(pattern, re.ASCII))
 
 
 def _segment(template: str, text: str) -> _Segment:

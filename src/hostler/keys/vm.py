@@ -11,6 +11,3 @@ LOCK = Key("/plasmavmc/locks/{org}/{project}/{vm}", LockInfo)
 """Attached to a lease: 30 seconds, unless set otherwise."""
 NAME = Key("/hostler/v1/names/{org}/{project}/{name:name}", str)
 """The id of the machine that has this name in its project. Written and deleted with the machine's own record."""
-
-LABS_ORG = "labs"
-"""The org of all labs; the project is the web user's id."""

@@ -16,9 +16,10 @@ async def run_together(owner: str, works: Mapping[str, Coroutine[Any, Any, Any]]
     """
     tasks = [asyncio.create_task(work, name=f"{owner}: {name}") for name, work in works.items()]
     try:
-        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        for task in done:
-            task.result()
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in tasks:  # in their own order: if several ended at once, it is always the same one that is told of
+            if task.done():
+                task.result()
     finally:
         for task in tasks:
             task.cancel()

@@ -78,6 +78,8 @@ class Audit(Record, frozen=True, kw_only=True):
     at: float
     source: str = ""
     """Where the request came from."""
+    name: str = ""
+    """What people called the subject then, where its key does not say it: a machine's name."""
 
 
 class Answered(Record, frozen=True, kw_only=True):
@@ -100,7 +102,10 @@ class Ticket(Record, frozen=True, kw_only=True):
     org: str
     project: str
     door: str
-    """Of `hostler.ports.machines.Door`; `terminal`: of the labs of the user `project`, and `vm` is empty."""
+    """Of `hostler.ports.machines.Door`; `terminal`: of the labs of the user `project`, and `vm` is empty.
+
+    `web`: the page, signed in as `by`; vm, org and project are empty.
+    """
     by: str
     """The folded name of the user, or `node:{node}` for an agent."""
     token: str = ""

@@ -20,6 +20,7 @@ from hostler.model.vm import (
     Affinity,
     Cpus,
     DiskGib,
+    MachineState,
     MemoryMib,
     Move,
     OnNodeLoss,
@@ -108,11 +109,11 @@ class MoveRequest(Record, frozen=True, kw_only=True):
 class TicketRequest(Record, frozen=True, kw_only=True):
     """What to open."""
 
-    door: Literal["console", "ssh"]
+    door: Literal["console", "ssh", "shell"]
 
 
 class TicketView(Record, frozen=True, kw_only=True):
-    """Good once, for `GET {url}?ticket={ticket}` as a WebSocket."""
+    """Good once, for `GET {url}?ticket={ticket}` as a WebSocket; one for the page for `{url}/{ticket}` in a browser."""
 
     concealed = frozenset(("ticket",))
 
@@ -219,6 +220,8 @@ class NodeView(Record, frozen=True, kw_only=True):
     images: tuple[str, ...] | None
     facts: dict[str, str]
     refuses: str
+    objection: str = ""
+    """Why the inventory keeps it from taking machines; empty: it does not."""
     drain: DrainMode
     off: OffConfirmation | None
     registered_at: float
@@ -388,10 +391,12 @@ class AuditView(Record, frozen=True, kw_only=True):
     after: int
     at: float
     source: str
+    name: str = ""
+    """What people call the subject, where its key does not say it; empty: it is not known, or no more."""
 
 
 class AuditPage(Record, frozen=True, kw_only=True):
-    """Writes, oldest first."""
+    """Writes, in order of time. A page may be short, or empty, and not be the last."""
 
     items: tuple[AuditView, ...]
     after: str | None
@@ -420,3 +425,96 @@ class Problem(Record, frozen=True, kw_only=True):
     detail: str
     next: str
     instance: str = ""
+
+
+# Browsers
+
+
+class SignIn(Record, frozen=True, kw_only=True):
+    """Who opens the page: a name and a password, or a token, or a ticket of `hostler web`; one of the three."""
+
+    concealed = frozenset(("password", "token", "ticket"))
+
+    name: Annotated[str, Meta(max_length=255)] | None = None
+    password: Annotated[str, Meta(max_length=1024)] | None = None
+    token: Annotated[str, Meta(max_length=512)] | None = None
+    ticket: Annotated[str, Meta(max_length=512)] | None = None
+
+
+class BrowserSession(Record, frozen=True, kw_only=True):
+    """A session whose token is in a cookie, and nowhere else."""
+
+    concealed = frozenset(("csrf",))
+
+    user: UserView
+    csrf: str
+    """For the header `Hostler-Csrf` of everything but reads."""
+    expires_at: float
+
+
+# For long lists, and for who creates a machine
+
+
+class VmRow(Record, frozen=True, kw_only=True):
+    """A machine in brief."""
+
+    id: str
+    name: str
+    org: str
+    project: str
+    phase: Phase
+    state: MachineState | None
+    """What its agent saw last, whether or not its node still gives signs of life; null: nothing."""
+    node: str | None
+    available: bool
+    detail: str
+    """Its beginning."""
+    cpus: int
+    memory_mib: int
+    labels: dict[str, str]
+    created_at: float
+    expires_at: float | None
+
+
+class VmRowPage(Record, frozen=True, kw_only=True):
+    """As `VmPage`."""
+
+    items: tuple[VmRow, ...]
+    after: str | None
+    revision: int
+
+
+class VmLog(Record, frozen=True, kw_only=True):
+    """What came out of a machine's serial port last. It is whatever the guest likes, control characters included."""
+
+    text: str
+
+
+class ImageView(Record, frozen=True, kw_only=True):
+    """What machines can be made of."""
+
+    name: str
+    nodes: int
+    """That have it, and are on duty."""
+    default: bool
+    """Whether machines that name none are made of it, on one of them at least."""
+    memory_mib: int
+    """The least that it boots with; 0: not known."""
+    disk_gib: int
+    """Of its disk: a machine that asks for less has that; 0: not known."""
+    user: str
+    """Who logs in, unless the machine says otherwise; empty: not known."""
+
+
+class ImageList(Record, frozen=True, kw_only=True):
+    """All, in order of their names."""
+
+    items: tuple[ImageView, ...]
+    any: bool
+    """Whether a node on duty takes every name."""
+
+
+class TerminalKey(Record, frozen=True, kw_only=True):
+    """A public SSH key, as `ssh_keys` of a machine takes it; empty: the server has none, and opens no shells."""
+
+    key: str

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import datetime as dt
 import enum
+import heapq
+import re
 from typing import Annotated
 
 from msgspec import UNSET, Meta, UnsetType, field
@@ -81,6 +83,7 @@ LAB_LABEL, USER_LABEL, SHAPE_LABEL = "lab", "webuserid", "shape"
 REDIS_DOOR = "redis"
 """Of labs that were asked for through the queues: the front end connects to port 22, and nowhere else."""
 NEWS_KEPT = 16
+"""Of a user; and as many messages."""
 WAITS = 86400.0
 """Seconds after its request at which a lab that waits for its turn is shown to expire. It has no end yet; what is shown
 must not be over while it waits, or whoever cleans up by it would end the lab before it began."""
@@ -97,6 +100,9 @@ class LabPhase(enum.StrEnum):
     """It was available at least once."""
     STOPPING = "stopping"
     """Its machine goes; then the lab is gone, or the next one begins (`again`)."""
+
+
+_WORD = re.compile(r"[a-z][a-z0-9-]{0,63}", re.ASCII)
 
 
 class LabEvent(enum.StrEnum):
@@ -119,6 +125,17 @@ class LabEvent(enum.StrEnum):
     """A stop that was about another lab, or about none."""
     ALREADY = "already"
     """What was asked for is so."""
+    MESSAGE = "message"
+    """Somebody who looks after labs says something to its user: `reason` is what."""
+
+    @classmethod
+    def _missing_(cls, value: object) -> LabEvent | None:
+        """A word of a later release stands for itself: its record is read, shown and kept as ever."""
+        if not isinstance(value, str) or not _WORD.fullmatch(value):
+            return None
+        word = str.__new__(cls, value)
+        word._name_ = word._value_ = value
+        return word
 
 
 class LabNews(Record, frozen=True, kw_only=True):
@@ -199,7 +216,22 @@ class LabUser(Record, frozen=True, kw_only=True):
     """By queue: the token of the last request that was worked. One that is delivered again is known by it."""
     news: tuple[LabNews, ...] = ()
     """The last of them."""
+    messages: tuple[LabNews, ...] = ()
+    """The last that were said to the user. Apart from the news: releases that do not know them keep them unread, and
+    many of them push no news out. Numbers are counted over both."""
     changed_at: float
+
+    @property
+    def events(self) -> tuple[LabNews, ...]:
+        """What the user is told: news and messages, oldest first."""
+        if not self.messages:
+            return self.news
+        return tuple(heapq.merge(self.news, self.messages, key=lambda one: (one.number, one.at)))
+
+    @property
+    def last_number(self) -> int:
+        """Of news and messages; 0: there are none."""
+        return max(one.number for one in (*self.news[-1:], *self.messages[-1:])) if self.news or self.messages else 0
 
 
 class LabWorker(Record, frozen=True, kw_only=True):

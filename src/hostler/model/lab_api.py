@@ -25,6 +25,12 @@ class LabExtend(Record, frozen=True, kw_only=True):
     """Only if it is this lab."""
 
 
+class LabMessage(Record, frozen=True, kw_only=True):
+    """Say something to the user of a lab: one line, without control characters."""
+
+    text: Annotated[str, Meta(min_length=1, max_length=500)]
+
+
 class LabView(Record, frozen=True, kw_only=True):
     """A user's lab."""
 
@@ -42,6 +48,8 @@ class LabView(Record, frozen=True, kw_only=True):
     server_id: str
     vm: str
     """The id of its machine, in the project `labs/{user}`."""
+    node: str = ""
+    """That has its machine; empty: none has."""
     position: int | None
     """Among those that wait, from 1; None: it does not."""
     requested_at: float

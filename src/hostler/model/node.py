@@ -10,7 +10,7 @@ from hostler.errors import Invalid
 from hostler.model.inventory import Capacity
 from hostler.model.reason import Reason
 from hostler.model.record import Record
-from hostler.model.vm import Id, Power, Restore, VmSpec
+from hostler.model.vm import Id, Power, RestartPolicy, Restore, VmSpec
 
 
 class Lifecycle(enum.StrEnum):
@@ -40,6 +40,19 @@ class OffConfirmation(Record, frozen=True, kw_only=True):
     at: float
 
 
+class ImageNeeds(Record, frozen=True, kw_only=True):
+    """What is known of an image, for who makes a machine of it."""
+
+    memory_mib: int = 0
+    """The least that it boots with."""
+    disk_gib: int = 0
+    """Of its disk: a machine that asks for less has that."""
+    user: str = ""
+    """Who logs in, unless the machine says otherwise."""
+    default: bool = False
+    """Whether machines that name no image are made of it there."""
+
+
 class NodeRecord(Record, frozen=True, kw_only=True):
     """`/hostler/v1/members/{node}`: a node that registered. It stays when the node falls silent."""
 
@@ -62,6 +75,8 @@ class NodeRecord(Record, frozen=True, kw_only=True):
     """Its machines can be handed to another node of the same driver, as they run."""
     images: tuple[str, ...] | None = None
     """What machines can be made of there; None: of anything."""
+    image_needs: dict[str, ImageNeeds] = field(default_factory=dict)
+    """Of those of which it is known."""
     facts: dict[str, str] = field(default_factory=dict)
     """What its driver found out, for people: `acceleration`, …"""
     refuses: str = ""
@@ -105,6 +120,9 @@ class VmCommand(Record, frozen=True, kw_only=True):
     """For people who look at the provider: its owner's labels, and when it expires."""
     spec: VmSpec
     power: Power = Power.ON
+    restart: RestartPolicy = RestartPolicy.ALWAYS
+    instance: str = ""
+    """`{workload}/{instance}`: what is seen of it is told there, too."""
     deleting: bool = False
     """Destroy it: the machine shall be gone, or shall go elsewhere."""
     resets: int = 0

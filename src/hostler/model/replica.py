@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from typing import Annotated
 
 from msgspec import Meta
@@ -36,6 +37,33 @@ class ReplicaRecord(Record, frozen=True, kw_only=True):
     fence: Annotated[int, Meta(ge=0)] = 0
     held_at: float | None = None
     """Since when it holds the key."""
+
+
+class Farewell(enum.StrEnum):
+    """How the leadership before ended, as far as the next leader can tell."""
+
+    NONE = "none"
+    """Nobody is known to have led before."""
+    RELEASED = "released"
+    """It was given up in good order."""
+    SILENT = "silent"
+    """Nothing was said: its time ran out, or it was known to be dead."""
+
+
+class Takeover(Record, frozen=True, kw_only=True):
+    """`/hostler/v1/takeovers/{fence}`: a leadership that began. The last ones are kept, for people."""
+
+    fence: Annotated[int, Meta(ge=1)]
+    holder: Annotated[str, Meta(min_length=1)]
+    address: str
+    at: float
+    """When its holder began to lead, by its own clock."""
+    previous_holder: str = ""
+    """Who led before; empty: nobody is known."""
+    previous_address: str = ""
+    previous: Farewell = Farewell.NONE
+    released_at: float | None = None
+    """When it was given up; None: it stands, or it ended without a word."""
 
 
 class Tally(Record, frozen=True, kw_only=True):

@@ -121,6 +121,15 @@ class Restore(Record, frozen=True, kw_only=True):
     number: Annotated[int, Meta(ge=1)]
 
 
+class RestartPolicy(enum.StrEnum):
+    """What happens to a machine that shall run and ended by itself."""
+
+    ALWAYS = "always"
+    ON_FAILURE = "on_failure"
+    """It is started again if it failed; one that shut itself down stays off."""
+    NEVER = "never"
+
+
 class VirtualMachine(Record, frozen=True, kw_only=True):
     """`/plasmavmc/vms/…`: what is wished for. Written by the VM service, for its owner."""
 
@@ -135,6 +144,9 @@ class VirtualMachine(Record, frozen=True, kw_only=True):
     """Grows with each change of the wish; a report about an older one is out of date."""
     labels: dict[str, str] = field(default_factory=dict)
     on_node_loss: OnNodeLoss = OnNodeLoss.WAIT
+    restart: RestartPolicy = RestartPolicy.ALWAYS
+    instance: str = ""
+    """`{workload}/{instance}` that it stands for; empty: it is nobody's instance."""
     resets: Annotated[int, Meta(ge=0)] = 0
     """How often a reset was asked for."""
     snapshots: tuple[str, ...] = ()
@@ -249,6 +261,8 @@ class VmHandle(Record, frozen=True, kw_only=True):
     access: Access | None = None
     failures: int = 0
     """Steps that failed in a row."""
+    ended: bool = False
+    """It shall run and ended by itself, and its restart policy leaves it so."""
     seen_at: float
 
 

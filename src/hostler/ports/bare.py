@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import TYPE_CHECKING, Protocol, Self, runtime_checkable
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import AsyncGenerator, Sequence
     from types import TracebackType
 
 
@@ -29,3 +29,14 @@ class Bare(Protocol):
 
     async def range(self, prefix: bytes, limit: int) -> Sequence[tuple[bytes, bytes]]:
         """Keys and values under a prefix, in order."""
+
+
+@runtime_checkable
+class BareBatches(Bare, Protocol):
+    """An engine to which many writes go in one transaction, and which tells of them."""
+
+    async def batch(self, keys: Sequence[bytes], value: bytes, *, compared: int, read: int) -> bool:
+        """So many comparisons that hold, then a put of each key; `read` of them would be read if one did not hold."""
+
+    def watch(self, prefix: bytes, *, previous: bool = True) -> AsyncGenerator[tuple[bytes, bytes]]:
+        """Keys and values as they are put; the first item is empty and says that the watch stands."""

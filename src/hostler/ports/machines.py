@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Protocol, Self, runtime_checkable
 import msgspec
 
 from hostler.model.inventory import Capacity  # noqa: TC001 - msgspec reads annotations at run time
+from hostler.model.node import ImageNeeds  # noqa: TC001 - as above
 from hostler.model.vm import Access, MachineState, Readiness, VmSpec  # noqa: TC001 - as above
 
 if TYPE_CHECKING:
@@ -97,6 +98,8 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
     """In all; what is used is no less there."""
     images: tuple[str, ...] | None = None
     """What machines can be made of here; None: of anything."""
+    image_needs: dict[str, ImageNeeds] = {}
+    """Of those of which it is known."""
     facts: dict[str, str] = {}
     """What was found out about the place, for people: `acceleration`, `version`, …"""
     refuses: str = ""
@@ -110,6 +113,10 @@ class Door(enum.StrEnum):
     """Its serial port: everybody who is there hears it and may type."""
     SSH = "ssh"
     """A new connection to the server that is inside (`Machine.access`)."""
+    LOG = "log"
+    """What its serial port said last, a bounded amount; then it ends. A machine that is off has it, too."""
+    SLICE_LOG = "slice-log"
+    """Of the node, and of no machine: what a slice of it printed, for one question (`engine/slices/printed.py`)."""
     ARRIVAL_STATE = "arrival-state"
     """One that arrives: its memory and devices, from the other machine. Once at a time."""
     ARRIVAL_DISK = "arrival-disk"

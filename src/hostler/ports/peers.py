@@ -8,8 +8,15 @@ if TYPE_CHECKING:
     from hostler.ports.machines import Channel, Door
 
 
+class Doors(Protocol):
+    """What others reach of a node: of `Machines`, its `channel`."""
+
+    def channel(self, vm: str, door: Door) -> Channel:
+        """Through a door, to be entered; for `Door.SLICE_LOG`, `vm` is an artifact."""
+
+
 class Peers(Protocol):
-    """The port. What `Machines.channel` is for one node, for all of them."""
+    """The port. What `Doors` are for one node, for all of them."""
 
     def channel(self, node: str, vm: str, door: Door) -> Channel:
         """Through a door of a machine of that node, to be entered.

@@ -14,6 +14,7 @@ A driver never repeats a write whose outcome it does not know.
 
 from __future__ import annotations
 
+import inspect
 import math
 from typing import TYPE_CHECKING, Literal, Protocol, Self, TypeAlias, runtime_checkable
 
@@ -22,7 +23,7 @@ import msgspec
 from hostler.errors import Invalid, TooLarge
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
     from types import TracebackType
 
 MAX_REQUEST_BYTES = 1_572_864
@@ -30,6 +31,8 @@ MAX_REQUEST_BYTES = 1_572_864
 OPERATION_OVERHEAD = 64
 MAX_OPERATIONS = 128
 """Comparisons, operations, or operations of the other branch, in one transaction (etcd's default)."""
+PIECE_BYTES = MAX_REQUEST_BYTES // 2
+"""Of what is written in pieces, in one request: the rest is for what goes with it."""
 MAX_TTL = 9_000_000_000.0
 
 
@@ -310,8 +313,11 @@ class Store(Protocol):
     async def grant(self, ttl: float) -> Lease:
         """A new lease of at least `ttl` seconds."""
 
-    def watch(self, prefix: str, *, start_revision: int | None = None) -> Watch:
-        """Changes under `prefix` from `start_revision` on; without it, from the moment of entering."""
+    def watch(self, prefix: str, *, start_revision: int | None = None, previous: bool = True) -> Watch:
+        """Changes under `prefix` from `start_revision` on; without it, from the moment of entering.
+
+        Not `previous`: events may come without what stood there before, which costs some engines more than the write.
+        """
 
     async def compact(self, revision: int) -> None:
         """Forget what was overwritten or deleted before `revision`. Compacted: that has happened already."""
@@ -335,6 +341,13 @@ class TellsLeases(Protocol):
 
     async def time_left(self, lease: int) -> float:
         """Seconds until the lease of that number ends; 0.0 once it has. May be up to a second too little."""
+
+
+def watching(store: Store, prefix: str, *, start_revision: int | None = None, previous: bool) -> Watch:
+    """`Store.watch`, also of a store of somebody else's that does not know `previous`: it tells it always."""
+    if previous or "previous" not in inspect.signature(store.watch).parameters:
+        return store.watch(prefix, start_revision=start_revision)
+    return store.watch(prefix, start_revision=start_revision, previous=False)
 
 
 # What every driver checks at the door, so that all refuse the same things.
@@ -436,6 +449,32 @@ def check_txn(when: Sequence[Comparison], then: Sequence[Operation], otherwise: 
         raise _too_large(size)
 
 
+def size_of(when: Sequence[Comparison], then: Sequence[Operation]) -> int:
+    """Bytes of a part of a transaction, as `MAX_REQUEST_BYTES` counts them. Invalid: it cannot be one."""
+    return sum(map(_check_comparison, when)) + _check_branch(then)
+
+
+def operation_size(operation: Operation) -> int:
+    """The bytes it takes of a request."""
+    key = operation.prefix if isinstance(operation, DeletePrefix) else operation.key
+    return OPERATION_OVERHEAD + len(key.encode()) + (len(operation.value) if isinstance(operation, Put) else 0)
+
+
+def pieces(operations: Iterable[Operation], *, most: int = MAX_OPERATIONS) -> Iterator[list[Operation]]:
+    """The operations in their order, cut so that each piece fits into a request; one that is too large is alone."""
+    piece: list[Operation] = []
+    total = 0
+    for operation in operations:
+        size = operation_size(operation)
+        if piece and (len(piece) == most or total + size > PIECE_BYTES):
+            yield piece
+            piece, total = [], 0
+        piece.append(operation)
+        total += size
+    if piece:
+        yield piece
+
+
 def keys_read(operations: Sequence[Operation]) -> list[str]:
     """The keys of operations that only read; empty if one of them does more. Such need not wait for writers."""
     keys = []
@@ -449,11 +488,14 @@ def keys_read(operations: Sequence[Operation]) -> list[str]:
 def _check_comparison(comparison: Comparison) -> int:
     if not isinstance(comparison, Comparison):
         raise Invalid(f"transaction: {comparison!r} is no comparison; write for example Version(key) == 0")
-    size = check_key(comparison.key) + OPERATION_OVERHEAD
+    key, operand = comparison.key, comparison.operand
+    size = OPERATION_OVERHEAD + (len(key) if type(key) is str and key and key.isascii() else check_key(key))
     if comparison.target == "value":
-        if not isinstance(comparison.operand, bytes):
+        if not isinstance(operand, bytes):
             raise Invalid(f"comparison of the value of {comparison.key!r}: must be with bytes")
-        return size + len(comparison.operand)
+        return size + len(operand)
+    if type(operand) is int and 0 <= operand < 2**63:
+        return size
     if isinstance(comparison.operand, bool) or not isinstance(comparison.operand, int):
         raise Invalid(f"comparison of {comparison.key!r}: must be with a whole number")
     if not -(2**63) <= comparison.operand < 2**63:
@@ -469,14 +511,17 @@ def _check_branch(branch: Sequence[Operation]) -> int:
     for operation in branch:
         size += OPERATION_OVERHEAD
         if isinstance(operation, Put):
-            size += check_key(operation.key)
-            if not isinstance(operation.value, bytes):
-                raise Invalid(f"value of {operation.key!r}: must be bytes, not {type(operation.value).__name__}")
-            size += len(operation.value)
-            lease_id(operation.lease)
-            if operation.key in puts:
-                raise Invalid(f"transaction: two operations put {operation.key!r}; one transaction writes a key once")
-            puts.add(operation.key)
+            key, value = operation.key, operation.value
+            # What nearly all keys are; the rest, and what is none, is looked at closely.
+            size += len(key) if type(key) is str and key and key.isascii() else check_key(key)
+            if not isinstance(value, bytes):
+                raise Invalid(f"value of {key!r}: must be bytes, not {type(value).__name__}")
+            size += len(value)
+            if operation.lease is not None:
+                lease_id(operation.lease)
+            if key in puts:
+                raise Invalid(f"transaction: two operations put {key!r}; one transaction writes a key once")
+            puts.add(key)
         elif isinstance(operation, Delete):
             size += check_key(operation.key)
             deletes.add(operation.key)
@@ -487,7 +532,7 @@ def _check_branch(branch: Sequence[Operation]) -> int:
             size += check_key(operation.key)
         else:
             raise Invalid(f"transaction: {operation!r} is no operation (Put, Delete, DeletePrefix, Get)")
-    for key in puts:
+    for key in puts if deletes or prefixes else ():
         if key in deletes or any(key.startswith(prefix) for prefix in prefixes):
             raise Invalid(f"transaction: {key!r} is both put and deleted; one transaction writes a key once")
     return size

@@ -32,11 +32,11 @@ FOREIGN_VARIABLES = frozenset(
     {
         *(CONFIG_VARIABLE, "HOSTLER_SERVER", "HOSTLER_TOKEN", "HOSTLER_TOKEN_FILE", "HOSTLER_CA"),
         *("HOSTLER_ORG", "HOSTLER_PROJECT", "HOSTLER_DEBUG", "HOSTLER_DOSE", "HOSTLER_TEST_SERVERS"),
-        *("HOSTLER_CRASH_POINT", "HOSTLER_CRASH_SEED"),
+        *("HOSTLER_CRASH_POINT", "HOSTLER_CRASH_SEED", "HOSTLER_PAGE", "HOSTLER_SHOTS"),
         *("HOSTLER_ETCD", "HOSTLER_ETCDCTL", "HOSTLER_REDIS_SERVER", "HOSTLER_NODEJS", "HOSTLER_JAVA"),
     }
 )
-"""Variables of ours that are no settings: they belong to the client and to the test run."""
+"""Variables of ours that are no settings: they belong to the client, the build and the test run."""
 
 
 class Origin(msgspec.Struct, frozen=True):
@@ -86,6 +86,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     tls_cert: Path | None
     tls_key: Path | None
     insecure: bool
+    trusted_proxies: tuple[str, ...]
+    """Addresses and networks."""
     machines: str
     nodes: int
     node: str | None
@@ -102,6 +104,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """None: as many as there are CPUs."""
     node_ttl: float
     fencing_time: float
+    power_command: tuple[str, ...]
+    """What switches a node off for certain; empty: nothing does."""
+    power_grace: float
+    power_timeout: float
     leadership_ttl: float
     replicas: int
     log_level: str
@@ -130,7 +136,23 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     hcloud_cloud_init_file: Path | None
     hcloud_ipv4: bool
     hcloud_probe: bool
+    artifacts: str
+    """The folder of artifacts of slices, or the URL of one."""
+    artifacts_token: Path | None
+    artifacts_ca: Path | None
+    slice_listen: str
+    """Without a port: each instance has its own."""
+    slice_users: str
+    """`auto` or `required`."""
+    slice_packages: str | None
+    """A folder of wheels, or the URL of an index."""
+    slice_loading_limit: float
+    slice_activating_limit: float
+    slice_deactivating_limit: float
+    slice_unloading_limit: float
+    slice_min_ready: int
     audit_days: int
+    trace_days: int
     origins: dict[str, Origin]
     """By the name in `OPTIONS`."""
 
@@ -180,7 +202,16 @@ def _settle(
 ) -> Settings:
     built_in = Origin("default", "default")
     chosen: _Found = {option.name: found.get(option.name, (option.default, built_in)) for option in OPTIONS}
-    for name in ("data", "tls_cert", "tls_key", "labs", "lab_key", "hcloud_cloud_init_file"):
+    for name in (
+        "data",
+        "tls_cert",
+        "tls_key",
+        "labs",
+        "lab_key",
+        "hcloud_cloud_init_file",
+        "artifacts_token",
+        "artifacts_ca",
+    ):
         text, origin = chosen[name]
         if text is not None:
             chosen[name] = _path(text, origin, environ, cwd), origin
@@ -189,6 +220,14 @@ def _settle(
     data: Path = chosen["data"][0]
     if chosen["lab_key"][0] is None:
         chosen["lab_key"] = data / "lab_ed25519", built_in
+    text, origin = chosen["artifacts"]
+    if text is None:
+        chosen["artifacts"] = str(data / "artifacts"), origin
+    elif "://" not in text:
+        chosen["artifacts"] = str(_path(text, origin, environ, cwd)), origin
+    text, origin = chosen["slice_packages"]
+    if text is not None and "://" not in text:
+        chosen["slice_packages"] = str(_path(text, origin, environ, cwd)), origin
     chosen["store"] = f"sqlite://{quote(str(data / 'hostler.db'))}", built_in
     state_path: Path | None = data / "state.json"
     if present:

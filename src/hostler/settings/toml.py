@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from typing import Any
 
@@ -10,10 +11,24 @@ from hostler.errors import Invalid
 DEPTH = 16
 """Tables and arrays in one another."""
 LARGEST = 2**63 - 1
+PARTS = 16
+"""Of a key, with dots between them: what a key costs to read grows with the square of these."""
+_TOKEN = re.compile(
+    r"""
+    (?P<word> \"""(?:[^"\\]++|\\.|"(?!""))*+"{0,5}+ | '''(?:[^']++|'(?!''))*+'{0,5}+
+            | "(?:[^"\\\n]++|\\[^\n])*+"? | '[^'\n]*+'? | [\w-]++ | [ \t]++ )
+    | (?P<dot> \. )
+    | \#[^\n]*+
+    | .
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+"""Nothing in it looks back: it takes as long as the text is long."""
 
 
 def parsed(name: str, text: str) -> dict[str, Any]:
     """The table in the text of the file `name`. Invalid: it is none, or holds what nothing of ours ever takes."""
+    _check_keys(name, text)
     try:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -24,6 +39,23 @@ def parsed(name: str, text: str) -> dict[str, Any]:
         raise _too_deep(name) from None
     _check(name, table)
     return table
+
+
+def _check_keys(name: str, text: str) -> None:
+    """Invalid: a key has too many parts."""
+    if text.count(".") < PARTS:
+        return
+    dots = 0
+    for found in _TOKEN.finditer(text):
+        if found.lastgroup == "dot":
+            dots += 1
+            if dots >= PARTS:
+                line = text.count("\n", 0, found.start()) + 1
+                raise Invalid(
+                    f"{name}: a key stands too deep, it has more than {PARTS} parts (at line {line}); shorten it"
+                )
+        elif found.lastgroup != "word":
+            dots = 0
 
 
 def _check(name: str, table: dict[str, Any]) -> None:

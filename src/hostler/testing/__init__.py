@@ -10,6 +10,7 @@ from hostler.drivers.machines.simulated import (
     SimulatedMachines,
     read_intervals,
 )
+from hostler.drivers.slices.simulated import SimulatedSlices, SlicePlace, SliceTimes
 from hostler.drivers.store.faulty import Faults, FaultyStore
 from hostler.kit.virtual import Deadlock, Leftover, VirtualClock, VirtualLoop, run_virtual
 from hostler.testing.elections import (
@@ -23,6 +24,7 @@ from hostler.testing.history import Call, Journal, Recorder, read_history
 from hostler.testing.inbox import InboxClaim, InboxTrial, LabDoor, check_inbox, inbox_claims
 from hostler.testing.linearizability import Violation, check_linearizable
 from hostler.testing.machines import MachineClaim, MachineSetup, MachineTrial, check_machines, machine_claims
+from hostler.testing.slices import OpenSlices, SliceClaim, SliceSetup, SliceTrial, check_slices, slice_claims
 from hostler.testing.store import Claim, Trial, check_store, store_claims
 from hostler.testing.ttl import TtlClaim, TtlTrial, check_ttl_storage, ttl_storage_claims
 
@@ -47,8 +49,15 @@ __all__ = [
     "MachineTrial",
     "MemoryPlace",
     "Odds",
+    "OpenSlices",
     "Recorder",
     "SimulatedMachines",
+    "SimulatedSlices",
+    "SliceClaim",
+    "SlicePlace",
+    "SliceSetup",
+    "SliceTimes",
+    "SliceTrial",
     "Trial",
     "TtlClaim",
     "TtlTrial",
@@ -59,6 +68,7 @@ __all__ = [
     "check_inbox",
     "check_linearizable",
     "check_machines",
+    "check_slices",
     "check_store",
     "check_ttl_storage",
     "election_claims",
@@ -67,6 +77,7 @@ __all__ = [
     "read_history",
     "read_intervals",
     "run_virtual",
+    "slice_claims",
     "store_claims",
     "ttl_storage_claims",
 ]

@@ -6,7 +6,7 @@ import asyncio
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
-from hostler.errors import HostlerError
+from hostler.errors import HostlerError, Unavailable
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
@@ -36,6 +36,19 @@ async def trying(name: str, *, within: float) -> AsyncIterator[None]:
     except Exception as error:
         error.add_note(f"claim: {name.replace('_', ' ')}")
         raise
+
+
+async def connected(ask: Callable[[], Awaitable[object]], *, within: float) -> None:
+    """Until the storage answers: how long it takes to connect is no part of any claim."""
+    end = asyncio.get_running_loop().time() + within
+    while True:
+        try:
+            await ask()
+        except Unavailable:
+            if asyncio.get_running_loop().time() > end:
+                raise
+        else:
+            return
 
 
 async def check_all(

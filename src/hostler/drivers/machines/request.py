@@ -56,6 +56,8 @@ def check_markable(label: Label, wanted: Label) -> None:
 
 def check_finite(what: str, seconds: object) -> None:
     """Seconds, in the past too."""
+    if type(seconds) is float and math.isfinite(seconds):
+        return
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not math.isfinite(seconds):
         raise Invalid(f"{what}: {seconds!r} must be a number of seconds")
 

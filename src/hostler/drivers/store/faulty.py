@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, Literal, Self, TypeAlias, TypeVar
 
 from hostler.errors import Compacted, Invalid, Lagged, Missed, Unavailable, Uncertain
 from hostler.kit.clock import SystemClock
-from hostler.ports.store import lease_id
+from hostler.kit.closing import Closing
+from hostler.ports.store import lease_id, watching
 
 if TYPE_CHECKING:
     import random
@@ -76,7 +77,7 @@ class _Script:
     times: int
 
 
-class FaultyStore:
+class FaultyStore(Closing):
     """Wraps a store; has all its verbs. The faults of its own raise what the port says, nothing else."""
 
     def __init__(
@@ -113,11 +114,6 @@ class FaultyStore:
     async def __aenter__(self) -> Self:
         await self._store.__aenter__()
         return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self.aclose()
 
     async def aclose(self) -> None:
         self.up()
@@ -170,8 +166,9 @@ class FaultyStore:
     def lease_lateness(self, ttl: float) -> float:
         return self._store.lease_lateness(ttl)
 
-    def watch(self, prefix: str, *, start_revision: int | None = None) -> FaultyWatch:
-        return FaultyWatch(self, self._store.watch(prefix, start_revision=start_revision), prefix)
+    def watch(self, prefix: str, *, start_revision: int | None = None, previous: bool = True) -> FaultyWatch:
+        watch = watching(self._store, prefix, start_revision=start_revision, previous=previous)
+        return FaultyWatch(self, watch, prefix)
 
     # For leases and watches
 

@@ -52,7 +52,8 @@ class EventQueue:
     def __init__(self, prefix: str, backlog: int = BACKLOG) -> None:
         self.prefix = prefix
         self._backlog = backlog
-        self._events: deque[Event] = deque()
+        self.events: deque[Event] = deque()
+        """To be read; a reader may take from the front."""
         self._failure: HostlerError | None = None
         self._waiter: asyncio.Future[None] | None = None
 
@@ -68,10 +69,10 @@ class EventQueue:
         """
         if self._failure is not None:
             return False
-        if len(self._events) >= self._backlog:
+        if len(self.events) >= self._backlog:
             self.fail(Lagged(self.prefix, revision))
             return False
-        self._events.extend(events)
+        self.events.extend(events)
         self._wake()
         return True
 
@@ -83,15 +84,15 @@ class EventQueue:
 
     def take(self) -> Event | None:
         """The next event; None if there is none yet; raises how the queue ended."""
-        if self._events:
-            return self._events.popleft()
+        if self.events:
+            return self.events.popleft()
         if self._failure is not None:
             raise self._failure
         return None
 
     async def wait(self) -> None:
         """Until there is something to take."""
-        if self._events or self._failure is not None:
+        if self.events or self._failure is not None:
             return
         if self._waiter is not None:
             raise RuntimeError(f"watch {self.prefix!r}: two tasks read it; open a watch for each")
@@ -140,8 +141,11 @@ class LocalWatch:
         return self
 
     async def __anext__(self) -> Event:
+        queue = self._queue
+        if queue.events:
+            return queue.events.popleft()
         while True:
-            event = self._queue.take()
+            event = queue.take()
             if event is not None:
                 return event
             if self._live:
@@ -196,7 +200,7 @@ class WatchHub:
         self._open = False
         self._watches: dict[LocalWatch, None] = {}
         self._by_prefix: dict[str, dict[LocalWatch, None]] = {}
-        self._lengths: list[int] = []
+        self._odd: list[int] = []  # lengths of those that do not end with a slash
 
     def __len__(self) -> int:
         return len(self._watches)
@@ -245,7 +249,10 @@ class WatchHub:
             if watches:
                 built = event(change)
                 for watch in watches:
-                    wanted.setdefault(watch, []).append(built)
+                    if watch in wanted:
+                        wanted[watch].append(built)
+                    else:
+                        wanted[watch] = [built]
         for watch, events in wanted.items():
             watch.deliver(events, revision)
 
@@ -257,8 +264,11 @@ class WatchHub:
 
     def join(self, watch: LocalWatch) -> None:
         """From now on the watch is served by `publish`."""
-        self._by_prefix.setdefault(watch.prefix, {})[watch] = None
-        self._lengths = sorted({len(prefix) for prefix in self._by_prefix})
+        peers = self._by_prefix.get(watch.prefix)
+        if peers is None:
+            peers = self._by_prefix[watch.prefix] = {}
+            self._note_odd(watch.prefix)
+        peers[watch] = None
 
     def left(self, watch: LocalWatch) -> None:
         """The watch wants nothing more."""
@@ -269,14 +279,23 @@ class WatchHub:
         peers.pop(watch, None)
         if not peers:
             del self._by_prefix[watch.prefix]
-            self._lengths = sorted({len(prefix) for prefix in self._by_prefix})
+            self._note_odd(watch.prefix)
+
+    def _note_odd(self, prefix: str) -> None:
+        if not prefix.endswith("/"):
+            self._odd = sorted({len(other) for other in self._by_prefix if not other.endswith("/")})
 
     def _interested(self, key: str) -> list[LocalWatch]:
         found: list[LocalWatch] = []
-        for length in self._lengths:
+        by_prefix = self._by_prefix
+        for length in self._odd:
             if length > len(key):
                 break
-            peers = self._by_prefix.get(key[:length])
-            if peers:
-                found.extend(peers)
+            if key[length - 1 : length] != "/" and (peers := by_prefix.get(key[:length])):
+                found += peers
+        end = key.find("/") + 1
+        while end:
+            if peers := by_prefix.get(key[:end]):
+                found += peers
+            end = key.find("/", end) + 1
         return found

@@ -6,10 +6,13 @@ import asyncio
 import heapq
 import math
 import random
+from contextvars import Context
+from operator import attrgetter
 from typing import TYPE_CHECKING, Self
 
 from hostler.errors import Invalid
 from hostler.kit.clock import SystemClock
+from hostler.kit.closing import Closing
 from hostler.ports.store import (
     Delete,
     DeletePrefix,
@@ -30,7 +33,6 @@ from .mvcc import Mvcc
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from types import TracebackType
 
     from hostler.kit.clock import Clock
     from hostler.ports.store import Comparison, Event, KeyValue, Lease, Operation, Page, TxnResult
@@ -40,9 +42,14 @@ if TYPE_CHECKING:
 HISTORY = 100_000
 """Revisions that stay readable before the store compacts itself."""
 _CALLS_IN_A_ROW = 50
+_KEY = attrgetter("kv.key")
 
 
-class MemoryStore:
+def _itself(event: Event) -> Event:
+    return event
+
+
+class MemoryStore(Closing):
     """Gone when it is closed. Every verb is one step of the event loop, and few of them wait."""
 
     def __init__(
@@ -71,11 +78,6 @@ class MemoryStore:
         self._hub.open()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self.aclose()
-
     async def aclose(self) -> None:
         self._hub.close()
         if self._expiry is not None:
@@ -88,7 +90,8 @@ class MemoryStore:
     async def get(self, key: str, *, revision: int | None = None) -> KeyValue | None:
         check_key(key)
         check_revision(revision)
-        await self._turn()
+        if self._is_turn():
+            await asyncio.sleep(0)
         self._catch_up()
         return self._state.get(key, revision)
 
@@ -102,15 +105,23 @@ class MemoryStore:
         keys_only: bool = False,
     ) -> Page:
         check_range(prefix, after, limit, revision)
-        await self._turn()
+        if self._is_turn():
+            await asyncio.sleep(0)
         self._catch_up()
         return self._state.range(prefix, after=after, limit=limit, revision=revision, keys_only=keys_only)
 
-    def watch(self, prefix: str, *, start_revision: int | None = None) -> LocalWatch:
+    def watch(
+        self,
+        prefix: str,
+        *,
+        start_revision: int | None = None,
+        previous: bool = True,  # noqa: ARG002 - it costs nothing here
+    ) -> LocalWatch:
         return self._hub.watch(prefix, start_revision)
 
     async def status(self) -> Status:
-        await self._turn()
+        if self._is_turn():
+            await asyncio.sleep(0)
         self._catch_up()
         size = sum(len(kv.key) + len(kv.value) for kv in self._state.values())
         details = {"keys": str(len(self._state)), "leases": str(len(self._state.leases))}
@@ -141,13 +152,15 @@ class MemoryStore:
 
     async def compact(self, revision: int) -> None:
         check_revision(revision, optional=False)
-        await self._turn()
+        if self._is_turn():
+            await asyncio.sleep(0)
         self._catch_up()
         self._state.compact(revision)
 
     async def grant(self, ttl: float) -> MemoryLease:
         ttl = check_ttl(ttl)
-        await self._turn()
+        if self._is_turn():
+            await asyncio.sleep(0)
         self._catch_up()
         id_ = self._rng.randrange(1, 2**63)
         while id_ in self._state.leases:
@@ -160,18 +173,18 @@ class MemoryStore:
     # For leases and watches
 
     def keep_alive(self, id_: int) -> None:
-        self._catch_up()
+        now = self._catch_up()
         lease = self._state.lease(id_)
-        lease.deadline = self._clock.now() + lease.ttl
+        lease.deadline = now + lease.ttl
 
     def revoke(self, id_: int) -> None:
         self._catch_up()
         self._publish(self._state.revoke(id_))
 
     def remaining(self, id_: int) -> float:
-        self._catch_up()
+        now = self._catch_up()
         lease = self._state.leases.get(id_)
-        return 0.0 if lease is None else min(lease.ttl, lease.deadline - self._clock.now())
+        return 0.0 if lease is None else min(lease.ttl, lease.deadline - now)
 
     async def time_left(self, lease: int) -> float:
         return self.remaining(lease)
@@ -187,16 +200,16 @@ class MemoryStore:
 
     # Inside
 
-    async def _turn(self) -> None:
-        """Let others run now and then, by count: a simulation must not depend on how fast the machine is."""
+    def _is_turn(self) -> bool:
+        """Others may run now and then, by count: a simulation must not depend on how fast the machine is."""
         self._calls += 1
-        if self._calls % _CALLS_IN_A_ROW == 0:
-            await asyncio.sleep(0)
+        return self._calls % _CALLS_IN_A_ROW == 0
 
     async def _write(
         self, when: Sequence[Comparison], then: Sequence[Operation], otherwise: Sequence[Operation]
     ) -> TxnResult:
-        await self._turn()
+        if self._is_turn():
+            await asyncio.sleep(0)
         self._catch_up()
         result, events = self._state.txn(when, then, otherwise)
         self._publish(events)
@@ -206,13 +219,11 @@ class MemoryStore:
 
     def _publish(self, events: tuple[Event, ...]) -> None:
         if events:
-            self._hub.publish(self._state.revision, events, key=lambda e: e.kv.key, event=lambda e: e)
+            self._hub.publish(self._state.revision, events, key=_KEY, event=_itself)
 
-    def _catch_up(self) -> None:
-        """End the leases whose time has come, so that no verb sees what should be gone."""
+    def _catch_up(self) -> float:
+        """End the leases whose time has come, so that no verb sees what should be gone. The present."""
         self._hub.check_open()
-        if not self._ends:
-            return
         now = self._clock.now()
         while self._ends and self._ends[0][0] <= now:
             deadline, id_ = heapq.heappop(self._ends)
@@ -223,6 +234,7 @@ class MemoryStore:
                 heapq.heappush(self._ends, (lease.deadline, id_))
             else:
                 self._publish(self._state.revoke(id_))
+        return now
 
     def _end_at(self, deadline: float, id_: int) -> None:
         if len(self._ends) > 2 * len(self._state.leases) + 100:
@@ -231,7 +243,10 @@ class MemoryStore:
         else:
             heapq.heappush(self._ends, (deadline, id_))
         if self._expiry is None:
-            self._expiry = asyncio.create_task(self._expire_on_time(), name="memory store: expiry")
+            # In a context of its own: it belongs to nobody, least of all to the first who was granted a lease.
+            self._expiry = asyncio.get_running_loop().create_task(
+                self._expire_on_time(), name="memory store: expiry", context=Context()
+            )
         elif deadline < self._paused_until and self._pause is not None:
             self._pause.cancel()
 

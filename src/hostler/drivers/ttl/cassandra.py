@@ -43,12 +43,12 @@ from cassandra.query import SimpleStatement
 from hostler.drivers.calls import Calls
 from hostler.drivers.ttl.cassandra_reactor import Reactor
 from hostler.errors import Forbidden, HostlerError, Invalid, NotFound, Refused, Unavailable
+from hostler.kit.closing import Closing
 from hostler.ports.store import check_key
 from hostler.ports.ttl import check_life, check_record, check_swap
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from types import TracebackType
 
     from hostler.drivers.calls import Call
 
@@ -70,7 +70,7 @@ _STATEMENTS = {
 """Not prepared: that would save the servers some parsing, and cost a conversation whenever one of them forgot."""
 
 
-class CassandraTtlStorage:
+class CassandraTtlStorage(Closing):
     """Connects when first used, and again after it lost the servers.
 
     `create`: make keyspace and table if they do not exist. `datacenter`: ask only the servers there.
@@ -131,11 +131,6 @@ class CassandraTtlStorage:
     async def __aenter__(self) -> Self:
         self._calls.open()
         return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self.aclose()
 
     async def aclose(self) -> None:
         await self._calls.shut()

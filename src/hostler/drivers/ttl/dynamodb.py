@@ -36,12 +36,11 @@ from botocore.exceptions import (
 from hostler.drivers.calls import Calls
 from hostler.errors import Forbidden, HostlerError, Invalid, NotFound, Refused, TooLarge, Unavailable
 from hostler.kit.clock import SystemClock
+from hostler.kit.closing import Closing
 from hostler.ports.store import check_key
 from hostler.ports.ttl import check_life, check_record, check_swap
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from hostler.drivers.calls import Call
     from hostler.kit.clock import Clock
 
@@ -78,7 +77,7 @@ _ANSWERS: dict[str, tuple[type[HostlerError], str]] = {
 """What DynamoDB may answer instead of doing it. Nothing was written then."""
 
 
-class DynamodbTtlStorage:
+class DynamodbTtlStorage(Closing):
     """Connects when first used. Credentials come from where the AWS tools look for them.
 
     `create`: make the table, paid by request, if it does not exist.
@@ -108,11 +107,6 @@ class DynamodbTtlStorage:
     async def __aenter__(self) -> Self:
         self._calls.open()
         return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self.aclose()
 
     async def aclose(self) -> None:
         await self._calls.shut()

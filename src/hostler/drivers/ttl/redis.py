@@ -18,12 +18,11 @@ from typing import TYPE_CHECKING, Self
 from hostler.drivers.redis_link import ANSWERS
 from hostler.drivers.ttl.redis_listener import Listener
 from hostler.errors import Forbidden, Invalid
+from hostler.kit.closing import Closing
 from hostler.ports.store import check_key
 from hostler.ports.ttl import check_life, check_record, check_swap
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from hostler.drivers.redis_link import Answers, RedisLink
 
 POLL = 1.0
@@ -60,7 +59,7 @@ _ANSWERS: Answers = {
 }
 
 
-class RedisTtlStorage:
+class RedisTtlStorage(Closing):
     """Owns its link: closes it when it is closed."""
 
     def __init__(self, link: RedisLink) -> None:
@@ -71,11 +70,6 @@ class RedisTtlStorage:
     async def __aenter__(self) -> Self:
         self._calls.open()
         return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self.aclose()
 
     async def aclose(self) -> None:
         await self._calls.shut()

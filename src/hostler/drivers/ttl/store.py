@@ -15,16 +15,15 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Self
 
 from hostler.errors import Damaged, HostlerError, LeaseGone, Missed, Unavailable, Uncertain
-from hostler.ports.store import Delete, Get, KeyValue, ModRevision, Put, TellsLeases, Value, Version
+from hostler.kit.closing import Closing
+from hostler.ports.store import Delete, Get, KeyValue, ModRevision, Put, TellsLeases, Value, Version, watching
 from hostler.ports.ttl import check_life, check_record, check_swap
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from hostler.ports.store import Comparison, Lease, Operation, Store
 
 
-class StoreTtlStorage:
+class StoreTtlStorage(Closing):
     """Owns the store: opens it on entering, closes it on leaving."""
 
     def __init__(self, store: Store) -> None:
@@ -34,11 +33,6 @@ class StoreTtlStorage:
     async def __aenter__(self) -> Self:
         await self._store.__aenter__()
         return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self.aclose()
 
     async def aclose(self) -> None:
         self._leases.clear()  # the leases themselves belong to the records
@@ -168,7 +162,7 @@ class StoreTtlStorage:
             if now != seen:
                 return now
             with suppress(Missed):
-                async with self._store.watch(key, start_revision=page.revision + 1) as watch:
+                async with watching(self._store, key, start_revision=page.revision + 1, previous=False) as watch:
                     async for event in watch:
                         if event.kv.key == key and _text(event.kv) != seen:
                             return _text(event.kv)

@@ -7,10 +7,10 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, TypeVar
 
 from hostler.errors import Unavailable, Uncertain
+from hostler.kit.closing import Closing
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
-    from types import TracebackType
 
     from hostler.ports.ttl import TtlStorage
 
@@ -19,7 +19,7 @@ T = TypeVar("T")
 Mood: TypeAlias = Literal["fine", "unavailable", "lost", "never", "hang", "deaf"]
 
 
-class BreakableTtlStorage:
+class BreakableTtlStorage(Closing):
     """Wraps a ttl storage; what the other has beside the verbs (`wait_change`, `guard`, `store`) is there too.
 
     `mood` is what happens to each call from now on, `moods` to the next ones:
@@ -57,11 +57,6 @@ class BreakableTtlStorage:
     async def __aenter__(self) -> Self:
         await self._storage.__aenter__()
         return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self.aclose()
 
     async def aclose(self) -> None:
         await self._storage.aclose()

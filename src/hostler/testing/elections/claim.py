@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from hostler.engine.elections import Elections, fence_key
-from hostler.testing.claim import check_all, trying
+from hostler.testing.claim import check_all, connected, trying
 from hostler.testing.elections.breakable import BreakableTtlStorage
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ class ElectionTrial:
         storage = self._open_storage()
         await storage.__aenter__()
         self._opened.append(storage)
-        await storage.get(self._prefix)  # connected: how long that takes is no part of any claim
+        await connected(lambda: storage.get(self._prefix), within=WITHIN)
         return storage
 
 

@@ -34,6 +34,9 @@ async def a_console_tells_something_when_typed_at(t: MachineTrial) -> None:
     async with asyncio.timeout(t.setup.within), t.machines.channel(vm, Door.CONSOLE) as console:
         await console.write(b"\r\n")
         assert await console.read()
+        async with t.machines.channel(vm, Door.LOG) as log:
+            assert await log.read(), "its log has nothing of what it said"
+            assert await log.read() == b"", "its log does not end"
     assert await t.state(vm) is MachineState.RUNNING, "closing the console stopped it"
 
 
@@ -56,6 +59,9 @@ async def a_console_ends_when_its_machine_goes_off(t: MachineTrial) -> None:
             await (t.machines.delete(vm) if destroys else t.machines.stop(vm, grace=0))
             await reading
             assert await console.read() == b""
+        if not destroys:
+            async with asyncio.timeout(t.setup.within), t.machines.channel(vm, Door.LOG) as log:
+                await _to_the_end(log)
 
 
 @claim(fences=True)

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from hostler.errors import Unavailable
 from hostler.ports.ttl import Watchable
-from hostler.testing.claim import check_all, trying
+from hostler.testing.claim import check_all, connected, trying
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Sequence
@@ -122,15 +121,8 @@ class TtlTrial:
         storage = self._open_storage()
         await storage.__aenter__()
         self._opened.append(storage)
-        end = time.monotonic() + WITHIN
-        while True:  # until it is connected: how long that takes is no part of any claim
-            try:
-                await storage.get(self._prefix)
-            except Unavailable:
-                if time.monotonic() > end:
-                    raise
-            else:
-                return storage
+        await connected(lambda: storage.get(self._prefix), within=WITHIN)
+        return storage
 
 
 _CLAIMS: list[TtlClaim] = []

@@ -30,13 +30,13 @@ from hostler.drivers.machines.hetzner.watch import Watch
 from hostler.drivers.machines.qemu.door import Connection, Doorway
 from hostler.errors import Closed, Forbidden, HostlerError, NotFound, Refused, Unavailable
 from hostler.kit.clock import SystemClock
+from hostler.kit.closing import Closing
 from hostler.model.vm import MachineState
 from hostler.ports.machines import Door, Offer
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
     from pathlib import Path
-    from types import TracebackType
 
     from hostler.drivers.machines.hetzner.labels import Card
     from hostler.drivers.machines.hetzner.options import HetznerOptions
@@ -49,7 +49,7 @@ _log = logging.getLogger("hostler.machines")
 replace = msgspec.structs.replace
 
 
-class HetznerMachines:
+class HetznerMachines(Closing):
     """Servers of one project of Hetzner Cloud. `folder`: of the node, and its name stands for the node."""
 
     def __init__(self, folder: str | Path, *, options: HetznerOptions, clock: Clock | None = None) -> None:
@@ -86,11 +86,6 @@ class HetznerMachines:
         self._open = True
         self._watch.open()
         return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self.aclose()
 
     async def aclose(self) -> None:
         """Leave the servers to themselves."""

@@ -12,6 +12,8 @@ from hostler.errors import Damaged
 
 
 class Server(msgspec.Struct, frozen=True, kw_only=True):
+    """A machine that is rented."""
+
     id: int
     name: str
     status: str

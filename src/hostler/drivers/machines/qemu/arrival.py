@@ -8,7 +8,6 @@ as long as that lives.
 from __future__ import annotations
 
 import asyncio
-import os
 import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
@@ -30,6 +29,7 @@ from hostler.drivers.machines.qemu.spawning import spawn
 from hostler.drivers.machines.qemu.whole import whole
 from hostler.drivers.machines.qemu.wire import reach
 from hostler.errors import HostlerError, NotFound, Refused, Unavailable
+from hostler.kit.durable import sync_file
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -134,7 +134,7 @@ class Arrival:
         else:
             await machine.off()  # the same; there is no memory to keep
             machine.change(failed=False, detail="")
-        await whole(asyncio.to_thread(_sync, machine.folder.path / DISK))
+        await whole(asyncio.to_thread(sync_file, machine.folder.path / DISK, follow=False))
         machine.change(arrived=True)
         await site.hook("receive.sealed:after")
         return self.attempt
@@ -303,11 +303,3 @@ async def _link(machine: QemuMachine, digest: str) -> Image:
             f"machine {machine.vm!r}: the image that it stands on ({digest[:12]}) is not on this node; add or build the"
             " same one here"
         ) from None
-
-
-def _sync(path: os.PathLike[str]) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -13,8 +13,6 @@ import struct
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from hostler.drivers.machines.qemu.child import end
 from hostler.drivers.machines.qemu.fresh import take
 from hostler.drivers.machines.qemu.images.qcow2 import MAGIC
@@ -32,13 +30,6 @@ DISK, BASE, COPY = "disk.qcow2", "base", "copy.qcow2"
 GIB = 2**30
 WITHIN = 600.0
 _SAID = 400
-
-
-class Layer(msgspec.Struct, frozen=True):
-    """A snapshot that is inside a disk."""
-
-    tag: str
-    memory_bytes: int
 
 
 def layers(base_format: str, *, node: bool = False) -> dict[str, Any]:
@@ -88,10 +79,10 @@ class Disk:
             await self._run("resize", "-q", self._json(), str(size_bytes))
         return max(present, size_bytes)
 
-    async def snapshots(self) -> dict[str, Layer]:
-        """Those inside it, by tag."""
+    async def snapshots(self) -> list[str]:
+        """The tags of those inside it."""
         found = (await self._info()).get("snapshots", ())
-        return {item["name"]: Layer(item["name"], int(item["vm-state-size"])) for item in found}
+        return [item["name"] for item in found]
 
     async def snapshot(self, tag: str) -> None:
         """Take one, without memory. One of that tag must not be there."""

@@ -18,6 +18,7 @@ from weakref import WeakValueDictionary
 import msgspec
 
 from hostler.drivers.machines import request
+from hostler.drivers.machines.log import MachineLog
 from hostler.drivers.machines.qemu import making, power, process, reading, snapshot
 from hostler.drivers.machines.qemu.door import Connection, Doorway
 from hostler.drivers.machines.qemu.folder import PlaceFolder, folder_name
@@ -30,19 +31,21 @@ from hostler.drivers.machines.qemu.site import GIB, Site, host_memory_mib
 from hostler.drivers.machines.qemu.state import Life
 from hostler.errors import Closed, Damaged, HostlerError, NotFound, Refused, Unavailable
 from hostler.kit.clock import SystemClock
+from hostler.kit.closing import Closing
 from hostler.model.inventory import Capacity
+from hostler.model.node import ImageNeeds
 from hostler.model.vm import MachineState
 from hostler.ports.machines import Door, Offer
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-    from types import TracebackType
 
     from hostler.drivers.machines.qemu.arrival import Arrival
     from hostler.drivers.machines.qemu.images.folder import ImageFolder
     from hostler.drivers.machines.qemu.reading import Content
     from hostler.kit.clock import Clock
     from hostler.model.image import Image
+    from hostler.ports.images import Named
     from hostler.ports.machines import Channel, Machine, MachinePlan
 
 REATTACH_WITHIN = 5.0
@@ -50,7 +53,7 @@ REATTACH_WITHIN = 5.0
 _log = logging.getLogger("hostler.qemu")
 
 
-class QemuMachines(Moving):
+class QemuMachines(Closing, Moving):
     """The machines of one node, each a QEMU process with a folder of its own."""
 
     def __init__(
@@ -110,11 +113,6 @@ class QemuMachines(Moving):
         with suppress(HostlerError):
             await site.accelerator(self._images.files(""))
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self.aclose()
-
     async def aclose(self) -> None:
         """Leave the machines to themselves."""
         site, self._site = self._site, None
@@ -164,7 +162,8 @@ class QemuMachines(Moving):
     async def offer(self) -> Offer:
         site, options = self._opened(), self._options
         usage = shutil.disk_usage(self._folder.path)
-        named = {item.name for item in await self._images.list()}
+        images = await self._images.list()
+        named = {item.name for item in images}
         accelerator = site.known_acceleration()
         facts = {
             "acceleration": accelerator,
@@ -182,6 +181,7 @@ class QemuMachines(Moving):
                 disk_gib=options.disk_gib or usage.total // GIB // options.shared_by,
             ),
             images=tuple(sorted(named | ({""} if self._images.default in named else set()))),
+            image_needs={item.name: _needs(item, self._images.default) for item in images},
             facts=facts,
             refuses=site.pressure(),
         )
@@ -320,6 +320,8 @@ class QemuMachines(Moving):
                 return self._arrival_door(vm, door)
             self._opened()
             machine = self._expected(vm)
+            if door is Door.LOG:
+                return MachineLog(machine.said)
             if not machine.alive:
                 raise NotFound(f"machine {vm!r}: it is off and has no {door}; start it first")
             return await machine.console() if door is Door.CONSOLE else self._ssh(machine)
@@ -398,3 +400,13 @@ class QemuMachines(Moving):
     def _tell(self, vm: str) -> None:
         for listener in self._listeners:
             listener(vm)
+
+
+def _needs(named: Named, default: str) -> ImageNeeds:
+    image = named.image
+    return ImageNeeds(
+        memory_mib=image.memory_mib,
+        disk_gib=-(-image.disk_bytes // GIB),
+        user=image.user,
+        default=named.name == default,
+    )

@@ -31,6 +31,7 @@ import msgspec
 from hostler.drivers.machines.qemu import guard
 from hostler.errors import Closed, Damaged, Invalid, Unavailable
 from hostler.kit.clock import boot_id
+from hostler.kit.durable import sync_folder
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -342,11 +343,7 @@ def _new_identity(path: Path) -> str:
     finally:
         os.close(descriptor)
     draft.replace(path / "place")
-    held = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(held)
-    finally:
-        os.close(held)
+    sync_folder(path)
     return identity.place
 
 

@@ -19,6 +19,7 @@ from hostler.drivers.machines.qemu import process, state
 from hostler.drivers.machines.qemu.disk import Disk
 from hostler.drivers.machines.qemu.link import Link
 from hostler.drivers.machines.qemu.readiness import Ascent
+from hostler.drivers.machines.qemu.serial import LOG_BYTES, Serial
 from hostler.drivers.machines.qemu.state import Begun, MachineRecord
 from hostler.drivers.machines.qemu.view import access_of, detail_off, state_of, why_off
 from hostler.errors import HostlerError, NotFound, Unavailable
@@ -69,6 +70,7 @@ class QemuMachine:
         self._trouble = self._unheard = ""
         self._restarts: deque[float] = deque(maxlen=RESTARTS_KEPT)
         self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._let_go = False
         self._seen: Machine | None = None
 
     @property
@@ -189,6 +191,7 @@ class QemuMachine:
 
     async def detach(self) -> None:
         """Let go of the process and let it be."""
+        self._let_go = True  # also if it hangs up just now: it is another's to call, or nobody's
         for task in self._tasks.values():
             task.cancel()
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
@@ -214,6 +217,10 @@ class QemuMachine:
     async def settle_jobs(self, *, within: float) -> None:
         """Wait for what somebody had begun who is gone: jobs of QEMU do not end with who asked for them."""
         await (await self._connected()).settle_jobs(within=within)
+
+    def said(self) -> bytes:
+        """The last that came out of its serial port; of one that is off, what did before."""
+        return (self._link.serial or Serial(self.folder)).tail(LOG_BYTES)
 
     async def console(self) -> Channel:
         """Another one at its serial port."""
@@ -302,7 +309,9 @@ class QemuMachine:
         old = self._tasks.pop(name, None)
         if old is not None:
             old.cancel()
-        if work is not None:
+        if work is not None and self._let_go:
+            work.close()
+        elif work is not None:
             self._tasks[name] = asyncio.create_task(work, name=f"machine {self.vm}: {name}")
 
     # What QEMU tells

@@ -11,12 +11,12 @@ from hostler.drivers.machines.qemu.disk import GIB
 from hostler.drivers.machines.qemu.folder import MachineFolder
 from hostler.drivers.machines.qemu.identity import check_keys
 from hostler.drivers.machines.qemu.images.folder import LINKED
-from hostler.drivers.machines.qemu.images.place import sync_folder
 from hostler.drivers.machines.qemu.overlay import lay
 from hostler.drivers.machines.qemu.snapshot import copy_disk
 from hostler.drivers.machines.qemu.state import Begun, Life, MachineRecord
 from hostler.drivers.machines.qemu.whole import whole
 from hostler.errors import NotFound, Refused, Unavailable
+from hostler.kit.durable import sync_folder
 from hostler.model.image import Seeding
 
 if TYPE_CHECKING:

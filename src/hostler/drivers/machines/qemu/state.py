@@ -16,6 +16,7 @@ from msgspec import Meta, field
 from hostler.drivers.machines.qemu.finding import Run  # noqa: TC001 - msgspec reads annotations at run time
 from hostler.drivers.machines.qemu.folder import MachineFolder
 from hostler.errors import Damaged, Invalid, Unavailable
+from hostler.kit.durable import sync_folder
 from hostler.model.image import Image  # noqa: TC001 - as above
 from hostler.model.record import Record
 from hostler.model.vm import VmSpec  # noqa: TC001 - as above
@@ -179,8 +180,4 @@ def _replace(folder: Path, data: bytes) -> None:
     except BaseException:
         draft.unlink(missing_ok=True)
         raise
-    held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(held)
-    finally:
-        os.close(held)
+    sync_folder(folder)

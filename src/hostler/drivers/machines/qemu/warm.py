@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from hostler.drivers.machines.qemu.command import Boot, Wiring, command
-from hostler.drivers.machines.qemu.images.place import sync_file, sync_folder
 from hostler.drivers.machines.qemu.state import Life, MachineRecord
+from hostler.kit.durable import sync_file, sync_folder
 from hostler.model.vm import VmSpec
 from hostler.ports.machines import Label
 

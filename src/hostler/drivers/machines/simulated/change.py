@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import ipaddress
+import socket
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -101,4 +101,4 @@ def saved(row: Row, text: str) -> Row:
 def address(place: str, vm: str) -> str:
     """An address from the private range, always the same for the same machine."""
     digest = hashlib.sha256(f"{place}\n{vm}".encode()).digest()
-    return str(ipaddress.IPv6Address(b"\xfd" + digest[:15]))
+    return socket.inet_ntop(socket.AF_INET6, b"\xfd" + digest[:15])

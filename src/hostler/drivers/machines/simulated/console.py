@@ -28,6 +28,9 @@ class Host(Protocol):
 
     clock: Clock
 
+    def expected(self, vm: str) -> Row:
+        """The machine, running or not. NotFound: there is none."""
+
     async def plug(self, console: SimulatedConsole, vm: str) -> Row: ...
 
     def unplug(self, console: SimulatedConsole, vm: str) -> None: ...
@@ -42,6 +45,18 @@ class Host(Protocol):
         """What the machine does to itself."""
 
 
+def said(host: Host, vm: str) -> bytes:
+    """What the serial port said before anybody typed: it is made up when it is asked for. NotFound: no machine."""
+    row = host.expected(vm)
+    return booted(row) if row.boots else b""
+
+
+def booted(row: Row) -> bytes:
+    """What a machine says when it starts."""
+    shape = f"{row.spec.cpus} cpus, {row.spec.memory_mib} MiB"
+    return f"[    0.000000] simulated machine {row.number}, boot {row.boots}: {shape}\r\n".encode()
+
+
 class SimulatedConsole:
     """One connection to a machine's serial port."""
 
@@ -54,8 +69,7 @@ class SimulatedConsole:
     async def __aenter__(self) -> Self:
         row = await self._host.plug(self, self._vm)
         self._since = row.on
-        shape = f"{row.spec.cpus} cpus, {row.spec.memory_mib} MiB"
-        self._say(f"[    0.000000] simulated machine {row.number}, boot {row.boots}: {shape}\r\n".encode() + PROMPT)
+        self._say(booted(row) + PROMPT)
         return self
 
     async def __aexit__(

@@ -14,21 +14,21 @@ from typing import TYPE_CHECKING, Self
 
 import msgspec
 
+from hostler.drivers.machines.log import MachineLog
 from hostler.drivers.machines.simulated import change, request
-from hostler.drivers.machines.simulated.console import SimulatedConsole
+from hostler.drivers.machines.simulated.console import SimulatedConsole, said
 from hostler.drivers.machines.simulated.fault import FaultSource, MachineFaults
 from hostler.drivers.machines.simulated.move import Moving, SimulatedArrival
 from hostler.drivers.machines.simulated.place import Row, closed, switched_off
 from hostler.errors import NotFound, Refused, Unavailable, Uncertain
 from hostler.kit.clock import SystemClock
-from hostler.kit.fairness import Fairness
+from hostler.kit.closing import Closing
 from hostler.model.inventory import Capacity
 from hostler.model.vm import MachineState, Readiness, Step
 from hostler.ports.machines import Door, Machine, Offer
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Sequence
-    from types import TracebackType
 
     from hostler.drivers.machines.simulated.fault import Draw, Kind, Verb
     from hostler.drivers.machines.simulated.place import Interval, Place
@@ -36,11 +36,13 @@ if TYPE_CHECKING:
     from hostler.ports.machines import Channel, MachinePlan
 
 CAPACITY = Capacity(cpus=64, memory_mib=256 * 1024, disk_gib=4096)
+_CALLS_IN_A_ROW = 20
+"""Calls that are answered before others may run: who never has to wait must not starve whom it polls for."""
 _HANDED = (MachineState.ARRIVING, MachineState.DEPARTED)
 _replace = msgspec.structs.replace
 
 
-class SimulatedMachines(Moving):
+class SimulatedMachines(Closing, Moving):
     """Machines that are rows in a place. Takes any image, or only `images` (the empty name is the default image)."""
 
     def __init__(
@@ -52,16 +54,19 @@ class SimulatedMachines(Moving):
         capacity: Capacity = CAPACITY,
         faults: MachineFaults | None = None,
         images: Collection[str] | None = None,
+        fences: bool = True,
         step: Callable[[str], Awaitable[None]] | None = None,
     ) -> None:
         """`step` is awaited before and after every internal step with its name, such as `start.begun:before`."""
         self.clock = clock or SystemClock()
         self._place, self._capacity, self._images, self._step = place, capacity, images, step
+        self._fences = fences
         self._source = FaultSource(faults or MachineFaults(), rng or random.Random())  # noqa: S311 - guards nothing
         self._locks: dict[str, asyncio.Lock] = {}
         self._consoles: dict[str, set[SimulatedConsole]] = {}
         self._seen: dict[str, tuple[Row, Machine]] = {}
-        self._fairness = Fairness()
+        self._listed: tuple[int, Sequence[Machine]] = (-1, ())
+        self._calls = 0
         self._down = False
         self._listeners: list[Callable[[str], None]] = []
 
@@ -75,7 +80,7 @@ class SimulatedMachines(Moving):
 
     @property
     def fences(self) -> bool:
-        return True
+        return self._fences
 
     @property
     def faults(self) -> MachineFaults:
@@ -104,11 +109,6 @@ class SimulatedMachines(Moving):
     async def __aenter__(self) -> Self:
         self._place.open(self)
         return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self.aclose()
 
     async def aclose(self) -> None:
         """Leave the machines to themselves."""
@@ -198,7 +198,10 @@ class SimulatedMachines(Moving):
     async def list(self) -> Sequence[Machine]:
         await self._met("list", "")
         self._now()
-        return [self._machine(row) for row in self._place.contents.rows.values()]
+        contents = self._place.contents
+        if self._listed[0] != contents.changes:
+            self._listed = (contents.changes, tuple(self._machine(row) for row in contents.rows.values()))
+        return self._listed[1]
 
     async def snapshot(self, vm: str, name: str) -> Machine:
         request.check_text("snapshot", name)
@@ -241,6 +244,8 @@ class SimulatedMachines(Moving):
     def channel(self, vm: str, door: Door) -> Channel:
         if door in (Door.ARRIVAL_STATE, Door.ARRIVAL_DISK):
             return SimulatedArrival(self, vm)
+        if door is Door.LOG:
+            return MachineLog(lambda: said(self, vm))
         if door is not Door.CONSOLE:
             raise Refused(f"machine {vm!r}: a simulated machine has no door {door}; its console is open")
         return SimulatedConsole(self, vm)
@@ -254,12 +259,17 @@ class SimulatedMachines(Moving):
         await self._met("hold", "")
         # Counted from when it was asked for: a hold that was slow to arrive must not hold for longer.
         until = asked + max(0.0, seconds)
-        await self._hook("hold.done:before")
+        if self._step is not None:
+            await self._step("hold.done:before")
         self._place.hold(until, self._now())
         self._stir(self._consoles)
-        await self._hook("hold.done:after")
+        if self._step is not None:
+            await self._step("hold.done:after")
 
     # For consoles
+
+    def expected(self, vm: str) -> Row:
+        return self._expected(vm)
 
     async def plug(self, console: SimulatedConsole, vm: str) -> Row:
         await self._met("console", vm)
@@ -314,17 +324,19 @@ class SimulatedMachines(Moving):
         """What meets this call; Closed or Unavailable if that is the end of it."""
         self._now()
         draw = self._source.draw(verb, vm)
+        self._calls += 1
         if waits and draw.delay:
             await self.clock.sleep(draw.delay)
-        else:
-            await self._fairness.share()
+        elif self._calls % _CALLS_IN_A_ROW == 0:
+            await asyncio.sleep(0)  # by count: a simulation must not depend on how fast the machine is
         if self._down or draw.kind == "unavailable":
             raise Unavailable(f"{verb}: the simulated machines are out of reach; nothing was changed, try again")
         return draw
 
     async def _half(self, draw: Draw, verb: Verb) -> None:
         """Half way through a verb: it takes its time, and may end here."""
-        await self.clock.sleep(draw.delay)
+        if draw.delay or self._step is not None:
+            await self.clock.sleep(draw.delay)
         if draw.kind == "half":
             raise Uncertain(f"{verb}: it was cut off half way; inspect the machine")
 
@@ -332,7 +344,8 @@ class SimulatedMachines(Moving):
         self, verb: Verb, part: str, make: Callable[[float], Iterable[Row]], *, gone: str | None = None
     ) -> None:
         """One step: what `make` makes of the present state, with nothing in between."""
-        await self._hook(f"{verb}.{part}:before")
+        if self._step is not None:
+            await self._step(f"{verb}.{part}:before")
         now = self._now()
         rows = list(make(now))
         self._place.put(rows)
@@ -340,11 +353,8 @@ class SimulatedMachines(Moving):
             self._place.delete(gone, now)
             self._seen.pop(gone, None)
         self._stir(row.vm for row in rows)
-        await self._hook(f"{verb}.{part}:after")
-
-    async def _hook(self, name: str) -> None:
         if self._step is not None:
-            await self._step(name)
+            await self._step(f"{verb}.{part}:after")
 
     def _now(self) -> float:
         """The present; what was to stop by itself until now has stopped."""

@@ -48,6 +48,13 @@ class Odds:
     slow: float = 0.0
     """It takes up to `slowest` seconds longer."""
     slowest: float = 1.0
+    some: bool = field(init=False, compare=False, repr=False)
+    """Whether any fault happens at all."""
+
+    def __setattr__(self, name: str, value: float) -> None:
+        super().__setattr__(name, value)
+        if name in _HARD or name in ("broken", "deaf"):  # asked for with every call, and changed a few times in a run
+            super().__setattr__("some", any(getattr(self, kind, 0.0) for kind in (*_HARD, "broken", "deaf")))
 
 
 @dataclass
@@ -70,6 +77,9 @@ class Draw(msgspec.Struct, frozen=True):
     kind: Kind | None
     delay: float
     """Seconds that it takes."""
+
+
+_FINE = Draw(None, 0.0)
 
 
 @dataclass
@@ -101,7 +111,10 @@ class FaultSource:
     def draw(self, verb: Verb, vm: str) -> Draw:
         """The fault of this call, and how long it takes."""
         chance, share = self._rng.random(), self._rng.random()
-        odds, kind = self.faults.of(verb), self._scripted(verb, vm)
+        odds, kind = self.faults.of(verb), self._scripted(verb, vm) if self._scripts else None
+        if kind is None and not odds.some:
+            delay = self.faults.delays.get(verb, 0.0)
+            return Draw(None, delay) if delay else _FINE
         if kind is None:
             for each in kinds_of(verb):
                 often: float = getattr(odds, each)

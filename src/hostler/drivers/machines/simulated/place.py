@@ -124,6 +124,8 @@ class Contents:
     def __init__(self) -> None:
         self.rows: dict[str, Row] = {}
         self.next_number = 1
+        self.changes = 0
+        """How often a row changed."""
         self.held_until: float | None = None
         """None: nobody ever held."""
         self.fenced_on: set[str] = set()
@@ -174,9 +176,11 @@ class Contents:
         self._ended.clear()
         self._deleted.clear()
         self.rows = {vm: msgspec.structs.replace(row, on=None, off=None) for vm, row in self.rows.items()}
+        self.changes += 1
         self.fenced_on.clear()
 
     def _replace(self, vm: str, new: Row | None) -> None:
+        self.changes += 1
         old = self.rows.get(vm)
         if old is not None and old.on is not None and (new is None or new.on != old.on):
             end = new.off if new is not None and new.off is not None else old.on
@@ -240,9 +244,9 @@ class Place:
 
     def expire(self, now: float) -> None:
         """Write down which fenced machines have stopped by themselves."""
-        lapsed = self.contents.lapsed(now)
-        if lapsed:
-            self.put(lapsed)
+        contents = self.contents
+        if contents.fenced_on and contents.held_until is not None and now >= contents.held_until:
+            self.put(contents.lapsed(now))
 
     def put(self, rows: Sequence[Row]) -> None:
         """Change machines, in one step. One that stays as it is costs nothing."""
@@ -266,7 +270,8 @@ class Place:
     def power_off(self, now: float) -> None:
         """The node loses its power: every machine goes off now, and whoever had the place open is dead."""
         self.expire(now)
-        self.put([switched_off(row, now) for row in list(self.contents.rows.values()) if row.on is not None])
+        on = [row for row in self.contents.rows.values() if row.on is not None]
+        self.put([switched_off(row, now, detail="its node was switched off") for row in on])
         self.put([msgspec.structs.replace(row, memory=False) for row in self.contents.rows.values() if row.memory])
         self.disown()
 
@@ -310,6 +315,12 @@ class MemoryPlace(Place):
     @property
     def id(self) -> str:
         return self._id
+
+    def put(self, rows: Sequence[Row]) -> None:
+        known = self.contents.rows
+        for row in rows:  # nothing is written down, so there is no need for the shortest form
+            if known.get(row.vm) != row:
+                self.contents.apply(row)
 
 
 def closed(what: str) -> Closed:

@@ -12,7 +12,7 @@ from .codec import end_of
 from .methods import PUT, RANGE, TXN, WATCH, stubs
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncGenerator, Sequence
     from types import TracebackType
 
 
@@ -54,16 +54,31 @@ class BareEtcd:
         response = await self._stubs[TXN.index](pb.TxnRequest(compare=[first], success=puts))
         return bool(response.succeeded)
 
+    async def batch(self, keys: Sequence[bytes], value: bytes, *, compared: int, read: int) -> bool:
+        """Put all keys if so many of them were ever put or not, which always holds; otherwise read so many."""
+        request = pb.TxnRequest()
+        for number in range(compared):
+            made = request.compare.add()
+            made.result, made.target, made.mod_revision = pb.Compare.GREATER, pb.Compare.MOD, -1
+            made.key = keys[number % len(keys)]
+        for key in keys:
+            put = request.success.add().request_put
+            put.key, put.value = key, value
+        for number in range(read):
+            request.failure.add().request_range.key = keys[number % len(keys)]
+        response = await self._stubs[TXN.index](request)
+        return bool(response.succeeded)
+
     async def range(self, prefix: bytes, limit: int) -> list[tuple[bytes, bytes]]:
         """Keys and values."""
         request = pb.RangeRequest(key=prefix or b"\0", range_end=end_of(prefix), limit=limit)
         response = await self._stubs[RANGE.index](request)
         return [(kv.key, kv.value) for kv in response.kvs]
 
-    async def watch(self, prefix: bytes) -> AsyncIterator[tuple[bytes, bytes]]:
+    async def watch(self, prefix: bytes, *, previous: bool = True) -> AsyncGenerator[tuple[bytes, bytes]]:
         """Keys and values as they are put; the first item is empty and says that the watch stands."""
         call = self._stubs[WATCH.index]()
-        create = pb.WatchCreateRequest(key=prefix or b"\0", range_end=end_of(prefix), prev_kv=True)
+        create = pb.WatchCreateRequest(key=prefix or b"\0", range_end=end_of(prefix), prev_kv=previous)
         await call.write(pb.WatchRequest(create_request=create))
         try:
             while (response := await call.read()) is not EOF:

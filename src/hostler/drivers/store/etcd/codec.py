@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hostler.ports.store import Comparison, Delete, DeletePrefix, Event, Get, KeyValue, Operation, Put, lease_id
+from hostler.ports.store import Comparison, Delete, DeletePrefix, Get, KeyValue, Operation, Put, lease_id
 
 from . import rpc_pb2 as pb
 
@@ -27,27 +27,16 @@ _TARGETS = {
 }
 
 
-def key_of(raw: bytes) -> str:
-    """A key as text. One that is not UTF-8 (somebody else's) can be read, but not written."""
-    return raw.decode("utf-8", "surrogateescape")
-
-
 def key_value(kv: pb.KeyValue) -> KeyValue:
     """A KeyValue from etcd's."""
     return KeyValue(
-        kv.key.decode("utf-8", "surrogateescape"),
+        kv.key.decode("utf-8", "surrogateescape"),  # one that is not UTF-8, somebody else's, can be read, not written
         kv.value,
         kv.create_revision,
         kv.mod_revision,
         kv.version,
         kv.lease or None,
     )
-
-
-def event(raw: pb.Event) -> Event:
-    """An Event from etcd's."""
-    previous = key_value(raw.prev_kv) if raw.HasField("prev_kv") else None
-    return Event("delete" if raw.type == pb.Event.DELETE else "put", key_value(raw.kv), previous)
 
 
 def span(prefix: str) -> tuple[bytes, bytes]:

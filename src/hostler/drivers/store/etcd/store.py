@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Self
 
 from hostler.drivers.store.hub import BACKLOG
 from hostler.errors import Compacted, Forbidden, FutureRevision, Invalid
+from hostler.kit.closing import Closing
 from hostler.ports.store import (
     Get,
     Page,
@@ -35,7 +36,6 @@ from .watching import Watches
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from types import TracebackType
 
     from hostler.ports.store import Comparison, KeyValue, Lease, Operation
 
@@ -47,7 +47,7 @@ _ELECTION = 5.0
 """Seconds that a default cluster needs at most to find a new leader and to begin counting leases again."""
 
 
-class EtcdStore:
+class EtcdStore(Closing):
     """A store on the etcd cluster at `targets` (`host:port` each).
 
     `timeout` is the deadline of every verb. A member that fails is replaced by another; a verb ends with Unavailable
@@ -76,11 +76,6 @@ class EtcdStore:
     async def __aenter__(self) -> Self:
         self._cluster.open()
         return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self.aclose()
 
     async def aclose(self) -> None:
         endpoints = self._cluster.shut()
@@ -126,8 +121,8 @@ class EtcdStore:
         items = tuple(map(codec.key_value, response.kvs))
         return Page(items, revision or response.header.revision, response.more)
 
-    def watch(self, prefix: str, *, start_revision: int | None = None) -> EtcdWatch:
-        return self._watches.watch(prefix, start_revision)
+    def watch(self, prefix: str, *, start_revision: int | None = None, previous: bool = True) -> EtcdWatch:
+        return self._watches.watch(prefix, start_revision, previous=previous)
 
     async def status(self) -> Status:
         self._cluster.check_open()

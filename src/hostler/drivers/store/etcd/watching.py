@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Self
 
 from hostler.drivers.store.hub import BACKLOG, EventQueue
 from hostler.errors import Closed, Compacted, Forbidden, FutureRevision, Unavailable
-from hostler.ports.store import check_prefix, check_revision
+from hostler.ports.store import Event, check_prefix, check_revision
 
 from . import rpc_pb2 as pb
 from .cluster import CompactedRevision
-from .codec import event, span
+from .codec import key_value, span
 from .methods import RANGE, WATCH
 from .stream import Stream
 
@@ -27,24 +27,24 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from hostler.errors import HostlerError
-    from hostler.ports.store import Event
 
     from .cluster import Cluster
 
 _NEVER = 2**63
+_DELETE = pb.Event.DELETE
 
 
 class _Queue(EventQueue):
     @property
     def full(self) -> bool:
         """The next offer would end it."""
-        return len(self._events) >= self._backlog
+        return len(self.events) >= self._backlog
 
 
 class EtcdWatch:
     """A watch on etcd."""
 
-    def __init__(self, watches: Watches, prefix: str, start_revision: int | None) -> None:
+    def __init__(self, watches: Watches, prefix: str, start_revision: int | None, *, previous: bool = True) -> None:
         check_prefix(prefix)
         check_revision(start_revision)
         self.prefix = prefix
@@ -52,6 +52,8 @@ class EtcdWatch:
         self.next_revision = start_revision
         self.id = 0
         self.denied = False
+        self.previous = previous
+        """With what stood there before. The server reads that for each event, from a copy of all it has not saved."""
         self.paused = False
         self.created: asyncio.Event = asyncio.Event()
         self._watches = watches
@@ -88,7 +90,7 @@ class EtcdWatch:
                 range_end=self.range_end,
                 start_revision=self.next_revision or 0,
                 progress_notify=True,
-                prev_kv=True,
+                prev_kv=self.previous,
                 watch_id=self.id,
             )
         )
@@ -106,15 +108,18 @@ class EtcdWatch:
         """Take events, transaction by transaction, that were not taken before."""
         batch: list[Event] = []
         revision = 0
+        with_previous = self.previous
         for raw in events:
-            at = raw.kv.mod_revision
+            kv = raw.kv
+            at = kv.mod_revision
             if at < (self.next_revision or 0):
                 continue
             if at != revision and batch and not self._take(batch, revision):
                 return
             if at != revision:
                 batch, revision = [], at
-            batch.append(event(raw))
+            previous = key_value(raw.prev_kv) if with_previous and raw.HasField("prev_kv") else None
+            batch.append(Event("delete" if raw.type == _DELETE else "put", key_value(kv), previous))
         if batch:
             self._take(batch, revision)
 
@@ -156,9 +161,9 @@ class Watches:
         self._creating: deque[int] = deque()
         self._stream = Stream(cluster, WATCH, greet=self._greet, receive=self._receive, give_up=self._give_up)
 
-    def watch(self, prefix: str, start_revision: int | None) -> EtcdWatch:
+    def watch(self, prefix: str, start_revision: int | None, *, previous: bool) -> EtcdWatch:
         """A watch, not yet entered."""
-        return EtcdWatch(self, prefix, start_revision)
+        return EtcdWatch(self, prefix, start_revision, previous=previous)
 
     async def aclose(self) -> None:
         """End every watch and the stream."""
@@ -182,7 +187,7 @@ class Watches:
 
     async def compact_revision(self, key: bytes) -> int:
         """History before this is gone. Asked when it is known that some is: then the server says where."""
-        probe = EtcdWatch(self, "", 1)
+        probe = EtcdWatch(self, "", 1, previous=False)
         probe.key, probe.range_end = key, b""
         self._add(probe)
         try:

@@ -14,6 +14,7 @@ import os
 from typing import TYPE_CHECKING
 
 from hostler.errors import HostlerError, Invalid, Unavailable, Uncertain
+from hostler.kit.durable import sync_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -99,7 +100,7 @@ def load(path: str) -> tuple[bytes, Version] | None:
         with open(fd, "rb", closefd=False) as file:
             data = file.read()
         # Whoever wrote it may not have come to this yet, and what a reader has seen must not vanish with the power.
-        _sync_folder(path)
+        sync_folder(os.path.dirname(path))
     except OSError as error:
         raise _read_failed(path, error) from None
     return data, version
@@ -119,7 +120,7 @@ def save(path: str, data: bytes) -> Version:
             os.unlink(temporary)
         raise _write_failed(path, error) from None
     try:
-        _sync_folder(path)
+        sync_folder(os.path.dirname(path))
     except OSError as error:
         raise Uncertain(
             f"{path}: saved, but the folder could not be made durable ({error.strerror}); read before you act"
@@ -148,14 +149,6 @@ def _write(temporary: str, data: bytes) -> Version:
     except BaseException:
         os.close(fd)
         raise
-
-
-def _sync_folder(path: str) -> None:
-    fd = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def _check_folder(path: str) -> None:

@@ -15,6 +15,7 @@ from hostler.drivers.store.deadline import HostTime
 from hostler.drivers.store.hub import BACKLOG, LocalWatch, WatchHub
 from hostler.errors import Compacted, HostlerError, Invalid, Unavailable
 from hostler.kit.clock import SystemClock
+from hostler.kit.closing import Closing
 from hostler.kit.fairness import Fairness
 from hostler.ports.store import (
     Delete,
@@ -39,7 +40,6 @@ from .state import Advance, Bounds, Copy, Draft, check_later
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from types import TracebackType
 
     from hostler.drivers.store.committer import Request
     from hostler.kit.clock import Clock
@@ -64,7 +64,7 @@ class _Step:
         self.before, self.advance, self.after = before, advance, after
 
 
-class FileStore:
+class FileStore(Closing):
     """A store in the JSON file at `path`, shared with other processes of this host."""
 
     def __init__(
@@ -138,11 +138,6 @@ class FileStore:
             with contextlib.suppress(HostlerError):  # a store that cannot be written to can still be read
                 await self._submit(_nothing)
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self.aclose()
-
     async def aclose(self) -> None:
         self._hub.close()
         tasks = [task for task in (self._poller, self._expiring) if task is not None]
@@ -177,7 +172,13 @@ class FileStore:
         await self.fresh()
         return self._visible.mvcc.range(prefix, after=after, limit=limit, revision=revision, keys_only=keys_only)
 
-    def watch(self, prefix: str, *, start_revision: int | None = None) -> FileWatch:
+    def watch(
+        self,
+        prefix: str,
+        *,
+        start_revision: int | None = None,
+        previous: bool = True,  # noqa: ARG002 - it costs nothing here
+    ) -> FileWatch:
         return FileWatch(self, self._hub, prefix, start_revision)
 
     async def status(self) -> Status:

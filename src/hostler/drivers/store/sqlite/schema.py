@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import apsw
 
 from hostler.errors import Closed, Damaged, HostlerError, Invalid, Unavailable, Uncertain
+from hostler.kit.durable import sync_file, sync_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -179,20 +180,12 @@ def _create(path: Path, boot: str) -> None:
             connection.pragma("journal_mode", "wal")
         finally:
             connection.close()
-        _sync(fresh)
+        sync_file(fresh)
         fresh.rename(path)
-        _sync(path.parent)
+        sync_folder(path.parent)
     except apsw.Error as error:
         fresh.unlink(missing_ok=True)
         raise translated(path, error) from error
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _check_header(path: Path, size: int) -> None:

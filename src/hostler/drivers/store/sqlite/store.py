@@ -19,6 +19,7 @@ from hostler.drivers.store.committer import Committer
 from hostler.drivers.store.hub import BACKLOG, WatchHub
 from hostler.errors import Closed, Compacted, HostlerError, Invalid, Unavailable
 from hostler.kit.clock import SystemClock
+from hostler.kit.closing import Closing
 from hostler.kit.fairness import Fairness
 from hostler.ports.store import (
     Delete,
@@ -45,7 +46,6 @@ from .writer import Committed, Compact, Expire, Grant, KeepAlive, Purge, Revoke,
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Sequence
-    from types import TracebackType
 
     from hostler.drivers.store.hub import LocalWatch
     from hostler.kit.clock import Clock
@@ -73,7 +73,7 @@ _SHORT_RANGE = 200
 """Keys that a range may have at most to be read on the event loop."""
 
 
-class SqliteStore:
+class SqliteStore(Closing):
     """A store in one file. Several processes of one machine may have it open."""
 
     def __init__(
@@ -137,11 +137,6 @@ class SqliteStore:
         except TimeoutError:
             raise Unavailable(f"{self._path}: another process holds its lock; not opened, try again") from None
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self.aclose()
-
     async def aclose(self) -> None:
         if self._poller is None and self._closing is None:
             return
@@ -187,7 +182,13 @@ class SqliteStore:
             return self._reader.range(prefix, after, limit, revision, keys_only=keys_only)
         return await self._far_away(lambda: self._far_reader.range(prefix, after, limit, revision, keys_only=keys_only))
 
-    def watch(self, prefix: str, *, start_revision: int | None = None) -> LocalWatch:
+    def watch(
+        self,
+        prefix: str,
+        *,
+        start_revision: int | None = None,
+        previous: bool = True,  # noqa: ARG002 - it costs nothing here
+    ) -> LocalWatch:
         return self._hub.watch(prefix, start_revision)
 
     async def status(self) -> Status:

@@ -22,13 +22,13 @@ from hostler.drivers.machines.qemu.images.place import (
     Place,
     Scratch,
     checked_name,
-    sync_file,
-    sync_folder,
+    sha256_of,
     translated,
 )
 from hostler.drivers.machines.qemu.images.usage import Usage, Users, statuses_in
 from hostler.errors import Damaged, Invalid, NotFound, Refused, Unavailable
 from hostler.kit.clock import Clock, SystemClock
+from hostler.kit.durable import sync_file, sync_folder
 from hostler.model.image import Image
 from hostler.ports.images import Named
 
@@ -260,7 +260,7 @@ class ImageFolder:
 
     def _register(self, name: str, path: Path, fields: dict[str, Any], digests: dict[str, str]) -> Named:
         with translated(self.path):
-            files = {file: digests.get(file) or _sha256(path / file) for file in LINKED if (path / file).exists()}
+            files = {file: digests.get(file) or sha256_of(path / file) for file in LINKED if (path / file).exists()}
             if "disk" not in files:
                 raise Invalid(f"image {name!r}: it has no disk; this is a fault in what made it")
             unsettled = msgspec.to_builtins(fields) | {
@@ -368,8 +368,3 @@ def _remove(path: Path) -> None:
         shutil.rmtree(path)
     else:
         path.unlink()
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

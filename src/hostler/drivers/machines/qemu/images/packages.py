@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
-import hashlib
 import os
 import subprocess
 import tarfile
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from hostler.drivers.machines.qemu.child import end
+from hostler.drivers.machines.qemu.images.place import sha256_of
 from hostler.errors import HostlerError, Refused, Unavailable
 
 if TYPE_CHECKING:
@@ -203,7 +203,7 @@ class Packages:
 
     async def _is_here(self, package: Package) -> bool:
         path = self._folder / package.file
-        return _size(path) == package.size and await asyncio.to_thread(_sha256, path) == package.sha256
+        return _size(path) == package.size and await asyncio.to_thread(sha256_of, path) == package.sha256
 
     def _options(self) -> tuple[str, ...]:
         """A cache of our own makes each call some tenths of a second faster; `_apt` could not write into ours."""
@@ -298,11 +298,6 @@ def _picked(process: subprocess.Popen[bytes], wanted: Sequence[re.Pattern[str]])
             elif member.isfile() and (content := archive.extractfile(member)):
                 found[path] = content.read()
     return {**found, **{path: found[target] for path, target in links.items() if target in found}}
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _size(path: Path) -> int:

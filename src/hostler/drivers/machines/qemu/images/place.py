@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import hashlib
 import os
 import re
 import secrets
@@ -23,6 +24,7 @@ import time
 from typing import TYPE_CHECKING
 
 from hostler.errors import HostlerError, Invalid, Refused, Unavailable
+from hostler.kit.durable import sync_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -259,22 +261,10 @@ def write_whole(path: Path, data: bytes, mode: int = 0o600) -> None:
     sync_folder(path.parent)
 
 
-def sync_file(path: Path) -> None:
-    """Let the file's bytes outlive a power failure."""
-    _sync(path, os.O_RDONLY)
-
-
-def sync_folder(path: Path) -> None:
-    """Let the folder's names outlive a power failure."""
-    _sync(path, os.O_RDONLY | os.O_DIRECTORY)
-
-
-def _sync(path: Path, how: int) -> None:
-    descriptor = os.open(path, how | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+def sha256_of(path: Path) -> str:
+    """Of a file, in hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 @contextlib.contextmanager

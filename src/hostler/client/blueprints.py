@@ -1,0 +1,157 @@
+"""`client.blueprints`: which slices shall run, how far that is, and what there is of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hostler.client.look import check_wait, polled
+from hostler.model.blueprint_api import (
+    BlueprintCalls,
+    BlueprintDocument,
+    BlueprintFile,
+    BlueprintHistory,
+    BlueprintPage,
+    BlueprintPhase,
+    BlueprintPlan,
+    BlueprintRead,
+    BlueprintRollback,
+    BlueprintStatus,
+    BlueprintView,
+    EndpointPage,
+    EndpointView,
+    RevisionView,
+    SliceLog,
+    SlicePage,
+    SliceView,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hostler.client.pages import Pages
+    from hostler.client.wire import Query, Wire
+    from hostler.model.deployment import Blueprint
+
+
+class Blueprints:
+    """Writes take `key`, an Idempotency-Key of one's own, and `if_match`, the revision that was read."""
+
+    def __init__(self, wire: Wire) -> None:
+        self._wire = wire
+
+    async def apply(
+        self, name: str, blueprint: Blueprint, *, if_match: int | None = None, key: str | None = None
+    ) -> BlueprintView:
+        """Wish for it, or change it to this: all of it or nothing. One that is so already stays as it is."""
+        body = BlueprintDocument(slices=blueprint.slices)
+        return await self._wire.write("PUT", BlueprintView, "blueprints", name, body=body, if_match=if_match, key=key)
+
+    async def plan(self, name: str, blueprint: Blueprint) -> BlueprintPlan:
+        """What an apply would load, unload and move, and where. Nothing is written."""
+        body = BlueprintDocument(slices=blueprint.slices)
+        return await self._wire.write("POST", BlueprintPlan, "blueprints", name, "plan", body=body, repeat=False)
+
+    async def read(self, text: str, file: str = "") -> BlueprintRead:
+        """What a file in JSON or TOML says, and all that is wrong with it. Nothing is written."""
+        body = BlueprintFile(text=text, file=file)
+        return await self._wire.write("POST", BlueprintRead, "blueprint-files", body=body, repeat=False)
+
+    async def calls(self, name: str, *, since: float | None = None) -> BlueprintCalls:
+        """What was measured of the calls of its slices in the last minutes, by version and second."""
+        query: Query = {"since": None if since is None else f"{since:.3f}"}
+        return await self._wire.read(BlueprintCalls, "blueprints", name, "calls", query=query)
+
+    async def get(self, name: str, *, stale: bool = False) -> BlueprintView:
+        """A blueprint. NotFound: there is none."""
+        return await self._wire.read(BlueprintView, "blueprints", name, stale=stale)
+
+    async def status(self, name: str, *, stale: bool = False) -> BlueprintStatus:
+        """How far it is, slice by slice. NotFound: there is none, and nothing is left of it."""
+        return await self._wire.read(BlueprintStatus, "blueprints", name, "status", stale=stale)
+
+    def list(
+        self, *, limit: int | None = None, after: str | None = None, stale: bool = False
+    ) -> Pages[BlueprintPage, BlueprintView]:
+        """All of them: `await` a page of `limit`, or `async for` over every blueprint."""
+        return self._wire.pages(BlueprintPage, "blueprints", limit=limit, after=after, stale=stale)
+
+    def history(
+        self, name: str, *, limit: int | None = None, after: str | None = None
+    ) -> Pages[BlueprintHistory, RevisionView]:
+        """The same for what was applied, newest first."""
+        return self._wire.pages(BlueprintHistory, "blueprints", name, "history", limit=limit, after=after)
+
+    async def revision(self, name: str, number: int) -> RevisionView:
+        """One that was applied, with all that it said."""
+        return await self._wire.read(RevisionView, "blueprints", name, "history", str(number))
+
+    async def rollback(
+        self, name: str, to: int = 0, *, if_match: int | None = None, key: str | None = None
+    ) -> BlueprintView:
+        """Bring back what was applied as number `to`; 0: the last that said something else."""
+        return await self._wire.write(
+            *("POST", BlueprintView, "blueprints", name, "rollback"),
+            body=BlueprintRollback(to=to),
+            if_match=if_match,
+            key=key,
+        )
+
+    async def delete(self, name: str, *, if_match: int | None = None, key: str | None = None) -> BlueprintView:
+        """Delete it, and its slices; its history stays."""
+        return await self._wire.write("DELETE", BlueprintView, "blueprints", name, if_match=if_match, key=key)
+
+    def slices(
+        self,
+        *,
+        node: str | None = None,
+        artifact: str | None = None,
+        limit: int | None = None,
+        after: str | None = None,
+    ) -> Pages[SlicePage, SliceView]:
+        """What there is on the nodes; `artifact` is one, or `group:name` for all of its versions."""
+        return self._wire.pages(
+            SlicePage, "slices", limit=limit, after=after, query={"node": node, "artifact": artifact}
+        )
+
+    async def log(
+        self,
+        artifact: str,
+        *,
+        node: str | None = None,
+        instance: int | None = None,
+        lines: int | None = None,
+        after: str | None = None,
+    ) -> SliceLog:
+        """What an instance of a slice printed last, `lines` of it; `after`: what came after an earlier answer.
+
+        `artifact` as above. Of several instances that which is not well, else the first. NotFound: there is none.
+        """
+        query: Query = {"node": node, "instance": instance, "lines": lines, "after": after}
+        return await self._wire.read(SliceLog, "slices", artifact, "log", query=query)
+
+    def endpoints(
+        self, *, artifact: str | None = None, limit: int | None = None, after: str | None = None
+    ) -> Pages[EndpointPage, EndpointView]:
+        """Where methods can be called; `artifact` as above."""
+        return self._wire.pages(EndpointPage, "endpoints", limit=limit, after=after, query={"artifact": artifact})
+
+    async def wait(
+        self,
+        name: str,
+        *,
+        settled: bool = False,
+        gone: bool = False,
+        within: float = 600.0,
+        on_change: Callable[[BlueprintStatus], None] | None = None,
+    ) -> BlueprintStatus | None:
+        """Until all that is wished for has been done or given up, or until it is `gone` (then None).
+
+        `on_change` sees it as it was found first, and after each change. NotFound: it went while something else was
+        waited for. Unavailable: `within` seconds were not enough.
+        """
+        check_wait(settled=settled, gone=gone)
+
+        def done(status: BlueprintStatus) -> bool:
+            return status.settled or status.phase is BlueprintPhase.FAILED
+
+        return await polled(f"blueprint {name}", lambda: self.status(name), done, gone, within, on_change)

@@ -1,0 +1,83 @@
+"""Work that mostly has nothing to wait for, and a sleep that can be cut short: neither costs a task or a timer then."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine, Generator
+
+    from hostler.kit.clock import Clock
+
+T = TypeVar("T")
+
+
+async def within(seconds: float, work: Coroutine[Any, Any, T]) -> T:
+    """What `work` comes to. TimeoutError: it took longer.
+
+    As `asyncio.timeout` around it; but time is kept only from when it waits for something.
+    """
+    try:
+        waits_for = work.send(None)
+    except StopIteration as done:
+        result: T = done.value
+        return result
+    async with asyncio.timeout(seconds):
+        return await _Rest(work, waits_for)
+
+
+class _Rest(Generic[T]):
+    """Awaiting it goes on with work that was begun."""
+
+    __slots__ = ("_waits_for", "_work")
+
+    def __init__(self, work: Coroutine[Any, Any, T], waits_for: Any) -> None:
+        self._work, self._waits_for = work, waits_for
+
+    def __await__(self) -> Generator[Any, Any, T]:
+        work, waits_for = self._work, self._waits_for
+        while True:
+            try:
+                try:
+                    sent = yield waits_for
+                except BaseException as error:  # noqa: BLE001 - it is meant for the work
+                    waits_for = work.throw(error)
+                else:
+                    waits_for = work.send(sent)
+            except StopIteration as done:
+                result: T = done.value
+                return result
+
+
+class Nap:
+    """A sleep that somebody else can end. One sleeps at a time."""
+
+    __slots__ = ("_clock", "_sleeper", "_woken")
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._sleeper: asyncio.Task[Any] | None = None
+        self._woken = False
+
+    async def sleep(self, seconds: float) -> None:
+        """Until then, or until `wake`."""
+        sleeper = self._sleeper = asyncio.current_task()
+        if sleeper is None:
+            raise RuntimeError("nap: only a task can sleep")
+        cancelling = sleeper.cancelling()
+        self._woken = False
+        try:
+            await self._clock.sleep(seconds)
+        except asyncio.CancelledError:
+            # As `asyncio.timeout` does: was it only we, or does somebody want the task to end, too?
+            if not self._woken or sleeper.uncancel() > cancelling:
+                raise
+        finally:
+            self._sleeper = None
+
+    def wake(self) -> None:
+        """End the sleep, if there is one."""
+        if self._sleeper is not None and not self._woken:
+            self._woken = True
+            self._sleeper.cancel()

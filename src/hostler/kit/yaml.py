@@ -1,0 +1,399 @@
+"""YAML for files that people write: a small, safe part of it, and every value knows its line.
+
+Maps, lists and scalars. No tags, no anchors and aliases, no key twice, one document, bounded in size, number of values
+and depth: a hostile file costs as much as a friendly one of its length. JSON is read as well.
+
+A plain scalar is `null`, `true`, `false`, a whole number, a number, or text: `no`, `on`, `1:30` and `2026-01-01` are
+text. Keys are always text, as written.
+
+    doubts = Doubts("racks.yaml")
+    top = read(text, doubts)                      # a Piece; None: no YAML, and doubts say where and why
+    fields = top.fields("name", "blades")         # unknown fields become doubts
+    name = fields["name"].text(most=63) if "name" in fields else top.missing("name")
+    for line in doubts.lines(): ...               # "racks.yaml:7: racks[0].blades[3].cpus: must be from 1 to 4096"
+
+Reading goes on after a doubt, with a harmless value in its place: all that is wrong is told at once.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+import yaml
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+LARGEST = 16 * 1024 * 1024
+MOST = 2_000_000
+DEEPEST = 32
+
+_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_FORBIDDEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\x80-\x84\x86-\x9f\ud800-\udfff\ufffe\uffff]")
+_WHOLE = re.compile(r"[-+]?[0-9]{1,18}")
+_NUMBER = re.compile(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]{1,3})?")
+_WORDS: dict[str, bool | None] = {"": None, "~": None, "null": None, "true": True, "false": False}
+_PLAIN_NAME = re.compile(r"[^\s.\[\]:\"']+")
+
+Scalar: TypeAlias = str | int | float | bool | None
+
+
+class Malformed(ValueError):
+    """No YAML of the kind that is read here. The message has no place in it; `line` and `column` count from 1."""
+
+    def __init__(self, what: str, line: int, column: int = 1) -> None:
+        super().__init__(what)
+        self.what, self.line, self.column = what, line, column
+
+
+class Node:
+    """One value: a dict by key, a list, or a scalar; and where it stands. Line 0: it comes from no file."""
+
+    __slots__ = ("column", "key_line", "line", "value", "written")
+
+    def __init__(self, value: dict[str, Node] | list[Node] | Scalar, line: int = 0, column: int = 0) -> None:
+        self.value, self.line, self.column = value, line, column
+        self.key_line = line
+        """Where its key stands, if it has one: its value may begin lines later."""
+        self.written = ""
+        """A number as it was written: `007` may be a name."""
+
+    def __repr__(self) -> str:
+        return f"Node({plain(self)!r}, line={self.line})"
+
+
+def load(text: str | bytes, *, largest: int = LARGEST, most: int = MOST, deepest: int = DEEPEST) -> Node:
+    """The document that `text` holds. Malformed: it holds none, or one that is not read here."""
+    return _Building(most, deepest).build(_clean(text, largest))
+
+
+def plain(node: Node) -> Any:
+    """The value as dicts, lists and scalars."""
+    if isinstance(node.value, dict):
+        return {key: plain(item) for key, item in node.value.items()}
+    if isinstance(node.value, list):
+        return [plain(item) for item in node.value]
+    return node.value
+
+
+def wrap(value: Any, *, deepest: int = DEEPEST) -> Node:
+    """What came as JSON, as nodes without lines. Malformed: nested too deeply, or no JSON."""
+    if deepest < 0:
+        raise Malformed("nested too deeply", 0)
+    if isinstance(value, dict):
+        return Node({str(key): wrap(item, deepest=deepest - 1) for key, item in value.items()})
+    if isinstance(value, list | tuple):
+        return Node([wrap(item, deepest=deepest - 1) for item in value])
+    if value is None or isinstance(value, str | int | float):
+        return Node(value)
+    raise Malformed(f"a {type(value).__name__} is no JSON", 0)
+
+
+class Place(NamedTuple):
+    """Where something is said: `racks[0].blades[3].cpus`, and the line; 0: in no file."""
+
+    path: str = ""
+    line: int = 0
+
+    def field(self, name: str, line: int = 0) -> Place:
+        """Of a field inside."""
+        shown = name if _PLAIN_NAME.fullmatch(name) else repr(name)
+        return Place(f"{self.path}.{shown}" if self.path else shown, line or self.line)
+
+    def item(self, number: int, line: int = 0) -> Place:
+        """Of an item of the list, counted from 0."""
+        return Place(f"{self.path}[{number}]", line or self.line)
+
+
+class Doubts:
+    """All that is wrong with a file, not only the first of it."""
+
+    def __init__(self, file: str = "", *, most: int = 1000) -> None:
+        self.file = file
+        self._most, self._found = most, list[tuple[int, int, str, str]]()
+        self._left = 0
+        self._doubted: set[str] = set()
+
+    def __contains__(self, path: str) -> bool:
+        """Whether something was wrong at just this path."""
+        return path in self._doubted
+
+    def __len__(self) -> int:
+        return len(self._found) + self._left
+
+    def __iter__(self) -> Iterator[tuple[Place, str]]:
+        return iter([(Place(path, line), what) for line, _, path, what in sorted(self._found)])
+
+    def add(self, place: Place, what: str) -> None:
+        """Something is wrong there."""
+        self._doubted.add(place.path)
+        if len(self._found) < self._most:
+            self._found.append((place.line, len(self._found), place.path, what))
+        else:
+            self._left += 1
+
+    def lines(self) -> list[str]:
+        """`FILE:LINE: PATH: what`, by line."""
+        lines = []
+        for place, what in self:
+            where = f"{self.file or 'line '}{':' if self.file else ''}{place.line}" if place.line else self.file
+            lines.append(": ".join(part for part in (where, place.path, what) if part))
+        if self._left:
+            lines.append(f"{self.file + ': ' if self.file else ''}and {self._left} more")
+        return lines
+
+
+def read(text: str | bytes, doubts: Doubts, *, largest: int = LARGEST) -> Piece | None:
+    """The document as a piece. None: it is no YAML, and `doubts` tell where and why."""
+    try:
+        return Piece(load(text, largest=largest), Place(), doubts)
+    except Malformed as error:
+        doubts.add(Place("", error.line), error.what)
+        return None
+
+
+class Piece:
+    """A node, where it stands, and where doubts about it go. What is read wrongly gives a harmless value."""
+
+    __slots__ = ("doubts", "node", "place")
+
+    def __init__(self, node: Node, place: Place, doubts: Doubts) -> None:
+        self.node, self.doubts = node, doubts
+        self.place = place if place.line else place._replace(line=node.line)
+
+    def __repr__(self) -> str:
+        return f"Piece({self.place.path}, line={self.place.line})"
+
+    @property
+    def value(self) -> Any:
+        """The node's: a dict or list of nodes, or a scalar."""
+        return self.node.value
+
+    def plain(self) -> Any:
+        """The value as dicts, lists and scalars."""
+        return plain(self.node)
+
+    def doubt(self, what: str, *, field: str = "") -> None:
+        """Something is wrong here, or with this field of it."""
+        self.doubts.add(self.place.field(field) if field else self.place, what)
+
+    def missing(self, field: str) -> str:
+        """A field that must be there is not. Gives an empty text."""
+        self.doubt("is missing", field=field)
+        return ""
+
+    # Inside
+
+    def fields(self, *known: str) -> dict[str, Piece]:
+        """What is inside a map, without what is null. With `known`, any other field is a doubt, and left out."""
+        if not isinstance(self.value, dict):
+            self._expected("a map")
+            return {}
+        found = {}
+        for name, node in self.value.items():
+            place = self.place.field(name, node.key_line)
+            if known and name not in known:
+                close = difflib.get_close_matches(name, known, 1)
+                hint = f"did you mean {close[0]}?" if close else f"known are {', '.join(known)}"
+                self.doubts.add(place, f"unknown field; {hint}")
+            elif node.value is not None:
+                found[name] = Piece(node, place, self.doubts)
+        return found
+
+    def items(self) -> list[Piece]:
+        """What is inside a list."""
+        if not isinstance(self.value, list):
+            self._expected("a list")
+            return []
+        return [Piece(node, self.place.item(at, node.line), self.doubts) for at, node in enumerate(self.value)]
+
+    # Scalars
+
+    def text(self, *, least: int = 0, most: int = 1000) -> str:
+        """Text; a number is taken as it was meant: as text."""
+        value = self.value
+        if isinstance(value, bool) or not isinstance(value, str | int | float):
+            self._expected("text")
+            return ""
+        text = self.node.written or str(value)
+        if _FORBIDDEN.search(text):
+            self.doubt("holds a character that is no text")
+            return ""
+        if not least <= len(text) <= most:
+            self.doubt("must not be empty" if not text else f"must have from {least} to {most} characters")
+            return ""
+        return text
+
+    def whole(self, *, least: int = 0, most: int = 2**53) -> int:
+        """A whole number."""
+        if isinstance(self.value, bool) or not isinstance(self.value, int):
+            self._expected("a whole number")
+            return least
+        if not least <= self.value <= most:
+            self.doubt(f"must be from {least} to {most}")
+            return least
+        return self.value
+
+    def number(self, *, least: float = 0.0, most: float = math.inf) -> float:
+        """A number."""
+        value = self.value
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            self._expected("a number")
+            return least
+        if not least <= value <= most:
+            self.doubt(f"must be at least {least:g}" if most == math.inf else f"must be from {least:g} to {most:g}")
+            return least
+        return float(value)
+
+    def flag(self) -> bool:
+        """`true` or `false`."""
+        if not isinstance(self.value, bool):
+            self._expected("true or false")
+            return False
+        return self.value
+
+    def choice(self, *options: str) -> str:
+        """One of these; the first, if it is none of them."""
+        if self.value not in options:
+            self.doubt(f"must be {', '.join(options[:-1])}{' or ' if len(options) > 1 else ''}{options[-1]}")
+            return options[0]
+        return str(self.value)
+
+    def _expected(self, what: str) -> None:
+        self.doubt(f"must be {what}, not {_kind(self.value)}")
+
+
+def _kind(value: object) -> str:
+    if isinstance(value, dict | list):
+        return "a map" if isinstance(value, dict) else "a list"
+    if isinstance(value, str):
+        return f"{value if len(value) <= 40 else value[:39] + '…'!r}"
+    return "empty" if value is None else "true" if value is True else "false" if value is False else str(value)
+
+
+# From text to nodes
+
+
+def _clean(text: str | bytes, largest: int) -> str:
+    if len(text) > largest:
+        raise Malformed(f"larger than {largest // 1024} KiB", 1)
+    if isinstance(text, bytes):
+        text = _decoded(text)
+    text = text.removeprefix("\ufeff")
+    found = _FORBIDDEN.search(text)
+    if found is not None:
+        line = text.count("\n", 0, found.start()) + 1
+        raise Malformed(f"holds the character U+{ord(found[0]):04X}, which is no text", line)
+    return text
+
+
+def _decoded(data: bytes) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise Malformed("no UTF-8", data.count(b"\n", 0, error.start) + 1) from None
+
+
+class _Building:
+    """Makes nodes of the parser's events, without recursion."""
+
+    def __init__(self, most: int, deepest: int) -> None:
+        self._left, self._deepest = most, deepest
+        self._open: list[Node] = []
+        self._keys: list[tuple[str, int] | None] = []  # of each open node: the key that waits for its value
+        self._top: Node | None = None
+
+    def build(self, text: str) -> Node:
+        loader = _LOADER(text)
+        documents = 0
+        try:
+            while (event := loader.get_event()) is not None:
+                if isinstance(event, yaml.DocumentStartEvent):
+                    documents += 1
+                    if documents > 1:
+                        raise self._refusal(event, "a second document; one file holds one")
+                elif isinstance(event, yaml.NodeEvent):
+                    self._node(event)
+                elif isinstance(event, yaml.CollectionEndEvent):
+                    self._open.pop()
+                    self._keys.pop()
+        except yaml.MarkedYAMLError as error:
+            raise _syntax(error) from None
+        except yaml.YAMLError as error:
+            raise Malformed(f"no YAML: {' '.join(str(error).split())}", 1) from None
+        finally:
+            loader.dispose()
+        return self._top if self._top is not None else Node(None, 1, 1)
+
+    def _node(self, event: Any) -> None:
+        if isinstance(event, yaml.AliasEvent) or event.anchor is not None:
+            raise self._refusal(event, "anchors (&) and aliases (*) are not read here; write it out")
+        if event.tag is not None:
+            raise self._refusal(event, "tags (!) are not read here; leave it out")
+        self._left -= 1
+        if self._left < 0:
+            raise self._refusal(event, "too many values")
+        line, column = event.start_mark.line + 1, event.start_mark.column + 1
+        if self._open and isinstance(self._open[-1].value, dict) and self._keys[-1] is None:
+            self._key(event, line)
+            return
+        if isinstance(event, yaml.ScalarEvent):
+            value = _scalar(event.value) if event.implicit[0] else event.value
+            node = Node(value, line, column)
+            if value is not event.value:
+                node.written = event.value
+            self._attach(node)
+            return
+        if len(self._open) >= self._deepest:
+            raise self._refusal(event, f"nested more than {self._deepest} deep")
+        node = Node([] if isinstance(event, yaml.SequenceStartEvent) else {}, line, column)
+        self._attach(node)
+        self._open.append(node)
+        self._keys.append(None)
+
+    def _key(self, event: Any, line: int) -> None:
+        fields = self._open[-1].value
+        if not isinstance(event, yaml.ScalarEvent):
+            raise self._refusal(event, "a key must be text")
+        if isinstance(fields, dict) and event.value in fields:
+            first = fields[event.value].key_line
+            raise self._refusal(event, f"the key {_kind(event.value)} stands here twice; first in line {first}")
+        self._keys[-1] = (event.value, line)
+
+    def _attach(self, node: Node) -> None:
+        if not self._open:
+            self._top = node
+            return
+        into = self._open[-1].value
+        key = self._keys[-1]
+        if isinstance(into, dict) and key is not None:
+            into[key[0]], node.key_line = node, key[1]
+            self._keys[-1] = None
+        elif isinstance(into, list):
+            into.append(node)
+
+    def _refusal(self, event: Any, what: str) -> Malformed:
+        return Malformed(what, event.start_mark.line + 1, event.start_mark.column + 1)
+
+
+def _scalar(text: str) -> Scalar:
+    if text in _WORDS:
+        return _WORDS[text]
+    if _WHOLE.fullmatch(text):
+        return int(text)
+    return float(text) if _NUMBER.fullmatch(text) else text
+
+
+def _syntax(error: yaml.MarkedYAMLError) -> Malformed:
+    mark = error.problem_mark or error.context_mark
+    what = " ".join(str(error.problem or error.context or "no YAML").split())
+    if "character" in what and "start any token" in what:
+        what = (
+            "a character that can begin nothing here (a tab? indent with spaces; quote text that begins with % @ or `)"
+        )
+    if error.context_mark is not None and mark is not None and error.context_mark.line != mark.line:
+        what += f", {error.context} that began in line {error.context_mark.line + 1}"
+    return Malformed(f"no YAML: {what}", *((mark.line + 1, mark.column + 1) if mark else (1, 1)))

@@ -1,0 +1,241 @@
+"""How the value of a setting is read, whatever layer it stands in. ValueError: what it must be."""
+
+from __future__ import annotations
+
+import math
+import re
+import shlex
+from ipaddress import IPv6Network, ip_address, ip_network
+from socket import inet_aton
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+MAX_LAB_MINUTES = 366 * 24 * 60
+_MAPPED = IPv6Network("::ffff:0:0/96")
+"""IPv4 addresses as IPv6 has them."""
+
+
+def split_address(text: str) -> tuple[str, int]:
+    """Host and port of `HOST:PORT`, `[IPV6]:PORT` or `:PORT` (every address). ValueError: it is none."""
+    host, colon, port = text.rpartition(":")
+    bracketed = host.startswith("[") and host.endswith("]")
+    host = host[1:-1] if bracketed else host
+    if not colon or not re.fullmatch("[0-9]{1,5}", port) or int(port) > 65535 or (":" in host and not bracketed):
+        raise ValueError("must be HOST:PORT, such as 127.0.0.1:7070 or [::1]:7070")
+    if not all(character.isalnum() or character in ".:-_%" for character in host):
+        raise ValueError("must be HOST:PORT, such as 127.0.0.1:7070 or [::1]:7070")
+    return host or "0.0.0.0", int(port)  # noqa: S104 - what ":PORT" means
+
+
+def read_text(value: object) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise ValueError("must be a text that is not empty")
+    return value
+
+
+def read_truth(value: object) -> bool:
+    if isinstance(value, bool):
+        return value
+    known = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False}
+    if isinstance(value, str) and value.strip().lower() in known:
+        return known[value.strip().lower()]
+    raise ValueError("must be true or false")
+
+
+def read_seconds(value: object) -> float:
+    number = _float(value)
+    if not 0 < number < float("inf"):
+        raise ValueError("must be a number of seconds above 0")
+    return number
+
+
+def read_number(least: int, most: int) -> Callable[[object], int]:
+    def read(value: object) -> int:
+        text = value if isinstance(value, str) and re.fullmatch("[0-9]{1,18}", value) else None
+        number = value if isinstance(value, int) and not isinstance(value, bool) else int(text) if text else least - 1
+        if not least <= number <= most:
+            raise ValueError(f"must be a whole number from {least} to {most}")
+        return number
+
+    return read
+
+
+def read_one_of(*known: str) -> Callable[[object], str]:
+    def read(value: object) -> str:
+        if value not in known:
+            raise ValueError(f"must be {', '.join(known[:-1])} or {known[-1]}")
+        return str(value)
+
+    return read
+
+
+def read_address(value: object) -> str:
+    text = read_text(value).strip()
+    split_address(text)
+    return text
+
+
+def read_part(value: object) -> str:
+    """A name that can stand in a key."""
+    text = read_text(value)
+    if "/" in text or not text.isprintable() or len(text) > 63:
+        raise ValueError("must be a name of up to 63 printable characters without /")
+    return text
+
+
+def read_rack(value: object) -> str:
+    rack = read_part(value)
+    if "-" in rack:
+        raise ValueError("must be the name of a rack, which holds no -")
+    return rack
+
+
+def read_network(value: object) -> str:
+    text = read_text(value).strip()
+    if text not in ("user", "isolated") and not re.fullmatch(r"bridge(:[A-Za-z0-9_.-]{1,15})?", text):
+        raise ValueError("must be user, isolated, bridge or bridge:NAME")
+    return text
+
+
+def read_prefix6(value: object) -> str:
+    try:
+        prefix = IPv6Network(read_text(value).strip())
+    except ValueError:
+        prefix = IPv6Network("::/0")
+    if prefix.prefixlen != 64:
+        raise ValueError("must be an IPv6 prefix of 64 bits, such as fd00:1:2:3::/64")
+    return str(prefix)
+
+
+def read_uids(value: object) -> str:
+    text = read_text(value).strip()
+    bounds = re.fullmatch(r"([0-9]{1,10})-([0-9]{1,10})", text)
+    if bounds is None or not 1000 <= int(bounds[1]) <= int(bounds[2]) <= 2**32 - 3:
+        raise ValueError("must be FIRST-LAST, such as 200000-299999, above 999")
+    return text
+
+
+def read_gib(value: object) -> float:
+    number = _float(value)
+    if not 0 <= number < 2**30:
+        raise ValueError("must be a number of GiB, 0 or more")
+    return number
+
+
+def read_labels(value: object) -> dict[str, str]:
+    """A table; or `name=value` once or several times, in one text with commas between."""
+    if isinstance(value, dict):
+        pairs = list(value.items())
+    else:
+        texts = value.split(",") if isinstance(value, str) else value if isinstance(value, list | tuple) else [value]
+        pairs = [(name.strip(), found.strip()) for name, _, found in (str(text).partition("=") for text in texts)]
+    for name, found in pairs:
+        if not name or not isinstance(found, str) or not found:
+            raise ValueError("must be labels: name=value, with commas between them")
+    return dict(pairs)
+
+
+def read_redis(value: object) -> str:
+    text = read_text(value).strip()
+    if not text.startswith(("redis://", "rediss://")) or not text.isprintable() or " " in text:
+        raise ValueError("must be redis://HOST:PORT[/DB], or rediss:// for TLS")
+    return text
+
+
+def read_minutes(value: object) -> float:
+    number = _float(value)
+    if not 0 < number <= MAX_LAB_MINUTES:
+        raise ValueError("must be a number of minutes above 0, at most a year")
+    return number
+
+
+def read_login(value: object) -> str:
+    text = read_text(value).strip()
+    if not re.fullmatch(r"[a-z_][a-z0-9_-]{0,31}", text):
+        raise ValueError("must be the name of a user: small letters, digits, - and _, at most 32")
+    return text
+
+
+def read_list(value: object) -> tuple[str, ...]:
+    """Names, in a list or in one text with commas between."""
+    texts = value if isinstance(value, list | tuple) else value.split(",") if isinstance(value, str) else [value]
+    names = tuple(text.strip() for text in texts if isinstance(text, str) and text.strip())
+    if not names or len(names) != len(texts):
+        raise ValueError("must be one name or several, with commas between them")
+    return names
+
+
+def read_networks(value: object) -> tuple[str, ...]:
+    """Addresses and networks, in a list or in one text with commas between."""
+    try:
+        networks = [ip_network(text) for text in read_list(value)]
+    except ValueError:
+        raise ValueError("must be addresses or networks, such as 127.0.0.1 or 10.1.0.0/16") from None
+    if any(not network.prefixlen or network == _MAPPED for network in networks):
+        raise ValueError("must not be every address there is: anybody could say anything")
+    for network in networks:
+        if isinstance(network, IPv6Network) and network.subnet_of(_MAPPED):
+            plain = ip_network((int(network.network_address) & 0xFFFFFFFF, network.prefixlen - _MAPPED.prefixlen))
+            raise ValueError(f"must have IPv4 addresses as such: write {plain} in place of {network}")
+    return tuple(str(network) for network in networks)
+
+
+def read_power_command(value: object) -> tuple[str, ...]:
+    """A program and its arguments, in a list; or in one text, with quotes as a shell has them. No shell is asked."""
+    try:
+        words = shlex.split(value) if isinstance(value, str) else value
+    except ValueError as error:
+        raise ValueError(f"must be a program and its arguments: {str(error).lower()}") from None
+    if not isinstance(words, list | tuple) or not words or not all(isinstance(word, str) for word in words):
+        raise ValueError('must be a list of a program and its arguments, such as ["/etc/hostler/off", "{node}"]')
+    if any("\0" in word for word in words) or not words[0].strip() or "{node}" in words[0]:
+        raise ValueError("must begin with the program")
+    if "{node}" not in words or any("{node}" in word for word in words if word != "{node}"):
+        raise ValueError('must have "{node}" as an argument of its own: the name of the node stands there')
+    return tuple(words)
+
+
+def read_hcloud_token(value: object) -> str:
+    text = read_text(value).strip()
+    if not text.isascii() or not text.isprintable() or " " in text:
+        raise ValueError("must be a token of Hetzner Cloud: letters and digits, without spaces")
+    return text
+
+
+def read_endpoint(value: object) -> str:
+    text = read_text(value).strip()
+    if not re.fullmatch(r"https?://[^\s/@]+(/[^\s?#]*)?", text):
+        raise ValueError("must be http://HOST/PATH or https://HOST/PATH")
+    return text
+
+
+def read_repository(value: object) -> str:
+    text = read_text(value).strip()
+    return read_endpoint(text) if "://" in text else text
+
+
+def read_host(value: object) -> str:
+    """One address of this machine: others are told it, so all of its addresses at once will not do."""
+    text = read_text(value).strip()
+    try:
+        address = ip_address(text.removeprefix("[").removesuffix("]"))
+    except ValueError:
+        if not re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?", text):
+            raise ValueError("must be an address or a name of this machine, without a port") from None
+        try:
+            address = ip_address(inet_aton(text))  # the system takes 0 and 127.1 for addresses, too
+        except OSError:
+            return text
+    if (getattr(address, "ipv4_mapped", None) or address).is_unspecified:
+        raise ValueError("must be one address of this machine, by which other nodes reach it")
+    return str(address)
+
+
+def _float(value: object) -> float:
+    """As a number; what is none lies between no bounds."""
+    try:
+        return math.nan if isinstance(value, bool) else float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return math.nan
