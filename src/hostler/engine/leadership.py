@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from hostler.errors import Closed, HostlerError, Invalid, LeadershipLost
 from hostler.kit.backoff import Backoff
+from hostler.ports.store import KeyValue
 from hostler.ports.ttl import StoreBacked
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ RENEWALS = 4
 """Renewals in the life of a record, if all goes well."""
 PATIENCE = 1.0
 """Seconds that tidying up may take before it is left to the end of the record's life."""
+TAKEN = "somebody took or removed its record; stop what it was for"
 
 
 class Leadership:
@@ -33,6 +35,7 @@ class Leadership:
         self.deadline = deadline
         """On the clock of the elections: when it ends unless it is renewed."""
         self._elections = elections
+        self._store = elections.storage if isinstance(elections.storage, StoreBacked) else None
         self._record = record
         self._trouble = ""  # why the last try to renew it failed
         self._ended = asyncio.Event()
@@ -64,12 +67,11 @@ class Leadership:
 
         Invalid: the storage is not a store; compare the fence with what you kept instead.
         """
-        storage = self._elections.storage
-        if not isinstance(storage, StoreBacked):
+        if self._store is None:
             raise Invalid(
                 f"leadership {self.key}: its storage is no store, so there is nothing to compare; keep the fence"
             )
-        return storage.guard(self.key, self._record)
+        return self._store.guard(self.key, self._record)
 
     def check(self) -> None:
         """LeadershipLost: it has ended."""
@@ -145,7 +147,7 @@ class Leadership:
                 backoff.reset()
                 pause = self.ttl / RENEWALS
             else:
-                self._lose("somebody took or removed its record; stop what it was for")
+                self._lose(TAKEN)
                 return
 
     async def _renewed(self) -> bool | None:
@@ -167,3 +169,9 @@ class Leadership:
         except HostlerError as error:
             self._trouble = str(error)
         return None
+
+
+def check_guard(guard: Comparison, found: object) -> None:
+    """`found` is what stands under the guard's key. LeadershipLost: somebody else leads, or nobody."""
+    if not guard.holds(found if isinstance(found, KeyValue) else None):
+        raise LeadershipLost(f"leadership {guard.key}: {TAKEN}")

@@ -244,10 +244,10 @@ class _Run:
             return [], [], msgspec.structs.replace(done, present=done.present + 1)
         when: list[Comparison] = [Version(kv.key) == 0]
         done = msgspec.structs.replace(done, moved=done.moved + 1)
-        ids = VM.match(kv.key)
-        vm = None if ids is None else _readable(kv)
-        if ids is None or vm is None:  # not ours to understand, and not ours to lose
+        entry = VM.readable(kv)
+        if entry is None:  # not ours to understand, and not ours to lose
             return when, [Put(kv.key, kv.value)], done
+        vm, ids = entry.value, entry.parts
         name = await self._free_name(vm, ids)
         value = kv.value
         if name is not None and name != vm.name:
@@ -344,10 +344,3 @@ def _machine_of(kv: KeyValue) -> str | None:
     except Damaged:
         return None
     return "" if lab is None else lab.vm
-
-
-def _readable(kv: KeyValue) -> VirtualMachine | None:
-    try:
-        return VM.decode(kv.value, where=kv.key)
-    except Damaged:
-        return None

@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
-from hostler.engine.request import Written
-from hostler.errors import Conflict, Damaged, Invalid, NotFound, Stale
+from hostler.engine.request import Written, check_limit
+from hostler.errors import Conflict, Damaged, Invalid, NotFound
 from hostler.keys.node import ALIVE, ARRIVAL, COMMAND, MEMBER
-from hostler.model.api import NodePage, NodeView
+from hostler.keys.trace import SILENT
+from hostler.model.api import ImageList, ImageView, NodePage, NodeView
 from hostler.model.inventory import Capacity
-from hostler.model.node import Lifecycle, NodeRecord, OffConfirmation
+from hostler.model.node import ImageNeeds, Lifecycle, NodeRecord, OffConfirmation
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from hostler.model.api import Drain
     from hostler.ports.store import Comparison, KeyValue, Store
 
-MAX_LIMIT = 1_000
 Change: TypeAlias = "Callable[[NodeRecord], NodeRecord]"
 
 
@@ -54,8 +54,7 @@ class NodeService:
         stale: bool = False,
     ) -> NodePage:
         """A page, in order of their names."""
-        if not 1 <= limit <= MAX_LIMIT:
-            raise Invalid(f"limit {limit}: must be from 1 to {MAX_LIMIT}")
+        check_limit(limit)
         start = None if after is None else MEMBER.fill(node=after)
         if stale:
             members = self._view.members
@@ -68,6 +67,21 @@ class NodeService:
             last, revision = page.items[-1].key if page.more else None, page.revision
         items = tuple(self._shown(entry) for entry in entries)
         return NodePage(items=items, after=None if last is None else last.rpartition("/")[2], revision=revision)
+
+    async def images(self, caller: Caller) -> ImageList:  # noqa: ARG002 - all may
+        """What machines can be made of, on nodes that are on duty, as this process saw them last."""
+        found: dict[str, list[ImageNeeds]] = {}
+        takes_any = False
+        for entry in self._view.members.entries.values():
+            record = entry.value
+            if record.lifecycle is not Lifecycle.ON_DUTY or self._view.alive.get(node=record.node) is None:
+                continue
+            takes_any = takes_any or record.images is None
+            for name in record.images or ():
+                if name:
+                    found.setdefault(name, []).append(record.image_needs.get(name, ImageNeeds()))
+        items = tuple(_image(name, needs) for name, needs in sorted(found.items()))
+        return ImageList(items=items, any=takes_any)
 
     # Writing
 
@@ -120,7 +134,7 @@ class NodeService:
     ) -> Written[NodeView]:
         async def attempt() -> Written[NodeView]:
             entry = await self._find(node)
-            _check_match(request, entry)
+            request.check_match(f"node {entry.value.node}", entry.mod_revision)
             when: list[Comparison] = [MEMBER.unchanged(entry)]
             if silent:
                 await self._check_silent(node)
@@ -162,7 +176,7 @@ class NodeService:
 
     async def _forget(self, request: Request, node: str) -> Written[NodeView]:
         entry = await self._find(node)
-        _check_match(request, entry)
+        request.check_match(f"node {entry.value.node}", entry.mod_revision)
         when: list[Comparison] = [MEMBER.unchanged(entry)]
         if entry.value.lifecycle is not Lifecycle.DECOMMISSIONED:
             await self._check_silent(node)
@@ -180,7 +194,7 @@ class NodeService:
             entry.key,
             entry.mod_revision,
             when,
-            [MEMBER.delete(node=node)],
+            [MEMBER.delete(node=node), SILENT.delete(node=node)],
             status=200,
             answer=view,
         )
@@ -222,11 +236,24 @@ class NodeService:
             images=record.images,
             facts=record.facts,
             refuses=record.refuses,
+            objection=self._view.inventory.objection(node),
             drain=record.drain,
             off=record.off,
             registered_at=record.registered_at,
             revision=entry.mod_revision,
         )
+
+
+def _image(name: str, needs: list[ImageNeeds]) -> ImageView:
+    """An image that several nodes may have under one name: what is enough for each of them."""
+    return ImageView(
+        name=name,
+        nodes=len(needs),
+        default=any(each.default for each in needs),
+        memory_mib=max(each.memory_mib for each in needs),
+        disk_gib=max(each.disk_gib for each in needs),
+        user=next((each.user for each in needs if each.user), ""),
+    )
 
 
 def _readable(kv: KeyValue) -> Entry[NodeRecord] | None:
@@ -238,14 +265,6 @@ def _readable(kv: KeyValue) -> Entry[NodeRecord] | None:
 
 def _missing(node: str) -> NotFound:
     return NotFound(f"node {node}: not found; look at the list of nodes")
-
-
-def _check_match(request: Request, entry: Entry[NodeRecord]) -> None:
-    if request.if_match is not None and request.if_match != entry.mod_revision:
-        raise Stale(
-            f"node {entry.value.node}: revision {request.if_match} is not the present one, {entry.mod_revision};"
-            " read it again"
-        )
 
 
 def _with(entry: Entry[NodeRecord], record: NodeRecord) -> Entry[NodeRecord]:

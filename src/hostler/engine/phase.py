@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hostler.model.api import Phase, VmView
+from hostler.model.api import Phase, VmRow, VmView
 from hostler.model.vm import MachineState, Power, Step
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def settled(vm: VirtualMachine, handle: VmHandle | None, alive: bool) -> bool:
         return False
     wanted = MachineState.RUNNING if vm.power is Power.ON else MachineState.STOPPED
     return (
-        handle.state is wanted
+        (handle.state is wanted or (handle.ended and vm.power is Power.ON))
         and handle.resets >= vm.resets
         and (vm.restore is None or handle.restored >= vm.restore.number)
         and (vm.move is None or handle.moved >= vm.move.number)
@@ -96,6 +96,31 @@ def view_of(
         expires_at=vm.expires_at,
         generation=vm.generation,
         revision=entry.mod_revision,
+    )
+
+
+def row_of(entry: Entry[VirtualMachine], handle: VmHandle | None, alive: bool, *, longest: int) -> VmRow:
+    """The same in brief. `longest`: characters of its detail."""
+    vm = entry.value
+    seen = None if handle is None or handle.state in _WITHOUT_NODE else handle
+    now = phase(vm, handle, alive)
+    readiness = None if seen is None else seen.readiness
+    detail = _detail(now, vm, handle, alive)
+    return VmRow(
+        id=vm.id,
+        name=vm.name,
+        org=vm.org,
+        project=vm.project,
+        phase=now,
+        state=None if handle is None else handle.state,
+        node=None if seen is None else seen.node or None,
+        available=now is Phase.RUNNING and readiness is not None and readiness.step is Step.AVAILABLE,
+        detail=detail if len(detail) <= longest else f"{detail[: longest - 1]}…",
+        cpus=vm.spec.cpus,
+        memory_mib=vm.spec.memory_mib,
+        labels=vm.labels,
+        created_at=vm.created_at,
+        expires_at=vm.expires_at,
     )
 
 

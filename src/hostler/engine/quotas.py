@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, TypeAlias
 import msgspec
 
 from hostler.engine.request import Written
-from hostler.errors import Conflict, NotFound, QuotaExceeded, Stale, Uncertain
+from hostler.errors import Conflict, NotFound, QuotaExceeded, Uncertain
 from hostler.keys.access import QUOTA
 from hostler.keys.entry import Unreadable
-from hostler.keys.part import check_part
+from hostler.keys.part import check_home, check_part
 from hostler.keys.vm import VM
 from hostler.model.access import Quota
 from hostler.model.api import QuotaSet, QuotaView
@@ -171,9 +171,11 @@ class QuotaService:
 
     async def _set(self, request: Request, org: str, project: str, wanted: Quota) -> Written[QuotaView]:
         entry = await QUOTA.get(self._store, org=org, project=project)
-        _check_match(request, entry, org, project)
+        request.check_match(f"quota of {org}/{project}", 0 if entry is None else entry.mod_revision)
         if entry is None or not entry.value.counted:
             quota, has = wanted, await count(self._store, org, project)
+            if entry is None and not has.vms:  # nothing is there yet
+                check_home(org, project)
         else:
             has = _has(entry.value)
             quota = _with(wanted, has)
@@ -193,7 +195,7 @@ class QuotaService:
 
     async def _delete(self, request: Request, org: str, project: str) -> Written[QuotaView]:
         entry = await QUOTA.get(self._store, org=org, project=project)
-        _check_match(request, entry, org, project)
+        request.check_match(f"quota of {org}/{project}", 0 if entry is None else entry.mod_revision)
         if entry is None:
             raise NotFound(f"quota of {org}/{project}: there is none; nothing to lift")
         view = _view(org, project, Quota(), _has(entry.value), 0)
@@ -216,14 +218,6 @@ def _check(caller: Caller, org: str, project: str) -> None:
     check_part(project, "project")
     if not caller.sees(org, project):
         raise NotFound(f"project {org}/{project}: not found; name one that you are a member of")
-
-
-def _check_match(request: Request, entry: Entry[Quota] | None, org: str, project: str) -> None:
-    present = 0 if entry is None else entry.mod_revision
-    if request.if_match is not None and request.if_match != present:
-        raise Stale(
-            f"quota of {org}/{project}: revision {request.if_match} is not the present one, {present}; read it again"
-        )
 
 
 def _has(quota: Quota) -> Share:

@@ -261,8 +261,9 @@ class Replica:
             for wait in waits:
                 wait.cancel()
             await asyncio.gather(*waits, return_exceptions=True)
-        for wait in done:
-            wait.result()
+        for wait in waits:
+            if wait in done:
+                wait.result()
 
     async def _changed(self, key: str, within: float) -> None:
         try:

@@ -6,13 +6,16 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 import msgspec
 
-from hostler.errors import Forbidden
+from hostler.errors import Forbidden, Invalid, Stale
 from hostler.model.access import EVERYWHERE, ROLES, Role
 
 if TYPE_CHECKING:
     from hostler.model.inventory import Rights
 
 T = TypeVar("T")
+
+MAX_LIMIT = 1_000
+"""Of what one page has."""
 
 
 class Caller(msgspec.Struct, frozen=True):
@@ -40,6 +43,20 @@ class Caller(msgspec.Struct, frozen=True):
         if not getattr(self.rights, right):
             raise Forbidden(f"{self.name}: the right {right} is missing; ask somebody who manages accounts for it")
 
+    @property
+    def may_deploy(self) -> bool:
+        """Whether what runs on every node is theirs to say: slices have no project."""
+        return self.rights.modify_workloads and EVERYWHERE in self.memberships
+
+    def require_deploy(self) -> None:
+        """Forbidden: the caller may not deploy."""
+        self.require("modify_workloads")
+        if not self.may_deploy:
+            raise Forbidden(
+                f"{self.name}: slices run on every node: that takes membership in {EVERYWHERE} beside modify_workloads;"
+                " ask somebody who manages accounts"
+            )
+
 
 HOSTLER = Caller("hostler", ROLES[Role.ADMIN], (EVERYWHERE,))
 """The control plane itself, where it acts unasked."""
@@ -56,6 +73,11 @@ class Request(msgspec.Struct, frozen=True):
     if_match: int | None = None
     """The revision that the caller has read; the write happens only if it is still the present one."""
 
+    def check_match(self, subject: str, present: int) -> None:
+        """`present`: the revision of what is to be changed, 0 if it is not there. Stale: the caller read another."""
+        if self.if_match is not None and self.if_match != present:
+            raise Stale(f"{subject}: revision {self.if_match} is not the present one, {present}; read it again")
+
 
 class Written(msgspec.Struct, Generic[T], frozen=True):
     """A write that is done. `replayed`: it had been done before, and this is the answer that was given then."""
@@ -65,3 +87,9 @@ class Written(msgspec.Struct, Generic[T], frozen=True):
     """Of the record that was written, after it."""
     status: int
     replayed: bool = False
+
+
+def check_limit(limit: int) -> None:
+    """Invalid: there is no page of that size."""
+    if not 1 <= limit <= MAX_LIMIT:
+        raise Invalid(f"limit {limit}: must be from 1 to {MAX_LIMIT}")

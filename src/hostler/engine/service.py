@@ -21,6 +21,15 @@ class Standing(Protocol):
         """The key that the replica holds now; it may change from a higher one to key 1 while a service runs."""
 
 
+def leadership_of(standing: Standing | None, service: str) -> Leadership:
+    """What the replica holds now. LeadershipLost: nothing any more."""
+    if standing is None:
+        raise RuntimeError(f"{service}: used before it was started")
+    leadership = standing.leadership
+    leadership.check()
+    return leadership
+
+
 class Service(Protocol):
     """Something that a replica runs while it holds a key."""
 

@@ -41,6 +41,7 @@ class Surroundings:
         view.vms.listen(self._wish_changed)
         view.members.listen(lambda key: books.sync_node(MEMBER.parse(key)["node"]))
         view.alive.listen(lambda key: books.sync_node(ALIVE.parse(key)["node"]))
+        view.inventory.listen(books.sync_node)
 
     def _wish_changed(self, key: str) -> None:
         vm = key.rpartition("/")[2]

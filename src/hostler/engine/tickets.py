@@ -1,4 +1,5 @@
 """Tickets: let their bearer through one door of one machine, or to one lab's terminal, once, within half a minute.
+One for the page signs its bearer in there, once, within a minute.
 
 A browser cannot send a header with a WebSocket, and a token in a URL would end up in logs and histories. So a ticket
 goes there: good for nothing else, and for nothing at all once it was used. Processes of the control plane show each
@@ -7,12 +8,14 @@ other tickets, too, where one asks for a machine of the other (`entry.peers`): w
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 from hostler.engine.access.token import digest_of
 from hostler.engine.request import Written
-from hostler.errors import Damaged, Unauthenticated, Unavailable, Uncertain
+from hostler.errors import Damaged, LeaseGone, Unauthenticated, Unavailable, Uncertain
 from hostler.keys.access import TICKET
+from hostler.keys.inventory import USER
 from hostler.keys.lab import LAB
 from hostler.keys.vm import VM
 from hostler.model.access import Ticket
@@ -29,16 +32,22 @@ if TYPE_CHECKING:
     from hostler.kit.clock import Clock
     from hostler.model.api import VmView
     from hostler.ports.machines import Door
-    from hostler.ports.store import Store
+    from hostler.ports.store import Lease, Store
 
 TERMINAL = "terminal"
 """In place of a machine's door: the terminal of a user's labs."""
+WEB = "web"
+"""In place of a machine's door: the page, for who has a token on the command line."""
 PREFIX = "hstt_"
 """Every ticket begins so, and no token does."""
 LIFE = 30.0
+WEB_LIFE = 60.0
+"""A browser may have to be started first."""
 DRIFT = 60.0
 """Seconds that calendars of replicas may be apart. The lease ends a ticket in time; this is for one without a lease, as
 a copy of a store may hold it."""
+SHARED_FOR = LIFE / 2
+"""Seconds for which processes put new tickets on one lease: the last of them lives for half of its life."""
 LONGEST = 128
 CREATED = 201
 
@@ -49,7 +58,7 @@ class Tickets:
     def __init__(self, store: Store, writer: Writer, *, clock: Clock, secret: Callable[[], str]) -> None:
         self._store, self._writer, self._clock, self._secret = store, writer, clock, secret
 
-    async def issue(self, request: Request, vm: VmView, door: Door, token: str, url: str) -> Written[TicketView]:
+    async def issue(self, request: Request, vm: VmView, door: str, token: str, url: str) -> Written[TicketView]:
         """A ticket for who asks, who may go through that door: whoever calls has checked that.
 
         `token` is the SHA-256 of the one that was shown: what the ticket opens closes when that one ends. `url` is
@@ -57,12 +66,18 @@ class Tickets:
         """
         secret, ticket = self._minted(vm.id, vm.org, vm.project, door, by=request.caller.name, token=token)
         subject = VM.fill(org=vm.org, project=vm.project, vm=vm.id)
-        return await self._issued(request, subject, vm.revision, secret, ticket, url)
+        return await self._issued(request, subject, vm.revision, secret, ticket, url, name=vm.name)
 
     async def issue_terminal(self, request: Request, user: str, token: str, url: str) -> Written[TicketView]:
         """The same for the terminal of the user's labs, whether there is a lab now or not."""
         secret, ticket = self._minted("", LABS, user, TERMINAL, by=request.caller.name, token=token)
         return await self._issued(request, LAB.fill(user=user), 0, secret, ticket, url)
+
+    async def issue_web(self, request: Request, token: str, url: str) -> Written[TicketView]:
+        """The same for the page: its bearer is signed in as who asks."""
+        secret, ticket = self._minted("", "", "", WEB, by=request.caller.name, token=token, life=WEB_LIFE)
+        subject = USER.fill(user=request.caller.name)
+        return await self._issued(request, subject, 0, secret, ticket, url, life=WEB_LIFE)
 
     async def read(self, shown: str, door: str) -> Entry[Ticket]:
         """The ticket of a user, not used yet. Unauthenticated: it counts for nothing, or not at this door.
@@ -81,31 +96,43 @@ class Tickets:
     # Inside
 
     async def _issued(  # noqa: PLR0917 - as `Writer.commit`
-        self, request: Request, subject: str, before: int, secret: str, ticket: Ticket, url: str
+        self,
+        request: Request,
+        subject: str,
+        before: int,
+        secret: str,
+        ticket: Ticket,
+        url: str,
+        *,
+        life: float = LIFE,
+        name: str = "",
     ) -> Written[TicketView]:
-        lease = await self._leased()
+        lease = await self._leased(life)
         digest = digest_of(secret)
         told = TicketView(ticket=secret, url=url, expires_at=ticket.expires_at)
         revision = await self._writer.commit(
             request,
-            "ticket.issue",
+            f"ticket.{ticket.door}",
             subject,
             before,
             [TICKET.absent(digest=digest)],
             [TICKET.put(ticket, lease=lease, digest=digest)],
             status=CREATED,
+            name=name,
         )
         return Written(told, revision, CREATED)
 
-    def _minted(self, vm: str, org: str, project: str, door: str, *, by: str, token: str) -> tuple[str, Ticket]:
-        expires_at = self._clock.wall() + LIFE
+    def _minted(
+        self, vm: str, org: str, project: str, door: str, *, by: str, token: str, life: float = LIFE
+    ) -> tuple[str, Ticket]:
+        expires_at = self._clock.wall() + life
         ticket = Ticket(vm=vm, org=org, project=project, door=door, by=by, token=token, expires_at=expires_at)
         return PREFIX + self._secret(), ticket
 
-    async def _leased(self) -> int:
+    async def _leased(self, life: float) -> int:
         self._writer.check_healthy()
         try:
-            return (await self._store.grant(LIFE)).id
+            return (await self._store.grant(life)).id
         except Uncertain:
             raise Unavailable("ticket: the store gave no answer; nothing was written, ask again") from None
 
@@ -115,6 +142,9 @@ class PeerTickets:
 
     def __init__(self, store: Store, *, clock: Clock, secret: Callable[[], str], by: str) -> None:
         self._store, self._clock, self._secret, self._by = store, clock, secret, by
+        self._granting = asyncio.Lock()
+        self._lease: Lease | None = None
+        self._shared_until = 0.0
 
     async def issue(self, node: str, vm: str, door: Door) -> str:
         """A ticket for a machine of another process's node. Unavailable: the store did not take it."""
@@ -123,8 +153,11 @@ class PeerTickets:
             vm=vm, org="", project="", door=f"{node}/{door}", by=self._by, expires_at=self._clock.wall() + LIFE
         )
         try:
-            lease = await self._store.grant(LIFE)
-            await self._store.txn([], [TICKET.put(ticket, lease=lease, digest=digest_of(secret))])
+            try:
+                await self._put(ticket, secret)
+            except LeaseGone:  # as after a restore: that store has never heard of it
+                self._lease = None
+                await self._put(ticket, secret)
         except Uncertain:  # should it come yet it goes with its lease; nobody knows it
             raise Unavailable(f"ticket for {vm}: the store gave no answer; try again") from None
         return secret
@@ -136,6 +169,20 @@ class PeerTickets:
             raise worthless()
         await _used(self._store, entry)
         return entry.value
+
+    # Inside
+
+    async def _put(self, ticket: Ticket, secret: str) -> None:
+        await self._store.txn([], [TICKET.put(ticket, lease=await self._shared(), digest=digest_of(secret))])
+
+    async def _shared(self) -> Lease:
+        """The lease of all tickets of a while: one of each would be a write more, and outlive its ticket."""
+        async with self._granting:
+            if self._lease is None or self._clock.now() >= self._shared_until:
+                until = self._clock.now() + SHARED_FOR
+                self._lease = await self._store.grant(LIFE)
+                self._shared_until = until
+            return self._lease
 
 
 async def _found(store: Store, clock: Clock, shown: str) -> Entry[Ticket] | None:
@@ -160,4 +207,4 @@ async def _used(store: Store, entry: Entry[Ticket]) -> None:
 
 def worthless() -> Unauthenticated:
     """What every ticket that counts for nothing is answered, whatever it lacks."""
-    return Unauthenticated("ticket: none that counts here; each counts once, for half a minute: take another")
+    return Unauthenticated("ticket: none that counts here; each counts once, and not for long: take another")

@@ -9,13 +9,16 @@ from hostler.engine.access.admin import Admin
 from hostler.engine.access.door import Door
 from hostler.engine.access.known import Known
 from hostler.engine.access.token import Tokens, digest_of
+from hostler.engine.request import Caller
 from hostler.errors import Unauthenticated
+from hostler.model.access import TokenKind
+from hostler.model.inventory import Rights
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from hostler.engine.access.known import Mirrors
-    from hostler.engine.request import Caller, Request, Written
+    from hostler.engine.request import Request, Written
     from hostler.engine.write import Writer
     from hostler.kit.clock import Clock
     from hostler.model.api import (
@@ -101,6 +104,23 @@ class UserService:
     async def login(self, asked: Login, source: str = "") -> TokenIssued:
         """A session of 12 hours for a name and a password. Unauthenticated tells nothing of what was wrong."""
         return await self._door.login(self._tokens, asked, source)
+
+    async def enter(self, digest: str, source: str = "") -> TokenIssued:
+        """A session for who has the token with this SHA-256; it ends no later than that token would."""
+        return await self._door.enter(self._tokens, digest, source)
+
+    async def entered(self, issued: TokenIssued) -> UserView:
+        """The account that a session was begun for. This replica knows it from now on, whoever made it."""
+        entry = await self._accounts.seen(Caller(issued.user, Rights()), issued.user)
+        self._known.users.learned(entry)
+        return view_of(entry)
+
+    def session_end(self, caller: Caller) -> float | None:
+        """When the session ends that the caller came with, from memory; None: it came with something else."""
+        for entry in self._known.tokens_of(caller.name):
+            if entry.value.id == caller.token and entry.value.purpose is TokenKind.SESSION:
+                return entry.value.expires_at
+        return None
 
     async def logout(self, request: Request) -> Written[TokenView]:
         """End the session that the request came with."""

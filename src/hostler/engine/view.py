@@ -10,12 +10,17 @@ import asyncio
 import math
 from typing import TYPE_CHECKING, Any
 
+from hostler.engine.deployments.fleet import Fleet
+from hostler.engine.inventory.sight import InventoryView
+from hostler.engine.workloads.sight import Rolls
 from hostler.errors import Missed, Unavailable, Uncertain
 from hostler.keys.access import TOKEN
-from hostler.keys.inventory import USER
+from hostler.keys.deployment import BLUEPRINT, DEPLOYMENT, RETRIES, ROUTER, SLICE, SLICE_OWNER
+from hostler.keys.inventory import INSTANCE, TARGET, USER, WORKLOAD
 from hostler.keys.lab import LAB, LAB_CATALOGUE
 from hostler.keys.mirror import Mirror
 from hostler.keys.node import ALIVE, ARRIVAL, CLUSTER, COMMAND, MEMBER
+from hostler.keys.trace import SILENT
 from hostler.keys.vm import HANDLE, VM
 from hostler.kit.together import run_together
 
@@ -59,6 +64,17 @@ class View:
         self.labs = Mirror(store, LAB, clock=clock, rng=rng)
         self.catalogues = Mirror(store, LAB_CATALOGUE, clock=clock, rng=rng)
         """One record at most."""
+        self.workloads = Mirror(store, WORKLOAD, clock=clock, rng=rng)
+        self.instances = Mirror(store, INSTANCE, clock=clock, rng=rng)
+        self.targets = Mirror(store, TARGET, clock=clock, rng=rng)
+        self.silences = Mirror(store, SILENT, clock=clock, rng=rng)
+        self.blueprints = Mirror(store, BLUEPRINT, clock=clock, rng=rng)
+        self.slices = Mirror(store, SLICE, clock=clock, rng=rng)
+        self.owners = Mirror(store, SLICE_OWNER, clock=clock, rng=rng)
+        self.deployments = Mirror(store, DEPLOYMENT, clock=clock, rng=rng)
+        self.retries = Mirror(store, RETRIES, clock=clock, rng=rng)
+        self.routers = Mirror(store, ROUTER, clock=clock, rng=rng)
+        self.inventory = InventoryView(store, self.members, clock=clock, rng=rng)
         self.mirrors: dict[str, Mirror[Any]] = {
             "vms": self.vms,
             "handles": self.handles,
@@ -70,12 +86,27 @@ class View:
             "tokens": self.tokens,
             "labs": self.labs,
             "catalogues": self.catalogues,
+            "workloads": self.workloads,
+            "instances": self.instances,
+            "targets": self.targets,
+            "silences": self.silences,
+            "blueprints": self.blueprints,
+            "slices": self.slices,
+            "slice_owners": self.owners,
+            "deployments": self.deployments,
+            "slice_retries": self.retries,
+            "routers": self.routers,
+            **self.inventory.mirrors,
         }
         self.node_of: dict[str, str] = {}
         """The node that has a command for a machine, by the machine's id."""
         self._others: dict[str, set[str]] = {}  # more nodes that have one: never, unless somebody meddled
         self._on: dict[str, dict[str, None]] = {}  # ids of machines by node; in order, so that a seed stays a story
         self.commands.listen(self._index)
+        self.rolls = Rolls(self)
+        """Instances of workloads by what they are, from when they are first asked for."""
+        self.fleet = Fleet(self)
+        """Slices by what they are and where, likewise."""
         self._answered_at = -math.inf
         self._failures = FAILURES
         self._probed = asyncio.Event()

@@ -6,18 +6,21 @@ import heapq
 import itertools
 from typing import TYPE_CHECKING, TypeVar
 
-from hostler.engine.phase import phase, view_of
+import msgspec
+
+from hostler.engine.phase import phase, row_of, view_of
+from hostler.engine.request import MAX_LIMIT, check_limit
 from hostler.errors import Damaged, Invalid, NotFound
 from hostler.keys.part import check_part
 from hostler.keys.vm import HANDLE, NAME, VM
 from hostler.model.access import EVERYWHERE
-from hostler.model.api import VmPage, Why
+from hostler.model.api import VmPage, VmRow, VmRowPage, Why
 from hostler.model.name import fold
 from hostler.model.vm import MachineState
 from hostler.ports.store import Get, KeyValue
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from hostler.engine.placement import Cluster
     from hostler.engine.request import Caller
@@ -33,11 +36,26 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-MAX_LIMIT = 1_000
 LOOKED_AT = 10_000
 """Records that one call of `list` reads at most: with rare labels a page may be short, or empty, and not the last."""
 VERDICTS = 1_000
+DETAIL = 160
+"""Characters of a row's detail."""
 _WISHES, _HANDLES = VM.prefix(), HANDLE.prefix()
+
+
+class VmQuery(msgspec.Struct, frozen=True):
+    """Which machines are listed: those of a project; or without one, or without an org, all that the caller sees."""
+
+    org: str | None = None
+    project: str | None = None
+    limit: int = 100
+    after: str | None = None
+    """What the page before said."""
+    labels: Mapping[str, str] = {}
+    """That they have."""
+    stale: bool = False
+    """As this process saw them last, also while the store is out of reach."""
 
 
 class VmReader:
@@ -113,75 +131,73 @@ class VmReader:
 
     def check(self, caller: Caller, org: str, project: str, vm: str | None = None) -> None:
         """NotFound: the caller does not see the project, as if it did not exist."""
-        check_part(org, "org")
-        check_part(project, "project")
-        if vm is not None:
-            check_part(vm, "vm")
-        if not caller.sees(org, project):
-            raise _missing(org, project, vm)
+        check_project(caller, org, project, vm)
 
     # Many
 
-    async def list(
-        self,
-        caller: Caller,
-        org: str | None,
-        project: str | None,
-        *,
-        limit: int,
-        after: str | None,
-        labels: Mapping[str, str],
-        stale: bool,
-    ) -> VmPage:
+    async def list(self, caller: Caller, query: VmQuery) -> VmPage:
         """A page, in order of org, project and id."""
-        if not 1 <= limit <= MAX_LIMIT:
-            raise Invalid(f"limit {limit}: must be from 1 to {MAX_LIMIT}")
-        if org is not None and project is not None:
-            self.check(caller, org, project)
-        prefixes = _prefixes(caller, org, project)
-        start = _start(org, project, after)
-        if stale:
-            return self._page_stale(prefixes, start, limit, labels, whole=project is None)
-        return await self._page(prefixes, start, limit, labels, whole=project is None)
+        items, last, revision = await self._page(_Chosen(caller, query), self.shown)
+        return VmPage(items=tuple(items), after=last, revision=revision)
+
+    async def rows(self, caller: Caller, query: VmQuery) -> VmRowPage:
+        """The same, each in brief."""
+        items, last, revision = await self._page(_Chosen(caller, query), self._row_maker())
+        return VmRowPage(items=tuple(items), after=last, revision=revision)
+
+    def _row_maker(self) -> Callable[[Entry[VirtualMachine], VmHandle | None], VmRow]:
+        """Makes the rows of one page: each node is looked at once."""
+        nodes: dict[str, bool] = {}
+
+        def made(entry: Entry[VirtualMachine], handle: VmHandle | None) -> VmRow:
+            if handle is None:
+                return row_of(entry, None, False, longest=DETAIL)
+            alive = nodes.get(handle.node)
+            if alive is None:
+                alive = nodes[handle.node] = self.alive(handle)
+            return row_of(entry, handle, alive, longest=DETAIL)
+
+        return made
 
     async def _page(
-        self, prefixes: tuple[str, ...], start: str, limit: int, labels: Mapping[str, str], *, whole: bool
-    ) -> VmPage:
-        items: list[VmView] = []
+        self, chosen: _Chosen, make: Callable[[Entry[VirtualMachine], VmHandle | None], T]
+    ) -> tuple[Sequence[T], str | None, int]:
+        """What `make` makes of each; the page's `after`; the revision."""
+        if chosen.stale:
+            return self._page_stale(chosen, make)
+        items: list[T] = []
         revision, looked_at = 0, 0
-        for prefix in prefixes:
-            after = _within(prefix, start)
+        for prefix in chosen.prefixes:
+            after = _within(prefix, chosen.start)
             while after is not None:
                 page = await self._store.range(
-                    prefix, after=after or None, limit=MAX_LIMIT if labels else limit - len(items)
+                    prefix, after=after or None, limit=MAX_LIMIT if chosen.labels else chosen.limit - len(items)
                 )
                 revision = revision or page.revision
                 looked_at += len(page.items)
                 handles = await self._handles(page.items, after)
                 for kv in page.items:
-                    if (view := self._listed(kv, handles, labels)) is not None:
-                        items.append(view)
-                    if len(items) == limit:
-                        done = kv is page.items[-1] and not page.more and prefix == prefixes[-1]
-                        return VmPage(
-                            items=tuple(items), after=None if done else _token(kv.key, whole), revision=revision
-                        )
+                    entry = self._listed(kv, chosen.labels)
+                    if entry is not None:
+                        items.append(make(entry, handles.get(kv.key)))
+                    if len(items) == chosen.limit:
+                        done = kv is page.items[-1] and not page.more and prefix == chosen.prefixes[-1]
+                        return items, None if done else _token(kv.key, chosen.whole), revision
                 after = page.items[-1].key if page.more else None
                 if after is not None and looked_at >= LOOKED_AT:
-                    return VmPage(items=tuple(items), after=_token(after, whole), revision=revision)
-        return VmPage(items=tuple(items), after=None, revision=revision or await self._revision())
+                    return items, _token(after, chosen.whole), revision
+        return items, None, revision or await self._revision()
 
-    def _listed(self, kv: KeyValue, handles: dict[str, VmHandle], labels: Mapping[str, str]) -> VmView | None:
-        parts = VM.match(kv.key)
-        if parts is None:
-            return None
-        try:
-            entry = VM.entry(kv)
-        except Damaged:
-            return None  # the mirrors know of it, and the doctor tells
-        if not _matches(entry.value, labels):
-            return None
-        return self.shown(entry, handles.get(kv.key))
+    def _listed(self, kv: KeyValue, labels: Mapping[str, str]) -> Entry[VirtualMachine] | None:
+        entry = self._view.vms.entries.get(kv.key)
+        if entry is None or entry.mod_revision != kv.mod_revision:
+            if VM.match(kv.key) is None:
+                return None
+            try:
+                entry = VM.entry(kv)
+            except Damaged:
+                return None  # the mirrors know of it, and the doctor tells
+        return entry if _matches(entry.value, labels) else None
 
     async def _handles(self, vms: tuple[KeyValue, ...], after: str) -> dict[str, VmHandle]:
         """Of these machines, by the machine's key: one range over the same span, more only where orphans stand."""
@@ -198,7 +214,7 @@ class VmReader:
             page = await self._store.range(prefix, after=at, limit=len(vms))
             for kv in page.items:
                 try:
-                    found[_WISHES + kv.key[len(root) :]] = HANDLE.decode(kv.value, where=kv.key)
+                    found[_WISHES + kv.key[len(root) :]] = self._read(HANDLE, kv, self._view.handles).value
                 except Damaged:
                     continue
             if not page.more or page.items[-1].key >= last:
@@ -209,21 +225,21 @@ class VmReader:
         return (await self._store.range(_WISHES, limit=1, keys_only=True)).revision
 
     def _page_stale(
-        self, prefixes: tuple[str, ...], start: str, limit: int, labels: Mapping[str, str], *, whole: bool
-    ) -> VmPage:
-        entries = self._view.vms.entries
+        self, chosen: _Chosen, make: Callable[[Entry[VirtualMachine], VmHandle | None], T]
+    ) -> tuple[Sequence[T], str | None, int]:
+        entries, limit = self._view.vms.entries, chosen.limit
         matching = (
             key
             for key, entry in entries.items()
-            if key > start and key.startswith(prefixes) and _matches(entry.value, labels)
+            if key > chosen.start and key.startswith(chosen.prefixes) and _matches(entry.value, chosen.labels)
         )
         keys = heapq.nsmallest(limit + 1, matching)
         items = []
         for key in keys[:limit]:
             seen = self._view.handles.get(**_ids(entries[key]))
-            items.append(self.shown(entries[key], None if seen is None else seen.value))
-        after = _token(keys[limit - 1], whole) if len(keys) > limit else None
-        return VmPage(items=tuple(items), after=after, revision=self._view.vms.revision)
+            items.append(make(entries[key], None if seen is None else seen.value))
+        after = _token(keys[limit - 1], chosen.whole) if len(keys) > limit else None
+        return items, after, self._view.vms.revision
 
     # Why
 
@@ -258,6 +274,28 @@ class VmReader:
 
             self._surroundings = Surroundings(self._view)
         return await self._surroundings.cluster()
+
+
+class _Chosen:
+    """Which machines are listed. Invalid: there can be no such page. NotFound: the caller does not see the project."""
+
+    def __init__(self, caller: Caller, query: VmQuery) -> None:
+        check_limit(query.limit)
+        org, project = query.org, query.project
+        if org is not None and project is not None:
+            check_project(caller, org, project)
+        self.prefixes, self.start = _prefixes(caller, org, project), _start(org, project, query.after)
+        self.limit, self.labels, self.stale, self.whole = query.limit, query.labels, query.stale, project is None
+
+
+def check_project(caller: Caller, org: str, project: str, vm: str | None = None) -> None:
+    """NotFound: the caller does not see the project, as if it did not exist."""
+    check_part(org, "org")
+    check_part(project, "project")
+    if vm is not None:
+        check_part(vm, "vm")
+    if not caller.sees(org, project):
+        raise _missing(org, project, vm)
 
 
 def _ids(entry: Entry[VirtualMachine]) -> dict[str, str]:

@@ -19,7 +19,7 @@ from hostler.engine.quotas import Share, Turns, claim, counted, share
 from hostler.engine.request import Written
 from hostler.engine.vm_reading import VmReader
 from hostler.engine.write import Beaten
-from hostler.errors import Conflict, Damaged, Invalid, Stale, Unavailable, Uncertain
+from hostler.errors import Conflict, Damaged, Invalid, Unavailable, Uncertain
 from hostler.keys.access import QUOTA
 from hostler.keys.entry import Entry
 from hostler.keys.node import MEMBER
@@ -31,15 +31,16 @@ from hostler.ports.store import CreateRevision
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import AsyncIterator, Callable, Mapping
+    from collections.abc import AsyncIterator, Callable
 
     from hostler.engine.quotas import Pieces
     from hostler.engine.request import Caller, Request
     from hostler.engine.view import View
+    from hostler.engine.vm_reading import VmQuery
     from hostler.engine.write import Writer
     from hostler.kit.clock import Clock
     from hostler.model.access import Quota
-    from hostler.model.api import MoveRequest, VmCreate, VmPage, VmUpdate, Why
+    from hostler.model.api import MoveRequest, VmCreate, VmPage, VmRowPage, VmUpdate, Why
     from hostler.model.vm import VmSpec
     from hostler.ports.store import Comparison, Operation, Store
 
@@ -76,22 +77,13 @@ class VmService:
         """One machine. `stale`: as this process saw it last, also while the store is out of reach."""
         return await self._reader.get(caller, org, project, vm, stale=stale)
 
-    async def list(
-        self,
-        caller: Caller,
-        org: str | None,
-        project: str | None,
-        *,
-        limit: int = 100,
-        after: str | None = None,
-        labels: Mapping[str, str] | None = None,
-        stale: bool = False,
-    ) -> VmPage:
-        """A page of the machines that have these labels; without a project, or an org, of all that the caller sees.
+    async def list(self, caller: Caller, query: VmQuery) -> VmPage:
+        """A page of the machines that are asked for. One with an `after` is not the last, however short it is."""
+        return await self._reader.list(caller, query)
 
-        A page with an `after` is not the last, however short it is.
-        """
-        return await self._reader.list(caller, org, project, limit=limit, after=after, labels=labels or {}, stale=stale)
+    async def rows(self, caller: Caller, query: VmQuery) -> VmRowPage:
+        """The same, each machine in brief: for long lists."""
+        return await self._reader.rows(caller, query)
 
     async def why(self, caller: Caller, org: str, project: str, vm: str) -> Why:
         """The reasons for where it is, or for being nowhere."""
@@ -170,6 +162,11 @@ class VmService:
 
         return await self._change(request, org, project, vm, _Change("vm.move", move, status=ACCEPTED))
 
+    async def tell_opened(self, request: Request, vm: VmView, door: str) -> None:
+        """For the audit: somebody goes through this door of it, or has a shell in it. Who calls checks the right."""
+        subject = VM.fill(org=vm.org, project=vm.project, vm=vm.id)
+        await self._writer.commit(request, f"{door}.open", subject, vm.revision, [], [], status=DONE, name=vm.name)
+
     # Creating
 
     async def _cloned(self, request: Request, org: str, project: str, spec: VmSpec) -> VmSpec:
@@ -215,6 +212,7 @@ class VmService:
                 status=CREATED,
                 answer=view,
                 otherwise=[NAME.get_op(name=vm.name, **place), QUOTA.get_op(**place)],
+                name=vm.name,
             )
         except Beaten as beaten:
             if beaten.responses[0] is not None:
@@ -258,7 +256,7 @@ class VmService:
 
     async def _attempt(self, request: Request, org: str, project: str, vm: str, change: _Change) -> Written[VmView]:
         entry = await self._reader.find(request.caller, org, project, vm)
-        _check_match(request, entry)
+        request.check_match(f"vm {entry.value.name}", entry.mod_revision)
         handle = await self._handle(entry)
         held_when, held_then = change.held
         old, new = entry.value, change.wish(entry.value, handle)
@@ -280,6 +278,7 @@ class VmService:
             [VM.put(new, org=org, project=project, vm=entry.parts["vm"]), *name_then, *quota_then, *held_then],
             status=change.status,
             answer=view,
+            name=new.name,
         )
         return Written(msgspec.structs.replace(view, revision=revision), revision, change.status)
 
@@ -356,14 +355,6 @@ class _Change(msgspec.Struct, frozen=True):
     status: int = DONE
     sized: bool = False
     held: Pieces = ([], [])
-
-
-def _check_match(request: Request, entry: Entry[VirtualMachine]) -> None:
-    if request.if_match is not None and request.if_match != entry.mod_revision:
-        raise Stale(
-            f"vm {entry.value.name}: revision {request.if_match} is not the present one, {entry.mod_revision};"
-            " read it again"
-        )
 
 
 def _with(entry: Entry[VirtualMachine], vm: VirtualMachine) -> Entry[VirtualMachine]:

@@ -11,11 +11,12 @@ import msgspec
 from msgspec import UNSET
 
 from hostler.errors import Conflict, Invalid, NotFound
-from hostler.keys.part import check_part
+from hostler.keys.part import check_home, check_new
 from hostler.model.api import MAX_NAME
 from hostler.model.name import fold
 from hostler.model.node import Lifecycle
 from hostler.model.vm import MachineState, Move, Origin, Power, Restore, SnapshotState, VirtualMachine
+from hostler.model.workload import instance_parts
 
 if TYPE_CHECKING:
     from hostler.model.api import MoveRequest, VmCreate, VmUpdate
@@ -28,15 +29,16 @@ SHAPE = ("cpus", "memory_mib", "disk_gib", "user_data", "ssh_keys")
 
 
 def check_name(name: str, what: str = "name") -> str:
-    """`name`, if a machine or a snapshot can be called that. Invalid: it cannot."""
-    check_part(name, what)
+    """`name`, if a new machine or snapshot can be called that. Invalid: it cannot."""
+    check_new(name, what)
     if len(name) > MAX_NAME:
         raise Invalid(f"{what} {name[:MAX_NAME]!r}…: has {len(name)} characters, at most {MAX_NAME} are allowed")
     return name
 
 
 def created(wanted: VmCreate, *, vm: str, org: str, project: str, wall: float) -> VirtualMachine:
-    """A new machine with the id `vm`."""
+    """A new machine with the id `vm`. Invalid: it cannot be called that, or be there."""
+    check_home(org, project)
     return VirtualMachine(
         id=vm,
         name=check_name(wanted.name),
@@ -89,7 +91,7 @@ def cloned(spec: VmSpec, origin: VirtualMachine, handle: VmHandle | None) -> VmS
 
 
 def updated(vm: VirtualMachine, update: VmUpdate, *, wall: float) -> VirtualMachine:
-    """With what the update names. Invalid: a disk would shrink."""
+    """With what the update names. Invalid: a disk would shrink. Conflict: it is as its workload says."""
     _check_kept(vm)
     shape = {name: value for name in SHAPE if (value := getattr(update, name)) is not UNSET}
     if shape.get("disk_gib", vm.spec.disk_gib) < vm.spec.disk_gib:
@@ -98,14 +100,20 @@ def updated(vm: VirtualMachine, update: VmUpdate, *, wall: float) -> VirtualMach
         )
     fields: dict[str, Any] = {"spec": msgspec.structs.replace(vm.spec, **shape)} if shape else {}
     if update.name is not UNSET:
-        fields["name"] = check_name(update.name)
+        fields["name"] = update.name if update.name == vm.name else check_name(update.name)
     if update.labels is not UNSET:
         fields["labels"] = update.labels
     if update.on_node_loss is not UNSET:
         fields["on_node_loss"] = update.on_node_loss
     if update.expires_in is not UNSET:
         fields["expires_at"] = None if update.expires_in is None else wall + update.expires_in
-    return msgspec.structs.replace(vm, **fields)
+    new = msgspec.structs.replace(vm, **fields)
+    parts = instance_parts(vm.instance)
+    if parts is not None and new != vm:
+        raise Conflict(
+            f"vm {vm.name}: it is instance {parts['instance']} of workload {parts['workload']}; change the workload"
+        )
+    return new
 
 
 def changed_shape(old: VirtualMachine, new: VirtualMachine) -> tuple[str, ...]:

@@ -94,15 +94,17 @@ class Writer:
         status: int,
         answer: Record | None = None,
         otherwise: Sequence[Operation] = (),
+        name: str = "",
     ) -> int:
         """Do `then` if `when` holds, with audit and answer; the revision in which it happened.
 
-        `subject` is the key that is written, `before` the revision it had. A `revision` of 0 in the answer stands for
+        `subject` is the key that is written, `before` the revision it had, `name` what people call it, where the key
+        does not say it. A `revision` of 0 in the answer stands for
         the one in which this happens. Beaten: nothing was written; it has the responses to `otherwise`.
         Uncertain: only where the store could not say afterwards, either, whether it was written.
         """
         self.check_healthy()
-        audit = self._audit(request, verb, subject, before)
+        audit = self._audit(request, verb, subject, before, name)
         try:
             result = await self._send(when, [*then, audit], otherwise, _answered(request, status, answer))
         except Uncertain:
@@ -190,11 +192,13 @@ class Writer:
 
     # Inside
 
-    def _audit(self, request: Request, verb: str, subject: str, before: int) -> Put:
+    def _audit(self, request: Request, verb: str, subject: str, before: int, name: str) -> Put:
         wall = self._clock.wall()
         day, instant = instants(wall)
         caller = request.caller
-        record = Audit(who=caller.name, verb=verb, subject=subject, before=before, at=wall, source=caller.source)
+        record = Audit(
+            who=caller.name, verb=verb, subject=subject, before=before, at=wall, source=caller.source, name=name
+        )
         return AUDIT.put(record, day=day, write=f"{instant}-{self._new_id()}")
 
     async def _send(

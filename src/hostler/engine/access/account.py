@@ -20,8 +20,10 @@ from hostler.engine.request import HOSTLER, Written
 from hostler.engine.write import Beaten
 from hostler.errors import Conflict, Damaged, Forbidden, Invalid, KeyReused, NotFound, Stale
 from hostler.keys.inventory import USER
+from hostler.keys.part import check_new
 from hostler.model.api import UserCreate, UserPage, UserUpdate, UserView
 from hostler.model.inventory import Rights, User
+from hostler.model.line import check_line
 from hostler.model.name import fold
 from hostler.ports.store import Delete
 
@@ -67,11 +69,12 @@ class Accounts:
         memberships = check_memberships(asked.memberships)
         check_gift(request.caller, rights, memberships)
         key = USER.fill(user=_checked_name(asked.name))
+        full_name = _checked_full_name(asked.full_name)
 
         async def do(request: Request) -> Written[UserView]:
             user = User(
                 name=asked.name,
-                full_name=asked.full_name,
+                full_name=full_name,
                 password_hash="" if asked.password is None else await self._hasher.hash(asked.password),
                 enabled=asked.enabled,
                 rights=rights,
@@ -223,6 +226,8 @@ class Accounts:
         for name in ("full_name", "enabled"):
             if (value := getattr(asked, name)) is not UNSET:
                 fields[name] = value
+        if asked.full_name is not UNSET and asked.full_name != user.full_name:
+            _checked_full_name(asked.full_name)
         role = None if asked.role is UNSET else asked.role
         rights = rights_of(role, None if asked.rights is UNSET else asked.rights)
         if rights is not None:
@@ -317,9 +322,15 @@ def _check_match(request: Request, entry: Entry[User]) -> None:
 def _checked_name(name: str) -> str:
     if name != name.strip():
         raise Invalid(f"user {name!r}: a name neither begins nor ends with a space")
+    check_new(name, "user")
     if fold(name) == HOSTLER.name:
         raise Invalid(f"user {name!r}: this name stands for the control plane itself; choose another")
     return name
+
+
+def _checked_full_name(name: str) -> str:
+    """Anything that can be read, or nothing. One that stands already is kept as it is."""
+    return check_line(name, "full name") if name else name
 
 
 def _sealed(request: Request, key: str, plain: bytes) -> Request:

@@ -5,10 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hostler.engine.access.grant import within_reach
+from hostler.engine.annals import SKEW
 from hostler.keys.access import QUOTA, TOKEN
-from hostler.keys.inventory import USER
+from hostler.keys.inventory import USER, WORKLOAD
+from hostler.keys.lab import LAB
 from hostler.keys.vm import VM
 from hostler.model.access import EVERYWHERE
+from hostler.model.lab import ORG
 
 if TYPE_CHECKING:
     from hostler.engine.access.known import Mirrors
@@ -22,15 +25,40 @@ def sees(caller: Caller, written: Entry[Audit], known: Mirrors) -> bool:
 
     Everything else, also an account or a token that is gone, is for those who belong everywhere.
     """
+    audit = written.value
+    workload = WORKLOAD.match(audit.subject)
+    if workload is not None and EVERYWHERE not in caller.memberships:
+        return sees_workload(caller, workload["workload"], written.create_revision, audit.at, known)
+    return sees_subject(caller, audit.subject, written.create_revision, known)
+
+
+def sees_workload(caller: Caller, name: str, revision: int, at: float | None, known: Mirrors) -> bool:
+    """Whether what was done to the workload then was about a project of the caller's.
+
+    Its key names no project. What is older than its record was about a namesake, maybe of somebody else: revisions tell
+    that, and where a store was filled from another one, all at once, the time does.
+    """
+    entry = known.workloads.get(workload=name)
+    if entry is None or revision < entry.create_revision:
+        return False
+    if at is not None and at < entry.value.created_at - SKEW:
+        return False
+    return caller.sees(*entry.value.home)
+
+
+def sees_subject(caller: Caller, subject: str, revision: int, known: Mirrors) -> bool:
+    """The same, of something that was done to the record `subject` in that revision."""
     if EVERYWHERE in caller.memberships:
         return True
-    subject = written.value.subject
     parts = VM.match(subject) or QUOTA.match(subject)
     if parts is not None:
         return caller.sees(parts["org"], parts["project"])
+    lab = LAB.match(subject)
+    if lab is not None:
+        return caller.sees(ORG, lab["user"])
     token = known.tokens.entries.get(subject) if TOKEN.match(subject) is not None else None
     user = known.users.entries.get(subject if token is None else USER.fill(user=token.value.user))
     # A write from before the account was made was about a namesake, who may have belonged elsewhere.
-    if user is None or written.create_revision < user.create_revision:
+    if user is None or revision < user.create_revision:
         return False
     return user.parts["user"] == caller.name or within_reach(caller, user.value)

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from hostler.engine.access.token import Tokens
     from hostler.keys.entry import Entry
     from hostler.kit.clock import Clock
+    from hostler.model.access import Token
     from hostler.model.api import Login, TokenIssued
     from hostler.model.inventory import Rights, User
     from hostler.ports.hasher import Hasher
@@ -140,6 +141,19 @@ class Door:
         self._by_source.take_back(where)  # not forgotten: one's own password is no way to go on guessing others'
         return await self._begun(tokens, user, source)
 
+    async def enter(self, tokens: Tokens, digest: str, source: str) -> TokenIssued:
+        """A session for whoever has the token with this digest, if the store says that it counts."""
+        for _ in range(_TRIES):
+            token = await self._token(digest)
+            user = None if token is None else await self._account(token.value.user)
+            if token is None or user is None or not counts(token.value, user.value, self._clock.wall()):
+                raise self.guessed(source)
+            try:
+                return (await tokens.begin_session(Request(_caller(user, source)), user, token)).value
+            except Beaten:
+                continue
+        raise _busy()
+
     # Inside
 
     def _looked_up(self, known: Known, key: str, source: str) -> _Holder:
@@ -162,18 +176,32 @@ class Door:
         except (Invalid, Damaged):  # no name that an account can have; nothing that one can log in to
             return None
 
+    async def _token(self, digest: str) -> Entry[Token] | None:
+        try:
+            return await TOKEN.get(self._store, digest=digest)
+        except Damaged:
+            return None
+
     async def _begun(self, tokens: Tokens, user: Entry[User], source: str) -> TokenIssued:
         name, kept = user.parts["user"], user.value.password_hash
         for _ in range(_TRIES):
-            caller = Caller(name, user.value.rights, user.value.memberships, source, life=user.create_revision)
             try:
-                return (await tokens.begin_session(Request(caller), user)).value
+                return (await tokens.begin_session(Request(_caller(user, source)), user)).value
             except Beaten:
                 again = await self._account(name)
             if again is None or _kept(again) != kept:
                 raise _wrong()
             user = again
-        raise Unavailable("login: the account is being changed; try again in a moment")
+        raise _busy()
+
+
+def _caller(user: Entry[User], source: str) -> Caller:
+    account = user.value
+    return Caller(user.parts["user"], account.rights, account.memberships, source, life=user.create_revision)
+
+
+def _busy() -> Unavailable:
+    return Unavailable("login: the account is being changed; try again in a moment")
 
 
 def _kept(user: Entry[User] | None) -> str:

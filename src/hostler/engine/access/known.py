@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from hostler.keys.mirror import Mirror
     from hostler.model.access import Token
     from hostler.model.inventory import User
+    from hostler.model.workload import Workload
 
 T = TypeVar("T")
 
@@ -28,6 +29,9 @@ class Mirrors(Protocol):
 
     @property
     def tokens(self) -> Mirror[Token]: ...
+
+    @property
+    def workloads(self) -> Mirror[Workload]: ...
 
 
 class Overlaid(Generic[T]):

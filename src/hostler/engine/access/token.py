@@ -9,6 +9,8 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from hostler.engine.access.known import counts
 from hostler.engine.request import Request, Written
 from hostler.engine.write import Beaten
@@ -76,12 +78,20 @@ class Tokens:
                 raise Conflict(f"user {name}: changed meanwhile; issue the token again") from None
             raise
 
-    async def begin_session(self, request: Request, user: Entry[User]) -> Written[TokenIssued]:
-        """A new session. Beaten: the account changed since it was read."""
+    async def begin_session(
+        self, request: Request, user: Entry[User], of: Entry[Token] | None = None
+    ) -> Written[TokenIssued]:
+        """A new session; on the strength of a token (`of`) one that ends no later than that.
+
+        Beaten: the account changed since it was read, or the token is gone.
+        """
         sessions = [entry for entry in self._live(user) if entry.value.purpose is TokenKind.SESSION]
         too_many = sessions[: max(0, len(sessions) - MOST + 1)]
         token = self.minted(user, TokenKind.SESSION, within=SESSION)
-        return await self.write(request, "session.begin", user, token, sweep=[*too_many, *self._dead(user)])
+        ends = [at for at in (token.expires_at, of.value.expires_at if of is not None else None) if at is not None]
+        token = msgspec.structs.replace(token, expires_at=min(ends))
+        sweep = [*too_many, *self._dead(user)]
+        return await self.write(request, "session.begin", user, token, sweep=sweep, of=of)
 
     def minted(self, user: Entry[User], purpose: TokenKind, *, name: str = "", within: float | None = None) -> Token:
         """A token for the account as it is, not written yet."""
@@ -97,9 +107,16 @@ class Tokens:
         )
 
     async def write(
-        self, request: Request, verb: str, user: Entry[User], token: Token, *, sweep: Iterable[Entry[Token]] = ()
+        self,
+        request: Request,
+        verb: str,
+        user: Entry[User],
+        token: Token,
+        *,
+        sweep: Iterable[Entry[Token]] = (),
+        of: Entry[Token] | None = None,
     ) -> Written[TokenIssued]:
-        """Write a token for an account that must not have changed since it was read, or Beaten."""
+        """Write a token for an account that must not have changed since it was read, nor `of`; or Beaten."""
         secret = PREFIX + self._secret()
         digest = digest_of(secret)
         garbage = list(sweep)[:_SWEPT]
@@ -108,7 +125,7 @@ class Tokens:
             verb,
             TOKEN.fill(digest=digest),
             0,
-            [USER.unchanged(user), TOKEN.absent(digest=digest)],
+            [USER.unchanged(user), TOKEN.absent(digest=digest), *([TOKEN.unchanged(of)] if of is not None else ())],
             [TOKEN.put(token, digest=digest), *(Delete(entry.key) for entry in garbage)],
             status=201,
             answer=view_of(token),

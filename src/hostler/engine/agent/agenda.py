@@ -8,6 +8,8 @@ import logging
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
 
+from hostler.kit.prompt import Nap
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
@@ -22,8 +24,15 @@ class Agenda:
     """Calls `work(vm)`, in up to `slots` tasks at once. Nothing is called before `open` or after `aclose`."""
 
     def __init__(
-        self, work: Callable[[str], Coroutine[Any, Any, None]], *, clock: Clock, slots: int, boots: int
+        self,
+        work: Callable[[str], Coroutine[Any, Any, None]],
+        *,
+        clock: Clock,
+        slots: int,
+        boots: int,
+        what: str = "machine",
     ) -> None:
+        self._what = what
         self._work, self._clock, self._slots, self._boots = work, clock, slots, boots
         # Taken from the front, which costs a plain dict a look at all that was taken before.
         self._due: OrderedDict[str, None] = OrderedDict()
@@ -31,9 +40,12 @@ class Agenda:
         self._later: dict[str, float] = {}
         self._timers: list[tuple[float, str]] = []  # a heap; what `_later` does not confirm is out of date
         self._sooner = asyncio.Event()
+        self._nap = Nap(clock)
         self._booting: set[str] = set()
         self._to_boot: OrderedDict[str, None] = OrderedDict()
         self._open = False
+        self.turns = 0
+        """How often a worker began or ended."""
 
     @property
     def working(self) -> int:
@@ -63,6 +75,7 @@ class Agenda:
         heapq.heappush(self._timers, (at, vm))
         if self._timers[0][1] == vm:
             self._sooner.set()
+            self._nap.wake()
 
     def taken(self, vm: str) -> None:
         """Its worker looks now: whatever it was kicked for before, it will see."""
@@ -92,7 +105,10 @@ class Agenda:
                 at, vm = heapq.heappop(self._timers)
                 if self._later.get(vm) == at:
                     self.kick(vm)
-            await self._pause(self._timers[0][0] - now if self._timers else None)
+            if self._timers:
+                await self._nap.sleep(max(0.0, self._timers[0][0] - now))
+            else:
+                await self._sooner.wait()
 
     async def stop(self, vms: list[str]) -> None:
         """Cancel the workers of these, and wait until they have ended; they are kicked again."""
@@ -123,15 +139,17 @@ class Agenda:
             if vm is None:
                 return
             del self._due[vm]
-            task = asyncio.create_task(self._work(vm), name=f"machine {vm}")
+            task = asyncio.create_task(self._work(vm), name=f"{self._what} {vm}")
             self._busy[vm] = task
+            self.turns += 1
             task.add_done_callback(lambda task, vm=vm: self._ended(vm, task))  # type: ignore[misc]
 
     def _ended(self, vm: str, task: asyncio.Task[None]) -> None:
         del self._busy[vm]
+        self.turns += 1
         self._booting.discard(vm)
         if not task.cancelled() and task.exception() is not None:
-            _log.error("machine %s: its worker failed; trying again later", vm, exc_info=task.exception())
+            _log.error("%s %s: its worker failed; trying again later", self._what, vm, exc_info=task.exception())
             self.later(vm, self._clock.now() + AGAIN)
         # By every worker that ends, not only by those that booted: who is next may no longer want to.
         if self._to_boot and len(self._booting) < self._boots:
@@ -139,16 +157,3 @@ class Agenda:
             del self._to_boot[following]
             self.kick(following)
         self._pump()
-
-    async def _pause(self, seconds: float | None) -> None:
-        if seconds is None:
-            await self._sooner.wait()
-            return
-        sooner = asyncio.create_task(self._sooner.wait(), name="agenda: sooner")
-        slept = asyncio.create_task(self._clock.sleep(max(0.0, seconds)), name="agenda: pause")
-        try:
-            await asyncio.wait((sooner, slept), return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            sooner.cancel()
-            slept.cancel()
-            await asyncio.gather(sooner, slept, return_exceptions=True)

@@ -11,6 +11,7 @@ from hostler.engine.agent.decide import Action
 from hostler.engine.agent.plan import AgentState
 from hostler.engine.agent.session import Session
 from hostler.engine.agent.worker import Workers
+from hostler.engine.slices.keeper import SliceKeeper
 from hostler.errors import HostlerError
 from hostler.keys.mirror import Mirror
 from hostler.keys.node import ARRIVAL, COMMAND
@@ -23,9 +24,11 @@ if TYPE_CHECKING:
     from typing import Any
 
     from hostler.engine.agent.plan import AgentPlan
+    from hostler.engine.deployments.limits import Limits
     from hostler.kit.clock import Clock
     from hostler.ports.machines import Machine, Machines
     from hostler.ports.peers import Peers
+    from hostler.ports.slices import Slices
     from hostler.ports.store import Store
 
 _CHUNK = 500
@@ -47,8 +50,14 @@ class Agent:
         rng: random.Random | None = None,
         new_id: Callable[[], str],
         peers: Peers | None = None,
+        slices: Slices | None = None,
+        limits: Limits | None = None,
     ) -> None:
-        """`peers`: the way to machines that arrive on other nodes; without one this node's are not handed over."""
+        """`peers`: the way to machines that arrive on other nodes; without one this node's are not handed over.
+
+        `slices`: what runs slices here; without it what the leader loads here is left as it is. `limits`: of each
+        of their steps.
+        """
         rng = rng or random_.Random()  # noqa: S311 - spreads retries; guards nothing
         self._machines, self._plan, self._clock = machines, plan, clock
         self.commands = Mirror(store, COMMAND, clock=clock, rng=rng, node=plan.node)
@@ -75,12 +84,18 @@ class Agent:
             clock=clock,
             rng=rng,
         )
+        self.slices = (
+            None
+            if slices is None
+            else SliceKeeper(store, slices, plan, self.session, clock=clock, rng=rng, limits=limits)
+        )
         self._agenda = self._workers.agenda
         self.commands.listen(self._command_changed)
         self.arrivals.listen(lambda key: self._agenda.kick(ARRIVAL.parse(key)["vm"]))
         machines.listen(self._agenda.kick)
         self._main: asyncio.Task[None] | None = None
         self._closed = False
+        self._looked: tuple[Sequence[Machine], int, int] = ((), 0, -1)
 
     async def run(self) -> None:
         """Work until cancelled, or until `aclose`. Closed: the store is; then what runs is left as it is."""
@@ -120,10 +135,11 @@ class Agent:
             heard_ago=None if heard is None else self._clock.now() - heard,
             sessions=self.session.number,
             commands=len(self.commands.entries),
+            slices=0 if self.slices is None else self.slices.instances,
             working=self._agenda.working,
             waiting=self._agenda.waiting + len(self._workers.parked),
             failing=sum(1 for known in self._workers.known.values() if known.put_off),
-            unreadable=tuple(sorted(self.commands.unreadable)),
+            unreadable=tuple(sorted((*self.commands.unreadable, *self._unreadable_slices()))),
             foreign=len(self._workers.foreign),
             orphans=self._workers.orphans,
             steps=self._workers.steps,
@@ -131,6 +147,9 @@ class Agent:
         )
 
     # Inside
+
+    def _unreadable_slices(self) -> tuple[str, ...]:
+        return () if self.slices is None else tuple(self.slices.slices.unreadable)
 
     async def _work(self) -> None:
         parts = {
@@ -142,6 +161,8 @@ class Agent:
             "offer": self._every(self._plan.look_every, self._renew),
             "sweep": self._every(self._plan.sweep_every, self._sweep),
         }
+        if self.slices is not None:
+            parts["slices"] = self.slices.run()
         try:
             await run_together(f"agent {self._plan.node}", parts)
         finally:
@@ -153,7 +174,9 @@ class Agent:
         self._agenda.kick(vm)
 
     def _session_changed(self) -> None:
-        if self.session.may_act() and self._workers.parked:
+        if self.slices is not None:
+            self.slices.session_changed()
+        if self._workers.parked and self.session.may_act():
             parked, self._workers.parked = self._workers.parked, {}
             for vm in parked:
                 self._agenda.kick(vm)
@@ -170,6 +193,8 @@ class Agent:
         await self._agenda.stop(starting)
         await self.commands.refresh()
         await self.arrivals.refresh()
+        if self.slices is not None:
+            await self.slices.prepare()
         machines = await self._machines.list()
         for machine in machines:
             if machine.fenced and machine.state in _ON and self._is_uncommanded(machine):
@@ -197,11 +222,18 @@ class Agent:
 
     async def _look(self) -> None:
         """Notice what changed by itself."""
-        seen = {machine.label.vm: machine for machine in await self._machines.list()}
+        machines = await self._machines.list()
+        revision, turns = self.commands.revision, self._agenda.turns
+        if machines is self._looked[0] and (revision, turns) == self._looked[1:]:
+            return  # the very same was looked at, and nobody has done anything since
+        self._looked = (machines, revision, turns)
+        seen = {machine.label.vm: machine for machine in machines}
         for number, entry in enumerate(list(self.commands.entries.values())):
             vm = entry.value.vm
-            known = self._workers.known.get(vm)
-            if not self._agenda.has(vm) and (known is None or known.seen != seen.get(vm)):
+            known, machine = self._workers.known.get(vm), seen.get(vm)
+            if known is not None and (known.seen is machine or known.seen == machine):
+                pass  # most of them, at each look
+            elif not self._agenda.has(vm):
                 self._agenda.kick(vm)
             if number % _CHUNK == _CHUNK - 1:
                 await asyncio.sleep(0)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from hostler.model.node import Departure  # noqa: TC001 - msgspec reads annotations at run time
-from hostler.model.vm import MachineState, Power, Snapshot, SnapshotState, VmHandle
+from hostler.model.vm import MachineState, Power, RestartPolicy, Snapshot, SnapshotState, VmHandle
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -79,15 +79,20 @@ def decide(
     leftover: bool = False,
     going: Going = STAYS,
     put_off: Mapping[Step, bool] = {},
+    ended: bool = False,
 ) -> Step:
     """The next step; NOTHING exactly when wish and world agree, or all that is left is put off.
 
     `settled`: the number of the last restore that was done or given up. `leftover`: what is seen is not of this
     command, but was forgotten here by an earlier one. `going`: what is known of its departure. `put_off`: steps that
-    failed and wait for their next try, and whether they were refused.
+    failed and wait for their next try, and whether they were refused. `ended`: it did, and is left so (`has_ended`).
     """
+    if ended:  # as if it were wished off: one that arrives is not started, and one that broke stays as it is
+        command = msgspec.structs.replace(command, power=Power.OFF)
     snapshot_waits = False
     for step in _wanted(command, seen, settled, leftover, going):
+        if ended and step.action is Action.STOP and seen is not None and seen.state is MachineState.FAILED:
+            continue
         if snapshot_waits and step.action in (Action.SWITCH_OFF, Action.RESTORE):
             continue  # it would throw away what the snapshot is to keep
         if step not in put_off:
@@ -158,6 +163,33 @@ def _power(command: VmCommand, seen: Machine, *, on: bool, off: bool) -> Iterato
         yield Step(Action.STOP)
 
 
+def has_ended(
+    command: VmCommand, seen: Machine | None, before: VmHandle | None, *, node: str, ran: bool | None, was: bool = False
+) -> bool:
+    """Whether a machine that shall run ended by itself, and is left so by its restart policy.
+
+    `before` is the handle that stands. `ran`: this process let it run, or (False) saw to it that it does not; None:
+    neither, and the handle tells. `was`: it had ended when this process looked last. Being switched off and on again,
+    a reset, and another node end this. What its node did to it (a power cut, a fence) is not its own doing, and that
+    is what a stopped machine with a `detail` tells.
+    """
+    if command.restart is RestartPolicy.ALWAYS or command.power is Power.OFF or command.deleting:
+        return False
+    if seen is None or before is None or before.node != node or command.resets > before.resets:
+        return False
+    before_ended = was or (ran is None and before.ended)
+    if seen.state in _HANDED:
+        return before_ended
+    if seen.state not in _OFF or (seen.state is MachineState.FAILED and command.restart is RestartPolicy.ON_FAILURE):
+        return False
+    if before_ended:
+        return True
+    if seen.state is MachineState.STOPPED and seen.detail:
+        return False
+    told = before.state is MachineState.RUNNING and before.generation == command.generation
+    return told if ran is None else ran
+
+
 def is_marked(command: VmCommand, seen: Machine) -> bool:
     """Whether the machine carries what the command says: whose it is, and what people shall see of it."""
     return (seen.label.org, seen.label.project, seen.tags) == (command.org, command.project, command.tags)
@@ -194,6 +226,8 @@ class Telling(msgspec.Struct, frozen=True, kw_only=True):
     """The last departure that was."""
     unmoved: str = ""
     """Why."""
+    ended: bool = False
+    """It did by itself, and is left so."""
 
 
 DOING = {
@@ -219,7 +253,7 @@ def tell(
         generation=command.generation,
         cloud_status="" if seen is None else seen.cloud_status,
         address="" if seen is None else seen.address,
-        detail=telling.detail or ("" if seen is None else seen.detail),
+        detail=telling.detail or ("" if seen is None else seen.detail) or _left(command, telling),
         at_next_boot=() if seen is None or seen.state in _OFF else _at_next_boot(command, seen),
         resets=0 if seen is None else seen.resets,
         restored=telling.settled if seen is None else max(seen.restored, telling.settled),
@@ -228,9 +262,15 @@ def tell(
         access=None if seen is None else seen.access,
         **_told_moves(before, telling),
         failures=telling.failures,
+        ended=telling.ended,
         seen_at=telling.at,
     )
     return handle if before is None else msgspec.structs.replace(handle, unknown=before.unknown)
+
+
+def _left(command: VmCommand, telling: Telling) -> str:
+    """Why it is off though it shall run."""
+    return f"it ended, and its restart policy ({command.restart.value}) leaves it so" if telling.ended else ""
 
 
 def _told_moves(before: VmHandle | None, telling: Telling) -> dict[str, Any]:

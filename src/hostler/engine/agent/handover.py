@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
-from hostler.engine.agent.report import PATIENCE
+from hostler.engine.agent.report import PATIENCE, actual
 from hostler.errors import Closed, HostlerError, NotFound, Refused, Unavailable, Uncertain
 from hostler.keys.node import ALIVE, ARRIVAL, COMMAND, MEMBER
 from hostler.keys.vm import HANDLE
@@ -129,11 +129,13 @@ class Handovers:
             return Given.KEPT
         to, vm = departing.to, command.vm
         ids: dict[str, Any] = {"org": command.org, "project": command.project, "vm": vm}
+        handed = _handed(handle, departing, at=self._clock.wall())
         then: list[Operation] = [
             Delete(entry.key),
             Delete(arrival.key),
             COMMAND.put(_theirs(arrival.value.command, command, handle, departing), node=to, vm=vm),
-            HANDLE.put(_handed(handle, departing, at=self._clock.wall()), **ids),
+            HANDLE.put(handed, **ids),
+            *actual(command, handed),
         ]
         for _ in range(_TRIES):
             try:

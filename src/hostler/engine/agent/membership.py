@@ -13,7 +13,8 @@ from hostler.model.name import fold
 from hostler.model.node import Lifecycle, NodeRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable
+    from collections.abc import Coroutine
+    from typing import Any
 
     from hostler.engine.agent.plan import AgentPlan
     from hostler.ports.machines import Machines
@@ -28,7 +29,7 @@ _PAGE = 500
 class Within(Protocol):
     """Waits for one question to the store, but not for long."""
 
-    async def __call__(self, work: Awaitable[T]) -> T: ...
+    def __call__(self, work: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]: ...
 
 
 async def has_machines(store: Store, node: str, within: Within) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +9,7 @@ import msgspec
 
 from hostler.errors import HostlerError
 from hostler.keys.node import MEMBER
+from hostler.kit.prompt import within
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,6 +27,7 @@ def told_of(offer: Offer, *, moves: bool) -> dict[str, Any]:
     return {
         "capacity": offer.capacity,
         "images": offer.images,
+        "image_needs": offer.image_needs,
         "facts": offer.facts,
         "refuses": offer.refuses,
         "moves": moves,
@@ -52,12 +53,14 @@ class Offering:
     async def renew(self) -> None:
         """Write the record if what it says has changed. What fails is tried again at the next look."""
         try:
-            async with asyncio.timeout(PATIENCE):
-                offer = told_of(await self._machines.offer(), moves=self._moves)
-                if offer != self._told and await self._written(offer):
-                    self._told = offer
+            await within(PATIENCE, self._renewed())
         except (HostlerError, TimeoutError) as error:
             _log.warning("node %s: what it has to offer could not be told: %s", self._node, error)
+
+    async def _renewed(self) -> None:
+        offer = told_of(await self._machines.offer(), moves=self._moves)
+        if offer != self._told and await self._written(offer):
+            self._told = offer
 
     async def _written(self, offer: dict[str, Any]) -> bool:
         member = await MEMBER.get(self._store, node=self._node)

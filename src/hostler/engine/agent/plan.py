@@ -75,6 +75,8 @@ class AgentState(msgspec.Struct, frozen=True, kw_only=True):
     sessions: int = 0
     """How often it had to register."""
     commands: int = 0
+    slices: int = 0
+    """Instances of slices that the leader has here."""
     working: int = 0
     """Machines that are being worked on."""
     waiting: int = 0

@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING
 
 from hostler.engine.agent.decide import Action, Step, same
 from hostler.errors import Conflict, Damaged, Forbidden, HostlerError, TooManyTries, Uncertain
+from hostler.keys.inventory import ACTUAL
 from hostler.keys.node import ALIVE, COMMAND
 from hostler.keys.vm import HANDLE
 from hostler.model.vm import MachineState
+from hostler.model.workload import Actual, instance_parts
 from hostler.ports.store import ModRevision
 
 if TYPE_CHECKING:
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
     from hostler.model.node import Departure, VmCommand
     from hostler.model.vm import VmHandle
     from hostler.ports.machines import Machine
-    from hostler.ports.store import KeyValue, Store
+    from hostler.ports.store import KeyValue, Operation, Store
 
 FIRST_PAUSE = 1.0
 LONGEST_PAUSE = 60.0
@@ -55,6 +57,7 @@ class Known:
         "detail",
         "doing",
         "doubt",
+        "ended",
         "falls",
         "generation",
         "given_up",
@@ -65,6 +68,7 @@ class Known:
         "note",
         "owner",
         "put_off",
+        "ran",
         "read",
         "seen",
         "sent",
@@ -103,6 +107,10 @@ class Known:
         """The number of a departure whose handover may be under way: nobody here knows its outcome."""
         self.given_up: Departure | None = None
         self.unmoved = ""
+        self.ran: bool | None = None
+        """This process let it run, or saw to it that it does not; None: neither."""
+        self.ended = False
+        """It ended by itself, and is left so."""
 
     def gives_up(self, departure: Departure, why: str) -> None:
         """It will not be handed over under this number."""
@@ -224,8 +232,9 @@ class Reports:
         try:
             when = [COMMAND.unchanged(entry), self._session.guard(), ModRevision(_key(entry)) == known.handle_revision]
             put = HANDLE.put(handle, org=entry.value.org, project=entry.value.project, vm=entry.value.vm)
+            then = [put, *actual(entry.value, handle)]
             async with asyncio.timeout(PATIENCE):
-                result = await self._store.txn(when, [put], [ALIVE.get_op(node=self._node)])
+                result = await self._store.txn(when, then, [ALIVE.get_op(node=self._node)])
         except (Uncertain, TimeoutError):
             known.read = False
             if not await self.read(known, entry) or not same(known.handle, handle):
@@ -261,6 +270,22 @@ class Reports:
             # made under an earlier command, and nobody knows how old it is.
             placed = known.handle.state is MachineState.PLACED and kv.mod_revision == entry.create_revision
             known.leftover = placed and (first or known.leftover)
+
+
+def actual(command: VmCommand, handle: VmHandle) -> list[Operation]:
+    """What is told of a machine that stands for an instance of a workload, beside its handle and together with it."""
+    ids = instance_parts(command.instance)
+    if ids is None:
+        return []
+    told = Actual(
+        node=handle.node,
+        state=handle.state,
+        vm=command.vm,
+        generation=handle.generation,
+        detail=handle.detail,
+        seen_at=handle.seen_at,
+    )
+    return [ACTUAL.put(told, **ids)]
 
 
 def _key(entry: Entry[VmCommand]) -> str:

@@ -24,11 +24,12 @@ from hostler.engine.cluster_id import cluster_id
 from hostler.errors import Closed, Conflict, HostlerError, LeaseGone, Uncertain
 from hostler.keys.node import ALIVE, CLUSTER, MEMBER
 from hostler.kit.backoff import Backoff
+from hostler.kit.prompt import Nap, within
 from hostler.model.node import Heartbeat, Lifecycle
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Awaitable, Callable, Coroutine
+    from collections.abc import Callable, Coroutine
     from typing import Any
 
     from hostler.engine.agent.plan import AgentPlan
@@ -81,13 +82,19 @@ class Session:
         """The fencing time that the node's record has."""
         self._away = False  # the store did not answer after the lease may have lapsed
         self._missing_since: float | None = None
-        self._over = asyncio.Event()
+        self._over = False
+        self._nap = Nap(clock)
         self._started_at = clock.wall()
 
     @property
     def open(self) -> bool:
         """It is registered and prepared, and nobody has said that it is over."""
         return self._open
+
+    @property
+    def lease(self) -> int | None:
+        """The id of the lease that the node's keys hang on; None: there is none."""
+        return None if self._lease is None else self._lease.id
 
     def may_act(self) -> bool:
         """Whether commands may be carried out.
@@ -112,7 +119,8 @@ class Session:
     def ended(self, number: int) -> None:
         """The store said that the session of this number is over."""
         if number == self.number:
-            self._over.set()
+            self._over = True
+            self._nap.wake()
 
     async def run(self) -> None:
         """Register, beat until the session is over, register again. Closed: the store is."""
@@ -225,7 +233,7 @@ class Session:
         """What was decided while we were away is known, and done, before anything is held."""
         sent = await self._prepared(sent)
         self.number += 1
-        self._over = asyncio.Event()
+        self._over = False
         self.heard_at, self._away, self._missing_since, self.waits_for = sent, False, None, ""
         await self._hold(sent)
         self._open = True
@@ -260,7 +268,8 @@ class Session:
         backoff = Backoff(self._patience / 20, self._patience / 2, rng=self._rng)
         pause = 0.0 if self.heard_at is None else self.heard_at + self._patience - self._clock.now()
         while True:
-            await self._paused(max(0.0, pause))
+            if not self._over:  # else somebody learned that before this began
+                await self._nap.sleep(max(0.0, pause))
             sent = self._clock.now()
             try:
                 if not await self._confirmed():
@@ -283,14 +292,13 @@ class Session:
 
         The key is looked at too: it can be deleted without the lease, and the leader believes the key.
         """
-        if self._lease is None or self._alive is None or self._over.is_set():
+        if self._lease is None or self._alive is None or self._over:
             return False
         try:
             await self._within(self._lease.keep_alive())
         except LeaseGone:
             return False
-        found = await self._within(ALIVE.get(self._store, node=self._plan.node))
-        return found is not None and found.mod_revision == self._alive.mod_revision
+        return self.is_own(await self._within(self._store.get(self._alive.key)))
 
     def _missed(self, sent: float) -> None:
         """A beat failed. Once the lease may have lapsed, tries go on for a while before the store counts as away."""
@@ -301,17 +309,6 @@ class Session:
         if self._clock.now() - self._missing_since >= self._patience:
             self._away = True
             self._changed()
-
-    async def _paused(self, seconds: float) -> None:
-        """Shorter, if somebody learns that the session is over."""
-        over = asyncio.create_task(self._over.wait(), name="session: over")
-        slept = asyncio.create_task(self._clock.sleep(seconds), name="session: pause")
-        try:
-            await asyncio.wait((over, slept), return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            over.cancel()
-            slept.cancel()
-            await asyncio.gather(over, slept, return_exceptions=True)
 
     async def _hold(self, sent: float) -> None:
         if not self._machines.fences or self._clock.now() >= sent + self._plan.fencing_time:
@@ -337,9 +334,8 @@ class Session:
         except (HostlerError, TimeoutError) as error:
             _log.warning("node %s: its shorter fencing time could not be told yet: %s", self._plan.node, error)
 
-    async def _within(self, work: Awaitable[T]) -> T:
-        async with asyncio.timeout(self._patience):
-            return await work
+    def _within(self, work: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
+        return within(self._patience, work)
 
     # Leaving
 

@@ -16,14 +16,25 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from hostler.engine.agent.agenda import Agenda
-from hostler.engine.agent.decide import BOOTS, DOING, NOTHING, Action, Step, Telling, decide, restorable, tell
+from hostler.engine.agent.decide import (
+    BOOTS,
+    DOING,
+    NOTHING,
+    Action,
+    Step,
+    Telling,
+    decide,
+    has_ended,
+    restorable,
+    tell,
+)
 from hostler.engine.agent.handover import Handovers
 from hostler.engine.agent.journey import going, is_stray, leave
 from hostler.engine.agent.report import PATIENCE, Known, Reports, pause
 from hostler.errors import Closed, Forbidden, HostlerError, NotFound, Refused
 from hostler.keys.node import ARRIVAL, COMMAND
 from hostler.model.name import fold
-from hostler.model.vm import MachineState
+from hostler.model.vm import MachineState, Power
 from hostler.ports.machines import Label, MachinePlan
 
 if TYPE_CHECKING:
@@ -177,6 +188,7 @@ class Workers:
             known.leftover = True
         elif seen.state is not MachineState.CREATING and not known.leftover:
             self._give_up_restore(command, known, seen)
+        self._note_end(command, known, seen)
         if seen is not None and seen.state in _HANDED:
             return self._next(command, known, seen, known.waiting(self._clock.now()))
         now = self._clock.now()
@@ -193,7 +205,24 @@ class Workers:
 
     def _next(self, command: VmCommand, known: Known, seen: Machine | None, put_off: dict[Step, bool]) -> Step:
         on_its_way = going(command, known, seen, self._plan.node)
-        return decide(command, seen, settled=known.settled, leftover=known.leftover, going=on_its_way, put_off=put_off)
+        return decide(
+            command,
+            seen,
+            settled=known.settled,
+            leftover=known.leftover,
+            going=on_its_way,
+            put_off=put_off,
+            ended=known.ended,
+        )
+
+    def _note_end(self, command: VmCommand, known: Known, seen: Machine | None) -> None:
+        """Whether it ended by itself, and is left so."""
+        node = self._plan.node
+        known.ended = has_ended(command, seen, known.handle, node=node, ran=known.ran, was=known.ended)
+        if command.power is Power.OFF or command.deleting:
+            known.ran = False
+        elif seen is not None and seen.state is MachineState.RUNNING:
+            known.ran = True
 
     def _gave_up_untold(self, known: Known) -> bool:
         """Whether the store does not know yet that a departure was given up: until then it may be in doubt."""
@@ -244,12 +273,12 @@ class Workers:
         known.succeeded(step)
         now = self._clock.now()
         if step.action is Action.START:
-            known.started_at = now
+            known.started_at, known.ran = now, True
             if machine is not None and machine.state is MachineState.STARTING:
                 known.failed(step, "", now, self._rng)
                 known.put_off[step].until, known.put_off[step].count = now + BOOTING, 0
-        elif step.action in (Action.STOP, Action.SWITCH_OFF):
-            known.started_at = None
+        elif step.action in (Action.STOP, Action.SWITCH_OFF, Action.CREATE):
+            known.started_at, known.ran = None, False
         return True
 
     async def _do(self, command: VmCommand, seen: Machine | None, step: Step) -> Machine | None:
@@ -318,6 +347,7 @@ class Workers:
             broken=known.broken,
             given_up=known.given_up,
             unmoved=known.unmoved,
+            ended=known.ended,
         )
         handle = tell(entry.value, seen, known.handle, telling, doing=doing)
         return await self.reports.send(known, entry, handle)

@@ -1,4 +1,4 @@
-"""Which machines and nodes a leader looks at, and when: by news, when there is room, and all of them now and then."""
+"""Which machines and nodes a leader looks at, and when: by news, when there is room, and all of them in turn."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING
 from hostler.engine.controllers import seen as sight
 from hostler.engine.controllers.decision import Duty
 from hostler.engine.controllers.drain import duty_of
+from hostler.engine.controllers.rounds import Rounds
 from hostler.keys.node import ALIVE, ARRIVAL, COMMAND, MEMBER
 from hostler.keys.vm import HANDLE, VM
 from hostler.kit.fairness import Fairness
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Iterator
 
     from hostler.engine.controllers.books import Books
     from hostler.engine.controllers.queue import Queue
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 RETRY_PENDING = 0.2
 """Seconds in which changes of the room there is are gathered, before those that found none try again."""
+PASS_EVERY = 30.0
+"""Seconds from pass to pass."""
 BATCH, BATCH_EVERY = 200, 0.1
 """So many of them in so many seconds, however many there are and however often there is room."""
 VMS, HANDLES = VM.prefix(), HANDLE.prefix()
@@ -52,6 +55,10 @@ class Attention:
         """Nodes with machines that found no other node."""
         self._room = room
         self._fairness = Fairness()
+        self._name_rounds = Rounds(self._all_names, every=PASS_EVERY)
+        self._node_rounds = Rounds(
+            lambda: [entry.parts["node"] for entry in view.members.entries.values()], every=PASS_EVERY
+        )
         self._listening = False
         self._ends_of_listening: list[Callable[[], None]] = []
 
@@ -66,6 +73,7 @@ class Attention:
             view.arrivals.listen(self._arrival_changed),
             view.members.listen(lambda key: self._node_changed(MEMBER.parse(key)["node"])),
             view.alive.listen(lambda key: self._node_changed(ALIVE.parse(key)["node"])),
+            view.inventory.listen(self._inventory_changed),
         ]
 
     def stop(self) -> None:
@@ -90,20 +98,37 @@ class Attention:
 
     async def look_at_all(self, wants: Callable[[Seen], bool]) -> None:
         """Once at everything; `wants`: something is to be done about it."""
-        view = self._view
-        names = dict.fromkeys(key.removeprefix(VMS) for key in view.vms.entries)
-        names |= dict.fromkeys(key.removeprefix(HANDLES) for key in view.handles.entries)
-        names |= dict.fromkeys(sight.named(entry.value) for entry in view.commands.entries.values())
-        names |= dict.fromkeys(sight.named(entry.value.command) for entry in view.arrivals.entries.values())
+        await self._looked(self._name_rounds.all(), wants)
+        self._silence.look_at_all()
+        self._look_at_nodes(self._node_rounds.all())
+
+    async def look_at_next(self, wants: Callable[[Seen], bool]) -> None:
+        """At those whose turn it is, and at the nodes that are silent."""
+        await self._looked(self._name_rounds.next(), wants)
+        nodes = list(dict.fromkeys((*self._node_rounds.next(), *self._silence.nodes())))
+        for node in nodes:
+            self._silence.look(node)
+        self._look_at_nodes(nodes)
+
+    async def _looked(self, names: list[str], wants: Callable[[Seen], bool]) -> None:
         for name in names:
-            seen = sight.from_view(view, name)
+            seen = sight.from_view(self._view, name)
             if seen.extra or seen.strays or wants(seen):
                 self._names.add(name, patient=name in self.pending)
             await self._fairness.share()
-        self._silence.look_at_all()
-        for entry in tuple(view.members.entries.values()):
-            if not view.alive.get(node=entry.parts["node"]) or duty_of(entry.value) is not Duty.SERVE:
-                self._nodes.add(entry.parts["node"])
+
+    def _look_at_nodes(self, nodes: Iterable[str]) -> None:
+        for node in nodes:
+            member = self._view.members.get(node=node)
+            if member is not None and (not self._view.alive.get(node=node) or duty_of(member.value) is not Duty.SERVE):
+                self._nodes.add(node)
+
+    def _all_names(self) -> Iterator[str]:
+        view = self._view
+        yield from (key.removeprefix(VMS) for key in view.vms.entries)
+        yield from (key.removeprefix(HANDLES) for key in view.handles.entries)
+        yield from (sight.named(entry.value) for entry in view.commands.entries.values())
+        yield from (sight.named(entry.value.command) for entry in view.arrivals.entries.values())
 
     # News
 
@@ -146,3 +171,7 @@ class Attention:
             self._books.sync_node(node)
             self._silence.look(node)
             self._nodes.add(node)
+
+    def _inventory_changed(self, node: str) -> None:
+        if self._listening:
+            self._books.sync_node(node)

@@ -6,6 +6,7 @@ the same room away twice. It is taken back if its transaction failed.
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -16,10 +17,11 @@ from hostler.keys.vm import VM
 from hostler.kit.fairness import Fairness
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
-    from hostler.engine.placement import Wanted
+    from hostler.engine.placement import NodeState, Wanted
     from hostler.engine.view import View
+    from hostler.model.node import NodeRecord
 
 VMS = VM.prefix()
 
@@ -49,10 +51,7 @@ class Books:
     async def load(self) -> None:
         """Begin from what the view holds. Changes that come meanwhile have to be told, as always."""
         view, fairness = self._view, Fairness()
-        self.cluster = Cluster(
-            node_state(entry.value, view.alive.get(node=entry.value.node) is not None)
-            for entry in view.members.entries.values()
-        )
+        self.cluster = Cluster(self._state(entry.parts["node"], entry.value) for entry in view.members.entries.values())
         self._own.clear()
         self._names.clear()
         for vm in tuple(view.node_of):
@@ -67,16 +66,28 @@ class Books:
         return self._names.get(vm)
 
     def sync_node(self, node: str) -> None:
-        """The node's record or heartbeat has changed."""
+        """The node's record or heartbeat has changed, or what the inventory says of it."""
         member = self._view.members.get(node=node)
         if member is None:
             self.cluster.remove_node(node)
             return
-        state = node_state(member.value, self._view.alive.get(node=node) is not None)
+        state = self._state(node, member.value)
         before = self.cluster.slots.get(node)
         if before is None or before.state != state:
             self.cluster.put_node(state)
             self._freed()
+
+    def _state(self, node: str, record: NodeRecord) -> NodeState:
+        inventory = self._view.inventory
+        blade = inventory.blade(node)
+        return node_state(
+            record,
+            self._view.alive.get(node=node) is not None,
+            objection=inventory.objection(node),
+            wiring=inventory.wiring(node),
+            capacity=None if blade is None else blade.capacity,
+            labels={} if blade is None else blade.labels,
+        )
 
     def sync(self, vm: str) -> None:
         """The machine's command or wish has changed."""
@@ -113,11 +124,23 @@ class Books:
                 self.cluster.free(on_its_way(vm))
                 self._freed()
             return
-        self._expect(wanted_of_command(arrivals[0].value.command, None), arrivals[0].parts["node"])
+        command = arrivals[0].value.command
+        wish = self._view.vms.entries.get(f"{VMS}{command.org}/{command.project}/{command.vm}")
+        self._expect(wanted_of_command(command, None if wish is None else wish.value), arrivals[0].parts["node"])
 
     def _expect(self, wanted: Wanted, node: str) -> None:
-        kept = msgspec.structs.replace(wanted, vm=on_its_way(wanted.vm), affinity=(), labels={})
+        """Rules count there from now on, too: otherwise two that must be apart could be sent to the same node."""
+        kept = msgspec.structs.replace(wanted, vm=on_its_way(wanted.vm))
         self.cluster.use(kept.vm, node, kept)
+
+    @contextmanager
+    def alone(self, vm: str) -> Iterator[Cluster]:
+        """The cluster, to choose a node for that machine: what is kept for it on its way is not in its own way."""
+        if self.cluster.node_of(on_its_way(vm)) is None:
+            yield self.cluster
+            return
+        with self.cluster.without(on_its_way(vm)):
+            yield self.cluster
 
     # Own decisions
 

@@ -140,7 +140,8 @@ class Drains:
                 continue
             exclude = self._moves.takers(node, record) if handed else frozenset((node,))
             wanted = wanted_of(vm, exclude=exclude)
-            decision = place(wanted, self._books.cluster)
+            with self._books.alone(vm.id) as cluster:
+                decision = place(wanted, cluster)
             if decision.node is not None:
                 if handed:
                     return Turn(name, Duty.LEAVE, decision.node, tuple(stays))

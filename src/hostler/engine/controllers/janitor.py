@@ -1,25 +1,32 @@
-"""What has expired: virtual machines, tokens, old audit. One bounded batch at a time."""
+"""What has expired: virtual machines, tokens, old audit and traces. One bounded batch at a time."""
 
 from __future__ import annotations
 
 import heapq
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from hostler.engine.controllers import attic
+from hostler.engine.controllers.attic import Attic
+from hostler.engine.leadership import check_guard
+from hostler.engine.service import leadership_of
 from hostler.engine.write import instants
 from hostler.errors import Closed, HostlerError, LeadershipLost, Unavailable, Uncertain
 from hostler.keys.access import AUDIT, TOKEN
+from hostler.keys.trace import SILENT, TRACE
 from hostler.keys.vm import VM
 from hostler.kit.backoff import Backoff
 from hostler.model.access import Audit
-from hostler.ports.store import Delete, Put
+from hostler.model.lab import utc_time
+from hostler.ports.store import Delete, DeletePrefix, Put
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from hostler.engine.service import Standing
+    from hostler.engine.tracing import Tracer
     from hostler.engine.view import View
     from hostler.keys.entry import Entry
     from hostler.kit.clock import Clock
@@ -30,13 +37,19 @@ EVERY = 1.0
 TOKENS_EVERY = 60.0
 AUDIT_EVERY = 600.0
 AUDIT_KEPT = 90 * 86400.0
+TRACES_EVERY = 60.0
+TRACE_BATCHES = 20
+"""Of one round: traces come faster than anything else."""
 BATCH = 50
 """Operations of one transaction, and machines of one round."""
 WHO = "hostler"
 
 
 class Janitor:
-    """A service for a replica's controllers. `audit_kept`: seconds that the audit is kept."""
+    """A service for a replica's controllers. `audit_kept`, `traces_kept`: seconds that those are kept.
+
+    Without `tracer` its decisions leave no trace.
+    """
 
     name = "janitor"
 
@@ -49,10 +62,14 @@ class Janitor:
         rng: random.Random,
         new_id: Callable[[], str],
         audit_kept: float = AUDIT_KEPT,
+        traces_kept: float = attic.KEPT,
+        most_traces: int = attic.MOST,
+        tracer: Tracer | None = None,
         tell: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._store, self._view, self._clock, self._new_id = store, view, clock, new_id
-        self._kept, self._tell = audit_kept, tell
+        self._kept, self._tracer, self._tell = audit_kept, tracer, tell
+        self._attic = Attic(store, kept=traces_kept, most=most_traces)
         self._backoff = Backoff(EVERY, 30.0, rng=rng)
         self.counters: dict[str, int] = {}
         self._standing: Standing | None = None
@@ -70,7 +87,7 @@ class Janitor:
 
     async def run(self) -> None:
         """Until cancelled. LeadershipLost: somebody else leads."""
-        tokens_at = audit_at = self._clock.now()
+        tokens_at = audit_at = traces_at = self._clock.now()
         while True:
             pause = EVERY
             try:
@@ -79,6 +96,8 @@ class Janitor:
                     tokens_at = self._clock.now() + (EVERY if await self._expire_tokens() else TOKENS_EVERY)
                 if self._clock.now() >= audit_at:
                     audit_at = self._clock.now() + (EVERY if await self._forget_audit() else AUDIT_EVERY)
+                if self._clock.now() >= traces_at:
+                    traces_at = self._clock.now() + (EVERY if await self._forget_traces() else TRACES_EVERY)
                 self._backoff.reset()
             except (Unavailable, Uncertain):
                 pause = self._backoff.next()
@@ -126,11 +145,13 @@ class Janitor:
         vm = msgspec.structs.replace(entry.value, deleting=True, generation=entry.value.generation + 1)
         at = self._clock.wall()
         day, instant = instants(at)
-        audit = Audit(who=WHO, verb="vm.expire", subject=entry.key, before=entry.mod_revision, at=at)
-        done = await self._write(
-            [VM.unchanged(entry)],
-            [Put(entry.key, VM.encode(vm)), AUDIT.put(audit, day=day, write=f"{instant}-{self._new_id()}")],
-        )
+        audit = Audit(who=WHO, verb="vm.expire", subject=entry.key, before=entry.mod_revision, at=at, name=vm.name)
+        then: list[Operation] = [
+            Put(entry.key, VM.encode(vm)),
+            AUDIT.put(audit, day=day, write=f"{instant}-{self._new_id()}"),
+        ]
+        self._trace(then, "expire", entry.key, f"its time was over at {utc_time(vm.expires_at or at)}", read=[entry])
+        done = await self._write([VM.unchanged(entry)], then)
         if done:
             self._count("expired_vms", 1)
         return done
@@ -141,9 +162,11 @@ class Janitor:
         entries = (entry for entry in self._view.tokens.entries.values())
         over = [entry for entry in entries if entry.value.expires_at is not None and entry.value.expires_at <= now]
         batch = over[:BATCH]
-        if batch and await self._write(
-            [TOKEN.unchanged(entry) for entry in batch], [Delete(entry.key) for entry in batch]
-        ):
+        if not batch:
+            return False
+        then: list[Operation] = [Delete(entry.key) for entry in batch]
+        self._trace(then, "expire_tokens", TOKEN.prefix(), f"{len(batch)} tokens have expired")
+        if await self._write([TOKEN.unchanged(entry) for entry in batch], then):
             self._count("expired_tokens", len(batch))
         return len(over) > len(batch)
 
@@ -152,21 +175,47 @@ class Janitor:
         oldest, _ = instants(self._clock.wall() - self._kept)
         page = await self._store.range(AUDIT.prefix(), limit=BATCH, keys_only=True)
         old = [kv for kv in page.items if (AUDIT.match(kv.key) or {"day": oldest})["day"] < oldest]
-        if old and await self._write([], [Delete(kv.key) for kv in old]):
+        if not old:
+            return False
+        then: list[Operation] = [Delete(kv.key) for kv in old]
+        days = f"{self._kept / 86400:g}"
+        self._trace(then, "forget_audit", AUDIT.prefix(), f"{len(old)} lines of the audit are older than {days} days")
+        if await self._write([], then):
             self._count("forgotten_audit", len(old))
         return len(old) == BATCH
 
+    async def _forget_traces(self) -> bool:
+        """Some batches of what is too old, or too much; whether there may be more."""
+        if self._attic.kept == 0 and self._view.silences.entries:
+            await self._write([], [DeletePrefix(SILENT.prefix())])
+        for _ in range(TRACE_BATCHES):
+            await self._attic.count()
+            old, why = await self._attic.oldest(self._clock.wall())
+            if not old:
+                return False
+            then: list[Operation] = [Delete(key) for key in old]
+            self._trace(then, "forget_traces", TRACE.prefix(), f"{len(old)} traces go: {why}")
+            if not await self._write([], then):
+                return True
+            self._attic.removed(len(old))
+            self._count("forgotten_traces", len(old))
+            if len(old) < attic.BATCH:
+                return False
+        return True
+
+    def _trace(
+        self, then: list[Operation], what: str, subject: str, why: str, *, read: Sequence[Entry[Any]] = ()
+    ) -> None:
+        if self._tracer is not None:
+            fence = 0 if self._standing is None else self._standing.leadership.fence
+            self._tracer.add(then, what=what, subject=subject, why=why, read=read, fence=fence)
+
     async def _write(self, when: list[Comparison], then: list[Operation]) -> bool:
         """False: what it was about has changed. LeadershipLost: somebody else leads."""
-        if self._standing is None:
-            raise RuntimeError("janitor: used before it was started")
-        leadership = self._standing.leadership
-        leadership.check()
-        guard = leadership.guard()
+        guard = leadership_of(self._standing, "janitor").guard()
         if (await self._store.txn([guard, *when], then)).succeeded:
             return True
-        if not guard.holds(await self._store.get(guard.key)):
-            raise LeadershipLost(f"leadership {guard.key}: somebody took or removed its record; stop what it was for")
+        check_guard(guard, await self._store.get(guard.key))
         return False
 
     def _count(self, what: str, number: int) -> None:

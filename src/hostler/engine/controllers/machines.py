@@ -1,6 +1,6 @@
 """The leader's work on virtual machines: place, pass on wishes, take from lost nodes, forget.
 
-A name is looked at when one of its records changes, when its node does, and in a full pass now and then. Looking costs
+A name is looked at when one of its records changes, when its node does, and in its turn (`rounds`). Looking costs
 nothing where nothing is to be done. What is decided from the mirrors is written under their revisions; where that
 fails, the records are read anew and it is decided again.
 """
@@ -11,9 +11,9 @@ import asyncio
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from hostler.engine.controllers import inspection, origin
+from hostler.engine.controllers import inspection, origin, telling
 from hostler.engine.controllers import seen as sight
-from hostler.engine.controllers.attention import Attention
+from hostler.engine.controllers.attention import PASS_EVERY, Attention
 from hostler.engine.controllers.books import Books
 from hostler.engine.controllers.decision import NOTHING, Act, Duty, NodeCase, decide
 from hostler.engine.controllers.drain import Drains, duty_of
@@ -21,13 +21,16 @@ from hostler.engine.controllers.moves import Moves
 from hostler.engine.controllers.queue import Queue
 from hostler.engine.controllers.silence import Silence
 from hostler.engine.controllers.steps import Txn, not_expected, not_moved, pending, placed, trimmed, written
+from hostler.engine.controllers.telling import Circumstances
 from hostler.engine.controllers.writing import Writing
 from hostler.engine.placement import place, wanted_of
 from hostler.errors import Conflict, Missed, Unavailable, Uncertain
+from hostler.keys.inventory import ACTUAL, INSTANCE, TARGET
 from hostler.keys.vm import NAME
 from hostler.kit.backoff import Backoff
 from hostler.kit.fairness import Fairness
 from hostler.kit.together import run_together
+from hostler.model.workload import instance_parts
 from hostler.ports.store import Delete
 
 if TYPE_CHECKING:
@@ -36,8 +39,10 @@ if TYPE_CHECKING:
 
     from hostler.engine.controllers.decision import Step
     from hostler.engine.controllers.seen import Seen
+    from hostler.engine.controllers.telling import Told
     from hostler.engine.placement import Decision, Wanted
     from hostler.engine.service import Standing
+    from hostler.engine.tracing import Tracer
     from hostler.engine.view import View
     from hostler.keys.entry import Entry
     from hostler.kit.clock import Clock
@@ -45,14 +50,16 @@ if TYPE_CHECKING:
     from hostler.model.vm import VirtualMachine, VmHandle
     from hostler.ports.store import Comparison, Operation, Store
 
-PASS_EVERY = 30.0
 TRIES = 4
 """Decisions in a row for one name, each from newer records, before it has to wait."""
 LAG = 1.0
 
 
 class MachineController:
-    """A service for a replica's controllers. `release` gives what a final delete compares and writes in the quota."""
+    """A service for a replica's controllers. `release` gives what a final delete compares and writes in the quota.
+
+    Without `tracer` its decisions leave no trace.
+    """
 
     name = "machines"
 
@@ -64,6 +71,7 @@ class MachineController:
         clock: Clock,
         rng: random.Random,
         release: Callable[[Store, VirtualMachine], Awaitable[tuple[list[Comparison], list[Operation]]]],
+        tracer: Tracer | None = None,
         tell: Callable[[str], None] = lambda _: None,
         width: int = 64,
     ) -> None:
@@ -80,7 +88,7 @@ class MachineController:
         )
         self._moves = Moves(view, self.books)
         self._drains = Drains(view, self.books, self._moves, clock=clock, stuck=self._attention.stuck)
-        self._writing = Writing(store, view, self.counters)
+        self._writing = Writing(store, view, self.counters, tracer)
         self._names_inspected = False
         self._fairness = Fairness()
         self._scanning = asyncio.Lock()  # of the nodes one at a time: each in turn would fill every turn of the loop
@@ -123,12 +131,17 @@ class MachineController:
         return {**self.counters, "waiting": len(self._queue), "pending_now": len(self._attention.pending)}
 
     async def _pass(self) -> None:
-        """Look at everything, first of all and then now and then."""
+        """Look at everything, first of all at once and then in turn."""
+        await self._attention.look_at_all(self._wants)
         while True:
-            await self._attention.look_at_all(lambda seen: self._decided(seen).act is not Act.NOTHING)
             if not self._names_inspected:
                 await self._inspect_names()
             await self._clock.sleep(PASS_EVERY)
+            await self._attention.look_at_next(self._wants)
+
+    def _wants(self, seen: Seen) -> bool:
+        """Whether something is to be done about it."""
+        return self._decided(seen).act is not Act.NOTHING
 
     async def _inspect_names(self) -> None:
         """Once, and after all that is to be done: nothing but people can do anything about them."""
@@ -172,7 +185,8 @@ class MachineController:
                     raise Conflict(f"node {node}: {turn.name} has just changed; it will be looked at again")
                 self._drains.began(node, turn.name)
             elif step.act is Act.INSTRUCT and await self._write(
-                seen, written(step, seen, self._writing.leader(), 0.0), "drained"
+                *(seen, written(step, seen, self._writing.leader(), self._clock.wall()), "drained"),
+                telling.step(step, seen, self._around(seen, turn.duty)),
             ):
                 self._drains.began(node, turn.name)
             else:
@@ -185,10 +199,11 @@ class MachineController:
         seen = sight.from_view(self._view, name)
         step = self._drains.said(seen, why)
         if step.act is Act.INSTRUCT:
-            await self._write(seen, written(step, seen, self._writing.leader(), 0.0), "drain_stuck")
+            txn = written(step, seen, self._writing.leader(), self._clock.wall())
+            await self._write(seen, txn, "drain_stuck", telling.drain_stuck(seen, why))
 
-    async def _write(self, seen: Seen, txn: Txn, what: str) -> bool:
-        return await self._writing.write(seen, txn, what) is not None
+    async def _write(self, seen: Seen, txn: Txn, what: str, told: Told) -> bool:
+        return await self._writing.write(seen, txn, what, told) is not None
 
     # One machine
 
@@ -236,22 +251,35 @@ class MachineController:
             return await self._move(seen, seen.vm.value)
         if step.act is Act.NOTHING:
             if seen.strays:
-                return await self._write(seen, not_expected(seen, self._writing.leader()), "not_expected")
+                txn = not_expected(seen, self._writing.leader())
+                return await self._write(seen, txn, "not_expected", telling.not_expected(seen))
             if seen.extra and seen.handle is not None and seen.handle.value.node == seen.node:
                 self._tell(f"{seen.name}: more than one node was told; those that its handle does not name forget it")
-                return await self._write(seen, trimmed(seen, self._writing.leader()), "trimmed")
+                return await self._write(seen, trimmed(seen, self._writing.leader()), "trimmed", telling.trimmed(seen))
             return True
         txn = written(step, seen, self._writing.leader(), self._clock.wall())
         if step.act in (Act.FORGET, Act.FORGET_LOST) and seen.vm is not None:
             self._drains.arrives(seen.vm.value.id)
             await self._add_name_and_quota(seen.vm.value, txn)
-        return await self._write(seen, txn, step.act.name.lower())
+            await self._add_instance(seen.vm.value, txn)
+        return await self._write(seen, txn, step.act.name.lower(), telling.step(step, seen, self._around(seen)))
+
+    def _around(self, seen: Seen, duty: Duty | None = None) -> Circumstances:
+        """What a step is decided in, for telling."""
+        silence = self._view.silences.get(node=seen.node) if seen.node else None
+        return Circumstances(
+            self._case(seen),
+            duty or self._duty(seen),
+            0.0 if seen.member is None else self._silence.lasted(seen.member),
+            "" if silence is None else silence.value.trace,
+        )
+
+    def _duty(self, seen: Seen) -> Duty:
+        return Duty.SERVE if seen.member is None else duty_of(seen.member.value)
 
     def _decided(self, seen: Seen, duty: Duty | None = None) -> Step:
         if seen.unreadable:
             return NOTHING
-        if duty is None:
-            duty = Duty.SERVE if seen.member is None else duty_of(seen.member.value)
         case = self._case(seen)
         return decide(
             None if seen.vm is None else seen.vm.value,
@@ -259,7 +287,7 @@ class MachineController:
             None if seen.command is None else seen.command.value,
             seen.node,
             case,
-            duty,
+            duty or self._duty(seen),
             sight.way(seen, source_alive=case is NodeCase.ALIVE),
         )
 
@@ -286,7 +314,7 @@ class MachineController:
             if seen.handle is not None and _says(seen.handle.value, decision.summary, vm.value):
                 return True
             txn = pending(seen, vm, decision, self._writing.leader(), self._clock.wall())
-            return await self._write(seen, txn, "pending")
+            return await self._write(seen, txn, "pending", telling.placed(seen, decision))
         self._attention.pending.discard(seen.name)
         member = self._view.members.get(node=decision.node)
         if member is None:
@@ -295,7 +323,7 @@ class MachineController:
         txn = placed(seen, vm, member, decision, leader=self._writing.leader(), at=self._clock.wall())
         self.books.reserve(id_, decision.node, wanted)
         try:
-            revision = await self._writing.write(seen, txn, "place")
+            revision = await self._writing.write(seen, txn, "place", telling.placed(seen, decision))
         except Uncertain:
             self._doubts[seen.name] = decision.node  # the room stays taken until it is known
             raise
@@ -319,7 +347,7 @@ class MachineController:
             if not why:
                 return await self._depart(seen, move.to, "moving", wish=move.number, stop=move.stop)
         txn = not_moved(seen, why, leader=self._writing.leader(), at=self._clock.wall())
-        return txn is None or await self._write(seen, txn, "not_moved")
+        return txn is None or await self._write(seen, txn, "not_moved", telling.not_moved(seen, why))
 
     async def _depart(self, seen: Seen, to: str, what: str, *, wish: int = 0, stop: bool = False) -> bool:
         txn = self._moves.begun(seen, to, self._writing.leader(), wish=wish, stop=stop)
@@ -328,7 +356,7 @@ class MachineController:
         vm = seen.vm.value.id
         self.books.expect(to, wanted_of(seen.vm.value))
         try:
-            revision = await self._writing.write(seen, txn, what)
+            revision = await self._writing.write(seen, txn, what, telling.moving(seen, to, wish=wish))
         except Uncertain:
             self._doubts[seen.name] = seen.node  # the room stays taken until it is known
             raise
@@ -341,12 +369,14 @@ class MachineController:
     def _chosen(self, vm: VirtualMachine, wanted: Wanted) -> Decision:
         """A node for it; a clone's is where its origin is."""
         if vm.spec.origin is None:
-            return place(wanted, self.books.cluster)
+            with self.books.alone(vm.id) as cluster:
+                return place(wanted, cluster)
         node, why = origin.node_of(self._view, vm, vm.spec.origin)
         if not node:
             return origin.nowhere(vm.spec.origin, why)
         tied = wanted_of(vm, exclude=wanted.exclude, only=node, tied=f"its origin is on node {node}")
-        return place(tied, self.books.cluster)
+        with self.books.alone(vm.id) as cluster:
+            return place(tied, cluster)
 
     async def _add_name_and_quota(self, vm: VirtualMachine, txn: Txn) -> None:
         name = await NAME.get(self._store, org=vm.org, project=vm.project, name=vm.name)
@@ -356,6 +386,14 @@ class MachineController:
         when, then = await self._release(self._store, vm)
         txn.when += when
         txn.then += then
+
+    async def _add_instance(self, vm: VirtualMachine, txn: Txn) -> None:
+        """The instance that it stood for goes with it, unless that has another machine."""
+        ids = instance_parts(vm.instance)
+        instance = None if ids is None else await INSTANCE.get(self._store, **ids)
+        if ids is not None and instance is not None and instance.value.vm == vm.id:
+            txn.when.append(INSTANCE.unchanged(instance))
+            txn.then += [Delete(instance.key), TARGET.delete(**ids), ACTUAL.delete(**ids)]
 
 
 def _says(handle: VmHandle, summary: str, vm: VirtualMachine) -> bool:

@@ -33,7 +33,8 @@ class Moves:
             why = f"move to {to}: that node has another machine of the same id"
         if why is not None:
             return why
-        found = objections(wanted_of(vm), self._books.cluster, to)
+        with self._books.alone(vm.id) as cluster:
+            found = objections(wanted_of(vm), cluster, to)
         return f"move to {to}: {'; '.join(found)}" if found else ""
 
     def begun(self, seen: Seen, to: str, leader: Leader, *, wish: int = 0, stop: bool = False) -> Txn | None:

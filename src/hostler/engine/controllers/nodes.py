@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from hostler.engine.controllers.absence import SETTLE, Absences
 from hostler.engine.controllers.queue import Queue
+from hostler.engine.controllers.rounds import Rounds
 from hostler.engine.controllers.silence import Silence
-from hostler.errors import Conflict, LeadershipLost, Unavailable, Uncertain
+from hostler.engine.leadership import check_guard
+from hostler.engine.service import leadership_of
+from hostler.errors import Conflict, Unavailable, Uncertain
+from hostler.keys.deployment import SLICE
 from hostler.keys.node import ALIVE, ARRIVAL, COMMAND, MEMBER
 from hostler.kit.backoff import Backoff
 from hostler.kit.together import run_together
@@ -20,21 +25,27 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from hostler.engine.service import Standing
+    from hostler.engine.tracing import Tracer
     from hostler.engine.view import View
     from hostler.keys.entry import Entry
     from hostler.kit.clock import Clock
     from hostler.model.node import NodeRecord
     from hostler.ports.power import Power
-    from hostler.ports.store import Comparison, Store
+    from hostler.ports.store import Comparison, Operation, Store
 
 PASS_EVERY = 30.0
 POWER_GRACE = 30.0
 ASK_POWER_EVERY = 60.0
+RETELL = 1.0
+"""Seconds after which it is tried again to tell of a silence."""
 WHO = "hostler"
 
 
 class NodeController:
-    """A service for a replica's controllers. With `power`, nodes that are silent for `power_grace` are switched off."""
+    """A service for a replica's controllers. With `power`, nodes that are silent for `power_grace` are switched off.
+
+    Without `tracer` its decisions leave no trace.
+    """
 
     name = "nodes"
 
@@ -47,12 +58,16 @@ class NodeController:
         rng: random.Random,
         power: Power | None = None,
         power_grace: float = POWER_GRACE,
+        tracer: Tracer | None = None,
         tell: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._store, self._view, self._clock, self._rng = store, view, clock, rng
         self._power, self._grace, self._tell = power, power_grace, tell
         self.counters: dict[str, int] = {}
         self._silence = Silence(view, clock=clock)
+        self._tracer = tracer
+        within = SETTLE if power is None else power_grace  # it is told before anything follows from it
+        self._absences = None if tracer is None else Absences(view, self._silence, tracer, clock=clock, within=within)
         self._queue = Queue(self._look, clock=clock, rng=rng, tell=tell, counters=self.counters, width=16)
         self._asked: dict[str, float] = {}
         self._standing: Standing | None = None
@@ -67,16 +82,19 @@ class NodeController:
         backoff = Backoff(0.05, 2.0, rng=self._rng)
         while True:
             try:
-                await self._view.refresh(self._view.members, self._view.alive)
+                await self._view.refresh(self._view.members, self._view.alive, self._view.silences)
                 break
             except (Unavailable, Uncertain):
                 await self._clock.sleep(backoff.next())
+        await self._view.fleet.load()
         self._listening = True
         self._ends_of_listening = [
             self._view.members.listen(lambda key: self._changed(MEMBER.parse(key)["node"])),
             self._view.alive.listen(lambda key: self._changed(ALIVE.parse(key)["node"])),
             self._view.commands.listen(self._command_changed),
             self._view.arrivals.listen(self._arrival_changed),
+            self._view.slices.listen(self._slice_changed),
+            *(() if self._absences is None else self._absences.listen()),
         ]
 
     async def run(self) -> None:
@@ -106,41 +124,78 @@ class NodeController:
         if self._listening and key not in self._view.arrivals.entries:
             self._queue.add(ARRIVAL.parse(key)["node"])
 
+    def _slice_changed(self, key: str) -> None:
+        if self._listening and key not in self._view.slices.entries:
+            node = SLICE.parse(key)["node"]
+            if not self._view.fleet.count_on(node):
+                self._queue.add(node)
+
     async def _pass(self) -> None:
+        members = self._view.members
+        rounds = Rounds(lambda: [entry.parts["node"] for entry in members.entries.values()], every=PASS_EVERY)
+        self._silence.look_at_all()
+        nodes = rounds.all()
         while True:
-            self._silence.look_at_all()
-            for entry in self._view.members.entries.values():
-                self._queue.add(entry.parts["node"])
+            for node in nodes:
+                self._queue.add(node)
             await self._clock.sleep(PASS_EVERY)
+            nodes = [*rounds.next(), *self._silence.nodes()]
+            for node in nodes:
+                self._silence.look(node)
 
     async def _look(self, node: str) -> None:
         entry = self._view.members.get(node=node)
         if entry is None:
             return
         record = entry.value
-        alive = self._view.alive.get(node=node) is not None
+        heartbeat = self._view.alive.get(node=node)
+        alive = heartbeat is not None
+        silence = "" if self._absences is None else await self._tell_absence(entry, self._absences, alive=alive)
         if record.lifecycle is Lifecycle.JOINING and alive:
             on_duty = msgspec.structs.replace(record, lifecycle=Lifecycle.ON_DUTY)
-            await self._write(entry, on_duty, [ALIVE.exists(node=node)], "on_duty")
+            await self._write(
+                entry, on_duty, [ALIVE.exists(node=node)], "on_duty", why="it has joined, and lives", cause=heartbeat
+            )
         elif await self._is_drained(node, record):
             empty = msgspec.structs.replace(record, lifecycle=Lifecycle.DECOMMISSIONED)
-            await self._write(entry, empty, [], "decommissioned")
+            await self._write(entry, empty, [], "decommissioned", why="it is drained, and nothing is left on it")
         elif not alive and self._power is not None:
-            await self._switch_off(node, entry, self._power)
+            await self._switch_off(node, entry, self._power, silence)
+
+    async def _tell_absence(self, entry: Entry[NodeRecord], absences: Absences, *, alive: bool) -> str:
+        """That it fell silent, or is back, if that was not told yet; the id of the trace of its silence, if known."""
+        if not alive and (wait := absences.wait(entry)) > 0:
+            self._queue.add(entry.parts["node"], after=wait + 0.001)
+        news = absences.news(entry, alive=alive, fence=self._fence())
+        if news is None:
+            return absences.cause(entry.parts["node"])
+        if not (await self._store.txn([self._guard(), *news.when], news.then)).succeeded:
+            await self._untold(entry)
+            return absences.cause(entry.parts["node"])
+        self._count(news.what)
+        return news.silence
+
+    async def _untold(self, entry: Entry[NodeRecord]) -> None:
+        """It will be told later; what is to be done about the node does not wait for that."""
+        try:
+            await self._lost(entry)
+        except Conflict:
+            self._count("untold")
+            self._queue.add(entry.parts["node"], after=RETELL)
 
     async def _is_drained(self, node: str, record: NodeRecord) -> bool:
         """Nothing is told to a node that is drained, so one that is empty now stays so."""
         if record.lifecycle is not Lifecycle.DRAINING or record.drain is not DrainMode.MOVE:
             return False
-        if self._view.count_on(node) or self._view.arrivals_at(node):
+        if self._view.count_on(node) or self._view.arrivals_at(node) or self._view.fleet.count_on(node):
             return False
         # In this order: what is handed over between the two looks was an arrival, and is a command.
-        for prefix in (ARRIVAL.prefix(node=node), COMMAND.prefix(node=node)):
+        for prefix in (ARRIVAL.prefix(node=node), COMMAND.prefix(node=node), SLICE.prefix(node=node)):
             if (await self._store.range(prefix, limit=1, keys_only=True)).items:
                 return False
         return True
 
-    async def _switch_off(self, node: str, entry: Entry[NodeRecord], power: Power) -> None:
+    async def _switch_off(self, node: str, entry: Entry[NodeRecord], power: Power, silence: str) -> None:
         """Only nodes that fell silent by themselves, and have something that others could run.
 
         A switch knows no fence. The last look before it is at the store; a node that came back since has lost nothing
@@ -164,32 +219,47 @@ class NodeController:
         self._count("power_asked")
         if await power.switch_off(node):
             off = OffConfirmation(by=WHO, at=self._clock.wall())
+            silent = f"it was silent for {self._silence.lasted(entry):.0f} s, and was switched off"
             await self._write(
-                entry, msgspec.structs.replace(record, off=off), [ALIVE.absent(node=node)], "switched_off"
+                *(entry, msgspec.structs.replace(record, off=off), [ALIVE.absent(node=node)], "switched_off"),
+                why=silent,
+                cause=silence,
             )
             self._tell(f"node {node}: silent, and switched off; its machines are started elsewhere")
         else:
             self._queue.add(node, after=ASK_POWER_EVERY)
 
-    async def _write(self, entry: Entry[NodeRecord], record: NodeRecord, when: list[Comparison], what: str) -> None:
+    async def _write(
+        self,
+        entry: Entry[NodeRecord],
+        record: NodeRecord,
+        when: list[Comparison],
+        what: str,
+        *,
+        why: str,
+        cause: Entry[Any] | str | None = None,
+    ) -> None:
         """Conflict: it has changed meanwhile."""
-        put = Put(entry.key, MEMBER.encode(record))
-        if not (await self._store.txn([self._guard(), MEMBER.unchanged(entry), *when], [put])).succeeded:
+        then: list[Operation] = [Put(entry.key, MEMBER.encode(record))]
+        if self._tracer is not None:
+            self._tracer.add(
+                then, what=what, subject=entry.key, why=why, read=[entry], cause=cause or "", fence=self._fence()
+            )
+        if not (await self._store.txn([self._guard(), MEMBER.unchanged(entry), *when], then)).succeeded:
             await self._lost(entry)
         self._count(what)
 
     async def _lost(self, entry: Entry[NodeRecord]) -> None:
         """A condition did not hold: the leadership's, or the node's."""
         guard = self._guard()
-        if not guard.holds(await self._store.get(guard.key)):
-            raise LeadershipLost(f"leadership {guard.key}: somebody took or removed its record; stop what it was for")
+        check_guard(guard, await self._store.get(guard.key))
         raise Conflict(f"node {entry.value.node}: it has just changed; it will be looked at again")
 
+    def _fence(self) -> int:
+        return 0 if self._standing is None else self._standing.leadership.fence
+
     def _guard(self) -> Comparison:
-        if self._standing is None:
-            raise RuntimeError("nodes: used before it was started")
-        self._standing.leadership.check()
-        return self._standing.leadership.guard()
+        return leadership_of(self._standing, "nodes").guard()
 
     def _count(self, what: str) -> None:
         self.counters[what] = self.counters.get(what, 0) + 1

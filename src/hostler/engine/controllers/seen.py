@@ -8,7 +8,8 @@ import msgspec
 
 from hostler.engine.controllers.decision import chosen
 from hostler.engine.controllers.departure import Way
-from hostler.errors import Damaged, LeadershipLost
+from hostler.engine.leadership import check_guard
+from hostler.errors import Damaged
 from hostler.keys.node import ALIVE, ARRIVAL, COMMAND, MEMBER
 from hostler.keys.vm import HANDLE, VM
 from hostler.ports.store import Get
@@ -119,8 +120,7 @@ async def from_store(store: Store, name: str, nodes: Iterable[str], guard: Compa
             keys.append(ARRIVAL.fill(node=node, vm=id_))
         reads: list[Operation] = [Get(key) for key in keys]
         found = dict(zip(keys, (await store.txn([], reads)).responses))
-        if not guard.holds(found[guard.key]):  # type: ignore[arg-type]
-            raise LeadershipLost(f"leadership {guard.key}: somebody took or removed its record; stop what it was for")
+        check_guard(guard, found[guard.key])
         faults: list[str] = []
         handle = _entry(HANDLE, found[keys[2]], faults)
         commands = {node: _entry(COMMAND, found[COMMAND.fill(node=node, vm=id_)], faults) for node in known}

@@ -45,6 +45,10 @@ class Silence:
         for node in [*self._counts, *(entry.parts["node"] for entry in self._view.members.entries.values())]:
             self.look(node)
 
+    def nodes(self) -> tuple[str, ...]:
+        """Those that are silent."""
+        return tuple(self._counts)
+
     def lasted(self, member: Entry[NodeRecord]) -> float:
         """Seconds of silence under this very record; 0.0 if it lives, or if none was counted."""
         count = self._counts.get(member.parts["node"])

@@ -1,18 +1,22 @@
 """Steps as transactions: what each compares, and what it writes. Pure.
 
-Every one carries the leader's guard and the revisions of all it was decided from.
+Every one carries the leader's guard and the revisions of all it was decided from. Where a machine stands for an
+instance of a workload, the instance's target says what the command says, or its absence, from that transaction on.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
 from hostler.engine.controllers import departure
 from hostler.engine.controllers.decision import Act, ordered, told, unplaced
+from hostler.keys.inventory import INSTANCE, TARGET
 from hostler.keys.node import ALIVE, ARRIVAL, COMMAND, MEMBER
 from hostler.keys.vm import HANDLE, VM
+from hostler.model.reason import Reason
+from hostler.model.workload import Target, instance_parts
 from hostler.ports.store import Comparison, Delete, Operation, Put
 
 if TYPE_CHECKING:
@@ -24,6 +28,9 @@ if TYPE_CHECKING:
     from hostler.model.vm import VirtualMachine, VmHandle
 
 T = TypeVar("T")
+
+FEW = 4
+"""Reasons that stand in a target, the strongest ones; all of them stand in the command, or in the handle."""
 
 
 class Leader(msgspec.Struct, frozen=True):
@@ -64,6 +71,7 @@ def written(step: Step, seen: Seen, leader: Leader, at: float) -> Txn:
             txn.when += _silent(seen)
         why = f"node {seen.node} was lost" if lost else f"moved away from node {seen.node}"
         txn.then += [Delete(command.key), _pending(seen, vm.value, why, at)]
+        _aim(txn, vm.value, None, nowhere(seen.node, why), at=at)
         _not_expected(seen, txn)
     elif step.act is Act.INSTRUCT and command is not None and vm is not None and step.command is not None:
         # Where it becomes fenced, or is to go, the handle matters, which its agent may be writing.
@@ -71,6 +79,7 @@ def written(step: Step, seen: Seen, leader: Leader, at: float) -> Txn:
         if step.command.fenced == command.value.fenced and not goes:
             txn.when = [leader.guard, VM.unchanged(vm), COMMAND.unchanged(command)]
         txn.then.append(_command(command, step.command, leader))
+        _aim(txn, vm.value, seen.node, step.command.reasons, at=at, command=step.command)
         if step.command.departing is None:
             _not_expected(seen, txn)
     elif step.act is Act.ADOPT and vm is not None and command is not None:
@@ -79,6 +88,7 @@ def written(step: Step, seen: Seen, leader: Leader, at: float) -> Txn:
         record = told(vm.value, _value(seen.handle), node=seen.node, driver=driver, at=at)
         record = msgspec.structs.replace(record, attempt=max(record.attempt, command.value.arrived or 0))
         txn.then += [_command(command, command.value, leader), _handle(seen, record)]
+        _aim(txn, vm.value, seen.node, command.value.reasons, at=at, command=command.value)
     elif step.act is Act.TELL_AGAIN and vm is not None and seen.handle is not None and seen.member is not None:
         again = ordered(vm.value, seen.handle.value, fence=leader.fence, reasons=())
         again = msgspec.structs.replace(again, fenced=False, arrived=None)  # who knows how it was made
@@ -86,10 +96,12 @@ def written(step: Step, seen: Seen, leader: Leader, at: float) -> Txn:
         # The node's record is written as it is: whoever has just found it without commands cannot forget it then.
         same = Put(seen.member.key, MEMBER.encode(seen.member.value))
         txn.then += [COMMAND.put(again, node=seen.node, vm=vm.value.id), same]
+        _aim(txn, vm.value, seen.node, nowhere(seen.node, "its machine may be there: told again"), at=at)
     elif step.act is Act.UNPLACE and vm is not None:
         txn.when += [COMMAND.absent(node=seen.node, vm=vm.value.id), *_member(seen)]
         why = f"node {seen.node} was never told, or has forgotten"
         txn.then.append(_pending(seen, vm.value, why, at))
+        _aim(txn, vm.value, None, nowhere(seen.node, why), at=at)
     return txn
 
 
@@ -101,7 +113,7 @@ def placed(
     handle = _value(seen.handle)
     command = ordered(vm.value, handle, fence=leader.fence, reasons=decision.reasons)
     record = told(vm.value, handle, node=node, driver=member.value.driver, at=at)
-    return Txn(
+    txn = Txn(
         [
             leader.guard,
             *compared(seen),
@@ -111,6 +123,8 @@ def placed(
         ],
         [COMMAND.put(command, node=node, vm=vm.value.id), _handle(seen, record)],
     )
+    _aim(txn, vm.value, node, decision.reasons, at=at)
+    return txn
 
 
 def departed(seen: Seen, target: Entry[NodeRecord], *, wish: int, stop: bool, leader: Leader) -> Txn | None:
@@ -149,7 +163,9 @@ def pending(seen: Seen, vm: Entry[VirtualMachine], decision: Decision, leader: L
     """No node will do: say why."""
     handle = unplaced(vm.value, _value(seen.handle), None, node="", why="", at=at)
     handle = msgspec.structs.replace(handle, detail=decision.summary, reasons=decision.reasons)
-    return Txn([leader.guard, *compared(seen)], [_handle(seen, handle)])
+    txn = Txn([leader.guard, *compared(seen)], [_handle(seen, handle)])
+    _aim(txn, vm.value, None, decision.reasons or nowhere(vm.value.name, decision.summary), at=at)
+    return txn
 
 
 def trimmed(seen: Seen, leader: Leader) -> Txn:
@@ -159,6 +175,41 @@ def trimmed(seen: Seen, leader: Leader) -> Txn:
 
 
 # Parts
+
+
+def aimed(
+    vm: VirtualMachine, node: str | None, reasons: tuple[Reason, ...], *, at: float, command: VmCommand | None = None
+) -> Target:
+    """The target of the instance that the machine stands for. With a `command` it says what that says."""
+    return Target(
+        node=node,
+        power=vm.power if command is None else command.power,
+        vm=vm.id,
+        generation=vm.generation if command is None else command.generation,
+        reasons=reasons[:FEW],
+        decided_at=at,
+    )
+
+
+def nowhere(subject: str, why: str) -> tuple[Reason, ...]:
+    """One reason, as targets have them."""
+    return (Reason(subject=subject, why=why),)
+
+
+def _aim(
+    txn: Txn,
+    vm: VirtualMachine,
+    node: str | None,
+    reasons: tuple[Reason, ...],
+    *,
+    at: float,
+    command: VmCommand | None = None,
+) -> None:
+    """Write the target of the instance, if it is one's and stays. An instance that is not there gets no target."""
+    ids = instance_parts(vm.instance)
+    if ids is not None and not vm.deleting:
+        txn.when.append(INSTANCE.exists(**ids))
+        txn.then.append(TARGET.put(aimed(vm, node, reasons, at=at, command=command), **ids))
 
 
 def compared(seen: Seen) -> list[Comparison]:
@@ -214,3 +265,9 @@ def _command(entry: Entry[VmCommand], record: VmCommand, leader: Leader) -> Oper
 
 def _value(entry: Entry[T] | None) -> T | None:
     return None if entry is None else entry.value
+
+
+def changed(vm: Entry[VirtualMachine], **changes: Any) -> Put:
+    """The machine's next wish."""
+    new = msgspec.structs.replace(vm.value, generation=vm.value.generation + 1, **changes)
+    return Put(vm.key, VM.encode(new))

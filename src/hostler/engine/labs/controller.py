@@ -7,10 +7,10 @@ that fails, the records are read anew and it is decided again.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hostler.engine.controllers.queue import Queue
-from hostler.engine.labs import steps, wish
+from hostler.engine.labs import steps, telling, wish
 from hostler.engine.labs.admission import Admission
 from hostler.engine.labs.decide import Act, decide
 from hostler.engine.labs.fit import Fit
@@ -18,7 +18,9 @@ from hostler.engine.labs.offer import Offer
 from hostler.engine.labs.shape import node_labels_of, shape_of
 from hostler.engine.labs.sight import Sight
 from hostler.engine.quotas import claim, counted, share
+from hostler.engine.service import leadership_of
 from hostler.errors import Closed, Conflict, QuotaExceeded, Refused, Unavailable, Uncertain
+from hostler.keys.lab import LAB
 from hostler.kit.backoff import Backoff
 from hostler.kit.fairness import Fairness
 from hostler.kit.together import run_together
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from hostler.engine.labs.decide import Step
     from hostler.engine.labs.steps import Pool, Seen
     from hostler.engine.service import Standing
+    from hostler.engine.tracing import Tracer
     from hostler.engine.view import View
     from hostler.keys.entry import Entry
     from hostler.kit.clock import Clock
@@ -51,7 +54,7 @@ class LabController:
     """A service for a replica's controllers.
 
     `catalogue`: from the file that this replica has, if it has one. `keys`: public SSH keys that may log into every
-    lab. `pool`: machines that are ready ahead, if any are kept.
+    lab. `pool`: machines that are ready ahead, if any are kept. Without `tracer` its decisions leave no trace.
     """
 
     name = "labs"
@@ -67,11 +70,13 @@ class LabController:
         catalogue: LabCatalogue | None = None,
         keys: Sequence[str] = (),
         pool: Pool | None = None,
+        tracer: Tracer | None = None,
         tell: Callable[[str], None] = lambda _: None,
         width: int = 64,
     ) -> None:
         self._store, self._view, self._clock, self._rng, self._new_id = store, view, clock, rng, new_id
         self._offer, self._keys, self._pool = Offer(view, catalogue), tuple(keys), pool
+        self._tracer = tracer
         self.counters: dict[str, int] = {}
         self._admission = Admission()
         self._queue = Queue(self._look, clock=clock, rng=rng, tell=tell, counters=self.counters, width=width)
@@ -91,7 +96,7 @@ class LabController:
         view = self._view
         while True:
             try:
-                await self._offer.write(self._store, self._guard())
+                await self._offer.write(self._store, self._guard(), self._tracer)
                 await view.refresh(view.catalogues, view.labs, view.vms, view.handles)
                 break
             except (Conflict, Unavailable, Uncertain):
@@ -218,7 +223,7 @@ class LabController:
         entry, user = seen.entry, seen.user
         stray = next((stray for stray in seen.strays if not stray.value.deleting), None)
         if stray is not None:
-            return await self._write(seen, steps.deleted(entry, user, stray, None), "strays")
+            return await self._write(seen, steps.deleted(entry, user, stray, None), "strays", None)
         if entry is None:
             return True
         record, lab = entry.value, entry.value.lab
@@ -227,15 +232,15 @@ class LabController:
         if step.act is Act.ADMIT and lab is not None:
             return await self._admit(seen, entry, lab, attempt)
         if step.act is Act.FORGET:
-            return await self._write(seen, steps.forgotten(entry), what)
+            return await self._write(seen, steps.forgotten(entry), what, None)
         if step.act is Act.GONE and lab is not None:
-            return await self._write(seen, steps.gone(entry, new, lab.vm), what)
+            return await self._write(seen, steps.gone(entry, new, lab.vm), what, new)
         if step.act is Act.WRITE:
-            return await self._write(seen, steps.rewritten(seen, entry, new), what)
+            return await self._write(seen, steps.rewritten(seen, entry, new), what, new)
         if step.act is Act.DELETE and seen.vm is not None:
-            return await self._write(seen, steps.deleted(entry, user, seen.vm, step.record), what)
+            return await self._write(seen, steps.deleted(entry, user, seen.vm, step.record), what, step.record)
         if step.act is Act.KEEP and lab is not None and seen.vm is not None:
-            return await self._write(seen, steps.kept(entry, lab, seen.vm), what)
+            return await self._write(seen, steps.kept(entry, lab, seen.vm), what, record)
         self._look_again(step, seen)
         if lab is not None and seen.handle is not None and seen.handle.value.state is MachineState.PENDING:
             self._make_room(lab)
@@ -273,7 +278,7 @@ class LabController:
         if not turn:
             why = self._admission.why_not(user, catalogue)
             new = wish.put_off(record, self._admission.position(user), why, now) if why else record
-            return new is record or await self._write(seen, steps.rewritten(seen, entry, new), "put_off")
+            return new is record or await self._write(seen, steps.rewritten(seen, entry, new), "put_off", new)
         if template is None:
             return await self._fail(seen, entry, f"there is no lab {lab.lab_id} any more")
         try:
@@ -315,7 +320,7 @@ class LabController:
         when, then = claim(await counted(self._store, ORG, seen.user), ORG, seen.user, share(spec))
         txn.when += when
         txn.then += then
-        return await self._write(seen, txn, "created")
+        return await self._write(seen, txn, "created", new)
 
     async def _claim(self, seen: Seen, entry: Entry[LabUser], template: LabTemplate, now: float) -> bool | None:
         """Give it a machine of the pool; None: there is none."""
@@ -323,7 +328,7 @@ class LabController:
             return None
         new, written = wish.admitted(entry.value, found.vm, template, now), False
         try:
-            written = await self._write(seen, steps.claimed(entry, new, found), "claimed")
+            written = await self._write(seen, steps.claimed(entry, new, found), "claimed", new, found.read)
         finally:
             self._pool.settled(found, written=written)
         return written
@@ -331,25 +336,41 @@ class LabController:
     async def _fail(self, seen: Seen, entry: Entry[LabUser], why: str) -> bool:
         """It will never have a machine."""
         new = wish.stopping(entry.value, LabEvent.FAILED, why, self._clock.wall())
-        return await self._write(seen, steps.rewritten(seen, entry, new), "refused")
+        return await self._write(seen, steps.rewritten(seen, entry, new), "refused", new)
 
     # Writing
 
     def _guard(self) -> Comparison:
-        if self._standing is None:
-            raise RuntimeError("labs: used before it was started")
-        leadership = self._standing.leadership
-        leadership.check()
-        return leadership.guard()
+        return leadership_of(self._standing, "labs").guard()
 
-    async def _write(self, seen: Seen, txn: Txn, what: str) -> bool:
-        """False: a condition did not hold."""
-        result = await self._store.txn([self._guard(), *txn.when], txn.then)
+    async def _write(
+        self, seen: Seen, txn: Txn, what: str, new: LabUser | None, read: tuple[Entry[Any], ...] = ()
+    ) -> bool:
+        """False: a condition did not hold. `new`: what the lab's record is afterwards; `read`: more that led to it."""
+        guard = self._guard()
+        self._trace(seen, txn, what, new, read)
+        result = await self._store.txn([guard, *txn.when], txn.then)
         if not result.succeeded:
             return False
         self._count(what)
         self._sight.wrote(seen.user, result.revision, txn)
         return True
+
+    def _trace(self, seen: Seen, txn: Txn, what: str, new: LabUser | None, read: tuple[Entry[Any], ...]) -> None:
+        if self._tracer is None:
+            return
+        node = "" if seen.handle is None else seen.handle.value.node
+        silent = self._view.silences.get(node=node) if node else None
+        cause = telling.cause(seen, new, "" if silent is None else silent.value.trace)
+        self._tracer.add(
+            txn.then,
+            what=what,
+            subject=LAB.fill(user=seen.user),
+            why=telling.why(what, None if seen.entry is None else seen.entry.value, new),
+            read=[seen.entry, seen.vm, seen.handle, *seen.strays, *read],
+            cause=cause,
+            fence=0 if self._standing is None else self._standing.leadership.fence,
+        )
 
     def _catalogue(self) -> LabCatalogue:
         return self._offer.known() or LabCatalogue()

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hostler.errors import Conflict, LeadershipLost
+from hostler.engine.leadership import check_guard
+from hostler.errors import Conflict
 from hostler.keys.lab import LAB_CATALOGUE
 from hostler.model.lab import LabCatalogue
 from hostler.ports.store import ModRevision
 
 if TYPE_CHECKING:
+    from hostler.engine.tracing import Tracer
     from hostler.engine.view import View
-    from hostler.ports.store import Comparison, Store
+    from hostler.ports.store import Comparison, Operation, Store
 
 _ANY = LabCatalogue()
 CATALOGUE = LAB_CATALOGUE.fill(name="default")
@@ -33,15 +35,18 @@ class Offer:
             return _ANY
         return self._last
 
-    async def write(self, store: Store, guard: Comparison) -> None:
+    async def write(self, store: Store, guard: Comparison, tracer: Tracer | None = None) -> None:
         """Ours, if we have a file; else there shall be one. LeadershipLost: somebody else leads."""
         there = await store.get(CATALOGUE)
         put = LAB_CATALOGUE.put(self._own or LabCatalogue(), name="default")
         if there is not None and (self._own is None or there.value == put.value):
             return
         was = ModRevision(CATALOGUE) == (0 if there is None else there.mod_revision)
-        if (await store.txn([guard, was], [put])).succeeded:
+        then: list[Operation] = [put]
+        if tracer is not None:
+            why = "these labs are offered, as the leader was told at its start"
+            tracer.add(then, what="catalogue", subject=CATALOGUE, why=why)
+        if (await store.txn([guard, was], then)).succeeded:
             return
-        if not guard.holds(await store.get(guard.key)):
-            raise LeadershipLost(f"leadership {guard.key}: somebody took or removed its record; stop what it was for")
+        check_guard(guard, await store.get(guard.key))
         raise Conflict(f"{CATALOGUE}: somebody else has just written it")

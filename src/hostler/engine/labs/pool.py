@@ -20,9 +20,12 @@ from hostler.engine.labs.shape import MACHINES_LABEL, labels_of
 from hostler.engine.labs.shelf import Shelf
 from hostler.engine.labs.steps import Claim
 from hostler.engine.labs.stock import Is, kind_of, kinds_of, project_of
+from hostler.engine.labs.telling import DROPPED
 from hostler.engine.labs.transfer import Owner, transfer
+from hostler.engine.leadership import check_guard
 from hostler.engine.quotas import claim as charge
 from hostler.engine.quotas import counted, share
+from hostler.engine.service import leadership_of
 from hostler.errors import Closed, Conflict, HostlerError, LeadershipLost, QuotaExceeded, Unavailable, Uncertain
 from hostler.keys.vm import NAME, VM
 from hostler.kit.backoff import Backoff
@@ -37,6 +40,7 @@ if TYPE_CHECKING:
     from hostler.engine.elections import Leadership
     from hostler.engine.labs.stock import Kind, Stocked
     from hostler.engine.service import Standing
+    from hostler.engine.tracing import Tracer
     from hostler.engine.view import View
     from hostler.keys.entry import Entry
     from hostler.kit.clock import Clock
@@ -57,7 +61,7 @@ TAKEN = 2.0
 
 
 class LabPool:
-    """Part of the lab controller: it starts, runs and stops with it. `keys`: as the controller has them."""
+    """Part of the lab controller: it starts, runs and stops with it. `keys`, `tracer`: as the controller has them."""
 
     def __init__(
         self,
@@ -68,10 +72,11 @@ class LabPool:
         rng: random.Random,
         new_id: Callable[[], str],
         keys: Sequence[str] = (),
+        tracer: Tracer | None = None,
         tell: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._store, self._view, self._clock, self._rng, self._new_id = store, view, clock, rng, new_id
-        self._keys, self._tell = tuple(keys), tell
+        self._keys, self._tracer, self._tell = tuple(keys), tracer, tell
         self.counters: dict[str, int] = {}
         self._wake = asyncio.Event()
         self._shelf = Shelf(view, clock=clock, changed=self._wake.set, came=self._came)
@@ -150,7 +155,7 @@ class LabPool:
         except BaseException:
             self._shelf.take_back(vm)
             raise
-        return Claim(vm, when, then)
+        return Claim(vm, when, then, (held.vm, held.handle, held.command))
 
     def settled(self, claim: Claim, *, written: bool) -> None:
         """See `steps.Pool`. One that was taken over stays given until the mirror knows."""
@@ -174,7 +179,8 @@ class LabPool:
         there, now = self._shelf.stock(kinds), self._clock.now()
         paused = {project for project, until in self._paused.items() if until > now}
         paused |= {project for project, kind in kinds.items() if self._is_crowded(kind)}
-        nodes = sum(self._shelf.serves(entry.parts["node"]) for entry in self._view.members.entries.values())
+        members = self._view.members.entries.values() if kinds else ()  # all of them, each time: only if it matters
+        nodes = sum(self._shelf.serves(entry.parts["node"]) for entry in members)
         todo = stock.work(kinds, there, coming=self._shelf.coming(), most=PER_NODE * nodes, paused=paused)
         for one, why in todo.drop:
             if why in ("replaced", "no_room"):
@@ -202,11 +208,9 @@ class LabPool:
             self._pause(kind.project)
             raise
         self._shelf.made(id_)
-        made = await self._write(
-            [VM.absent(vm=id_, **place), NAME.absent(name=vm.name, **place), *when],
-            [VM.put(vm, vm=id_, **place), NAME.put(id_, name=vm.name, **place), *then],
-            "made",
-        )
+        then = [VM.put(vm, vm=id_, **place), NAME.put(id_, name=vm.name, **place), *then]
+        self._trace(then, "made", VM.fill(vm=id_, **place), f"of project {vm.project}, {kind.warm} shall be ready")
+        made = await self._write([VM.absent(vm=id_, **place), NAME.absent(name=vm.name, **place), *when], then, "made")
         if not made:
             self._shelf.made(id_, certain=False)
 
@@ -216,9 +220,11 @@ class LabPool:
             return  # it was offered meanwhile
         gone = msgspec.structs.replace(vm, deleting=True, generation=vm.generation + 1)
         self._shelf.dropped(vm.id)
+        then: list[Operation] = [Put(entry.key, VM.encode(gone))]
+        self._trace(then, why, entry.key, f"it goes: {DROPPED.get(why, why)}", entry)
         done = False
         try:
-            done = await self._write([VM.unchanged(entry)], [Put(entry.key, VM.encode(gone))], why)
+            done = await self._write([VM.unchanged(entry)], then, why)
         finally:
             if not done:
                 self._shelf.dropped(vm.id, certain=False)
@@ -274,11 +280,13 @@ class LabPool:
         return self._offer.known() or LabCatalogue()
 
     def _leadership(self) -> Leadership:
-        if self._standing is None:
-            raise RuntimeError("pool: used before it was started")
-        leadership = self._standing.leadership
-        leadership.check()
-        return leadership
+        return leadership_of(self._standing, "pool")
+
+    def _trace(
+        self, then: list[Operation], what: str, subject: str, why: str, read: Entry[VirtualMachine] | None = None
+    ) -> None:
+        if self._tracer is not None:
+            self._tracer.add(then, what=what, subject=subject, why=why, read=[read], fence=self._leadership().fence)
 
     async def _write(self, when: list[Comparison], then: list[Operation], what: str) -> bool:
         """False: what it was about has changed. LeadershipLost: somebody else leads."""
@@ -286,8 +294,7 @@ class LabPool:
         if (await self._store.txn([guard, *when], then)).succeeded:
             self._count(what)
             return True
-        if not guard.holds(await self._store.get(guard.key)):
-            raise LeadershipLost(f"leadership {guard.key}: somebody took or removed its record; stop what it was for")
+        check_guard(guard, await self._store.get(guard.key))
         return False
 
     async def _rest(self, seconds: float) -> None:

@@ -127,7 +127,7 @@ class LabProjector:
             revision=entry.mod_revision,
             server=None if lab is None else lab.server(user),
             waits_since=lab.requested_at if lab is not None and lab.phase is LabPhase.WAITING else None,
-            news=entry.value.news,
+            news=entry.value.events,
         )
 
     async def _show(self) -> None:
@@ -164,8 +164,7 @@ class LabProjector:
         entry = labs.entries.get(key)
         if entry is None:
             return shown.revision > labs.revision or shown.news > 0
-        news = entry.value.news
-        return shown.revision > entry.mod_revision or shown.news > (news[-1].number if news else 0)
+        return shown.revision > entry.mod_revision or shown.news > entry.value.last_number
 
     async def _show_changes(self, until: float) -> None:
         while (left := until - self._clock.now()) > 0:

@@ -1,7 +1,7 @@
 """The lab service: what HTTP and the command line call. Every request is one transaction, and is answered by its news.
 
 A lab belongs to the project `labs/{user}`: who sees that sees the lab. What the caller does not see is NotFound,
-exactly as if it did not exist.
+exactly as if it did not exist. What may be done is in `engine.labs.right`.
 """
 
 from __future__ import annotations
@@ -15,12 +15,14 @@ import msgspec
 
 from hostler.engine.labs import wish
 from hostler.engine.labs.line import Line
-from hostler.engine.request import Written
-from hostler.errors import Damaged, Forbidden, Invalid, NotFound, Stale
+from hostler.engine.labs.right import check_change, check_seen, check_use, missing
+from hostler.engine.request import Written, check_limit
+from hostler.errors import Damaged, Forbidden, Invalid, NotFound
 from hostler.keys.lab import LAB, check_user
 from hostler.model.access import EVERYWHERE
 from hostler.model.lab import ORG, LabPhase
 from hostler.model.lab_api import LabAnswer, LabNewsPage, LabOffer, LabOffers, LabPage, LabView
+from hostler.model.line import check_line
 
 if TYPE_CHECKING:
     import random
@@ -35,8 +37,6 @@ if TYPE_CHECKING:
     from hostler.ports.store import Store
 
 DONE = 200
-MAX_LIMIT = 1_000
-_RIGHT = "modify_workloads"
 _MINE = f"{ORG}/"
 Found: TypeAlias = "list[Entry[LabUser]]"
 
@@ -63,17 +63,16 @@ class LabService:
 
     async def get(self, caller: Caller, user: str, *, stale: bool = False) -> LabView:
         """A user's lab. `stale`: as this process saw it last, also while the store is out of reach."""
-        _check(caller, user)
+        check_seen(caller, user)
         entry = self._view.labs.get(user=user) if stale else await LAB.get(self._store, user=user)
         view = None if entry is None else self._shown(entry.value, entry.mod_revision)
         if view is None:
-            raise _missing(user)
+            raise missing(user)
         return view
 
     async def list(self, caller: Caller, *, limit: int = 100, after: str | None = None, stale: bool = False) -> LabPage:
         """A page of the labs that the caller sees, in order of their users."""
-        if not 1 <= limit <= MAX_LIMIT:
-            raise Invalid(f"limit {limit}: must be from 1 to {MAX_LIMIT}")
+        check_limit(limit)
         start = "" if after is None else LAB.fill(user=check_user(after))
         mine = _visible(caller)
         if stale:
@@ -88,9 +87,9 @@ class LabService:
 
     async def news(self, caller: Caller, user: str) -> LabNewsPage:
         """The last that happened to a user."""
-        _check(caller, user)
+        check_seen(caller, user)
         entry = await LAB.get(self._store, user=user)
-        return LabNewsPage(items=() if entry is None else entry.value.news)
+        return LabNewsPage(items=() if entry is None else entry.value.events)
 
     async def offers(self, caller: Caller) -> LabOffers:
         """The catalogue, and how it stands with each lab. Forbidden: the caller has nothing to do with labs."""
@@ -138,22 +137,35 @@ class LabService:
         def wished(record: LabUser | None, now: float) -> LabUser:
             return wish.extend(_having(record, user), user, minutes, lab_id, now=now)
 
+        check_change(request.caller, user)
         return await self._asked(request, "lab.extend", user, wished)
+
+    async def message(self, request: Request, user: str, text: str) -> Written[LabAnswer]:
+        """Its user is told this: among the news, and at the terminal. NotFound: as for `stop`."""
+        check_change(request.caller, user)
+        said = check_line(text.strip(), "message")
+        return await self._asked(
+            request, "lab.message", user, lambda record, now: wish.message(_having(record, user), said, now=now)
+        )
+
+    async def tell_opened(self, request: Request, user: str) -> None:
+        """For the audit: somebody is at the terminal of the user's lab."""
+        check_use(request.caller, user)
+        await self._writer.commit(request, "terminal.open", LAB.fill(user=user), 0, [], [], status=DONE)
 
     # Inside
 
     async def _asked(
         self, request: Request, verb: str, user: str, wished: Callable[[LabUser | None, float], LabUser]
     ) -> Written[LabAnswer]:
-        _check(request.caller, user)
-        request.caller.require(_RIGHT)
+        check_use(request.caller, user)
 
         async def attempt() -> Written[LabAnswer]:
             entry = await LAB.get(self._store, user=user)
-            _check_match(request, user, entry)
+            request.check_match(f"lab of {user}", 0 if entry is None else entry.mod_revision)
             record = wished(None if entry is None else entry.value, self._clock.wall())
             put = LAB.put(record, user=user)
-            answer = LabAnswer(news=record.news[-1], lab=self._shown(record, 0))
+            answer = LabAnswer(news=record.events[-1], lab=self._shown(record, 0))
             revision = await self._writer.commit(
                 request,
                 verb,
@@ -192,6 +204,7 @@ class LabService:
             cloud_status=server.cloud_status,
             server_id=lab.server_id,
             vm=lab.vm,
+            node=self._node(record.user, lab.vm),
             position=self._line.position(record.user, lab.requested_at) if waits else None,
             requested_at=lab.requested_at,
             expires_at=lab.expires_at,
@@ -201,6 +214,11 @@ class LabService:
             generation=lab.generation,
             revision=revision,
         )
+
+    def _node(self, user: str, vm: str) -> str:
+        """As this process saw it last."""
+        handle = self._view.handles.get(org=ORG, project=user, vm=vm) if vm else None
+        return "" if handle is None else handle.value.node
 
     def _known(self, start: str, limit: int, mine: frozenset[str] | None) -> Sequence[Entry[LabUser]]:
         """As this process saw them last."""
@@ -241,17 +259,6 @@ class LabService:
         return found, revision
 
 
-def _check(caller: Caller, user: str) -> None:
-    """NotFound: the caller does not see the user's labs, as if there were none."""
-    check_user(user)
-    if not caller.sees(ORG, user):
-        raise _missing(user)
-
-
-def _missing(user: str) -> NotFound:
-    return NotFound(f"lab of {user}: not found; look at the list of labs")
-
-
 def _having(record: LabUser | None, user: str) -> LabUser:
     """The record of somebody who has a lab. Whoever is answered needs no news of having had none."""
     if record is None or record.lab is None:
@@ -269,12 +276,6 @@ def _visible(caller: Caller) -> frozenset[str] | None:
             with suppress(Invalid):  # no user can be called that
                 keys.add(LAB.fill(user=check_user(membership.removeprefix(_MINE))))
     return frozenset(keys)
-
-
-def _check_match(request: Request, user: str, entry: Entry[LabUser] | None) -> None:
-    revision = 0 if entry is None else entry.mod_revision
-    if request.if_match is not None and request.if_match != revision:
-        raise Stale(f"lab of {user}: revision {request.if_match} is not the present one, {revision}; read it again")
 
 
 def _dated(done: Written[LabAnswer]) -> Written[LabAnswer]:

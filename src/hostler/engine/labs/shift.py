@@ -97,7 +97,7 @@ class Shift:
         self._held: dict[str, Taken] = {}  # by token: in work, or waiting to be settled
         self._done: dict[str, str | None] = {}  # by token: why it is buried; None: it is worked
         self._settled: dict[str, None] = {}
-        self._works: set[asyncio.Task[None]] = set()
+        self._works: dict[asyncio.Task[None], None] = {}  # in the order they were begun
         self._finished, self._room, self._fatal = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._stored = asyncio.Event()
         """Not set while the store is out of reach: then others, who may reach it, shall have the requests."""
@@ -163,8 +163,8 @@ class Shift:
             self._held[one.token] = one
             self._counters["taken"] += 1
             work = asyncio.create_task(self._work(one), name=f"lab request {one.token}")
-            self._works.add(work)
-            work.add_done_callback(self._works.discard)
+            self._works[work] = None
+            work.add_done_callback(lambda done: self._works.pop(done, None))
 
     # Working
 

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from hostler.engine.labs.ground import Ground
 from hostler.engine.labs.steps import Seen
-from hostler.errors import Damaged, LeadershipLost
+from hostler.engine.leadership import check_guard
+from hostler.errors import Damaged
 from hostler.keys.lab import LAB
 from hostler.keys.vm import HANDLE, VM
 from hostler.model.lab import LAB_LABEL, ORG
@@ -95,10 +96,7 @@ class Sight:
             if id_:
                 reads += [VM.get_op(**place), HANDLE.get_op(**place)]
             found: list[Any] = list((await self._store.txn([], reads)).responses)
-            if not guard.holds(found[0]):
-                raise LeadershipLost(
-                    f"leadership {guard.key}: somebody took or removed its record; stop what it was for"
-                )
+            check_guard(guard, found[0])
             try:
                 entry = _entry(LAB, found[1])
                 if _machine_of(entry) == id_:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
-from hostler.engine.controllers.steps import Txn
+from hostler.engine.controllers.steps import Txn, changed
 from hostler.engine.labs.decide import kept_until
 from hostler.engine.labs.shape import labels_of, node_labels_of
 from hostler.keys.lab import LAB
@@ -46,6 +46,8 @@ class Claim(msgspec.Struct, frozen=True):
     vm: str
     when: list[Comparison]
     then: list[Operation]
+    read: tuple[Entry[Any], ...] = ()
+    """What it was decided from."""
 
 
 class Pool(Protocol):
@@ -119,7 +121,7 @@ def rewritten(seen: Seen, entry: Entry[LabUser], record: LabUser) -> Txn:
 def deleted(entry: Entry[LabUser] | None, user: str, vm: Entry[VirtualMachine], record: LabUser | None) -> Txn:
     """The machine is wished away, if the lab is still as it was, and there or not."""
     when = [LAB.absent(user=user) if entry is None else LAB.unchanged(entry), VM.unchanged(vm)]
-    then: list[Operation] = [_changed(vm, deleting=True)]
+    then: list[Operation] = [changed(vm, deleting=True)]
     if entry is not None and record is not None:
         then.append(_lab(entry, record))
     return Txn(when, then)
@@ -127,7 +129,7 @@ def deleted(entry: Entry[LabUser] | None, user: str, vm: Entry[VirtualMachine], 
 
 def kept(entry: Entry[LabUser], lab: Lab, vm: Entry[VirtualMachine]) -> Txn:
     """The machine runs, and lives for longer than the lab."""
-    return Txn([LAB.unchanged(entry), VM.unchanged(vm)], [_changed(vm, expires_at=kept_until(lab), power=Power.ON)])
+    return Txn([LAB.unchanged(entry), VM.unchanged(vm)], [changed(vm, expires_at=kept_until(lab), power=Power.ON)])
 
 
 def gone(entry: Entry[LabUser], record: LabUser, vm: str) -> Txn:
@@ -145,8 +147,3 @@ def forgotten(entry: Entry[LabUser]) -> Txn:
 
 def _lab(entry: Entry[LabUser], record: LabUser) -> Put:
     return Put(entry.key, LAB.encode(record))
-
-
-def _changed(vm: Entry[VirtualMachine], **changes: Any) -> Put:
-    new = msgspec.structs.replace(vm.value, generation=vm.value.generation + 1, **changes)
-    return Put(vm.key, VM.encode(new))

@@ -24,8 +24,7 @@ PROVISIONED_WITHIN = 600.0
 
 def told(record: LabUser, event: LabEvent, now: float, *, lab_id: int | None = None, reason: str = "") -> LabUser:
     """The record with one more piece of news. Numbers go on where the last one was; the last 16 are kept."""
-    number = record.news[-1].number + 1 if record.news else 1
-    news = LabNews(number=number, at=now, event=event, lab_id=lab_id, reason=reason)
+    news = LabNews(number=record.last_number + 1, at=now, event=event, lab_id=lab_id, reason=reason)
     return replace(record, news=(*record.news, news)[-NEWS_KEPT:], changed_at=now)
 
 
@@ -108,6 +107,13 @@ def extend(record: LabUser | None, user: str, minutes: float, lab_id: int | None
     end = lab.expires_at + minutes * 60.0
     record = replace(record, lab=replace(lab, expires_at=end, warned=False))
     return told(record, LabEvent.EXTENDED, now, lab_id=lab.lab_id, reason=f"it ends at {utc_time(end)}")
+
+
+def message(record: LabUser, text: str, *, now: float) -> LabUser:
+    """Its user is told this. Nothing else changes."""
+    lab_id = None if record.lab is None else record.lab.lab_id
+    said = LabNews(number=record.last_number + 1, at=now, event=LabEvent.MESSAGE, lab_id=lab_id, reason=text)
+    return replace(record, messages=(*record.messages, said)[-NEWS_KEPT:], changed_at=now)
 
 
 # What the controller does, and sees

@@ -46,18 +46,21 @@ def _decide(wanted: Wanted, cluster: Cluster) -> Decision:
     demand = Demand(wanted, cluster)
     if len(cluster) <= SMALL:
         return _among_few(demand, cluster)
-    shape = (demand.cpus, demand.memory, demand.disk, demand.image)
-    if demand.plain and (known := cluster.refusals.get(shape)) is not None:
+    if cluster.refusals and demand.plain and (known := cluster.refusals.get(_shape(demand))) is not None:
         return known
     walk = Walk(demand.cpus, demand.memory, demand.disk, demand.check)
     blocks = cluster.blocks(wanted.node_labels)
     walk.over(blocks)
     if walk.found:
-        return _taken(ranked(demand, walk.found), walk, cluster, len(cluster.order), blocks is not cluster.order.blocks)
+        return _taken(ranked(demand, walk.found), walk, cluster, blocks is not cluster.order.blocks)
     refused = _refused(demand, cluster.known())
     if demand.plain:
-        cluster.remember(shape, refused)
+        cluster.remember(_shape(demand), refused)
     return refused
+
+
+def _shape(demand: Demand) -> tuple[object, ...]:
+    return (demand.cpus, demand.memory, demand.disk, demand.image)
 
 
 def _among_few(demand: Demand, cluster: Cluster) -> Decision:
@@ -78,8 +81,18 @@ def _among_few(demand: Demand, cluster: Cluster) -> Decision:
     return Decision(node=best[3].node, score=best[0], reasons=kept, summary=summary)
 
 
-def _taken(scored: list[Scored], walk: Walk, cluster: Cluster, on_duty: int, labelled: bool) -> Decision:
-    """A choice among those that were found, honest about those that were not looked at."""
+def _taken(scored: list[Scored], walk: Walk, cluster: Cluster, labelled: bool) -> Decision:
+    """A choice among those that were found."""
+    best, known, on_duty = scored[0], len(cluster), len(cluster.order)
+    return Decision(
+        node=best[3].node, score=best[0], tell=lambda: _why_taken(scored, walk, known, on_duty, labelled=labelled)
+    )
+
+
+def _why_taken(
+    scored: list[Scored], walk: Walk, known: int, on_duty: int, *, labelled: bool
+) -> tuple[tuple[Reason, ...], str]:
+    """In words, honest about those that were not looked at. Of the cluster it takes nothing that could change."""
     best = scored[0]
     reasons = [text.chosen(best), *map(text.runner_up, scored[1 : 1 + RUNNERS_UP])]
     lower = scored[1 + RUNNERS_UP :]
@@ -95,12 +108,10 @@ def _taken(scored: list[Scored], walk: Walk, cluster: Cluster, on_duty: int, lab
     if on_duty > looked_at:
         why = "not looked at: not labelled so, or no emptier" if labelled else "not looked at: no emptier than these"
         reasons.append(text.group(why, on_duty - looked_at, ()))
-    if len(cluster) > on_duty:
-        reasons.append(text.group("not on duty", len(cluster) - on_duty, ()))
-    summary = (
-        f"node {best[3].node}: score {best[0]:.1f}, the best of {len(scored)} that were scored, of {len(cluster):,}"
-    )
-    return Decision(node=best[3].node, score=best[0], reasons=text.bounded(reasons), summary=summary)
+    if known > on_duty:
+        reasons.append(text.group("not on duty", known - on_duty, ()))
+    summary = f"node {best[3].node}: score {best[0]:.1f}, the best of {len(scored)} that were scored, of {known:,}"
+    return text.bounded(reasons), summary
 
 
 class _Group(Struct, frozen=True):
@@ -146,7 +157,7 @@ def _refused(demand: Demand, slots: Iterable[Slot]) -> Decision:
     rest = sum(len(group.slots) for group in groups[_GROUPS:])
     if rest:
         reasons.append(text.group("for other reasons", rest, ()))
-    told = "; ".join(f"{text.many(len(group.slots))} {group.said}" for group in groups[:_TOLD])
+    told = "; ".join(text.sentence(len(group.slots), group.said) for group in groups[:_TOLD])
     more = "; and others" if len(groups) > _TOLD else ""
     summary = f"no node will do: {told}{more}" if groups else "no node will do: there is none"
     return Decision(node=None, score=0.0, reasons=text.bounded(reasons), summary=summary)

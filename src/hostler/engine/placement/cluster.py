@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from hostler.engine.placement.order import Block, Order
+from hostler.engine.placement.site import Sites
 from hostler.engine.placement.slot import Slot
 from hostler.engine.placement.tally import Project
 from hostler.errors import Invalid
@@ -33,13 +34,18 @@ class Cluster:
         """What found no room, by shape. More use does not make it less true, so only what frees something clears it."""
         self._placed: dict[str, Slot] = {}
         self._labelled: dict[tuple[str, str], dict[str, Slot]] = {}
+        self._sites = Sites()
+        self._shapes: dict[tuple[int, int, int], tuple[int, int, int]] = {}
         for state in {state.node: state for state in nodes}.values():
             slot = self.slots[state.node] = Slot(state.node)
             slot.know(state)
+            self._sites.enter(slot)
             self._label(slot)
         self._known = len(self.slots)
         self.particular = sum(slot.particular for slot in self.slots.values())
         """How many nodes do not take just any machine."""
+        self.unfenced = sum(slot.unfenced for slot in self.slots.values())
+        """How many nodes cannot fence machines."""
         self.order = Order(slot for slot in self.slots.values() if slot.on_duty)
 
     def __len__(self) -> int:
@@ -54,9 +60,7 @@ class Cluster:
 
     def put_node(self, state: NodeState) -> None:
         """A node is new or has changed; what stands on it stays."""
-        slot = self.slots.get(state.node)
-        if slot is None:
-            slot = self.slots[state.node] = Slot(state.node)
+        slot = self.slots.get(state.node) or self._slot(state.node)
         if slot.state != state:
             self._know(slot, state)
 
@@ -78,9 +82,7 @@ class Cluster:
             if before.node == node and before.vms[vm] == wanted:
                 return
             self.free(vm)
-        slot = self.slots.get(node)
-        if slot is None:
-            slot = self.slots[node] = Slot(node)
+        slot = self.slots.get(node) or self._slot(node)
         self._enter(slot, wanted)
 
     def free(self, vm: str) -> None:
@@ -135,6 +137,16 @@ class Cluster:
             return self.order.blocks
         return Order(slot for slot in having.values() if slot.on_duty).blocks
 
+    def shape(self, cpus: int, memory: int, disk: int) -> tuple[int, int, int]:
+        """The same object for the same shape."""
+        wanted = (cpus, memory, disk)
+        found = self._shapes.get(wanted)
+        if found is None:
+            if len(self._shapes) >= _REMEMBERED:
+                self._shapes.clear()
+            found = self._shapes[wanted] = wanted
+        return found
+
     def remember(self, key: tuple[object, ...], decision: Decision) -> None:
         """This shape found no room."""
         if len(self.refusals) >= _REMEMBERED:
@@ -142,6 +154,12 @@ class Cluster:
         self.refusals[key] = decision
 
     # What changes
+
+    def _slot(self, node: str) -> Slot:
+        """One that nothing is known of yet."""
+        slot = self.slots[node] = Slot(node)
+        self._sites.enter(slot)
+        return slot
 
     def _know(self, slot: Slot, state: NodeState | None) -> None:
         self.refusals.clear()
@@ -152,8 +170,12 @@ class Cluster:
         self._unlabel(slot)
         self._known += (state is not None) - (slot.state is not None)
         self.particular -= slot.particular
+        self.unfenced -= slot.unfenced
+        self._sites.leave(slot)
         slot.know(state)
+        self._sites.enter(slot)
         self.particular += slot.particular
+        self.unfenced += slot.unfenced
         self._label(slot)
         if slot.on_duty:
             self.order.add(slot)
@@ -197,6 +219,7 @@ class Cluster:
     def _forget_if_bare(self, slot: Slot) -> None:
         if slot.state is None and not slot.vms:
             self._unlabel(slot)
+            self._sites.leave(slot)
             del self.slots[slot.node]
 
     def _label(self, slot: Slot) -> None:

@@ -23,9 +23,12 @@ NO_ROOM = "too little room"
 
 
 class Block:
-    """A stretch of the order. The most that is free on one node is never told too low; it may be told too high."""
+    """A stretch of the order.
 
-    __slots__ = ("cpus", "disk", "memory", "positions", "slots")
+    The most that is free on one node is never told too low; it may be told too high. The least never too high.
+    """
+
+    __slots__ = ("cpus", "disk", "least_cpus", "least_disk", "least_memory", "memory", "positions", "slots")
 
     def __init__(self, slots: list[Slot]) -> None:
         self.slots = slots
@@ -33,10 +36,29 @@ class Block:
         self.tighten()
 
     def tighten(self) -> None:
-        """Tell the most that is free exactly."""
-        self.cpus = max((slot.cpus for slot in self.slots), default=0)
-        self.memory = max((slot.memory for slot in self.slots), default=0)
-        self.disk = max((slot.disk for slot in self.slots), default=0)
+        """Tell the most and the least that is free exactly."""
+        cpus = [slot.cpus for slot in self.slots] or [0]
+        memory = [slot.memory for slot in self.slots] or [0]
+        disk = [slot.disk for slot in self.slots] or [0]
+        self.cpus, self.memory, self.disk = max(cpus), max(memory), max(disk)
+        self.least_cpus, self.least_memory, self.least_disk = min(cpus), min(memory), min(disk)
+
+    def taken_in(self, slot: Slot) -> None:
+        """A node has come."""
+        cpus, memory, disk = slot.cpus, slot.memory, slot.disk
+        # max() and min() take twice as long.
+        if cpus > self.cpus:  # noqa: PLR1730
+            self.cpus = cpus
+        if memory > self.memory:  # noqa: PLR1730
+            self.memory = memory
+        if disk > self.disk:  # noqa: PLR1730
+            self.disk = disk
+        if cpus < self.least_cpus:  # noqa: PLR1730
+            self.least_cpus = cpus
+        if memory < self.least_memory:  # noqa: PLR1730
+            self.least_memory = memory
+        if disk < self.least_disk:  # noqa: PLR1730
+            self.least_disk = disk
 
 
 class Order:
@@ -71,9 +93,7 @@ class Order:
         at = bisect_left(block.positions, position)
         block.positions.insert(at, position)
         block.slots.insert(at, slot)
-        block.cpus = max(block.cpus, slot.cpus)
-        block.memory = max(block.memory, slot.memory)
-        block.disk = max(block.disk, slot.disk)
+        block.taken_in(slot)
         if len(block.slots) > 2 * BLOCK:
             halves = [Block(block.slots[:BLOCK]), Block(block.slots[BLOCK:])]
             self.blocks[index : index + 1] = halves
@@ -95,6 +115,8 @@ class Walk:
 
     It ends once `ENOUGH` in different racks were found, or `LOOK` in any.
     """
+
+    __slots__ = ("_check", "_cpus", "_disk", "_memory", "_racks", "_spare", "fitting", "found", "refused")
 
     def __init__(self, cpus: int, memory: int, disk: int, check: Callable[[Slot], str | None] | None) -> None:
         self._cpus, self._memory, self._disk, self._check = cpus, memory, disk, check
@@ -118,9 +140,11 @@ class Walk:
     def _through(self, block: Block) -> bool:
         """Whether it was enough."""
         cpus, memory, disk, check, racks = self._cpus, self._memory, self._disk, self._check, self._racks
-        roomy = False
+        found, spare = self.found, self._spare
+        left, roomy = LOOK - len(found) - len(spare), False
+        tight = block.least_cpus < cpus or block.least_memory < memory or block.least_disk < disk
         for slot in block.slots:
-            if slot.cpus < cpus or slot.memory < memory or slot.disk < disk:
+            if tight and (slot.cpus < cpus or slot.memory < memory or slot.disk < disk):
                 self._refuse(NO_ROOM, 1, (slot,))
                 continue
             roomy = True
@@ -130,10 +154,13 @@ class Walk:
             rack = slot.rack
             if rack is None or rack not in racks:
                 racks.add(rack)
-                self.found.append(slot)
+                found.append(slot)
+                if len(found) == ENOUGH:
+                    return True
             else:
-                self._spare.append(slot)
-            if len(self.found) == ENOUGH or len(self.found) + len(self._spare) == LOOK:
+                spare.append(slot)
+            left -= 1
+            if not left:
                 return True
         if not roomy:
             block.tighten()

@@ -6,18 +6,18 @@ from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from hostler.engine.placement.tally import Tally
+from hostler.engine.word import SHORT, clipped
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from hostler.engine.placement.cluster import Cluster
     from hostler.engine.placement.slot import Slot
-    from hostler.engine.placement.tally import Selector
+    from hostler.engine.placement.tally import Project, Selector
     from hostler.engine.placement.wanted import Wanted
     from hostler.model.vm import Affinity, Level
 
 _NOBODY = Tally()
-_LONGEST = 80
 
 
 class Rule:
@@ -28,8 +28,8 @@ class Rule:
 
     def __init__(self, others: Tally, level: Level, who: str, *, together: bool) -> None:
         self.together, self.level, self.others = together, level, others
-        not_known = f"whether it shares a {level} with {who} is not known"
-        self._broken = f"no shared {level} with {who}" if together else f"shares a {level} with {who}"
+        not_known = f"may share a {level} with {who}: that is not known"
+        self._broken = f"shares no {level} with {who}" if together else f"shares a {level} with {who}"
         self._not_known = self._broken if together else not_known
         self.who = who
         self._examples: dict[str, str] | None = None
@@ -79,34 +79,51 @@ class Rule:
 class Demand:
     """A wanted machine, with the rules that concern it."""
 
+    __slots__ = (
+        "check",
+        "cpus",
+        "disk",
+        "image",
+        "labels",
+        "memory",
+        "neighbours",
+        "plain",
+        "preferred",
+        "required",
+        "shape",
+        "wanted",
+    )
+
     def __init__(self, wanted: Wanted, cluster: Cluster) -> None:
         self.wanted = wanted
         spec = wanted.spec
         self.cpus, self.memory, self.disk = spec.cpus, spec.memory_mib, spec.disk_gib
-        self.labels = [
-            (name, value, wanted.tied if wanted.tied and name == "node" else clipped(f"not labelled {name}={value}"))
-            for name, value in wanted.node_labels.items()
-        ]
+        self.shape = cluster.shape(self.cpus, self.memory, self.disk)
+        self.labels = _lacking(wanted) if wanted.node_labels else ()
         self.image = spec.image
-        self._no_image = _no_image(spec.image)
         project = cluster.projects.get(wanted.project)
         self.neighbours = _NOBODY if project is None else project.all
-        self.required: list[Rule] = []
-        self.preferred: list[Rule] = []
-        for rule in wanted.affinity:
-            others = _NOBODY if project is None else project.with_labels(rule.labels)
-            made = Rule(others, rule.level, labelled(rule), together=rule.together)
-            (self.required if rule.required else self.preferred).append(made)
-        if project is not None and project.guards:
-            for (selector, level), owners in sorted(project.guards.items(), key=_by_name):
-                if wanted.labels.items() >= selector:
-                    who = "a machine whose own rule it would break"
-                    self.required.append(Rule(owners, level, who, together=False))
-        self.plain = not (self.required or wanted.node_labels or wanted.exclude or wanted.fenced)
+        self.required: Sequence[Rule] = ()
+        self.preferred: Sequence[Rule] = ()
+        if wanted.affinity or (project is not None and project.guards):
+            self._rules(project)
+        self.plain = not (self.required or wanted.node_labels or wanted.exclude or (wanted.fenced and cluster.unfenced))
         """Only room counts, and what a node says of itself."""
         self.check: Callable[[Slot], str | None] | None = (
             None if self.plain and not cluster.particular else self.refused_by
         )
+
+    def _rules(self, project: Project | None) -> None:
+        wanted, required, preferred = self.wanted, list[Rule](), list[Rule]()
+        for rule in wanted.affinity:
+            others = _NOBODY if project is None else project.with_labels(rule.labels)
+            made = Rule(others, rule.level, labelled(rule), together=rule.together)
+            (required if rule.required else preferred).append(made)
+        for (selector, level), owners in sorted(project.guards.items(), key=_by_name) if project is not None else ():
+            if wanted.labels.items() >= selector:
+                who = "a machine whose own rule it would break"
+                required.append(Rule(owners, level, who, together=False))
+        self.required, self.preferred = required, preferred
 
     def refused_by(self, slot: Slot) -> str | None:
         """The first thing but room that is against a node on duty. It does not name the node."""
@@ -131,11 +148,11 @@ class Demand:
         if state is None:
             return None
         if state.refuses:
-            return clipped(f"taking no more machines: {state.refuses}", 2 * _LONGEST)
+            return clipped(f"taking no more machines: {state.refuses}", 2 * SHORT)
         if state.images is None or self.wanted.tied:
             return None
         there = self.image in state.images if self.image else bool(state.images)
-        return None if there else self._no_image
+        return None if there else _no_image(self.image)
 
     def missing(self, slot: Slot) -> tuple[tuple[str, int, int], ...]:
         """What there is too little of: of what, how much is wanted, how much is free."""
@@ -154,6 +171,14 @@ class Demand:
         return tuple((what, want, max(map(get[what], slots))) for what, want, _ in self.missing(slots[0]))
 
 
+def _lacking(wanted: Wanted) -> Sequence[tuple[str, str, str]]:
+    """The labels that a node must have, and what is said of one that has not."""
+    return [
+        (name, value, wanted.tied if wanted.tied and name == "node" else clipped(f"not labelled {name}={value}"))
+        for name, value in wanted.node_labels.items()
+    ]
+
+
 def _no_image(image: str) -> str:
     if not image:
         return "without any image; add or build one there (hostler image)"
@@ -168,11 +193,6 @@ def labelled(rule: Affinity) -> str:
 def joined(labels: Mapping[str, str]) -> str:
     """Labels as people write them."""
     return clipped(", ".join(f"{name}={value}" for name, value in sorted(labels.items())))
-
-
-def clipped(text: str, most: int = _LONGEST) -> str:
-    """Not longer than that."""
-    return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def _by_name(guard: tuple[tuple[Selector, Level], Tally]) -> tuple[list[tuple[str, str]], str]:

@@ -11,6 +11,9 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, TypeAlias
 from zlib import crc32
 
+from hostler.engine.placement.slot import WEIGHTS
+from hostler.model.vm import Level
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -18,6 +21,7 @@ if TYPE_CHECKING:
     from hostler.engine.placement.slot import Slot
 
 ROOM = 60.0
+WEIGHT_OF_NODE = WEIGHTS[Level.NODE]
 SPREAD = 40.0
 
 Scored: TypeAlias = "tuple[float, float, float, Slot]"
@@ -32,33 +36,29 @@ def ranked(demand: Demand, slots: Iterable[Slot]) -> list[Scored]:
     scored = _scored(demand, slots)
     scored.sort(key=_points, reverse=True)
     if len(scored) > 1 and scored[0][0] == scored[1][0]:
-        vm, best = demand.wanted.vm, scored[0][0]
+        best = scored[0][0]
+        begun = crc32(f"{demand.wanted.vm} ".encode())
         equals = [one for one in scored if one[0] == best]
-        equals.sort(key=lambda one: (crc32(f"{vm} {one[3].node}".encode()), one[3].node))
+        equals.sort(key=lambda one: (crc32(one[3].salt, begun), one[3].node))
         scored[: len(equals)] = equals
     return scored
 
 
 def _scored(demand: Demand, slots: Iterable[Slot]) -> list[Scored]:
     """The inner loop of placement: written for speed."""
-    cpus, memory, disk, preferred = demand.cpus, demand.memory, demand.disk, demand.preferred
+    shape, preferred = demand.shape, demand.preferred
     others = len(demand.neighbours.vms)
     count = demand.neighbours.counts.get
     scored = []
     spread = 1.0
     for slot in slots:
-        all_cpus, all_memory, all_disk = slot.capacity
-        room = (slot.cpus - cpus) / all_cpus
-        free = (slot.memory - memory) / all_memory
-        if free < room:  # noqa: PLR1730 - min() takes twice as long
-            room = free
-        if all_disk:
-            free = (slot.disk - disk) / all_disk
-            if free < room:  # noqa: PLR1730
-                room = free
+        asked, room = slot.fit
+        if asked is not shape:  # of the same shape come many, and most nodes are looked at several times
+            room = _room(slot, demand)
+            slot.fit = (shape, room)
         if others:
-            together = 0.0
-            for domain, weight in slot.domains:
+            together = WEIGHT_OF_NODE * count(slot.own, 0)
+            for domain, weight in slot.site.counted:
                 together += weight * count(domain, 0)
             spread = 1.0 - together / others
         points = ROOM * room + SPREAD * spread
@@ -67,6 +67,19 @@ def _scored(demand: Demand, slots: Iterable[Slot]) -> list[Scored]:
             points = (points + 100.0 * kept / len(preferred)) / 2
         scored.append((points, room, spread, slot))
     return scored
+
+
+def _room(slot: Slot, demand: Demand) -> float:
+    all_cpus, all_memory, all_disk = slot.capacity
+    room = (slot.cpus - demand.cpus) / all_cpus
+    free = (slot.memory - demand.memory) / all_memory
+    if free < room:  # noqa: PLR1730 - min() takes twice as long
+        room = free
+    if all_disk:
+        free = (slot.disk - demand.disk) / all_disk
+        if free < room:  # noqa: PLR1730
+            room = free
+    return room
 
 
 _points = itemgetter(0)

@@ -69,7 +69,7 @@ class Project:
         for selector, tally in self._tallies.items():
             if wanted.labels.items() >= selector:
                 tally.add(wanted.vm, slot)
-        for key in _guarded(wanted):
+        for key in _guarded(wanted) if wanted.affinity else ():
             self.guards.setdefault(key, Tally()).add(wanted.vm, slot)
 
     def remove(self, wanted: Wanted, slot: Slot) -> None:
@@ -78,7 +78,7 @@ class Project:
         for selector, tally in self._tallies.items():
             if wanted.labels.items() >= selector:
                 tally.remove(wanted.vm, slot)
-        for key in _guarded(wanted):
+        for key in _guarded(wanted) if wanted.affinity else ():
             self.guards[key].remove(wanted.vm, slot)
             if not self.guards[key].vms:
                 del self.guards[key]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hostler.engine.placement.rule import clipped
+from hostler.engine.word import clipped
 from hostler.model.reason import Reason
 
 if TYPE_CHECKING:
@@ -26,6 +26,17 @@ def many(count: int) -> str:
     return f"{count:,} nodes" if count != 1 else "1 node"
 
 
+def sentence(count: int, why: str) -> str:
+    """So many nodes, and what is against them."""
+    has = ("has " if count == 1 else "have ") if why.startswith("too ") else ""
+    return f"{many(count)} {has}{agreeing(count, why)}"
+
+
+def agreeing(count: int, why: str) -> str:
+    """What is said of one node, said of so many."""
+    return f"share {why.removeprefix('shares ')}" if count != 1 and why.startswith("shares ") else why
+
+
 def chosen(best: Scored) -> Reason:
     """Why the best one."""
     points, room, spread, slot = best
@@ -40,7 +51,7 @@ def runner_up(one: Scored) -> Reason:
 
 def group(why: str, count: int, names: Sequence[str]) -> Reason:
     """One reason of many nodes, with the first names."""
-    shown = ", ".join(clipped(name, _LONGEST_NAME) for name in names)
+    shown, why = ", ".join(clipped(name, _LONGEST_NAME) for name in names), agreeing(count, why)
     return Reason(subject=many(count), why=f"{why} ({shown}{', …' if count > len(names) else ''})" if shown else why)
 
 
@@ -84,7 +95,8 @@ def in_favour(demand: Demand, one: Scored) -> list[str]:
         shared = [
             f"{neighbours.counts[domain]:,} on {domain}" for domain, _ in slot.domains if domain in neighbours.counts
         ]
-        of = f"of {len(neighbours.vms):,} others of the project"
+        many = len(neighbours.vms)
+        of = f"of {many:,} other{'' if many == 1 else 's'} of the project"
         found.append(f"spread {spread:.0%}: {of}, {', '.join(shared) if shared else 'none shares anything'}")
     found += [text for rule in demand.required if (text := rule.explained(slot))]
     for rule in demand.preferred:

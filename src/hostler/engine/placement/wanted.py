@@ -4,21 +4,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from hostler.model.name import fold
 from hostler.model.node import Lifecycle
 from hostler.model.vm import OnNodeLoss
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
+    from hostler.engine.inventory.sight import Wiring
     from hostler.model.inventory import Capacity
     from hostler.model.node import NodeRecord, VmCommand
     from hostler.model.reason import Reason
     from hostler.model.vm import Affinity, VirtualMachine, VmSpec
 
 _NOBODY: frozenset[str] = frozenset()
+_NO_LABELS: Mapping[str, str] = {}
 _OFF_DUTY = {
     Lifecycle.JOINING: "still joining",
     Lifecycle.DRAINING: "draining",
@@ -46,7 +48,7 @@ class NodeState(Struct, frozen=True, kw_only=True):
     """While off duty: why."""
 
 
-class Wanted(Struct, frozen=True, kw_only=True):
+class Wanted(Struct, frozen=True, kw_only=True, gc=False):
     """A machine that needs a node, or has one."""
 
     vm: str
@@ -65,35 +67,97 @@ class Wanted(Struct, frozen=True, kw_only=True):
     """Why it can only be on the node that `node_labels` names: its disk is there, and no image is needed."""
 
 
-class Decision(Struct, frozen=True, kw_only=True):
-    """A node, or None: none will do. `reasons` are to be kept with it, and hold about 2 KB at most."""
+class Decision:
+    """A node, or None: none will do. `reasons` are to be kept with it, and hold about 2 KB at most.
 
-    node: str | None
-    score: float
-    """0 to 100; 0 without a node."""
-    reasons: tuple[Reason, ...]
-    summary: str
-    """All of it in one sentence."""
+    What was seen is kept as it was, and put into words when somebody asks.
+    """
+
+    __slots__ = ("_tell", "_told", "node", "score")
+
+    def __init__(
+        self,
+        *,
+        node: str | None,
+        score: float,
+        reasons: tuple[Reason, ...] = (),
+        summary: str = "",
+        tell: Callable[[], tuple[tuple[Reason, ...], str]] | None = None,
+    ) -> None:
+        """`score`: 0 to 100; 0 without a node. `tell` gives reasons and summary, in their place."""
+        self.node, self.score = node, score
+        self._tell = tell
+        self._told = (reasons, summary) if tell is None else None
+
+    @property
+    def reasons(self) -> tuple[Reason, ...]:
+        """Why this one, and why not the others."""
+        return self._in_words()[0]
+
+    @property
+    def summary(self) -> str:
+        """All of it in one sentence."""
+        return self._in_words()[1]
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Decision):
+            return NotImplemented
+        return (self.node, self.score, self._in_words()) == (other.node, other.score, other._in_words())
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"Decision({self.summary!r})"
+
+    def _in_words(self) -> tuple[tuple[Reason, ...], str]:
+        if self._told is None:
+            self._told = ((), "") if self._tell is None else self._tell()
+            self._tell = None
+        return self._told
 
 
-def node_state(record: NodeRecord, alive: bool) -> NodeState:
-    """A node that registered. It is on duty while its lifecycle says so, and its agent gives signs of life."""
+def node_state(
+    record: NodeRecord,
+    alive: bool,
+    *,
+    objection: str = "",
+    wiring: Wiring | None = None,
+    capacity: Capacity | None = None,
+    labels: Mapping[str, str] = _NO_LABELS,
+) -> NodeState:
+    """A node that registered. It is on duty while its lifecycle says so, and its agent gives signs of life.
+
+    The rest is what the inventory says: what is against it, on what it hangs (None: as its agent says), what it has at
+    most, and labels, which win over those of its agent.
+    """
     why_not = _OFF_DUTY.get(record.lifecycle, "")
     if not why_not and not alive:
         why_not = "silent"
+    why_not = why_not or objection
+    rack, pdus, tors = wiring or (record.rack and fold(record.rack), record.pdus, record.tors)
     return NodeState(
         node=fold(record.node),
-        capacity=record.capacity,
-        labels=record.labels,
-        rack=record.rack,
-        pdus=record.pdus,
-        tors=record.tors,
+        capacity=record.capacity if capacity is None else least(record.capacity, capacity),
+        labels={**record.labels, **labels} if labels else record.labels,
+        rack=rack,
+        pdus=pdus,
+        tors=tors,
         fences=record.fences,
         images=None if record.images is None else frozenset(record.images),
         refuses=record.refuses,
         on_duty=not why_not,
         why_not=why_not,
     )
+
+
+def least(offered: Capacity, listed: Capacity) -> Capacity:
+    """What both the agent and the inventory say is there. The inventory need not say anything: then it has 0."""
+    changed = {
+        name: most
+        for name in ("cpus", "memory_mib", "disk_gib", "network_mbps")
+        if 0 < (most := getattr(listed, name)) < getattr(offered, name)
+    }
+    return structs.replace(offered, **changed) if changed else offered
 
 
 def wanted_of(vm: VirtualMachine, *, exclude: frozenset[str] = _NOBODY, only: str = "", tied: str = "") -> Wanted:
@@ -130,5 +194,6 @@ def wanted_of_command(command: VmCommand, vm: VirtualMachine | None) -> Wanted:
 
 
 def _folded(labels: Mapping[str, str]) -> Mapping[str, str]:
-    """A node is meant however its name was typed."""
-    return {**labels, "node": fold(labels["node"])} if "node" in labels else labels
+    """A node, or a rack, is meant however its name was typed."""
+    named = {label: fold(labels[label]) for label in ("node", "rack") if label in labels}
+    return {**labels, **named} if named else labels
