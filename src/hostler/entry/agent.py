@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import os
 import random
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
@@ -11,25 +12,27 @@ from typing import TYPE_CHECKING
 from hostler.engine.agent.agent import Agent
 from hostler.engine.agent.plan import AgentPlan
 from hostler.engine.labs.shape import MACHINES_LABEL
+from hostler.engine.slices.printed import NodeDoors
 from hostler.entry.backend import opened_backend
+from hostler.entry.calling import Calling
 from hostler.entry.folder import DataFolder
 from hostler.entry.peers import ProcessPeers
-from hostler.entry.plane import check_address, new_id, peer_tickets
+from hostler.entry.plane import check_address, new_id, new_secret, peer_tickets, slice_limits
 from hostler.entry.relay import relaying
 from hostler.entry.signals import asked_to_end, run_unless_asked
 from hostler.errors import Invalid, NotFound
 from hostler.kit.clock import SystemClock
 from hostler.model.inventory import Capacity
 from hostler.model.name import fold
-from hostler.wiring import open_machines
+from hostler.wiring import open_machines, open_slices
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Mapping
+    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
     from pathlib import Path
 
+    from hostler.engine.invocation.router import Router
     from hostler.kit.clock import Clock
-    from hostler.ports.machines import Machines
-    from hostler.ports.peers import Peers
+    from hostler.ports.peers import Doors, Peers
     from hostler.ports.store import Store
     from hostler.settings import Settings
 
@@ -42,10 +45,12 @@ LEAVING = 5.0
 
 
 class Running:
-    """An agent that runs, and its machines."""
+    """An agent that runs, what others reach of its node, and how its slices are stopped."""
 
-    def __init__(self, agent: Agent, machines: Machines, task: asyncio.Task[None]) -> None:
-        self.agent, self.machines, self.task = agent, machines, task
+    def __init__(
+        self, agent: Agent, doors: Doors, task: asyncio.Task[None], stop_slices: Callable[[], Awaitable[None]]
+    ) -> None:
+        self.agent, self.doors, self.task, self.stop_slices = agent, doors, task, stop_slices
 
 
 def plan_of(settings: Settings, node: str, rack: str | None, address: str = "") -> AgentPlan:
@@ -64,14 +69,28 @@ def plan_of(settings: Settings, node: str, rack: str | None, address: str = "") 
     )
 
 
-def machines_in(agents: Mapping[str, Running]) -> Callable[[str], Machines | None]:
-    """The drivers of a process's own nodes, by their folded names."""
+def check_slice_listen(settings: Settings) -> None:
+    """Invalid: others could read calls, and the tokens with them, on their way to the slices of this machine."""
+    host = settings.slice_listen
+    try:
+        private = ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        private = host == "localhost"
+    if not (private or settings.insecure):
+        raise Invalid(
+            f"slice_listen {host}: calls go there as they are, and others on the way could read them; use a network of"
+            " your own and say so with --insecure, or leave it at 127.0.0.1"
+        )
 
-    def machines_of(node: str) -> Machines | None:
+
+def doors_in(agents: Mapping[str, Running]) -> Callable[[str], Doors | None]:
+    """The doors of a process's own nodes, by their folded names."""
+
+    def doors_of(node: str) -> Doors | None:
         running = agents.get(node)
-        return None if running is None else running.machines
+        return None if running is None else running.doors
 
-    return machines_of
+    return doors_of
 
 
 @asynccontextmanager
@@ -84,19 +103,29 @@ async def running_agent(
     *,
     peers: Peers | None = None,
     nodes: int = 1,
+    router: Router | None = None,
 ) -> AsyncIterator[Running]:
     """The agent of a node, on its machines, until this is left: it takes leave then, and the machines run on.
 
-    `peers`: the way to the machines of other nodes, to hand machines over to them. `nodes`: that share this host.
+    Slices are stopped, after it took leave. `peers`: the way to the machines of other nodes, to hand machines over to
+    them. `nodes`: that share this host. `router`: what takes the calls of its slices; without, they call nobody.
     """
-    async with open_machines(
-        settings.machines, folder, capacity=SIMULATED, clock=clock, settings=settings, nodes=nodes
-    ) as machines:
+    check_slice_listen(settings)
+    opened = open_machines(settings.machines, folder, capacity=SIMULATED, clock=clock, settings=settings, nodes=nodes)
+    async with AsyncExitStack() as stack:
+        machines = await stack.enter_async_context(opened)
+        place = settings.data / "slices" / plan.node
+        ask = None if router is None else router.ask
+        slices = open_slices(settings, place, node=plan.node, clock=clock, ask=ask)
+        await stack.enter_async_context(slices)
         rng = random.Random()  # noqa: S311 - spreads retries; guards nothing
-        agent = Agent(store, machines, plan, clock=clock, rng=rng, new_id=new_id, peers=peers)
+        limits = slice_limits(settings)
+        agent = Agent(
+            store, machines, plan, clock=clock, rng=rng, new_id=new_id, peers=peers, slices=slices, limits=limits
+        )
         task = asyncio.create_task(agent.run(), name=f"agent {plan.node}")
         try:
-            yield Running(agent, machines, task)
+            yield Running(agent, NodeDoors(machines, slices), task, slices.aclose)
         finally:
             task.cancel()
             await asyncio.wait((task,))
@@ -136,10 +165,11 @@ async def _run(  # noqa: PLR0917 - what to run, how to tell, and when to end
         store = await stack.enter_async_context(opened_backend(settings, clock, tell))
         agents: dict[str, Running] = {}
         tickets = peer_tickets(store, clock, by=f"node:{fold(node)}")
-        address = await stack.enter_async_context(relaying(settings, tickets, machines_in(agents)))
+        address = await stack.enter_async_context(relaying(settings, tickets, doors_in(agents)))
         plan = plan_of(settings, node, settings.rack, address)
-        peers = ProcessPeers(store, tickets, machines_in(agents))
-        async with running_agent(store, settings, plan, folder, clock, peers=peers) as running:
+        peers = ProcessPeers(store, tickets, doors_in(agents))
+        calling = await stack.enter_async_context(_calling(store, settings, plan, clock))
+        async with running_agent(store, settings, plan, folder, clock, peers=peers, router=calling.router) as running:
             agents[plan.node] = running
             started.set()
             tell(f"agent of {node}, machines in {folder}")
@@ -156,6 +186,21 @@ async def _run(  # noqa: PLR0917 - what to run, how to tell, and when to end
                 return 1
             tell("stopping; the machines run on")
     return 0
+
+
+def _calling(store: Store, settings: Settings, plan: AgentPlan, clock: Clock) -> Calling:
+    """What calls slices for those of this node."""
+    check_slice_listen(settings)
+    return Calling(
+        store,
+        clock=clock,
+        rng=random.Random(),  # noqa: S311 - spreads retries; guards nothing
+        name=new_id(),
+        token=new_secret(),
+        host=settings.slice_listen,
+        node=plan.node,
+        local=(plan.node,),
+    )
 
 
 async def _tell_state(running: Running, clock: Clock, tell: Callable[[str], None]) -> None:

@@ -24,7 +24,11 @@ class Show:
     def __init__(self) -> None:
         from rich.console import Console
 
-        self._console = Console(highlight=False, width=None if sys.stdout.isatty() else 100)
+        class Out(Console):
+            def on_broken_pipe(self) -> None:
+                raise BrokenPipeError  # the command line has a code for it; Rich would end with 1
+
+        self._console = Out(highlight=False, width=None if sys.stdout.isatty() else 100)
         self._scene = 0
 
     def scene(self, title: str, about: str) -> None:

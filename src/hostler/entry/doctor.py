@@ -19,8 +19,12 @@ import msgspec
 
 from hostler.entry.backend import is_cluster
 from hostler.entry.cli.target import local_path, redacted
+from hostler.entry.doctor_deployments import deployments
+from hostler.entry.doctor_inventory import inventory
 from hostler.entry.doctor_labs import labs
 from hostler.entry.doctor_machines import machines, refusals
+from hostler.entry.doctor_power import power
+from hostler.entry.doctor_slices import slices
 from hostler.entry.finding import Finding, Level
 from hostler.entry.folder import DataFolder
 from hostler.entry.leader import look
@@ -30,7 +34,7 @@ from hostler.keys.node import ALIVE, MEMBER
 from hostler.keys.replica import REPLICA
 from hostler.kit.clock import SystemClock
 from hostler.model.node import Lifecycle
-from hostler.settings.option import split_address
+from hostler.settings.value import split_address
 from hostler.wiring import open_store, ttl_storage_on
 
 if TYPE_CHECKING:
@@ -48,7 +52,9 @@ EPOCH = 1_735_689_600.0
 async def examine(settings: Settings) -> list[Finding]:
     """Look at everything, in the order in which it depends on each other."""
     folder = DataFolder(settings.data)
-    found = [*_folder(folder), _disk(folder), *_clock(), *await machines(settings), *await labs(settings)]
+    found = [*_folder(folder), _disk(folder), *_clock(), *await machines(settings), *power(settings)]
+    found += await slices(settings)
+    found += await labs(settings)
     served, health = await asyncio.to_thread(_server, settings, folder)
     found.append(served)
     found += health
@@ -125,7 +131,8 @@ def _server(settings: Settings, folder: DataFolder) -> tuple[Finding, list[Findi
     if url is not None:
         answer = _asked(url)
         if answer is not None:
-            return Finding("server", Level.OK, f"{url} answers"), _drift(url, answer)
+            simulated = folder.read(folder.simulation_file) is not None  # then its Date is no clock's
+            return Finding("server", Level.OK, f"{url} answers"), [] if simulated else _drift(url, answer)
         if folder.holder() is not None:
             return Finding("server", Level.FAIL, f"{url} does not answer", f"look into {folder.log_file}"), []
     host, port = split_address(settings.listen)
@@ -270,6 +277,7 @@ async def _records(store: Store) -> list[Finding]:
     view = View(store, clock=SystemClock())
     await view.refresh()
     mirrors = (view.vms, view.handles, view.commands, view.members, view.alive, view.users, view.tokens)
+    mirrors += tuple(view.inventory.mirrors.values())
     unreadable = [key for mirror in mirrors for key in mirror.unreadable]
     found = [
         Finding("records", Level.FAIL, f"{key} cannot be read", f"look at it: hostler store get {key}")
@@ -281,7 +289,8 @@ async def _records(store: Store) -> list[Finding]:
     lost = await names_without_vm(store, view, {})
     found += [Finding("records", Level.WARN, line, _free(line)) for line in lost]
     machines = f"{len(view.vms.entries):,} machines, {len(view.members.entries):,} nodes"
-    return found or [Finding("records", Level.OK, f"{machines}; every record can be read and belongs to something")]
+    found = found or [Finding("records", Level.OK, f"{machines}; every record can be read and belongs to something")]
+    return [*found, *inventory(view), *await deployments(store, view)]
 
 
 def _free(line: str) -> str:

@@ -10,6 +10,7 @@
     server               where the API is served, while it is
     up.lock              held by the `up` that runs here
     replica              under which name that one stands for the leadership
+    simulation           what marks the folder of a `hostler sim serve`
 
 Only the owner can read any of it.
 """
@@ -22,7 +23,7 @@ import secrets
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
-from hostler.errors import Conflict, Invalid, Refused
+from hostler.errors import Conflict, Invalid
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -54,6 +55,11 @@ class DataFolder:
         return self.path / "replica"
 
     @property
+    def simulation_file(self) -> Path:
+        """What marks a folder as one of `hostler sim serve`."""
+        return self.path / "simulation"
+
+    @property
     def log_file(self) -> Path:
         """The log."""
         return self.path / "log" / "hostler.log"
@@ -75,16 +81,16 @@ class DataFolder:
         return kept
 
     def check_kind(self, kind: str) -> None:
-        """Refused: the machines here are of another kind."""
+        """Invalid: the machines here are of another kind."""
         there = self.kind()
         if there is not None and there != kind:
-            raise Refused(
+            raise Invalid(
                 f"data folder {self.path}: its machines are {there}, not {kind}; give --machines {there}, or --data"
                 " another folder"
             )
 
     def keep_kind(self, kind: str) -> None:
-        """From now on the machines here are of this kind. Refused: there are others."""
+        """From now on the machines here are of this kind. Invalid: there are others."""
         self.check_kind(kind)
         self.write(self.kind_file, kind)
 

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hostler.entry.ssh_key import loaded, public_text, put_first
-from hostler.errors import Invalid
+from hostler.entry.ssh_key import loaded, make, public_text
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -16,6 +15,7 @@ if TYPE_CHECKING:
     import asyncssh
 
 COMMENT = "hostler-terminal"
+ADVICE = "the key of the labs' terminal is kept there: see to it that it can be, or set lab_key to another path"
 
 
 def terminal_key(path: Path) -> tuple[asyncssh.SSHKey, str]:
@@ -25,20 +25,6 @@ def terminal_key(path: Path) -> tuple[asyncssh.SSHKey, str]:
     read it.
     """
     if not path.exists():
-        _make(path)
+        make(path, COMMENT, f"lab_key {path}", ADVICE)
     key = loaded(path)
     return key, public_text(key)
-
-
-def _make(path: Path) -> None:
-    import asyncssh
-
-    key = asyncssh.generate_private_key("ssh-ed25519", comment=COMMENT)
-    try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        put_first(path, key.export_private_key())
-    except OSError as error:
-        raise Invalid(
-            f"lab_key {path}: cannot be written: {error.strerror}; the key of the labs' terminal is kept there: see to"
-            " it that it can be, or set lab_key to another path"
-        ) from None

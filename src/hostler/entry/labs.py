@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
     from hostler.engine.labs.worker import LabWorker
+    from hostler.engine.tracing import Tracer
     from hostler.engine.view import View
     from hostler.keys.mirror import Mirror
     from hostler.kit.clock import Clock
@@ -99,12 +100,21 @@ def lab_controllers(
     clock: Clock,
     rng: random.Random,
     new_id: Callable[[], str],
+    tracer: Tracer,
     tell: Callable[[str], None],
 ) -> tuple[Counting, ...]:
     """What the leader does about labs: `board`, where they are shown."""
-    pool = LabPool(store, view, clock=clock, rng=rng, new_id=new_id, keys=keys, tell=tell)
+    pool = LabPool(store, view, clock=clock, rng=rng, new_id=new_id, keys=keys, tracer=tracer, tell=tell)
     labs = LabController(
-        *(store, view), clock=clock, rng=rng, new_id=new_id, catalogue=catalogue, keys=keys, pool=pool, tell=tell
+        *(store, view),
+        clock=clock,
+        rng=rng,
+        new_id=new_id,
+        catalogue=catalogue,
+        keys=keys,
+        pool=pool,
+        tracer=tracer,
+        tell=tell,
     )
     return (labs,) if board is None else (labs, LabProjector(board, view, clock=clock, rng=rng, tell=tell))
 

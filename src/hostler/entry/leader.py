@@ -10,9 +10,9 @@ import msgspec
 
 from hostler.errors import Unavailable, Uncertain
 from hostler.keys.entry import Unreadable
-from hostler.keys.replica import LEADER, REPLICA
+from hostler.keys.replica import LEADER, REPLICA, TAKEOVER
 from hostler.kit.clock import SystemClock
-from hostler.model.replica import LeaderRecord, ReplicaRecord
+from hostler.model.replica import LeaderRecord, ReplicaRecord, Takeover
 from hostler.ports.ttl import StoreBacked, TellsLife, Watchable
 
 if TYPE_CHECKING:
@@ -73,6 +73,14 @@ async def look(storage: TtlStorage) -> Scene:
         others=tuple(holder for holder in holders if holder.key != 1),
         standing_by=None if store is None else tuple(waiting),
     )
+
+
+async def history(storage: TtlStorage) -> list[Takeover] | None:
+    """The last leaderships, newest first; None: the storage is no store, and keeps none."""
+    if not isinstance(storage, StoreBacked):
+        return None
+    listing = await TAKEOVER.list(storage.store, strict=False)
+    return sorted((entry.value for entry in listing.entries), key=lambda one: one.fence, reverse=True)
 
 
 async def takeovers(storage: TtlStorage, trouble: Callable[[str], None]) -> AsyncGenerator[LeaderRecord | None, None]:

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
     from hostler.engine.tickets import PeerTickets
-    from hostler.ports.machines import Channel, Door, Machines
+    from hostler.ports.machines import Channel, Door
+    from hostler.ports.peers import Doors
     from hostler.ports.store import Store
 
 WITHIN = 15.0
@@ -34,9 +35,9 @@ PIN = "sha256:"
 
 
 class ProcessPeers:
-    """`hostler.ports.peers.Peers`. `machines_of` knows the drivers of this process's nodes, by their folded names."""
+    """`hostler.ports.peers.Peers`. `machines_of` knows the doors of this process's nodes, by their folded names."""
 
-    def __init__(self, store: Store, tickets: PeerTickets, machines_of: Callable[[str], Machines | None]) -> None:
+    def __init__(self, store: Store, tickets: PeerTickets, machines_of: Callable[[str], Doors | None]) -> None:
         self._store, self._tickets, self._machines_of = store, tickets, machines_of
 
     def channel(self, node: str, vm: str, door: Door) -> Channel:

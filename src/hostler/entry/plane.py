@@ -18,15 +18,30 @@ from typing import TYPE_CHECKING, Self
 from hostler.engine.controllers.janitor import Janitor
 from hostler.engine.controllers.machines import MachineController
 from hostler.engine.controllers.nodes import NodeController
+from hostler.engine.deployments.controller import DeploymentController
+from hostler.engine.deployments.limits import Limits
+from hostler.engine.deployments.service import BlueprintService
+from hostler.engine.inventory.service import InventoryService
+from hostler.engine.invocation.gather import Collector
+from hostler.engine.invocation.service import InvokeService
+from hostler.engine.invocation.watch import CallWatch
+from hostler.engine.invocation.why import Why
 from hostler.engine.labs.service import LabService
 from hostler.engine.nodes import NodeService
+from hostler.engine.overview import OverviewService
 from hostler.engine.quotas import QuotaService, quota_release
 from hostler.engine.tickets import PeerTickets, Tickets
+from hostler.engine.traces import TraceService
+from hostler.engine.tracing import Tracer
 from hostler.engine.users import UserService
 from hostler.engine.view import View
 from hostler.engine.vms import VmService
+from hostler.engine.workloads.controller import WorkloadController
+from hostler.engine.workloads.service import WorkloadService
 from hostler.engine.write import Writer
 from hostler.entry.backend import opened_backend
+from hostler.entry.calling import Calling
+from hostler.entry.inventory_reader import read_aside
 from hostler.entry.labs import Counting, catalogue_in_use, lab_controllers, lab_keys, opened_door, own_catalogue
 from hostler.entry.peers import ProcessPeers
 from hostler.entry.server.app import build
@@ -35,21 +50,24 @@ from hostler.entry.server.serve import Server
 from hostler.entry.server.services import ServerPlan, Services
 from hostler.errors import Invalid
 from hostler.kit.clock import SystemClock
-from hostler.settings.option import split_address
-from hostler.wiring import open_hasher
+from hostler.settings.value import split_address
+from hostler.wiring import open_artifacts, open_hasher, open_power
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+    from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
     from types import TracebackType
 
     from hostler.engine.service import Service
     from hostler.entry.folder import DataFolder
     from hostler.entry.labs import LabDoor
     from hostler.kit.clock import Clock
+    from hostler.ports.artifacts import Artifacts
     from hostler.ports.hasher import Hasher
-    from hostler.ports.machines import Machines
+    from hostler.ports.peers import Doors
+    from hostler.ports.power import Power
     from hostler.ports.store import Store
     from hostler.settings import Settings
+    from hostler.sim.simulation import Simulation
 
 OPEN_METRICS = {"token": False, "nearby": None, "everybody": True}
 WILDCARDS = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - what "every address" means to a local caller
@@ -112,9 +130,14 @@ class Plane:
         *,
         clock: Clock | None = None,
         leads: Callable[[], bool] = lambda: False,
-        machines_of: Callable[[str], Machines | None] = lambda _: None,
+        machines_of: Callable[[str], Doors | None] = lambda _: None,
         counters: Callable[[], Mapping[str, float]] = dict,
+        sim: Simulation | None = None,
+        local: Collection[str] = (),
+        artifacts: Artifacts | None = None,
     ) -> None:
+        """`local`: the nodes of this very process, by their folded names; it may grow. `artifacts`: the repository; if
+        there is none, the one of the settings."""
         self.store, self.settings = store, settings
         self.clock: Clock = clock or SystemClock()
         self._rng = random.Random()  # noqa: S311 - spreads retries; guards nothing
@@ -129,6 +152,20 @@ class Plane:
         self._lab_keys: tuple[str, ...] = ()
         self._controllers: Sequence[Counting] = ()
         self._more_counters = counters
+        artifacts = artifacts or open_artifacts(settings, clock=self.clock)
+        self.calling = Calling(
+            store,
+            clock=self.clock,
+            rng=self._rng,
+            name=new_id(),
+            token=new_secret(),
+            host=settings.slice_listen,
+            local=local,
+            why=Why(store, self.view),
+            routers=self.view.routers,
+        )
+        self._watch = CallWatch(self.view, self.calling.questions, clock=self.clock, rng=self._rng)
+        blueprints = BlueprintService(store, writer, self.view, artifacts, clock=self.clock, rng=self._rng)
         self.services = Services(
             store=store,
             view=self.view,
@@ -150,14 +187,23 @@ class Plane:
                 rng=self._rng,
                 switch=settings.lab_switch,
             ),
+            workloads=WorkloadService(store, writer, self.view, clock=self.clock, rng=self._rng),
+            blueprints=blueprints,
             nodes=NodeService(store, writer, self.view, clock=self.clock),
+            inventory=InventoryService(store, writer, self.view, read=read_aside, aside=True),
             quotas=QuotaService(store, writer),
             users=self.users,
             tickets=Tickets(store, writer, clock=self.clock, secret=new_secret),
+            traces=TraceService(store, self.view, clock=self.clock),
+            overview=OverviewService(store, self.view, blueprints, clock=self.clock),
             peers=ProcessPeers(store, self.peer_tickets, machines_of),
+            artifacts=artifacts,
             clock=self.clock,
             leads=leads,
             counters=self._counters,
+            calls=InvokeService(self.calling.router, self.view) if sim is None else None,
+            watch=self._watch if sim is None else None,
+            sim=sim,
         )
         self._viewing: asyncio.Task[None] | None = None
 
@@ -168,6 +214,8 @@ class Plane:
             await asyncio.wait((self._viewing, ready), return_when=asyncio.FIRST_COMPLETED)
             if self._viewing.done():
                 self._viewing.result()
+            if self.services.calls is not None:
+                await self.calling.__aenter__()
             gc.collect()
             gc.freeze()  # what was read stays: a full collection would walk all of it, and everybody would wait
         except BaseException:
@@ -180,6 +228,8 @@ class Plane:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        await self._watch.aclose()
+        await self.calling.__aexit__(None, None, None)
         if self._viewing is not None:
             self._viewing.cancel()
             await asyncio.wait((self._viewing,))
@@ -198,8 +248,14 @@ class Plane:
         """The API, where the settings say."""
         host, port = check_listen(self.settings)
         cert, key = self.settings.tls_cert, self.settings.tls_key
-        plan = ServerPlan(open_metrics=OPEN_METRICS[_metrics(self.settings)], lab_key=self.settings.lab_key)
-        async with Server(build(self.services, plan), host=host, port=port, cert=cert, key=key) as server:
+        plan = ServerPlan(
+            open_metrics=OPEN_METRICS[_metrics(self.settings)],
+            lab_key=self.settings.lab_key,
+            trusted_proxies=self.settings.trusted_proxies,
+        )
+        app, wall = build(self.services, plan), self.clock.wall
+        rate = None if self.services.sim is None else self.services.sim.rate
+        async with Server(app, host=host, port=port, cert=cert, key=key, wall=wall, rate=rate) as server:
             yield server
 
     @asynccontextmanager
@@ -225,9 +281,24 @@ class Plane:
         """New ones for one leadership: what a leader has seen and counted is nothing to the next."""
         log = logger(part="controllers")
         machines = MachineController(
-            self.store, self.view, clock=self.clock, rng=self._rng, release=quota_release, tell=log.info
+            self.store,
+            self.view,
+            clock=self.clock,
+            rng=self._rng,
+            release=quota_release,
+            tracer=self._tracer("machines"),
+            tell=log.info,
         )
-        nodes = NodeController(self.store, self.view, clock=self.clock, rng=self._rng, tell=log.info)
+        nodes = NodeController(
+            self.store,
+            self.view,
+            clock=self.clock,
+            rng=self._rng,
+            power=self._power(log.info),
+            power_grace=self.settings.power_grace,
+            tracer=self._tracer("nodes"),
+            tell=log.info,
+        )
         janitor = Janitor(
             self.store,
             self.view,
@@ -235,6 +306,17 @@ class Plane:
             rng=self._rng,
             new_id=new_id,
             audit_kept=self.settings.audit_days * 86400.0,
+            traces_kept=self.settings.trace_days * 86400.0,
+            tracer=self._tracer("janitor"),
+            tell=log.info,
+        )
+        workloads = WorkloadController(
+            self.store,
+            self.view,
+            clock=self.clock,
+            rng=self._rng,
+            new_id=new_id,
+            tracer=self._tracer("workloads"),
             tell=log.info,
         )
         labs = lab_controllers(
@@ -246,19 +328,52 @@ class Plane:
             clock=self.clock,
             rng=self._rng,
             new_id=new_id,
+            tracer=self._tracer("labs"),
             tell=log.info,
         )
-        self._controllers = machines, nodes, janitor, *labs
+        measures = Collector(self.view, self.calling.questions, clock=self.clock, rng=self._rng)
+        deployments = DeploymentController(
+            self.store,
+            self.view,
+            clock=self.clock,
+            rng=self._rng,
+            measured=measures.measured,
+            limits=slice_limits(self.settings),
+            tracer=self._tracer("deployments"),
+            tell=log.info,
+        )
+        self._controllers = measures, machines, nodes, workloads, janitor, *labs, deployments
         return self._controllers
 
+    def _power(self, tell: Callable[[str], None]) -> Power | None:
+        """What switches nodes off; nothing does where they are simulated."""
+        if self.services.sim is not None:
+            return None
+        return open_power(self.settings.power_command, timeout=self.settings.power_timeout, tell=tell)
+
+    def _tracer(self, actor: str) -> Tracer:
+        """By which a controller tells of its decisions."""
+        return Tracer(self.clock, new_id, actor, kept=self.settings.trace_days > 0)
+
     def _counters(self) -> Mapping[str, float]:
-        found: dict[str, float] = dict(self._more_counters())
+        found: dict[str, float] = {**self._more_counters(), **self.calling.counters()}
         for controller in self._controllers:
             name = controller.name.replace("-", "_")
             found |= {f"{name}_{what}": number for what, number in controller.counters.items()}
         if self._door is not None:
             found |= self._door.counters()
         return found
+
+
+def slice_limits(settings: Settings) -> Limits:
+    """How long the steps of a slice may take."""
+    return Limits(
+        loading=settings.slice_loading_limit,
+        activating=settings.slice_activating_limit,
+        deactivating=settings.slice_deactivating_limit,
+        unloading=settings.slice_unloading_limit,
+        min_ready=settings.slice_min_ready,
+    )
 
 
 def _users(store: Store, writer: Writer, view: View, clock: Clock, hasher: Hasher) -> UserService:

@@ -2,6 +2,8 @@
 
     GET /relay/{node}/{vm}/{door}        Authorization: Ticket …
 
+One door, `slice-log`, is of a slice: an artifact stands in the machine's place.
+
 Who comes has a ticket in the store, for this very door, and so can write to the store: it is one of us. Every ticket
 counts once.
 """
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from hostler.engine.tickets import PeerTickets
-    from hostler.ports.machines import Machines
+    from hostler.ports.peers import Doors
     from hostler.settings import Settings
 
 MOST = 1000
@@ -39,11 +41,9 @@ MOST = 1000
 
 
 class RelayApp:
-    """The ASGI app. `machines_of` knows the drivers of this process's nodes, by their folded names."""
+    """The ASGI app. `machines_of` knows the doors of this process's nodes, by their folded names."""
 
-    def __init__(
-        self, tickets: PeerTickets, machines_of: Callable[[str], Machines | None], *, most: int = MOST
-    ) -> None:
+    def __init__(self, tickets: PeerTickets, machines_of: Callable[[str], Doors | None], *, most: int = MOST) -> None:
         self._tickets, self._machines_of, self._most = tickets, machines_of, most
         self._closing = asyncio.Event()
         self._log = logger(part="relay")
@@ -114,7 +114,7 @@ def _ticket_of(headers: dict[bytes, bytes]) -> str:
 
 @asynccontextmanager
 async def relaying(
-    settings: Settings, tickets: PeerTickets, machines_of: Callable[[str], Machines | None]
+    settings: Settings, tickets: PeerTickets, machines_of: Callable[[str], Doors | None]
 ) -> AsyncIterator[str]:
     """Serve the relay where the settings say; the address to announce. Invalid: others could not reach it there."""
     from hostler.entry.plane import WILDCARDS, check_address

@@ -44,6 +44,11 @@ async def logged_in(
     need no passphrase. Refused: it is not the machine that answers. Forbidden: it takes none of the keys.
     """
     access = view.access
+    if access is None and view.available:
+        raise Refused(
+            f"vm {view.name}: it runs and has no way to log in, like all simulated machines; its console:"
+            " hostler vm console"
+        )
     if access is None:
         raise Unavailable(f"vm {view.name}: nothing is known of a way to log in; see how far it is: hostler vm show")
     pinned = [asyncssh.import_public_key(text) for text in access.host_keys]

@@ -45,7 +45,12 @@ def own_key(path: Path | None = None) -> asyncssh.SSHKey:
     """The key itself. Of all who come first at once, each gets the same."""
     path = path or key_file()
     if not path.exists():
-        _make(path)
+        make(
+            path,
+            f"hostler@{socket.gethostname()}",
+            str(path),
+            "the key to log in with is kept there: see to it that it can be, or set XDG_STATE_HOME",
+        )
     return loaded(path)
 
 
@@ -81,18 +86,16 @@ def usual_keys(home: Path) -> list[asyncssh.SSHKey]:
     return found
 
 
-def _make(path: Path) -> None:
+def make(path: Path, comment: str, subject: str, advice: str) -> None:
+    """A new private key, unless somebody puts one there first. Invalid: it cannot be written."""
     import asyncssh
 
-    key = asyncssh.generate_private_key("ssh-ed25519", comment=f"hostler@{socket.gethostname()}")
+    key = asyncssh.generate_private_key("ssh-ed25519", comment=comment)
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         put_first(path, key.export_private_key())
     except OSError as error:
-        raise Invalid(
-            f"{path}: cannot be written: {error.strerror}; the key to log in with is kept there: see to it that it can"
-            " be, or set XDG_STATE_HOME"
-        ) from None
+        raise Invalid(f"{subject}: cannot be written: {error.strerror}; {advice}") from None
 
 
 def put_first(path: Path, data: bytes) -> None:

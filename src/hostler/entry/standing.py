@@ -11,6 +11,7 @@ import msgspec
 
 from hostler.engine.presence import Presence
 from hostler.engine.replica import Replica, ReplicaConfig
+from hostler.engine.takeover import Chronicle
 from hostler.errors import HostlerError
 from hostler.keys.replica import LEADER, REPLICA
 from hostler.kit.clock import SystemClock
@@ -104,11 +105,12 @@ async def stand(
     store = storage.store if isinstance(storage, StoreBacked) else None
     presence = None if store is None else _presence(store, holder, plan)
     present: tuple[Service, ...] = () if presence is None else (presence,)
+    told: tuple[Service, ...] = () if store is None else (Chronicle(store, holder=holder, address=plan.address),)
     replica = Replica(
         ReplicaConfig(ip=plan.address, num_vvm=plan.replicas),
         storage,
         (*present, Holding(tell)),
-        controllers=(*present, *controllers, leading),
+        controllers=(*present, *told, *controllers, leading),
         holder=holder,
         killer=killer,
     )

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from hostler.entry.agent import Running, machines_in, plan_of, running_agent
+from hostler.engine.inventory.own import make_own_rack
+from hostler.entry.agent import Running, doors_in, plan_of, running_agent
 from hostler.entry.backend import opened_backend
 from hostler.entry.first_image import first_image
 from hostler.entry.folder import DataFolder
@@ -27,7 +28,7 @@ from hostler.entry.server.logs import configure, logger
 from hostler.entry.signals import asked_to_end, run_unless_asked
 from hostler.entry.standing import Leading, Plan, bury, stand
 from hostler.entry.watchdog import Watchdog
-from hostler.errors import HostlerError
+from hostler.errors import HostlerError, Unavailable
 from hostler.keys.replica import LEADER
 from hostler.kit.clock import SystemClock
 from hostler.model.name import fold
@@ -99,11 +100,12 @@ class Up:
             store = await stack.enter_async_context(backend)
             await self._settle_door(store, found)
             plane = await stack.enter_async_context(self._plane(store))
+            await self._settle_inventory(plane.store)
             server = await stack.enter_async_context(plane.served())
             host, _ = check_listen(self._settings)
             url = local_url(server, host)
             await first_image(self._settings, self._tell, needed=self._first_vm)
-            relay = relaying(self._settings, plane.peer_tickets, machines_in(self._agents))
+            relay = relaying(self._settings, plane.peer_tickets, doors_in(self._agents))
             await self._agents_in(stack, plane, await stack.enter_async_context(relay))
             worker = await stack.enter_async_context(plane.lab_door(self._tell))
             address = server.url.partition("://")[2]
@@ -138,6 +140,13 @@ class Up:
         if found.refusal:
             self._settings = msgspec.structs.replace(self._settings, redis=None)
 
+    async def _settle_inventory(self, store: Store) -> None:
+        """Where nobody has written an inventory, our nodes get a rack."""
+        try:
+            await make_own_rack(store, self._settings.rack or RACK, [str(n + 1) for n in range(self._settings.nodes)])
+        except HostlerError as error:
+            self._tell(f"inventory: {error}; going on without")
+
     def _nodes(self) -> dict[str, str]:
         """What our nodes are called, by their names in keys."""
         rack = self._settings.rack or RACK
@@ -155,8 +164,9 @@ class Up:
             self._settings,
             clock=self._clock,
             leads=lambda: self._leading.leads,
-            machines_of=machines_in(self._agents),
+            machines_of=doors_in(self._agents),
             counters=counters,
+            local=self._agents,
         )
 
     async def _agents_in(self, stack: AsyncExitStack, plane: Plane, relay: str) -> None:
@@ -176,6 +186,7 @@ class Up:
                     self._clock,
                     peers=plane.services.peers,
                     nodes=self._settings.nodes,
+                    router=plane.calling.router,
                 )
             )
         stack.push_async_callback(self._part)
@@ -189,6 +200,7 @@ class Up:
             async with asyncio.timeout(3.0):
                 leaving = [running.agent.aclose(leaving=True) for running in self._agents.values()]
                 await asyncio.gather(*leaving, return_exceptions=True)
+        await asyncio.gather(*(running.stop_slices() for running in self._agents.values()), return_exceptions=True)
 
     async def _stand(self, store: Store, plane: Plane, address: str) -> None:
         """Stand for the leadership, and stand anew when it was lost."""
@@ -201,18 +213,24 @@ class Up:
                 await bury(storage, dead, plan.replicas)
         while not self._asked.is_set():
             holder = new_id()
-            self._folder.write(self._folder.replica_file, holder)
-            problem = await stand(
-                storage,
-                plan,
-                (watchdog, *plane.controllers()),
-                leading=self._leading,
-                asked=self._asked,
-                tell=self._say,
-                killer=watchdog,
-                holder=holder,
-            )
-            watchdog.stopped()
+            problem: Exception | None
+            try:
+                self._folder.write(self._folder.replica_file, holder)
+            except OSError as error:  # a full disk may have room again
+                why = f"{self._folder.replica_file}: cannot be written: {error.strerror}; see to the disk"
+                problem = Unavailable(why)
+            else:
+                problem = await stand(
+                    storage,
+                    plan,
+                    (watchdog, *plane.controllers()),
+                    leading=self._leading,
+                    asked=self._asked,
+                    tell=self._say,
+                    killer=watchdog,
+                    holder=holder,
+                )
+                watchdog.stopped()
             if problem is not None and not self._asked.is_set():
                 self._tell(f"leadership lost: {problem}; standing anew")
                 with suppress(TimeoutError):

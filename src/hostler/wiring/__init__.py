@@ -5,13 +5,17 @@ redis    what those of Redis servers have in common
 store    stores, and the bare engines below them
 ttl      ttl storages: every store, and others
 inbox    the lab door: its queues and records
+power    the power switch of nodes
 machine  machines, and the images they are made of
+artifacts  what slices are made of
+slices   what runs slices on a node
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from hostler.wiring.artifacts import describe_artifact, open_artifacts, pack_artifact, slice_source
 from hostler.wiring.inbox import open_board, open_inbox
 from hostler.wiring.machine import (
     MACHINES,
@@ -21,6 +25,8 @@ from hostler.wiring.machine import (
     open_images,
     open_machines,
 )
+from hostler.wiring.power import open_power
+from hostler.wiring.slices import open_slices, why_no_slice_users
 from hostler.wiring.store import is_store, open_bare, open_store
 from hostler.wiring.ttl import open_ttl_storage, ttl_storage_on
 from hostler.wiring.url import DEFAULT_TIMEOUT, Options, local_path
@@ -33,19 +39,26 @@ __all__ = [
     "MACHINES",
     "Options",
     "bridge_refusal",
+    "describe_artifact",
     "hetzner_answers",
     "is_store",
     "known_acceleration",
     "local_path",
+    "open_artifacts",
     "open_bare",
     "open_board",
     "open_hasher",
     "open_images",
     "open_inbox",
     "open_machines",
+    "open_power",
+    "open_slices",
     "open_store",
     "open_ttl_storage",
+    "pack_artifact",
+    "slice_source",
     "ttl_storage_on",
+    "why_no_slice_users",
 ]
 
 

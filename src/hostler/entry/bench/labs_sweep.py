@@ -2,38 +2,35 @@
 
 from __future__ import annotations
 
-import asyncio
-import random
 import time
 import uuid
-from contextlib import asynccontextmanager
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from hostler.engine.elections import Elections
 from hostler.engine.labs import steps, wish
 from hostler.engine.labs.controller import LabController
 from hostler.engine.labs.projector import LabProjector
 from hostler.engine.labs.shape import shape_of
-from hostler.engine.view import View
+from hostler.entry.bench.leading import led
 from hostler.entry.bench.plane_fill import written
 from hostler.entry.bench.plane_http import until
 from hostler.entry.bench.plane_row import Row
 from hostler.errors import Conflict
 from hostler.keys.lab import LAB, LabNames
-from hostler.keys.replica import LEADER
 from hostler.keys.vm import HANDLE, NAME, VM
-from hostler.kit.clock import SystemClock
 from hostler.model.lab import LabCatalogue, LabTemplate
 from hostler.model.vm import MachineState, Readiness, Step, VmHandle
-from hostler.wiring import open_board, ttl_storage_on
+from hostler.wiring import open_board
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    import random
+    from collections.abc import Callable
+    from contextlib import AbstractAsyncContextManager
 
-    from hostler.engine.leadership import Leadership
+    from hostler.engine.view import View
+    from hostler.kit.clock import Clock
     from hostler.ports.inbox import Board
     from hostler.ports.store import Operation, Store
 
@@ -47,13 +44,6 @@ DAMAGED = 0.01
 NAMES = LabNames()
 
 
-class _Standing:
-    """What a service knows of its replica."""
-
-    def __init__(self, leadership: Leadership) -> None:
-        self.leadership = leadership
-
-
 async def measure(store: Store, redis: Any, url: str, labs: int, tell: Callable[[str], None]) -> list[Row]:
     """So many labs that run; nothing is to be done about them."""
     tell(f"writing {labs:,} labs")
@@ -61,7 +51,7 @@ async def measure(store: Store, redis: Any, url: str, labs: int, tell: Callable[
     catalogue = LabCatalogue(default=LabTemplate(life=86_400.0))
     await redis.flushdb()
     await written(store, (_lab(user, catalogue) for user in users))
-    async with open_board(url) as board, _leading(store, board, catalogue) as (controller, projector):
+    async with open_board(url) as board, _leading(store, board, catalogue) as ((controller, projector), _):
         tell(f"showing {labs:,} labs")
         showing = await _shown(redis, projector, labs)
         before = dict(controller.counters)
@@ -167,31 +157,15 @@ def _lab(user: str, catalogue: LabCatalogue) -> list[Operation]:
     ]
 
 
-@asynccontextmanager
-async def _leading(
+def _leading(
     store: Store, board: Board, catalogue: LabCatalogue
-) -> AsyncIterator[tuple[LabController, LabProjector]]:
-    """The leader's two services at work, with a view of their own and a real leadership."""
-    clock, rng = SystemClock(), random.Random(1)  # noqa: S311 - spreads retries
-    view, elections = View(store, clock=clock, rng=rng), Elections(ttl_storage_on(store), clock=clock)
-    tasks = [asyncio.create_task(view.run(), name="bench: view")]
-    try:
-        await view.ready()
-        leadership = await elections.acquire(LEADER.fill(n=1), "bench", ttl=60.0)
-        if leadership is None:
-            raise Conflict("bench: somebody leads on this store; give an empty one")
-        services = (
+) -> AbstractAsyncContextManager[tuple[tuple[LabController, LabProjector], View]]:
+    """The leader's two services at work."""
+
+    def made(view: View, clock: Clock, rng: random.Random) -> tuple[LabController, LabProjector]:
+        return (
             LabController(store, view, clock=clock, rng=rng, new_id=lambda: uuid.uuid4().hex, catalogue=catalogue),
             LabProjector(board, view, clock=clock, rng=rng),
         )
-        for service in services:
-            await service.start(_Standing(leadership))
-        tasks += [asyncio.create_task(service.run(), name=f"bench: {service.name}") for service in services]
-        yield services
-        for service in services:
-            await service.stop()
-    finally:
-        for task in reversed(tasks):
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        await elections.aclose()
+
+    return led(store, made)

@@ -4,39 +4,23 @@ from __future__ import annotations
 
 import statistics
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from hostler.entry.bench.measure import ROUND
 from hostler.entry.bench.plane_fill import fill, first_path
-from hostler.entry.bench.plane_http import get, lines, loaded
+from hostler.entry.bench.plane_http import get, lines
 from hostler.entry.bench.plane_process import replica, started
 from hostler.entry.bench.plane_row import Row
+from hostler.entry.bench.plane_side import Side
 from hostler.entry.cli.target import path_url
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from hostler.entry.bench.plane_process import Process
 
 WANTED = 0.5
 CONNECTIONS = 16
-
-
-class _Side:
-    """One of the two servers."""
-
-    def __init__(self, process: Process, opened: list[Any], request: bytes) -> None:
-        self._process, self._opened, self._request = process, opened, request
-        self.rates: list[float] = []
-        self.cpu_us: list[float] = []
-
-    async def round(self, seconds: float) -> None:
-        """Ask for so long."""
-        before = self._process.cpu()
-        count = await loaded(self._opened, self._request, seconds)
-        self.rates.append(count / seconds)
-        self.cpu_us.append((self._process.cpu() - before) * 1e6 / max(1, count))
 
 
 async def measure(folder: Path, seconds: float, tell: Callable[[str], None]) -> list[Row]:
@@ -54,7 +38,7 @@ async def measure(folder: Path, seconds: float, tell: Callable[[str], None]) -> 
         bare = await stack.enter_async_context(started(["hostler.entry.bench.plane_bare", str(len(reply.body))]))
         bare_at = await bare.says("serving ")
         bare_asking = await stack.enter_async_context(lines(bare_at, CONNECTIONS))
-        sides = [_Side(ours, asking, request), _Side(bare, bare_asking, get(bare_at, first_path(), token))]
+        sides = [Side(ours, asking, request), Side(bare, bare_asking, get(bare_at, first_path(), token))]
         rounds = max(3, round(seconds / ROUND))
         for number in range(rounds + 1):
             tell(f"GET of one machine, round {number} of {rounds}")
@@ -63,7 +47,7 @@ async def measure(folder: Path, seconds: float, tell: Callable[[str], None]) -> 
     return _rows(*sides, size=len(reply.body))
 
 
-def _rows(ours: _Side, bare: _Side, *, size: int) -> list[Row]:
+def _rows(ours: Side, bare: Side, *, size: int) -> list[Row]:
     """The first round of each is not counted."""
     ratio = statistics.median(mine / theirs for mine, theirs in zip(ours.rates[1:], bare.rates[1:]))
     cpu = statistics.median(theirs / mine for mine, theirs in zip(ours.cpu_us[1:], bare.cpu_us[1:]))

@@ -3,44 +3,34 @@
 from __future__ import annotations
 
 import asyncio
-import random
 import statistics
 from contextlib import asynccontextmanager
 from time import perf_counter, process_time
 from typing import TYPE_CHECKING
 
 from hostler.engine.controllers.machines import MachineController
-from hostler.engine.elections import Elections
 from hostler.engine.quotas import quota_release
-from hostler.engine.view import View
+from hostler.entry.bench.leading import leading
 from hostler.entry.bench.plane_fill import fill_nodes, wish
 from hostler.entry.bench.plane_http import until
 from hostler.entry.bench.plane_row import Row
 from hostler.entry.bench.plane_shape import Recorder
-from hostler.errors import Conflict
 from hostler.keys.node import COMMAND
-from hostler.keys.replica import LEADER
-from hostler.kit.clock import SystemClock
-from hostler.wiring import ttl_storage_on
 
 if TYPE_CHECKING:
+    import random
     from collections.abc import AsyncIterator, Callable
 
-    from hostler.engine.leadership import Leadership
+    from hostler.engine.tracing import Tracer
+    from hostler.engine.view import View
     from hostler.entry.bench.plane_shape import Shape
+    from hostler.kit.clock import Clock
     from hostler.ports.store import Store
 
 WANTED = 1_000
 WIDTH = 64
 ROUNDS = 3
 PATIENCE = 120.0
-
-
-class _Standing:
-    """What a controller knows of its replica."""
-
-    def __init__(self, leadership: Leadership) -> None:
-        self.leadership = leadership
 
 
 async def measure(store: Store, nodes: int, machines: int, tell: Callable[[str], None]) -> list[Row]:
@@ -107,23 +97,8 @@ def _bare(store: Store, shape: Shape, round_: int, count: int) -> asyncio.Task[N
 
 @asynccontextmanager
 async def _controller(store: Store) -> AsyncIterator[MachineController]:
-    """The leader's controller at work, with a view of its own and a real leadership."""
-    clock, rng = SystemClock(), random.Random(1)  # noqa: S311 - spreads retries
-    view = View(store, clock=clock, rng=rng)
-    elections = Elections(ttl_storage_on(store), clock=clock)
-    tasks = [asyncio.create_task(view.run(), name="bench: view")]
-    try:
-        await view.ready()
-        leadership = await elections.acquire(LEADER.fill(n=1), "bench", ttl=60.0)
-        if leadership is None:
-            raise Conflict("bench: somebody leads on this store; give an empty one")
-        controller = MachineController(store, view, clock=clock, rng=rng, release=quota_release, width=WIDTH)
-        await controller.start(_Standing(leadership))
-        tasks.append(asyncio.create_task(controller.run(), name="bench: controller"))
+    def make(view: View, clock: Clock, rng: random.Random, tracer: Tracer) -> MachineController:
+        return MachineController(store, view, clock=clock, rng=rng, release=quota_release, tracer=tracer, width=WIDTH)
+
+    async with leading(store, "machines", make) as (controller, _):
         yield controller
-        await controller.stop()
-    finally:
-        for task in reversed(tasks):
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        await elections.aclose()

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Any
 
 import click
 
-from hostler.entry.cli.failure import one_line
+from hostler.entry.cli.failure import tell
 from hostler.entry.cli.plane_options import (
     AGENT_LISTEN,
     CERT,
@@ -44,9 +43,5 @@ def agent(labels: tuple[str, ...], **given: Any) -> None:
 
     settings = load({**given, "labels": labels or None})
     configure(settings.log_level, sys.stderr, settings.log_format)
-    code = complete(run(settings, _tell))
+    code = complete(run(settings, tell))
     click.get_current_context().exit(code)
-
-
-def _tell(text: str) -> None:
-    click.echo(f"{datetime.now().astimezone():%H:%M:%S} {one_line(text)}")

@@ -10,11 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from hostler.entry.cli.bench_deployments import deployments
 from hostler.entry.cli.bench_election import election
+from hostler.entry.cli.bench_invoke import invoke
 from hostler.entry.cli.bench_labs import labs
 from hostler.entry.cli.bench_machines import machines
 from hostler.entry.cli.bench_placement import placement
 from hostler.entry.cli.bench_plane import plane
+from hostler.entry.cli.bench_sim import sim
 from hostler.entry.cli.target import complete, path_url, redacted
 from hostler.errors import Invalid
 
@@ -126,7 +129,10 @@ def _show(url: str, rows: Sequence[Row], found: dict[str, Any] | None) -> None:
 
 
 bench.add_command(election)
+bench.add_command(invoke)
 bench.add_command(labs)
 bench.add_command(machines)
 bench.add_command(placement)
 bench.add_command(plane)
+bench.add_command(sim)
+bench.add_command(deployments)

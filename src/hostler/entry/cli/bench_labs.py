@@ -7,16 +7,10 @@ from pathlib import Path
 
 import click
 
+from hostler.entry.cli.bench_option import images_option, parts_option, report_options
 from hostler.errors import Invalid
 
 PARTS = ("queue", "live", "sweep", "claim")
-
-
-def _parts(_: click.Context, __: click.Parameter, text: str) -> tuple[str, ...]:
-    found = tuple(part.strip() for part in text.split(","))
-    if not all(part in PARTS for part in found):
-        raise click.BadParameter(f"{text!r}: give some of {','.join(PARTS)}")
-    return found
 
 
 @click.command()
@@ -26,20 +20,15 @@ def _parts(_: click.Context, __: click.Parameter, text: str) -> tuple[str, ...]:
     type=click.Path(path_type=Path, exists=True, file_okay=False),
     help="A folder with an environment for each other queue (scripts/bench-labs makes it); without it, only ours.",
 )
-@click.option("--parts", callback=_parts, default=",".join(PARTS), show_default=True, help="What to measure.")
+@parts_option(PARTS)
 @click.option("--requests", type=click.IntRange(min=100), default=10_000, show_default=True, help="In each run.")
 @click.option("--rounds", type=click.IntRange(min=1), default=3, show_default=True, help="Of all queues in turn.")
 @click.option("--live", type=click.IntRange(min=1), default=1_000, show_default=True, help="Labs that rest.")
 @click.option("--quiet", type=click.FloatRange(min=0.1), default=10.0, show_default=True, help="Seconds of rest.")
 @click.option("--labs", type=click.IntRange(min=10), default=10_000, show_default=True, help="In the sweep.")
 @click.option("--claims", type=click.IntRange(min=1), default=20, show_default=True, help="Of guests ready ahead.")
-@click.option(
-    "--images",
-    type=click.Path(path_type=Path, exists=True, file_okay=False),
-    help="A folder of images that has `tiny`; without one, it is built.",
-)
-@click.option("--json", "json_file", type=click.Path(path_type=Path, allow_dash=True), help="Write JSON; - is stdout.")
-@click.option("--markdown", "markdown_file", type=click.Path(path_type=Path), help="Write the table as Markdown.")
+@images_option
+@report_options
 def labs(  # noqa: PLR0917
     redis: tuple[str, ...],
     peers: Path | None,

@@ -8,29 +8,19 @@ from pathlib import Path
 
 import click
 
+from hostler.entry.cli.bench_option import images_option, parts_option, report_options
+
 PARTS = ("one", "ten", "warm", "make", "many")
 
 
-def _parts(_: click.Context, __: click.Parameter, text: str) -> tuple[str, ...]:
-    found = tuple(part.strip() for part in text.split(","))
-    if not all(part in PARTS for part in found):
-        raise click.BadParameter(f"{text!r}: give some of {','.join(PARTS)}")
-    return tuple(part for part in PARTS if part in found)  # what is kept warm for one part must not help another
-
-
 @click.command()
-@click.option("--parts", callback=_parts, default=",".join(PARTS), show_default=True, help="What to measure.")
+@parts_option(PARTS, sort=True)  # what is kept warm for one part must not help another
 @click.option("--rounds", type=click.IntRange(min=1), default=5, show_default=True, help="Of one machine.")
 @click.option("--at-once", type=click.IntRange(min=1), default=10, show_default=True, help="As memory allows.")
 @click.option("--at-once-rounds", type=click.IntRange(min=1), default=2, show_default=True, help="Of several.")
 @click.option("--many", type=click.IntRange(min=2), default=50, show_default=True, help="Machines of one agent.")
-@click.option(
-    "--images",
-    type=click.Path(path_type=Path, exists=True, file_okay=False),
-    help="A folder of images that has `tiny`; without one, it is built.",
-)
-@click.option("--json", "json_file", type=click.Path(path_type=Path, allow_dash=True), help="Write JSON; - is stdout.")
-@click.option("--markdown", "markdown_file", type=click.Path(path_type=Path), help="Write the table as Markdown.")
+@images_option
+@report_options
 def machines(  # noqa: PLR0917
     parts: tuple[str, ...],
     rounds: int,

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from hostler.entry.cli.bench_option import report_options
+
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from hostler.entry.bench.placement import Row
 
 
@@ -26,8 +29,7 @@ def _sizes(_: click.Context, __: click.Parameter, text: str) -> tuple[int, ...]:
 @click.command()
 @click.option("--nodes", callback=_sizes, default="100,1000,5000", show_default=True, help="Sizes of the cluster.")
 @click.option("--seconds", type=click.FloatRange(min=0.1), default=2.0, show_default=True, help="For each figure.")
-@click.option("--json", "json_file", type=click.Path(path_type=Path, allow_dash=True), help="Write JSON; - is stdout.")
-@click.option("--markdown", "markdown_file", type=click.Path(path_type=Path), help="Write the table as Markdown.")
+@report_options
 def placement(nodes: tuple[int, ...], seconds: float, json_file: Path | None, markdown_file: Path | None) -> None:
     """Measure how many machines a second find a node, on one core and without a store."""
     import msgspec

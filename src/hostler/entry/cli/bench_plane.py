@@ -7,26 +7,20 @@ from pathlib import Path
 
 import click
 
+from hostler.entry.cli.bench_option import parts_option, report_options
+
 PARTS = ("create", "place", "get", "many", "wake", "help")
-
-
-def _parts(_: click.Context, __: click.Parameter, text: str) -> tuple[str, ...]:
-    found = tuple(part.strip() for part in text.split(","))
-    if not all(part in PARTS for part in found):
-        raise click.BadParameter(f"{text!r}: give some of {','.join(PARTS)}")
-    return found
 
 
 @click.command()
 @click.option("--etcd", metavar="URL", help="Also on this store, which must be empty, and is emptied.")
-@click.option("--parts", callback=_parts, default=",".join(PARTS), show_default=True, help="What to measure.")
+@parts_option(PARTS)
 @click.option("--seconds", type=click.FloatRange(min=0.1), default=4.0, show_default=True, help="For each rate.")
 @click.option("--machines", type=click.IntRange(min=1), default=100_000, show_default=True, help="In the full store.")
 @click.option("--nodes", type=click.IntRange(min=1), default=1_000, show_default=True, help="In the full store.")
 @click.option("--agents", type=click.IntRange(min=1), default=1_000, show_default=True, help="On one store.")
 @click.option("--place-nodes", type=click.IntRange(min=1), default=5_000, show_default=True, help="To place on.")
-@click.option("--json", "json_file", type=click.Path(path_type=Path, allow_dash=True), help="Write JSON; - is stdout.")
-@click.option("--markdown", "markdown_file", type=click.Path(path_type=Path), help="Write the table as Markdown.")
+@report_options
 def plane(  # noqa: PLR0917
     etcd: str | None,
     parts: tuple[str, ...],

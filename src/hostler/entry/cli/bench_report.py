@@ -1,4 +1,4 @@
-"""What `hostler bench plane` and `hostler bench machines` say of what they found, and where they write it."""
+"""What most of `hostler bench` say of what they found, and where they write it."""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ def show_(data: Path | None, output: str) -> None:
     if output != "table":
         show.emit({row["name"]: {"value": row["value"], "from": row["from"]} for row in rows}, output)
         return
-    shown = [[row["name"], show.safe(_text(row["value"])), show.safe(row["from"])] for row in rows]
+    shown = [[row["name"], show.safe(_text(row["name"], row["value"])), show.safe(row["from"])] for row in rows]
     show.Columns("SETTING", "VALUE", "FROM").rows(shown)
 
 
@@ -64,11 +65,14 @@ def settled(flags: dict[str, object]) -> list[dict[str, Any]]:
     return rows
 
 
-def _text(value: object) -> str:
+def _text(name: str, value: object) -> str:
+    """As a variable would hold it."""
     if value is None:
         return ""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, dict):
-        return ",".join(f"{name}={found}" for name, found in value.items())
+        return ",".join(f"{label}={found}" for label, found in value.items())
+    if isinstance(value, tuple):
+        return shlex.join(value) if name == "power_command" else ",".join(map(str, value))
     return f"{value:g}" if isinstance(value, float) else str(value)

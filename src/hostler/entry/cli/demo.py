@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import sys
 import tempfile
 from contextlib import nullcontext
 from pathlib import Path
 
 import click
 
+from hostler.entry.cli.plane_options import called
 from hostler.entry.cli.target import complete, path_url
 
 
@@ -33,7 +31,7 @@ def demo(data: Path | None) -> None:
 
 
 def _farewell(folder: Path, *, keep: bool) -> None:
-    me = _called()
+    me = called()
     place = str(folder.absolute()) if keep else "$HOME/hostler-demo"
     store = f"--store sqlite://{place}/demo.db"
     click.echo("\nYour turn:\n")
@@ -41,11 +39,3 @@ def _farewell(folder: Path, *, keep: bool) -> None:
     click.echo(f"  {me} store list /labs/ {store}")
     click.echo(f"  {me} store watch /labs/ {store}")
     click.echo(f"\n`{me} --help` shows everything; docs/cli.md explains it.")
-
-
-def _called() -> str:
-    """How this program was called, so that what is printed can be typed."""
-    program = Path(sys.argv[0])
-    if program.name == "__main__.py":
-        return "python -m hostler"
-    return "hostler" if shutil.which("hostler") else os.path.relpath(program)

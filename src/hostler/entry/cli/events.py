@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from hostler.entry.cli import block, show
+from hostler.entry.cli import show, tree
 from hostler.entry.cli.reach import chosen_server, reached, server_options
 from hostler.entry.cli.target import complete
 
@@ -17,22 +17,60 @@ if TYPE_CHECKING:
     from hostler.entry.cli.reach import Server
     from hostler.model.api import EventView
 
-KINDS = ("vm", "handle", "lab", "node", "alive", "leader")
+KINDS = (
+    *("vm", "handle", "lab", "node", "alive", "leader", "blueprint", "deployment", "slice", "endpoint"),
+    *("workload", "region", "zone", "rack", "blade", "pdu", "tor"),
+)
 
 
 @click.command()
 @click.option("--since", metavar="ID", help="From after this event on: its id, in brackets.")
 @click.option("--kind", type=click.Choice(KINDS), multiple=True, help="Only of this kind. May be given several times.")
 @click.option("--count", type=click.IntRange(min=1), help="End after so many.")
+@click.option("--tree", "as_tree", is_flag=True, help="Show what was decided, under what led to it, and end.")
+@click.option("--object", "object_", metavar="OBJECT", help="With --tree: only of this one, as hostler why names it.")
+@click.option("--limit", type=click.IntRange(1, 1000), help="With --tree: the newest so many.  [default: 100]")
 @show.output_option
 @server_options
-def events(since: str | None, kind: tuple[str, ...], count: int | None, output: str) -> None:
-    """Show what happens to machines and nodes, as it happens; Ctrl-C ends it.
+def events(
+    *,
+    since: str | None,
+    kind: tuple[str, ...],
+    count: int | None,
+    as_tree: bool,
+    object_: str | None,
+    limit: int | None,
+    output: str,
+) -> None:
+    """Show what happens to machines, nodes, slices and the inventory, as it happens; Ctrl-C ends it.
 
     A connection that breaks is taken up again where it broke: each event is shown once. With --since, what happened in
-    between is shown first.
+    between is shown first. With --tree, decisions and wishes are shown instead, each under what led to it.
     """
-    complete(_events(chosen_server(), since, kind, count, output))
+    live, past = (since, count, *kind), (object_, limit)
+    if as_tree and any(live):
+        raise click.UsageError("--tree shows what was decided: --since, --kind and --count are for what happens")
+    if not as_tree and any(past):
+        raise click.UsageError("--object and --limit are for --tree")
+    if as_tree:
+        complete(_tree(chosen_server(), object_, limit or 100, output))
+    else:
+        complete(_events(chosen_server(), since, kind, count, output))
+
+
+async def _tree(server: Server, object_: str | None, limit: int, output: str) -> None:
+    async with reached(server) as client:
+        page = await client.traces.list(object_, limit=limit)
+    if output != "table":
+        show.emit(msgspec.to_builtins(page), output)
+        return
+    if not page.items:
+        click.echo("nothing was decided or wished for that is still kept", err=True)
+        return
+    for line in tree.grown([*page.items, *page.before]):
+        click.echo(line)
+    if page.unreadable:
+        click.echo(f"{page.unreadable} records cannot be read, and are left out", err=True)
 
 
 async def _events(server: Server, since: str | None, kinds: tuple[str, ...], count: int | None, output: str) -> None:
@@ -49,20 +87,24 @@ async def _events(server: Server, since: str | None, kinds: tuple[str, ...], cou
 
 def _text(number: str, view: EventView, output: str) -> str:
     plain: dict[str, Any] = {"id": number} | msgspec.to_builtins(view)
-    if output == "json":
-        return show.as_json(plain) + "\n"
-    if output == "yaml":
-        return "---\n" + block.dump(plain)
+    if output != "table":
+        return show.document(plain, output)
     if view.type == "reset":
         return f"{datetime.now().astimezone():%H:%M:%S}  what lies between is lost: list again  [{number}]\n"
     what = "deleted" if view.type == "delete" else _said(view)
     return f"{datetime.now().astimezone():%H:%M:%S}  {view.of:<6}  {show.safe(view.subject)}  {what}  [{number}]\n"
 
 
+_SAID = (
+    *("state", "lifecycle", "power", "phase", "artifact", "node", "node-id", "address", "fence", "detail"),
+    *("enabled", "condition", "instances"),
+)
+
+
 def _said(view: EventView) -> str:
     record = view.record or {}
     words: list[str] = []
-    for name in ("state", "lifecycle", "power", "node", "address", "fence", "detail"):
+    for name in _SAID:
         value = record.get(name)
         if value not in (None, "", 0):
             words.append(f"{name}={value}")

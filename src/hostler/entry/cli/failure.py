@@ -6,6 +6,7 @@ import os
 import re
 import sys
 from contextlib import suppress
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 import click
@@ -22,6 +23,7 @@ from hostler.errors import (
     Missed,
     NotFound,
     QuotaExceeded,
+    Raised,
     Unauthenticated,
     Unavailable,
     Uncertain,
@@ -30,13 +32,16 @@ from hostler.errors import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-USAGE = 2
 INTERRUPTED = 130
 BROKEN_PIPE = 141
 
 
 class NotYet(HostlerError):
     """What was waited for has not happened; the wish stands, and work on it goes on."""
+
+
+class GivenUp(HostlerError):
+    """What was waited for will not happen: it failed, and is not tried again by itself."""
 
 
 # The first kind that fits counts. `docs/cli.md` has this table for users.
@@ -54,6 +59,8 @@ EXIT_CODES: tuple[tuple[type[HostlerError], int, str], ...] = (
     (QuotaExceeded, 9, "delete what is not needed, or ask for more"),
     (LeadershipLost, 10, "another process leads; ask that one"),
     (NotYet, 11, "look again later"),
+    (Raised, 12, "what was called failed by itself; what it printed: hostler slice logs GROUP:NAME"),
+    (GivenUp, 13, "what served before serves; correct what failed, and apply it again"),
     (Closed, 1, "run it again"),
     (HostlerError, 1, "run it again with --debug to see the details"),
 )
@@ -69,9 +76,10 @@ def exit_code(error: HostlerError) -> int:
 
 def describe(error: HostlerError) -> tuple[str, str]:
     """What happened, and what to do next."""
-    what, _, advice = _plain(one_line(str(error) or type(error).__name__)).partition("; ")
-    if not advice:
-        advice = next(text for kind, _, text in EXIT_CODES if isinstance(error, kind))
+    text = _plain(one_line(str(error) or type(error).__name__))
+    what, _, advice = text.rpartition("; ")  # what happened may be told in somebody else's words
+    if not what:
+        what, advice = text, next(text for kind, _, text in EXIT_CODES if isinstance(error, kind))
     return what, advice
 
 
@@ -111,6 +119,11 @@ def tell_failure(error: HostlerError) -> None:
 def note(text: str) -> None:
     """A line for the person, beside the output."""
     click.echo(one_line(text), err=True)
+
+
+def tell(text: str) -> None:
+    """A line of what goes on, with the time."""
+    click.echo(f"{datetime.now().astimezone():%H:%M:%S} {one_line(text)}")
 
 
 def run(command: click.Command, arguments: Sequence[str] | None = None) -> int:

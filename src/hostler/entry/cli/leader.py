@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 import os
-import time
 from contextlib import aclosing
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from hostler.entry.cli import block, show
+from hostler.entry.cli import show
 from hostler.entry.cli.elections import opened_storage, storage_option
 from hostler.entry.cli.failure import note
 from hostler.entry.cli.reach import chosen_server, reached, server_options
 from hostler.entry.cli.target import chosen, complete
 from hostler.entry.cli.value import span
+from hostler.errors import Unavailable
 from hostler.settings import load
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from hostler.entry.cli.reach import Server
     from hostler.entry.leader import Holder, Scene
-    from hostler.model.replica import LeaderRecord
+    from hostler.model.overview_api import ControlSeen, Overview, TakeoverView
+    from hostler.model.replica import LeaderRecord, Takeover
 
 SHORT = 8
 """So much of a holder's id is shown to people."""
@@ -29,44 +32,98 @@ SHORT = 8
 
 @click.command()
 @click.option("--watch", "watching", is_flag=True, help="Go on, and tell each takeover as it happens.")
+@click.option("--history", "past", is_flag=True, help="Show who led before instead, the newest first.")
 @show.output_option
 @storage_option
 @server_options
-def leader(watching: bool, output: str, store_url: str | None) -> None:
+def leader(*, watching: bool, past: bool, output: str, store_url: str | None) -> None:
     """Show who leads, with which fence, since when and for how long unless it renews; and who stands by.
 
     It asks the store itself, so it works while no server does. With --server or HOSTLER_SERVER, and no --store, it asks
     that server.
     """
+    if watching and past:
+        raise click.UsageError("--watch tells what happens, --history what happened: give one of them")
     given = click.get_current_context().meta
     named = given.get("hostler.server") or os.environ.get("HOSTLER_SERVER")
     if named and store_url is None and not watching:
-        complete(_ask(chosen_server(), output))
+        complete(_ask_history(chosen_server(), output) if past else _ask(chosen_server(), output))
         return
     url = store_url or load({"data": given.get("hostler.data")}).store if "hostler.data" in given else chosen(store_url)
-    complete(_watch(url, output) if watching else _show(url, output))
+    complete(_watch(url, output) if watching else _show_history(url, output) if past else _show(url, output))
 
 
 async def _ask(server: Server, output: str) -> None:
-    """What a server says of it; no ages and no time left, which only the store knows."""
+    """What a server says of it."""
     from hostler.entry.leader import Holder, Scene, Waiting
 
     async with reached(server) as client:
-        leads = await client.control.leader()
-        replicas = (await client.control.replicas()).items
-    now = time.time()
-    ages = {each.holder: max(0.0, now - each.started_at) for each in replicas}
+        seen = await client.control.overview()
+    control = _known(seen)
+    leads, now = control.leader, seen.at
     holder = None
-    if leads.holder is not None and leads.address is not None:
+    if leads is not None:
         holder = Holder(
-            key=1, address=leads.address, holder=leads.holder, fence=leads.fence, age_s=None, time_left_s=None
+            key=1,
+            address=leads.address,
+            holder=leads.holder,
+            fence=leads.fence,
+            age_s=None if leads.since is None else max(0.0, now - leads.since),
+            time_left_s=None if leads.ends_at is None else max(0.0, leads.ends_at - now),
         )
     waiting = tuple(
-        Waiting(address=each.address, holder=each.holder, age_s=ages[each.holder])
-        for each in replicas
-        if each.holder != leads.holder
+        Waiting(address=each.address, holder=each.holder, age_s=max(0.0, now - each.started_at))
+        for each in control.replicas
+        if not each.leads
     )
     _shown(Scene(leader=holder, others=(), standing_by=waiting), output)
+
+
+async def _ask_history(server: Server, output: str) -> None:
+    async with reached(server) as client:
+        seen = await client.control.overview()
+    _past(_known(seen).takeovers, output)
+
+
+def _known(seen: Overview) -> ControlSeen:
+    if seen.control is None:
+        raise Unavailable("store: it does not answer the server, so nobody can tell who leads; look at the store")
+    return seen.control
+
+
+async def _show_history(url: str, output: str) -> None:
+    from hostler.entry.leader import history
+
+    async with opened_storage(url, create=False) as storage:
+        found = await history(storage)
+    if found is None:
+        note("this storage keeps no history")
+    _past(found or (), output)
+
+
+def _past(found: Sequence[Takeover | TakeoverView], output: str) -> None:
+    import msgspec
+
+    if output != "table":
+        show.emit(msgspec.to_builtins(found), output)
+        return
+    if not found:
+        note("nobody is known to have led")
+        return
+    rows = [
+        [
+            f"{datetime.fromtimestamp(one.at).astimezone():%Y-%m-%d %H:%M:%S}",
+            str(one.fence),
+            show.safe(one.address),
+            one.holder[:SHORT],
+            show.safe(_BEFORE[one.previous.value].format(f"{one.previous_address} ({one.previous_holder[:SHORT]})")),
+        ]
+        for one in found
+    ]
+    show.Columns("SINCE", "FENCE", "ADDRESS", "HOLDER", "BEFORE").rows(rows)
+
+
+_BEFORE = {"none": "nobody that is known", "released": "{}, which gave it up", "silent": "{}, which fell silent"}
 
 
 async def _show(url: str, output: str) -> None:
@@ -118,10 +175,8 @@ def _change(record: LeaderRecord | None, output: str) -> str:
     plain: dict[str, Any] = {"at": now.isoformat(timespec="milliseconds"), "leader": None}
     if record is not None:
         plain["leader"] = {"address": record.address, "holder": record.holder, "fence": record.fence}
-    if output == "json":
-        return show.as_json(plain) + "\n"
-    if output == "yaml":
-        return "---\n" + block.dump(plain)
+    if output != "table":
+        return show.document(plain, output)
     if record is None:
         return f"{now:%H:%M:%S.%f}"[:-3] + " nobody leads\n"
     who = f"{show.safe(record.address)} leads with fence {record.fence} ({record.holder[:SHORT]})"

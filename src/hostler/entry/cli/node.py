@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 import msgspec
@@ -13,6 +13,7 @@ import msgspec
 from hostler.entry.cli import show
 from hostler.entry.cli.app import LazyGroup
 from hostler.entry.cli.failure import NotYet
+from hostler.entry.cli.listing import all_of, show_all
 from hostler.entry.cli.reach import chosen_server, reached, read, server_options
 from hostler.entry.cli.target import complete
 from hostler.entry.cli.value import capacity, label_text, moment, span
@@ -37,7 +38,7 @@ COMMANDS = {
     "confirm-off": (_HERE, "confirm_off", "Confirm that a silent node is off: its machines start elsewhere."),
     "remove": (_HERE, "remove", "Forget a node that is empty or gone."),
 }
-PAGE = 500
+HEADS = ("NODE", "STATE", "VMS", "CPUS", "MEMORY", "DISK", "RACK", "LABELS")
 
 
 @click.group(cls=LazyGroup, commands_at=COMMANDS)
@@ -56,31 +57,12 @@ def list_(output: str) -> None:
 async def _list(server: Server, output: str) -> None:
     async with reached(server) as client:
         found = await nodes(client)
-    if output != "table":
-        show.emit(msgspec.to_builtins(found), output)
-        return
-    if not found:
-        click.echo("no nodes; an agent brings one: hostler agent --node NAME", err=True)
-        return
-    show.Columns("NODE", "STATE", "VMS", "CPUS", "MEMORY", "DISK", "RACK", "LABELS").rows(
-        [_row(each) for each in found]
-    )
+    show_all(found, output, HEADS, _row, "no nodes; an agent brings one: hostler agent --node NAME")
 
 
 async def nodes(client: Client) -> list[NodeView]:
-    """All nodes, page by page."""
-    found: list[NodeView] = []
-    after: str | None = None
-    while True:
-
-        async def asked(stale: bool, after: str | None = after) -> Any:
-            return await client.nodes.list(limit=PAGE, after=after, stale=stale)
-
-        page = await read(client, asked)
-        found += page.items
-        after = page.after
-        if after is None:
-            return found
+    """All nodes."""
+    return [view async for view in all_of(client, client.nodes.list)]
 
 
 def state(view: NodeView) -> str:
@@ -88,7 +70,11 @@ def state(view: NodeView) -> str:
     if not view.alive:
         return "off (confirmed)" if view.off is not None else f"silent ({view.lifecycle.value.lower()})"
     mode = f" ({view.drain.value})" if view.lifecycle is Lifecycle.DRAINING else ""
-    return view.lifecycle.value.lower().replace("_", " ") + mode + (", takes no more" if view.refuses else "")
+    return (
+        view.lifecycle.value.lower().replace("_", " ")
+        + mode
+        + (", takes no more" if view.refuses or view.objection else "")
+    )
 
 
 def _row(view: NodeView) -> list[str]:
@@ -126,7 +112,7 @@ async def _show(server: Server, node: str, output: str) -> None:
         ("MACHINES", view.driver),
         ("FENCES", "yes" if view.fences else "no"),
         ("MOVES", "yes" if view.moves else "no"),
-        ("TAKES NO MORE", view.refuses),
+        ("TAKES NO MORE", "; ".join(filter(None, (view.refuses, view.objection)))),
         ("IMAGES", "any" if view.images is None else ", ".join(filter(None, view.images)) or "none"),
         *((name.upper(), fact) for name, fact in sorted(view.facts.items())),
         ("ADDRESS", view.address),

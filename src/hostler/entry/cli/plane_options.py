@@ -69,4 +69,4 @@ def called() -> str:
     program = Path(sys.argv[0])
     if program.name == "__main__.py":
         return "python -m hostler"
-    return "hostler" if shutil.which("hostler") else os.path.relpath(program)
+    return "hostler" if shutil.which("hostler") else min(os.path.relpath(program), os.path.abspath(program), key=len)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import socket
-from datetime import datetime
 from typing import Any
 
 import click
 
 from hostler.entry.cli.elections import opened_storage
-from hostler.entry.cli.failure import one_line
+from hostler.entry.cli.failure import tell
 from hostler.entry.cli.plane_options import plane_options
 from hostler.entry.cli.target import chosen, complete
 
@@ -57,7 +56,7 @@ def replica(*, ttl: str | None, address: str | None, demonstration: bool, **flag
         from hostler.entry.server.logs import configure
 
         configure(settings.log_level, sys.stderr, settings.log_format)
-        code = complete(run(settings, address, _tell))
+        code = complete(run(settings, address, tell))
     click.get_current_context().exit(code)
 
 
@@ -68,11 +67,7 @@ def _demonstrate(store_url: str | None, address: str | None, ttl: float, replica
     async def run() -> int:
         async with opened_storage(chosen(store_url), create=True) as storage:
             return await demonstrate(
-                storage, Plan(address=address or socket.gethostname(), ttl=ttl, replicas=replicas), _tell
+                storage, Plan(address=address or socket.gethostname(), ttl=ttl, replicas=replicas), tell
             )
 
     return complete(run())
-
-
-def _tell(text: str) -> None:
-    click.echo(f"{datetime.now().astimezone():%H:%M:%S} {one_line(text)}")

@@ -100,6 +100,17 @@ def emit(data: object, output: str) -> None:
         click.echo(json.dumps(data, indent=2, ensure_ascii=False))
 
 
+def document(data: object, output: str) -> str:
+    """One of several documents that come one after the other: JSON on a line, or YAML."""
+    return "---\n" + block.dump(data) if output == "yaml" else as_json(data) + "\n"
+
+
+def tell(line: str, data: object, output: str) -> None:
+    """What has just happened, and at once: the line, or the document."""
+    click.echo(safe(line) + "\n" if output == "table" else document(data, output), nl=False)
+    sys.stdout.flush()
+
+
 def pairs(rows: Sequence[tuple[str, str]]) -> None:
     """Names and values in two columns; a value of several lines is indented."""
     width = max((len(name) for name, _ in rows), default=0)

@@ -72,7 +72,7 @@ async def _run(settings: Settings, first_vm: bool, background: bool) -> int:
     from hostler.entry.up import Up
 
     async def ready(now: Ready) -> None:
-        _ready(now)
+        _ready(now, settings)
         if first_vm:
             await _first(now, settings)
         _farewell(now, settings, background=background)
@@ -84,8 +84,9 @@ def _tell(text: str) -> None:
     click.echo(one_line(text))
 
 
-def _ready(now: Ready) -> None:
+def _ready(now: Ready, settings: Settings) -> None:
     click.echo(f"ready {now.url}")
+    click.echo(f"web {now.url}/ (sign in: {called()} web{_where(now, settings)})")
     if now.token is not None:
         click.echo(f"\nlogin: admin, with this token (shown once, kept in {now.folder.token_file}):\n  {now.token}")
     elif now.folder.read(now.folder.token_file) is None:

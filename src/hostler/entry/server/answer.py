@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -20,9 +21,11 @@ if TYPE_CHECKING:
 COMMON = (
     (b"cache-control", b"no-store"),
     (b"x-content-type-options", b"nosniff"),
+    (b"cross-origin-resource-policy", b"same-origin"),
 )
-"""Headers of every answer."""
+"""Headers of every answer. Pages of other servers have no use for any, now that browsers may be signed in."""
 _MARK = b'"hostler:unknown"'
+_Q = re.compile(rb"q\s*=\s*(0(?:\.[0-9]{0,3})?|1(?:\.0{0,3})?)")
 _encode = msgspec.json.Encoder().encode
 
 
@@ -42,6 +45,17 @@ def body_of(value: Record) -> bytes:
     return value.encode() if _MARK in data else data
 
 
+def likes_of(accepted: bytes) -> dict[bytes, float]:
+    """What an Accept-Encoding says: how much each encoding is liked; 0: it is not taken."""
+    found: dict[bytes, float] = {}
+    for piece in accepted.lower().split(b","):
+        name, _, more = piece.partition(b";")
+        quality = _Q.fullmatch(more.strip())
+        if name.strip() and (quality or not more.strip()):
+            found[name.strip()] = float(quality[1]) if quality else 1.0
+    return found
+
+
 async def refuse(raw: Raw, told: Told, *, unread: bool) -> None:
     """Answer with a problem. A body that nobody read is told by `unread`."""
     headers = [*COMMON, (b"x-request-id", raw.id.encode()), *told.headers, (b"content-type", MEDIA)]
@@ -51,7 +65,7 @@ async def refuse(raw: Raw, told: Told, *, unread: bool) -> None:
 async def send(raw: Raw, status: int, headers: list[tuple[bytes, bytes]], data: bytes, *, unread: bool) -> None:
     """The whole answer. A body that nobody read ends the connection, after a moment in which the answer is read."""
     kind = "websocket.http.response" if raw.scope["type"] == "websocket" else "http.response"
-    if status != 204:
+    if status not in (204, 304):
         headers.append((b"content-length", b"%d" % len(data)))
     if unread:
         headers.append((b"connection", b"close"))

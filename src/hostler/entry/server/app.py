@@ -19,6 +19,7 @@ import msgspec
 
 from hostler.engine.request import Caller, Request
 from hostler.entry.server import body as incoming
+from hostler.entry.server import browser
 from hostler.entry.server.answer import COMMON, body_of, refuse
 from hostler.entry.server.answer import send as send_answer
 from hostler.entry.server.authentication import bearer_of, check_one, needs_token, token_of
@@ -27,8 +28,10 @@ from hostler.entry.server.logs import logger
 from hostler.entry.server.metrics import CONTENT_TYPE, Metrics
 from hostler.entry.server.openapi import document
 from hostler.entry.server.problem import INVALID, NOT_ALLOWED, NOT_FOUND, Refusal, tell
+from hostler.entry.server.proxy import Proxies
 from hostler.entry.server.route import Answer, Asked, Raw, Route, check_access
 from hostler.entry.server.services import ServerPlan, Services
+from hostler.entry.server.site import Site
 from hostler.entry.server.table import table
 from hostler.entry.terminal.keeper import Keeper
 from hostler.errors import Invalid, Unavailable
@@ -103,10 +106,12 @@ class App:
     """The ASGI app. `start` before the first request, `close` to let streams end, `aclose` at last."""
 
     def __init__(self, services: Services, plan: ServerPlan) -> None:
-        self._services, self._plan = services, plan
-        self.routes = table(self._openapi, self._metrics, open_metrics=plan.open_metrics)
+        self._services, self._plan, self._proxies = services, plan, Proxies(plan.trusted_proxies)
+        self.routes = table(self._openapi, self._metrics, open_metrics=plan.open_metrics, site=Site(plan.site))
         self._router = Router(self.routes)
         self._parts = {route.name: route.parts for route in self.routes}
+        self._quiet = frozenset(route.name for route in self.routes if route.quiet)
+        self._doors = frozenset(route.name for route in self.routes if route.door is not None)
         self._document = msgspec.json.encode(document(self.routes))
         self.feed = Feed(services.store, clock=services.clock, history=plan.history)
         self.terminals = Keeper(
@@ -142,6 +147,7 @@ class App:
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         started = perf_counter()
+        self._proxies.believe(scope)
         method = scope.get("method", "GET")  # a WebSocket has none, and begins as a GET
         headers = dict(scope["headers"])
         raw = Raw(scope, receive, send, headers, id=self._request_id(headers))
@@ -152,8 +158,7 @@ class App:
             if route.door is not None:
                 caller, query = await self._at_door(route, raw)
             elif needs_token(route, headers, source_of(scope)):
-                raw.token = token_of(headers)
-                caller = await self._services.users.meet(raw.token, source_of(scope))
+                caller = await self._met(raw)
             if scope["type"] == "websocket" and route.status != SWITCHING:
                 raise Refusal(INVALID, f"path {route.path}: it is no WebSocket; ask without an upgrade")
             parts = dict(zip(self._parts[name], incoming.path_parts(segments)))
@@ -161,11 +166,11 @@ class App:
             if route.door is None:
                 query = incoming.query(scope["query_string"], route.query)
             data = b""
-            if route.writes:
-                data, unread = await incoming.read(raw, self._plan) if unread else b"", False
+            if route.writes and not route.streamed:
+                data, unread = await incoming.read(raw, self._plan, route.max_body) if unread else b"", False
             asked = self._asked(route, caller, raw, data, parts=parts, query=query)
             answer = await route.handler(asked)
-            status = route.status
+            status, unread = route.status, unread and not raw.taken
             if answer is not None:
                 status = answer.status or status
                 await _respond(raw, status, answer, self._more_headers(query), unread=unread)
@@ -175,10 +180,11 @@ class App:
             told = tell(error, instance=raw.id)
             status = told.problem.status
             self._tell_of(error, status, raw)
-            await refuse(raw, told, unread=unread)
+            await refuse(raw, told, unread=unread and not raw.taken)
         seconds = perf_counter() - started
         self.metrics.count(name or "none", method, status, seconds)
-        if method not in ("GET", "HEAD") or status >= 400 or self._plan.log_reads:
+        writes = method not in ("GET", "HEAD") and name not in self._quiet
+        if status >= 400 or self._plan.log_reads or writes or name in self._doors:
             self._log.info(
                 "request",
                 id=raw.id,
@@ -191,6 +197,14 @@ class App:
             )
 
     # Inside
+
+    async def _met(self, raw: Raw) -> Caller:
+        """Who asks, by the token in a header, or in a browser's cookie."""
+        source = source_of(raw.scope)
+        if browser.has_cookie(raw):
+            return await browser.met(self._services, raw, source)
+        raw.token = token_of(raw.headers)
+        return await self._services.users.meet(raw.token, source)
 
     async def _at_door(self, route: Route, raw: Raw) -> tuple[Caller, dict[str, Any]]:
         """Who comes to the door of a machine, by token or by ticket, and the query; of which nothing stays."""
@@ -257,7 +271,7 @@ def build(services: Services, plan: ServerPlan | None = None) -> App:
 
 
 def source_of(scope: Any) -> str:
-    """Where a request came from."""
+    """Where a request came from; what a trusted proxy said of that is in the scope by now."""
     client = scope.get("client")
     return client[0] if client else ""
 
@@ -298,7 +312,8 @@ def _request(route: Route, caller: Caller, data: bytes, raw: Raw) -> Request:
 async def _respond(
     raw: Raw, status: int, answer: Answer, more: tuple[tuple[bytes, bytes], ...], *, unread: bool
 ) -> None:
-    headers = [*COMMON, (b"x-request-id", raw.id.encode()), *answer.headers, *more]
+    common = [*COMMON] if all(name != b"cache-control" for name, _ in answer.headers) else [*COMMON[1:]]
+    headers = [*common, (b"x-request-id", raw.id.encode()), *answer.headers, *more]
     data = b""
     if answer.text is not None:
         data = answer.text

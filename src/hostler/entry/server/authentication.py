@@ -1,4 +1,7 @@
-"""Who asks: the token in `Authorization: Bearer`, and nowhere else; at the door of a machine also a ticket."""
+"""Who asks: the token in `Authorization: Bearer`; at the door of a machine also a ticket.
+
+A browser has its token in a cookie (`entry.server.browser`).
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from urllib.parse import urlsplit
 
 from hostler.engine.access.token import digest_of
 from hostler.entry.server.problem import FORBIDDEN, Refusal
+from hostler.entry.server.proxy import HEADERS
 from hostler.entry.server.route import Access
 from hostler.errors import Invalid, Unauthenticated
 
@@ -22,7 +26,7 @@ MAX_TOKEN = 512
 def needs_token(route: Route, headers: dict[bytes, bytes], source: str) -> bool:
     """Whether a request has to say who asks."""
     if route.access is Access.NEARBY:
-        return not is_nearby(source) or b"x-forwarded-for" in headers or b"forwarded" in headers
+        return not is_nearby(source) or any(name in headers for name in HEADERS)
     return route.access is not Access.ANYONE
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote_to_bytes
 
 from hostler.entry.server.problem import INVALID, MEDIA_TYPE, TIMEOUT, TOO_LARGE, Refusal
+from hostler.entry.server.protocol import whole_body
 from hostler.errors import Invalid
 from hostler.keys.part import check_part
 
@@ -30,11 +31,17 @@ def announced(headers: dict[bytes, bytes]) -> bool:
     return b"transfer-encoding" in headers or headers.get(b"content-length", b"0") != b"0"
 
 
-async def read(raw: Raw, plan: ServerPlan) -> bytes:
+async def read(raw: Raw, plan: ServerPlan, most: int | None = None) -> bytes:
     """All of the body. Refusal: it is too large, or too slow."""
     length = raw.headers.get(b"content-length")
-    if length is not None and int(length) > plan.max_body:
-        raise _too_large(plan)
+    most = most or plan.max_body
+    if length is not None and int(length) > most:
+        raise _too_large(most)
+    there = whole_body(raw.receive)
+    if there is not None:
+        if len(there) > most:
+            raise _too_large(most)
+        return there
     chunks: list[bytes] = []
     size = 0
     try:
@@ -45,8 +52,8 @@ async def read(raw: Raw, plan: ServerPlan) -> bytes:
                     raise Disconnected
                 chunk = message.get("body", b"")
                 size += len(chunk)
-                if size > plan.max_body:
-                    raise _too_large(plan)
+                if size > most:
+                    raise _too_large(most)
                 chunks.append(chunk)
                 if not message.get("more_body", False):
                     return b"".join(chunks)
@@ -56,8 +63,8 @@ async def read(raw: Raw, plan: ServerPlan) -> bytes:
         ) from None
 
 
-def _too_large(plan: ServerPlan) -> Refusal:
-    return Refusal(TOO_LARGE, f"body: at most {plan.max_body} bytes are taken; send less")
+def _too_large(most: int) -> Refusal:
+    return Refusal(TOO_LARGE, f"body: at most {most} bytes are taken; send less")
 
 
 async def linger(raw: Raw) -> None:

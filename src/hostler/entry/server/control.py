@@ -4,22 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hostler.engine.access.audit import sees
+from hostler.engine.access import ledger
 from hostler.entry.server.events import streamed
+from hostler.entry.server.feed import KINDS
 from hostler.entry.server.route import AFTER, LIMIT, Access, Answer, Asked, Parameter, Route
-from hostler.errors import Invalid
-from hostler.keys.access import AUDIT
 from hostler.keys.replica import LEADER, REPLICA
-from hostler.model.api import AuditPage, AuditView, EventView, LeaderView, ReplicaPage, ReplicaView
+from hostler.model.api import AuditPage, EventView, LeaderView, ReplicaPage, ReplicaView
 
 if TYPE_CHECKING:
-    from hostler.keys.entry import Entry
-    from hostler.model.access import Audit
+    from hostler.engine.view import View
     from hostler.model.replica import LeaderRecord
 
 EVENTS = "/v1/events"
-LOOKED_AT = 5000
-"""Writes of the audit that one request goes through at most, about."""
 DAY = Parameter("day", "Only of this day.", pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$", example="2026-11-15")
 POSITION = Parameter(
     "after",
@@ -64,42 +60,29 @@ async def replicas(asked: Asked) -> Answer:
 
 
 async def audit(asked: Asked) -> Answer:
-    """What was written, oldest first: to those who do not belong everywhere, only what concerns them."""
-    day = asked.query["day"]
-    prefix = AUDIT.prefix() if day is None else AUDIT.prefix(day=day)
-    after = None
-    if asked.after is not None:
-        first, slash, write = asked.after.partition("/")
-        if not slash:
-            raise Invalid("query after: it is no `after` of an audit page; take it from the last page")
-        after = AUDIT.fill(day=first, write=write)
-    items: list[AuditView] = []
-    looked, more = 0, True
-    while more and len(items) < asked.limit and looked < LOOKED_AT:
-        page = await asked.services.store.range(prefix, after=after, limit=asked.limit)
-        for kv in page.items:
-            entry, after = AUDIT.entry(kv), kv.key
-            if sees(asked.caller, entry, asked.services.view):
-                items.append(_written(entry))
-            if len(items) == asked.limit:
-                break
-        looked += len(page.items)
-        more = page.more or (bool(page.items) and after != page.items[-1].key)
-    last = AUDIT.parse(after) if more and after is not None else None
-    return Answer(AuditPage(items=tuple(items), after=f"{last['day']}/{last['write']}" if last else None))
-
-
-def _written(entry: Entry[Audit]) -> AuditView:
-    record = entry.value
-    return AuditView(
-        who=record.who,
-        verb=record.verb,
-        subject=record.subject,
-        before=record.before,
-        after=entry.create_revision,
-        at=record.at,
-        source=record.source,
+    """What was written: to those who do not belong everywhere, only what concerns them."""
+    query, services = asked.query, asked.services
+    wanted = ledger.Wanted(
+        day=query["day"] or "", who=query["who"] or "", verb=query["verb"] or "", subject=query["subject"] or ""
     )
+    found = await ledger.page(
+        services.store,
+        asked.caller,
+        services.view,
+        wanted,
+        limit=asked.limit,
+        after=asked.after,
+        newest=query["newest"],
+        clock=services.clock,
+        name=lambda key: _name(services.view, key),
+    )
+    return Answer(found)
+
+
+def _name(view: View, key: str) -> str:
+    """What is known of a machine by its id, and of a token by nothing that may be told, is called by its name."""
+    vm, token = view.vms.entries.get(key), view.tokens.entries.get(key)
+    return vm.value.name if vm is not None else f"of {token.value.user}" if token is not None else ""
 
 
 ROUTES: tuple[Route, ...] = (
@@ -125,13 +108,21 @@ ROUTES: tuple[Route, ...] = (
         method="GET",
         path="/v1/audit",
         name="control.audit",
-        summary="Every write, oldest first: who, what, from which revision to which",
+        summary="Every write: who, what, from which revision to which",
         about="Only what is about your projects and accounts within reach, unless you belong everywhere. A page may"
         " be short, or empty, and not be the last.",
         handler=audit,
         access="manage_accounts",
         answer=AuditPage,
-        query=(LIMIT, AFTER, DAY),
+        query=(
+            LIMIT,
+            AFTER,
+            DAY,
+            Parameter("newest", "The newest first; otherwise the oldest.", "boolean", default=False),
+            Parameter("who", "Only by this account."),
+            Parameter("verb", "Only such writes: `vm.create`, or how it begins: `vm.`.", example="vm."),
+            Parameter("subject", "Only of what has this in its key or its name."),
+        ),
         errors=(400,),
     ),
     Route(
@@ -149,10 +140,11 @@ ROUTES: tuple[Route, ...] = (
             Parameter("project", "Only machines of this project, or labs of this user; needs `org`."),
             Parameter(
                 "kinds",
-                "Only these kinds: vm, handle, lab, node, alive, leader.",
-                pattern=r"^(vm|handle|lab|node|alive|leader)(,(vm|handle|lab|node|alive|leader))*$",
+                f"Only these kinds: {', '.join(KINDS)}.",
+                pattern=rf"^({'|'.join(KINDS)})(,({'|'.join(KINDS)}))*$",
                 example="vm,handle",
             ),
+            Parameter("beat", "Seconds between two signs of life.", "integer", minimum=1, maximum=60),
         ),
     ),
 )

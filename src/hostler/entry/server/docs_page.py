@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 PAGE = b"""<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><title>Hostler API</title>
+<html lang="en"><head><meta charset="utf-8"><title>Hostler API</title><link rel="icon" href="data:,">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <style>
 :root { color-scheme: light dark; --line: #8884; --soft: #8882; }
@@ -76,3 +76,7 @@ fetch("/openapi.json").then(answer => answer.json()).then(show)
   .catch(error => { document.getElementById("all").textContent = "It cannot be read: " + error; });
 </script></body></html>
 """
+
+STYLE = PAGE.partition(b"<style>")[2].partition(b"</style>")[0]
+SCRIPT = PAGE.partition(b"<script>")[2].partition(b"</script>")[0]
+"""As the policy of the page has to know them."""

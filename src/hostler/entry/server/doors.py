@@ -14,19 +14,25 @@ from hostler.engine.tickets import worthless
 from hostler.entry.server.answer import written
 from hostler.entry.server.authentication import check_origin, digest_shown
 from hostler.entry.server.problem import INVALID, Refusal
-from hostler.entry.server.route import Parameter, Route, check_access
+from hostler.entry.server.route import Answer, Parameter, Route, check_access
 from hostler.entry.server.stream import GOING_AWAY, NO_LONGER, joined
 from hostler.errors import HostlerError, Unavailable
-from hostler.model.api import TicketRequest, TicketView
+from hostler.model.api import TicketRequest, TicketView, VmLog
 from hostler.ports.machines import Door
 
 if TYPE_CHECKING:
-    from hostler.entry.server.route import Answer, Asked, Handler
+    from collections.abc import Callable
+
+    from hostler.engine.request import Caller
+    from hostler.entry.server.route import Asked, Handler
     from hostler.model.api import VmView
 
 LOOK_EVERY = 1.0
 """Seconds between two looks at the token."""
 ONE = "/v1/orgs/{org}/projects/{project}/vms/{vm}"
+TAIL = Parameter("tail", "Bytes at most, from the end.", "integer", minimum=1, maximum=256 * 1024, default=64 * 1024)
+LOG_WITHIN = 15.0
+"""Seconds for which an agent may take its time with a log."""
 TICKET = Parameter("ticket", "In place of a token, for browsers: counts once, within 30 s (`POST …/tickets`).")
 
 
@@ -34,7 +40,7 @@ def _opened(door: Door) -> Handler:
     async def opened(asked: Asked) -> Answer | None:
         """The door, until one side ends it; a plain GET is told that it needs a WebSocket."""
         check_origin(asked.raw.headers)
-        vm = await _machine(asked)
+        vm = await machine_of(asked)
         if asked.raw.scope["type"] != "websocket":
             raise Refusal(INVALID, f"{door}: it speaks WebSocket (version 13) only; ask for an upgrade to websocket")
         if asked.feed.streams >= asked.plan.max_streams or asked.feed.closing:
@@ -46,8 +52,9 @@ def _opened(door: Door) -> Handler:
             if asked.raw.ticket is not None:
                 await asked.services.tickets.use(asked.raw.ticket)
             async with asked.services.peers.channel(vm.node, vm.id, door) as channel:
+                await asked.services.vms.tell_opened(asked.request, vm, door)
                 await asked.raw.send({"type": "websocket.accept"})
-                await joined(asked.raw, channel, _over(asked))
+                await joined(asked.raw, channel, over(asked))
         finally:
             asked.feed.streams -= 1
         return None
@@ -55,7 +62,23 @@ def _opened(door: Door) -> Handler:
     return opened
 
 
-async def _machine(asked: Asked) -> VmView:
+async def _logged(asked: Asked) -> Answer:
+    """What came out of its serial port last."""
+    vm = await machine_of(asked)
+    if vm.node is None:  # it was nowhere yet, so it has said nothing
+        return Answer(VmLog(text=""))
+    tail: int = asked.query["tail"]
+    said = b""
+    try:
+        async with asyncio.timeout(LOG_WITHIN), asked.services.peers.channel(vm.node, vm.id, Door.LOG) as channel:
+            while piece := await channel.read():
+                said = (said + piece)[-tail:]
+    except TimeoutError:
+        raise Unavailable(f"log of {vm.name}: its node {vm.node} did not answer in time; try again") from None
+    return Answer(VmLog(text=said.decode(errors="replace")))
+
+
+async def machine_of(asked: Asked) -> VmView:
     """The machine, which is the ticket's if there is one."""
     parts = asked.parts
     vm = await asked.services.vms.get(asked.caller, parts["org"], parts["project"], parts["vm"])
@@ -65,14 +88,18 @@ async def _machine(asked: Asked) -> VmView:
     return vm
 
 
-async def _over(asked: Asked) -> int:
-    """Until the server closes, or the token no longer counts, or lost the right: the code that says so."""
+async def over(asked: Asked, check: Callable[[Caller], object] = lambda _: None) -> int:
+    """Until the server closes, or the token no longer counts, or lost the right: the code that says so.
+
+    `check` raises where the route alone does not say what the caller may do.
+    """
     digest = digest_shown(asked.raw)
     while not asked.feed.closing:
         await asyncio.sleep(LOOK_EVERY)
         try:
             caller = asked.services.users.holder(digest, asked.source)
             check_access(asked.route, caller, asked.parts)
+            check(caller)
         except HostlerError:
             return NO_LONGER
     return GOING_AWAY
@@ -80,7 +107,7 @@ async def _over(asked: Asked) -> int:
 
 async def _issued(asked: Asked) -> Answer:
     """A ticket for one door of the machine."""
-    parts, door = asked.parts, Door(asked.body.door)
+    parts, door = asked.parts, asked.body.door
     vm = await asked.services.vms.get(asked.caller, parts["org"], parts["project"], parts["vm"])
     path = f"/v1/orgs/{quote(vm.org, safe='')}/projects/{quote(vm.project, safe='')}/vms/{quote(vm.id, safe='')}"
     return written(
@@ -117,6 +144,17 @@ ROUTES: tuple[Route, ...] = (
         answer=TicketView,
         idempotent=False,
         about="What it opens closes when the token ends with which it was asked for.",
+    ),
+    Route(
+        method="GET",
+        path=f"{ONE}/log",
+        name="vm.log",
+        summary="What came out of its serial port last",
+        handler=_logged,
+        access="modify_workloads",
+        answer=VmLog,
+        query=(TAIL,),
+        about="Also of a machine that is off. It is whatever the guest likes: show it as text.",
     ),
     _door(Door.CONSOLE, "Its serial port, as a WebSocket of binary messages"),
     _door(Door.SSH, "A connection to the SSH server inside, as a WebSocket of binary messages"),

@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from hostler.entry.server.authentication import caller_of
-from hostler.entry.server.feed import Numbering, item_of, position_of, revision_now, spelled, start_of
+from hostler.entry.server.feed import KINDS, Numbering, item_of, position_of, revision_now, spelled, start_of
 from hostler.entry.server.logs import logger
 from hostler.errors import Closed, Compacted, HostlerError, Invalid, Missed, Unavailable
 
@@ -30,7 +30,6 @@ LOOK_EVERY = 1.0
 """Seconds between two looks at the token, at most."""
 SEND_WITHIN = 60.0
 """Seconds in which a reader must take what was sent."""
-KINDS = frozenset(("vm", "handle", "lab", "node", "alive", "leader"))
 
 
 async def streamed(asked: Asked) -> Answer | None:
@@ -76,6 +75,7 @@ class Stream:
         self._turned_back = self._feed.turned_back
         self._told = self._position
         self._next_beat = 0.0
+        self._beat_every: float = asked.query["beat"] or asked.plan.heartbeat
         self.wake = asyncio.Event()
         self.begun = False
         """Whether the answer has begun: no other can be given then."""
@@ -126,6 +126,7 @@ class Stream:
             (b"cache-control", b"no-store"),
             (b"x-accel-buffering", b"no"),
             (b"x-content-type-options", b"nosniff"),
+            (b"cross-origin-resource-policy", b"same-origin"),
             (b"x-request-id", self._raw.id.encode()),
         ]
         self.begun = True
@@ -225,11 +226,11 @@ class Stream:
             move = b"" if self._told == self._position else b"id: %b\n" % spelled(self._position).encode()
             self._told = self._position
             await self._send(b": alive\n" + move + b"\n")
-        self._next_beat = now + self._asked.plan.heartbeat
+        self._next_beat = now + self._beat_every
 
     async def _wait(self) -> None:
         with suppress(TimeoutError):
-            async with asyncio.timeout(min(LOOK_EVERY, self._asked.plan.heartbeat)):
+            async with asyncio.timeout(min(LOOK_EVERY, self._beat_every)):
                 await self.wake.wait()
 
     async def _send(self, data: bytes, *, more: bool = True) -> None:
@@ -242,6 +243,6 @@ def _kinds(text: str | None) -> frozenset[str] | None:
     if text is None:
         return None
     kinds = frozenset(text.split(","))
-    if not kinds <= KINDS:
+    if not kinds <= frozenset(KINDS):
         raise Invalid(f"query kinds = {text[:80]!r}: unknown; use {', '.join(sorted(KINDS))}, with commas between")
     return kinds

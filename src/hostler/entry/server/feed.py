@@ -15,7 +15,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
+from hostler.engine.deployments import discretion
+from hostler.entry.server.former import Former
 from hostler.errors import Closed, Compacted, HostlerError, Invalid, Missed, Unavailable, Uncertain
+from hostler.keys.deployment import BLUEPRINT, DEPLOYMENT, ENDPOINT, SLICE
+from hostler.keys.inventory import BLADE, MORE_PDUS, MORE_TORS, PDU, RACK, REGION, TOR, WORKLOAD, ZONE
 from hostler.keys.lab import LAB
 from hostler.keys.node import ALIVE, CLUSTER, MEMBER
 from hostler.keys.replica import LEADER
@@ -24,6 +28,9 @@ from hostler.kit.backoff import Backoff
 from hostler.kit.together import run_together
 from hostler.model.api import EventView
 from hostler.model.lab import ORG
+from hostler.model.name import fold
+from hostler.model.workload import Workload
+from hostler.ports.store import watching
 
 if TYPE_CHECKING:
     import asyncio
@@ -42,8 +49,16 @@ FAMILIES: tuple[tuple[str, str, Key[Any]], ...] = tuple(
     (kind, key.prefix(), key)
     for kind, key in (
         *(("vm", VM), ("handle", HANDLE), ("lab", LAB), ("node", MEMBER), ("alive", ALIVE), ("leader", LEADER)),
+        *(("blueprint", BLUEPRINT), ("deployment", DEPLOYMENT), ("slice", SLICE), ("endpoint", ENDPOINT)),
+        *(("workload", WORKLOAD), ("region", REGION), ("zone", ZONE), ("rack", RACK), ("blade", BLADE)),
+        *(("pdu", PDU), ("pdu", MORE_PDUS), ("tor", TOR), ("tor", MORE_TORS)),
     )
 )
+_DISCREET = ("blueprint", "deployment")
+_FEEDS = ("pdu", "tor")
+_MANY = ("vm", "handle", "lab", "slice", "endpoint")
+"""Kinds of which there may be hundreds of thousands. Nobody renews them, and their keys say whose they are."""
+KINDS = tuple(dict.fromkeys(kind for kind, _, _ in FAMILIES))
 
 
 class Item(msgspec.Struct, frozen=True):
@@ -100,13 +115,13 @@ def item_of(event: Event, position: Position) -> Item | None:
     kind, parts = _family(key)
     if parts is None or (event.previous is not None and event.previous.value == event.kv.value):
         return None  # a foreign key, or a renewal that changed nothing
-    org, project = (ORG, parts["user"]) if kind == "lab" else (parts.get("org"), parts.get("project"))
+    org, project = _home(event, kind, parts)
     view = EventView(
         type=event.type,
         of=kind,
-        subject="/".join(parts.values()),
+        subject=_feed_name(event, parts["rack"]) if kind in _FEEDS else "/".join(parts.values()),
         revision=position[0],
-        record=_record(event),
+        record=_record(event, kind),
     )
     text = b"id: %d.%d\ndata: %b\n\n" % (*position, msgspec.json.encode(view))
     return Item(position, kind, org, project, text)
@@ -114,18 +129,73 @@ def item_of(event: Event, position: Position) -> Item | None:
 
 def _family(key: str) -> tuple[str, dict[str, str] | None]:
     for kind, prefix, family in FAMILIES:
-        if key.startswith(prefix):
-            return kind, family.match(key)
+        if key.startswith(prefix) and (parts := family.match(key)) is not None:
+            return kind, parts
     return "", None
 
 
-def _record(event: Event) -> dict[str, Any] | None:
-    if event.type == "delete":
+def _home(event: Event, kind: str, parts: dict[str, str]) -> tuple[str | None, str | None]:
+    """Org and project of who may hear of it; None: everybody may."""
+    if kind == "lab":
+        return ORG, parts["user"]
+    if kind != "workload":
+        return parts.get("org"), parts.get("project")
+    written = event.kv if event.type == "put" else event.previous
+    try:
+        return Workload.decode(b"" if written is None else written.value).home
+    except HostlerError:
+        return "", ""  # nobody can say whose it is: it is told to those who belong everywhere
+
+
+def _feed_name(event: Event, rack: str) -> str:
+    """`r1/pdu1`: the key has no name, the record has."""
+    written = event.kv if event.type == "put" else event.previous
+    record = None if written is None else _decoded(written.value)
+    return f"{rack}/{fold(str((record or {}).get('name', '')))}".rstrip("/")
+
+
+def _record(event: Event, kind: str) -> dict[str, Any] | None:
+    record = None if event.type == "delete" else _decoded(event.kv.value)
+    if record is None:
         return None
     try:
-        return msgspec.json.decode(event.kv.value, type=dict[str, Any])
+        if kind in _DISCREET:  # one text for all readers: it holds what everybody may know
+            record = discretion.plain(record)
+        if kind == "lab":
+            return _told(record)
+        return _in_short(record) if kind == "slice" else record
+    except RecursionError:
+        return None
+
+
+def _decoded(value: bytes) -> dict[str, Any] | None:
+    try:
+        return msgspec.json.decode(value, type=dict[str, Any])
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None  # somebody else's writing; that it changed is told
+
+
+def _told(record: dict[str, Any]) -> dict[str, Any]:
+    """Of a lab what was said to its user is among its news, as everywhere else."""
+    rest = {name: value for name, value in record.items() if name != "messages"}
+    try:
+        both = [*record.get("news", ()), *record.get("messages", ())]
+        return rest | {"news": sorted(both, key=lambda one: (one["number"], one["at"]))}
+    except (TypeError, KeyError):
+        return record  # somebody else's writing, as it is
+
+
+def _in_short(record: dict[str, Any]) -> dict[str, Any]:
+    """Of a slice how many instances are in each state: there may be hundreds under one key."""
+    short: dict[str, Any] = {name: record[name] for name in ("state", "timestamp") if name in record}
+    instances = record.get("instances")
+    if not isinstance(instances, dict):
+        return short
+    states: dict[str, int] = {}
+    for one in instances.values():
+        state = str(one.get("state")) if isinstance(one, dict) else ""
+        states[state] = states.get(state, 0) + 1
+    return short | {"instances": states}
 
 
 async def revision_now(store: Store) -> int:
@@ -149,6 +219,7 @@ class Feed:
         self.closing = False
         self.streams = 0
         self._listeners: set[asyncio.Event] = set()
+        self._former = Former([prefix for kind, prefix, _ in FAMILIES if kind not in _MANY])
 
     def listen(self, wake: asyncio.Event) -> None:
         """Set `wake` whenever there is something new."""
@@ -200,9 +271,9 @@ class Feed:
         known = self.head[0]
         revision = await revision_now(self.store)
         back = revision < known
-        if back:
-            self.turned_back += 1
         if back or self.floor is None:
+            await self._former.read(self.store, revision)
+            self.turned_back += back
             self._positions, self._items = [], []
             self.floor = self.head = (revision, WHOLE)
             self._tell()
@@ -218,11 +289,11 @@ class Feed:
 
     async def _follow(self) -> None:
         numbering = Numbering()
-        async with self.store.watch("", start_revision=start_of(self.head)) as watch:
+        async with watching(self.store, "", start_revision=start_of(self.head), previous=False) as watch:
             async for event in watch:
                 position = numbering.next(event)
                 if position > self.head:
-                    self._take(event, position)
+                    self._take(self._former.completed(event), position)
 
     def _take(self, event: Event, position: Position) -> None:
         self.head = position

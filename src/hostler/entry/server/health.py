@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hostler.entry.server.docs_page import PAGE
+from hostler.entry.server.docs_page import PAGE, SCRIPT, STYLE
 from hostler.entry.server.problem import UNAVAILABLE, Refusal
 from hostler.entry.server.route import Access, Answer, Asked, Route
+from hostler.entry.server.site import GUARDS, hashed, policy
 
 if TYPE_CHECKING:
     from hostler.entry.server.route import Handler
 
 HTML = b"text/html; charset=utf-8"
+_ALLOWED = policy(script=hashed(SCRIPT), style=hashed(STYLE))
 
 
 async def alive(asked: Asked) -> Answer:  # noqa: ARG001 - every handler takes it
@@ -31,8 +33,7 @@ async def ready(asked: Asked) -> Answer:
 
 async def docs(asked: Asked) -> Answer:  # noqa: ARG001
     """The API, for people."""
-    policy = b"default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'"
-    return Answer(text=PAGE, media=HTML, headers=((b"content-security-policy", policy),))
+    return Answer(text=PAGE, media=HTML, headers=(_ALLOWED, *GUARDS))
 
 
 def routes(openapi: Handler, metrics: Handler, *, open_metrics: bool | None = False) -> tuple[Route, ...]:

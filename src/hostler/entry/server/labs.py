@@ -10,7 +10,7 @@ from hostler.entry.server.answer import written
 from hostler.entry.server.problem import LAB_REFUSED, Refusal
 from hostler.entry.server.route import AFTER, LIMIT, STALE, Access, Answer, Asked, Parameter, Route
 from hostler.model.lab import LabEvent
-from hostler.model.lab_api import LabAnswer, LabExtend, LabNewsPage, LabOffers, LabPage, LabStart, LabView
+from hostler.model.lab_api import LabAnswer, LabExtend, LabMessage, LabNewsPage, LabOffers, LabPage, LabStart, LabView
 
 if TYPE_CHECKING:
     from hostler.engine.request import Written
@@ -19,7 +19,12 @@ LABS = "/v1/labs"
 ONE = LABS + "/{user}"
 LAB_ID = Parameter("labId", "Only if it is this lab.", "integer", minimum=1, maximum=2**31 - 1)
 SEEN = "Of users whose project `labs/{user}` the caller sees; others have none."
-_AS_IT_WAS = (LabEvent.ALREADY, LabEvent.STOPPED, LabEvent.EXTENDED)
+USED = (
+    "For the user whose lab it is, by the membership `labs/{user}`; and for those who see that and have the right"
+    " modify_workloads."
+)
+LED = "For those who see `labs/{user}` and have the right modify_workloads."
+_AS_IT_WAS = (LabEvent.ALREADY, LabEvent.STOPPED, LabEvent.EXTENDED, LabEvent.MESSAGE)
 """What is done when it is answered; all else goes on afterwards."""
 
 
@@ -52,6 +57,12 @@ async def extended(asked: Asked) -> Answer:
     user, body = asked.parts["user"], asked.body
     lab_id = None if body.lab_id is UNSET else body.lab_id
     return _answered(user, await asked.services.labs.extend(asked.request, user, body.minutes, lab_id))
+
+
+async def said(asked: Asked) -> Answer:
+    """To its user."""
+    user = asked.parts["user"]
+    return _answered(user, await asked.services.labs.message(asked.request, user, asked.body.text))
 
 
 async def told(asked: Asked) -> Answer:
@@ -92,14 +103,14 @@ ROUTES: tuple[Route, ...] = (
         name="lab.start",
         summary="Start a lab for a user",
         handler=started,
-        access="modify_workloads",
+        access=Access.LOGGED_IN,
         status=202,
         also=(200,),
         body=LabStart,
         answer=LabAnswer,
-        errors=(404,),
-        about="202: it was asked for, and is on its way. 200: it is there already. 409: the rules do not allow it,"
-        " such as a lab that is not in the catalogue, or another one that runs.",
+        errors=(403, 404),
+        about=f"{USED} 202: it was asked for, and is on its way. 200: it is there already. 409: the rules do not allow"
+        " it, such as a lab that is not in the catalogue, or another one that runs.",
     ),
     Route(
         method="GET",
@@ -118,13 +129,14 @@ ROUTES: tuple[Route, ...] = (
         name="lab.stop",
         summary="Stop a user's lab; it is gone once it is not found",
         handler=stopped,
-        access="modify_workloads",
+        access=Access.LOGGED_IN,
         status=202,
         also=(200,),
         answer=LabAnswer,
         query=(LAB_ID,),
         conditional=True,
-        about="202: its machine goes. 200: it was gone at once, or goes already. 409: another lab is there.",
+        errors=(403,),
+        about=f"{USED} 202: its machine goes. 200: it was gone at once, or goes already. 409: another lab is there.",
     ),
     Route(
         method="POST",
@@ -132,11 +144,25 @@ ROUTES: tuple[Route, ...] = (
         name="lab.extend",
         summary="Let a user's lab live longer",
         handler=extended,
-        access="modify_workloads",
+        access=Access.LOGGED_IN,
         body=LabExtend,
         answer=LabAnswer,
         conditional=True,
-        about="409: it waits for its turn, or stops.",
+        errors=(403,),
+        about=f"{LED} 409: it waits for its turn, or stops.",
+    ),
+    Route(
+        method="POST",
+        path=ONE + "/message",
+        name="lab.message",
+        summary="Say something to the user of a lab",
+        handler=said,
+        access=Access.LOGGED_IN,
+        body=LabMessage,
+        answer=LabAnswer,
+        conditional=True,
+        errors=(403,),
+        about=f"{LED} One line of 1 to 500 characters. It is among the events of the lab, and shown at its terminal.",
     ),
     Route(
         method="GET",

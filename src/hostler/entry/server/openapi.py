@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from hostler.entry.server.problem import SCHEME, SORTS
-from hostler.entry.server.route import Access, Parameter, Route
+from hostler.entry.server.route import NOTHING, Access, Parameter, Route
 from hostler.model.api import Problem
 
 if TYPE_CHECKING:
@@ -31,7 +31,8 @@ PART = {
 
 
 def document(routes: Sequence[Route]) -> dict[str, Any]:
-    """The whole document."""
+    """The whole document, of what is listed."""
+    routes = [route for route in routes if route.listed]
     given, taken = _components(routes)
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:
@@ -64,7 +65,8 @@ def document(routes: Sequence[Route]) -> dict[str, Any]:
 
 def _components(routes: Sequence[Route]) -> tuple[dict[str, Any], dict[type[Record], dict[str, str]]]:
     """All schemas; and for each type that is taken, the reference to it."""
-    answers = list(dict.fromkeys(route.answer for route in routes if route.answer is not None))
+    given_ones = (kind for route in routes for kind in (route.answer, route.brief) if kind is not None)
+    answers = list(dict.fromkeys(given_ones))
     bodies = list(dict.fromkeys(route.body for route in routes if route.body is not None))
     _, given = msgspec.json.schema_components([*answers, Problem], ref_template=REF)
     references, taken = msgspec.json.schema_components(bodies, ref_template=REF)
@@ -76,6 +78,8 @@ def _components(routes: Sequence[Route]) -> tuple[dict[str, Any], dict[type[Reco
     schemas = copy.deepcopy(given)
     for name, schema in taken.items():
         schemas[name + INPUT if name in both else name] = _renamed(schema, both)
+    for body in bodies:
+        schemas |= {body.__name__: body.schema} if hasattr(body, "schema") else {}
     return schemas, {body: _renamed(reference, both) for body, reference in zip(bodies, references)}
 
 
@@ -120,6 +124,9 @@ def _operation(route: Route, taken: dict[type[Record], dict[str, str]]) -> dict[
             "required": not route.body_optional,
             "content": {"application/json": {"schema": taken[route.body]}},
         }
+    if route.streamed:
+        file = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
+        operation["requestBody"] = {"required": True, "content": file}
     return operation
 
 
@@ -136,6 +143,7 @@ def _who(route: Route) -> str:
         Access.LOGGED_IN: "For everybody with a token.",
         Access.PROJECT: "For members of the project.",
         Access.SELF: "For the account itself, and for those with the right manage_accounts.",
+        Access.DEPLOYERS: "For members of * (everything) with the right modify_workloads.",
     }
     if isinstance(route.access, Access):
         return who[route.access]
@@ -184,7 +192,10 @@ def _headers(route: Route) -> Iterable[dict[str, Any]]:
 def _responses(route: Route) -> dict[str, Any]:
     success: dict[str, Any] = {"description": "Done" if route.writes else "Found"}
     if route.answer is not None and route.media == "application/json":
-        success["content"] = {route.media: {"schema": {"$ref": REF.format(name=route.answer.__name__)}}}
+        shape: dict[str, Any] = {"$ref": REF.format(name=route.answer.__name__)}
+        if route.brief is not None:
+            shape = {"anyOf": [shape, {"$ref": REF.format(name=route.brief.__name__)}]}
+        success["content"] = {route.media: {"schema": shape}}
         if "revision" in route.answer.__struct_fields__:
             success["headers"] = {"ETag": {"description": "The revision, for If-Match", "schema": {"type": "string"}}}
     elif route.status == 101:
@@ -192,6 +203,8 @@ def _responses(route: Route) -> dict[str, Any]:
     else:
         success["content"] = {route.media: {"schema": {} if "json" in route.media else {"type": "string"}}}
     found = {str(status): success for status in (route.status, *route.also)}
+    if NOTHING in route.also:
+        found[str(NOTHING)] = {"description": "Nothing to tell"}
     return found | {str(status): {"$ref": f"#/components/responses/{status}"} for status in route.statuses}
 
 

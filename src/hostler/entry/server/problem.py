@@ -10,6 +10,7 @@ from hostler.errors import (
     Closed,
     Conflict,
     Damaged,
+    DeadlinePassed,
     Forbidden,
     HostlerError,
     Invalid,
@@ -19,6 +20,7 @@ from hostler.errors import (
     Missed,
     NotFound,
     QuotaExceeded,
+    Raised,
     Refused,
     Stale,
     TooLarge,
@@ -46,6 +48,9 @@ class Sort(msgspec.Struct, frozen=True):
 INVALID = Sort("invalid", 400, "What was asked cannot be", "correct the request")
 UNAUTHENTICATED = Sort("unauthenticated", 401, "Nobody knows who asks", "send Authorization: Bearer with a valid token")
 FORBIDDEN = Sort("forbidden", 403, "A right is missing", "ask somebody who manages accounts")
+CSRF = Sort(
+    "csrf", 403, "It does not show that this server's own page asks", "open the page from this server, and reload it"
+)
 NOT_FOUND = Sort("not-found", 404, "There is no such thing", "check the name; list what there is")
 NOT_ALLOWED = Sort("method-not-allowed", 405, "This path has no such method", "use one of those in Allow")
 TIMEOUT = Sort("timeout", 408, "The body did not come in time", "send it again, without pauses")
@@ -66,10 +71,18 @@ UNAVAILABLE = Sort("unavailable", 503, "Not now; nothing was written", "try agai
 UNCERTAIN = Sort(
     "uncertain", 503, "It may have been written", "read first, or repeat it with the same Idempotency-Key", 1
 )
+RAISED = Sort(
+    "raised",
+    502,
+    "What was called failed",
+    "see what it says, and what it printed: hostler slice logs GROUP:NAME",
+)
+DEADLINE = Sort("deadline", 504, "Its time was over before there was an answer", "it may have been done: look first")
 
 SORTS = (
     *(INVALID, UNAUTHENTICATED, FORBIDDEN, NOT_FOUND, NOT_ALLOWED, TIMEOUT, CONFLICT, LAB_REFUSED, QUOTA, STALE),
     *(TOO_LARGE, MEDIA_TYPE, KEY_REUSED, TOO_MANY, HEADERS, INTERNAL, DAMAGED, UNAVAILABLE, UNCERTAIN),
+    *(RAISED, DEADLINE, CSRF),
 )
 
 _OF: tuple[tuple[type[HostlerError], Sort], ...] = (
@@ -89,7 +102,9 @@ _OF: tuple[tuple[type[HostlerError], Sort], ...] = (
     (TooManyTries, TOO_MANY),
     (Unavailable, UNAVAILABLE),
     (LeadershipLost, UNAVAILABLE),
+    (DeadlinePassed, DEADLINE),
     (Uncertain, UNCERTAIN),
+    (Raised, RAISED),
     (Refused, INVALID),
 )
 """The first that fits counts."""
@@ -121,6 +136,8 @@ def tell(error: Exception, *, instance: str = "") -> Told:
     sort = _sort(error)
     if sort.status == 500:
         detail, advice = sort.title, sort.next
+    elif isinstance(error, Raised):  # in the words of the slice, whatever is in them
+        detail, advice = str(error), sort.next
     else:
         detail, _, advice = str(error).rpartition("; ")
         if not detail:

@@ -7,6 +7,10 @@ WebSockets are uvicorn's, on the package websockets; who is to be refused is ref
 
 from __future__ import annotations
 
+import asyncio
+import socket
+import struct
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
@@ -22,6 +26,8 @@ MAX_HEADERS = 64 * 1024
 NO_TEXT = 1007
 LINGER = 0.5
 """Seconds between a refusal and the end of the connection."""
+CUT_WITHIN = 5.0
+"""Seconds for what was sent before a connection is cut."""
 
 
 class Protocol(HttpToolsProtocol):
@@ -68,6 +74,7 @@ class Protocol(HttpToolsProtocol):
         told = tell(Refusal(sort, message))
         head = [
             STATUS_LINE[sort.status],
+            *(b"%b: %b\r\n" % header for header in self.server_state.default_headers),
             b"content-type: " + MEDIA + b"\r\n",
             b"content-length: %d\r\n" % len(told.body),
             b"connection: close\r\n\r\n",
@@ -84,9 +91,11 @@ class WebSocket(WebSocketsSansIOProtocol):
     def __init__(self, *arguments: Any, **more: Any) -> None:
         super().__init__(*arguments, **more)
         self.conn.debug = False  # it would log addresses and headers as they came, tickets and tokens among them
+        self._heard_at = 0.0
 
     def data_received(self, data: bytes) -> None:
         """The whole head comes first, from the HTTP protocol: what is not understood then never will be."""
+        self._heard_at = self.loop.time()
         super().data_received(data)
         if not self.handshake_initiated:
             self.transport.write(b"".join(self.conn.data_to_send()))
@@ -107,9 +116,10 @@ class WebSocket(WebSocketsSansIOProtocol):
     def keepalive_timeout(self) -> None:
         """Who does not answer may not read either; then waiting until it has read everything has no end.
 
-        While the machine takes nothing we do not read, and so cannot have heard the answer.
+        While the machine takes nothing we do not read, and so cannot have heard the answer. And it may be behind all
+        that the caller sent before: who sends is there.
         """
-        if self.read_paused:
+        if self.read_paused or self._heard_at > self.ping_sent_at:
             self.pong_timer = self.pending_ping_payload = None
             self.schedule_ping()
             return
@@ -122,6 +132,36 @@ class WebSocket(WebSocketsSansIOProtocol):
         await super().send(message)
         if message["type"] == "websocket.http.response.body":
             self.handshake_complete = True
+
+
+def whole_body(receive: Any) -> bytes | None:
+    """The body, if all of it came with the headers, as mostly; None: it is to be waited for."""
+    cycle = getattr(receive, "__self__", None)
+    if not isinstance(cycle, RequestResponseCycle) or cycle.more_body or cycle.waiting_for_100_continue:
+        return None
+    if cycle.disconnected or cycle.response_complete:
+        return None
+    data, cycle.body = bytes(cycle.body), bytearray()
+    return data
+
+
+def cut(send: Any, *, linger: float = CUT_WITHIN) -> None:
+    """End a connection in the midst of an answer: it is seen to be a part. What was sent has `linger` to go out."""
+    cycle = getattr(send, "__self__", None)
+    if isinstance(cycle, RequestResponseCycle):
+        cycle.response_complete = True
+        cycle.message_event.set()
+        cycle.transport.close()
+        asyncio.get_running_loop().call_later(linger, _drop, cycle.transport)
+
+
+def _drop(transport: asyncio.Transport) -> None:
+    """End a connection that nobody reads, if it is still there; the system shall not keep what was sent, either."""
+    sock = transport.get_extra_info("socket")
+    if sock is not None:
+        with suppress(OSError):  # it has ended
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    transport.abort()
 
 
 async def send_whole(send: Any, status: int, headers: list[tuple[bytes, bytes]], data: bytes) -> bool:

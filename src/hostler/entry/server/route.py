@@ -35,9 +35,15 @@ class Access(enum.StrEnum):
     """Those who see the project; to all others it does not exist."""
     SELF = "self"
     """The owner of the account, and those with the right manage_accounts."""
+    DEPLOYERS = "deployers"
+    """Those with the right modify_workloads who belong everywhere: what they say runs on every node."""
 
 
-Right: TypeAlias = Literal["manage_accounts", "modify_workloads", "modify_inventory", "perform_repairs"]
+NOTHING = 204
+"""The status of an answer that has nothing to tell."""
+Right: TypeAlias = Literal[
+    "manage_accounts", "step_time", "modify_workloads", "modify_inventory", "inject_faults", "perform_repairs"
+]
 Kind: TypeAlias = Literal["string", "integer", "boolean"]
 
 
@@ -103,9 +109,13 @@ class Raw(msgspec.Struct):
     receive: Any
     send: Any
     headers: dict[bytes, bytes]
+    taken: bool = False
+    """Whether a handler has read all of the body."""
     token: str = ""
     ticket: Entry[Ticket] | None = None
     """In place of a token, at the door of a machine."""
+    cookie: bool = False
+    """Whether the token came in the cookie of a browser."""
     id: str = ""
 
 
@@ -145,6 +155,8 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     body: type[Record] | None = None
     body_optional: bool = False
     answer: type[Record] | None = None
+    brief: type[Record] | None = None
+    """What it answers in place of that to who asks for `brief=true`."""
     media: str = "application/json"
     errors: tuple[int, ...] = ()
     query: tuple[Parameter, ...] = ()
@@ -153,8 +165,16 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     """Whether a write takes an Idempotency-Key."""
     conditional: bool = False
     """Whether a write takes If-Match."""
+    max_body: int | None = None
+    """Bytes of its body at most; None: what the server takes elsewhere."""
+    streamed: bool = False
+    """Whether the handler reads the body itself, as it comes: it is a file."""
+    quiet: bool = False
+    """Whether it is not logged while it succeeds, though it writes: it comes too often."""
     door: str | None = None
     """Of a machine (`hostler.ports.machines.Door`), or a lab's terminal: a ticket lets in, too."""
+    listed: bool = True
+    """Whether it stands in the OpenAPI document: files of the page do not."""
 
     @property
     def writes(self) -> bool:
@@ -181,9 +201,7 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
         """Every status but the success that it may answer."""
         found = {500, 503, *self.errors}
         if self.access is not Access.ANYONE:
-            found |= {400, 401, 429}
-        if self.access not in (Access.ANYONE, Access.NEARBY, Access.LOGGED_IN):
-            found |= {403}
+            found |= {400, 401, 403, 429}  # 403: a browser that does not show that our own page asks
         if self.parts:
             found |= {400, 404}
         if self.body is not None:
@@ -202,5 +220,7 @@ def check_access(route: Route, caller: Caller, parts: dict[str, str]) -> None:
     if route.access is Access.SELF:
         if fold(parts["user"]) != caller.name:
             caller.require("manage_accounts")
+    elif route.access is Access.DEPLOYERS:
+        caller.require_deploy()
     elif not isinstance(route.access, Access):
         caller.require(route.access)

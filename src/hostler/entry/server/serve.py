@@ -6,6 +6,9 @@ import asyncio
 import errno
 import socket
 import ssl
+import time
+from contextlib import suppress
+from email.utils import formatdate
 from typing import TYPE_CHECKING, Any, Self
 from typing import Protocol as Shape
 
@@ -15,6 +18,7 @@ from hostler.entry.server.protocol import Protocol, WebSocket
 from hostler.errors import Invalid, Unavailable
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
     from types import TracebackType
 
@@ -40,14 +44,43 @@ class Served(Shape):
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None: ...
 
 
+class _Dated(uvicorn.Server):
+    """uvicorn, every answer of which says what time it is by `wall`: a page reckons with that, not with its own."""
+
+    def __init__(self, config: uvicorn.Config, wall: Callable[[], float], rate: Callable[[], float] | None) -> None:
+        super().__init__(config)
+        self._wall, self._rate = wall, rate
+        self._date: tuple[tuple[bytes, bytes], ...] = ()
+
+    async def on_tick(self, counter: int) -> bool:
+        """Ten times a second."""
+        ended = await super().on_tick(counter)
+        with suppress(ValueError, OverflowError, OSError):  # no date is beyond the year 9999; a simulation may be
+            self._date = ((b"date", formatdate(self._wall(), usegmt=True).encode()),)
+        headers = [*self._date]
+        if self._rate is not None:
+            headers.append((b"hostler-rate", b"%g" % self._rate()))
+        self.server_state.default_headers = headers
+        return ended
+
+
 class Server:
     """An async context manager: serves from entering to leaving. `port=0` takes a free one.
 
-    Unavailable on entering: the address cannot be had. Invalid: certificate or key cannot be used.
+    `wall`: what time it is, as its answers say; `rate`: how many seconds of it pass in a real one, where that is not
+    always one. Unavailable on entering: the address cannot be had. Invalid: certificate or key cannot be used.
     """
 
     def __init__(
-        self, app: Served, *, host: str = "127.0.0.1", port: int = 0, cert: Path | None = None, key: Path | None = None
+        self,
+        app: Served,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        cert: Path | None = None,
+        key: Path | None = None,
+        wall: Callable[[], float] = time.time,
+        rate: Callable[[], float] | None = None,
     ) -> None:
         if (cert is None) != (key is None):
             raise Invalid("tls: a certificate and its key go together; give both")
@@ -66,12 +99,13 @@ class Server:
             log_config=None,
             access_log=False,
             server_header=False,
+            date_header=False,
             proxy_headers=False,
             timeout_keep_alive=KEEP_ALIVE,
             timeout_graceful_shutdown=GRACE,
             backlog=BACKLOG,
         )
-        self._server = uvicorn.Server(self._config)
+        self._server = _Dated(self._config, wall, rate)
         self._socket: socket.socket | None = None
         self._serving: asyncio.Task[None] | None = None
         self.port = port
@@ -91,6 +125,7 @@ class Server:
         await self._app.start()
         # What uvicorn's own `serve` does, without its signal handlers: those of the process are not the server's.
         self._server.lifespan = self._config.lifespan_class(self._config)
+        await self._server.on_tick(0)  # the first answer says what time it is, too
         await self._server.startup(sockets=[self._socket])
         self._serving = asyncio.create_task(self._server.main_loop(), name="server")
         return self

@@ -10,16 +10,25 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
+    from hostler.engine.deployments.service import BlueprintService
+    from hostler.engine.inventory.service import InventoryService
+    from hostler.engine.invocation.service import InvokeService
+    from hostler.engine.invocation.watch import CallWatch
     from hostler.engine.labs.service import LabService
     from hostler.engine.nodes import NodeService
+    from hostler.engine.overview import OverviewService
     from hostler.engine.quotas import QuotaService
     from hostler.engine.tickets import Tickets
+    from hostler.engine.traces import TraceService
     from hostler.engine.users import UserService
     from hostler.engine.view import View
     from hostler.engine.vms import VmService
+    from hostler.engine.workloads.service import WorkloadService
     from hostler.kit.clock import Clock
+    from hostler.ports.artifacts import Artifacts
     from hostler.ports.peers import Peers
     from hostler.ports.store import Store
+    from hostler.sim.simulation import Simulation
 
 
 def _never() -> bool:
@@ -37,17 +46,29 @@ class Services(msgspec.Struct, frozen=True, kw_only=True):
     view: View
     vms: VmService
     labs: LabService
+    workloads: WorkloadService
+    blueprints: BlueprintService
     nodes: NodeService
+    inventory: InventoryService
     quotas: QuotaService
     users: UserService
     tickets: Tickets
+    traces: TraceService
+    overview: OverviewService
     peers: Peers
     """The way to the machines of every node."""
+    artifacts: Artifacts
     clock: Clock
     leads: Callable[[], bool] = _never
     """Whether this process leads now."""
     counters: Callable[[], Mapping[str, float]] = _nothing
     """What controllers and agents of this process count, for `/metrics`."""
+    calls: InvokeService | None = None
+    """The way to slices; None: this process has none."""
+    watch: CallWatch | None = None
+    """What was measured of them; None as well."""
+    sim: Simulation | None = None
+    """The world that this is the server of, if it is one of a simulation."""
 
     def was_read(self) -> bool:
         """Whether everything in memory was read from the store at least once."""
@@ -72,11 +93,15 @@ class ServerPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     A guest of QEMU whose network is `user` comes from this very machine, if its agent runs there and is not root.
     """
+    trusted_proxies: tuple[str, ...] = ()
+    """Addresses and networks of proxies that are believed who asks, and whether by https (`entry.server.proxy`)."""
     lab_key: Path | None = None
     """Where the private key is with which terminals log into labs; None: there are no terminals."""
     max_terminals: int = 1000
     """Terminals of labs at once, those among them whose users may still come back."""
     terminal_grace: float = 300.0
     """Seconds for which a terminal's shell waits for a user whose connection has ended."""
+    site: Path | None = None
+    """Where the files of the page are; None: those that came with Hostler."""
     log_reads: bool = False
     """Whether each successful read is logged too."""

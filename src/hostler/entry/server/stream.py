@@ -2,14 +2,16 @@
 
 A WebSocket has one end, not two. When the machine's side ends, all that it said is delivered, and then the WebSocket is
 closed with code 1000; when the caller closes, all that it sent before goes through the door first. Neither side is read
-faster than the other takes it.
+(much) faster than the other takes it. A machine that takes nothing keeps nobody's place for ever (`hearing`).
 """
 
 from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from hostler.entry.server.hearing import Hearing
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
@@ -24,9 +26,12 @@ LARGEST = 256 * 1024
 
 async def joined(raw: Raw, channel: Channel, over: Awaitable[int]) -> None:
     """Until the caller goes, the machine's side ends, or `over` answers with the code to close with."""
-    leaving = asyncio.create_task(_in(raw, channel), name="stream: input")
+    hearing = Hearing(raw, last_words=None)  # `written_to` gives up where nothing is taken
+    leaving = asyncio.create_task(hearing.until_gone(), name="stream: hearing")
+    taking = asyncio.create_task(hearing.written_to(channel.write), name="stream: input")
     ending = asyncio.ensure_future(over)
-    tasks = [leaving, ending, asyncio.create_task(_out(raw, channel), name="stream: output")]
+    tasks: list[asyncio.Future[Any]] = [leaving, taking, ending]
+    tasks.append(asyncio.create_task(_out(raw, channel), name="stream: output"))
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         failed = any(task.exception() for task in done)
@@ -36,22 +41,19 @@ async def joined(raw: Raw, channel: Channel, over: Awaitable[int]) -> None:
         await asyncio.gather(*tasks, return_exceptions=True)
     if leaving in done and not failed:
         return
-    code = ending.result() if ending in done and not failed else FAILED if failed else NORMAL
+    if failed:
+        code, why = FAILED, "the machine's side failed"
+    elif taking in done:
+        code, why = taking.result(), "the machine takes no input"
+    else:
+        code, why = ending.result() if ending in done else NORMAL, ""
     with suppress(OSError, RuntimeError):  # uvicorn's words for a caller that has gone, or is going
-        await raw.send({"type": "websocket.close", "code": code})
+        await raw.send({"type": "websocket.close", "code": code, "reason": why})
 
 
 async def _out(raw: Raw, channel: Channel) -> None:
+    """What the machine says, until it ends. A caller who goes hears no more; what it sent goes in yet (`hearing`)."""
     while data := await channel.read():
         for start in range(0, len(data), LARGEST):
-            await raw.send({"type": "websocket.send", "bytes": data[start : start + LARGEST]})
-
-
-async def _in(raw: Raw, channel: Channel) -> None:
-    while True:
-        message = await raw.receive()
-        if message["type"] == "websocket.disconnect":
-            return
-        if message["type"] == "websocket.receive":
-            data = message.get("bytes")
-            await channel.write(message["text"].encode() if data is None else data)
+            with suppress(OSError, RuntimeError):  # as above
+                await raw.send({"type": "websocket.send", "bytes": data[start : start + LARGEST]})

@@ -4,18 +4,61 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hostler.entry.server import control, doors, health, labs, nodes, quotas, terminal, users, vms
+from hostler.entry.server import (
+    artifacts,
+    blueprints,
+    browser,
+    control,
+    doors,
+    health,
+    invoke,
+    labs,
+    nodes,
+    overview,
+    quotas,
+    racks,
+    shell,
+    sim,
+    terminal,
+    traces,
+    users,
+    vms,
+    workloads,
+)
+from hostler.entry.server.site import Site
 
 if TYPE_CHECKING:
     from hostler.entry.server.route import Handler, Route
 
 API: tuple[Route, ...] = (
-    *(*vms.ROUTES, *doors.ROUTES, *labs.ROUTES, *terminal.ROUTES, *nodes.ROUTES),
-    *(*quotas.ROUTES, *users.ROUTES, *control.ROUTES),
+    *(
+        *vms.ROUTES,
+        *doors.ROUTES,
+        *shell.ROUTES,
+        *labs.ROUTES,
+        *workloads.ROUTES,
+        *blueprints.ROUTES,
+        *terminal.ROUTES,
+        *nodes.ROUTES,
+        *racks.ROUTES,
+    ),
+    *(
+        *quotas.ROUTES,
+        *users.ROUTES,
+        *browser.ROUTES,
+        *control.ROUTES,
+        *overview.ROUTES,
+        *traces.ROUTES,
+        *sim.ROUTES,
+        *invoke.ROUTES,
+    ),
+    *artifacts.ROUTES,
 )
 """Everything under `/v1`."""
 
 
-def table(openapi: Handler, metrics: Handler, *, open_metrics: bool | None = False) -> tuple[Route, ...]:
+def table(
+    openapi: Handler, metrics: Handler, *, open_metrics: bool | None = False, site: Site | None = None
+) -> tuple[Route, ...]:
     """Every route of a server."""
-    return (*API, *health.routes(openapi, metrics, open_metrics=open_metrics))
+    return (*API, *health.routes(openapi, metrics, open_metrics=open_metrics), *(site or Site()).routes())

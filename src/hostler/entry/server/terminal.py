@@ -10,17 +10,19 @@ import asyncio
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
+from hostler.engine.labs.right import check_use
 from hostler.engine.tickets import TERMINAL, worthless
-from hostler.entry.server import body as incoming
 from hostler.entry.server.answer import written
 from hostler.entry.server.authentication import check_origin, digest_shown
-from hostler.entry.server.doors import LOOK_EVERY, TICKET
+from hostler.entry.server.body import Disconnected
+from hostler.entry.server.doors import TICKET, over
+from hostler.entry.server.hearing import Hearing, send
+from hostler.entry.server.labs import USED
 from hostler.entry.server.problem import INVALID, Refusal
-from hostler.entry.server.route import Parameter, Route, check_access
+from hostler.entry.server.route import Access, Parameter, Route
 from hostler.entry.terminal import protocol
 from hostler.entry.terminal.session import first
-from hostler.errors import HostlerError, Invalid, NotFound, Unavailable
-from hostler.keys.lab import check_user
+from hostler.errors import Invalid, NotFound, Unavailable
 from hostler.model.api import TicketView
 from hostler.model.lab import ORG
 
@@ -31,16 +33,12 @@ if TYPE_CHECKING:
 
 ONE = "/v1/labs/{user}"
 PATH = f"{ONE}/terminal"
-MISTAKES = 10
-"""Messages that cannot be understood before it is enough."""
 REPLAY = Parameter(
     "replay",
     "What who comes back is shown: `missed`, or `all` that is kept, for a screen that is empty.",
     pattern="^(missed|all)$",
     default="missed",
 )
-TYPED_WITHIN = 30.0
-"""Seconds for which a shell may take nothing of what is typed; while we wait we do not hear that the caller goes."""
 
 
 async def _opened(asked: Asked) -> Answer | None:
@@ -69,14 +67,25 @@ async def _opened(asked: Asked) -> Answer | None:
 async def _served(asked: Asked, user: str) -> None:
     raw = asked.raw
     try:
-        screen = await asked.terminals.enter(user, everything=asked.query["replay"] == "all")
+        screen = await asked.terminals.enter(
+            user,
+            lambda: asked.services.labs.tell_opened(asked.request, user),
+            everything=asked.query["replay"] == "all",
+        )
     except NotFound as error:  # a browser is told nothing of a handshake that was refused
-        await _send(raw, "accept")
+        await send(raw, "accept")
         await _farewell(raw, protocol.NO_LAB, protocol.error(str(error)))
         return
     try:
-        await _send(raw, "accept")
-        code = await first(_out(raw, screen), _in(raw, screen), _over(asked), _taken(screen))
+        await send(raw, "accept")
+        hearing = Hearing(raw)
+        code = await first(
+            _out(raw, screen),
+            hearing.passed_to(screen.write),
+            hearing.until_gone(),
+            over(asked, lambda caller: _user(caller, asked.parts)),
+            _taken(screen),
+        )
     finally:
         screen.terminal.leave(screen)
     if code == protocol.TAKEN_OVER:
@@ -88,46 +97,11 @@ async def _served(asked: Asked, user: str) -> None:
 async def _out(raw: Raw, screen: Screen) -> int | None:
     """What the terminal says, at the pace of who reads it, until it is over: the code that says how."""
     while (message := await screen.read()) is not None:
-        await _send(raw, "send", text=message)
+        try:
+            await send(raw, "send", text=message)
+        except Disconnected:  # the next `read` would say that it was shown; what was typed goes in yet (`until_gone`)
+            await asyncio.Event().wait()
     return screen.terminal.code
-
-
-async def _in(raw: Raw, screen: Screen) -> int | None:
-    """What is typed, until the caller goes (None), or talks nonsense."""
-    mistakes = 0
-    while True:
-        message = await raw.receive()
-        if message["type"] == "websocket.disconnect":
-            return None
-        if message["type"] != "websocket.receive":
-            continue
-        text = message.get("text")
-        if text is None:
-            await _tell(raw, "message: it is binary; send JSON as text")
-            return protocol.NOT_TEXT
-        try:
-            said = protocol.heard(text)
-        except Invalid as error:
-            await _tell(raw, str(error))
-            mistakes += 1
-            if mistakes >= MISTAKES:
-                return protocol.NO_LONGER
-        else:
-            await _typed(raw, screen, said)
-
-
-async def _over(asked: Asked) -> int | None:
-    """Until the server closes, or the token no longer counts, or lost the right: the code that says so."""
-    digest = digest_shown(asked.raw)
-    while not asked.feed.closing:
-        await asyncio.sleep(LOOK_EVERY)
-        try:
-            caller = asked.services.users.holder(digest, asked.source)
-            check_access(asked.route, caller, asked.parts)
-            _user(caller, asked.parts)
-        except HostlerError:
-            return protocol.NO_LONGER
-    return protocol.GOING_AWAY
 
 
 async def _taken(screen: Screen) -> int | None:
@@ -135,36 +109,16 @@ async def _taken(screen: Screen) -> int | None:
     return protocol.TAKEN_OVER
 
 
-async def _typed(raw: Raw, screen: Screen, said: protocol.Said) -> None:
-    try:
-        async with asyncio.timeout(TYPED_WITHIN):
-            await screen.write(said)
-    except TimeoutError:
-        await _tell(raw, "input: the shell takes none at present; what was typed is dropped")
-
-
-async def _tell(raw: Raw, mistake: str) -> None:
-    await _send(raw, "send", text=protocol.error(mistake))
-
-
 async def _farewell(raw: Raw, code: int, message: str | None = None) -> None:
     if message is not None:
-        await _send(raw, "send", text=message)
-    await _send(raw, "close", code=code)
-
-
-async def _send(raw: Raw, what: str, **more: str | int) -> None:
-    try:
-        await raw.send({"type": f"websocket.{what}", **more})
-    except (OSError, RuntimeError):  # uvicorn's words for a caller that has gone, or is going
-        raise incoming.Disconnected from None
+        await send(raw, "send", text=message)
+    await send(raw, "close", code=code)
 
 
 def _user(caller: Caller, parts: dict[str, str]) -> str:
-    """Whose terminal it is. NotFound: the caller does not see that user's labs."""
-    user = check_user(parts["user"])
-    if not caller.sees(ORG, user):
-        raise NotFound(f"lab of {user}: there is none such; list what there is")
+    """Whose terminal it is. NotFound: the caller does not see that user's labs. Forbidden: sees them, and no more."""
+    user = parts["user"]
+    check_use(caller, user)
     return user
 
 
@@ -182,11 +136,12 @@ ROUTES: tuple[Route, ...] = (
         name="lab.ticket",
         summary="A ticket that opens the terminal of a user's lab, once, within 30 s",
         handler=_issued,
-        access="modify_workloads",
+        access=Access.LOGGED_IN,
         status=201,
         answer=TicketView,
         idempotent=False,
-        about="What it opens closes when the token ends with which it was asked for.",
+        errors=(403,),
+        about=f"{USED} What it opens closes when the token ends with which it was asked for.",
     ),
     Route(
         method="GET",
@@ -194,12 +149,12 @@ ROUTES: tuple[Route, ...] = (
         name="lab.terminal",
         summary="A shell in the user's lab, as a WebSocket of JSON texts",
         handler=_opened,
-        access="modify_workloads",
+        access=Access.LOGGED_IN,
         status=101,
-        errors=(400,),
+        errors=(400, 403),
         query=(TICKET, REPLAY),
         door=TERMINAL,
-        about="A plain GET is refused with 400. The newer of two takes over; a shell waits five minutes for who comes"
-        " back. The messages are in docs/terminal.md.",
+        about=f"{USED} A plain GET is refused with 400. The newer of two takes over; a shell waits five minutes for who"
+        " comes back. The messages are in docs/terminal.md.",
     ),
 )

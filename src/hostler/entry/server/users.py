@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from hostler.entry.server.answer import written
+from hostler.entry.server.browser import cleared
 from hostler.entry.server.route import AFTER, LIMIT, STALE, Access, Answer, Asked, Route
 from hostler.model.api import (
     Login,
@@ -76,8 +79,11 @@ async def who(asked: Asked) -> Answer:
 
 
 async def logged_out(asked: Asked) -> Answer:
-    """The token that was sent counts no more."""
-    return written(await asked.services.users.logout(asked.request))
+    """The token that was sent counts no more, and a browser forgets it."""
+    answer = written(await asked.services.users.logout(asked.request))
+    return (
+        msgspec.structs.replace(answer, headers=(*answer.headers, *cleared(asked.raw))) if asked.raw.cookie else answer
+    )
 
 
 ROUTES: tuple[Route, ...] = (

@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+import gzip
 from typing import TYPE_CHECKING
 
-from hostler.entry.server.answer import written
+from hostler.engine.vm_reading import VmQuery
+from hostler.entry.server.answer import body_of, likes_of, written
 from hostler.entry.server.route import AFTER, LIMIT, STALE, Access, Answer, Asked, Parameter, Route
 from hostler.errors import Invalid
-from hostler.model.api import MoveRequest, SnapshotRequest, VmCreate, VmPage, VmUpdate, VmView, Why
+from hostler.model.api import (
+    ImageList,
+    MoveRequest,
+    SnapshotRequest,
+    VmCreate,
+    VmPage,
+    VmRowPage,
+    VmUpdate,
+    VmView,
+    Why,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -24,6 +36,8 @@ LABELS = Parameter(
     example="tier=web,zone=a",
 )
 
+BRIEF = Parameter("brief", "In brief, as `VmRow`: for long lists.", "boolean", default=False)
+
 
 def labels_of(text: str | None) -> dict[str, str]:
     """`a=b,c=d` as a dict. Invalid: it is something else."""
@@ -38,8 +52,8 @@ def labels_of(text: str | None) -> dict[str, str]:
 
 async def listed(asked: Asked) -> Answer:
     """Those of one project, or all that the caller sees."""
-    page = await asked.services.vms.list(
-        asked.caller,
+    vms = asked.services.vms
+    query = VmQuery(
         asked.parts.get("org"),
         asked.parts.get("project"),
         limit=asked.limit,
@@ -47,7 +61,25 @@ async def listed(asked: Asked) -> Answer:
         labels=labels_of(asked.query["labels"]),
         stale=asked.stale,
     )
-    return Answer(page)
+    if asked.query["brief"]:
+        return packed(asked, await vms.rows(asked.caller, query))
+    return Answer(await vms.list(asked.caller, query))
+
+
+def packed(asked: Asked, page: VmRowPage) -> Answer:
+    """The answer, compressed if the caller takes that: rows are much alike."""
+    vary = (b"vary", b"accept-encoding")
+    likes = likes_of(asked.raw.headers.get(b"accept-encoding", b""))
+    if not likes.get(b"gzip", likes.get(b"*", 0.0)):
+        return Answer(page, (vary,))
+    data = gzip.compress(body_of(page), compresslevel=1, mtime=0)
+    tag = (b"etag", b'"%d"' % page.revision)
+    return Answer(headers=(vary, (b"content-encoding", b"gzip"), tag), text=data)
+
+
+async def images(asked: Asked) -> Answer:
+    """What machines can be made of."""
+    return Answer(await asked.services.nodes.images(asked.caller))
 
 
 async def created(asked: Asked) -> Answer:
@@ -156,7 +188,8 @@ ROUTES: tuple[Route, ...] = (
         handler=listed,
         access=Access.PROJECT,
         answer=VmPage,
-        query=(LIMIT, AFTER, LABELS, STALE),
+        brief=VmRowPage,
+        query=(LIMIT, AFTER, LABELS, STALE, BRIEF),
     ),
     Route(
         method="GET",
@@ -166,7 +199,17 @@ ROUTES: tuple[Route, ...] = (
         handler=listed,
         access=Access.LOGGED_IN,
         answer=VmPage,
-        query=(LIMIT, AFTER, LABELS, STALE),
+        brief=VmRowPage,
+        query=(LIMIT, AFTER, LABELS, STALE, BRIEF),
+    ),
+    Route(
+        method="GET",
+        path="/v1/images",
+        name="image.list",
+        summary="What machines can be made of: images that nodes on duty have",
+        handler=images,
+        access=Access.LOGGED_IN,
+        answer=ImageList,
     ),
     Route(
         method="POST",

@@ -14,7 +14,7 @@ from hostler.errors import NotFound, Unavailable
 from hostler.model.lab import LabPhase
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
     from pathlib import Path
 
     import asyncssh
@@ -45,7 +45,7 @@ class Keeper:
     ) -> None:
         self._outlook = Outlook(store, view, clock=clock)
         self._peers, self._path, self._clock, self._grace, self._most = peers, key, clock, grace, most
-        self._key: asyncssh.SSHKey | None = None
+        self._key: tuple[asyncssh.SSHKey, str] | None = None
         self._terminals: dict[str, Terminal] = {}
         self._lives: dict[Terminal, asyncio.Task[None]] = {}
         self._deaf: Callable[[], None] | None = None
@@ -55,10 +55,11 @@ class Keeper:
     def __len__(self) -> int:
         return len(self._lives)
 
-    async def enter(self, user: str, *, everything: bool = False) -> Screen:
+    async def enter(self, user: str, tell: Callable[[], Awaitable[None]], *, everything: bool = False) -> Screen:
         """To the user's terminal, which is made if there is none; whoever is there has to leave.
 
-        NotFound: the user has no lab. Unavailable: there are too many terminals, or none here.
+        `tell` comes first, once it is known that there is a lab: if that raises, whoever is there stays. NotFound: the
+        user has no lab. Unavailable: there are too many terminals, or none here.
         """
         if self._path is None:
             raise Unavailable("terminal: this server has no key to log into labs with; set lab_key")
@@ -66,6 +67,9 @@ class Keeper:
         if lab is None and self._outlook.readable(user):
             self._end(user, protocol.NO_LAB, "the lab is gone; the terminal ends with it")
             raise NotFound(f"lab of {user}: there is none; start one first")
+        if user not in self._terminals:
+            self._check_room()
+        await tell()
         generation = None if lab is None or (lab.phase is LabPhase.STOPPING and lab.again) else lab.generation
         there = self._terminals.get(user)
         if there is not None and (there.code is not None or generation not in (None, there.generation or generation)):
@@ -74,6 +78,14 @@ class Keeper:
         if there is None:
             there = self._made(user, generation)
         return there.enter(everything=everything)
+
+    async def key(self) -> asyncssh.SSHKey:
+        """With which the server logs in. Unavailable: it has none."""
+        return (await self._keys())[0]
+
+    async def public_key(self) -> str:
+        """What machines have to let in; empty: the server has no key."""
+        return "" if self._path is None else (await self._keys())[1]
 
     def close(self) -> None:
         """End all of them, soon."""
@@ -92,13 +104,16 @@ class Keeper:
 
     # Inside
 
-    def _made(self, user: str, generation: int | None) -> Terminal:
+    def _check_room(self) -> None:
         if self._closing or len(self._lives) >= self._most:
             raise Unavailable(f"terminal: this server has {len(self._lives)}, and takes no more now; try again later")
+
+    def _made(self, user: str, generation: int | None) -> Terminal:
+        self._check_room()
         if self._deaf is None:
             self._deaf = self._outlook.listen(self._changed)
         terminal = Terminal(
-            user, generation, self._outlook, self._peers, self._own_key, clock=self._clock, grace=self._grace
+            user, generation, self._outlook, self._peers, self.key, clock=self._clock, grace=self._grace
         )
         self._terminals[user] = terminal
         life = asyncio.create_task(terminal.run(), name=f"terminal of {user}")
@@ -125,8 +140,9 @@ class Keeper:
         if terminal is not None:
             terminal.changed.set()
 
-    async def _own_key(self) -> asyncssh.SSHKey:
-        if self._key is None and self._path is not None:
-            self._key, _ = await asyncio.to_thread(terminal_key, self._path)
-        assert self._key is not None  # noqa: S101 - no terminal is made without a path
+    async def _keys(self) -> tuple[asyncssh.SSHKey, str]:
+        if self._path is None:
+            raise Unavailable("terminal: this server has no key to log in with; set lab_key")
+        if self._key is None:
+            self._key = await asyncio.to_thread(terminal_key, self._path)
         return self._key

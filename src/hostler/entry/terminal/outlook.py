@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from hostler.engine.view import View
     from hostler.kit.clock import Clock
-    from hostler.model.lab import Lab, LabUser
+    from hostler.model.lab import Lab, LabNews, LabUser
     from hostler.ports.store import Store
 
 WITHIN = 5.0
@@ -135,6 +135,17 @@ class Outlook:
             return _told(found.lab.ending, found.lab.ending_reason)
         last = next((news for news in reversed(found.news) if news.event in _ENDS), None)
         return "it is gone" if last is None else _told(last.event, last.reason)
+
+    def messages(self, user: str, after: int) -> tuple[LabNews, ...]:
+        """What was said to the user after the news of that number."""
+        found = self._record(user)
+        news = () if found is None else found.events
+        return tuple(one for one in news if one.number > after and one.event is LabEvent.MESSAGE)
+
+    def last(self, user: str) -> int:
+        """The number of the user's last news; 0: there is none."""
+        found = self._record(user)
+        return 0 if found is None else found.last_number
 
     def _record(self, user: str) -> LabUser | None:
         entry = self._view.labs.get(user=user)

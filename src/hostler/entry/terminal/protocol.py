@@ -59,6 +59,11 @@ def info(message: str) -> str:
     return _text(type="info", message=message)
 
 
+def message(text: str) -> str:
+    """Somebody who looks after labs says something to the user: an `info` that tells so, and changes nothing."""
+    return _text(type="info", message=f"message: {text}", news="message")
+
+
 def error(message: str) -> str:
     """Something went wrong."""
     return _text(type="error", message=message)

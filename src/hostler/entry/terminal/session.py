@@ -97,6 +97,8 @@ class Terminal:
         """The lab, or its machine, is another now."""
         self._screen: Screen | None = None
         self._shown = Place()
+        self._heard = outlook.last(user)
+        """The number of the last news that are known here, or were there before."""
         self._size = SIZE
         self._shell: Shell | None = None
         self._said, self._read = asyncio.Event(), asyncio.Event()
@@ -227,7 +229,13 @@ class Terminal:
             await first(self.changed.wait(), self._clock.sleep(LOOK_EVERY))
 
     def _lab(self) -> Lab | None:
-        """This terminal's; None: nobody can tell at present. Ended: it is gone."""
+        """This terminal's; None: nobody can tell at present. Ended: it is gone.
+
+        What was said to the user meanwhile is shown on the way: whoever looks at the lab was told of a change.
+        """
+        for news in self._outlook.messages(self.user, self._heard):
+            self._note(protocol.message(news.reason))
+            self._heard = news.number
         lab = self._outlook.lab(self.user)
         if lab is None and not self._outlook.readable(self.user):
             return None

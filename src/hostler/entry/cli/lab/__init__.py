@@ -13,6 +13,7 @@ COMMANDS = {
     "start": (_CHANGE, "start", "Start a lab for a user."),
     "stop": (_CHANGE, "stop", "Stop a user's lab."),
     "extend": (_CHANGE, "extend", "Let a user's lab live longer."),
+    "message": (_CHANGE, "message", "Say something to the user of a lab."),
     "list": (_READ, "list_", "Show all labs."),
     "show": (_READ, "show_", "Show a user's lab."),
     "watch": (_READ, "watch", "Follow a user's lab until one can log in, or it is gone."),

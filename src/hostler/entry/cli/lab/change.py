@@ -1,4 +1,4 @@
-"""`hostler lab start`, `stop`, `extend`."""
+"""`hostler lab start`, `stop`, `extend`, `message`."""
 
 from __future__ import annotations
 
@@ -100,6 +100,28 @@ async def _extend(server: Server, user: str, minutes: float, lab: int | None, ou
         answer = await client.labs.extend(user, minutes, lab)
     ends = "" if answer.lab is None else f"ends {moment(answer.lab.expires_at)}"
     _tell(user, answer, answer.lab, output, ends)
+
+
+@click.command()
+@click.argument("user")
+@click.argument("text")
+@show.output_option
+@server_options
+def message(user: str, text: str, output: str) -> None:
+    """Say TEXT to USER, who has a lab: one line of at most 500 characters.
+
+    It is among the events of the lab, and is shown on its page and at its terminal.
+
+    \b
+    hostler lab message ada "Ten minutes left: save your work"
+    """
+    complete(_message(chosen_server(), user, text, output))
+
+
+async def _message(server: Server, user: str, text: str, output: str) -> None:
+    async with reached(server) as client:
+        answer = await client.labs.message(user, text)
+    _tell(user, answer, answer.lab, output, "told")
 
 
 def _tell(user: str, answer: LabAnswer, view: LabView | None, output: str, said: str) -> None:

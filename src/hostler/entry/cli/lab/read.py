@@ -9,23 +9,20 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from hostler.entry.cli import block, show
+from hostler.entry.cli import show
 from hostler.entry.cli.failure import note
 from hostler.entry.cli.lab.telling import described, left, news_line
+from hostler.entry.cli.listing import all_of, show_all
 from hostler.entry.cli.reach import chosen_server, reached, read, server_options
 from hostler.entry.cli.target import complete
 from hostler.entry.cli.value import moment, size, span
 from hostler.errors import NotFound, Unavailable
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-    from hostler.client import Client
     from hostler.entry.cli.reach import Server
     from hostler.model.lab import LabNews
     from hostler.model.lab_api import LabOffer, LabView
 
-PAGE = 500
 LOOK_EVERY = 1.0
 HEADS = ("USER", "LAB", "PHASE", "AVAILABLE", "LEFT", "ADDRESS", "DETAIL")
 
@@ -45,32 +42,8 @@ def list_(watching: bool, limit: int | None, output: str) -> None:
 
 async def _list(server: Server, limit: int | None, output: str) -> None:
     async with reached(server) as client:
-        found = [view async for view in _labs(client, limit)]
-    if output != "table":
-        show.emit(msgspec.to_builtins(found), output)
-    elif not found:
-        note("no labs; start one: hostler lab start USER LAB")
-    else:
-        show.Columns(*HEADS).rows([_row(view) for view in found])
-
-
-async def _labs(client: Client, limit: int | None = None) -> AsyncIterator[LabView]:
-    """All of them, page by page."""
-    after: str | None = None
-    rest = limit
-    while rest is None or rest > 0:
-        page_size = PAGE if rest is None else min(PAGE, rest)
-
-        async def asked(stale: bool, after: str | None = after, page_size: int = page_size) -> Any:
-            return await client.labs.list(limit=page_size, after=after, stale=stale)
-
-        page = await read(client, asked)
-        for view in page.items:
-            yield view
-        rest = None if rest is None else rest - len(page.items)
-        after = page.after
-        if after is None:
-            return
+        found = [view async for view in all_of(client, client.labs.list, limit)]
+    show_all(found, output, HEADS, _row, "no labs; start one: hostler lab start USER LAB")
 
 
 def _row(view: LabView, phase: str = "") -> list[str]:
@@ -94,7 +67,7 @@ async def _watch(server: Server, output: str) -> None:
     async with reached(server) as client:
         while True:
             try:
-                found = {view.user: view async for view in _labs(client)}
+                found = {view.user: view async for view in all_of(client, client.labs.list)}
             except Unavailable as error:
                 await _again(error)
                 continue
@@ -115,10 +88,8 @@ async def _again(error: Unavailable) -> None:
 
 def _tell(view: LabView, phase: str, output: str, table: show.Columns) -> None:
     plain = msgspec.to_builtins(view) | ({"phase": phase} if phase else {})
-    if output == "json":
-        click.echo(show.as_json(plain))
-    elif output == "yaml":
-        click.echo("---\n" + block.dump(plain), nl=False)
+    if output != "table":
+        click.echo(show.document(plain, output), nl=False)
     else:
         table.rows([_row(view, phase)])
 
@@ -234,13 +205,7 @@ class _Watched:
             self._show(f"{user}: {said}", {"user": user, "lab": msgspec.to_builtins(view)})
 
     def _show(self, line: str, plain: Any) -> None:
-        if self._output == "table":
-            click.echo(show.safe(line))
-        elif self._output == "json":
-            click.echo(show.as_json(plain))
-        else:
-            click.echo("---\n" + block.dump(plain), nl=False)
-        sys.stdout.flush()
+        show.tell(line, plain, self._output)
 
 
 @click.command()

@@ -154,10 +154,8 @@ async def _changes(store: Store, prefix: str, start: int | None) -> AsyncGenerat
 
 
 def _event_text(event: Event, output: str) -> str:
-    if output == "json":
-        return show.as_json(show.plain_event(event)) + "\n"
-    if output == "yaml":
-        return "---\n" + block.dump(show.plain_event(event))
+    if output != "table":
+        return show.document(show.plain_event(event), output)
     line = f"{event.kv.mod_revision:<8} {event.type.upper():<6}  {show.safe(event.kv.key)}"
     return f"{line}  {show.value_line(event.kv.value)}\n" if event.type == "put" else f"{line}\n"
 

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
-import os
 import signal
 import sys
 import termios
-import threading
 import tty
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
@@ -18,6 +15,7 @@ import click
 from hostler.entry.cli.failure import note
 from hostler.entry.cli.reach import chosen_server, project_options, reached, server_options
 from hostler.entry.cli.target import complete
+from hostler.entry.cli.vm.typed import read_into
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -78,8 +76,7 @@ class Session:
 
     async def run(self, escape: bytes | None = None) -> bool:
         """Until it ends (True), or `escape` is typed, `leave` is called, or input has ended and all is quiet."""
-        loop = asyncio.get_running_loop()
-        threading.Thread(target=self._read, args=(loop,), name="console: keys", daemon=True).start()
+        read_into(self._typed, chunk=CHUNK, name="console: keys")
         output = asyncio.create_task(self._out(), name="console: output")
         others = [
             asyncio.create_task(self._in(escape), name="console: input"),
@@ -99,17 +96,6 @@ class Session:
             for task in (output, *others):
                 task.cancel()
             await asyncio.gather(output, *others, return_exceptions=True)
-
-    def _read(self, loop: asyncio.AbstractEventLoop) -> None:
-        """In a thread of its own: a terminal, a pipe and a file are all read alike, and nothing else waits for them."""
-        data = b"?"
-        with suppress(RuntimeError, concurrent.futures.CancelledError):  # the loop has ended meanwhile
-            while data:
-                try:
-                    data = os.read(sys.stdin.fileno(), CHUNK)
-                except OSError:
-                    data = b""
-                asyncio.run_coroutine_threadsafe(self._typed.put(data), loop).result()
 
     async def _in(self, escape: bytes | None) -> None:
         while data := await self._typed.get():

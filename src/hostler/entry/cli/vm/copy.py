@@ -16,6 +16,7 @@ from hostler.entry.cli.failure import note
 from hostler.entry.cli.progress import Ticker
 from hostler.entry.cli.reach import chosen_server, project_options, reached, server_options
 from hostler.entry.cli.target import complete
+from hostler.entry.cli.vm.remote import write_all
 from hostler.entry.cli.vm.ssh import identity_options
 from hostler.errors import HostlerError, NotFound, Refused
 
@@ -208,7 +209,7 @@ async def _taken(connection: asyncssh.SSHClientConnection, line: str, work: Call
         process.stdin.write_eof()
         try:
             while data := await process.stdout.read(CHUNK):
-                await asyncio.to_thread(_write, write, data)
+                await asyncio.to_thread(write_all, write, data)
         except BrokenPipeError:
             process.close()  # who unpacks has refused, and says why
         finally:
@@ -226,12 +227,6 @@ async def _taken(connection: asyncssh.SSHClientConnection, line: str, work: Call
 def _worked(descriptor: int, mode: str, work: Callable[[IO[bytes]], int | None]) -> int:
     with os.fdopen(descriptor, mode) as file:
         return work(file) or 0
-
-
-def _write(descriptor: int, data: bytes) -> None:
-    rest = memoryview(data)
-    while rest:
-        rest = rest[os.write(descriptor, rest) :]
 
 
 async def _settled(task: asyncio.Task[int]) -> BaseException | None:

@@ -54,7 +54,7 @@ async def _migrate(  # noqa: PLR0917 - what, where to, and how to tell
         view = await client.vms.move(*place, vm, node, stop=stop)
         if within is not None:
             began = time.monotonic()
-            now = await until_settled(client, view, within=within)
+            now = await until_settled(client, view, within=within, moving=not stop)
             if now is not None:
                 if fold(now.node or "") != fold(node):
                     raise NotYet(f"vm {view.name}: it was not moved, and is {described(now)}")

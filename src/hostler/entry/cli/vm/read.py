@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
 
-from hostler.entry.cli import block, show
+from hostler.entry.cli import show
+from hostler.entry.cli.listing import all_of, show_all
 from hostler.entry.cli.reach import chosen_server, project_options, reached, read, server_options
 from hostler.entry.cli.target import complete
 from hostler.entry.cli.value import label_text, labels, moment, size, span
@@ -25,7 +27,6 @@ if TYPE_CHECKING:
     from hostler.entry.cli.reach import Server
     from hostler.model.api import VmView, Why
 
-PAGE = 500
 LOOK_EVERY = 1.0
 HEADS = ("NAME", "PHASE", "READY", "NODE", "CPUS", "MEMORY", "ADDRESS", "AGE", "ID")
 
@@ -56,38 +57,19 @@ async def _list(
 ) -> None:
     async with reached(server) as client:
         found = [view async for view in machines(client, where, wanted, limit)]
-    if output != "table":
-        show.emit(msgspec.to_builtins(found), output)
-        return
-    if not found:
-        click.echo("no machines; create one: hostler vm create NAME", err=True)
-        return
-    _table(where).rows([_row(view, everywhere=where[0] is None) for view in found])
+    row = partial(_row, everywhere=where[0] is None)
+    show_all(found, output, _heads(where), row, "no machines; create one: hostler vm create NAME")
 
 
-async def machines(
+def machines(
     client: Client, where: tuple[str | None, str | None], wanted: dict[str, str], limit: int | None = None
 ) -> AsyncIterator[VmView]:
-    """All machines of a place, page by page."""
-    after: str | None = None
-    left = limit
-    while left is None or left > 0:
-        size_of_page = PAGE if left is None else min(PAGE, left)
-
-        async def asked(stale: bool, after: str | None = after, size_of_page: int = size_of_page) -> Any:
-            return await client.vms.list(*where, limit=size_of_page, after=after, labels=wanted, stale=stale)
-
-        page = await read(client, asked)
-        for view in page.items:
-            yield view
-        left = None if left is None else left - len(page.items)
-        after = page.after
-        if after is None:
-            return
+    """The machines of a place."""
+    return all_of(client, partial(client.vms.list, *where, labels=wanted), limit)
 
 
-def _table(where: tuple[str | None, str | None]) -> show.Columns:
-    return show.Columns(*(("PROJECT",) if where[0] is None else ()), *HEADS)
+def _heads(where: tuple[str | None, str | None]) -> tuple[str, ...]:
+    return HEADS if where[0] is not None else ("PROJECT", *HEADS)
 
 
 def _row(view: VmView, *, everywhere: bool) -> list[str]:
@@ -114,7 +96,7 @@ async def _watch(server: Server, where: tuple[str | None, str | None], wanted: d
     """Each machine as it is, then each that changes; by looking, so that nothing is missed while the store is away."""
     seen: dict[str, bytes] = {}
     known: dict[str, VmView] = {}
-    table = _table(where)
+    table = show.Columns(*_heads(where))
     async with reached(server) as client:
         while True:
             try:
@@ -138,10 +120,8 @@ async def _watch(server: Server, where: tuple[str | None, str | None], wanted: d
 
 def _tell(view: VmView, phase: str, output: str, table: show.Columns, *, everywhere: bool) -> None:
     plain = msgspec.to_builtins(view) | ({"phase": phase} if phase else {})
-    if output == "json":
-        click.echo(show.as_json(plain))
-    elif output == "yaml":
-        click.echo("---\n" + block.dump(plain), nl=False)
+    if output != "table":
+        click.echo(show.document(plain, output), nl=False)
     else:
         cells = _row(view, everywhere=everywhere)
         cells[2 if everywhere else 1] = phase or view.phase.value

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
 import os
 import shutil
 import signal
 import sys
-import threading
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from hostler.entry.cli.failure import BROKEN_PIPE, note
 from hostler.entry.cli.vm.console import raw_terminal
+from hostler.entry.cli.vm.typed import read_into
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -73,8 +72,7 @@ class Session:
 
     async def run(self, *, escape: bool = False) -> int:
         """Until the other side has ended and said everything, or we leave. `escape`: `~.` after a new line leaves."""
-        loop = asyncio.get_running_loop()
-        threading.Thread(target=self._read, args=(loop,), name="ssh: keys", daemon=True).start()
+        read_into(self._typed, chunk=CHUNK, name="ssh: keys")
         outputs = [
             asyncio.create_task(_copy(self._process.stdout, sys.stdout.fileno()), name="ssh: output"),
             asyncio.create_task(_copy(self._process.stderr, sys.stderr.fileno()), name="ssh: errors"),
@@ -151,17 +149,6 @@ class Session:
             return LOST if self._signal is None else 128 + self._signal
         return status
 
-    def _read(self, loop: asyncio.AbstractEventLoop) -> None:
-        """In a thread of its own: a terminal, a pipe and a file are all read alike, and nothing else waits for them."""
-        data = b"?"
-        with suppress(RuntimeError, concurrent.futures.CancelledError):  # the loop has ended meanwhile
-            while data:
-                try:
-                    data = os.read(sys.stdin.fileno(), CHUNK)
-                except (OSError, ValueError):
-                    data = b""
-                asyncio.run_coroutine_threadsafe(self._typed.put(data), loop).result()
-
     async def _in(self, *, escape: bool) -> None:
         keys = Escape()
         with suppress(OSError):  # it has ended, or takes no more
@@ -202,10 +189,11 @@ class Escape:
 async def _copy(stream: asyncssh.SSHReader[bytes], descriptor: int) -> None:
     """All of it. In a thread, for a reader who takes his time must not keep us from giving signs of life."""
     while data := await stream.read(CHUNK):
-        await asyncio.to_thread(_write, descriptor, data)
+        await asyncio.to_thread(write_all, descriptor, data)
 
 
-def _write(descriptor: int, data: bytes) -> None:
+def write_all(descriptor: int, data: bytes) -> None:
+    """However few bytes are taken at a time."""
     rest = memoryview(data)
     while rest:
         rest = rest[os.write(descriptor, rest) :]

@@ -8,6 +8,7 @@ import time
 from typing import TYPE_CHECKING, Any, Self
 
 import click
+from msgspec.structs import replace
 
 from hostler.entry.cli import show
 from hostler.entry.cli.failure import NotYet, note
@@ -108,7 +109,7 @@ class Steps:
     def summary(self) -> str:
         """What was, when all is done."""
         parts = ", ".join(f"{step} {took:.1f} s" for step, took in self._took)
-        return f"{self.now} after {time.monotonic() - self._began:.1f} s ({parts})"
+        return f"{self.now} after {time.monotonic() - self._began:.1f} s{f' ({parts})' if parts else ''}"
 
 
 _BEFORE = {Phase.PENDING: "placing", Phase.PLACED: "disk", Phase.CREATING: "disk", Phase.STARTING: "booting"}
@@ -124,9 +125,10 @@ def step_of(view: VmView) -> str:
 
 
 async def until_settled(
-    client: Client, view: VmView, *, within: float, gone: bool = False, available: bool = False
+    client: Client, view: VmView, *, within: float, gone: bool = False, available: bool = False, moving: bool = False
 ) -> VmView | None:
     """Until what is seen is what is wished for, its user can log in (`available`), or the machine is `gone` (None).
+    `moving`: it comes to another node as it runs.
 
     NotYet: not in time, it keeps failing, or somebody deleted it. It is looked for by its id: a name can be given to
     another machine meanwhile.
@@ -137,7 +139,7 @@ async def until_settled(
         def changed(now: VmView) -> None:
             failing.seen(now)
             steps.seen(now)
-            telling.tell(steps.text() if available else described(now))
+            telling.tell(steps.text() if available else goes_on(now) if moving else described(now))
 
         waiting = asyncio.create_task(
             client.vms.wait(
@@ -197,6 +199,13 @@ def described(view: VmView) -> str:
     place = f" on {view.node}" if view.node else ""
     detail = f": {view.detail}" if view.detail else ""
     return f"{view.phase.value}{place}{ready(view)}{detail}"
+
+
+def goes_on(view: VmView) -> str:
+    """The same of one that is moved as it runs, and does not boot: its new node does not know at once how far it is."""
+    if view.phase is Phase.STARTING:
+        return f"going on{f' on {view.node}' if view.node else ''}"
+    return described(view if view.available else replace(view, readiness=None))
 
 
 def ready(view: VmView) -> str:

@@ -1,0 +1,146 @@
+"""Calls of a slice over HTTP: beside the bare framework's echo, and beside calling the worker directly.
+
+Server, worker and framework are processes of their own; sides take turns, so that a busy machine is busy for both. The
+worker's processor is not the server's: where there are only two, it works in the place of who asks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import socket
+import statistics
+from contextlib import AsyncExitStack
+from time import perf_counter
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from hostler.entry.bench.invoke_worker import ARTIFACT, BASE, METHOD
+from hostler.entry.bench.measure import ROUND
+from hostler.entry.bench.plane_http import lines
+from hostler.entry.bench.plane_process import started
+from hostler.entry.bench.plane_row import Row
+from hostler.entry.bench.plane_side import Side
+from hostler.ports.calls import Call
+from hostler.wiring.calls import open_lines
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from pathlib import Path
+
+
+CONNECTIONS = 16
+WANTED_RATE = 0.5
+WANTED_MS = 2.0
+DIRECT = "the bench's own token"
+ARGUMENTS = b'{"text":"a call of a slice, as short as most of them are"}'
+
+
+def _post(url: str, token: str) -> bytes:
+    head = [
+        f"POST /v1/invoke/{BASE}/{METHOD} HTTP/1.1",
+        f"Host: {urlsplit(url).netloc}",
+        "Accept: application/json",
+        "Content-Type: application/json",
+        f"Content-Length: {len(ARGUMENTS)}",
+        f"Authorization: Bearer {token}",
+    ]
+    return "\r\n".join([*head, "", ""]).encode() + ARGUMENTS
+
+
+async def measure(folder: Path, seconds: float, tell: Callable[[str], None]) -> list[Row]:
+    """The rate, then the way of one call after the other."""
+    async with AsyncExitStack() as stack:
+        port = _free_port()
+        address = f"127.0.0.1:{port}"
+        server = await stack.enter_async_context(
+            started(["hostler.entry.bench.invoke_server", str(folder), address], {"HOSTLER_CONFIG": "/dev/null"})
+        )
+        at = await server.says("serving ")
+        request = _post(at, await server.says("token "))
+        tokens = (await server.says("admit "), hashlib.sha256(DIRECT.encode()).hexdigest())
+        worker = await stack.enter_async_context(started(["hostler.entry.bench.invoke_worker", str(port), *tokens]))
+        await worker.says("taking calls")
+        bare = await stack.enter_async_context(started(["hostler.entry.bench.invoke_bare"]))
+        bare_at = await bare.says("serving ")
+        asking = await stack.enter_async_context(lines(at, CONNECTIONS))
+        bare_asking = await stack.enter_async_context(lines(bare_at, CONNECTIONS))
+        ours = Side(server, asking, request)
+        theirs = Side(bare, bare_asking, _post(bare_at, "x" * 43))
+        rounds = max(3, round(seconds / ROUND))
+        for number in range(rounds + 1):
+            tell(f"calls by {CONNECTIONS} connections, round {number} of {rounds}")
+            for side in (ours, theirs):
+                await side.round(seconds / rounds)
+        direct = open_lines(DIRECT, caller="bench")
+        stack.push_async_callback(direct.aclose)
+        call = Call(0, METHOD, ARGUMENTS, 30.0, "", ARTIFACT, 1)
+        through, straight = await _turns(
+            lambda: asking[0].ask(request), lambda: direct.ask(address, call), seconds, tell
+        )
+    return [*_rates(ours, theirs), *_times(through, straight)]
+
+
+async def _turns(
+    one: Callable[[], Awaitable[object]],
+    other: Callable[[], Awaitable[object]],
+    seconds: float,
+    tell: Callable[[str], None],
+) -> tuple[list[float], list[float]]:
+    """One call after the other, some through the server, some straight to the worker; seconds of each."""
+    found: tuple[list[float], list[float]] = ([], [])
+    tell("one call after the other")
+    until = perf_counter() + seconds
+    while perf_counter() < until:
+        for times, ask in zip(found, (one, other)):
+            for _ in range(20):
+                began = perf_counter()
+                await ask()
+                times.append(perf_counter() - began)
+    return found
+
+
+def _rates(ours: Side, theirs: Side) -> list[Row]:
+    """The first round of each is not counted."""
+    ratio = statistics.median(mine / bare for mine, bare in zip(ours.rates[1:], theirs.rates[1:]))
+    cpu = statistics.median(bare / mine for mine, bare in zip(ours.cpu_us[1:], theirs.cpu_us[1:]))
+    return [
+        Row(
+            what=f"calls over HTTP, {CONNECTIONS} connections",
+            found=statistics.median(ours.rates[1:]),
+            unit="per second",
+            against="bare starlette, the same body echoed",
+            other=statistics.median(theirs.rates[1:]),
+            ratio=ratio,
+            cpu_ratio=cpu,
+        ),
+        Row(what="… over the bare framework's rate", found=ratio, unit="", wanted=WANTED_RATE, cpu_ratio=cpu),
+    ]
+
+
+def _times(through: list[float], straight: list[float]) -> list[Row]:
+    one, other = statistics.median(through) * 1000, statistics.median(straight) * 1000
+    return [
+        Row(
+            what="a call through the server, p50",
+            found=one,
+            unit="ms",
+            against="straight to the worker",
+            other=other,
+            ratio=one / other,
+        ),
+        Row(
+            what="… over calling the worker directly, p50", found=one - other, unit="ms", wanted=WANTED_MS, at_most=True
+        ),
+    ]
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def run(folder: Path, seconds: float, tell: Callable[[str], None]) -> list[Row]:
+    """All of it."""
+    return asyncio.run(measure(folder, seconds, tell))

@@ -1,0 +1,29 @@
+"""One of two servers that are compared: they take turns under the same load."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hostler.entry.bench.plane_http import loaded
+from hostler.entry.bench.plane_process import TICKS
+
+if TYPE_CHECKING:
+    from hostler.entry.bench.plane_http import Line
+    from hostler.entry.bench.plane_process import Process
+
+
+class Side:
+    """A server, connections to it, and what was measured of it, round by round."""
+
+    def __init__(self, process: Process, opened: list[Line], request: bytes) -> None:
+        self._process, self._opened, self._request = process, opened, request
+        self.rates: list[float] = []
+        self.cpu_us: list[float] = []
+
+    async def round(self, seconds: float) -> None:
+        """Ask for so long."""
+        before = self._process.cpu()
+        count = max(1, await loaded(self._opened, self._request, seconds))  # on a busy machine none may come in time
+        self.rates.append(count / seconds)
+        used = max(1 / TICKS, self._process.cpu() - before)  # a short round may end within a tick
+        self.cpu_us.append(used * 1e6 / count)

@@ -1,0 +1,38 @@
+"""`hostler blueprint`: which slices shall run, as a person at a terminal sees it."""
+
+from __future__ import annotations
+
+import click
+
+from hostler.entry.cli.app import LazyGroup
+
+_READ = "hostler.entry.cli.blueprint.read"
+_CHANGE = "hostler.entry.cli.blueprint.change"
+_STATUS = "hostler.entry.cli.blueprint.status"
+
+COMMANDS = {
+    "apply": (_CHANGE, "apply", "Make a file the blueprint; what that does is shown first."),
+    "plan": (_CHANGE, "plan", "Show what applying a file would load, unload and move, and where."),
+    "validate": (_CHANGE, "validate", "Check a file, and ask no server."),
+    "list": (_READ, "list_", "Show all blueprints."),
+    "get": (_READ, "get", "Show what a blueprint says, as a file could have it."),
+    "status": (_STATUS, "status", "Show how far a blueprint is, slice by slice."),
+    "history": (_READ, "history", "Show what was applied."),
+    "rollback": (_CHANGE, "rollback", "Bring back what was applied before."),
+    "delete": (_CHANGE, "delete", "Delete a blueprint and its slices."),
+}
+
+
+@click.group(cls=LazyGroup, commands_at=COMMANDS)
+def blueprint() -> None:
+    """Apply, plan, show and roll back blueprints: which slices shall run, how many of each, and how they are upgraded.
+
+    \b
+    cat > shop.toml <<END
+    [[slices]]
+    artifact = "org.example:cart:1.0.0"
+    instances = 3
+    END
+    hostler blueprint apply shop.toml --wait
+    hostler blueprint status shop
+    """

@@ -1,0 +1,245 @@
+"""`hostler blueprint apply`, `plan`, `validate`, `rollback`, `delete`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+import msgspec
+
+from hostler.entry.cli import show
+from hostler.entry.cli.blueprint.telling import SIGNS, counted, described, plan_lines, plan_sum, until
+from hostler.entry.cli.reach import chosen_server, reached, server_options
+from hostler.entry.cli.target import complete
+from hostler.entry.cli.vm.wait import wait_options
+from hostler.errors import Conflict, Invalid, NotFound
+
+if TYPE_CHECKING:
+    from hostler.client import Client
+    from hostler.entry.cli.reach import Server
+    from hostler.model.blueprint_api import BlueprintPlan, BlueprintStatus
+    from hostler.model.deployment import Blueprint
+
+STDIN = "standard input"
+file_argument = click.argument("file", metavar="FILE", type=click.Path(dir_okay=False, allow_dash=True, path_type=Path))
+name_option = click.option("--name", metavar="NAME", help="The blueprint's name, if the file does not say it right.")
+
+
+@click.command()
+@file_argument
+@name_option
+@click.option("--plan", "plan_only", is_flag=True, help="Show what would happen, and change nothing.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@wait_options
+@show.output_option
+@server_options
+def apply(
+    *, file: Path, name: str | None, plan_only: bool, yes: bool, waiting: bool, within: float, output: str
+) -> None:
+    """Make FILE (TOML or JSON; - reads it from standard input) the blueprint of its name, or of the file's.
+
+    What is loaded, unloaded and moved is shown first, and at a terminal you are asked. All of it is applied, or
+    nothing. A file that was applied already changes nothing.
+    """
+    name, blueprint = _named(file, name)
+    server = chosen_server()
+    if plan_only:
+        complete(_plan(server, name, blueprint, output))
+    else:
+        complete(_apply(server, name, blueprint, yes=yes, within=within if waiting else None, output=output))
+
+
+@click.command()
+@file_argument
+@name_option
+@show.output_option
+@server_options
+def plan(file: Path, name: str | None, output: str) -> None:
+    """Show what applying FILE would load, unload and move, and where. Nothing is changed."""
+    complete(_plan(chosen_server(), *_named(file, name), output))
+
+
+@click.command()
+@file_argument
+def validate(file: Path) -> None:
+    """Check the blueprint in FILE, and ask no server."""
+    from hostler.engine.deployments.document import outside
+
+    name, blueprint = _read(file)
+    instances = sum(spec.instances for spec in blueprint.slices)
+    slices = counted(len(blueprint.slices), "slice")
+    click.echo(show.safe(f"{_called(file)}: {name or 'well'}, {slices}, {counted(instances, 'instance')}"))
+    for base, place in outside(blueprint).items():
+        click.echo(show.safe(f"  note: {place}: {base} is not here; another blueprint must have it"), err=True)
+
+
+def _called(file: Path) -> str:
+    return STDIN if str(file) == "-" else str(file)
+
+
+def _read(file: Path) -> tuple[str, Blueprint]:
+    """Name (empty: the file does not say it) and blueprint. What is wrong is told line by line, and then Invalid."""
+    from hostler.engine.deployments.document import LARGEST_FILE, read_blueprint
+
+    try:
+        with click.open_file(str(file), "rb") as opened:
+            text = opened.read(LARGEST_FILE + 1)
+    except OSError as error:
+        raise Invalid(f"{file}: cannot be read: {error.strerror}; name another file") from None
+    try:
+        found = read_blueprint(text, _called(file))
+    except Invalid as error:
+        lines = str(error).splitlines()
+        if len(lines) == 1:
+            raise
+        for line in lines:
+            click.echo(show.safe(line), err=True)
+        raise Invalid(f"{_called(file)}: {len(lines)} mistakes; correct them, see docs/deployments.md") from None
+    return found.name, found.blueprint
+
+
+def _named(file: Path, name: str | None) -> tuple[str, Blueprint]:
+    from hostler.engine.deployments.document import check_name
+
+    said, blueprint = _read(file)
+    name = name or said or ("" if str(file) == "-" else file.stem)
+    if not name:
+        raise click.UsageError('standard input has no name; say it there (name = "…"), or with --name')
+    return check_name(name), blueprint
+
+
+async def _plan(server: Server, name: str, blueprint: Blueprint, output: str) -> None:
+    async with reached(server) as client:
+        found = await client.blueprints.plan(name, blueprint)
+    if output != "table":
+        show.emit(msgspec.to_builtins(found), output)
+        return
+    _tell(found, to_stderr=False)
+    _refuse(found)
+
+
+def _tell(plan: BlueprintPlan, *, to_stderr: bool) -> None:
+    if not plan.changes and not plan.refused:
+        click.echo(show.safe(f"{plan.name}: nothing to do, it is as the file says"), err=to_stderr)
+    else:
+        for what, line in plan_lines(plan):
+            mark, colour = SIGNS[what]
+            inner = line.startswith(" ")
+            click.secho(show.safe(line if inner else f"{mark} {line}"), fg=None if inner else colour, err=to_stderr)
+    for note in plan.notes:
+        click.echo(show.safe(f"  note: {note}"), err=True)
+    if plan.changes:
+        click.echo(show.safe(f"{plan.name}: {plan_sum(plan)}"), err=to_stderr)
+
+
+def _refuse(plan: BlueprintPlan) -> None:
+    for line in plan.refused:
+        click.echo(show.safe(f"! {line}"), err=True)
+    if plan.refused:
+        raise Conflict(
+            f"blueprint {plan.name}: it cannot be applied as it is; nothing was changed, see the lines above"
+        )
+
+
+async def _apply(
+    server: Server, name: str, blueprint: Blueprint, *, yes: bool, within: float | None, output: str
+) -> None:
+    async with reached(server) as client:
+        found = await client.blueprints.plan(name, blueprint)
+        _tell(found, to_stderr=output != "table")
+        _refuse(found)
+        if found.changes and not yes and sys.stdin.isatty():
+            click.confirm("Apply it?", abort=True, err=True)
+        view: Any = await client.blueprints.apply(name, blueprint, if_match=found.revision)
+        if within is not None:
+            view = await until(client, name, gone=False, within=within)
+    if output != "table":
+        show.emit(msgspec.to_builtins(view), output)
+    elif within is not None:
+        click.echo(show.safe(f"{name}: {described(view)}"))
+    elif found.changes:
+        click.echo(show.safe(f"{name}: applied as number {view.number}; it goes on: hostler blueprint status {name}"))
+
+
+@click.command()
+@click.argument("name")
+@click.option("--to", type=click.IntRange(min=1), help="The number to bring back.  [default: the last that differs]")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@wait_options
+@show.output_option
+@server_options
+def rollback(*, name: str, to: int | None, yes: bool, waiting: bool, within: float, output: str) -> None:
+    """Bring back what the blueprint NAME said before. `hostler blueprint history` shows what there was.
+
+    At a terminal it is shown what that changes, and you are asked. It is rolled out at once, whatever the strategy. One
+    that was deleted is brought back, too.
+    """
+    asking = not yes and sys.stdin.isatty()
+    within_or_not = within if waiting else None
+    complete(_rollback(chosen_server(), name, to or 0, asking=asking, within=within_or_not, output=output))
+
+
+async def _rollback(server: Server, name: str, to: int, *, asking: bool, within: float | None, output: str) -> None:
+    async with reached(server) as client:
+        if_match = None
+        if asking:
+            to, target = await _revision_of(client, name, to)
+            found = await client.blueprints.plan(name, target)
+            _tell(found, to_stderr=output != "table")
+            _refuse(found)
+            click.confirm(f"Bring back number {to}?", abort=True, err=True)
+            if_match = found.revision or None
+        view = await client.blueprints.rollback(name, to, if_match=if_match)
+        status = None if within is None else await until(client, name, gone=False, within=within)
+    if output != "table":
+        show.emit(msgspec.to_builtins(view if status is None else status), output)
+        return
+    said = f"rolled back, as number {view.number}" if status is None else described(status)
+    click.echo(show.safe(f"{view.name}: {said}"))
+
+
+async def _revision_of(client: Client, name: str, to: int) -> tuple[int, Blueprint]:
+    """What a rollback would bring back: the number, and what it said."""
+    from hostler.model.deployment import Blueprint
+
+    if to:
+        return to, Blueprint(slices=(await client.blueprints.revision(name, to)).slices)
+    try:
+        now = (await client.blueprints.get(name)).slices
+    except NotFound:
+        now = ()
+    async for one in client.blueprints.history(name):
+        said = (await client.blueprints.revision(name, one.number)).slices
+        if said != now:
+            return one.number, Blueprint(slices=said)
+    raise NotFound(f"blueprint {name}: it never said anything else; there is nothing to go back to")
+
+
+@click.command()
+@click.argument("name")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@wait_options
+@show.output_option
+@server_options
+def delete(name: str, yes: bool, waiting: bool, within: float, output: str) -> None:
+    """Delete the blueprint NAME: its slices end what is under way, and go. `rollback` brings it back.
+
+    One whose slices another blueprint needs is not deleted.
+    """
+    if not yes and sys.stdin.isatty():
+        click.confirm(f"Delete {show.safe(name)}, and stop its slices?", abort=True, err=True)
+    complete(_delete(chosen_server(), name, within if waiting else None, output))
+
+
+async def _delete(server: Server, name: str, within: float | None, output: str) -> None:
+    status: BlueprintStatus | None = None
+    async with reached(server) as client:
+        view = await client.blueprints.delete(name)
+        if within is not None:
+            status = await until(client, name, gone=True, within=within)
+    if output != "table":
+        show.emit(msgspec.to_builtins(view if within is None else status), output)
+    else:
+        click.echo(show.safe(f"{view.name}: {'deleted; its slices go' if within is None else 'gone'}"))

@@ -1,0 +1,102 @@
+"""`hostler blueprint list`, `get`, `history`: nothing here changes anything."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+import msgspec
+
+from hostler.entry.cli import show
+from hostler.entry.cli.blueprint.telling import version
+from hostler.entry.cli.failure import note
+from hostler.entry.cli.listing import all_of, show_all
+from hostler.entry.cli.reach import chosen_server, reached, read, server_options
+from hostler.entry.cli.target import complete
+from hostler.entry.cli.value import moment
+from hostler.model.deployment import Blueprint, base_of
+
+if TYPE_CHECKING:
+    from hostler.entry.cli.reach import Server
+    from hostler.model.blueprint_api import BlueprintView, RevisionView
+
+HEADS = ("NAME", "NUMBER", "PHASE", "READY", "SLICES", "DETAIL")
+REVISIONS = ("NUMBER", "WHEN", "BY", "WHAT", "SLICES")
+
+
+@click.command("list")
+@show.output_option
+@server_options
+def list_(output: str) -> None:
+    """Show all blueprints."""
+    complete(_list(chosen_server(), output))
+
+
+async def _list(server: Server, output: str) -> None:
+    async with reached(server) as client:
+        found = [view async for view in all_of(client, client.blueprints.list)]
+    show_all(found, output, HEADS, _row, "no blueprints; make one: hostler blueprint apply FILE")
+
+
+def _row(view: BlueprintView) -> list[str]:
+    cells = [view.name, str(view.number), view.phase.value, f"{view.ready}/{view.instances}", str(len(view.slices))]
+    return [show.safe(cell) for cell in (*cells, view.detail)]
+
+
+@click.command()
+@click.argument("name")
+@click.option("--number", type=click.IntRange(min=1), help="As it was applied under this number.")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Choice(("json", "yaml")),
+    default="json",
+    show_default=True,
+    help="How to show it. As JSON it is a file that `hostler blueprint apply` reads.",
+)
+@server_options
+def get(name: str, number: int | None, output: str) -> None:
+    """Show what the blueprint NAME says, as a file could have it."""
+    complete(_get(chosen_server(), name, number, output))
+
+
+async def _get(server: Server, name: str, number: int | None, output: str) -> None:
+    from hostler.engine.deployments.document import check_name, write_blueprint
+
+    async with reached(server) as client:
+        if number is None:
+            slices = (await read(client, lambda stale: client.blueprints.get(name, stale=stale))).slices
+        else:
+            slices = (await client.blueprints.revision(name, number)).slices
+    show.emit(write_blueprint(check_name(name), Blueprint(slices=slices)), output)
+
+
+@click.command()
+@click.argument("name")
+@click.option("--limit", type=click.IntRange(1, 1000), default=20, show_default=True, help="The newest so many.")
+@show.output_option
+@server_options
+def history(name: str, limit: int, output: str) -> None:
+    """Show what was applied under NAME, newest first. `hostler blueprint rollback --to NUMBER` brings one back."""
+    complete(_history(chosen_server(), name, limit, output))
+
+
+async def _history(server: Server, name: str, limit: int, output: str) -> None:
+    async with reached(server) as client:
+        page = await client.blueprints.history(name, limit=limit)
+    if output != "table":
+        show.emit(msgspec.to_builtins(list(page.items)), output)
+        return
+    show.Columns(*REVISIONS).rows([_revision(one) for one in page.items])
+    if page.after is not None:
+        note("there are older ones; see them with --limit")
+
+
+def _revision(one: RevisionView) -> list[str]:
+    what = "deleted" if one.deleted else f"back to {one.rollback_to}" if one.rollback_to else "applied"
+    slices = ", ".join(
+        f"{base_of(artifact).rpartition(':')[2]} {version(artifact)} × {count}"
+        for artifact, count in one.artifacts.items()
+    )
+    cells = [f"{one.number}{' *' if one.current else ''}", moment(one.at), one.by, what, slices]
+    return [show.safe(cell) for cell in cells]

@@ -1,0 +1,86 @@
+"""`hostler invoke`."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import aclosing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+import msgspec
+
+from hostler.entry.cli.reach import chosen_server, reached, server_options
+from hostler.entry.cli.target import complete
+from hostler.entry.cli.value import Duration
+
+if TYPE_CHECKING:
+    from hostler.entry.cli.reach import Server
+
+MAX_WITHIN = 3600.0
+
+
+@click.command()
+@click.argument("artifact")
+@click.argument("method")
+@click.argument("arguments", nargs=-1, metavar="[NAME=VALUE]...")
+@click.option("--json", "given", metavar="JSON", help="All arguments as one JSON object; @FILE reads a file, - stdin.")
+@click.option("--within", type=Duration(), default=30.0, show_default="30s", help="What the call may take, at most 1h.")
+@click.option("--stream", is_flag=True, help="Show one JSON value per line, also of a method that does not stream.")
+@server_options
+def invoke(
+    *, artifact: str, method: str, arguments: tuple[str, ...], given: str | None, within: float, stream: bool
+) -> None:
+    """Call a METHOD of a slice.
+
+    ARTIFACT is group:name, by the weights of its versions, or group:name:version for exactly that one. A VALUE that is
+    JSON is that (3, true, [1,2]), anything else is text; a text that looks like JSON is written in quotes: n='"3"'.
+    What a method streams is shown as it comes, one result per line.
+    """
+    if within > MAX_WITHIN:
+        raise click.BadParameter(f"{within:g} s: at most one hour", param_hint="--within")
+    complete(_invoke(chosen_server(), artifact, method, _arguments(arguments, given), within, stream=stream))
+
+
+async def _invoke(
+    server: Server, artifact: str, method: str, arguments: dict[str, Any], within: float, *, stream: bool
+) -> None:
+    async with (
+        reached(server) as client,
+        aclosing(client.answers(artifact, method, arguments, within=within)) as answers,
+    ):
+        async for value, streams in answers:
+            text = msgspec.json.encode(value)
+            click.echo(text if streams or stream else msgspec.json.format(text, indent=2))
+
+
+def _arguments(pairs: tuple[str, ...], given: str | None) -> dict[str, Any]:
+    if given is not None:
+        if pairs:
+            raise click.UsageError("give NAME=VALUE or --json, not both")
+        return _object(given)
+    found: dict[str, Any] = {}
+    for pair in pairs:
+        name, equals, text = pair.partition("=")
+        if not name or not equals:
+            raise click.BadParameter(f"{pair!r}: write NAME=VALUE")
+        if name in found:
+            raise click.BadParameter(f"{name}: given twice")
+        try:
+            found[name] = msgspec.json.decode(text.encode())
+        except (msgspec.DecodeError, UnicodeError):
+            found[name] = text
+    return found
+
+
+def _object(given: str) -> dict[str, Any]:
+    try:
+        if given == "-":
+            given = sys.stdin.read()
+        elif given.startswith("@"):
+            given = Path(given[1:]).read_text(encoding="utf-8")
+        return msgspec.json.decode(given.encode(), type=dict[str, Any])
+    except OSError as error:
+        raise click.BadParameter(f"{given[1:]}: cannot be read: {error.strerror}", param_hint="--json") from None
+    except (msgspec.MsgspecError, UnicodeError) as error:
+        raise click.BadParameter(f"no JSON object: {error}", param_hint="--json") from None

@@ -1,0 +1,180 @@
+"""`hostler rack`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+import msgspec
+
+from hostler.entry.cli import show
+from hostler.entry.cli.app import LazyGroup
+from hostler.entry.cli.listing import all_of, show_all
+from hostler.entry.cli.reach import chosen_server, reached, read, server_options
+from hostler.entry.cli.target import complete
+from hostler.entry.cli.value import capacity, size
+from hostler.model.inventory import Condition
+from hostler.model.name import fold
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hostler.client import Client
+    from hostler.entry.cli.reach import Server
+    from hostler.model.inventory_api import BladeView, FeedView, RackDetail, RackView
+
+_HERE = "hostler.entry.cli.rack"
+
+COMMANDS = {
+    "list": (_HERE, "list_", "Show the racks and how full they are."),
+    "show": (_HERE, "show_", "Show one rack: its blades, what they hang on, and what runs there."),
+}
+HEADS = ("RACK", "REGION", "ZONE", "STATE", "BLADES", "ON DUTY", "VMS", "CPUS", "MEMORY", "LOCATION")
+SHOWN = 3
+"""Machines of a blade that are named."""
+
+
+@click.group(cls=LazyGroup, commands_at=COMMANDS)
+def rack() -> None:
+    """Show racks, and what their blades do. `hostler inventory` changes them."""
+
+
+@click.command("list")
+@show.output_option
+@server_options
+def list_(output: str) -> None:
+    """Show the racks and how full they are."""
+    complete(_list(chosen_server(), output))
+
+
+async def _list(server: Server, output: str) -> None:
+    async with reached(server) as client:
+        found = await racks(client)
+    show_all(found, output, HEADS, _row, "no racks; hostler inventory load FILE brings some")
+
+
+async def racks(client: Client) -> list[RackView]:
+    """All racks."""
+    return [view async for view in all_of(client, client.racks.list)]
+
+
+def standing(enabled: bool, condition: Condition) -> str:
+    """Whether it may be used, as far as it is concerned itself."""
+    words = [] if enabled else ["disabled"]
+    if condition is not Condition.OPERATIONAL or not words:
+        words.append(condition.value.replace("_", " "))
+    return ", ".join(words)
+
+
+def _row(view: RackView) -> list[str]:
+    cpus, memory, _ = capacity(view.used, view.capacity)
+    cells = [
+        *(view.name, view.region, view.zone, standing(view.enabled, view.condition)),
+        *(str(view.blades), str(view.on_duty), str(view.vms), cpus, memory, view.location),
+    ]
+    return [show.safe(cell) for cell in cells]
+
+
+@click.command("show")
+@click.argument("rack")
+@show.output_option
+@server_options
+def show_(rack: str, output: str) -> None:
+    """Show the rack RACK: its blades, what they hang on, and what runs there."""
+    complete(_show(chosen_server(), rack, output))
+
+
+async def _show(server: Server, rack: str, output: str) -> None:
+    async with reached(server) as client:
+        view = await read(client, lambda stale: client.racks.get(rack, stale=stale))
+    if output != "table":
+        show.emit(msgspec.to_builtins(view), output)
+        return
+    _head(view)
+    click.echo()
+    feeds = [(kind, feed) for kind, feeds in (("pdu", view.pdus), ("tor", view.tors)) for feed in feeds]
+    show.Columns("FEED", "KIND", "STATE", "PORTS", "WIRED TO").rows([_feed_row(kind, feed) for kind, feed in feeds])
+    click.echo()
+    ports = _ports(view)
+    show.Columns("BLADE", "NODE", "STATE", "POWER", "NETWORK", "CPUS", "MEMORY", "VMS", "NOTE").rows(
+        [_blade_row(blade, ports, view.rack.objection) for blade in view.blades]
+    )
+
+
+def _head(view: RackDetail) -> None:
+    top = view.rack
+    cpus, memory, disk = capacity(top.used, top.capacity)
+    taking = "all take machines" if top.on_duty == top.blades else f"{top.on_duty} take machines"
+    rows = [
+        ("RACK", top.name),
+        ("REGION", f"{top.region}/{top.zone}" if top.zone else top.region),
+        ("LOCATION", top.location),
+        ("STATE", standing(top.enabled, top.condition)),
+        ("TAKES NO MORE", top.objection),
+        ("BLADES", f"{top.blades}, {taking}"),
+        ("VMS", str(top.vms)),
+        ("CPUS", cpus),
+        ("MEMORY", memory),
+        ("DISK", disk),
+        ("UNLISTED", ", ".join(f"{node} (registered, and not in the inventory)" for node in view.unlisted)),
+        ("REVISION", str(view.revision)),
+    ]
+    show.pairs([(name, show.safe(text)) for name, text in rows if text])
+
+
+def _feed_row(kind: str, feed: FeedView) -> list[str]:
+    wired = [port.item for _, port in sorted(feed.ports.items()) if port.wired and port.item]
+    cells = [
+        *(feed.name, kind, standing(feed.enabled, feed.condition)),
+        *(f"{len(wired)}/{len(feed.ports)}", ", ".join(runs(wired))),
+    ]
+    return [show.safe(cell) for cell in cells]
+
+
+def runs(names: Sequence[str]) -> list[str]:
+    """Names that follow each other as `b1–b4`."""
+    found: list[tuple[str, str, str, int]] = []  # first, last, what stands before the number, the last number
+    for name in names:
+        prefix = name.rstrip("0123456789")
+        number = int(name[len(prefix) :] or -1)
+        if found and found[-1][2] == prefix and number >= 0 and found[-1][3] + 1 == number:
+            found[-1] = (found[-1][0], name, prefix, number)
+        else:
+            found.append((name, name, prefix, number))
+    return [first if first == last else f"{first}–{last}" for first, last, _, _ in found]
+
+
+def _ports(view: RackDetail) -> dict[str, tuple[list[str], list[str]]]:
+    """The ports that each item hangs on: of pdus, and of tors."""
+    found: dict[str, tuple[list[str], list[str]]] = {}
+    for which, feeds in enumerate((view.pdus, view.tors)):
+        for feed in feeds:
+            for number, port in sorted(feed.ports.items()):
+                if port.wired and port.item:
+                    found.setdefault(fold(port.item), ([], []))[which].append(f"{feed.name}:{number}")
+    return found
+
+
+def node_state(blade: BladeView) -> str:
+    """Lifecycle and life of its node, in few words."""
+    if blade.lifecycle is None:
+        return "not joined"
+    word = blade.lifecycle.value.lower().replace("_", " ")
+    return word if blade.alive else f"silent ({word})"
+
+
+def _blade_row(blade: BladeView, ports: dict[str, tuple[list[str], list[str]]], above: str) -> list[str]:
+    power, network = ports.get(fold(blade.name), ([], []))
+    notes = [blade.objection] if blade.objection and blade.objection != above else []
+    if blade.machines:
+        more = blade.vms - len(blade.machines[:SHOWN])
+        notes.append(", ".join(blade.machines[:SHOWN]) + (f" and {more} more" if more > 0 else ""))
+    has = blade.capacity
+    cells = [
+        *(blade.name, node_state(blade), standing(blade.enabled, blade.condition)),
+        *(", ".join(power) or "none", ", ".join(network) or "none"),
+        f"{blade.used.cpus}/{has.cpus}" if has.cpus else str(blade.used.cpus),
+        f"{size(blade.used.memory_mib)}/{size(has.memory_mib)}" if has.memory_mib else size(blade.used.memory_mib),
+        *(str(blade.vms), "; ".join(notes)),
+    ]
+    return [show.safe(cell) for cell in cells]

@@ -1,0 +1,61 @@
+"""`hostler sim list` and `hostler sim show`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from hostler.entry.cli import show
+from hostler.entry.cli.failure import note
+from hostler.errors import Invalid
+
+if TYPE_CHECKING:
+    from hostler.sim.scenario.scenario import Scenario
+
+
+def opened(what: str) -> Scenario:
+    """The scenario of that name, or in that file. Invalid: it is none; all that is wrong was told before that."""
+    from hostler.sim.scenario import library
+
+    try:
+        return library.find(what)
+    except Invalid as error:
+        lines = str(error).splitlines()
+        for line in lines:
+            note(line)
+        mistakes = f"{len(lines)} mistake{'s' * (len(lines) != 1)}"
+        raise Invalid(f"{what}: {mistakes}; correct it, see docs/simulation.md") from None
+
+
+@click.command()
+@show.output_option
+def list_(output: str) -> None:
+    """Show the scenarios that come with Hostler: for what each of them is, and what should happen."""
+    from hostler.sim.scenario import library
+
+    found = [library.find(name) for name in library.names()]
+    if output != "table":
+        fields = ("name", "about", "length", "seed", "replicas")
+        show.emit([{field: getattr(scenario, field) for field in fields} for scenario in found], output)
+        return
+    table = show.Columns("NAME", "LENGTH", "BLADES", "ABOUT")
+    table.rows(
+        [
+            (scenario.name, f"{scenario.length:g} s", str(sum(1 for _ in scenario.inventory.nodes())), scenario.about)
+            for scenario in found
+        ]
+    )
+
+
+@click.command()
+@click.argument("scenario", metavar="FILE|NAME")
+@show.output_option
+def show_(scenario: str, output: str) -> None:
+    """Show a scenario: its file, as a beginning for one of your own. With -o json, what was read from it."""
+    from hostler.sim.scenario import library
+
+    if output == "json":
+        show.emit(opened(scenario).document, output)
+    else:
+        click.echo(library.text_of(scenario), nl=False)

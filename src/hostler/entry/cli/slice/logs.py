@@ -1,0 +1,236 @@
+"""`hostler slice logs`: what instances printed, and what they print from now on."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from contextlib import suppress
+from typing import TYPE_CHECKING, TypeAlias
+
+import click
+
+from hostler.entry.cli import show
+from hostler.entry.cli.failure import note
+from hostler.entry.cli.reach import chosen_server, reached, server_options
+from hostler.entry.cli.target import complete
+from hostler.errors import HostlerError, Invalid, NotFound, Unavailable, Uncertain
+
+if TYPE_CHECKING:
+    from hostler.client import Client
+    from hostler.entry.cli.reach import Server
+
+MOST = 20
+"""Instances at once."""
+PAGE = 500
+FOLLOW_EVERY = 1.0
+"""Seconds between two questions for the log of one instance, while it prints."""
+MORE_FOR_EACH = 0.25
+"""Seconds more for each other instance: every question may cost two writes of the store, for its ticket."""
+QUIET_EVERY = 3.0
+"""Seconds between two questions once nothing came for a while."""
+SLOWER = 1.5
+LOOK_EVERY = 5.0
+"""Seconds after which it is looked for instances that are new."""
+LONGEST_BEGUN = 64 * 1024
+"""Characters of a line that has no end yet."""
+BEGINNING = "0.0"
+"""A place before all that was printed."""
+Id: TypeAlias = tuple[str, int, str]
+
+
+@click.command()
+@click.argument("artifact")
+@click.option("--node", help="Of instances on this node, or of one that was there.")
+@click.option("--instance", type=click.IntRange(1), metavar="N", help="Of the instance with this number.")
+@click.option(
+    "-n", "--lines", type=click.IntRange(0, 10_000), default=100, show_default=True, help="The last so many of each."
+)
+@click.option("-f", "--follow", is_flag=True, help="Go on as more is printed, and instances come; Ctrl-C ends it.")
+@server_options
+def logs(artifact: str, node: str | None, instance: int | None, lines: int, follow: bool) -> None:
+    """Show what instances of ARTIFACT printed: group:name:version, or group:name for all versions.
+
+    It goes on through restarts of an instance. Where none is left, what one printed before it failed is shown. Where
+    there are several, each line begins with the instance and its node. On a terminal, what is not printable is escaped.
+
+    \b
+    hostler slice logs shop:prices
+    hostler slice logs shop:prices --instance 2 --lines 20 --follow
+    """
+    complete(_logs(chosen_server(), Wanted(artifact, node, instance), lines, follow))
+
+
+class Wanted:
+    """Of which instances."""
+
+    def __init__(self, artifact: str, node: str | None, instance: int | None) -> None:
+        self.artifact, self.node, self.instance = artifact, node, instance
+
+    async def found(self, client: Client) -> list[Source]:
+        """Those that are there."""
+        return [
+            Source(view.artifact, one.instance, view.node)
+            async for view in client.blueprints.slices(limit=PAGE, node=self.node, artifact=self.artifact)
+            for one in view.instances
+            if self.instance in (None, one.instance)
+        ]
+
+
+class Source:
+    """One instance's log, as far as it was shown."""
+
+    def __init__(self, artifact: str, instance: int, node: str, after: str = BEGINNING) -> None:
+        self.artifact, self.instance, self.node = artifact, instance, node
+        self._after, self._begun, self._silent = after, "", False
+
+    @property
+    def id(self) -> Id:
+        """Of no two instances the same."""
+        return self.artifact, self.instance, self.node
+
+    @property
+    def label(self) -> str:
+        return show.safe(f"{self.artifact}#{self.instance} on {self.node}")
+
+    @property
+    def has_begun(self) -> bool:
+        """A line, of which the end is not there yet."""
+        return bool(self._begun)
+
+    async def first(self, client: Client, lines: int) -> str | HostlerError:
+        """Its last lines, or why they cannot be told."""
+        try:
+            log = await client.blueprints.log(self.artifact, node=self.node, instance=self.instance, lines=lines)
+        except HostlerError as error:
+            return error
+        self._after = log.after
+        return log.text
+
+    async def more(self, client: Client) -> str:
+        """The lines that came since. One that has no end yet waits for it, for a moment."""
+        try:
+            log = await client.blueprints.log(self.artifact, node=self.node, instance=self.instance, after=self._after)
+        except NotFound:
+            return ""
+        except (Unavailable, Uncertain) as error:
+            if not self._silent:
+                note(f"{self.label}: {show.safe(str(error))}; it goes on once there is an answer")
+            self._silent = True
+            return ""
+        self._silent, self._after = False, log.after
+        if log.skipped:
+            note(f"{self.label}: {log.skipped} bytes are left out; it prints faster than is shown")
+        text = self._begun + log.text
+        if not log.text or len(text) > LONGEST_BEGUN:
+            self._begun = ""
+            return text
+        whole, newline, self._begun = text.rpartition("\n")
+        return whole + newline
+
+
+async def _logs(server: Server, wanted: Wanted, lines: int, follow: bool) -> None:
+    async with reached(server) as client:
+        sources = await wanted.found(client)
+        if len(sources) > MOST:
+            raise Invalid(f"{wanted.artifact}: {_too_many(len(sources))}")
+        if sources:
+            await _first(client, sources, lines)
+        else:
+            sources = [await _last(client, wanted, lines)]
+        if follow:
+            await _follow(client, wanted, sources)
+
+
+def _too_many(there: int) -> str:
+    return f"{there} instances are more than the {MOST} that are shown at once; name one with --instance, or a --node"
+
+
+async def _last(client: Client, wanted: Wanted, lines: int) -> Source:
+    """There is no instance: what one printed that was there. NotFound: nothing is known of one."""
+    log = await client.blueprints.log(wanted.artifact, node=wanted.node, instance=wanted.instance, lines=lines)
+    source = Source(log.artifact, log.instance, log.node, log.after)
+    note(f"{source.label}: it is not there any more; this is what it printed last")
+    _show(log.text, "")
+    return source
+
+
+async def _first(client: Client, sources: list[Source], lines: int) -> None:
+    """All that can be told, and why the rest cannot."""
+    alone = len(sources) == 1
+    found = await asyncio.gather(*(source.first(client, lines) for source in sources))
+    errors = [one for one in found if isinstance(one, HostlerError) and not isinstance(one, NotFound)]
+    if len(errors) == len(found):  # one that is not found may be just being made
+        raise errors[0]
+    for source, text in zip(sources, found, strict=True):
+        if isinstance(text, HostlerError):
+            note(f"{source.label}: {show.safe(str(text))}")
+        elif text or not lines:
+            _show(text, "" if alone else source.label)
+        else:
+            note(f"{source.label}: it has printed nothing yet; how far it is: hostler slice list {source.artifact}")
+
+
+class Followed:
+    """The logs that are asked for: of instances that are there, and of those that went until nothing more comes."""
+
+    def __init__(self, wanted: Wanted, sources: list[Source]) -> None:
+        self._wanted = wanted
+        self._known = {source.id: source for source in sources}
+        self._gone = set[Id]()
+        """Those that were not there at the last look, and of which nothing came since."""
+        self._is_full = False
+        self.each, self.has_labels = list(sources), len(sources) > 1
+
+    def look(self, there: list[Source]) -> None:
+        """See which are new, or there again, and which have gone. One that comes again is read on."""
+        ids = {source.id for source in there}
+        self.each = [source for source in self.each if source.id in ids or source.id not in self._gone]
+        asked = {source.id for source in self.each}
+        self._gone = asked - ids
+        for found in (source for source in there if source.id not in asked):
+            if len(self.each) < MOST:
+                note(f"{found.label}: it is {'there again' if found.id in self._known else 'new'}")
+                self.each.append(self._known.setdefault(found.id, found))
+                self.has_labels = True
+        if len(there) > MOST and not self._is_full:
+            note(f"{self._wanted.artifact}: {_too_many(len(there))}; the others follow once there is room")
+        self._is_full = len(there) > MOST
+
+    async def more(self, client: Client) -> bool:
+        """Show what each printed since; whether there was something."""
+        texts = await asyncio.gather(*(source.more(client) for source in self.each))
+        for source, text in zip(self.each, texts, strict=True):
+            if text or source.has_begun:
+                self._gone.discard(source.id)
+            _show(text, source.label if self.has_labels else "")
+        return any(texts)
+
+
+async def _follow(client: Client, wanted: Wanted, sources: list[Source]) -> None:
+    followed = Followed(wanted, sources)
+    pause, since, came = 0.0, 0.0, True
+    while True:
+        pause = _pause(len(followed.each), came, pause)
+        await asyncio.sleep(pause)
+        since += pause
+        if since >= LOOK_EVERY:
+            since = 0.0
+            with suppress(Unavailable, Uncertain):  # that is told where its log is asked for
+                followed.look(await wanted.found(client))
+        came = await followed.more(client)
+
+
+def _pause(followed: int, came: bool, before: float) -> float:
+    """Seconds until all are asked again: more the more they are, and more each time while nothing comes."""
+    least = FOLLOW_EVERY + MORE_FOR_EACH * max(0, followed - 1)
+    return least if came else max(least, min(before * SLOWER, QUIET_EVERY))
+
+
+def _show(text: str, label: str) -> None:
+    """Line by line. A terminal is not told to do anything."""
+    if not text:
+        return
+    is_terminal = sys.stdout.isatty()
+    for line in text.removesuffix("\n").split("\n"):
+        shown = show.safe(line.removesuffix("\r").expandtabs(8)) if is_terminal else line
+        click.echo(f"{label} | {shown}" if label else shown, color=True)  # into a file or a pipe goes what was printed

@@ -1,0 +1,95 @@
+"""`hostler slice artifacts`, `list`: nothing here changes anything."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+import msgspec
+
+from hostler.entry.cli import show
+from hostler.entry.cli.failure import note
+from hostler.entry.cli.listing import PAGE, show_all
+from hostler.entry.cli.reach import chosen_server, reached, server_options
+from hostler.entry.cli.target import complete
+from hostler.entry.cli.value import moment
+
+if TYPE_CHECKING:
+    from hostler.client import Client
+    from hostler.entry.cli.reach import Server
+    from hostler.model.artifact_api import ArtifactView
+    from hostler.model.blueprint_api import SliceInstanceView, SliceView
+
+ARTIFACTS = ("ARTIFACT", "SIZE", "PUBLISHED", "SHA256", "NEEDS")
+INSTANCES = ("ARTIFACT", "INSTANCE", "NODE", "STATE", "SINCE", "RESTARTS", "WHY")
+
+
+@click.command()
+@click.argument("base", required=False)
+@show.output_option
+@server_options
+def artifacts(base: str | None, output: str) -> None:
+    """Show what is published: all of it, or the versions of BASE, which is group:name."""
+    complete(_artifacts(chosen_server(), base, output))
+
+
+async def _artifacts(server: Server, base: str | None, output: str) -> None:
+    async with reached(server) as client:
+        found = [
+            view
+            async for view in client.artifacts.list(limit=PAGE)
+            if base is None or view.artifact.rpartition(":")[0] == base
+        ]
+    none = f"no artifacts{f' of {base}' if base else ''}; publish one: hostler slice push"
+    show_all(found, output, ARTIFACTS, _artifact_row, none)
+
+
+def _artifact_row(view: ArtifactView) -> list[str]:
+    cells = [view.artifact, str(view.size), moment(view.published_at), view.sha256[:12], ", ".join(view.requires)]
+    return [show.safe(cell) for cell in cells]
+
+
+@click.command("list")
+@click.argument("base", required=False)
+@click.option("--node", help="Only what is on this node.")
+@show.output_option
+@server_options
+def list_(base: str | None, node: str | None, output: str) -> None:
+    """Show the instances of slices, and where they run: all, or those of BASE, which is group:name."""
+    complete(_list(chosen_server(), base, node, output))
+
+
+async def _list(server: Server, base: str | None, node: str | None, output: str) -> None:
+    async with reached(server) as client:
+        found = [view async for view in client.blueprints.slices(limit=PAGE, node=node, artifact=base)]
+        why = "" if found else await _why_none(client, base, node)
+    if output != "table":
+        show.emit(msgspec.to_builtins(found), output)
+    elif not found:
+        note(why)
+    else:
+        rows = [(view, one) for view in found for one in view.instances]
+        rows.sort(key=lambda row: (row[0].artifact, row[1].instance))
+        show.Columns(*INSTANCES).rows([_row(view, one) for view, one in rows])
+
+
+async def _why_none(client: Client, base: str | None, node: str | None) -> str:
+    """What to say where there is nothing. NotFound: there is no such node."""
+    if node is not None:
+        node = (await client.nodes.get(node)).node
+    on = "" if node is None else f" on {node}"
+    if base is not None:
+        wanted = base if base.count(":") < 2 else base.rpartition(":")[0]
+        async for view in client.blueprints.list(limit=PAGE):
+            if any(spec.base == wanted for spec in view.slices):
+                return f"no instance of {base}{on}; why, and what there is: hostler blueprint status {view.name}"
+        return f"no instance of {base}{on}: no blueprint has such a slice; what there is: hostler blueprint list"
+    if node is not None:
+        return f"no slices{on}; all there are: hostler slice list"
+    return "no slices; apply a blueprint: hostler blueprint apply FILE --name NAME"
+
+
+def _row(view: SliceView, one: SliceInstanceView) -> list[str]:
+    state = one.state.value if one.ready else f"{one.state.value}, starting again"
+    cells = (view.artifact, str(one.instance), view.node, state, moment(one.since), str(one.restarts or ""), one.why)
+    return [show.safe(cell) for cell in cells]

@@ -1,0 +1,156 @@
+"""`hostler whatif`: a living control plane copied into the simulator, and broken there."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+import msgspec
+
+from hostler.entry.cli import show
+from hostler.entry.cli.failure import note
+from hostler.entry.cli.progress import Ticker
+from hostler.entry.cli.target import chosen, complete, opened
+from hostler.entry.cli.value import Duration, span
+from hostler.errors import Invalid
+
+if TYPE_CHECKING:
+    from hostler.sim.fault import Fault
+    from hostler.sim.whatif import Affected, Answer, Copied
+
+SHOWN = 200
+"""Machines of which each is shown in a table; `-o json` has them all."""
+
+
+@click.command()
+@click.option("--from-store", "store_url", metavar="URL", help="The store to copy; nothing there is changed.")
+@click.option(
+    "--drain", multiple=True, metavar="NAME", help="Empty a node, a blade (r1/b3), a rack, a zone or a region."
+)
+@click.option(
+    "--fault",
+    "faults",
+    multiple=True,
+    metavar="KIND[:ON][,NAME=VALUE…]",
+    help="Break something: power:r1/pdu1, blade_crash:r1/b3, store_unavailable,for=300, partition,names=r1+r2, …",
+)
+@click.option("--within", type=Duration(), default="2h", show_default=True, help="How long to look, in its own time.")
+@click.option("--boot-time", type=Duration(), default="30s", show_default=True, help="What a machine takes to start.")
+@click.option("--power", is_flag=True, help="The control plane can switch silent nodes off, and knows that they are.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, help="Of all that is left to chance.")
+@show.output_option
+def whatif(
+    store_url: str | None,
+    drain: tuple[str, ...],
+    faults: tuple[str, ...],
+    *,
+    within: float,
+    boot_time: float,
+    power: bool,
+    seed: int,
+    output: str,
+) -> None:
+    """Tell what would happen if nodes were drained or something broke, without touching anything.
+
+    The records of the store are copied into a simulated datacenter in which the same machines run on the same nodes,
+    under the same controllers. What is asked happens there, and what becomes of each machine is told.
+    """
+    from hostler.sim.whatif import Question, ask
+
+    question = Question(
+        drain=drain,
+        faults=tuple(fault(text) for text in faults),
+        within=within,
+        boot_time=boot_time,
+        power=power,
+        seed=seed,
+    )
+    if not drain and not faults:
+        raise Invalid("whatif: nothing was asked; name what to --drain, or a --fault")
+    with Ticker() as ticker:
+        copy: Copied = complete(_copied(chosen(store_url), ticker))
+        answer = ask(copy, question, tell=ticker.tell)
+    if output != "table":
+        show.emit(msgspec.to_builtins(answer), output)
+        return
+    _told(answer)
+
+
+async def _copied(url: str, ticker: Ticker) -> Copied:
+    from hostler.sim.whatif import copied
+
+    async with opened(url, create=False) as store:
+        return await copied(store, lambda family, count: ticker.tell(f"{count} of {family}"))
+
+
+def fault(text: str) -> Fault:
+    """`power:r1/pdu1,for=60` as a fault. Invalid: it is none."""
+    from hostler.sim.fault import fault_of
+
+    head, *numbers = text.split(",")
+    kind, _, on = head.partition(":")
+    fields: dict[str, Any] = {"fault": kind.strip(), **({"on": on.strip()} if on else {})}
+    for number in numbers:
+        name, equals, value = number.partition("=")
+        if not equals:
+            raise Invalid(f"fault {text!r}: {number!r} is not NAME=VALUE")
+        if name.strip() == "names":
+            fields["names"] = value.split("+")
+            continue
+        try:
+            fields[name.strip()] = float(value)
+        except ValueError:
+            fields[name.strip()] = value.strip()
+    return fault_of(fields)
+
+
+def _told(answer: Answer) -> None:
+    fates: dict[str, int] = {}
+    for machine in answer.affected:
+        fates[machine.fate] = fates.get(machine.fate, 0) + 1
+    if answer.affected:
+        show.Columns("MACHINE", "FATE", "FROM", "TO", "AWAY", "WHY").rows(
+            [_row(machine) for machine in answer.affected[:SHOWN]]
+        )
+        click.echo()
+    if len(answer.affected) > SHOWN:
+        click.echo(f"… and {len(answer.affected) - SHOWN} more; -o json shows them all")
+    moves = [(fate, move) for fate in answer.slices for move in fate.moves]
+    if answer.slices:
+        show.Columns("SLICE", "FROM", "TO", "WHY").rows(
+            [
+                (show.safe(move.artifact), move.before, move.after or "-", show.safe(move.why) or "-")
+                for _, move in moves[:SHOWN]
+            ]
+        )
+        if len(moves) > SHOWN:
+            click.echo(f"… and {len(moves) - SHOWN} more; -o json shows them all")
+        for fate in answer.slices:
+            click.echo(
+                f"{fate.slice}: {fate.ready} serve, {fate.least} at the worst of it, {fate.after} in the end"
+                f" (of {fate.instances})"
+            )
+        click.echo()
+    told = ", ".join(f"{count} {fate}" for fate, count in fates.items()) or "no machine would move"
+    end = f"over after {span(answer.took)}" if answer.settled else f"still going on after {span(answer.took)}"
+    click.echo(f"{told}; {answer.unaffected} unaffected; {end}")
+    if answer.waiting:
+        click.echo(f"{answer.waiting} had no node, or did not run, before anything happened")
+    if answer.silent:
+        note(f"silent already, so nothing goes there: {', '.join(answer.silent)}")
+    if answer.left_out:
+        note(f"left out, for their racks are in the inventory and they are not: {', '.join(answer.left_out)}")
+    if answer.unreadable:
+        note(f"{answer.unreadable} records could not be read and were left out; hostler doctor tells which")
+
+
+def _row(machine: Affected) -> tuple[str, ...]:
+    away = span(machine.away) if machine.away else "-"
+    return (
+        show.safe(machine.name),
+        machine.fate,
+        machine.before or "-",
+        machine.after or "-",
+        away,
+        show.safe(machine.why) or "-",
+    )

@@ -1,0 +1,55 @@
+"""`hostler why`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+import msgspec
+
+from hostler.entry.cli import show, tree
+from hostler.entry.cli.reach import chosen_server, project_options, reached, server_options
+from hostler.entry.cli.target import complete
+
+if TYPE_CHECKING:
+    from hostler.entry.cli.reach import Server
+    from hostler.model.trace_api import WhyView
+
+
+@click.command()
+@click.argument("object_", metavar="OBJECT")
+@click.option("--limit", type=click.IntRange(1, 1000), default=20, show_default=True, help="So many steps at most.")
+@click.option("--reasons", is_flag=True, help="Also show what was weighed in each decision.")
+@show.output_option
+@project_options
+@server_options
+def why(*, object_: str, limit: int, reasons: bool, output: str, org: str, project: str) -> None:
+    """Tell how OBJECT came to be as it is: each step, newest first, down to whoever wished for it.
+
+    OBJECT is vm/NAME (of --org and --project), vm/ORG/PROJECT/NAME, node/NAME, rack/NAME[/BLADE], lab/USER or
+    workload/NAME[/NUMBER], blueprint/NAME, slice/GROUP:NAME; or a name, or an id, that only one of them has.
+    """
+    complete(_why(chosen_server(), object_, limit, (org, project), reasons=reasons, output=output))
+
+
+async def _why(server: Server, object_: str, limit: int, where: tuple[str, str], *, reasons: bool, output: str) -> None:
+    async with reached(server) as client:
+        found = await client.traces.why(object_, org=where[0], project=where[1], limit=limit)
+    if output != "table":
+        show.emit(msgspec.to_builtins(found), output)
+        return
+    click.echo(show.safe(_title(found)))
+    if not found.steps:
+        click.echo("└ nothing is known of how it came to that: what was decided then is no longer kept")
+    for line, step in zip(tree.chained(found.steps, found.object), found.steps):
+        click.echo(line)
+        if reasons:
+            for reason in step.reasons:
+                click.echo(show.safe(f"│   {reason.subject}: {reason.why}"))
+    if found.cut:
+        click.echo(f"some steps in between are left out; show more: --limit {min(1000, limit * 5)}", err=True)
+
+
+def _title(found: WhyView) -> str:
+    since = "" if found.since is None else f" since {tree.moment(found.since, day=tree.spans_days(found.steps))}"
+    return f"{found.object} {found.state}{since}"

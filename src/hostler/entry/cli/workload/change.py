@@ -1,0 +1,97 @@
+"""`hostler workload apply`, `scale`, `delete`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+import msgspec
+
+from hostler.entry.cli import show
+from hostler.entry.cli.reach import chosen_server, reached, server_options
+from hostler.entry.cli.target import complete
+from hostler.entry.cli.vm.wait import wait_options
+from hostler.entry.cli.workload.telling import described, until
+from hostler.errors import Invalid
+
+if TYPE_CHECKING:
+    from hostler.entry.cli.reach import Server
+    from hostler.model.workload_api import WorkloadApply, WorkloadView
+
+
+@click.command()
+@click.argument("file", metavar="FILE", type=click.Path(dir_okay=False, allow_dash=True, path_type=Path))
+@wait_options
+@show.output_option
+@server_options
+def apply(file: Path, waiting: bool, within: float, output: str) -> None:
+    """Create the workload that FILE describes (YAML or JSON; - reads it from standard input), or change it to that.
+
+    A file that was applied already changes nothing. A new shape replaces the instances, as many at once as its rollout
+    allows. Without `instances` there stay as many as there are.
+    """
+    complete(_apply(chosen_server(), _read(file), within if waiting else None, output))
+
+
+def _read(file: Path) -> WorkloadApply:
+    from hostler.engine.workloads.document import read_workload
+
+    try:
+        text = sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
+    except OSError as error:
+        raise Invalid(f"{file}: cannot be read: {error.strerror}; name another file") from None
+    return read_workload(text, "standard input" if str(file) == "-" else str(file))
+
+
+async def _apply(server: Server, wanted: WorkloadApply, within: float | None, output: str) -> None:
+    async with reached(server) as client:
+        view: WorkloadView | None = await client.workloads.apply(wanted)
+        if within is not None:
+            view = await until(client, wanted.name, gone=False, within=within)
+    _tell(wanted.name, view, output)
+
+
+@click.command()
+@click.argument("name")
+@click.argument("instances", type=click.IntRange(min=0, max=1_000_000))
+@wait_options
+@show.output_option
+@server_options
+def scale(name: str, instances: int, waiting: bool, within: float, output: str) -> None:
+    """Let there be so many INSTANCES of the workload NAME. Those with the highest numbers go first."""
+    complete(_scale(chosen_server(), name, instances, within if waiting else None, output))
+
+
+async def _scale(server: Server, name: str, instances: int, within: float | None, output: str) -> None:
+    async with reached(server) as client:
+        view: WorkloadView | None = await client.workloads.scale(name, instances)
+        if within is not None:
+            view = await until(client, name, gone=False, within=within)
+    _tell(name, view, output)
+
+
+@click.command()
+@click.argument("name")
+@wait_options
+@show.output_option
+@server_options
+def delete(name: str, waiting: bool, within: float, output: str) -> None:
+    """Delete the workload NAME: its machines go, with all that is on them, and then its records."""
+    complete(_delete(chosen_server(), name, within if waiting else None, output))
+
+
+async def _delete(server: Server, name: str, within: float | None, output: str) -> None:
+    async with reached(server) as client:
+        view: WorkloadView | None = await client.workloads.delete(name)
+        if within is not None:
+            view = await until(client, name, gone=True, within=within)
+    _tell(name, view, output)
+
+
+def _tell(name: str, view: WorkloadView | None, output: str) -> None:
+    if output != "table":
+        show.emit(msgspec.to_builtins(view), output)
+    else:
+        click.echo(show.safe(f"{name}: {'gone' if view is None else described(view)}"))

@@ -1,0 +1,193 @@
+"""`hostler workload list`, `status`: nothing here changes anything."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import click
+import msgspec
+
+from hostler.entry.cli import show
+from hostler.entry.cli.failure import note
+from hostler.entry.cli.listing import all_of, show_all
+from hostler.entry.cli.reach import chosen_server, reached, read, server_options
+from hostler.entry.cli.target import complete
+from hostler.entry.cli.value import moment, size
+from hostler.entry.cli.workload.telling import counted, described
+from hostler.errors import NotFound, Unavailable
+from hostler.model.api import Phase
+
+if TYPE_CHECKING:
+    from hostler.client import Client
+    from hostler.entry.cli.reach import Server
+    from hostler.model.vm import Affinity, VmSpec
+    from hostler.model.workload_api import InstanceView, WorkloadView
+
+LOOK_EVERY = 1.0
+SHOWN = 200
+"""Instances that `status` shows at most, unless more are asked for."""
+HEADS = ("NAME", "PHASE", "READY", "UPDATED", "PENDING", "PROJECT", "DETAIL")
+INSTANCES = ("INSTANCE", "PHASE", "READY", "NODE", "MACHINE", "WHY")
+
+
+@click.command("list")
+@show.output_option
+@server_options
+def list_(output: str) -> None:
+    """Show all workloads that you see."""
+    complete(_list(chosen_server(), output))
+
+
+async def _list(server: Server, output: str) -> None:
+    async with reached(server) as client:
+        found = [view async for view in all_of(client, client.workloads.list)]
+    show_all(found, output, HEADS, _row, "no workloads; create one: hostler workload apply FILE")
+
+
+def _row(view: WorkloadView) -> list[str]:
+    cells = [view.name, view.phase.value, counted(view), f"{view.updated}/{view.instances}", str(view.pending)]
+    return [show.safe(cell) for cell in (*cells, f"{view.org}/{view.project}", view.detail)]
+
+
+@click.command()
+@click.argument("name")
+@click.option("--watch", "watching", is_flag=True, help="Go on, and show each change, until it is gone.")
+@click.option("--limit", type=click.IntRange(min=0), default=SHOWN, show_default=True, help="Instances at most.")
+@show.output_option
+@server_options
+def status(name: str, watching: bool, limit: int, output: str) -> None:
+    """Show how far the workload NAME is, and of each instance where it is, or why it is nowhere."""
+    server = chosen_server()
+    complete(_watch(server, name, limit, output) if watching else _status(server, name, limit, output))
+
+
+async def _status(server: Server, name: str, limit: int, output: str) -> None:
+    async with reached(server) as client:
+        view = await read(client, lambda stale: client.workloads.get(name, stale=stale))
+        instances = await _instances(client, name, limit)
+    if output != "table":
+        show.emit({**msgspec.to_builtins(view), "items": msgspec.to_builtins(instances)}, output)
+        return
+    show.pairs(_rows(view))
+    if instances:
+        click.echo()
+        show.Columns(*INSTANCES).rows([_instance_row(one) for one in instances])
+    if len(instances) < view.made + view.leaving:
+        note(f"{view.made + view.leaving - len(instances)} more instances; see them with --limit")
+
+
+async def _instances(client: Client, name: str, limit: int) -> list[InstanceView]:
+    """The first so many."""
+    return [one async for one in all_of(client, partial(client.workloads.instances, name), limit)]
+
+
+def _rows(view: WorkloadView) -> list[tuple[str, str]]:
+    rollout = view.rollout
+    found = [
+        ("NAME", view.name),
+        ("PROJECT", f"{view.org}/{view.project}"),
+        ("PHASE", f"{view.phase.value}{f': {view.detail}' if view.detail else ''}"),
+        ("READY", f"{counted(view)}{'' if view.enabled else ' off, as wished'}"),
+        ("UPDATED", f"{view.updated}/{view.instances} of template {view.template}"),
+        ("PENDING", str(view.pending) if view.pending else ""),
+        ("LEAVING", str(view.leaving) if view.leaving else ""),
+        ("SHAPE", _shape(view.spec)),
+        ("RULES", "; ".join(_rule(rule) for rule in view.affinity)),
+        ("NODE LABELS", _labels(view.node_labels)),
+        ("LABELS", _labels(view.labels)),
+        ("ON NODE LOSS", view.on_node_loss.value),
+        ("RESTART", view.restart.value),
+        ("ROLLOUT", f"at most {rollout.max_unavailable} missing, {rollout.max_surge} more"),
+        ("CREATED", moment(view.created_at)),
+        ("REVISION", str(view.revision)),
+    ]
+    return [(name, show.safe(text)) for name, text in found if text]
+
+
+def _shape(spec: VmSpec) -> str:
+    disk = f", {spec.disk_gib} GiB disk" if spec.disk_gib else ""
+    return f"{spec.cpus} cpu{'s' * (spec.cpus != 1)}, {size(spec.memory_mib)}{disk}, image {spec.image or '(default)'}"
+
+
+def _rule(rule: Affinity) -> str:
+    who = f"machines with {_labels(rule.labels)}" if rule.labels else "each other"
+    how = "on one" if rule.together else "on another"
+    return (
+        f"{how} {rule.level.value} {'with' if rule.together else 'than'} {who}{'' if rule.required else ' (preferred)'}"
+    )
+
+
+def _labels(labels: dict[str, str]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in labels.items())
+
+
+def _instance_row(one: InstanceView) -> list[str]:
+    cells = [
+        *(one.instance, "leaving" if one.leaving else one.phase.value, "yes" if one.ready else "no"),
+        *(one.node or "", one.name, _why(one)),
+    ]
+    return [show.safe(cell) for cell in cells]
+
+
+def _why(one: InstanceView) -> str:
+    """Why it is not where or what it should be; where it is, why there."""
+    said = one.detail
+    if not said and one.phase is Phase.PENDING:
+        said = "; ".join(f"{reason.subject}: {reason.why}" for reason in one.reasons)
+    elif not said and one.reasons:
+        said = one.reasons[0].why
+    older = "" if one.updated else f"of template {one.template}, to be replaced"
+    return "; ".join(part for part in (older, said) if part)
+
+
+async def _watch(server: Server, name: str, limit: int, output: str) -> None:
+    """The workload and each instance as it is, then what changes; by looking, so that an outage misses nothing."""
+    watched, found = _Watched(name, output), False
+    async with reached(server) as client:
+        while True:
+            try:
+                view = await client.workloads.get(name)
+                instances = await _instances(client, name, limit)
+            except NotFound:
+                if not found:
+                    raise
+                watched.gone()
+                return
+            except Unavailable as error:
+                note(f"{error}; looking again")
+                await asyncio.sleep(LOOK_EVERY * 3)
+                continue
+            found = True
+            watched.tell(view, instances)
+            await asyncio.sleep(LOOK_EVERY)
+
+
+class _Watched:
+    """What was shown of one workload."""
+
+    def __init__(self, name: str, output: str) -> None:
+        self._name, self._output = name, output
+        self._said, self._instances = "", dict[str, list[str]]()
+
+    def tell(self, view: WorkloadView, instances: list[InstanceView]) -> None:
+        if (said := described(view)) != self._said:
+            self._said = said
+            self._show(f"{self._name}: {said}", msgspec.to_builtins(view))
+        now = {one.instance: _instance_row(one) for one in instances}
+        for one in instances:
+            if self._instances.get(one.instance) != now[one.instance]:
+                _, phase, ready, node, _, why = now[one.instance]
+                on, because = f" on {node}" if node else "", f": {why}" if why else ""
+                serves = ", ready" if ready == "yes" else ""
+                self._show(f"{self._name}/{one.instance}: {phase}{on}{serves}{because}", msgspec.to_builtins(one))
+        for number in self._instances.keys() - now.keys():
+            self._show(f"{self._name}/{number}: gone", {"instance": number, "phase": "gone"})
+        self._instances = now
+
+    def gone(self) -> None:
+        self._show(f"{self._name}: gone", {"name": self._name, "phase": "gone"})
+
+    def _show(self, line: str, plain: Any) -> None:
+        show.tell(line, plain, self._output)

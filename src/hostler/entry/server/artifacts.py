@@ -1,0 +1,242 @@
+"""The routes of artifacts: what slices are made of. Files come and go in pieces, by way of a folder of their own."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+from weakref import WeakKeyDictionary, WeakValueDictionary
+
+import msgspec
+
+from hostler.entry.server.answer import COMMON
+from hostler.entry.server.body import Disconnected
+from hostler.entry.server.problem import MEDIA_TYPE, TIMEOUT, TOO_LARGE, Refusal
+from hostler.entry.server.protocol import cut
+from hostler.entry.server.route import AFTER, LIMIT, Access, Answer, Asked, Parameter, Route
+from hostler.errors import Invalid, Unavailable
+from hostler.model.artifact_api import ArtifactPage, ArtifactView
+from hostler.model.deployment import Artifact
+from hostler.wiring import describe_artifact
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from hostler.entry.server.route import Raw
+    from hostler.ports.artifacts import ArtifactInfo
+
+ARTIFACTS = "/v1/artifacts"
+ONE = ARTIFACTS + "/{artifact}"
+FILE = ONE + "/file"
+LARGEST = 64 * 1024 * 1024
+CHUNK = 1024 * 1024
+COMING, GOING = 4, 32
+"""Files that come or go at once in one process: each takes its size on disk meanwhile. Others wait. One account has
+half of them at most: whoever keeps all of theirs busy keeps nobody else waiting."""
+WAIT_WITHIN = 60.0
+ALL_WITHIN = 600.0
+SLOWEST, GRACE = 128 * 1024, 15.0
+"""Bytes per second that a file must come or go with, after so many seconds."""
+NAME = Parameter(
+    "name",
+    "What the file is called: a wheel, or a module.",
+    pattern=r"^[A-Za-z0-9_][A-Za-z0-9._+-]{0,250}\.(whl|py)$",
+    example="greeting-1.0.0-py3-none-any.whl",
+)
+
+
+async def listed(asked: Asked) -> Answer:
+    """All of them."""
+    found = await asked.services.artifacts.list()
+    names = [info.artifact for info in found]
+    start = 0
+    if asked.after is not None:
+        if asked.after not in names:
+            raise Invalid(f"query after = {asked.after[:80]!r}: there is no such artifact; begin again without")
+        start = names.index(asked.after) + 1
+    page = found[start : start + asked.limit]
+    more = start + asked.limit < len(found)
+    return Answer(ArtifactPage(items=tuple(map(_view, page)), after=page[-1].artifact if more else None))
+
+
+async def shown(asked: Asked) -> Answer:
+    """One."""
+    return Answer(_view(await asked.services.artifacts.find(asked.parts["artifact"])))
+
+
+async def given(asked: Asked) -> None:
+    """The file of one."""
+    raw = asked.raw
+    async with _under_way(GOING, asked.caller.name) as folder:
+        info = await asked.services.artifacts.fetch(asked.parts["artifact"], folder)
+        headers = [
+            *COMMON,
+            (b"x-request-id", raw.id.encode()),
+            (b"content-type", b"application/octet-stream"),
+            (b"content-length", b"%d" % info.size),
+        ]
+        with (folder / info.file).open("rb") as file:
+            await raw.send({"type": "http.response.start", "status": 200, "headers": headers})
+            try:
+                async with asyncio.timeout(GRACE) as limit:
+                    pace = _Pace(limit)
+                    while raw.scope["method"] != "HEAD" and (chunk := await asyncio.to_thread(file.read, CHUNK)):
+                        await raw.send({"type": "http.response.body", "body": chunk, "more_body": True})
+                        pace.went(len(chunk))
+                    await raw.send({"type": "http.response.body", "body": b""})
+            except (TimeoutError, OSError):  # it has begun, and cannot be refused any more
+                cut(raw.send)
+
+
+async def published(asked: Asked) -> Answer:
+    """One more."""
+    artifact, name = str(Artifact.parse(asked.parts["artifact"])), asked.query["name"]
+    if name is None:
+        raise Invalid("query name: say what the file is called, such as name=greeting-1.0.0-py3-none-any.whl")
+    kind = asked.raw.headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
+    if kind != b"application/octet-stream":
+        said = kind[:80].decode("latin-1") or "nothing"
+        raise Refusal(
+            MEDIA_TYPE, f"body: its Content-Type is {said!r}; send the file with Content-Type: application/octet-stream"
+        )
+    async with _under_way(COMING, asked.caller.name) as folder:
+        path = folder / "file"
+        await _received(asked, path)
+        info = await asyncio.to_thread(describe_artifact, path, artifact, file=name)
+        info = msgspec.structs.replace(info, published_at=asked.services.clock.wall())
+        there = await asked.services.artifacts.publish(info, path)
+    return Answer(_view(there), status=201 if there == info else 200)
+
+
+def _view(info: ArtifactInfo) -> ArtifactView:
+    return ArtifactView(**msgspec.structs.asdict(info))
+
+
+class _Pace:
+    """Lets a file go on while it comes or goes fast enough."""
+
+    def __init__(self, limit: asyncio.Timeout) -> None:
+        self._limit, self._began, self._bytes = limit, asyncio.get_running_loop().time(), 0
+
+    def went(self, size: int) -> None:
+        """So many bytes more."""
+        self._bytes += size
+        self._limit.reschedule(self._began + min(GRACE + self._bytes / SLOWEST, ALL_WITHIN))
+
+
+_Slots: TypeAlias = "WeakValueDictionary[tuple[int, str], asyncio.Semaphore]"
+_SLOTS: WeakKeyDictionary[asyncio.AbstractEventLoop, _Slots] = WeakKeyDictionary()
+
+
+def _slot(most: int, account: str = "") -> asyncio.Semaphore:
+    """It is there while somebody has it, or waits for it."""
+    slots = _SLOTS.setdefault(asyncio.get_running_loop(), WeakValueDictionary())
+    return slots.setdefault((most, account), asyncio.Semaphore(most))
+
+
+@asynccontextmanager
+async def _under_way(most: int, account: str) -> AsyncIterator[Path]:
+    """A folder for one file, when there is room for one more. Unavailable: there was none for too long."""
+    async with AsyncExitStack() as stack:
+        try:
+            async with asyncio.timeout(WAIT_WITHIN):
+                await stack.enter_async_context(_slot((most + 1) // 2, account))
+                await stack.enter_async_context(_slot(most))
+        except TimeoutError:
+            raise Unavailable(f"artifacts: {most} files are under way already; try again") from None
+        folder = await asyncio.to_thread(tempfile.TemporaryDirectory, prefix="hostler-artifact-")
+        try:
+            yield Path(folder.name)
+        finally:
+            await asyncio.shield(asyncio.to_thread(folder.cleanup))
+
+
+async def _received(asked: Asked, path: Path) -> None:
+    """The body, into a file. Refusal: it is too large, or too slow."""
+    raw = asked.raw
+    too_large = Refusal(TOO_LARGE, f"body: at most {LARGEST} bytes are taken; leave out what the slice does not need")
+    length = raw.headers.get(b"content-length")
+    if length is not None and int(length) > LARGEST:
+        raise too_large
+    size = 0
+    try:
+        async with asyncio.timeout(GRACE) as limit:
+            pace = _Pace(limit)
+            with path.open("wb") as file:
+                async for chunk in _chunks(raw, asked.plan.body_within):
+                    size += len(chunk)
+                    if size > LARGEST:
+                        raise too_large
+                    await asyncio.to_thread(file.write, chunk)
+                    pace.went(len(chunk))
+    except TimeoutError:
+        raise Refusal(TIMEOUT, f"body: {size} bytes came, and then too few in time; send it again") from None
+    if not size:
+        raise Invalid("body: it is empty; send the file")
+
+
+async def _chunks(raw: Raw, within: float) -> AsyncIterator[bytes]:
+    """The body in pieces that are worth writing; TimeoutError: nothing comes."""
+    held = bytearray()
+    while True:
+        async with asyncio.timeout(within):
+            message = await raw.receive()
+        if message["type"] == "http.disconnect":
+            raise Disconnected
+        held += message.get("body", b"")
+        last = not message.get("more_body", False)
+        raw.taken = last
+        if len(held) >= CHUNK or (last and held):
+            yield bytes(held)
+            held.clear()
+        if last:
+            return
+
+
+ROUTES: tuple[Route, ...] = (
+    Route(
+        method="GET",
+        path=ARTIFACTS,
+        name="artifact.list",
+        summary="All artifacts of the repository, in order of group, name and version",
+        handler=listed,
+        access=Access.LOGGED_IN,
+        answer=ArtifactPage,
+        query=(LIMIT, AFTER),
+    ),
+    Route(
+        method="GET",
+        path=ONE,
+        name="artifact.get",
+        summary="An artifact: its file, the file's checksum, and what it needs",
+        handler=shown,
+        access=Access.LOGGED_IN,
+        answer=ArtifactView,
+    ),
+    Route(
+        method="GET",
+        path=FILE,
+        name="artifact.file",
+        summary="The file of an artifact",
+        handler=given,
+        access=Access.LOGGED_IN,
+        media="application/octet-stream",
+    ),
+    Route(
+        method="PUT",
+        path=FILE,
+        name="artifact.publish",
+        summary="Publish an artifact: a wheel of pure Python, or a module",
+        handler=published,
+        access=Access.DEPLOYERS,
+        also=(201,),
+        answer=ArtifactView,
+        query=(NAME,),
+        idempotent=False,
+        streamed=True,
+        about="The body is the file, at most 64 MiB. 201: it is new; 200: the same file was there already. 409: another"
+        " file stands under that name, and stays: what is published is never replaced.",
+    ),
+)

@@ -1,0 +1,153 @@
+"""The route by which slices are called.
+
+One value is answered as JSON. The results of a stream go out as they come, one JSON value per line. Of a stream that
+breaks off the last line is the problem, and the answer has no proper end: nobody takes a part for the whole. The call's
+time is also that of who reads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from hostler.entry.server.answer import COMMON
+from hostler.entry.server.body import Disconnected
+from hostler.entry.server.problem import tell
+from hostler.entry.server.protocol import cut
+from hostler.entry.server.route import Access, Answer, Asked, Parameter, Route
+from hostler.errors import HostlerError, Invalid, Unavailable
+from hostler.model.invoke_api import Arguments
+
+if TYPE_CHECKING:
+    from hostler.ports.calls import Items
+
+WITHIN, MAX_WITHIN = 30.0, 3600.0
+MAX_BODY = 8 * 1024 * 1024
+"""Bytes of the arguments."""
+LISTEN_AFTER = 0.05
+"""Seconds after which it is looked whether the caller is still there: most calls are answered before."""
+GRACE = 2.0
+"""Seconds after the call's time in which the end of a stream must have been taken."""
+NDJSON = b"application/x-ndjson"
+
+
+async def invoked(asked: Asked) -> Answer | None:
+    """A call."""
+    calls = asked.services.calls
+    if calls is None:
+        raise Unavailable("invoke: this process calls no slices; ask another")
+    within = _within(asked.query["within"])
+    ends_at = asyncio.get_running_loop().time() + within
+    arguments = b"{}" if asked.body is None else asked.body.text
+    presence = _Presence(asked.raw.receive)
+    try:
+        answer = await calls.ask(
+            asked.caller,
+            asked.parts["artifact"],
+            asked.parts["method"],
+            arguments,
+            within=within,
+            trace=asked.raw.id,
+        )
+        if isinstance(answer, bytes):
+            return Answer(text=answer)
+        await _streamed(asked, answer, ends_at)
+    except asyncio.CancelledError:
+        if presence.gone:
+            raise Disconnected from None
+        raise
+    finally:
+        presence.end()
+    return None
+
+
+class _Presence:
+    """Looks, after a moment, whether the caller is still there, and cancels the work when not."""
+
+    __slots__ = ("_listening", "_receive", "_timer", "_work", "gone")
+
+    def __init__(self, receive: Any) -> None:
+        self._receive, self._work = receive, asyncio.current_task()
+        self._listening: asyncio.Task[None] | None = None
+        self._timer = asyncio.get_running_loop().call_later(LISTEN_AFTER, self._begin)
+        self.gone = False
+
+    def end(self) -> None:
+        """The call is over."""
+        self._timer.cancel()
+        if self._listening is not None:
+            self._listening.cancel()
+
+    def _begin(self) -> None:
+        self._listening = asyncio.create_task(self._listen(), name="invoke: listening")
+
+    async def _listen(self) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+        self.gone = True
+        if self._work is not None:
+            self._work.cancel()
+
+
+async def _streamed(asked: Asked, items: Items, ends_at: float) -> None:
+    try:
+        async with asyncio.timeout_at(ends_at + GRACE):
+            await _sent(asked, items)
+    except TimeoutError:  # items end in time by themselves: it is the caller that does not read
+        cut(asked.raw.send, linger=0.0)
+    finally:
+        await items.aclose()
+
+
+async def _sent(asked: Asked, items: Items) -> None:
+    raw = asked.raw
+    headers = [*COMMON, (b"x-request-id", raw.id.encode()), (b"content-type", NDJSON), (b"x-accel-buffering", b"no")]
+    await raw.send({"type": "http.response.start", "status": 200, "headers": headers})
+    try:
+        async for item in items:
+            await raw.send({"type": "http.response.body", "body": item + b"\n", "more_body": True})
+    except HostlerError as error:
+        last = tell(error, instance=raw.id).body + b"\n"
+        await raw.send({"type": "http.response.body", "body": last, "more_body": True})
+        cut(raw.send)
+    else:
+        await raw.send({"type": "http.response.body", "body": b""})
+
+
+def _within(text: str) -> float:
+    within = float(text)
+    if not 0 < within <= MAX_WITHIN:
+        raise Invalid(f"query within = {text}: must be more than 0 and at most {MAX_WITHIN:g} seconds")
+    return within
+
+
+ROUTES: tuple[Route, ...] = (
+    Route(
+        method="POST",
+        path="/v1/invoke/{artifact}/{method}",
+        name="invoke.call",
+        summary="Call a method of a slice: group:name, or group:name:version for exactly that version",
+        handler=invoked,
+        access=Access.LOGGED_IN,
+        body=Arguments,
+        body_optional=True,
+        errors=(403, 502, 504),
+        query=(
+            Parameter(
+                "within",
+                "Seconds that the call has, tries and all; at most 3600.",
+                default=f"{WITHIN:g}",
+                pattern=r"^[0-9]{1,4}(\.[0-9]{1,6})?$",
+                example="2.5",
+            ),
+        ),
+        about="The body is a JSON object of arguments, the answer what the method returns. What a method streams comes"
+        " as application/x-ndjson; a stream that breaks off ends with a problem document, and without a proper end."
+        " 404: no such slice or method. 503: nobody takes the call now; it did not start. 502: the method raised. 504:"
+        " its time was over. Who may call a slice is said in its blueprint: members of * with the right"
+        " modify_workloads, or everybody with a token.",
+        idempotent=False,
+        max_body=MAX_BODY,
+        quiet=True,
+    ),
+)

@@ -1,0 +1,61 @@
+"""Where artifacts come from, by the setting `artifacts`; and what is in one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hostler.errors import Invalid
+
+if TYPE_CHECKING:
+    from hostler.kit.clock import Clock
+    from hostler.ports.artifacts import ArtifactInfo, Artifacts
+    from hostler.settings import Settings
+
+
+def open_artifacts(settings: Settings, *, clock: Clock | None = None) -> Artifacts:
+    """The repository that the settings name: a folder, or an index over HTTP. It need not be closed."""
+    if "://" not in settings.artifacts:
+        from hostler.drivers.artifacts.folder import FolderArtifacts
+
+        return FolderArtifacts(Path(settings.artifacts), clock=clock)
+    from hostler.drivers.artifacts.http import HttpArtifacts
+
+    return HttpArtifacts(settings.artifacts, token=_token(settings.artifacts_token), ca=settings.artifacts_ca)
+
+
+def _token(file: Path | None) -> str | None:
+    if file is None:
+        return None
+    try:
+        token = file.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise Invalid(f"artifacts_token {file}: cannot be read: {reason}") from None
+    if not token or not token.isascii() or not token.isprintable() or " " in token:
+        raise Invalid(f"artifacts_token {file}: must hold the one line that the token was issued as")
+    return token
+
+
+def describe_artifact(path: Path, artifact: str, *, file: str = "") -> ArtifactInfo:
+    """What is to be said of a file that shall be that artifact. Invalid: it cannot be."""
+    from hostler.drivers.artifacts.wheel import described
+
+    return described(path, artifact, file=file)
+
+
+def slice_source(path: Path) -> tuple[Path, str]:
+    """What goes onto the import path to run a slice from its source, and what is imported then."""
+    from hostler.drivers.artifacts.pack import source_of
+
+    return source_of(path)
+
+
+def pack_artifact(
+    source: Path, to: Path, *, group: str | None = None, version: str | None = None
+) -> tuple[ArtifactInfo, Path]:
+    """Make of a folder, a wheel or a module what can be published, with what has to be made for that in `to`."""
+    from hostler.drivers.artifacts.pack import pack
+
+    packed = pack(source, to, group=group, version=version)
+    return packed.info, packed.path

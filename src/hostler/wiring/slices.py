@@ -1,0 +1,59 @@
+"""What runs the slices of a node, by the settings."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING
+
+from hostler.wiring.artifacts import open_artifacts
+from hostler.wiring.calls import gateway
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from hostler.drivers.calling.gateway import Asks
+    from hostler.drivers.slices.process.driver import ProcessSlices
+    from hostler.kit.clock import Clock
+    from hostler.settings import Settings
+
+HEALTHY = 0.8
+"""Of the limit of activating: what a slice has after `start` to become healthy, so that it is told why it did not."""
+
+
+async def why_no_slice_users(settings: Settings) -> tuple[str, str]:
+    """Why slices have no users of their own here, and what to do; empty: they have, or need not."""
+    from hostler.drivers.machines.qemu.rights import users_here
+    from hostler.drivers.slices.process.rights import Allowing
+
+    required = settings.slice_users == "required"
+    allowing = Allowing(str(settings.data), sys.executable, users_here(settings.qemu_uids), required=True)
+    why = await allowing.why_not()
+    if not why and required and os.geteuid() != 0:
+        why = "the agent is not root and cannot change users"
+    return (why.replace("it runs", "slices run", 1), allowing.advice) if why else ("", "")
+
+
+def open_slices(
+    settings: Settings, folder: Path, *, node: str, clock: Clock | None = None, ask: Asks | None = None
+) -> ProcessSlices:
+    """The slices of one node, kept in `folder`, to be entered with `async with`; leaving it stops them.
+
+    `ask` takes their calls of other slices (`Router.ask`). One process at a time has a folder open. What one that was
+    killed left running is adopted.
+    """
+    from hostler.drivers.machines.qemu.rights import users_here
+    from hostler.drivers.slices.process.driver import ProcessSlices
+
+    return ProcessSlices(
+        folder,
+        open_artifacts(settings, clock=clock),
+        node=node,
+        clock=clock,
+        host=settings.slice_listen,
+        packages=settings.slice_packages or "",
+        uids=users_here(settings.qemu_uids),
+        users_required=settings.slice_users == "required",
+        door=None if ask is None else lambda path, token: gateway(path, token, ask),
+        healthy_within=HEALTHY * settings.slice_activating_limit,
+    )
