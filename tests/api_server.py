@@ -6,21 +6,34 @@ import asyncio
 import itertools
 import random
 import secrets
+import shutil
+import tempfile
 from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import aiohttp
 import msgspec
 
 import hostler
+from hostler.drivers.artifacts.folder import FolderArtifacts
+from hostler.drivers.calling.lines import TcpLines
+from hostler.engine.deployments.service import BlueprintService
+from hostler.engine.inventory.service import InventoryService
+from hostler.engine.invocation.router import Router
+from hostler.engine.invocation.service import InvokeService
+from hostler.engine.invocation.why import Why
 from hostler.engine.labs.service import LabService
 from hostler.engine.nodes import NodeService
+from hostler.engine.overview import OverviewService
 from hostler.engine.quotas import QuotaService
 from hostler.engine.request import HOSTLER, Request
 from hostler.engine.tickets import PeerTickets, Tickets
+from hostler.engine.traces import TraceService
 from hostler.engine.users import UserService
 from hostler.engine.view import View
 from hostler.engine.vms import VmService
+from hostler.engine.workloads.service import WorkloadService
 from hostler.engine.write import Writer
 from hostler.entry.peers import ProcessPeers
 from hostler.entry.server.app import App, build
@@ -157,21 +170,34 @@ def services_on(
     clock = SystemClock()
     by_peers = PeerTickets(store, clock=clock, secret=secrets.token_urlsafe, by="replica")
     writer = Writer(store, clock=clock, new_id=_new_id, healthy=view.healthy)
+    artifacts = more.pop("artifacts", None) or FolderArtifacts(_nowhere())
+    blueprints = BlueprintService(store, writer, view, artifacts, clock=clock, rng=random.Random(1))
     return Services(
         store=store,
         view=view,
         vms=VmService(store, writer, view, clock=clock, rng=random.Random(1), new_id=_new_id),
         labs=LabService(store, writer, view, catalogue=catalogue, clock=clock, rng=random.Random(1)),
+        workloads=WorkloadService(store, writer, view, clock=clock, rng=random.Random(1)),
+        blueprints=blueprints,
         nodes=NodeService(store, writer, view, clock=clock),
+        inventory=InventoryService(store, writer, view, aside=True),
         quotas=QuotaService(store, writer),
         users=UserService(
             store, writer, view, clock=clock, new_id=_new_id, secret=secrets.token_urlsafe, hasher=PlainHasher()
         ),
         tickets=Tickets(store, writer, clock=clock, secret=secrets.token_urlsafe),
+        traces=TraceService(store, view, clock=clock),
+        overview=OverviewService(store, view, blueprints, clock=clock),
         peers=ProcessPeers(store, by_peers, machines_of),
+        artifacts=artifacts,
         clock=clock,
         **more,
     )
+
+
+def _nowhere() -> Path:
+    """A folder that is not there, and is made when something is published."""
+    return Path(tempfile.gettempdir()) / f"hostler-artifacts-{secrets.token_hex(8)}"
 
 
 def _new_id() -> str:
@@ -186,7 +212,15 @@ async def api_on(store: Store, plan: ServerPlan | None = None, **more: Any) -> A
         following = asyncio.create_task(view.run(), name="view")
         stack.push_async_callback(_ended, following)
         await view.ready()
-        services = services_on(store, view, **more)
+        nowhere = _nowhere()
+        stack.callback(shutil.rmtree, nowhere, ignore_errors=True)
+        if "calls" not in more:
+            lines = TcpLines(secrets.token_urlsafe())
+            stack.push_async_callback(lines.aclose)
+            router = Router(store, lines, clock=SystemClock(), rng=random.Random(1), why=Why(store, view))
+            stack.push_async_callback(_ended, asyncio.create_task(router.run(), name="router"))
+            more["calls"] = InvokeService(router, view)
+        services = services_on(store, view, **{"artifacts": FolderArtifacts(nowhere), **more})
         app = build(services, plan)
         server = await stack.enter_async_context(Server(app))
         http = await stack.enter_async_context(aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)))

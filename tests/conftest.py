@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import inspect
+import os
 import signal
 import threading
 import time
@@ -17,11 +18,13 @@ pytest.register_assert_rewrite(
     "hostler.testing.elections",
     "hostler.testing.inbox",
     "hostler.testing.machines",
+    "hostler.testing.slices",
     "hostler.testing.store",
     "hostler.testing.ttl",
 )
 
 import running  # noqa: E402
+from hypothesis import HealthCheck, settings  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
@@ -29,6 +32,10 @@ if TYPE_CHECKING:
     from hostler.testing.servers import EtcdCluster
 
 T = TypeVar("T")
+
+# How long it takes to make an input says something about the machine's other work, and nothing about the test.
+settings.register_profile("hostler", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("hostler")
 
 # A run that was started in the background ignores Ctrl-C, and would hand that down to the programs it tests.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -44,6 +51,15 @@ def _credentials(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
             patch.setenv(name, "test")
         patch.setenv("AWS_EC2_METADATA_DISABLED", "true")
         yield
+
+
+@pytest.fixture(autouse=True)
+def _same_umask() -> Iterator[None]:
+    """What opens a data folder changes the umask for good; the test after the one that does must not have it."""
+    before = os.umask(0o022)
+    os.umask(before)
+    yield
+    os.umask(before)
 
 
 def pytest_sessionfinish() -> None:
@@ -82,12 +98,7 @@ async def _no_task_left() -> AsyncIterator[None]:
     # The plugin runs each step of a fixture in a task of its own, so those of the test are told apart by when they end.
     before = asyncio.all_tasks()
     yield
-    for _ in range(100):
-        left = asyncio.all_tasks() - before - {asyncio.current_task()}
-        if not left:
-            return
-        await asyncio.sleep(0.01)
-    pytest.fail(f"tasks left behind: {sorted(task.get_name() for task in left)}: {left}", pytrace=False)
+    await running.no_task_left(before)
 
 
 def _settled(look: Callable[[], set[T]]) -> set[T]:

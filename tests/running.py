@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+from typing import Any
+
 import pytest
 from shared_server import SharedServer
 
@@ -54,6 +57,16 @@ def _shared_one() -> TtlServer:
     server = CassandraServer()
     server.ports = ports
     return server
+
+
+async def no_task_left(before: set[asyncio.Task[Any]]) -> None:
+    """All tasks that were not there before have ended, or end within a second."""
+    for _ in range(100):
+        left = asyncio.all_tasks() - before - {asyncio.current_task()}
+        if not left:
+            return
+        await asyncio.sleep(0.01)
+    pytest.fail(f"tasks left behind: {sorted(task.get_name() for task in left)}: {left}", pytrace=False)
 
 
 def stop_all() -> None:

@@ -235,6 +235,20 @@ async def test_a_caller_that_answers_no_ping_is_let_go(flood: bool, monkeypatch:
                 talking.cancel()
 
 
+async def test_a_caller_whose_answer_to_a_ping_is_behind_what_it_sends_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serve, "PING_EVERY", 0.2)
+    async with with_machine() as (api, _, _):
+        headers = {"Authorization": f"Bearer {api.admin}"}
+        async with api.http.ws_connect(f"{api.url}{CONSOLE}", headers=headers, autoping=False) as console:
+            loop = asyncio.get_running_loop()
+            began = loop.time()
+            while loop.time() - began < 1.5:
+                await console.send_bytes(b"x")
+                await asyncio.sleep(0.01)
+            assert api.app.feed.streams == 1
+            await let_go(api)  # it says nothing any more
+
+
 async def _talk(machines: SimulatedMachines, vm: str) -> None:
     """Every console of the machine says a lot."""
     while True:

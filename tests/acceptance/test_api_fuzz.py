@@ -13,7 +13,7 @@ from dose import dose
 from hostler.entry.server.table import API
 
 HERE = Path(__file__).parent
-EXAMPLES = dose(test=8, full=150)
+EXAMPLES = dose(test=4, full=150)
 
 
 class Running:

@@ -143,13 +143,14 @@ async def test_lists_page_and_hold_only_what_one_sees(api: Api) -> None:
 
 async def test_to_strangers_a_users_lab_is_not_there_whatever_their_rights(api: Api) -> None:
     await api.lab("ada")
-    for role in (Role.MEMBER, Role.ADMIN):
+    for role in Role:
         token = await api.user(role, "labs/bob", "acme")
         for method, path, body in (
             ("GET", "/{}", None),
             ("GET", "/{}/events", None),
             ("DELETE", "/{}", None),
             ("POST", "/{}/extend", {"minutes": 1}),
+            ("POST", "/{}/message", {"text": "hello"}),
             ("POST", "/{}/tickets", None),
             ("GET", "/{}/terminal", None),
             ("POST", "", {"user": "{}", "labId": 5}),
@@ -162,6 +163,47 @@ async def test_to_strangers_a_users_lab_is_not_there_whatever_their_rights(api: 
             assert answers[0] == answers[1], method
             assert answers[0][0] == 404, method
     assert (await api.call("GET", f"{LABS}/ada")).json["phase"] == "running"
+
+
+async def test_a_student_has_the_own_lab_and_a_teacher_all(api: Api) -> None:
+    ada = await api.user(Role.VIEWER, "labs/ada", name="Ada")
+    tom = await api.user(Role.MEMBER, "labs", name="tom")
+    await api.lab("bob")
+    for token, user, status in ((ada, "ada", 202), (ada, "ada", 200), (ada, "bob", 404), (tom, "cid", 202)):
+        answer = await api.call("POST", LABS, token=token, json={"user": user, "labId": 5})
+        assert answer.status == status, user
+    assert (await api.call("POST", f"{LABS}/ada/tickets", token=ada)).status == 201
+    for path, body in (("extend", {"minutes": 5}), ("message", {"text": "me"})):
+        assert (await api.call("POST", f"{LABS}/ada/{path}", token=ada, json=body)).status == 403
+        assert (await api.call("POST", f"{LABS}/bob/{path}", token=ada, json=body)).status == 404
+        assert (await api.call("POST", f"{LABS}/bob/{path}", token=tom, json=body)).status == 200
+    made = await api.call("POST", "/v1/orgs/labs/projects/ada/vms", token=ada, json={"name": "mine"})
+    assert made.status == 403
+    assert (await api.call("DELETE", f"{LABS}/bob", token=ada)).status == 404
+    assert (await api.call("DELETE", f"{LABS}/ada", token=ada)).status == 200
+    events = (await api.call("GET", f"{LABS}/bob/events", token=tom)).json["items"]
+    assert [(one["event"], one["reason"]) for one in events][-1] == ("message", "me")
+
+
+async def test_who_only_watches_uses_no_lab_of_any_spelling_of_the_own_name(api: Api) -> None:
+    vera = await api.user(Role.VIEWER, "labs", name="Vera")
+    for user in ("vera", "Vera", "VERA"):
+        answer = await api.call("POST", LABS, token=vera, json={"user": user, "labId": 5})
+        assert (answer.status, "modify_workloads" in answer.json["detail"]) == (403, True)
+        await api.lab(user)
+        assert (await api.call("POST", f"{LABS}/{user}/tickets", token=vera)).status == 403
+        assert (await api.call("GET", f"{LABS}/{user}", token=vera)).status == 200
+
+
+async def test_a_message_that_cannot_be_shown_is_refused_with_its_reason(api: Api) -> None:
+    await api.lab("ada")
+    for text in ("", "x" * 501, "two\nlines", " "):
+        answer = await api.call("POST", f"{LABS}/ada/message", json={"text": text})
+        assert answer.status == 400
+        assert answer.json["detail"]
+    async with hostler.Client(api.url, token=api.admin) as client:
+        told = await client.labs.message("ada", "x" * 500)
+    assert (told.news.event, told.news.reason) == (LabEvent.MESSAGE, "x" * 500)
 
 
 async def test_the_catalogue_tells_how_it_stands_and_keeps_what_machines_are_told(api: Api) -> None:
@@ -219,8 +261,8 @@ async def test_the_client_starts_waits_extends_and_stops(api: Api) -> None:
         stopped = await client.labs.stop("ada", 5, if_match=(await client.labs.get("ada")).revision)
         assert stopped.revision > extended.revision
         assert stopped.lab is not None
-        with pytest.raises(Unavailable, match="still stopping after 0.05 s"):
-            await client.labs.wait("ada", gone=True, within=0.05)
+        with pytest.raises(Unavailable, match="still stopping after 1 s"):
+            await client.labs.wait("ada", gone=True, within=1)
         gone = asyncio.create_task(client.labs.wait("ada", gone=True, within=20))
         await api.store.delete("/hostler/v1/labs/ada")
         assert await gone is None

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 
 import pytest
 from api_server import Api, serving
+from blueprint_scene import believing, blueprint, spec
 from yarl import URL
 
+from hostler.engine.inventory.document import inventory_in
 from hostler.engine.request import HOSTLER, Request
 from hostler.entry.server.route import Answer, Asked, Route
 from hostler.entry.server.services import ServerPlan
@@ -17,12 +20,15 @@ from hostler.model.access import Role
 from hostler.model.api import QuotaSet, TokenCreate, VmCreate
 from hostler.model.node import Lifecycle
 from hostler.model.vm import VmSpec
+from hostler.model.workload_api import WorkloadApply
 
 EVERYBODY = frozenset(("viewer", "member", "operator", "admin"))
 WORKERS = EVERYBODY - {"viewer"}
 OPERATORS = frozenset(("operator", "admin"))
 ADMINS = frozenset(("admin",))
 ANYONE = EVERYBODY | {"nobody", "guesser"}
+DEPLOYERS = frozenset(("member of *", "operator of *", "admin of *"))
+"""What they say runs on every node: nobody whose projects are few may."""
 
 MAY = {
     "vm.get": EVERYBODY,
@@ -42,6 +48,10 @@ MAY = {
     "vm.ticket": WORKERS,
     "vm.console": WORKERS,
     "vm.ssh": WORKERS,
+    "vm.log": WORKERS,
+    "vm.shell": WORKERS,
+    "terminal.key": EVERYBODY,
+    "image.list": EVERYBODY,
     "lab.list": EVERYBODY,
     "lab.get": EVERYBODY,
     "lab.events": EVERYBODY,
@@ -49,14 +59,60 @@ MAY = {
     "lab.start": WORKERS,
     "lab.stop": WORKERS,
     "lab.extend": WORKERS,
+    "lab.message": WORKERS,
     "lab.ticket": WORKERS,
     "lab.terminal": WORKERS,
+    "workload.list": EVERYBODY,
+    "workload.get": EVERYBODY,
+    "workload.instances": EVERYBODY,
+    "workload.apply": WORKERS,
+    "workload.scale": WORKERS,
+    "workload.delete": WORKERS,
+    "invoke.call": DEPLOYERS,  # and everybody, where the blueprint says so
+    "artifact.list": EVERYBODY,
+    "artifact.get": EVERYBODY,
+    "artifact.file": EVERYBODY,
+    "artifact.publish": DEPLOYERS,
+    "blueprint.list": EVERYBODY,
+    "blueprint.get": EVERYBODY,
+    "blueprint.status": EVERYBODY,
+    "blueprint.calls": EVERYBODY,
+    "blueprint.read": DEPLOYERS,
+    "blueprint.history": EVERYBODY,
+    "blueprint.revision": EVERYBODY,
+    "blueprint.plan": DEPLOYERS,
+    "blueprint.apply": DEPLOYERS,
+    "blueprint.rollback": DEPLOYERS,
+    "blueprint.delete": DEPLOYERS,
+    "slice.list": EVERYBODY,
+    "slice.log": DEPLOYERS,
+    "endpoint.list": EVERYBODY,
     "node.list": EVERYBODY,
     "node.get": EVERYBODY,
     "node.drain": OPERATORS,
     "node.activate": OPERATORS,
     "node.confirm_off": OPERATORS,
     "node.forget": OPERATORS,
+    "rack.list": EVERYBODY,
+    "rack.get": EVERYBODY,
+    "rack.pdu": EVERYBODY,
+    "rack.pdus": EVERYBODY,
+    "rack.tor": EVERYBODY,
+    "rack.tors": EVERYBODY,
+    "rack.blades": EVERYBODY,
+    "blade.get": EVERYBODY,
+    "region.list": EVERYBODY,
+    "region.set": OPERATORS,
+    "zone.set": OPERATORS,
+    "rack.set": OPERATORS,
+    "pdu.set": OPERATORS,
+    "tor.set": OPERATORS,
+    "blade.set": OPERATORS,
+    "inventory.get": EVERYBODY,
+    "floor.get": EVERYBODY,
+    "inventory.read": OPERATORS,
+    "inventory.plan": OPERATORS,
+    "inventory.load": OPERATORS,
     "quota.get": EVERYBODY,
     "quota.set": ADMINS,
     "quota.delete": ADMINS,
@@ -71,15 +127,35 @@ MAY = {
     "session.login": ANYONE,
     "session.get": EVERYBODY,
     "session.logout": EVERYBODY,
+    "session.sign_in": ANYONE,
+    "session.browser": ANYONE,
+    "session.ticket": EVERYBODY,
     "control.leader": EVERYBODY,
     "control.replicas": EVERYBODY,
+    "control.overview": EVERYBODY,
     "control.audit": ADMINS,
     "control.events": EVERYBODY,
+    "trace.list": EVERYBODY,
+    "trace.why": EVERYBODY,
+    "sim.get": EVERYBODY,
+    "sim.mode": OPERATORS,
+    "sim.step": OPERATORS,
+    "sim.kinds": EVERYBODY,
+    "sim.inject": OPERATORS,
+    "sim.lift": OPERATORS,
+    "sim.proposals": EVERYBODY,
+    "sim.auto_repair": OPERATORS,
+    "sim.repair": OPERATORS,
+    "sim.log": EVERYBODY,
     "health.alive": ANYONE,
     "health.ready": ANYONE,
     "health.metrics": EVERYBODY,
     "health.openapi": ANYONE,
     "health.docs": ANYONE,
+    "site.page": ANYONE,
+    "site.asset": ANYONE,
+    "site.icon": ANYONE,
+    "site.licences": ANYONE,
 }
 """Who may, as the owner of a project `acme/web`, and of all labs, would say it. Accounts and tokens are another's."""
 OWN = {
@@ -100,20 +176,49 @@ BODIES = {
     "vm.ticket": {"door": "ssh"},
     "lab.start": {"user": "target", "labId": 5},
     "lab.extend": {"minutes": 10},
+    "lab.message": {"text": "ten minutes left"},
+    "workload.apply": {"org": "acme", "project": "web", "spec": {"cpus": 1, "memory_mib": 64}},
+    "workload.scale": {"instances": 2},
+    **{f"blueprint.{verb}": {"slices": [{"artifact": "a:new:1", "instances": 1}]} for verb in ("plan", "apply")},
+    "blueprint.rollback": {},
+    "blueprint.read": {"text": "{}"},
     "node.drain": {"mode": "stop"},
+    **{f"{level}.set": {"enabled": False} for level in ("region", "zone", "rack", "pdu", "tor", "blade")},
+    "inventory.read": {"text": "racks: []"},
+    "inventory.plan": {"racks": []},
+    "inventory.load": {"racks": []},
     "quota.set": {"vms": 100},
     "user.create": {"name": "new", "memberships": ["acme/web"]},
     "user.update": {"full_name": "Ann"},
     "token.issue": {"name": "t"},
     "session.login": {"name": "target", "password": "password"},
+    "session.sign_in": {"name": "target", "password": "password"},
+    "sim.mode": {"mode": "manual", "epoch": 0},
+    "sim.step": {"seconds": 1},
+    "sim.inject": {"fault": "power", "on": "r1"},
+    "sim.auto_repair": {"automatic": True},
 }
 OTHERWISE = {
     "vm.move": {404},
     "vm.console": {400},
+    "vm.shell": {400},
     "vm.ssh": {400},
     "lab.terminal": {400},
+    "trace.why": {400},
+    "blueprint.apply": {404},
+    "blueprint.rollback": {404},
+    "slice.log": {404},
+    "artifact.get": {404},
+    "artifact.file": {404},
+    "artifact.publish": {400},
+    "invoke.call": {404},
+    "session.browser": {204, 401},  # without a cookie; for a token in a header is no browser's
+    "site.asset": {404},
+    "site.icon": {404},
+    "site.licences": {404},
     "vm.restore": {200, 409},
     "vm.drop_snapshot": {200},
+    **{name: {404} for name in MAY if name.startswith("sim.")},
 }
 """What who may gets, where that is not the success: nothing runs behind this server."""
 
@@ -126,8 +231,8 @@ ROUTES = {route.name: route for route in table(_handler, _handler)}
 
 
 @pytest.fixture
-async def api() -> AsyncIterator[Api]:
-    async with serving() as api:
+async def api(tmp_path: Path) -> AsyncIterator[Api]:
+    async with serving(plan=ServerPlan(site=tmp_path)) as api:
         yield api
 
 
@@ -145,15 +250,33 @@ class World:
         number = next(self._numbers)
         api, own = self._api, Request(HOSTLER)
         parts = {"org": "acme", "project": "web", "user": user, "vm": f"vm{number}", "name": "s1", "node": f"n{number}"}
+        parts |= {"fault": "fault-1", "proposal": "fix~r1", "artifact": "org.example:none:1", "method": "greet"}
+        parts |= {"file": "none.js"}
         if "{vm}" in route.path:
             await api.services.vms.create(
                 own, "acme", "web", VmCreate(name=parts["vm"], spec=VmSpec(cpus=1, memory_mib=64))
             )
             await api.services.vms.snapshot(own, "acme", "web", parts["vm"], "s1")
+        if "{workload}" in route.path:
+            parts["workload"] = f"w{number}"
+            shape = VmSpec(cpus=1, memory_mib=64)
+            wish = WorkloadApply(name=parts["workload"], org="acme", project="web", spec=shape)
+            await api.services.workloads.apply(own, wish)
+        if "{blueprint}" in route.path:
+            parts |= {"blueprint": f"b{number}", "number": "1"}
+            for version in ("1", "2"):
+                wanted = blueprint(spec(f"s{number}:{version}"))
+                await believing(api.services).apply(own, parts["blueprint"], wanted)
         if "{node}" in route.path:
             leaving = {"node.activate": Lifecycle.DRAINING, "node.forget": Lifecycle.DECOMMISSIONED}
             alive = route.name not in ("node.confirm_off", "node.forget")
             await api.node(parts["node"], alive=alive, lifecycle=leaving.get(route.name, Lifecycle.ON_DUTY))
+        if "{rack}" in route.path or "{region}" in route.path:
+            parts |= {"region": "eu", "zone": "a", "rack": "r1", "pdu": "p", "tor": "t", "blade": "b1"}
+            feeds = {"pdus": [{"name": "p", "ports": 2}], "tors": [{"name": "t", "ports": 1}]}
+            rack = {"name": "r1", "blades": {"count": 1}, **feeds}
+            inventory = inventory_in({"regions": [{"name": "eu", "zones": [{"name": "a", "racks": [rack]}]}]})
+            await api.services.inventory.load(own, inventory)
         if "{token}" in route.path:
             parts["token"] = (await api.services.users.issue(own, user, TokenCreate())).value.id
         if route.path.startswith("/v1/labs/"):
@@ -169,6 +292,8 @@ async def _status(api: Api, route: Route, path: str, token: str | None, name: st
         body = BODIES[route.name] | {"name": name}
     if route.name == "lab.start":
         body = BODIES[route.name] | {"user": name}
+    if route.name == "workload.apply":
+        body = BODIES[route.name] | {"name": path.rpartition("/")[2]}
     if route.name == "control.events":
         headers = {} if token is None else {"Authorization": f"Bearer {token}"}
         async with api.http.get(URL(api.url + path), headers=headers) as answer:
@@ -186,6 +311,9 @@ async def test_who_may_does_and_who_may_not_is_refused(api: Api, name: str) -> N
         if name == "session.logout":  # an API token is revoked, not logged out
             login = {"name": f"the-{role.value}", "password": "password"}
             callers[role.value] = (await api.call("POST", "/v1/sessions", token=None, json=login)).json["token"]
+    if MAY[name] is DEPLOYERS:
+        callers["student"] = await api.user(Role.MEMBER, "labs/student", name="student")
+        callers |= {f"{role.value} of *": await api.user(role, "*", name=f"{role.value}-of-all") for role in Role}
     for who, token in callers.items():
         path = await world.path(route, "target")
         status = await _status(api, route, path, token, f"new-{who}")
@@ -222,6 +350,15 @@ async def test_to_strangers_a_project_is_not_there_whatever_their_rights(api: Ap
         told, never = {**there.json, "instance": ""}, {**nowhere.json, "instance": ""}
         told["detail"] = told["detail"].replace("acme", "nope")
         assert told == never
+
+
+async def test_a_server_that_is_no_simulation_says_so(api: Api) -> None:
+    answer = await api.call("GET", "/v1/sim")
+    assert answer.status == 404
+    assert (answer.json["detail"], answer.json["next"]) == (
+        "sim: this is no simulation",
+        "hostler sim serve starts one",
+    )
 
 
 async def test_a_list_of_everything_holds_only_ones_own(api: Api) -> None:

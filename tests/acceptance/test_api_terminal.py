@@ -62,6 +62,22 @@ async def test_a_shell_types_and_speaks_in_the_browser(place: Place) -> None:
     await page.until(said="shell 2")
 
 
+async def test_what_a_teacher_says_is_shown_once_and_the_shell_goes_on(place: Place) -> None:
+    await place.lab()
+    path = "/v1/labs/ann/message"
+    await place.api.call("POST", path, json={"text": "long ago"})
+    page = await browse(place.api)
+    await page.until(said="shell 1")
+    assert (await place.api.call("POST", path, json={"text": "ten minutes"})).status == 200
+    await page.until(kind="info", said="message: ten minutes")
+    await place.api.call("POST", path, json={"text": "five minutes"})
+    await page.until(kind="info", said="message: five minutes")
+    await page.type("who\r")
+    await page.until(said="shell 1 is here")
+    told = [message for message in page.seen if message.get("news") == "message"]
+    assert [message["message"] for message in told] == ["message: ten minutes", "message: five minutes"]
+
+
 async def test_the_size_of_the_window_is_the_shells(place: Place) -> None:
     await place.lab(available=False, phase=LabPhase.PROVISIONING)
     page = await browse(place.api)

@@ -13,14 +13,14 @@ import aiohttp
 import msgspec
 import pytest
 from api_server import VM_BODY, Api, run_machine, serving
-from doubles import DoorMachines
+from doubles import DoorMachines, SocketChannel
 
 from hostler import Client
 from hostler.drivers.machines.simulated import MemoryPlace, SimulatedMachines
 from hostler.engine.tickets import PeerTickets
 from hostler.entry.peers import ProcessPeers
 from hostler.entry.relay import RelayApp, _pin
-from hostler.entry.server import doors, serve
+from hostler.entry.server import doors, hearing, serve
 from hostler.entry.server.serve import Server
 from hostler.errors import HostlerError, NotFound, Unavailable
 from hostler.keys.access import TICKET
@@ -287,6 +287,31 @@ async def test_a_machine_that_takes_nothing_holds_its_caller_up_and_loses_nothin
                 async with asyncio.timeout(60):
                     await sending
                     await heard.wait()
+
+
+class DeafChannel(SocketChannel):
+    """One whose machine takes nothing."""
+
+    async def write(self, data: bytes) -> None:  # noqa: ARG002
+        await asyncio.Event().wait()
+
+
+@pytest.mark.parametrize("stays", [True, False])
+async def test_a_machine_that_takes_nothing_keeps_no_place_for_ever(
+    stays: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hearing, "TAKEN_WITHIN", 0.3)
+    async with placed() as place:
+        place.doubles.channel = lambda vm, door: DeafChannel(place.doubles.ports[vm, door])  # type: ignore[method-assign]
+        socket = await place.opened(await place.ticket())
+        await socket.send_bytes(b"x")
+        if stays:
+            async with asyncio.timeout(10):
+                ended = await socket.receive()
+            assert (ended.data, ended.extra) == (1011, "the machine takes no input")
+        else:
+            await socket.close()
+        await until(lambda: not place.api.app.feed.streams)
 
 
 async def test_no_more_streams_are_taken_than_there_may_be() -> None:

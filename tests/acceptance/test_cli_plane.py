@@ -326,3 +326,19 @@ async def test_a_machine_gets_the_key_that_we_log_in_with_unless_told_otherwise(
     refused = await hostler("vm", "ssh", "web", "--", "true", **environ)
     assert refused.code == 255
     assert "web" in refused.err
+
+
+async def test_why_and_the_tree_of_events_lead_from_a_machine_to_the_wish_for_it(data: dict[str, str]) -> None:
+    await well("vm", "create", "web", "--wait", **data)
+    told = (await well("why", "vm/web", **data)).out.splitlines()
+    assert told[0].startswith(f"vm default/{data['HOSTLER_PROJECT']}/web runs on local-")
+    assert told[1].startswith("├ placed on local-")
+    assert told[-1].startswith("└ wished for by admin: vm.create (")
+    named = f"vm/default/{data['HOSTLER_PROJECT']}/web"
+    tree = (await well("events", "--tree", "--object", named, **data)).out.splitlines()
+    assert [line[10:12] for line in tree[:2]] == ["vm", "└ "]
+    shown = (await well("why", named, "-o", "json", **data)).json
+    assert [step["what"] for step in shown["steps"]] == ["place", "vm.create"]
+    assert (await hostler("why", "node/none", **data)).code != 0
+    assert (await hostler("events", "--object", named, **data)).code == 2
+    await well("vm", "delete", "web", "--wait", **data)

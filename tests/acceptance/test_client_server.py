@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 from api_server import Api, api_on, serving
@@ -27,15 +28,21 @@ from hostler.errors import (
 from hostler.keys.vm import HANDLE, VM
 from hostler.model.access import Role
 from hostler.model.api import Drain, Phase, QuotaSet, TokenCreate, UserCreate, UserUpdate, VmCreate, VmUpdate
+from hostler.model.deployment import Blueprint, SliceSpec
+from hostler.model.inventory_api import HardwareSet, InventoryDocument
 from hostler.model.node import DrainMode, Lifecycle
 from hostler.model.vm import MachineState, VmHandle, VmSpec
+from hostler.model.workload_api import WorkloadApply, WorkloadPhase
 
 SPEC = VmSpec(cpus=1, memory_mib=64)
 UNTYPED = {
     *("health.alive", "health.ready", "health.metrics", "health.openapi", "health.docs"),
-    *("vm.console", "vm.ssh", "lab.terminal"),
+    *("site.page", "site.asset", "site.icon", "site.licences", "session.sign_in", "session.browser"),
+    *("vm.console", "vm.ssh", "vm.shell", "lab.terminal"),
 }
 """Routes for probes and browsers, which the client has no methods for; and doors, which want a running machine."""
+SIMULATED = "sim."
+"""This server is no simulation: /v1/sim answers 404 here, and its methods are tested in test_sim_service."""
 
 
 @pytest.fixture
@@ -54,7 +61,7 @@ def vm(name: str = "www", cpus: int = 1) -> VmCreate:
     return VmCreate(name=name, spec=VmSpec(cpus=cpus, memory_mib=64))
 
 
-async def test_every_route_has_a_method_that_works(api: Api, client: Client) -> None:
+async def test_every_route_has_a_method_that_works(api: Api, client: Client, tmp_path: Path) -> None:
     used: set[str] = set()
     find = api.app._router.find
 
@@ -67,17 +74,27 @@ async def test_every_route_has_a_method_that_works(api: Api, client: Client) -> 
     await _machines(client)
     await _labs(api, client)
     await _nodes(api, client)
+    await _racks(client)
+    await _workloads(client)
+    await _artifacts(client, tmp_path)
+    await _blueprints(client)
     await _people(client)
     await client.quotas.set("acme", "web", QuotaSet(vms=5))
     assert (await client.quotas.get("acme", "web")).limits.vms == 5
     await client.quotas.delete("acme", "web")
     assert (await client.control.leader()).address is None
     assert (await client.control.replicas()).items == ()
+    assert (await client.control.overview()).store.answers
     audit = [line async for line in client.control.audit(limit=3)]
     assert {"user.first", "vm.create", "node.drain", "session.begin", "quota.set"} <= {line.verb for line in audit}
     async with client.events(1) as events:
         assert (await anext(events)).type == "put"
-    assert {route.name for route in api.app.routes} - used == UNTYPED
+    await client.traces.list(limit=1)
+    assert (await client.traces.why("workload/web")).steps[-1].what == "workload.apply"
+    with pytest.raises(NotFound, match="this is no simulation"):
+        await client.sim.get()
+    missing = {route.name for route in api.app.routes} - used
+    assert {name for name in missing if not name.startswith(SIMULATED)} == UNTYPED
 
 
 async def _machines(client: Client) -> None:
@@ -97,6 +114,9 @@ async def _machines(client: Client) -> None:
     with pytest.raises(NotFound):
         await client.vms.move("acme", "web", "www", "nowhere")
     assert (await client.vms.ticket("acme", "web", "www", "ssh")).url.endswith(f"/{made.id}/ssh")
+    assert (await client.vms.images()).items == ()
+    assert not await client.vms.terminal_key()
+    assert not await client.vms.log("acme", "web", "www")
     await client.vms.stop("acme", "web", "www")
     assert (await client.vms.why("acme", "web", "www")).node is None
     assert [one.id async for one in client.vms.list("acme", "web", labels={"a": "b"})] == [made.id]
@@ -111,6 +131,7 @@ async def _labs(api: Api, client: Client) -> None:
     assert (await client.labs.get("ada")).lab_id == 5
     assert [lab.user async for lab in client.labs.list(limit=1)] == ["ada"]
     assert (await client.labs.extend("ada", 10)).news.event == "extended"
+    assert (await client.labs.message("ada", "five more minutes")).news.event == "message"
     assert (await client.labs.ticket("ada")).url == "/v1/labs/ada/terminal"
     assert (await client.labs.stop("ada", 5)).news.event == "stopping"
     assert (await client.labs.news("ada")).items[-1].event == "stopping"
@@ -131,6 +152,73 @@ async def _nodes(api: Api, client: Client) -> None:
         await client.nodes.get("local-2")
 
 
+async def _workloads(client: Client) -> None:
+    """More of them is in test_api_workloads."""
+    made = await client.workloads.apply(WorkloadApply(name="web", spec=SPEC))
+    assert (made.instances, (await client.workloads.get("web")).name) == (1, "web")
+    assert [one.name async for one in client.workloads.list()] == ["web"]
+    assert (await client.workloads.scale("web", 2)).instances == 2
+    assert [one.instance async for one in client.workloads.instances("web")] == []
+    assert (await client.workloads.delete("web")).phase is WorkloadPhase.DELETING
+
+
+SLICE = "from hostler.slices import method\n\n\n@method\ndef greet() -> None: ...\n"
+
+
+async def _artifacts(client: Client, folder: Path) -> None:
+    """More of them is in test_artifacts_http."""
+    (folder / "greeting.py").write_text(SLICE)
+    made = await client.artifacts.publish("org.example:greeting:1", folder / "greeting.py")
+    assert [one.artifact async for one in client.artifacts.list()] == [made.artifact]
+    assert await client.artifacts.get(made.artifact) == made
+    assert (await client.artifacts.fetch(made.artifact, folder / "to")).read_text() == SLICE
+
+
+async def _blueprints(client: Client) -> None:
+    """More of them is in test_blueprint_service and in deployments."""
+    once, twice = (Blueprint(slices=(SliceSpec(artifact="org.example:greeting:1", instances=n),)) for n in (1, 2))
+    assert (await client.blueprints.read('{"name": "shop", "slices": []}', "shop.json")).name == "shop"
+    assert (await client.blueprints.plan("shop", once)).changes
+    assert (await client.blueprints.apply("shop", once)).number == 1
+    assert (await client.blueprints.apply("shop", twice)).instances == 2
+    assert (await client.blueprints.get("shop")).number == 2
+    assert (await client.blueprints.status("shop")).number == 2
+    assert (await client.blueprints.calls("shop")).name == "shop"
+    assert [one.name async for one in client.blueprints.list()] == ["shop"]
+    assert [one.number async for one in client.blueprints.history("shop")] == [2, 1]
+    assert (await client.blueprints.revision("shop", 1)).slices == once.slices
+    assert (await client.blueprints.rollback("shop", 1)).instances == 1
+    assert [one async for one in client.blueprints.slices()] == [one async for one in client.blueprints.endpoints()]
+    with pytest.raises(NotFound, match="there is no instance, and none has failed"):
+        await client.blueprints.log("org.example:greeting")
+    with pytest.raises((NotFound, Unavailable)):
+        await client.invoke("org.example:greeting", "greet", {})
+    await client.blueprints.delete("shop")
+
+
+async def _racks(client: Client) -> None:
+    """More of them is in test_api_racks."""
+    feeds = {kind: [{"name": kind, "ports": 2}] for kind in ("pdus", "tors")}
+    rack = {"name": "r1", "blades": {"count": 1}, **feeds}
+    document = InventoryDocument(regions=({"name": "eu", "zones": [{"name": "a", "racks": [rack]}]},))
+    assert len((await client.inventory.plan(document)).changes) == (await client.inventory.load(document)).added == 6
+    assert [one.name async for one in client.racks.list()] == ["r1"]
+    assert [one.name for one in (await client.racks.floor()).racks] == ["r1"]
+    assert (await client.inventory.read("racks: []")).racks == ()
+    shown = await client.racks.get("r1")
+    assert (await client.racks.pdu("r1"), await client.racks.tor("r1")) == (*shown.pdus, *shown.tors)
+    assert ((await client.racks.pdus("r1")).items, (await client.racks.tors("r1")).items) == (shown.pdus, shown.tors)
+    assert (await client.racks.blade("r1", "b1"),) == (await client.racks.blades("r1")).items == shown.blades
+    off = HardwareSet(enabled=False)
+    await client.racks.set("r1", off)
+    await client.racks.set_blade("r1", "b1", off)
+    await client.racks.set_pdu("r1", "pdus", off)
+    await client.racks.set_tor("r1", "tors", off)
+    await client.inventory.set_zone("eu", "a", off)
+    assert (await client.inventory.set_region("eu", off)).enabled is False
+    assert len((await client.inventory.regions()).items) == len((await client.inventory.get()).regions) == 1
+
+
 async def _people(client: Client) -> None:
     await client.users.create(UserCreate(name="Ada", role=Role.MEMBER, password="password", memberships=("acme",)))
     assert (await client.users.get("ada")).name == "Ada"
@@ -146,6 +234,7 @@ async def _people(client: Client) -> None:
             await other.users.me()
     async with Client(client.url, issued.token) as other:
         assert (await other.users.me()).name == "Ada"
+        assert (await other.users.web_ticket()).url == "/#/sign-in"
         await client.users.revoke("ada", issued.id)
         with pytest.raises(Unauthenticated):
             await other.users.me()

@@ -23,6 +23,7 @@ import hostler
 from hostler.drivers.store.file import FileStore, disk
 from hostler.drivers.store.file.state import Bounds
 from hostler.errors import Compacted, Damaged, HostlerError, Invalid, LeaseGone, Unavailable, Uncertain
+from hostler.kit import durable
 from hostler.ports.store import Put, Store, Version
 
 WITHIN = 20.0
@@ -295,7 +296,8 @@ async def test_a_save_is_durable_before_it_has_the_name_and_the_name_before_it_i
             return call
 
     async with opened(path) as store:
-        monkeypatch.setattr(disk, "os", Watched())
+        for module in (disk, durable):
+            monkeypatch.setattr(module, "os", Watched())
         await store.put("a", b"")
         told = list(done)
     assert told == ["write", "fsync", "rename", "fsync folder"]
@@ -527,7 +529,7 @@ async def test_an_error_of_the_disk_is_told_for_what_it_is(
         await store.put("a", b"1")
         with monkeypatch.context() as broken:
             if call == "sync folder":
-                broken.setattr(disk, "_sync_folder", fail)
+                broken.setattr(disk, "sync_folder", fail)
             else:
                 broken.setattr(os, call, fail)
             with pytest.raises(expected) as raised:

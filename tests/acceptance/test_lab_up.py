@@ -68,6 +68,11 @@ async def available(redis: Any, user: str) -> dict[str, Any] | None:
     return seen if seen is not None and seen["available"] else None
 
 
+async def heard(redis: Any, user: str, event: str, reason: str) -> bool:
+    told = [fields for _, fields in await redis.xrange(f"vmmanager:events:{user}")]
+    return any((fields["event"], fields.get("reason")) == (event, reason) for fields in told)
+
+
 class Up:
     """One `hostler up`, and the command line beside it."""
 
@@ -117,6 +122,8 @@ async def test_up_takes_labs_from_redis_and_shows_them_there(tmp_path: Path, ser
         before = shown["ada"]["expires_at"]
         extended = await up.run("lab", "extend", "ada", "1h")
         assert extended["lab"]["expires_at"] == pytest.approx(before + 3600)
+        assert (await up.run("lab", "message", "ada", "Save it"))["news"]["reason"] == "Save it"
+        await found(lambda: heard(redis, "ada", "message", "Save it"), "what ada is told")
         refused = await hostler("lab", "start", "ada", 6, "--data", up.data)
         assert refused.code == 4
         assert refused.err.splitlines() == ["hostler: lab of ada: lab 5 is there", "  next: stop it first"]

@@ -97,6 +97,8 @@ async def test_the_first_start_leaves_a_token_that_only_the_owner_can_read_and_s
     await up.says("end: Ctrl-C")
     token = (scene.data / "admin.token").read_text().strip()
     assert up.text.count(token) == 1
+    url = await up.url()
+    assert re.search(rf"^web {re.escape(url)}/ \(sign in: .*hostler web --data {scene.data}\)$", up.text, re.MULTILINE)
     assert len([line for line in up.text.splitlines() if line.startswith("  ") and "hostler vm " in line]) == 3
     assert stat.S_IMODE(scene.data.stat().st_mode) == 0o700
     for file in (path for path in scene.data.rglob("*") if path.is_file()):
@@ -133,7 +135,8 @@ async def test_up_in_the_background_returns_once_it_is_ready_and_down_ends_it(sc
         again = await hostler("up", "--data", scene.data, "--listen", "127.0.0.1:0", "--detach")
         assert (again.code, "runs there" in again.err) == (4, True)
     finally:
-        await well("down", **data)
+        last = await hostler("down", **data)
+    assert (last.code, last.out) == (0, "ended; the machines run on\n"), last
     assert (await hostler("down", **data)).code == 3
     failed = await hostler("up", "--data", scene.data, "--listen", "192.0.2.1:1", "--insecure", "--detach")
     assert (failed.code, "name another address" in failed.out + failed.err) == (5, True), failed

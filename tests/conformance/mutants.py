@@ -218,9 +218,9 @@ class CompactsTooMuch(MemoryStore):
 
 @found_by("a_watch_from_before_the_compaction_says_compacted")
 class WatchSkipsTheCompacted(MemoryStore):
-    def watch(self, prefix: str, *, start_revision: int | None = None) -> Any:
+    def watch(self, prefix: str, *, start_revision: int | None = None, previous: bool = True) -> Any:
         start = start_revision and max(start_revision, self._state.compacted)
-        return super().watch(prefix, start_revision=start)
+        return super().watch(prefix, start_revision=start, previous=previous)
 
 
 # Leases
@@ -342,8 +342,8 @@ class _BentStore(MemoryStore):
     def bend(self, event: Event, count: int) -> list[Event]:
         return [event]
 
-    def watch(self, prefix: str, *, start_revision: int | None = None) -> Any:
-        return _Bent(super().watch(prefix, start_revision=start_revision), self.bend)
+    def watch(self, prefix: str, *, start_revision: int | None = None, previous: bool = True) -> Any:
+        return _Bent(super().watch(prefix, start_revision=start_revision, previous=previous), self.bend)
 
 
 @found_by("list_then_watch_has_no_hole")
@@ -364,6 +364,15 @@ class ForgetsPrevious(_BentStore):
         return [replace(event, previous=None)]
 
 
+@found_by("a_watch_without_what_was_there_before_sees_the_same_changes")
+class SkipsWhatItCannotCompare(MemoryStore):
+    def watch(self, prefix: str, *, start_revision: int | None = None, previous: bool = True) -> Any:
+        def bend(event: Event, _: int) -> list[Event]:
+            return [event] if previous or event.type == "put" else []
+
+        return _Bent(super().watch(prefix, start_revision=start_revision, previous=previous), bend)
+
+
 @found_by("the_events_of_a_transaction_come_together_in_their_order")
 class SortsTransactions(_BentStore):
     def _publish(self, events: tuple[Event, ...]) -> None:
@@ -372,26 +381,27 @@ class SortsTransactions(_BentStore):
 
 @found_by("a_watch_from_a_revision_has_every_event_from_it_on")
 class StartsOneLate(MemoryStore):
-    def watch(self, prefix: str, *, start_revision: int | None = None) -> Any:
-        return super().watch(prefix, start_revision=start_revision and start_revision + 1)
+    def watch(self, prefix: str, *, start_revision: int | None = None, previous: bool = True) -> Any:
+        start = start_revision and start_revision + 1
+        return super().watch(prefix, start_revision=start, previous=previous)
 
 
 @found_by("a_watch_may_start_in_the_future")
 class StartsAtOnce(MemoryStore):
-    def watch(self, prefix: str, *, start_revision: int | None = None) -> Any:
+    def watch(self, prefix: str, *, start_revision: int | None = None, previous: bool = True) -> Any:
         start = start_revision if start_revision and start_revision <= self._state.revision else None
-        return super().watch(prefix, start_revision=start)
+        return super().watch(prefix, start_revision=start, previous=previous)
 
 
 @found_by("a_watch_sees_its_own_prefix_only")
 class WatchesNeighbours(MemoryStore):
-    def watch(self, prefix: str, *, start_revision: int | None = None) -> Any:
-        return super().watch(prefix.rstrip("/"), start_revision=start_revision)
+    def watch(self, prefix: str, *, start_revision: int | None = None, previous: bool = True) -> Any:
+        return super().watch(prefix.rstrip("/"), start_revision=start_revision, previous=previous)
 
 
 @found_by("a_slow_reader_gets_every_event_or_is_told_where_to_go_on")
 class LosesSilently(MemoryStore):
-    def watch(self, prefix: str, *, start_revision: int | None = None) -> Any:
+    def watch(self, prefix: str, *, start_revision: int | None = None, previous: bool = True) -> Any:
         store = self
 
         class Quiet(_Bent):
@@ -400,22 +410,22 @@ class LosesSilently(MemoryStore):
                     try:
                         return await super().__anext__()
                     except Lagged:
-                        self._watch = MemoryStore.watch(store, prefix)
+                        self._watch = MemoryStore.watch(store, prefix, previous=previous)
                         await self._watch.__aenter__()
 
-        return Quiet(super().watch(prefix, start_revision=start_revision), lambda event, _: [event])
+        return Quiet(super().watch(prefix, start_revision=start_revision, previous=previous), lambda event, _: [event])
 
 
 @found_by("a_reader_that_is_cancelled_and_reads_again_loses_nothing")
 class LosesWhenCancelled(MemoryStore):
-    def watch(self, prefix: str, *, start_revision: int | None = None) -> Any:
+    def watch(self, prefix: str, *, start_revision: int | None = None, previous: bool = True) -> Any:
         class Slow(_Bent):
             async def __anext__(self) -> Event:
                 event = await super().__anext__()
                 await asyncio.sleep(0)
                 return event
 
-        return Slow(super().watch(prefix, start_revision=start_revision), lambda event, _: [event])
+        return Slow(super().watch(prefix, start_revision=start_revision, previous=previous), lambda event, _: [event])
 
 
 # Doors and lifetime

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import http.client
+import threading
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import asyncssh
 import msgspec
@@ -33,6 +36,17 @@ replace = msgspec.structs.replace
 def standin() -> Iterator[StandIn]:
     with StandIn() as found:
         yield found
+
+
+async def test_the_stand_in_ends_though_a_client_keeps_its_connection() -> None:
+    # As a client does whose answer is still held somewhere: its thread would be "left behind" for the next test.
+    client = http.client.HTTPConnection("127.0.0.1", timeout=5)
+    with StandIn() as standin:
+        client.port = urlsplit(standin.endpoint).port
+        client.request("GET", "/v1/locations")
+        assert client.getresponse().read()
+    assert not [thread for thread in threading.enumerate() if "process_request_thread" in thread.name]
+    client.close()
 
 
 # The end

@@ -572,6 +572,12 @@ class Mute(Sound):
         return MuteConsole(self, vm) if door is Door.CONSOLE else super().channel(vm, door)
 
 
+@found_by("a_console_ends_when_its_machine_goes_off")
+class LogsWhatRuns(Sound):
+    def channel(self, vm: str, door: Door) -> Channel:
+        return SimulatedConsole(self, vm) if door is Door.LOG else super().channel(vm, door)
+
+
 @found_by("a_console_is_opened_again_and_again")
 class OneConsole(Sound):
     async def plug(self, console: Any, vm: str) -> Any:

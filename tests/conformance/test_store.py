@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,6 +12,7 @@ from hostler.drivers.store.memory import MemoryStore
 from hostler.testing import FaultyStore, check_store, store_claims
 
 from .conftest import DRIVERS
+from .patience import together_or_alone
 
 if TYPE_CHECKING:
     from hostler.testing import Claim
@@ -34,7 +36,11 @@ async def test_claim(driver: Driver, claim: Claim) -> None:
 async def test_claims_that_wait_for_leases(driver: Driver) -> None:
     waiting = [claim.name for claim in store_claims(persistent=driver.persistent) if claim.waits]
     assert len(waiting) >= 8
-    await check_store(driver.open, persistent=driver.persistent, only=waiting)
+
+    async def check(names: Sequence[str]) -> None:
+        await check_store(driver.open, persistent=driver.persistent, only=names)
+
+    await together_or_alone(check, waiting)
 
 
 async def test_a_faulty_store_without_faults_is_a_store() -> None:

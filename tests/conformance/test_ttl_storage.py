@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,6 +12,8 @@ from running import shared_etcd, ttl_server
 import hostler
 from hostler.ports.ttl import Watchable
 from hostler.testing import TtlClaim, check_ttl_storage, ttl_storage_claims
+
+from .patience import together_or_alone
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -57,4 +60,8 @@ async def test_claims_that_wait_for_the_end_of_a_life(driver: str, tmp_path: Pat
     url = url_of(driver, tmp_path)
     waiting = [claim.name for claim in ttl_storage_claims() if claim.waits]
     assert len(waiting) >= 8
-    await check_ttl_storage(lambda: hostler.open_ttl_storage(url), persistent=driver != "memory", only=waiting)
+
+    async def check(names: Sequence[str]) -> None:
+        await check_ttl_storage(lambda: hostler.open_ttl_storage(url), persistent=driver != "memory", only=names)
+
+    await together_or_alone(check, waiting)

@@ -19,12 +19,11 @@ from hostler.drivers.store.memory import MemoryStore
 from hostler.engine.labs.worker import LabWorker
 from hostler.keys.lab import LAB
 from hostler.keys.mirror import Mirror
+from hostler.kit.processes import ProcessLoop
 from hostler.kit.together import run_together
 from hostler.kit.virtual import VirtualClock, run_virtual
 from hostler.model.lab import LabCatalogue
-
-from .processes import ProcessLoop
-from .wire import Weather, Wire
+from hostler.sim.wire import Weather, Wire
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence

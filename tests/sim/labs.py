@@ -56,7 +56,14 @@ class LabPlane(Plane):
     def more_controllers(self, host: Host, view: View) -> tuple[Any, ...]:
         clock, rng = self.clock, host.rng
         labs = LabController(
-            host.wire, view, clock=clock, rng=rng, new_id=host.new_id, catalogue=self.catalogue, keys=("ssh-ed25519 T",)
+            host.wire,
+            view,
+            clock=clock,
+            rng=rng,
+            new_id=host.new_id,
+            catalogue=self.catalogue,
+            keys=("ssh-ed25519 T",),
+            tracer=host.tracer("labs"),
         )
         return (labs, LabProjector(HostBoard(self, host), view, clock=clock, rng=rng))
 

@@ -25,17 +25,17 @@ from hostler.engine.controllers.nodes import NodeController
 from hostler.engine.quotas import quota_release
 from hostler.engine.replica import Replica, ReplicaConfig
 from hostler.engine.request import HOSTLER, Request
+from hostler.engine.tracing import Tracer
 from hostler.engine.view import View
 from hostler.engine.vms import VmService
 from hostler.engine.write import Writer
 from hostler.errors import Conflict, Unavailable, Uncertain
 from hostler.keys.node import ARRIVAL, COMMAND
 from hostler.keys.vm import HANDLE, LOCK, NAME, VM
+from hostler.kit.processes import ProcessLoop, outside
 from hostler.kit.virtual import VirtualClock, run_virtual
 from hostler.model.vm import MachineState, Power
-
-from .processes import ProcessLoop, outside
-from .wire import Weather, Wire
+from hostler.sim.wire import Weather, Wire
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
@@ -143,6 +143,10 @@ class Host:
     def new_id(self) -> str:
         return f"{self.rng.getrandbits(64):016x}"
 
+    def tracer(self, actor: str) -> Tracer:
+        """By which a controller of this process tells of its decisions."""
+        return Tracer(self.plane.clock, self.new_id, actor)
+
 
 class ReplicaHost(Host):
     """View, services and a replica that leads when it can; launched anew when it lost its leadership."""
@@ -168,7 +172,9 @@ class ReplicaHost(Host):
 
     async def _lead(self, view: View) -> None:
         clock = self.plane.clock
-        machines = MachineController(self.wire, view, clock=clock, rng=self.rng, release=quota_release)
+        machines = MachineController(
+            self.wire, view, clock=clock, rng=self.rng, release=quota_release, tracer=self.tracer("machines")
+        )
         replica = Replica(
             ReplicaConfig(ip=self.name),
             StoreTtlStorage(self.wire),
@@ -323,10 +329,12 @@ class Plane:
     # What differs between tests
 
     def nodes_controller(self, host: Host, view: View) -> Any:
-        return NodeController(host.wire, view, clock=self.clock, rng=host.rng)
+        return NodeController(host.wire, view, clock=self.clock, rng=host.rng, tracer=host.tracer("nodes"))
 
     def janitor(self, host: Host, view: View) -> Any:
-        return Janitor(host.wire, view, clock=self.clock, rng=host.rng, new_id=host.new_id)
+        return Janitor(
+            host.wire, view, clock=self.clock, rng=host.rng, new_id=host.new_id, tracer=host.tracer("janitor")
+        )
 
     def more_controllers(self, host: Host, view: View) -> tuple[Any, ...]:  # noqa: ARG002 - for who overrides it
         return ()

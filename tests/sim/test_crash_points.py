@@ -14,6 +14,7 @@ import msgspec
 import pytest
 
 from hostler.engine.request import HOSTLER
+from hostler.engine.vm_reading import VmQuery
 from hostler.errors import NotFound, Refused
 from hostler.model.api import MoveRequest, SnapshotRequest, VmCreate, VmUpdate
 from hostler.model.vm import OnNodeLoss, Power, VmSpec
@@ -51,7 +52,7 @@ async def begin_with_snapshot(plane: Plane) -> None:
 
 
 async def begin_with_nothing(plane: Plane) -> None:
-    await plane.wish(lambda vms, _: vms.list(HOSTLER, *AT))  # until somebody answers
+    await plane.wish(lambda vms, _: vms.list(HOSTLER, VmQuery(*AT)))  # until somebody answers
 
 
 async def start(plane: Plane) -> None:

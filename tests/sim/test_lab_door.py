@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from hostler.sim.wire import Weather
+
 from .lab_door import Door, Host, Point
-from .wire import Weather
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -111,6 +111,8 @@ def arm(plane: LabPlane) -> None:
     fault.armed = True
 
 
+IN_A_ROW = 3
+"""Points that are not there before there are no more: a seed in which everything comes in another order has fewer."""
 VICTIMS = {
     "the leader": ("replica", ("replica",)),
     "leader and node, where the node is": ("agent", ("agent", "replica")),
@@ -121,6 +123,7 @@ VICTIMS = {
 @pytest.mark.parametrize("story", STORIES)
 def test_killed_at_every_point_of_it_all_agree_in_the_end(story: str, who: str) -> None:
     watched, victims = VICTIMS[who]
+    found = missed = 0
     for at in range(1, MOST):
         crash = Crash(watched, victims, at)
         try:
@@ -128,8 +131,9 @@ def test_killed_at_every_point_of_it_all_agree_in_the_end(story: str, who: str) 
         except BaseException as error:
             error.add_note(f"{story}: {who} killed at point {at} ({crash.where})")
             raise
-        if not crash.where:
-            assert at > 4, f"{story}: only {at - 1} points were found"
+        found, missed = (found + 1, 0) if crash.where else (found, missed + 1)
+        if missed == IN_A_ROW:
+            assert found > 4, f"{story}: only {found} points were found"
             return
     pytest.fail(f"{story}: more than {MOST} points")
 

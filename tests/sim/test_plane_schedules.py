@@ -24,12 +24,12 @@ from hostler.engine.write import Writer
 from hostler.errors import Conflict, HostlerError, NotFound, Refused
 from hostler.keys.node import ALIVE
 from hostler.keys.vm import HANDLE, VM
+from hostler.kit.processes import outside
 from hostler.model.api import Drain, MoveRequest, VmCreate, VmUpdate
 from hostler.model.node import DrainMode
 from hostler.model.vm import OnNodeLoss, Power, VmSpec
 
 from .plane import FENCING_TIME, NODE_TTL, ORG, PROJECT, Plane, ReplicaHost
-from .processes import outside
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -282,7 +282,7 @@ CHUNK = 10
 
 
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("chunk", range(dose(test=20, full=300)))
+@pytest.mark.parametrize("chunk", range(dose(test=12, full=300)))
 def test_whatever_breaks_no_machine_runs_twice_and_all_converges(chunk: int) -> None:
     seen: Counter[str] = Counter()
     for seed in range(chunk * CHUNK, (chunk + 1) * CHUNK):

@@ -19,11 +19,10 @@ from hostler.drivers.ttl.store import StoreTtlStorage
 from hostler.engine.elections import Elections
 from hostler.errors import Unavailable, Uncertain
 from hostler.keys.replica import FENCE, LEADER
+from hostler.kit.processes import ProcessLoop, outside
 from hostler.kit.virtual import VirtualClock, run_virtual
 from hostler.ports.store import ModRevision, Put
-
-from .processes import ProcessLoop, outside
-from .wire import Weather, Wire
+from hostler.sim.wire import Weather, Wire
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,7 +11,6 @@ import msgspec
 import pytest
 from agent_stage import FENCING, TTL, Running, Stage, stage
 from dose import dose
-from sim.processes import ProcessLoop
 
 from hostler.drivers.machines.simulated import MachineFaults, MemoryPlace, Odds, SimulatedMachines
 from hostler.drivers.store.faulty import FaultyStore
@@ -20,6 +19,7 @@ from hostler.engine.agent.plan import AgentPlan
 from hostler.errors import Invalid
 from hostler.keys.node import ALIVE, COMMAND, MEMBER
 from hostler.keys.vm import HANDLE
+from hostler.kit.processes import ProcessLoop
 from hostler.kit.virtual import run_virtual
 from hostler.model.node import DrainMode, Lifecycle, OffConfirmation
 from hostler.model.vm import MachineState, Power

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from hostler.entry.bench import plane_side
 from hostler.entry.bench.plane_fill import machine, wish
 from hostler.entry.bench.plane_http import Line
 from hostler.entry.bench.plane_row import Row, cells, markdown
@@ -141,3 +142,18 @@ def test_a_ceiling_and_a_floor_are_judged_each_its_own_way() -> None:
 
 def test_machines_of_the_full_store_differ() -> None:
     assert len({(vm.id, vm.name) for vm in map(machine, range(100))}) == 100
+
+
+async def test_a_round_in_which_nothing_was_answered_has_a_rate(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def none_in_time(*_: object) -> int:
+        return 0
+
+    class Idle:
+        def cpu(self) -> float:
+            return 1.0
+
+    monkeypatch.setattr(plane_side, "loaded", none_in_time)
+    side = plane_side.Side(Idle(), [], b"")  # type: ignore[arg-type]
+    await side.round(0.1)
+    assert side.rates == [10.0]
+    assert side.cpu_us[0] > 0

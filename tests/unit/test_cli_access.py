@@ -10,10 +10,11 @@ import pytest
 from hostler.entry.cli.vm.copy import _get_where, _split
 from hostler.entry.cli.vm.create import ssh_keys
 from hostler.entry.cli.vm.remote import Escape
-from hostler.entry.cli.vm.wait import Steps, described, step_of
+from hostler.entry.cli.vm.wait import Steps, described, goes_on, step_of
 from hostler.entry.folder import DataFolder
+from hostler.entry.ssh import logged_in
 from hostler.entry.ssh_key import key_file
-from hostler.errors import Invalid, NotFound, Refused
+from hostler.errors import Invalid, NotFound, Refused, Unavailable
 from hostler.model.api import Phase, VmView
 from hostler.model.vm import Access, OnNodeLoss, Power, Readiness, Step, VmSpec
 
@@ -65,9 +66,25 @@ def test_the_steps_are_told_in_order_with_the_cause_of_a_late_one() -> None:
     assert told[7].startswith("placing 0.0 s → disk 0.0 s → booting 0.0 s → network 0.0 s → ssh")
     assert "no answer within 120 s" in told[7]
     assert steps.summary().startswith("available after")
+    at_once = Steps()
+    at_once.seen(seen[8])
+    assert at_once.summary() == "available after 0.0 s"
     assert step_of(view(Phase.RUNNING)) == "running"
     assert described(seen[7]) == "running on n1, not available yet: ssh (no answer within 120 s)"
     assert described(seen[8]) == "running on n1, available"
+
+
+async def test_a_machine_that_runs_and_that_nobody_can_log_into_is_not_waited_for() -> None:
+    nowhere: Any = None
+    with pytest.raises(Unavailable, match="see how far it is"):
+        await logged_in(nowhere, view(Phase.RUNNING, Step.BOOTING)).__aenter__()
+    with pytest.raises(Refused, match="simulated machines; its console"):
+        await logged_in(nowhere, view(Phase.RUNNING, Step.AVAILABLE)).__aenter__()
+
+
+def test_a_machine_that_is_moved_as_it_runs_is_not_said_to_boot() -> None:
+    seen = [view(Phase.STARTING), view(Phase.RUNNING, Step.BOOTING), view(Phase.RUNNING, Step.AVAILABLE)]
+    assert [goes_on(each) for each in seen] == ["going on on n1", "running on n1", "running on n1, available"]
 
 
 def test_tilde_and_dot_count_at_the_beginning_of_a_line_only() -> None:
@@ -142,7 +159,7 @@ def test_a_data_folder_has_machines_of_one_kind(tmp_path: Path) -> None:
     folder.check_kind("qemu")
     folder.keep_kind("qemu")
     assert folder.kind() == "qemu"
-    with pytest.raises(Refused, match="its machines are qemu, not simulated; give --machines qemu"):
+    with pytest.raises(Invalid, match="its machines are qemu, not simulated; give --machines qemu"):
         folder.keep_kind("simulated")
     older = DataFolder(tmp_path / "older")
     (older.path / "machines" / "local-1").mkdir(parents=True)

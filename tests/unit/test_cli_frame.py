@@ -13,6 +13,7 @@ from hostler import errors
 from hostler.entry.cli import main
 from hostler.entry.cli.failure import describe, exit_code, run
 from hostler.entry.cli.target import local_path, path_url, redacted
+from hostler.entry.server.problem import tell
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -147,6 +148,14 @@ def test_a_path_survives_its_url(tmp_path: Path) -> None:
     odd = tmp_path / "a b#c?d%e.db"
     assert local_path(path_url("sqlite", odd)) == odd
     assert local_path("etcd://h:1") is None
+
+
+def test_what_happened_may_have_semicolons_and_what_to_do_comes_last() -> None:
+    assert describe(errors.Invalid("a: b; c; do this")) == ("a: b; c", "do this")
+    assert describe(errors.Invalid("a: b"))[0] == "a: b"
+    told = tell(errors.Raised("a:b f: raised OSError: no; such; thing", error="OSError", said="no; such; thing"))
+    assert told.problem.detail == "a:b f: raised OSError: no; such; thing"
+    assert "log" in told.problem.next
 
 
 @pytest.mark.parametrize(

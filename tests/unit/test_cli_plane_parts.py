@@ -345,6 +345,19 @@ def test_the_settings_are_shown_with_their_places_and_without_secrets(
     assert "did you mean HOSTLER_LISTEN" in capsys.readouterr().err
 
 
+def test_a_setting_of_several_values_is_shown_as_a_variable_would_hold_it(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "hostler.toml").write_text("power_command = ['/bin/off', '-m', 'a b', '{node}']\n")
+    monkeypatch.setenv("HCLOUD_DEFAULT_LOCATION", "fsn1,nbg1")
+    assert main(["config", "show"]) == 0
+    shown = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()}
+    assert " fsn1,nbg1 " in shown["hcloud_location"]
+    assert " /bin/off -m 'a b' '{node}' " in shown["power_command"]
+    assert shown["hcloud_ssh_key"].split() == ["hcloud_ssh_key", "default"]
+
+
 def test_every_command_has_help_and_loads(capsys: pytest.CaptureFixture[str]) -> None:
     from hostler.entry.cli.app import LazyGroup, app
 

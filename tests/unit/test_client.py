@@ -16,7 +16,6 @@ from aiohttp import web
 
 import hostler
 from hostler.client import Client, look
-from hostler.client import machines as vms_group
 from hostler.client.sse import MOST, Parser
 from hostler.errors import (
     Closed,
@@ -360,8 +359,17 @@ async def test_what_takes_no_key_is_sent_once(server: StandIn, client: Client, v
 async def test_a_server_that_is_not_there_is_unavailable_even_for_a_write() -> None:
     async with Client("http://127.0.0.1:1", TOKEN, retries=1) as client:
         for attempt in (client.vms.get("a", "b", "c"), client.vms.start("a", "b", "c"), client.users.logout()):
-            with pytest.raises(Unavailable, match="cannot be reached.*see that it runs"):
+            with pytest.raises(Unavailable, match=r"cannot be reached \(connection refused\); see that it runs"):
                 await attempt
+    async with Client("http://nowhere.invalid:1", TOKEN, insecure=True, retries=0) as client:
+        with pytest.raises(Unavailable, match=r"cannot be reached \((?!cannot)[a-z ]+\); see that"):
+            await client.vms.get("a", "b", "c")
+
+
+async def test_https_to_a_server_of_http_is_not_taken_for_a_bad_certificate(server: StandIn) -> None:
+    async with Client(server.url.replace("http:", "https:"), TOKEN, retries=0) as client:
+        with pytest.raises(Invalid, match="speaks no https; try http"):
+            await client.vms.get("acme", "web", "www")
 
 
 async def test_a_server_that_never_answers_is_given_up(server: StandIn) -> None:
@@ -584,7 +592,7 @@ def test_a_message_without_an_end_is_refused() -> None:
 async def test_waiting_looks_when_an_event_comes(
     server: StandIn, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(vms_group, "LOOK_ANYWAY", 60.0)
+    monkeypatch.setattr(look, "LOOK_ANYWAY", 60.0)
     monkeypatch.setattr(look, "LOOK_EVERY", 60.0)
     phases = [Phase.PENDING, Phase.PLACED, Phase.STARTING, Phase.RUNNING]
     looked = asyncio.Event()

@@ -131,7 +131,7 @@ async def test_what_a_reader_has_seen_of_another_process_cannot_vanish_with_the_
             raise OSError(5, "I/O error")
 
         with monkeypatch.context() as broken:
-            broken.setattr(disk, "_sync_folder", fail)
+            broken.setattr(disk, "sync_folder", fail)
             with pytest.raises(Unavailable):
                 await store.get("a")
         assert await value(store) == b"1"

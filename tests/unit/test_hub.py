@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from contextlib import AsyncExitStack
 
 import pytest
 
@@ -168,7 +169,19 @@ async def test_a_watch_that_was_left_costs_nothing_any_more() -> None:
     world = World()
     async with world.hub.watch("a", None), world.hub.watch("a", None):
         assert len(world.hub) == 2
-    assert (len(world.hub), world.hub._by_prefix, list(world.hub._lengths)) == (0, {}, [])
+    assert (len(world.hub), world.hub._by_prefix, world.hub._odd) == (0, {}, [])
+
+
+@pytest.mark.parametrize("key", ["/a", "/a/", "/a/b/c", "a", "a/b", "//", "/", "/a/bc"])
+async def test_a_watch_is_found_by_every_key_that_begins_with_its_prefix(key: str) -> None:
+    world = World()
+    prefixes = ["", "/", "//", "a", "a/", "/a", "/a/", "/a/b", "/a/b/", "/a/b/c", "/a/b/c/", "/b/"]
+    watches = [world.hub.watch(prefix, None) for prefix in prefixes]
+    async with AsyncExitStack() as stack:
+        for watch in watches:
+            await stack.enter_async_context(watch)
+        found = [watch.prefix for watch in world.hub._interested(key)]
+        assert sorted(found) == sorted(prefix for prefix in prefixes if key.startswith(prefix))
 
 
 async def test_a_change_builds_an_event_only_if_somebody_wants_it() -> None:

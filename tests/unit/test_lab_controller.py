@@ -310,8 +310,10 @@ def test_a_write_whose_answer_is_lost_is_read_up_and_not_done_twice() -> None:
                 await asyncio.sleep(5)
                 (vm,) = await machines_of(world, "ada")
                 place: dict[str, Any] = {"org": ORG, "project": "ada", "vm": vm.id}
-                seen = replace(handle(), id=vm.id)
-                await world.raw.put(HANDLE.fill(**place), HANDLE.encode(seen))
+                seen = replace(handle(node="n9"), id=vm.id)
+                command = VmCommand(org=ORG, project="ada", vm=vm.id, spec=vm.spec)
+                told = COMMAND.put(command, node="n9", vm=vm.id)  # or the leader places it anew
+                await world.raw.txn([], [HANDLE.put(seen, **place), told])
                 await asyncio.sleep(5)
                 record = await record_of(world, "ada")
                 assert record.lab is not None

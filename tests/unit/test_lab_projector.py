@@ -137,6 +137,20 @@ def test_what_another_store_had_shown_is_not_in_the_way() -> None:
     play(story)
 
 
+def test_messages_are_shown_among_the_news() -> None:
+    async def story(one: Scene) -> None:
+        said = wish.message(await one.put("ada"), "ten minutes", now=2.0)
+        await one.store.put(LAB.fill(user="ada"), LAB.encode(said))
+        await asyncio.sleep(0.1)
+        shown = [(news.number, news.event, news.reason) for news in one.door.news["ada"]]
+        assert shown == [(1, LabEvent.REQUESTED, ""), (2, LabEvent.MESSAGE, "ten minutes")]
+        one.door.epoch = "another"
+        await asyncio.sleep(2)
+        assert one.projector.counters.get("forgotten", 0) == 0, "what is said is of this store"
+
+    play(story)
+
+
 def test_what_another_store_had_shown_is_not_in_the_way_of_a_store_that_has_come_as_far() -> None:
     async def story(one: Scene) -> None:
         news = (LabNews(number=9, at=0.0, event=LabEvent.STARTED),)

@@ -10,6 +10,7 @@ import pytest
 from service_scene import ADMIN, STRANGER, Scene, asked, play
 
 from hostler.engine.labs import wish
+from hostler.engine.labs.right import check_use
 from hostler.engine.labs.service import LabService
 from hostler.engine.request import Caller
 from hostler.errors import Conflict, Forbidden, Invalid, KeyReused, NotFound, Stale, Unavailable
@@ -222,6 +223,7 @@ def test_who_does_not_see_a_lab_is_told_what_is_told_where_there_is_none() -> No
                 lambda caller=caller: labs.start(asked(caller), "mia", 5),
                 lambda caller=caller: labs.stop(asked(caller), "mia"),
                 lambda caller=caller: labs.extend(asked(caller), "mia", 1.0),
+                lambda caller=caller: labs.message(asked(caller), "mia", "hello"),
             ):
                 with pytest.raises(NotFound, match=r"^lab of mia: not found; look at the list of labs$"):
                     await ask()
@@ -230,6 +232,72 @@ def test_who_does_not_see_a_lab_is_told_what_is_told_where_there_is_none() -> No
                 await write
         assert (await labs.get(VIEWER, "mia")).lab_id == 3
         assert len((await record(scene, "mia")).news) == 1
+
+    with_labs(story)
+
+
+def test_a_student_starts_and_stops_the_own_lab_without_a_right_and_nothing_else() -> None:
+    async def story(scene: Scene, labs: LabService) -> None:
+        mia = Caller("mia", ROLES[Role.VIEWER], ("labs/Mia",))  # accounts are known by their folded names
+        assert (await labs.start(asked(mia), "Mia", 3)).value.news.event is LabEvent.REQUESTED
+        await runs(scene, "Mia")
+        for write in (labs.extend(asked(mia), "Mia", 1.0), labs.message(asked(mia), "Mia", "hello")):
+            with pytest.raises(Forbidden, match="modify_workloads"):
+                await write
+        with pytest.raises(NotFound):  # called alike is not enough: the project must be theirs
+            await labs.start(asked(mia), "mia", 3)
+        parent = Caller("pa", ROLES[Role.VIEWER], ("labs/Mia",))
+        with pytest.raises(Forbidden, match="modify_workloads"):
+            await labs.stop(asked(parent), "Mia")
+        assert (await labs.stop(asked(mia), "Mia")).value.news.event is LabEvent.STOPPING
+
+    with_labs(story)
+
+
+def test_a_name_alone_is_nobodys_lab_for_users_are_told_apart_by_case_and_accounts_are_not() -> None:
+    async def story(scene: Scene, labs: LabService) -> None:
+        for name, memberships, users in (
+            ("vera", ("labs",), ("vera", "Vera", "VERA")),
+            ("vall", ("*",), ("vall", "Vall")),
+            ("weiss", ("labs", "labs/weiss"), ("Weiß", "WEISS", "Weiss")),
+        ):
+            watcher = Caller(name, ROLES[Role.VIEWER], memberships)
+            for user in users:
+                await labs.start(asked(TEACHER), user, 3)
+                for write in (labs.start(asked(watcher), user, 3), labs.stop(asked(watcher), user)):
+                    with pytest.raises(Forbidden, match="modify_workloads"):
+                        await write
+                with pytest.raises(Forbidden, match="modify_workloads"):
+                    check_use(watcher, user)  # as the terminal does
+                assert (await labs.get(watcher, user)).user == user
+        check_use(Caller("weiss", ROLES[Role.VIEWER], ("labs/Weiß",)), "Weiß")
+
+    with_labs(story)
+
+
+def test_what_a_teacher_says_is_among_the_news_and_in_the_audit() -> None:
+    async def story(scene: Scene, labs: LabService) -> None:
+        await labs.start(asked(MIA), "mia", 3)
+        before = await labs.get(MIA, "mia")
+        done = (await labs.message(asked(TEACHER), "mia", "  Save your work: größe €  ")).value
+        assert (done.news.event, done.news.reason, done.news.lab_id) == (
+            LabEvent.MESSAGE,
+            "Save your work: größe €",
+            3,
+        )
+        assert (await labs.news(MIA, "mia")).items[-1] == done.news
+        after = await labs.get(MIA, "mia")
+        assert (after.phase, after.position, after.generation) == (before.phase, before.position, before.generation)
+        assert [(audit.who, audit.verb) for audit in await scene.audits()][-1] == ("tom", "lab.message")
+        for text in ("", "  ", "a\nb", "a\x1b[2Jb", "a\u2028b", "a\u202eb", "a\x9bb", "\u200b", "\u2800", "a\u061cb"):
+            with pytest.raises(Invalid, match=r"^message: "):
+                await labs.message(asked(TEACHER), "mia", text)
+        with pytest.raises(NotFound, match="there is no lab"):
+            await labs.message(asked(TEACHER), "ben", "hello")
+        assert [len(kept) for kept in ((await record(scene, "mia")).news, (await record(scene, "mia")).messages)] == [
+            1,
+            1,
+        ]
 
     with_labs(story)
 

@@ -361,6 +361,19 @@ def test_the_last_news_are_kept_and_their_numbers_go_on() -> None:
     assert [news.number for news in record.news] == list(range(NEWS_KEPT + 4, 2 * NEWS_KEPT + 4))
 
 
+def test_messages_push_no_news_out_and_are_counted_with_them() -> None:
+    record = start(having(None), 3)
+    for number in range(2 * NEWS_KEPT):
+        record = wish.message(record, f"say {number}", now=NOW + number)
+    record = wish.stop(record, "mia", None, now=NOW + 99)
+    assert [news.event for news in record.news] == [E.REQUESTED, E.STOPPED]
+    assert [said.reason for said in record.messages] == [f"say {n}" for n in range(NEWS_KEPT, 2 * NEWS_KEPT)]
+    shown = record.events
+    assert [one.event for one in shown] == [E.REQUESTED, *[E.MESSAGE] * NEWS_KEPT, E.STOPPED]
+    assert [one.number for one in shown] == [1, *range(NEWS_KEPT + 2, 2 * NEWS_KEPT + 3)]
+    assert record.last_number == shown[-1].number
+
+
 # Any story
 
 IDS = st.sampled_from([3, 5, 9])

@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import json
 import random
+import re
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import pytest
@@ -500,7 +501,8 @@ def test_a_fault_of_our_own_holds_one_request_and_no_other() -> None:
         scene.push("provision", "mia", labId=3)
         scene.push("provision", "ben", labId=3)
         await scene.until(lambda: worker.counters["worked"] == 2)
-        assert scene.said == ["lab request of mia: ZeroDivisionError: oops; it will be tried again"]
+        (said,) = scene.said
+        assert re.fullmatch("lab request of (mia|ben): ZeroDivisionError: oops; it will be tried again", said)
         assert not scene.door.dead
 
     play(story)

@@ -86,6 +86,28 @@ def test_what_stood_before_and_what_comes_after_is_in_it() -> None:
     virtual(main)
 
 
+def test_nobody_is_woken_before_what_they_wait_for_and_who_gave_up_is_forgotten() -> None:
+    async def main() -> None:
+        async with scene() as it:
+            await it.mirror.ready()
+            first = await it.put("a") + 1
+            waiting = [asyncio.create_task(it.mirror.reached(first + more)) for more in (3, 1, 2, 1)]
+            gone = asyncio.create_task(it.mirror.reached(first + 10))
+            await asyncio.sleep(0)
+            woken: list[int] = []
+            for index, task in enumerate(waiting):
+                task.add_done_callback(lambda _, index=index: woken.append(index))  # type: ignore[misc]
+            for done in ([], [1, 3], [1, 3, 2], [1, 3, 2, 0]):
+                await it.put("a")
+                await asyncio.sleep(0.1)
+                assert woken == done
+            gone.cancel()
+            await asyncio.wait((gone,))
+            assert not it.mirror._waiting
+
+    virtual(main)
+
+
 @pytest.mark.parametrize("seed", range(10))
 def test_who_waits_for_a_revision_sees_every_event_of_its_transaction(seed: int) -> None:
     async def main() -> None:

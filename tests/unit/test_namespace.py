@@ -27,7 +27,7 @@ EXAMPLES = {
     "endpoints/a:b:1/m:1": "endpoints/a:b:1/m:1",
     "/hostler/v1/nodes/n-1/vms/v": "hostler/v1/nodes/n-1/vms/v",
 }
-SAMPLE = {"artifact": "a:b:1", "n": "1", "instance": "1", "life": "1"}
+SAMPLE = {"artifact": "a:b:1", "base": "a:b", **dict.fromkeys(("number", "n", "instance", "life", "fence"), "1")}
 
 
 def sample(key: Key[object]) -> str:

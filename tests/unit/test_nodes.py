@@ -10,10 +10,12 @@ from service_scene import ADMIN, MEMBER_OF_ACME, Scene, asked, contents, play
 from hostler.engine.request import Caller
 from hostler.errors import Conflict, Forbidden, Invalid, NotFound, Stale, Unavailable
 from hostler.keys.node import ALIVE, MEMBER
+from hostler.keys.trace import SILENT
 from hostler.model.access import ROLES, Role
 from hostler.model.api import Drain, NodeView
 from hostler.model.inventory import Capacity, Rights
 from hostler.model.node import DrainMode, Heartbeat, Lifecycle, OffConfirmation
+from hostler.model.trace import Silent
 
 REPAIRER = Caller("rita", Rights(perform_repairs=True), ())
 OPERATOR = Caller("otto", ROLES[Role.OPERATOR], ())
@@ -160,7 +162,10 @@ def test_a_node_is_forgotten_only_without_machines_and_silent_or_decommissioned(
             await scene.nodes.forget(asked(ADMIN), "local-1")
         assert (await scene.nodes.list(ADMIN)).items != ()
         await scene.raw.delete_prefix("/hostler/v1/nodes/")
+        silent = SILENT.put(Silent(registered_at=1.0, trace="x", at=1.0), node="local-1")
+        await scene.raw.put(silent.key, silent.value)
         await scene.nodes.forget(asked(ADMIN), "local-1")
+        assert await scene.raw.get(silent.key) is None, "that it was silent is forgotten with it"
         await scene.node("local-2", lifecycle=Lifecycle.DECOMMISSIONED)
         await scene.nodes.forget(asked(ADMIN), "local-2")
         assert (await scene.nodes.list(ADMIN)).items == ()

@@ -15,6 +15,7 @@ from hostler.engine.placement import (
     judge,
     node_state,
     place,
+    text,
     wanted_of,
     wanted_of_command,
 )
@@ -89,8 +90,8 @@ def test_a_machine_that_no_node_takes_is_told_how_much_is_missing() -> None:
         "c": "not on duty: still joining; no room: 904 of 5,000 MiB of memory missing",
     }
     assert decision.summary == (
-        "no node will do: 1 node not on duty: still joining; 1 node too little memory;"
-        " 1 node too little memory and too little disk"
+        "no node will do: 1 node not on duty: still joining; 1 node has too little memory;"
+        " 1 node has too little memory and too little disk"
     )
 
 
@@ -117,9 +118,9 @@ def test_a_verdict_in_favour_says_what_stays_free_and_who_else_is_there() -> Non
     assert [verdict.score for verdict in found] == sorted((verdict.score for verdict in found), reverse=True)
     assert found[0].reasons == (
         "75% stays free: 6 of 8 cpus, 3,072 of 4,096 MiB of memory, 90 of 100 GiB of disk",
-        "spread 100%: of 1 others of the project, none shares anything",
+        "spread 100%: of 1 other of the project, none shares anything",
     )
-    assert found[2].reasons[1] == "spread 30%: of 1 others of the project, 1 on node a, 1 on rack r1"
+    assert found[2].reasons[1] == "spread 30%: of 1 other of the project, 1 on node a, 1 on rack r1"
 
 
 def test_best_come_first_and_then_those_with_the_fewest_reasons_against() -> None:
@@ -190,7 +191,7 @@ def test_what_is_not_known_of_a_rack_keeps_no_promise() -> None:
     cluster = Cluster([node("a", rack="r1"), node("b")])
     cluster.use("x", "a", wish("x", labels={"app": "db"}))
     wanted = wish("new", affinity=(apart(Level.RACK, app="db"),))
-    assert told(place(wanted, cluster))["b"] == ("whether it shares a rack with a machine labelled app=db is not known")
+    assert told(place(wanted, cluster))["b"] == "may share a rack with a machine labelled app=db: that is not known"
     cluster.use("x", "b", wish("x", labels={"app": "db"}))
     assert place(wanted, cluster).node is None
 
@@ -252,7 +253,7 @@ def test_a_large_cluster_without_room_is_told_in_groups_with_what_the_roomiest_h
         ("3,120 nodes", "too little memory: 4,096 of 9,000 MiB of memory free at most (n0000, n0001, n0002, …)"),
         ("5 nodes", "not on duty: silent (s0, s1, s2, …)"),
     ]
-    assert decision.summary == "no node will do: 3,120 nodes too little memory; 5 nodes not on duty: silent"
+    assert decision.summary == "no node will do: 3,120 nodes have too little memory; 5 nodes not on duty: silent"
     labelled = place(wish("new", node_labels={"gpu": "yes"}), cluster)
     assert labelled.reasons[0].why == "not labelled gpu=yes (n0000, n0001, n0002, …)"
 
@@ -387,3 +388,27 @@ def test_what_a_node_offers_is_what_placement_sees() -> None:
     )
     state = node_state(record, alive=True)
     assert (state.images, state.refuses) == (frozenset({"tiny"}), "full")
+
+
+@pytest.mark.parametrize(
+    ("count", "why", "said"),
+    [
+        (1, "shares a node with a machine", "1 node shares a node with a machine"),
+        (3, "shares a node with a machine", "3 nodes share a node with a machine"),
+        (2, "shares no rack with a machine", "2 nodes share no rack with a machine"),
+        (1, "too few cpus", "1 node has too few cpus"),
+        (3, "too few cpus and too little disk", "3 nodes have too few cpus and too little disk"),
+        (2, "not on duty: silent", "2 nodes not on duty: silent"),
+    ],
+)
+def test_one_and_many_are_spoken_of_as_people_do(count: int, why: str, said: str) -> None:
+    assert text.sentence(count, why) == said
+
+
+def test_nodes_that_break_a_rule_are_many_in_the_summary_and_in_its_reasons() -> None:
+    cluster = Cluster([node(f"n{number:02}") for number in range(40)])
+    for number in range(40):
+        cluster.use(f"v{number}", f"n{number:02}", wish(f"v{number}", labels={"app": "web"}))
+    decision = place(wish("new", affinity=(apart(Level.NODE, app="web"),)), cluster)
+    assert decision.summary == "no node will do: 40 nodes share a node with a machine labelled app=web"
+    assert decision.reasons[0].why.startswith("share a node with a machine labelled app=web (n00")

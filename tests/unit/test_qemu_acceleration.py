@@ -195,7 +195,8 @@ def open_host(monkeypatch: pytest.MonkeyPatch) -> Iterator[Host]:
         Path(folder).chmod(0o755)
         host = Host(Path(folder), monkeypatch)
         host.device.chmod(0o666)
-        host.tools.chmod(0o755)
+        for path in (host.tools, *host.image.iterdir()):
+            path.chmod(0o755)
         yield host
 
 

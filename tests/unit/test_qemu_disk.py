@@ -61,14 +61,14 @@ async def test_a_snapshot_is_gone_back_to_and_dropped_again_and_again(folder: Pa
     fill(folder, "x")
     await disk.snapshot("s1")
     fill(folder, "y")
-    assert list(await disk.snapshots()) == ["s1"]
+    assert await disk.snapshots() == ["s1"]
     await disk.grow(8 * MIB)
     for _ in range(2):
         await disk.revert("s1")
         assert content(folder) == b"x" * 8
     for _ in range(2):
         await disk.drop("s1")
-        assert await disk.snapshots() == {}
+        assert await disk.snapshots() == []
 
 
 async def test_a_copy_of_a_snapshot_is_a_disk_of_its_own(folder: Path, tmp_path: Path) -> None:

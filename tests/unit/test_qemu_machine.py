@@ -289,3 +289,22 @@ async def test_a_link_waits_for_nobody_who_is_gone(opened: Opened) -> None:
         async with asyncio.timeout(PATIENCE):
             with pytest.raises(Unavailable, match="hung up just now"):
                 of(machines)._link.console()
+
+
+async def test_one_that_hangs_up_while_its_driver_is_closed_is_not_called_again(opened: Opened) -> None:
+    async with opened() as machines:
+        await machines.create(plan())
+        one = of(machines)
+        one.alive = True
+        one.later("watch", _hung_up_while_cancelled(one))
+        await asyncio.sleep(0)
+    one._hung_up()
+    assert one._tasks == {}
+    assert [task for task in asyncio.all_tasks() if "reach" in task.get_name()] == []
+
+
+async def _hung_up_while_cancelled(one: machine.QemuMachine) -> None:
+    try:
+        await asyncio.Event().wait()
+    finally:
+        one._hung_up()

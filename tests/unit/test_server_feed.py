@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
+import msgspec
 import pytest
 
 import hostler
 from hostler.drivers.store.memory import MemoryStore
-from hostler.entry.server.feed import WHOLE, Feed, Numbering, item_of, position_of, spelled, start_of
+from hostler.entry.server.feed import WHOLE, Feed, Numbering, item_of, position_of, revision_now, spelled, start_of
 from hostler.errors import Invalid, Unavailable
+from hostler.keys.lab import LAB
+from hostler.keys.node import ALIVE
 from hostler.keys.vm import HANDLE, VM
 from hostler.kit.clock import SystemClock
 from hostler.kit.virtual import VirtualClock, run_virtual
+from hostler.model.lab import LabEvent, LabNews, LabUser
 from hostler.model.vm import MachineState, VirtualMachine, VmHandle, VmSpec
 from hostler.ports.store import Delete, Event, KeyValue, Put, Store
 
@@ -84,6 +90,93 @@ def test_a_machine_is_told_with_its_tenant() -> None:
     assert (item.kind, item.org, item.project) == ("vm", "a", "b")
     assert item.text.startswith(b'id: 3.1\ndata: {"type":"put","kind":"vm","subject":"a/b/c","revision":3,')
     assert item.text.endswith(b"\n\n")
+
+
+def test_slices_are_told_in_short_and_what_they_come_of_as_it_stands() -> None:
+    value = (
+        b'{"state":"ACTIVE","timestamp":5,"instances":{"1":{"state":"ACTIVE"},"3":{"state":"LOAD"}},"methods":["a"]}'
+    )
+    item = item_of(_event("slices/n1/org:a:1", 3, value), (3, 0))
+    assert item is not None
+    assert (item.kind, item.org) == ("slice", None)
+    told = msgspec.json.decode(item.text.split(b"data: ")[1])
+    assert told["subject"] == "n1/org:a:1"
+    assert told["record"] == {"state": "ACTIVE", "timestamp": 5, "instances": {"ACTIVE": 1, "LOAD": 1}}
+    for value in (b'{"instances":[1]}', b'{"instances":{"1":2}}', b"[]"):
+        assert item_of(_event("slices/n1/org:a:1", 3, value), (3, 0)) is not None
+    kinds = {
+        "blueprints/shop": "blueprint",
+        "/hostler/v1/deployments/org:a": "deployment",
+        "endpoints/org:a:1/sum:3": "endpoint",
+    }
+    for key, kind in kinds.items():
+        item = item_of(_event(key, 3, b'{"any": 1}'), (3, 0))
+        assert item is not None
+        assert item.kind == kind
+        assert b'"record":{"any":1}' in item.text
+
+
+ROOT = "/CloudChamber/V0.1"
+
+
+def test_the_inventory_is_told_to_everybody_by_the_names_that_people_know() -> None:
+    told = {
+        "/hostler/v1/regions/eu": ("region", "eu"),
+        "/hostler/v1/zones/eu/eu-1": ("zone", "eu/eu-1"),
+        f"{ROOT}/racks/r1": ("rack", "r1"),
+        f"{ROOT}/rack/r1/blades/b3": ("blade", "r1/b3"),
+        f"{ROOT}/rack/r1/pdu": ("pdu", "r1/main"),
+        f"{ROOT}/rack/r1/pdus/2": ("pdu", "r1/main"),
+        f"{ROOT}/rack/r1/tor": ("tor", "r1/main"),
+        f"{ROOT}/rack/r1/tors/2": ("tor", "r1/main"),
+    }
+    for key, expected in told.items():
+        item = item_of(_event(key, 3, b'{"name":"Main","enabled":false}'), (3, 0))
+        assert item is not None, key
+        view = msgspec.json.decode(item.text.split(b"data: ")[1])
+        assert (view["kind"], view["subject"], item.org, item.project) == (*expected, None, None)
+        assert view["record"]["enabled"] is False
+    gone = Event("delete", KeyValue(f"{ROOT}/rack/r1/pdu", b"", 1, 4, 1), KeyValue("", b'{"name":"P1"}', 1, 1, 1))
+    item = item_of(gone, (4, 0))
+    assert item is not None
+    assert b'"subject":"r1/p1"' in item.text
+    item = item_of(_event(f"{ROOT}/rack/r1/pdu", 3, b"nonsense"), (3, 0))
+    assert item is not None
+    assert b'"subject":"r1"' in item.text
+
+
+def test_a_workload_is_told_to_those_who_see_its_machines() -> None:
+    key = f"{ROOT}/workloads/web"
+    mine = b'{"name":"web","org":"acme","project":"shop","instances":2,"spec":{"cpus":1,"memory_mib":64}}'
+    gone = Event("delete", KeyValue(key, b"", 1, 4, 1), KeyValue(key, mine, 1, 1, 1))
+    for event in (_event(key, 3, mine), gone):
+        item = item_of(event, (3, 0))
+        assert item is not None
+        assert (item.kind, item.org, item.project) == ("workload", "acme", "shop")
+    item = item_of(_event(key, 3, mine.replace(b'"org":"acme","project":"shop",', b"")), (3, 0))
+    assert item is not None
+    assert (item.org, item.project) == ("workloads", "web")
+    item = item_of(_event(key, 3, b"nonsense"), (3, 0))
+    assert item is not None
+    assert (item.org, item.project) == ("", "")
+
+
+def test_a_lab_is_told_with_what_was_said_among_its_news() -> None:
+    record = LabUser(
+        user="ada",
+        news=tuple(LabNews(number=number, at=1.0, event=LabEvent.STARTED) for number in (1, 3)),
+        messages=(LabNews(number=2, at=1.0, event=LabEvent.MESSAGE, reason="hi"),),
+        changed_at=1.0,
+    )
+    item = item_of(_event(LAB.fill(user="ada"), 7, LAB.encode(record)), (7, 0))
+    assert item is not None
+    told = msgspec.json.decode(item.text.split(b"data: ")[1])["record"]
+    assert [(one["number"], one["event"]) for one in told["news"]] == [(1, "started"), (2, "message"), (3, "started")]
+    assert "messages" not in told
+    for odd in (b'{"messages":5}', b'{"news":[1],"messages":[{}]}', b'{"news":null}'):
+        item = item_of(_event(LAB.fill(user="ada"), 7, odd), (7, 0))
+        assert item is not None
+        assert msgspec.json.decode(item.text.split(b"data: ")[1])["record"] == msgspec.json.decode(odd)
 
 
 def test_a_renewal_that_changed_nothing_is_not_told() -> None:
@@ -192,9 +285,11 @@ class Exchanged:
         return getattr(self._stores[self.now], name)
 
     @asynccontextmanager
-    async def watch(self, prefix: str, *, start_revision: int | None = None) -> AsyncIterator[AsyncIterator[Event]]:
+    async def watch(
+        self, prefix: str, *, start_revision: int | None = None, previous: bool = True
+    ) -> AsyncIterator[AsyncIterator[Event]]:
         began = self.now
-        async with self._stores[began].watch(prefix, start_revision=start_revision) as watch:
+        async with self._stores[began].watch(prefix, start_revision=start_revision, previous=previous) as watch:
 
             async def events() -> AsyncIterator[Event]:
                 while True:
@@ -245,3 +340,65 @@ async def test_a_closed_store_ends_the_streams() -> None:
         async with asyncio.timeout(5):
             while not feed.closing:
                 await asyncio.sleep(0.001)
+
+
+class WithoutBefore(MemoryStore):
+    """As an engine that leaves out what stood there before, where it may."""
+
+    def watch(self, prefix: str, *, start_revision: int | None = None, previous: bool = True) -> Any:
+        return _Bare(super().watch(prefix, start_revision=start_revision), previous=previous)
+
+
+class _Bare:
+    def __init__(self, watch: Any, *, previous: bool) -> None:
+        self._watch, self._previous = watch, previous
+
+    async def __aenter__(self) -> AsyncIterator[Event]:
+        inner = await self._watch.__aenter__()
+
+        async def events() -> AsyncIterator[Event]:
+            async for event in inner:
+                yield event if self._previous else msgspec.structs.replace(event, previous=None)
+
+        return events()
+
+    async def __aexit__(self, *of: object) -> None:
+        await self._watch.__aexit__(*of)
+
+
+async def test_the_feed_remembers_what_an_engine_need_not_tell_it() -> None:
+    mine = b'{"name":"web","org":"acme","project":"shop","instances":2,"spec":{"cpus":1,"memory_mib":64}}'
+    old, new, pdu, alive = (
+        f"{ROOT}/workloads/old",
+        f"{ROOT}/workloads/new",
+        f"{ROOT}/rack/r1/pdu",
+        ALIVE.fill(node="n1"),
+    )
+    async with WithoutBefore() as store:
+        await store.put(old, mine)  # there before the feed is
+        await store.put(pdu, b'{"name":"pdu1"}')
+        async with _feeding(store) as feed:
+            await _until(feed, await revision_now(store))
+            place = feed.head
+            await store.put(alive, b"{}")
+            await store.put(alive, b"{}")  # a renewal
+            await store.put(new, mine)
+            await store.delete(new)
+            await store.delete(old)
+            await store.delete(pdu)
+            await store.put(alive, b"{}")
+            await store.delete(alive)
+            await store.put(alive, b"{}")
+            await _until(feed, await revision_now(store))
+            found, _ = feed.since(place, 100)
+    told = [(item.kind, json.loads(item.text.split(b"data: ")[1])["type"], item.org, item.project) for item in found]
+    assert told == [
+        ("alive", "put", None, None),
+        ("workload", "put", "acme", "shop"),
+        ("workload", "delete", "acme", "shop"),
+        ("workload", "delete", "acme", "shop"),
+        ("pdu", "delete", None, None),
+        ("alive", "delete", None, None),
+        ("alive", "put", None, None),
+    ]
+    assert json.loads(found[4].text.split(b"data: ")[1])["subject"] == "r1/pdu1"

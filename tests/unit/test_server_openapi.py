@@ -45,8 +45,16 @@ def test_every_reference_leads_somewhere() -> None:
         assert _resolved(reference)
 
 
+def test_files_of_the_page_are_no_part_of_the_api() -> None:
+    assert {route.tag for route in ROUTES if not route.listed} == {"site"}
+    assert not {"/", "/assets/{file}", "/favicon.svg"} & set(DOCUMENT["paths"])
+    assert "site" not in {tag["name"] for tag in DOCUMENT["tags"]}
+
+
 def test_every_route_is_in_it_with_every_status() -> None:
     for route in ROUTES:
+        if not route.listed:
+            continue
         operation = DOCUMENT["paths"][route.path][route.method.lower()]
         assert operation["operationId"] == route.name
         assert set(operation["responses"]) == {str(s) for s in (route.status, *route.also, *route.statuses)}

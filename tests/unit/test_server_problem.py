@@ -32,6 +32,8 @@ EXPECTED = {
     errors.Unavailable: 503,
     errors.TooManyTries: 429,
     errors.Uncertain: 503,
+    errors.DeadlinePassed: 504,
+    errors.Raised: 502,
     errors.LeadershipLost: 503,
 }
 

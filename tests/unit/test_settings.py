@@ -9,7 +9,8 @@ import pytest
 
 from hostler.errors import HostlerError, Invalid, NotFound
 from hostler.settings import FOREIGN_VARIABLES, OPTIONS, STORAGE_OPTIONS, Settings, load
-from hostler.settings.option import Option, split_address
+from hostler.settings.option import Option
+from hostler.settings.value import split_address
 
 HOME = {"HOME": "/home/ada"}
 CHAINFIRE = "PLASMAVMC_CHAINFIRE_ENDPOINT"
@@ -202,6 +203,7 @@ def test_without_anything_the_control_plane_stays_on_loopback_with_one_simulated
     assert (found.machines, found.nodes, found.node, found.rack, found.labels) == ("simulated", 1, None, None, {})
     assert (found.node_ttl, found.fencing_time, found.leadership_ttl, found.replicas) == (15.0, 30.0, 20.0, 1)
     assert (found.log_level, found.log_format, found.audit_days, found.metrics) == ("info", "json", 90, "auto")
+    assert found.trace_days == 7
     assert (found.storage_fallback, found.state_path) == (False, None)
     assert (found.image, found.network, found.network_prefix6, found.boots) == ("tiny", "user", None, None)
 
@@ -216,7 +218,8 @@ def test_every_setting_can_be_set_in_each_layer(option: Option) -> None:
         "log_format": ("json", "text", "json"),
         "metrics": ("nearby", "everybody", "token"),
         "rack": ("r1", "r2", "r3"),
-        **dict.fromkeys(("nodes", "replicas", "audit_days", "boots"), (2, "3", 4)),
+        "trusted_proxies": ("10.0.0.1", "10.1.0.0/16, ::1", ["fd00::/8"]),
+        **dict.fromkeys(("nodes", "replicas", "audit_days", "trace_days", "boots", "slice_min_ready"), (2, "3", 4)),
         "network": ("bridge:a", "isolated", "user"),
         "network_prefix6": ("fd00::/64", "fd00:1::/64", "fd00:2::/64"),
         "accelerator": ("kvm", "tcg", "kvm"),
@@ -226,8 +229,12 @@ def test_every_setting_can_be_set_in_each_layer(option: Option) -> None:
         "redis": ("redis://a", "redis://b:1/2", "rediss://:pw@c"),
         "lab_life": (1, "2.5", 3.0),
         "lab_user": ("a", "b", "c"),
-        **dict.fromkeys(("node_ttl", "lock_ttl", "leadership_ttl"), (1, "2", 3.0)),
+        **dict.fromkeys(("node_ttl", "lock_ttl", "leadership_ttl", "power_grace", "power_timeout"), (1, "2", 3.0)),
         "fencing_time": (60, "70", 80.0),
+        "slice_listen": ("10.0.0.1", "fd00::1", "blade-1.example"),
+        "slice_users": ("auto", "required", "auto"),
+        **{f"slice_{step}_limit": (1, "2", 3.0) for step in ("loading", "activating", "deactivating", "unloading")},
+        "power_command": ("/a {node}", "/b {node}", ["/c", "{node}"]),
         **dict.fromkeys(("storage_fallback", "insecure", "use_test_namespace", "lab_switch"), (True, "no", True)),
         **dict.fromkeys(("hcloud_ipv4", "hcloud_probe"), (True, "no", True)),
         "hcloud_endpoint": ("http://a", "https://b:1/v1", "http://c/v1"),
@@ -257,11 +264,31 @@ def test_every_setting_can_be_set_in_each_layer(option: Option) -> None:
         ("listen = '::1:80'", {}, "must be HOST:PORT"),
         ("listen = 'a b:80'", {}, "must be HOST:PORT"),
         ("listen = 'h:-1'", {}, "must be HOST:PORT"),
+        ("slice_listen = 'h:80'", {}, "without a port"),
+        ("slice_listen = '0.0.0.0'", {}, "by which other nodes reach it"),
+        ("slice_listen = '::'", {}, "by which other nodes reach it"),
+        ("slice_listen = '0'", {}, "by which other nodes reach it"),
+        ("slice_listen = '0x0.0'", {}, "by which other nodes reach it"),
+        ("slice_listen = '::ffff:0.0.0.0'", {}, "by which other nodes reach it"),
+        ("trusted_proxies = ['proxy']", {}, "must be addresses or networks"),
+        ("trusted_proxies = ['10.0.0.1', '0.0.0.0/0']", {}, "every address there is"),
+        ("trusted_proxies = '::/0'", {}, "every address there is"),
+        ("trusted_proxies = '::ffff:0:0/96'", {}, "every address there is"),
+        ("trusted_proxies = '::1, ::ffff:10.0.0.0/104'", {}, "write 10.0.0.0/8 in place of ::ffff:"),
+        ("trusted_proxies = '::ffff:192.0.2.7'", {}, "write 192.0.2.7/32 in place of ::ffff:"),
         ("machines = 'vmware'", {}, "must be simulated, qemu or hetzner"),
         ("nodes = 0", {}, "whole number from 1"),
         ("nodes = true", {}, "whole number from 1"),
         ("nodes = 1.5", {}, "whole number from 1"),
         ("", {"nodes": "many"}, "whole number from 1"),
+        ("power_command = []", {}, "must be a list of a program and its arguments"),
+        ("power_command = ['/off', 1, '{node}']", {}, "must be a list of a program and its arguments"),
+        ("power_command = ['/off']", {}, "as an argument of its own"),
+        ("power_command = ['/off', '--node={node}', '{node}']", {}, "as an argument of its own"),
+        ("power_command = ['/off/{node}', '{node}']", {}, "must begin with the program"),
+        ("power_command = ['', '{node}']", {}, "must begin with the program"),
+        ("", {"power_command": "/off '{node}"}, "no closing quotation"),
+        ("power_timeout = 0", {}, "seconds above 0"),
         ("node = 'a/b'", {}, "without /"),
         ('node = "a\\nb"', {}, "without /"),
         ("", {"node": "x" * 64}, "up to 63"),

@@ -226,9 +226,6 @@ class Killed(BaseException):
     """The process ends here."""
 
 
-PREPARED: dict[str, Callable[[Machines], Awaitable[None]]] = {}
-
-
 async def _nothing(_: Machines) -> None:
     pass
 

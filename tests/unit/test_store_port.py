@@ -26,11 +26,13 @@ from hostler import (
     Version,
     errors,
 )
+from hostler.drivers.store.memory import MemoryStore
 from hostler.ports.store import (
     MAX_OPERATIONS,
     MAX_REQUEST_BYTES,
     MAX_TTL,
     OPERATION_OVERHEAD,
+    PIECE_BYTES,
     Comparison,
     check_delete_prefix,
     check_key,
@@ -41,6 +43,9 @@ from hostler.ports.store import (
     check_ttl,
     check_txn,
     lease_id,
+    operation_size,
+    pieces,
+    watching,
 )
 
 numbers = st.integers(-(2**63), 2**63 - 1)
@@ -200,6 +205,21 @@ def test_an_empty_prefix_deletes_nothing() -> None:
         check_delete_prefix("")
 
 
+@given(st.lists(st.integers(0, 400_000), max_size=20), st.integers(1, 8))
+def test_pieces_fit_into_a_request_keep_their_order_and_are_no_smaller_than_they_must_be(
+    sizes: list[int], most: int
+) -> None:
+    operations = [Put(f"/ä{number}", b"x" * size) for number, size in enumerate(sizes)]
+    found = list(pieces(operations, most=most))
+    assert [operation for piece in found for operation in piece] == operations
+    for number, piece in enumerate(found, 1):
+        total = sum(map(operation_size, piece))
+        assert len(piece) == 1 or (len(piece) <= most and total <= PIECE_BYTES)
+        check_txn([], piece, [])
+        for following in found[number : number + 1]:
+            assert len(piece) == most or total + operation_size(following[0]) > PIECE_BYTES
+
+
 def test_every_error_is_ours_and_says_what_to_do_by_its_kind() -> None:
     kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, Exception)]
     assert all(issubclass(kind, HostlerError) for kind in kinds)
@@ -212,3 +232,15 @@ def test_missed_events_tell_where_to_go_on() -> None:
     assert "before revision 7" in str(Compacted(7))
     assert Lagged("/a/", 9).revision == 9
     assert "'/a/'" in str(Lagged("/a/", 9))
+
+
+async def test_a_store_of_somebody_elses_need_not_know_what_a_watch_may_leave_out() -> None:
+    class Older(MemoryStore):
+        def watch(self, prefix: str, *, start_revision: int | None = None) -> Any:  # type: ignore[override]
+            return super().watch(prefix, start_revision=start_revision)
+
+    async with Older() as store, watching(store, "/a", previous=False) as watch:
+        await store.put("/a", b"1")
+        await store.put("/a", b"2")
+        events = [await anext(watch) for _ in range(2)]
+    assert [event.kv.value for event in events] == [b"1", b"2"]

@@ -13,7 +13,7 @@ import pytest
 from hostler.drivers.store.memory import MemoryStore
 from hostler.engine.access.token import digest_of
 from hostler.engine.request import HOSTLER, Request
-from hostler.engine.tickets import DRIFT, LIFE, PeerTickets, Tickets
+from hostler.engine.tickets import DRIFT, LIFE, SHARED_FOR, PeerTickets, Tickets
 from hostler.engine.write import Writer
 from hostler.errors import Unauthenticated, Unavailable, Uncertain
 from hostler.keys.access import AUDIT, TICKET
@@ -26,7 +26,7 @@ from hostler.ports.machines import Door
 class Machine:
     """As much of a VmView as a ticket needs."""
 
-    id, org, project, revision = "vm-1", "acme", "web", 7
+    id, org, project, revision, name = "vm-1", "acme", "web", 7, "www"
 
 
 class Place:
@@ -66,7 +66,7 @@ async def test_a_ticket_is_kept_as_its_digest_with_a_lease_and_its_issue_is_audi
         assert entry.lease is not None
         assert (entry.value.vm, entry.value.door, entry.value.by) == ("vm-1", "ssh", "hostler")
         (audit,) = (await AUDIT.list(place.store)).entries
-        assert (audit.value.verb, audit.value.who) == ("ticket.issue", "hostler")
+        assert (audit.value.verb, audit.value.who) == ("ticket.ssh", "hostler")
         everything = b"".join(kv.value + kv.key.encode() for kv in (await place.store.range("")).items)
         assert told.ticket.encode() not in everything
         assert told.ticket not in repr(told)
@@ -143,6 +143,37 @@ async def test_tickets_of_users_and_of_processes_are_not_taken_for_each_other() 
         assert (await place.peers.redeem(of_peer, "n1", "vm-1", Door.SSH)).by == "replica"
         with pytest.raises(Unauthenticated):
             await place.peers.redeem(of_peer, "n1", "vm-1", Door.SSH)
+
+
+@virtual
+async def test_processes_that_ask_each_other_often_share_a_lease_which_ends_their_tickets_in_time() -> None:
+    async with placed() as place:
+        granted = list[Any]()
+        grant = place.store.grant
+
+        async def counted(ttl: float) -> Any:
+            await asyncio.sleep(0.1)  # so that others ask meanwhile
+            granted.append(await grant(ttl))
+            return granted[-1]
+
+        place.store.grant = counted
+        tickets = await asyncio.gather(*(place.peers.issue("n1", "org:a:1", Door.SLICE_LOG) for _ in range(20)))
+        for ticket in tickets:
+            await place.peers.redeem(ticket, "n1", "org:a:1", Door.SLICE_LOG)
+        assert len(granted) == 1
+        await place.clock.sleep(SHARED_FOR - 1)
+        last = await place.peers.issue("n1", "vm-1", Door.SSH)
+        await place.clock.sleep(LIFE - SHARED_FOR - 1)
+        await place.peers.issue("n1", "vm-1", Door.SSH)
+        assert len(granted) == 2, "a lease that is half over is not given new tickets"
+        assert (await place.peers.redeem(last, "n1", "vm-1", Door.SSH)).by == "replica"
+        await granted[1].revoke()  # as a store that was restored: it has never heard of it
+        again = await place.peers.issue("n1", "vm-1", Door.SSH)
+        await place.peers.redeem(again, "n1", "vm-1", Door.SSH)
+        assert len(granted) == 3
+        await place.peers.issue("n1", "vm-1", Door.SSH)
+        await place.clock.sleep(LIFE + 1)
+        assert not (await TICKET.list(place.store)).entries
 
 
 @virtual

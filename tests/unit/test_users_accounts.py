@@ -8,6 +8,7 @@ import stat
 from pathlib import Path
 from typing import Literal
 
+import msgspec
 import pytest
 from accounts import ADMIN, PASSWORD, Place, one_replica, replica, virtual
 from dose import dose
@@ -64,7 +65,25 @@ async def test_nobody_sees_a_hash_and_the_store_holds_no_password() -> None:
             assert secret.encode() not in everything
 
 
-@pytest.mark.parametrize("name", ["", "a/b", "x" * 256, "a\nb", " a", "a ", "Hostler", "..", "\ud800"])
+@virtual
+async def test_a_full_name_that_nobody_could_read_is_refused_and_one_that_stands_is_kept() -> None:
+    async with one_replica() as place:
+        for name in ("a\u202eb", "\u200b", " ", "\u3164", "a\nb", "\U000e0041"):
+            with pytest.raises(Invalid, match="full name: "):
+                await place.users.create(ADMIN, UserCreate(name="ada", full_name=name))
+        await place.users.create(ADMIN, UserCreate(name="ada", full_name="Ada Lovelace"))
+        with pytest.raises(Invalid, match="full name: "):
+            await place.users.update(ADMIN, "ada", UserUpdate(full_name="Ada\u202e"))
+        entry = await USER.get(place.store, user="ada")
+        assert entry is not None
+        old = msgspec.structs.replace(entry.value, full_name="Ada\u202e")
+        await place.store.put(USER.fill(user="ada"), USER.encode(old))
+        done = await place.users.update(ADMIN, "ada", UserUpdate(full_name="Ada\u202e", enabled=False))
+        assert (done.value.full_name, done.value.enabled) == ("Ada\u202e", False)
+        assert (await place.users.update(ADMIN, "ada", UserUpdate(full_name=""))).value.full_name == ""
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "x" * 256, "a\nb", " a", "a ", "Hostler", "..", "\ud800", "a\u202eb"])
 def test_a_name_that_cannot_be_is_refused(name: str) -> None:
     async def main() -> None:
         async with one_replica() as place:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
+from typing import TYPE_CHECKING
 
 import pytest
 
 from hostler.kit.virtual import Deadlock, Leftover, VirtualClock, run_virtual
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
 
 
 async def race(names: str) -> str:
@@ -107,3 +111,29 @@ def test_threads_are_refused() -> None:
 
     with pytest.raises(RuntimeError, match="knows no threads"):
         run_virtual(main)
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_generator_that_nobody_finishes_is_closed() -> None:
+    closed: list[str] = []
+
+    async def numbers(wait: float | None) -> AsyncIterator[int]:
+        try:
+            yield 1
+            yield 2
+        finally:
+            if wait is not None:
+                await asyncio.sleep(wait)
+            closed.append(f"after {wait}")
+
+    async def first(wait: float | None) -> None:
+        async for _ in numbers(wait):
+            return
+
+    async def main() -> None:
+        for wait in (None, 0, 5.0):
+            await first(wait)
+        await asyncio.sleep(6)
+
+    run_virtual(main)
+    assert sorted(closed) == ["after 0", "after 5.0", "after None"]

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 from service_scene import ADMIN, MEMBER_OF_ACME, ORG, PROJECT, SMALL, STRANGER, VIEWER, Scene, asked, contents, play
 
+from hostler.engine.vm_reading import VmQuery
 from hostler.errors import Conflict, Forbidden, HostlerError, Invalid, NotFound, Stale, Unavailable
 from hostler.keys.node import ALIVE
 from hostler.keys.vm import HANDLE, NAME, VM
@@ -31,6 +32,7 @@ def test_a_new_machine_has_its_record_its_name_and_its_audit_in_one_revision() -
         (audit,) = await scene.audits()
         assert (audit.who, audit.verb, audit.source) == ("mia", "vm.create", "10.0.0.9")
         assert audit.subject == VM.fill(vm=written.value.id, **ids)
+        assert audit.name == written.value.name
         assert (written.status, written.value.revision, written.value.phase) == (201, written.revision, Phase.PENDING)
         assert await scene.vms.get(MEMBER_OF_ACME, ORG, PROJECT, "a") == written.value
 
@@ -177,10 +179,10 @@ def test_a_stranger_neither_creates_nor_lists_in_a_project() -> None:
         with pytest.raises(NotFound):
             await scene.vms.create(asked(STRANGER), ORG, PROJECT, WISH)
         with pytest.raises(NotFound):
-            await scene.vms.list(STRANGER, ORG, PROJECT)
+            await scene.vms.list(STRANGER, VmQuery(ORG, PROJECT))
         with pytest.raises(Forbidden):
             await scene.vms.create(asked(VIEWER), ORG, PROJECT, WISH)
-        assert (await scene.vms.list(STRANGER, None, None)).items == ()
+        assert (await scene.vms.list(STRANGER, VmQuery())).items == ()
 
     play(story)
 
@@ -197,6 +199,33 @@ def test_an_update_changes_what_it_names_and_counts_the_wish() -> None:
         assert (new.labels, new.on_node_loss, new.generation) == ({"b": "2"}, OnNodeLoss.FENCE, old.generation + 1)
         assert new.revision > old.revision
         assert (await scene.audits())[-1].before == old.revision
+
+    play(story)
+
+
+@pytest.mark.parametrize(
+    "update",
+    [
+        VmUpdate(cpus=8),
+        VmUpdate(name="b"),
+        VmUpdate(labels={"b": "2"}),
+        VmUpdate(on_node_loss=OnNodeLoss.FENCE),
+        VmUpdate(expires_in=60),
+    ],
+)
+def test_what_an_instance_is_only_its_workload_changes(update: VmUpdate) -> None:
+    async def story(scene: Scene) -> None:
+        vm = await scene.made("web-2")
+        entry = await VM.get(scene.raw, org=ORG, project=PROJECT, vm=vm.id)
+        assert entry is not None
+        await VM.replace(scene.raw, entry, msgspec.structs.replace(entry.value, instance="web/2"))
+        before = await contents(scene.raw)
+        with pytest.raises(Conflict, match="vm web-2: it is instance 2 of workload web; change the workload"):
+            await scene.vms.update(asked(), ORG, PROJECT, "web-2", update)
+        await scene.vms.update(asked(), ORG, PROJECT, "web-2", VmUpdate(cpus=vm.spec.cpus))
+        assert await contents(scene.raw) == before
+        await scene.vms.stop(asked(), ORG, PROJECT, "web-2")
+        await scene.vms.delete(asked(), ORG, PROJECT, "web-2")
 
     play(story)
 
@@ -435,11 +464,12 @@ def test_reads_fail_without_the_store_unless_old_news_will_do() -> None:
         view = await scene.made()
         await scene.settle()
         scene.store.down()
-        for read in (scene.vms.get(MEMBER_OF_ACME, ORG, PROJECT, "a"), scene.vms.list(MEMBER_OF_ACME, ORG, PROJECT)):
+        there = VmQuery(ORG, PROJECT)
+        for read in (scene.vms.get(MEMBER_OF_ACME, ORG, PROJECT, "a"), scene.vms.list(MEMBER_OF_ACME, there)):
             with pytest.raises(Unavailable):
                 await read
         assert await scene.vms.get(MEMBER_OF_ACME, ORG, PROJECT, "A", stale=True) == view
-        assert (await scene.vms.list(MEMBER_OF_ACME, ORG, PROJECT, stale=True)).items == (view,)
+        assert (await scene.vms.list(MEMBER_OF_ACME, VmQuery(ORG, PROJECT, stale=True))).items == (view,)
         with pytest.raises(Unavailable):
             await scene.made("b")
 

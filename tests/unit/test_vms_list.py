@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 from service_scene import ADMIN, SMALL, Scene, asked, play
 
 from hostler.engine import vm_reading
 from hostler.engine.request import Caller
+from hostler.engine.vm_reading import VmQuery
 from hostler.errors import Invalid
 from hostler.keys.vm import HANDLE, VM
 from hostler.model.access import ROLES, Role
@@ -36,14 +38,12 @@ async def filled(scene: Scene, each: int = 5) -> list[VmView]:
     return sorted(made, key=lambda view: VM.fill(org=view.org, project=view.project, vm=view.id))
 
 
-async def walked(
-    scene: Scene, caller: Caller, org: str | None, project: str | None, limit: int, **more: object
-) -> list:
+async def walked(scene: Scene, caller: Caller, org: str | None, project: str | None, limit: int, **more: Any) -> list:
     """All pages, one after the other."""
     found: list[VmView] = []
     after = None
     for _ in range(1000):
-        page = await scene.vms.list(caller, org, project, limit=limit, after=after, **more)  # type: ignore[arg-type]
+        page = await scene.vms.list(caller, VmQuery(org, project, limit=limit, after=after, **more))
         assert len(page.items) <= limit
         assert page.revision > 0
         found += page.items
@@ -110,7 +110,7 @@ def test_one_call_reads_so_much_at_most_and_the_next_goes_on(monkeypatch: pytest
         made = await filled(scene, each=9)
         monkeypatch.setattr(vm_reading, "LOOKED_AT", 4)
         monkeypatch.setattr(vm_reading, "MAX_LIMIT", 4)
-        page = await scene.vms.list(ADMIN, None, None, limit=3, labels={"half": "9"})
+        page = await scene.vms.list(ADMIN, VmQuery(limit=3, labels={"half": "9"}))
         assert page.items == ()
         assert page.after is not None
         found = await walked(scene, ADMIN, None, None, 3, labels={"half": "1"})
@@ -154,6 +154,6 @@ def test_a_record_that_cannot_be_read_is_passed_over() -> None:
 def test_a_page_that_cannot_be_is_refused(org: str | None, project: str | None, limit: int, after: str | None) -> None:
     async def story(scene: Scene) -> None:
         with pytest.raises(Invalid):
-            await scene.vms.list(ADMIN, org, project, limit=limit, after=after)
+            await scene.vms.list(ADMIN, VmQuery(org, project, limit=limit, after=after))
 
     play(story)

@@ -6,22 +6,41 @@ changed; a release that adds fields adds a folder. The `-minimal` ones hold the 
 
 from __future__ import annotations
 
+import enum
 import inspect
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 
+from hostler.engine.labs import wish
+from hostler.errors import Invalid
 from hostler.keys.family import KEYS
-from hostler.model import access, deployment, inventory, lab, migration, node, reason, replica, vm, workload
+from hostler.model import (
+    access,
+    deployment,
+    inventory,
+    lab,
+    migration,
+    node,
+    reason,
+    replica,
+    rollout,
+    trace,
+    vm,
+    workload,
+)
 from hostler.model.record import Record
 
 if TYPE_CHECKING:
     from types import ModuleType
 
 GOLDEN = Path(__file__).parent / "golden"
-MODULES: tuple[ModuleType, ...] = (access, deployment, inventory, lab, migration, node, reason, replica, vm, workload)
+MODULES: tuple[ModuleType, ...] = (
+    *(access, deployment, inventory, lab, migration, node, reason, replica, rollout, trace, vm, workload),
+)
 RECORDS: dict[str, type[Record]] = {
     name: cls
     for module in MODULES
@@ -29,6 +48,30 @@ RECORDS: dict[str, type[Record]] = {
     if issubclass(cls, Record) and cls not in (Record, inventory.Hardware)
 }
 FILES = sorted(GOLDEN.glob("*/*.json"))
+
+
+_Event = enum.StrEnum("_Event", {event.name: event.value for event in lab.LabEvent if event != "message"})  # type: ignore[misc]
+
+
+class _News(Record, frozen=True, kw_only=True):
+    """As it was before there were messages."""
+
+    number: int
+    at: float
+    event: _Event
+    lab_id: int | None = msgspec.field(name="labId", default=None)
+    reason: str = ""
+
+
+class _BeforeMessages(Record, frozen=True, kw_only=True):
+    """`LabUser` as it was then."""
+
+    user: str
+    generation: int = 0
+    lab: lab.Lab | None = None
+    worked: dict[str, str] = msgspec.field(default_factory=dict)
+    news: tuple[_News, ...] = ()
+    changed_at: float
 
 
 def contains(whole: Any, part: Any) -> bool:
@@ -64,3 +107,21 @@ def test_the_newest_golden_file_shows_every_field(name: str) -> None:
 
 def test_every_record_in_the_store_is_among_them() -> None:
     assert {key.record.__name__ for key in KEYS if issubclass(key.record, Record)} <= set(RECORDS)
+
+
+def test_a_lab_with_a_message_is_read_and_kept_by_a_release_that_knows_none() -> None:
+    told = lab.LabUser.decode((GOLDEN / "0.1" / "LabUser.json").read_bytes())
+    assert told.messages
+    record = wish.message(told, "five minutes left", now=1.0)
+    before = _BeforeMessages.decode(record.encode())
+    after = lab.LabUser.decode(msgspec.structs.replace(before, changed_at=2.0).encode())
+    assert after == msgspec.structs.replace(record, changed_at=2.0)
+
+
+def test_an_event_of_a_later_release_is_read_shown_and_kept() -> None:
+    data = b'{"number":1,"at":1.0,"event":"moved-away","labId":5,"reason":""}'
+    news = lab.LabNews.decode(data)
+    assert (news.event.value, f"{news.event}", news.encode()) == ("moved-away", "moved-away", data)
+    for wrong in (b'"No word"', b'""', b"7", b'"' + b"x" * 65 + b'"'):
+        with pytest.raises(Invalid):
+            lab.LabNews.decode(data.replace(b'"moved-away"', wrong))

@@ -80,7 +80,9 @@ class Child:
 
     async def arm(self, target: tuple[str, int] | None, others: list[Child], **more: object) -> None:
         """Until it counts. At `target` it kills the others, then itself; or what its launcher makes of `more`."""
-        fds = [os.pidfd_open(other.pid) for other in others]
+        for other in others:  # one that has just been started has none yet
+            await other.until(lambda other=other: bool(other.pid))  # type: ignore[misc]
+        fds = [os.pidfd_open(other.pid) for other in others if other.running]
         try:
             self._send({"is": "arm", "target": target, **more}, fds)
         finally:

@@ -111,8 +111,8 @@ class PointedStore:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)  # what sends no request of its own
 
-    def watch(self, prefix: str, *, start_revision: int | None = None) -> Watch:
-        return self._store.watch(prefix, start_revision=start_revision)
+    def watch(self, prefix: str, *, start_revision: int | None = None, previous: bool = True) -> Watch:
+        return self._store.watch(prefix, start_revision=start_revision, previous=previous)
 
     async def get(self, key: str, **options: Any) -> Any:
         return await self._points.around(f"get {_family(key)}", self._store.get(key, **options))
@@ -132,7 +132,8 @@ class PointedStore:
     async def txn(
         self, when: Sequence[Comparison], then: Sequence[Operation], otherwise: Sequence[Operation] = ()
     ) -> TxnResult:
-        does = sorted({f"{_SIGNS[type(operation)]}{_family(_key(operation))}" for operation in then})
+        signs = (f"{_SIGNS[type(operation)]}{_family(_key(operation))}" for operation in then)
+        does = sorted(set(signs) - {"+traces"})  # which go with every decision of a leader
         return await self._points.around(f"txn {' '.join(does)}", self._store.txn(when, then, otherwise))
 
     async def grant(self, ttl: float) -> PointedLease:

@@ -62,7 +62,7 @@ def person(images: ImageFolder, tmp_path: Path) -> Iterator[Person]:
         listed = json.loads(who.run("vm", "list", "-o", "json"))
         if listed:
             who.run("vm", "delete", "--yes", "--wait", *(vm["id"] for vm in listed))
-        who.run("down")
+        assert who.run("down") == b"ended\n"  # no machine runs on
         assert not list((who.data / "machines").glob("*/vms/*")), "machines were left behind"
 
 

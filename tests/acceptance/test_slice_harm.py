@@ -1,0 +1,227 @@
+"""What a slice may do to its node: print without end, hang, leave processes. And a gateway that will not open."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from slicing import TOKENS, call, publish
+from test_slice_processes import SYSTEM, is_alive, only, opened, run_of, until, users_of_their_own
+
+from hostler.drivers.slices.process.driver import ProcessSlices
+from hostler.drivers.slices.process.instance import Instance
+from hostler.errors import Refused, Unavailable
+from hostler.ports.calls import Failed
+from hostler.ports.slices import Life
+from hostler.ports.worker import MAX_LOG
+
+NAME = "bad:harm:1"
+HARM = """
+    import os, subprocess, sys, time
+    from hostler.slices import method
+
+    def stop():
+        if os.environ.get("STOP") == "hang":
+            time.sleep(1000)
+
+    @method
+    def spam(mib: int) -> int:
+        for _ in range(mib * 16):
+            print("x" * 65535)
+        print("that was all", flush=True)
+        subprocess.run(["sh", "-c", "echo so says another"], check=True)
+        return os.getpid()
+
+    @method
+    def leave() -> list[int]:
+        same = subprocess.Popen(["/bin/sleep", "1000"], env={})
+        other = subprocess.Popen(["sh", "-c", "sleep 1000 & echo $!; exec sleep 1000"], start_new_session=True,
+                                 stdout=subprocess.PIPE)
+        return [same.pid, other.pid, int(other.stdout.readline())]
+
+    @method
+    async def die() -> None:
+        print("about to die", flush=True)
+        os._exit(3)
+
+    @method
+    def fail() -> None:
+        raise RuntimeError("on purpose")
+"""
+
+
+def size_of_logs(root: Path) -> int:
+    return sum(path.stat().st_size for path in (root / "slices/logs").iterdir())
+
+
+async def test_what_it_prints_never_takes_more_than_its_share_of_the_disk(tmp_path: Path) -> None:
+    artifacts = await publish(tmp_path, NAME, HARM)
+    async with opened(tmp_path, artifacts, look_every=3600) as slices:
+        active = await slices.activate(run_of(NAME))
+        spamming, most = asyncio.create_task(call(active.address, "spam", mib=40)), 0
+        while not spamming.done():
+            most = max(most, size_of_logs(tmp_path))
+            await asyncio.sleep(0.005)
+        assert isinstance(await spamming, int)
+        assert MAX_LOG < most <= 2 * MAX_LOG
+        log = next((tmp_path / "slices/logs").glob("*.log"))
+        await until(lambda: log.read_bytes().endswith(b"that was all\nso says another\n"))
+        await call(active.address, "die")
+        async with asyncio.timeout(10):
+            while (ended := await only(slices)).life is not Life.ENDED:
+                await asyncio.sleep(0.02)
+        assert ended.detail.endswith("its last words: about to die")
+
+
+async def test_a_stop_that_hangs_does_not_keep_the_agent_from_ending(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hostler.drivers.slices.process.driver.STOPS_WITHIN", 0.1)
+    monkeypatch.setattr("hostler.drivers.slices.process.instance.STOPS_WITHIN", 0.3)
+    artifacts = await publish(tmp_path, NAME, HARM)
+    hanging = {"STOP": "hang"}
+    async with asyncio.timeout(30):
+        async with opened(tmp_path, artifacts) as slices:
+            runs = [run_of(NAME, number, environment=hanging) for number in (1, 2)]
+            await asyncio.gather(*map(slices.activate, runs))
+            pids = [slices.pid_of(run) for run in runs]
+            with pytest.raises(Refused, match=r"stop has not ended within 0.3 s"):
+                await slices.deactivate(runs[0], grace=0)
+            ended = next(one for one in await slices.list() if one.run == runs[0])
+            assert (ended.life, ended.detail) == (Life.ENDED, "stop has not ended within 0.3 s")
+            begun_at = time.monotonic()
+        assert time.monotonic() - begun_at < 10
+    assert not any(pid is None or is_alive(pid) for pid in pids)
+    assert list((tmp_path / "slices/runs").iterdir()) == []
+
+
+async def test_one_who_holds_an_instances_turn_does_not_keep_the_agent_from_ending(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hostler.drivers.slices.process.driver.ALL_STOPPED_WITHIN", 0.3)
+    artifacts = await publish(tmp_path, NAME, HARM)
+    async with asyncio.timeout(30):
+        async with opened(tmp_path, artifacts) as slices:
+            active = await slices.activate(run_of(NAME, environment={"STOP": "hang"}))
+            pid = slices.pid_of(active.run)
+            stopping = asyncio.create_task(slices.deactivate(active.run, grace=1000))
+            await asyncio.sleep(0.1)
+        assert pid is not None
+        assert not is_alive(pid)
+        with pytest.raises(Refused):
+            await stopping
+
+
+@pytest.mark.parametrize("ends", ["crash", "unload", "adopted"])
+async def test_no_process_that_it_started_outlives_it(
+    tmp_path: Path, ends: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    artifacts = await publish(tmp_path, NAME, HARM)
+    slices = ProcessSlices(tmp_path / "slices", artifacts)
+    await slices.open()
+    slices.admit(TOKENS)
+    active = await slices.activate(run_of(NAME))
+    pid = slices.pid_of(active.run)
+    assert pid is not None
+    left = await call(active.address, "leave")
+    alive = [is_alive(one) for one in left]
+    if ends == "adopted":
+        await slices.aclose(stop=False)
+        monkeypatch.setattr("hostler.drivers.slices.process.process._children", set())  # as if another had started it
+        slices = ProcessSlices(tmp_path / "slices", artifacts)
+        await slices.open()
+    if ends == "unload":
+        await slices.unload(active.run)
+    else:
+        os.kill(pid, signal.SIGKILL)
+        await until(lambda: slices.pid_of(active.run) is None)
+        await slices.load(active.run)
+    try:
+        assert alive == [True] * 3
+        await until(lambda: not any(map(is_alive, left)), within=3)
+    finally:
+        for one in left:
+            if is_alive(one):
+                os.kill(one, signal.SIGKILL)
+        await slices.aclose()
+        if ends == "adopted":
+            os.waitpid(pid, 0)
+
+
+async def test_one_that_does_not_answer_keeps_nobody_else_from_being_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    artifacts = await publish(tmp_path, NAME, HARM)
+    looks = {1: 0, 2: 0}
+    look = Instance.look
+
+    async def counted(one: Instance, within: float) -> None:
+        looks[one.run.instance] += 1
+        await look(one, within)
+
+    monkeypatch.setattr(Instance, "look", counted)
+    async with opened(tmp_path, artifacts, look_every=0.05, answers_within=3600) as slices:
+        runs = [run_of(NAME, number) for number in looks]
+        await asyncio.gather(*map(slices.load, runs))
+        pid = slices.pid_of(runs[0])
+        assert pid is not None
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            asked = looks[2]
+            await until(lambda: looks[2] > asked + 3)
+            assert looks[1] <= asked + 1  # it is not asked again before it has answered
+        finally:
+            os.kill(pid, signal.SIGCONT)
+
+
+async def test_tracebacks_name_files_by_which_they_are_found(tmp_path: Path) -> None:
+    artifacts = await publish(tmp_path, NAME, HARM)
+    async with opened(tmp_path, artifacts, python=str(SYSTEM), uids=users_of_their_own()) as slices:
+        active = await slices.activate(run_of(NAME))
+        assert active.about == ""  # or it would not be another user
+        assert isinstance(await call(active.address, "fail"), Failed)
+        log = next((tmp_path / "slices/logs").glob("*.log"))
+        await until(lambda: "on purpose" in log.read_text())
+        said = log.read_text()
+        (file,) = (tmp_path / "slices/artifacts").glob("*/lib/harm.py")
+        assert f'File "{file}", line' in said
+        assert 'raise RuntimeError("on purpose")' in said  # with what stands there
+        assert "/proc/self/fd" not in said
+
+
+async def test_a_gateway_that_cannot_be_opened_is_opened_later_and_all_is_adopted(tmp_path: Path) -> None:
+    artifacts = await publish(tmp_path, NAME, HARM)
+    before = ProcessSlices(tmp_path / "slices", artifacts)
+    await before.open()
+    active = await before.activate(run_of(NAME))
+    pid = before.pid_of(active.run)
+    await before.aclose(stop=False)
+    broken: list[Exception] = [OSError(28, "No space left on device"), Unavailable("not now"), OSError(98, "in use")]
+    opened_doors: list[Path] = []
+
+    @asynccontextmanager
+    async def door(path: Path, token: str) -> AsyncIterator[None]:
+        assert token
+        if broken:
+            raise broken.pop()
+        opened_doors.append(path)
+        yield
+
+    slices = ProcessSlices(tmp_path / "slices", artifacts, door=door)
+    for why in ("in use", "not now"):
+        with pytest.raises(Unavailable, match=why):
+            await slices.open()
+    with pytest.raises(Unavailable, match="No space left"):
+        await slices.load(active.run)
+    await slices.open()
+    assert slices.pid_of(active.run) == pid
+    assert (await slices.load(active.run)).life is Life.ACTIVE  # the very same
+    assert slices.pid_of(active.run) == pid
+    assert len(opened_doors) == 1
+    await slices.aclose()

@@ -1,0 +1,445 @@
+"""Deliberate defects, put into a world through its makers (`hostler.sim.world.Parts`), and where each is found.
+
+None of them can be switched on outside tests: what is broken is made of the product's own parts, with one rule of it
+ignored. A part is made as always, and then given a class that differs in one decision.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from contextlib import suppress
+from copy import copy
+from typing import TYPE_CHECKING, Any, TypeVar
+from weakref import WeakKeyDictionary
+
+from msgspec.structs import replace
+
+from hostler.drivers.ttl.store import StoreTtlStorage
+from hostler.engine.agent.session import Session
+from hostler.engine.agent.worker import Workers
+from hostler.engine.controllers.books import Books
+from hostler.engine.controllers.decision import Act, NodeCase, Step
+from hostler.engine.controllers.machines import MachineController
+from hostler.engine.controllers.silence import Silence
+from hostler.engine.labs import decide as labs
+from hostler.engine.labs import wish
+from hostler.engine.labs.controller import LabController
+from hostler.engine.labs.sight import Sight
+from hostler.engine.placement import Decision
+from hostler.engine.workloads.targets import Targets
+from hostler.errors import HostlerError, Missed, Unavailable, Uncertain
+from hostler.keys.mirror import Mirror
+from hostler.kit.backoff import Backoff
+from hostler.model.lab import LabPhase
+from hostler.model.vm import MachineState
+from hostler.ports.store import Version
+from hostler.sim.world import Making, Parts
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from hostler.engine.agent.agent import Agent
+    from hostler.engine.agent.plan import AgentPlan
+    from hostler.engine.controllers.decision import Duty
+    from hostler.engine.controllers.seen import Seen
+    from hostler.engine.labs.steps import Seen as LabSeen
+    from hostler.engine.placement import NodeState, Wanted
+    from hostler.engine.service import Service
+    from hostler.engine.view import View
+    from hostler.keys.entry import Entry
+    from hostler.kit.clock import Clock
+    from hostler.model.lab import LabUser
+    from hostler.model.node import Arrival, NodeRecord
+    from hostler.model.vm import VirtualMachine
+    from hostler.model.workload import Workload
+    from hostler.ports.machines import Machines
+    from hostler.ports.peers import Peers
+    from hostler.ports.store import Comparison
+
+T = TypeVar("T")
+SOUND = Parts()
+
+
+@dataclasses.dataclass(frozen=True)
+class Defect:
+    """What is wrong, the scenario that finds it, and the invariant that is broken then."""
+
+    parts: Callable[[], Parts]
+    scenario: str
+    invariant: str
+
+    @property
+    def name(self) -> str:
+        return self.parts.__name__
+
+
+DEFECTS: list[Defect] = []
+
+
+def found_by(scenario: str, invariant: str) -> Callable[[Callable[[], Parts]], Callable[[], Parts]]:
+    """One more defect."""
+
+    def add(parts: Callable[[], Parts]) -> Callable[[], Parts]:
+        DEFECTS.append(Defect(parts, scenario, invariant))
+        return parts
+
+    return add
+
+
+# How parts are broken
+
+
+def _turned(made: Any, kind: type[T]) -> T:
+    """The very object, with a class that is derived from its own."""
+    made.__class__ = kind
+    turned: T = made
+    return turned
+
+
+def _machines(kind: type[MachineController]) -> Parts:
+    return Parts(machines=lambda making, view: _turned(_controller(making, view), kind))
+
+
+def _controller(making: Making, view: View) -> MachineController:
+    made = SOUND.machines(making, view)
+    if not isinstance(made, MachineController):
+        raise TypeError(type(made))
+    return made
+
+
+def _books(kind: type[Books]) -> Parts:
+    def machines(making: Making, view: View) -> Service:
+        made = _controller(making, view)
+        _turned(made.books, kind)
+        return made
+
+    return Parts(machines=machines)
+
+
+def _labs(kind: type[LabController], sight: type[Sight] = Sight) -> Parts:
+    def made(making: Making, view: View) -> Sequence[Service]:
+        services = SOUND.labs(making, view)
+        for service in services:
+            if isinstance(service, LabController):
+                _turned(service, kind)
+                _turned(service._sight, sight)
+        return services
+
+    return Parts(labs=made)
+
+
+def _agents(broken: Callable[[Agent], object]) -> Parts:
+    def agent(making: Making, machines: Machines, plan: AgentPlan, peers: Peers | None) -> Agent:
+        made = SOUND.agent(making, machines, plan, peers)
+        broken(made)
+        return made
+
+    return Parts(agent=agent)
+
+
+# Leaders
+
+
+class _NoGuard(StoreTtlStorage):
+    def guard(self, key: str, value: str) -> Comparison:  # noqa: ARG002 - that is the defect
+        return Version(key) > -1
+
+
+@found_by("leader-cut-off-while-taking", "no_stale_leader_write")
+def no_fence_check() -> Parts:
+    """What a leader writes does not depend on whether it still leads."""
+    return Parts(storage=_NoGuard)
+
+
+class _Deaf(Mirror[T]):
+    async def run(self) -> None:
+        backoff = Backoff(0.05, 1.0, rng=self._rng)
+        while self.revision == 0:
+            try:
+                await self._listed()
+            except (Missed, Unavailable, Uncertain):
+                await self._clock.sleep(backoff.next())
+        while True:
+            try:
+                await self._watched()
+            except Missed as missed:
+                self.revision = max(self.revision, missed.revision or 0)
+            except (Unavailable, Uncertain):
+                await self._clock.sleep(backoff.next())
+
+
+@found_by("watches-lost", "wishes_met")
+def event_lost_on_reconnect() -> Parts:
+    """A mirror that has missed something watches on from there, and does not read it all again."""
+
+    def view(making: Making) -> View:
+        made = SOUND.view(making)
+        for mirror in made.mirrors.values():
+            _turned(mirror, _Deaf)
+        return made
+
+    return Parts(view=view)
+
+
+class _Blindfolded(Books):
+    def _state(self, node: str, record: NodeRecord) -> NodeState:
+        return replace(super()._state(node, record), rack=node, pdus=(node,), tors=(node,))
+
+
+@found_by("anti-affinity-rack-lost", "rules_kept")
+def fault_domain_ignored() -> Parts:
+    """Placement takes every node for one in a rack, on a pdu and behind a tor of its own."""
+    return _books(_Blindfolded)
+
+
+class _Impatient(MachineController):
+    def _case(self, seen: Seen) -> NodeCase:
+        found = super()._case(seen)
+        return NodeCase.LONG_SILENT if found is NodeCase.SILENT else found
+
+
+@found_by("tor-loss", "no_vm_twice")
+def restart_before_the_old_node_is_dead() -> Parts:
+    """Fenced machines are taken from a node as soon as it is silent."""
+    return _machines(_Impatient)
+
+
+class _Credulous(MachineController):
+    def _case(self, seen: Seen) -> NodeCase:
+        found = super()._case(seen)
+        return NodeCase.OFF if found in (NodeCase.SILENT, NodeCase.LONG_SILENT) else found
+
+
+@found_by("labs-behind-a-dead-tor", "no_vm_twice")
+def silence_taken_for_off() -> Parts:
+    """A node that is silent counts as switched off, so machines that should wait for it are started elsewhere."""
+    return _machines(_Credulous)
+
+
+class _Twice(MachineController):
+    def _decided(self, seen: Seen, duty: Duty | None = None) -> Step:
+        step = super()._decided(seen, duty)
+        handle, command = seen.handle, seen.command
+        if step.act is not Act.NOTHING or handle is None or command is None or handle.value.node != seen.node:
+            return step
+        inherited = command.value.fence != self._writing.leader().fence
+        return Step(Act.PLACE) if inherited and handle.value.state is not MachineState.RUNNING else step
+
+
+@found_by("leader-killed-while-machines-boot", "no_vm_twice")
+def double_adoption() -> Parts:
+    """A new leader places what does not run yet once more, though a node was told to have it."""
+    return _machines(_Twice)
+
+
+class _Released(MachineController):
+    def _decided(self, seen: Seen, duty: Duty | None = None) -> Step:
+        vm, command = seen.vm, seen.command
+        if vm is not None and command is not None and command.value.deleting and not vm.value.deleting:
+            return Step(Act.RELEASE)
+        return super()._decided(seen, duty)
+
+
+@found_by("drain-by-making-anew", "no_vm_twice")
+def placed_before_it_is_gone() -> Parts:
+    """A machine that leaves a node is placed elsewhere before its node has said that it is gone."""
+    return _machines(_Released)
+
+
+class _Careless(MachineController):
+    def _decided(self, seen: Seen, duty: Duty | None = None) -> Step:
+        step = super()._decided(seen, duty)
+        return Step(Act.FORGET_LOST) if step.act is Act.TAKE else step
+
+
+@found_by("pdu-loss", "no_vm_lost")
+def forgotten_with_its_node() -> Parts:
+    """What was on a node that is lost is forgotten, the wish for it included."""
+    return _machines(_Careless)
+
+
+class _Silent(MachineController):
+    def _chosen(self, vm: VirtualMachine, wanted: Wanted) -> Decision:
+        found = super()._chosen(vm, wanted)
+        return found if found.node is not None else Decision(node=None, score=0.0)
+
+
+@found_by("full-cluster", "pending_has_reason")
+def pending_without_a_reason() -> Parts:
+    """A machine that no node will do for waits, and nobody says why."""
+    return _machines(_Silent)
+
+
+class _NoObjection(Books):
+    def _state(self, node: str, record: NodeRecord) -> NodeState:
+        state = super()._state(node, record)
+        objected = self._view.inventory.objection(node)
+        return replace(state, on_duty=True, why_not="") if objected and state.why_not == objected else state
+
+
+@found_by("zone-disabled", "inventory_heeded")
+def inventory_ignored() -> Parts:
+    """Machines are placed on nodes that the inventory has taken out of use."""
+    return _books(_NoObjection)
+
+
+_COUNTS: WeakKeyDictionary[Any, dict[str, float]] = WeakKeyDictionary()
+"""Of each world, by its store: since when each node is silent."""
+
+
+class _Inherited(Silence):
+    known: dict[str, float]
+
+    def look(self, node: str) -> None:
+        super().look(node)
+        if node in self._counts:
+            count = self._counts[node]
+            self._counts[node] = replace(count, since=self.known.setdefault(node, count.since))
+        else:
+            self.known.pop(node, None)
+
+
+@found_by("flapping-while-nobody-leads", "no_vm_twice")
+def silence_counted_by_a_former_leader() -> Parts:
+    """A new leader goes on counting a node's silence where the last one was."""
+
+    def machines(making: Making, view: View) -> Service:
+        made = _controller(making, view)
+        counted = _turned(made._silence, _Inherited)
+        world: Any = making.store
+        counted.known = _COUNTS.setdefault(world._store, {})
+        return made
+
+    return Parts(machines=machines)
+
+
+# Workloads and labs
+
+
+class _Unaimed(Targets):
+    def check(self, ids: dict[str, Any]) -> None:  # noqa: ARG002 - that is the defect
+        return
+
+
+@found_by("drain-rack", "wishes_met")
+def target_left_behind() -> Parts:
+    """The target of an instance stays as it is when its machine is handed over to another node."""
+
+    def workloads(making: Making, view: View) -> Service:
+        made: Any = SOUND.workloads(making, view)
+        _turned(made._targets, _Unaimed)
+        return made  # type: ignore[no-any-return]
+
+    return Parts(workloads=workloads)
+
+
+class _Unbounded:
+    """What workloads say, as if each allowed that none of it serves."""
+
+    def __init__(self, workloads: Mirror[Workload]) -> None:
+        self._workloads = workloads
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._workloads, name)
+
+    def get(self, **parts: str) -> Entry[Workload] | None:
+        entry = self._workloads.get(**parts)
+        if entry is None:
+            return None
+        rollout = replace(entry.value.rollout, max_unavailable=entry.value.instances)
+        return replace(entry, value=replace(entry.value, rollout=rollout))
+
+
+@found_by("rolling-update", "rollout_kept")
+def updated_all_at_once() -> Parts:
+    """An update takes all instances away before the new ones serve, whatever the rollout says."""
+
+    def workloads(making: Making, view: View) -> Service:
+        unbounded: Any = copy(view)
+        unbounded.workloads = _Unbounded(view.workloads)
+        return SOUND.workloads(making, unbounded)
+
+    return Parts(workloads=workloads)
+
+
+class _Ahead:
+    """A clock whose calendar is two minutes ahead."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._clock, name)
+
+    def wall(self) -> float:
+        return self._clock.wall() + 120.0
+
+
+@found_by("machines-expire", "no_early_end")
+def ended_before_its_time() -> Parts:
+    """Machines that expire are deleted too early."""
+
+    def janitor(making: Making, view: View) -> Service:
+        ahead: Any = _Ahead(making.clock)
+        return SOUND.janitor(dataclasses.replace(making, clock=ahead), view)
+
+    return Parts(janitor=janitor)
+
+
+class _Generous(LabController):
+    def _decided(self, record: LabUser, seen: LabSeen) -> labs.Step:
+        lab = record.lab
+        if lab is not None and lab.phase is LabPhase.STOPPING and seen.vm is not None and seen.vm.value.deleting:
+            return labs.Step(labs.Act.WRITE, wish.gone(record, self._clock.wall(), self._catalogue()))
+        return super()._decided(record, seen)
+
+
+class _NoStrays(Sight):
+    def _strays(self, user: str, own: str) -> tuple[Entry[VirtualMachine], ...]:  # noqa: ARG002 - that is the defect
+        return ()
+
+
+@found_by("lab-switch", "one_lab_per_user")
+def lab_given_twice() -> Parts:
+    """A user gets the machine of another lab before that of the last one is gone."""
+    return _labs(_Generous, _NoStrays)
+
+
+class _Proud(LabController):
+    def _decided(self, record: LabUser, seen: LabSeen) -> labs.Step:
+        return super()._decided(record, replace(seen, silent=False))
+
+
+@found_by("labs-behind-a-dead-tor", "no_unreachable_endpoint")
+def lab_shown_though_its_node_is_silent() -> Parts:
+    """A lab stays available when its node gives no sign of life any more."""
+    return _labs(_Proud)
+
+
+# Agents
+
+
+class _HoldsOn(Session):
+    async def _hold(self, sent: float) -> None:  # noqa: ARG002 - that is the defect
+        with suppress(HostlerError):
+            await self._machines.hold(1_000.0)
+
+
+@found_by("flapping-node", "no_vm_twice")
+def fenced_machines_held_too_long() -> Parts:
+    """An agent holds its fenced machines for longer than it told the leader."""
+    return _agents(lambda agent: _turned(agent.session, _HoldsOn))
+
+
+class _Hasty(Workers):
+    async def _expect(self, vm: str, arrival: Entry[Arrival]) -> None:
+        await super()._expect(vm, arrival)
+        with suppress(HostlerError):
+            await self._machines.start(vm)
+        self.agenda.later(vm, self._clock.now() + 0.2)
+
+
+@found_by("handovers-on-a-bad-network", "no_vm_twice")
+def started_before_it_was_handed_over() -> Parts:
+    """A machine that has arrived is started while it still is the other node's."""
+    return _agents(lambda agent: _turned(agent._workers, _Hasty))

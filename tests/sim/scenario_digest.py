@@ -1,0 +1,61 @@
+"""Every scenario of the library, each told as one line: run in processes of their own.
+
+python -m sim.scenario_digest forwards|backwards SEED…
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from hostler.sim.scenario import library
+from hostler.sim.scenario.run import run_scenario
+from hostler.sim.world.chronicle import Chronicle
+
+if TYPE_CHECKING:
+    from hostler.ports.store import Event
+
+
+class _Written:
+    """All that was ever written in the store, value by value: the log tells what happened, and not in which words."""
+
+    def __init__(self) -> None:
+        self.digest = hashlib.sha256()
+
+    def heard(self, event: Event) -> None:
+        kv = event.kv
+        self.digest.update(f"{event.type} {kv.key} {kv.mod_revision} ".encode() + kv.value)
+
+
+def told(name: str, seed: int) -> str:
+    """What came of it: digests of the log, of all that was written, and of what was counted and found."""
+    written, happened = _Written(), Chronicle._happened
+
+    def heard(self: Chronicle, event: Event) -> None:
+        written.heard(event)
+        happened(self, event)
+
+    Chronicle._happened = heard  # type: ignore[method-assign]
+    try:
+        outcome = run_scenario(library.find(name), seed)
+    finally:
+        Chronicle._happened = happened  # type: ignore[method-assign]
+    rest = msgspec.json.encode([outcome.counters, outcome.verdicts, [moment.document() for moment in outcome.moments]])
+    parts = (outcome.log_lines(), rest)
+    digests = [written.digest.hexdigest(), *(hashlib.sha256(part).hexdigest() for part in parts)]
+    return f"{name} {seed} {len(outcome.log)} {' '.join(digests)}"
+
+
+def main(step: str, *seeds: str) -> None:
+    """Every scenario, or every third, or (-1) all from the last to the first: so whatever one run leaves behind is left
+    to others."""
+    runs = [(name, int(seed)) for seed in seeds for name in library.names()]
+    for name, seed in runs[:: int(step)]:
+        print(told(name, seed))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

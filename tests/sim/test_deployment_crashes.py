@@ -1,0 +1,183 @@
+"""Kill -9 at every step of a deployment: of the replica that writes, and of the agent that answers.
+
+Nothing is sampled: each story is told again and again, the kill one step further each time, until it is over before
+that. A step is a transaction about slices, blueprints or the duty of a node: the kill comes before it is sent, or when
+it is done and not answered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from hostler.keys.deployment import BLUEPRINT, DEPLOYMENT, ENDPOINT, RETRIES, SLICE, SLICE_DECISION, SLICE_OWNER
+from hostler.keys.node import MEMBER
+from hostler.model.api import Drain
+from hostler.sim.world import run_world
+from hostler.sim.world.wire import WorldWire
+
+from .deployments import Watch, apply, blueprint, plan, rollback, spec
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterator
+
+    from hostler.sim.world import World
+
+    Step = Callable[[World], Awaitable[None]]
+
+ABOUT = tuple(
+    key.prefix() for key in (BLUEPRINT, DEPLOYMENT, ENDPOINT, MEMBER, RETRIES, SLICE, SLICE_DECISION, SLICE_OWNER)
+)
+MOST = 400
+"""Steps that no story has: more of them means that the enumeration does not end."""
+
+
+class Trip:
+    """Kills the process that takes the `at`-th step, counted from when it is armed."""
+
+    def __init__(self, kind: str, at: int) -> None:
+        self.kind, self.at = kind, at
+        self.armed = False
+        self.passed = 0
+        self.where = ""
+
+    def steps(self, world: World, wire: WorldWire, when: str, then: Any) -> bool:
+        """Whether the process is dead now."""
+        if not self.armed or self.where:
+            return False
+        host = next((host for host in world.hosts.values() if host.life is not None and host.life.wire is wire), None)
+        if host is None or host.kind != self.kind:
+            return False
+        self.passed += 1
+        if self.passed != self.at:
+            return False
+        self.where = f"{when} {host.name} wrote {[operation.key for operation in then][:3]}"
+        world.kill(host.name, cause="the test")
+        return True
+
+
+@contextmanager
+def tripping(trip: Trip, worlds: list[World]) -> Iterator[None]:
+    sound = WorldWire.txn
+
+    async def txn(self: WorldWire, when: Any, then: Any, otherwise: Any = ()) -> Any:
+        about = any(getattr(operation, "key", "").startswith(ABOUT) for operation in then)
+        if about and trip.steps(worlds[0], self, "before", then):
+            await asyncio.Event().wait()
+        answer = await sound(self, when, then, otherwise)
+        if about and trip.steps(worlds[0], self, "after", then):
+            await asyncio.Event().wait()
+        return answer
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(WorldWire, "txn", txn)
+        yield
+
+
+ONE = blueprint(spec("1.0.0", 2, min_available=1), spec("1.0.0", 1, "org.shop:mail", needs=("org.shop:cart",)))
+TWO = blueprint(spec("2.0.0", 2, min_available=1), spec("1.0.0", 1, "org.shop:mail", needs=("org.shop:cart",)))
+
+
+async def nothing(world: World) -> None:
+    await world.sleep(6)
+
+
+async def first(world: World) -> None:
+    await nothing(world)
+    await apply(world, "shop", ONE)
+
+
+async def second(world: World) -> None:
+    await first(world)
+    await world.sleep(10)
+    await apply(world, "shop", TWO)
+
+
+async def do_apply(world: World) -> None:
+    await apply(world, "shop", ONE)
+
+
+async def do_upgrade(world: World) -> None:
+    await apply(world, "shop", TWO)
+
+
+async def do_rollback(world: World) -> None:
+    await rollback(world, "shop", 1)
+
+
+async def do_drain(world: World) -> None:
+    await world.ask(lambda d: d.nodes.drain(d.request, "r1-b1", Drain()))
+
+
+STORIES: dict[str, tuple[Step, Step]] = {
+    "apply": (nothing, do_apply),
+    "upgrade": (first, do_upgrade),
+    "rollback": (second, do_rollback),
+    "drain": (first, do_drain),
+}
+"""How it begins, and what is done."""
+
+
+def told(name: str, trip: Trip, replicas: int = 1) -> list[str]:
+    """The story, with the kill armed from just before what is done until all is as it was wished for.
+
+    Who led before and after it.
+    """
+    begin, act = STORIES[name]
+    worlds: list[World] = []
+    led: dict[str, None] = {}
+
+    async def story(world: World) -> None:
+        worlds.append(world)
+        watch = Watch(world)
+        await begin(world)
+        if begin is not nothing:
+            await watch.met()
+        trip.armed = True
+        note(world)
+        await act(world)
+        await watch.met()
+        note(world)
+        trip.armed = False
+        watch.held()
+
+    def note(world: World) -> None:
+        leader = world.leader()
+        if leader is not None:
+            led[leader.name] = None
+
+    with tripping(trip, worlds):
+        run_world(plan(3, replicas=replicas), story, seed=trip.at)
+    return list(led)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("who", ["replica", "blade"])
+@pytest.mark.parametrize("name", STORIES)
+def test_killed_at_every_step_it_comes_to_what_the_blueprint_says(name: str, who: str) -> None:
+    enumerate_kills(name, who)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("name", ["apply", "upgrade"])
+def test_killed_at_every_step_another_replica_goes_on(name: str) -> None:
+    assert enumerate_kills(name, "replica", replicas=2) > 8, "leadership hardly ever went to the other one"
+
+
+def enumerate_kills(name: str, who: str, replicas: int = 1) -> int:
+    """How often another replica led in the end than in the beginning."""
+    changes = 0
+    for at in range(1, MOST):
+        trip = Trip(who, at)
+        try:
+            changes += len(told(name, trip, replicas)) > 1
+        except BaseException as error:
+            error.add_note(f"{name}, {who} killed at step {at}: {trip.where}")
+            raise
+        if not trip.where:
+            assert at > 8, f"{name}: only {at - 1} steps were found"
+            return changes
+    pytest.fail(f"{name}: more than {MOST} steps")

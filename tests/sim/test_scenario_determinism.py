@@ -1,0 +1,69 @@
+"""The same scenario and seed, the same story: to the byte, in every process, whatever order its sets would have and
+whatever it did before."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from dose import dose
+
+from hostler.sim.scenario import library
+
+from .scenario_digest import told
+
+TESTS = Path(__file__).parents[1]
+SEEDS = [str(seed) for seed in range(1, 1 + dose(test=1, full=20))]
+STEPS = {"0": 1, "1": -1, "random": 4 if len(SEEDS) == 1 else 1}
+"""By which the process with that hash seed goes through the library: all of it, backwards, or every fourth in turn."""
+
+
+async def _ran(*command: str, hash_seed: str) -> str:
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", *command),
+        cwd=TESTS,
+        env={**os.environ, "PYTHONHASHSEED": hash_seed},
+        stdout=asyncio.subprocess.PIPE,
+    )
+    out, _ = await process.communicate()
+    assert process.returncode == 0
+    return out.decode()
+
+
+def _by_run(lines: str) -> dict[tuple[str, ...], tuple[str, ...]]:
+    """What was told of each scenario and seed."""
+    return {tuple(line.split()[:2]): tuple(line.split()[2:]) for line in lines.splitlines()}
+
+
+@pytest.mark.timeout(1800)
+async def test_every_scenario_is_told_alike_in_every_process() -> None:
+    """Compared are the log, everything that was ever written in the store, the verdicts and how many steps it took."""
+    ran = [_ran("sim.scenario_digest", str(step), *SEEDS, hash_seed=seed) for seed, step in STEPS.items()]
+    first, second, third = [_by_run(out) for out in await asyncio.gather(*ran)]
+    assert len(first) == len(library.names()) * len(SEEDS) == len(second)
+    assert len(set(first.values())) == len(first)  # no two of them are one story
+    assert [run for run in first if first[run] != second[run]] == []
+    assert len(third) >= len(first) // 4
+    assert [run for run in third if first[run] != third[run]] == []
+
+
+def test_twice_in_one_process_is_alike_and_another_seed_is_another_story() -> None:
+    assert told("chaos", 1) == told("chaos", 1)
+    assert told("chaos", 1).split()[2:] != told("chaos", 2).split()[2:]
+
+
+async def test_a_user_who_runs_a_file_twice_gets_the_same_log(tmp_path: Path) -> None:
+    file = library.folder() / "chaos-in-class.yaml"
+    logs = [tmp_path / name for name in ("one.jsonl", "other.jsonl")]
+    told = [
+        await _ran("hostler", "sim", "run", str(file), "--seed", "7", "--log", str(log), hash_seed=seed)
+        for log, seed in zip(logs, ("random", "1"))
+    ]
+    digests = {hashlib.sha256(log.read_bytes()).hexdigest() for log in logs}
+    assert len(digests) == 1
+    assert logs[0].read_bytes().count(b"\n") > 200
+    assert "holds" in told[0]

@@ -1,0 +1,143 @@
+"""Traces that are too old, or too many, go; the first ones first."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from controller_world import World, play
+
+from hostler.engine.controllers.attic import BATCH, Attic
+from hostler.engine.controllers.janitor import Janitor
+from hostler.engine.tracing import Tracer
+from hostler.keys.trace import SILENT, TRACE
+from hostler.model.trace import Silent
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from controller_world import Leader
+
+DAY = 86400.0
+
+
+class Earlier:
+    """A clock that was right so long ago."""
+
+    def __init__(self, world: World, ago: float) -> None:
+        self._clock, self._ago = world.clock, ago
+
+    def now(self) -> float:
+        return self._clock.now()
+
+    def wall(self) -> float:
+        return self._clock.wall() - self._ago
+
+    async def sleep(self, seconds: float) -> None:
+        await self._clock.sleep(seconds)
+
+
+def ids() -> Callable[[], str]:
+    numbers = itertools.count(1)
+    return lambda: f"{next(numbers):06d}"
+
+
+async def filled(world: World, ago: float, number: int) -> None:
+    """So many traces of so long ago."""
+    tracer = Tracer(Earlier(world, ago), ids(), "machines")
+    for start in range(0, number, 100):
+        await world.raw.txn([], [tracer.put(what="w", subject="/s") for _ in range(start, min(number, start + 100))])
+
+
+async def kept(world: World) -> list[Any]:
+    return [entry.value for entry in (await TRACE.list(world.raw)).entries]
+
+
+async def led(world: World) -> Leader:
+    """A leader without a janitor of its own."""
+    leader = await world.leader("l1")
+    for task in leader._tasks:
+        if task.get_name() == "l1: janitor":
+            task.cancel()
+    return leader
+
+
+async def cleaned(world: World, leader: Leader, *, traced: bool = True, **options: Any) -> Janitor:
+    numbers = ids()
+    tracer = Tracer(world.clock, lambda: f"j{numbers()}", "janitor", kept=traced)
+    janitor = Janitor(
+        leader.store, leader.view, clock=world.clock, rng=random.Random(1), new_id=ids(), tracer=tracer, **options
+    )
+    await janitor.start(leader)
+    leader._tasks.append(asyncio.create_task(janitor.run()))
+    return janitor
+
+
+def test_old_ones_go_in_batches_that_leave_a_trace_each_and_young_ones_stay() -> None:
+    async def story(world: World) -> None:
+        leader = await led(world)
+        await filled(world, 8 * DAY, 5 * BATCH + 7)
+        await filled(world, 6 * DAY, 30)
+        janitor = await cleaned(world, leader, traces_kept=7 * DAY)
+        await asyncio.sleep(5)
+        assert janitor.counters["forgotten_traces"] == 5 * BATCH + 7
+        left = await kept(world)
+        assert sum(trace.what == "w" for trace in left) == 30
+        told = [trace for trace in left if trace.what == "forget_traces"]
+        assert len(told) == 6
+        assert told[0].why == f"{BATCH} traces go: they are older than 7 days"
+
+    play(story)
+
+
+def test_no_more_than_so_many_are_kept_and_the_first_ones_go() -> None:
+    async def story(world: World) -> None:
+        leader = await led(world)
+        await filled(world, 5 * DAY, 250)
+        await filled(world, 1 * DAY, 150)
+        janitor = await cleaned(world, leader, most_traces=220)
+        await asyncio.sleep(5)
+        left = await kept(world)
+        assert 220 - BATCH < len(left) <= 220
+        assert sum(trace.at > world.clock.wall() - 2 * DAY for trace in left if trace.what == "w") == 150
+        gone = janitor.counters["forgotten_traces"]
+        await asyncio.sleep(600)
+        assert janitor.counters["forgotten_traces"] == gone, "what tells of it is not itself one too many"
+        await filled(world, 0.0, 300)
+        await asyncio.sleep(130)
+        assert len(await kept(world)) <= 220, "what was added since is counted, too"
+
+    play(story)
+
+
+@pytest.mark.parametrize("most", [10, 1_000])
+def test_what_was_counted_is_not_counted_again(most: int) -> None:
+    async def story(world: World) -> None:
+        await filled(world, DAY, 50)
+        attic = Attic(world.raw, most=most)
+        assert [await attic.count(), await attic.count()] == [50, 50]
+        await filled(world, 0.0, 5)
+        assert await attic.count() == 55
+        assert bool((await attic.oldest(world.clock.wall()))[0]) == (most < 55)
+        attic.removed(45)
+        assert await attic.count() == 10
+
+    play(story)
+
+
+def test_where_none_are_kept_all_go_and_none_comes() -> None:
+    async def story(world: World) -> None:
+        leader = await led(world)
+        await filled(world, 60.0, 250)
+        silent = SILENT.put(Silent(registered_at=1.0, trace="x", at=1.0), node="r1-1")
+        await world.raw.put(silent.key, silent.value)
+        await leader.view.refresh(leader.view.silences)
+        await cleaned(world, leader, traces_kept=0.0, traced=False)
+        await asyncio.sleep(5)
+        assert await kept(world) == []
+        assert await SILENT.get(world.raw, node="r1-1") is None
+
+    play(story)

@@ -1,0 +1,33 @@
+"""`hostler bench sim` measures what it says, at a small size."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from hostler.entry.cli import main
+
+SMALL = (
+    *("--blades", "20", "--machines", "40", "--ratio-blades", "3", "--ratio-seconds", "60"),
+    *("--nodes", "100", "--instances", "500", "--curve", "20"),
+)
+
+
+def test_every_part_is_measured_beside_what_was_wanted(tmp_path: Path) -> None:
+    found, page = tmp_path / "found.json", tmp_path / "found.md"
+    assert main(["bench", "sim", *SMALL, "--json", str(found), "--markdown", str(page)]) == 0
+    rows = {row["what"]: row for row in json.loads(found.read_text())["rows"]}
+    end = rows["20 blades, 40 machines: run in the end"]
+    assert (end["found"], end["wanted"]) == (40, 40)
+    wanted = {row["wanted"] for row in rows.values()} - {None}
+    assert wanted == {120, 4, 40, 1_000, 50_000}
+    assert all(row["found"] > 0 for what, row in rows.items() if "fails" not in what)
+    assert next(row["ratio"] for what, row in rows.items() if "fails" in what) == 1.0
+    assert "500 instances on 100 nodes" in page.read_text()
+
+
+def test_sizes_that_cannot_be_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "sim", "--curve", "1,x"]) == 2
+    assert "whole numbers" in capsys.readouterr().err

@@ -1,0 +1,41 @@
+"""The doctor tells where slices have no users of their own."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from hostler.entry.doctor_slices import slices
+from hostler.entry.finding import Level
+from hostler.settings import load
+
+
+@pytest.fixture
+def nobody_is_let_in(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Other users can run no Python that there is."""
+    if os.geteuid() != 0:
+        pytest.fail("this test changes users: run it as root", pytrace=False)
+    (tmp_path / "hidden").mkdir(mode=0o700)
+    (tmp_path / "hidden/python").symlink_to("/usr/bin/false")
+    for name in ("sys.executable", "hostler.drivers.slices.process.rights._SYSTEM"):
+        monkeypatch.setattr(name, str(tmp_path / "hidden/python"))
+
+
+@pytest.mark.usefixtures("nobody_is_let_in")
+async def test_slices_without_users_of_their_own_are_told(tmp_path: Path) -> None:
+    (found,) = await slices(load({"data": str(tmp_path)}, {}))
+    assert (found.of, found.level) == ("slices", Level.WARN)
+    assert "slices run as the agent does" in found.what
+    assert "install" in found.next
+    (found,) = await slices(load({"data": str(tmp_path), "slice_users": "required"}, {}))
+    assert found.level is Level.FAIL
+
+
+async def test_slices_with_users_of_their_own_are_no_finding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fine(_: object) -> str:
+        return ""
+
+    monkeypatch.setattr("hostler.drivers.slices.process.rights.Allowing.why_not", fine)
+    assert await slices(load({"data": str(tmp_path)}, {})) == []

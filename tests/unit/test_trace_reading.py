@@ -1,0 +1,479 @@
+"""What happened, read back: in order, by revision, by id; whatever is missing, forged, or cannot be read."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from service_scene import ADMIN, MEMBER_OF_ACME, ORG, PROJECT, SMALL, STRANGER, Scene, asked, play
+
+from hostler.engine.annals import Annals
+from hostler.engine.request import Caller
+from hostler.engine.traces import TraceService
+from hostler.engine.tracing import Tracer
+from hostler.engine.write import instants
+from hostler.errors import Conflict, Invalid, NotFound
+from hostler.keys.access import AUDIT
+from hostler.keys.deployment import BLUEPRINT, DEPLOYMENT, SLICE
+from hostler.keys.inventory import INSTANCE, WORKLOAD
+from hostler.keys.lab import LAB
+from hostler.keys.node import MEMBER
+from hostler.keys.trace import TRACE
+from hostler.keys.vm import HANDLE, VM
+from hostler.model.access import ROLES, Audit, Role
+from hostler.model.deployment import Blueprint, SliceRecord, SliceSpec, SliceState
+from hostler.model.lab import LabUser
+from hostler.model.rollout import Deployment, Phase
+from hostler.model.trace import Impact, Touch, Trace
+from hostler.model.trace_api import Sort
+from hostler.model.vm import VmSpec
+from hostler.model.workload import Workload
+from hostler.ports.store import Delete, Put
+
+if TYPE_CHECKING:
+    from hostler.model.trace_api import TraceView
+    from hostler.ports.store import Operation
+
+
+def service(scene: Scene) -> TraceService:
+    return TraceService(scene.store, scene.view, clock=scene.clock)
+
+
+async def decided(
+    scene: Scene, id_: str, *, subject: str = "/s", at: float = 0.0, then: tuple[Operation, ...] = (), **fields: Any
+) -> int:
+    """A decision of that id in a transaction of its own; its revision."""
+    trace = Trace(id=id_, actor="machines", what="place", subject=subject, at=at, **fields)
+    put = Put(TRACE.prefix() + id_, TRACE.encode(trace))
+    return (await scene.raw.txn([], [*then, put])).revision
+
+
+def spelled(at: float, name: str) -> str:
+    return "/".join(instants(at)) + f"-{name}"
+
+
+async def all_of(scene: Scene, caller: Caller = ADMIN, limit: int = 100, **more: Any) -> list[TraceView]:
+    found: list[TraceView] = []
+    after: str | None = None
+    while True:
+        page = await service(scene).list(caller, limit=limit, after=after, **more)
+        found += page.items
+        after = page.after
+        if after is None:
+            return found
+
+
+# In order
+
+
+def test_everything_comes_once_newest_first_however_it_is_spread_over_time() -> None:
+    async def story(scene: Scene) -> None:
+        rng = random.Random(7)
+        wall = scene.clock.wall() - 40 * 86400
+        revisions = []
+        for number in range(2_000):
+            # Bursts, gaps of days, and long stretches with one each second.
+            wall += rng.choice((0.0, 0.0, 0.0, 1e-6, 0.001, 0.01, 1.0, 60.0)) if number % 500 else 3 * 86400
+            if number % 3:
+                trace = Trace(id="?", actor="a", what="w", subject="/s", at=wall)
+                put = Put(TRACE.prefix() + spelled(wall, f"{number:05d}"), TRACE.encode(trace))
+            else:
+                day, instant = instants(wall)
+                line = Audit(who="ada", verb="v", subject="/s", at=wall)
+                put = AUDIT.put(line, day=day, write=f"{instant}-{number:05d}")
+            revisions.append((await scene.raw.txn([], [put])).revision)
+        for limit in (1000, 333):
+            found = await all_of(scene, limit=limit)
+            assert [view.revision for view in found] == revisions[::-1]
+
+    play(story)
+
+
+def test_what_a_leader_also_wrote_into_the_audit_comes_once_as_the_decision() -> None:
+    async def story(scene: Scene) -> None:
+        day, instant = instants(scene.clock.wall())
+        line = AUDIT.put(Audit(who="hostler", verb="vm.expire", subject="/s", at=0.0), day=day, write=f"{instant}-a")
+        await decided(scene, spelled(scene.clock.wall(), "b"), then=(line,))
+        assert [(view.sort, view.what) for view in await all_of(scene)] == [(Sort.DECISION, "place")]
+
+    play(story)
+
+
+@pytest.mark.parametrize("skew", [0.0, 1.5, -1.5])
+def test_each_is_found_by_its_revision_also_where_clocks_differ(skew: float) -> None:
+    async def story(scene: Scene) -> None:
+        rng, wall, made = random.Random(3), scene.clock.wall() - 90_000, {}
+        for number in range(1_000):
+            wall += rng.choice((0.0005, 0.02, 0.2, 30.0, 600.0))
+            # Every other replica's clock is off.
+            at = wall + (skew if number % 2 else 0.0)
+            day, instant = instants(at)
+            line = Audit(who=f"u{number}", verb="v", subject="/s", at=at)
+            await scene.raw.put("/other", b"")  # revisions in which nobody wrote anything down
+            put = AUDIT.put(line, day=day, write=f"{instant}-{number}")
+            made[(await scene.raw.txn([], [put])).revision] = f"u{number}"
+        looked_for = rng.sample(sorted(made), 20)
+        for revision in looked_for:
+            for near in (None, wall):
+                found = await Annals(scene.store, clock=scene.clock).at(revision, near)
+                assert found is not None
+                assert found.actor == made[revision]
+            assert await Annals(scene.store, clock=scene.clock).at(revision - 1) is None
+
+    play(story)
+
+
+def test_finding_one_among_many_reads_few() -> None:
+    async def story(scene: Scene) -> None:
+        wall = scene.clock.wall() - 4_000
+        for number in range(4_000):
+            await decided(scene, spelled(wall + number, f"{number}"))
+        read = 0
+        ranged = scene.raw.range
+
+        async def counted(prefix: str, **options: Any) -> Any:
+            nonlocal read
+            page = await ranged(prefix, **options)
+            read += len(page.items)
+            return page
+
+        scene.raw.range = counted  # type: ignore[method-assign]
+        assert await Annals(scene.store, clock=scene.clock).at(1_000) is not None
+        assert read < 1_000
+
+    play(story)
+
+
+# Links
+
+
+def test_what_led_to_it_is_a_cause_by_id_a_revision_that_is_named_or_the_newest_that_was_read() -> None:
+    async def story(scene: Scene) -> None:
+        wall = scene.clock.wall()
+        first = await decided(scene, spelled(wall, "1"))
+        second = await decided(scene, spelled(wall + 1, "2"))
+        older = Touch(key="/a", impact=Impact.READ, revision=first)
+        newer = Touch(key="/b", impact=Impact.MODIFY, revision=second)
+        await decided(scene, spelled(wall + 2, "3"), touches=(older, newer))
+        await decided(scene, spelled(wall + 3, "4"), touches=(older, newer), cause=f"@{first}")
+        await decided(scene, spelled(wall + 4, "5"), touches=(older, newer), cause=spelled(wall, "1"))
+        parents = {view.id[-1]: view.parent[-1:] for view in await all_of(scene)}
+        assert parents == {"1": "", "2": "", "3": "2", "4": "1", "5": "1"}
+
+    play(story)
+
+
+def test_a_page_brings_what_led_to_it_though_that_is_older() -> None:
+    async def story(scene: Scene) -> None:
+        wall = scene.clock.wall() - 5 * 86400
+        cause = ""
+        for number in range(5):
+            id_ = spelled(wall + number * 86400, str(number))
+            await decided(scene, id_, cause=cause)
+            cause = id_
+        page = await service(scene).list(ADMIN, limit=2)
+        assert [view.id[-1] for view in page.items] == ["4", "3"]
+        assert [view.id[-1] for view in page.before] == ["2", "1", "0"]
+
+    play(story)
+
+
+def test_one_whose_cause_was_trimmed_says_that_something_is_missing() -> None:
+    async def story(scene: Scene) -> None:
+        wall = scene.clock.wall()
+        gone = spelled(wall, "gone")
+        revision = await decided(scene, gone)
+        vm = Touch(key=VM.fill(org=ORG, project=PROJECT, vm="v"), impact=Impact.READ, revision=revision)
+        await decided(scene, spelled(wall + 1, "a"), cause=gone)
+        await decided(scene, spelled(wall + 2, "b"), touches=(vm,))
+        await decided(scene, spelled(wall + 3, "c"))
+        await scene.raw.delete(TRACE.prefix() + gone)
+        found = {view.id[-1]: view for view in await all_of(scene)}
+        assert {name: (view.parent, view.open) for name, view in found.items()} == {
+            "a": ("", True),
+            "b": ("", True),
+            "c": ("", False),
+        }
+
+    play(story)
+
+
+def test_forged_causes_make_no_circles() -> None:
+    async def story(scene: Scene) -> None:
+        wall = scene.clock.wall()
+        ids = [spelled(wall + number, str(number)) for number in range(4)]
+        forged = [ids[1], ids[0], ids[2], f"@{10**17}"]
+        for id_, cause in zip(ids, forged):
+            await decided(scene, id_, cause=cause)
+        for number, cause in enumerate(("@", "@-1", "@1e9", "@" + "9" * 400, "../..", "audit/../x", "x" * 9_000, "\n")):
+            await decided(scene, spelled(wall + 10 + number, f"bad{number}"), cause=cause)
+        found = {view.id: view for view in await all_of(scene)}
+        assert len(found) == 12
+        for view in found.values():
+            assert not view.parent or found[view.parent].revision < view.revision
+        assert {view.id for view in found.values() if view.parent} == {ids[1]}
+        assert found[ids[0]].open
+
+    play(story)
+
+
+def test_what_nobody_can_read_is_counted_and_left_out() -> None:
+    async def story(scene: Scene) -> None:
+        wall = scene.clock.wall()
+        await decided(scene, spelled(wall, "a"))
+        day, instant = instants(wall)
+        for name, value in (("b", b"{"), ("c", b'{"id":1}'), ("d", b"\xff")):
+            await scene.raw.put(f"{TRACE.prefix()}{day}/{instant}-{name}", value)
+        await scene.raw.put(f"{AUDIT.prefix()}{day}/{instant}-e", b"[]")
+        await scene.raw.put(f"{TRACE.prefix()}{day}/{instant}/deep", b"{}")
+        await scene.raw.put(f"{TRACE.prefix()}0000-99-99/x", b"{}")
+        await decided(scene, spelled(wall + 1, "f"), cause=f"{day}/{instant}-b")
+        page = await service(scene).list(ADMIN)
+        assert [view.id[-1] for view in page.items] == ["f", "a"]
+        assert page.items[0].open
+        assert page.unreadable >= 5
+
+    play(story)
+
+
+# Who sees what
+
+
+def test_tenants_do_not_see_each_others_traces() -> None:
+    async def story(scene: Scene) -> None:
+        vm = await scene.made("www")
+        key, wall = VM.fill(org=ORG, project=PROJECT, vm=vm.id), scene.clock.wall()
+        node = MEMBER.fill(node="local-1")
+        theirs = VM.fill(org="other", project="p", vm="x")
+        await decided(scene, spelled(wall, "mine"), subject=key, cause="")
+        silent = spelled(wall + 1, "silent")
+        await decided(scene, silent, subject=node)
+        await decided(scene, spelled(wall + 2, "theirs"), subject=theirs, cause=silent)
+        both = (Touch(key=key, impact=Impact.READ), Touch(key=theirs, impact=Impact.READ, revision=1))
+        await decided(scene, spelled(wall + 3, "mixed"), subject=key, touches=both, cause=spelled(wall + 2, "theirs"))
+        await decided(scene, spelled(wall + 4, "odd"), subject="/hostler/v1/anything")
+        await decided(scene, spelled(wall + 5, "lab"), subject=LAB.fill(user="ada"))
+        await scene.settle()
+
+        mine = {view.id.rpartition("-")[2]: view for view in await all_of(scene, MEMBER_OF_ACME)}
+        assert {"mine", "silent", "mixed"} <= set(mine)
+        assert not {"theirs", "odd", "lab"} & set(mine)
+        assert [touch.key for touch in mine["mixed"].touches] == [key]
+        assert mine["mixed"].open, "something led to it that is not for them"
+        other = {view.id.rpartition("-")[2] for view in await all_of(scene, STRANGER)}
+        assert other == {"theirs", "silent"}
+        with pytest.raises(NotFound):
+            await service(scene).why(STRANGER, f"vm/{ORG}/{PROJECT}/www")
+        with pytest.raises(NotFound):
+            await service(scene).why(STRANGER, vm.id)
+        with pytest.raises(NotFound):
+            await service(scene).list(STRANGER, text="www")
+        assert len(await all_of(scene)) == 7, "who belongs everywhere sees all, and the wish"
+
+    play(story)
+
+
+@pytest.mark.parametrize("restored", [False, True], ids=["by its revision", "by its time, where a store was restored"])
+def test_who_takes_the_name_of_a_workload_does_not_take_its_traces(restored: bool) -> None:
+    async def story(scene: Scene) -> None:
+        wall, key = scene.clock.wall(), WORKLOAD.fill(workload="web")
+        instance = INSTANCE.fill(workload="web", instance="1")
+
+        def web(org: str, project: str, at: float) -> Operation:
+            made = Workload(
+                name="web", org=org, project=project, instances=1, spec=VmSpec(cpus=1, memory_mib=1), created_at=at
+            )
+            return WORKLOAD.put(made, workload="web")
+
+        late = 0.0 if restored else 100.0
+        theirs, mine = web(ORG, PROJECT, wall), web("other", "p", wall + 100)
+        if restored:
+            await scene.raw.txn([], [mine])
+        await decided(scene, spelled(wall, "old"), subject=key, at=wall + late, then=() if restored else (theirs,))
+        await decided(scene, spelled(wall + 1, "old2"), subject=instance, at=wall + late)
+        await scene.settle()
+        before = {view.id.rpartition("-")[2] for view in await all_of(scene, MEMBER_OF_ACME)}
+        assert before == (set() if restored else {"old", "old2"})
+        if not restored:
+            await scene.raw.delete(key)
+            await scene.raw.txn([], [mine])
+        both = (Touch(key=instance, impact=Impact.CREATE), Touch(key=key, impact=Impact.READ))
+        await decided(scene, spelled(wall + 101, "new"), subject=instance, at=wall + 101, touches=both)
+        await scene.settle()
+        (seen,) = await all_of(scene, STRANGER)
+        assert seen.id.endswith("new")
+        assert [touch.key for touch in seen.touches] == [instance, key]
+        assert await all_of(scene, MEMBER_OF_ACME) == []
+        why = await service(scene).why(STRANGER, "workload/web")
+        assert not any("old" in step.id for step in why.steps)
+        assert len(await all_of(scene)) == 3
+
+    play(story)
+
+
+def test_a_student_sees_the_own_lab_and_no_other() -> None:
+    async def story(scene: Scene) -> None:
+        for user in ("ada", "bob"):
+            record = LabUser(user=user, changed_at=1.0)
+            trace = Trace(id="x", actor="labs", what="w", subject=LAB.fill(user=user), at=0.0)
+            put = Put(TRACE.prefix() + spelled(scene.clock.wall(), user), TRACE.encode(trace))
+            await scene.raw.txn([], [LAB.put(record, user=user), put])
+        await scene.settle()
+        ada = Caller("ada", ROLES[Role.MEMBER], ("labs/ada",))
+        assert [view.subject for view in await all_of(scene, ada)] == ["lab ada"]
+        assert (await service(scene).why(ada, "lab/ada")).state == "is none now"
+        with pytest.raises(NotFound):
+            await service(scene).why(ada, "lab/bob")
+
+    play(story)
+
+
+# Why
+
+
+def test_why_follows_its_records_back_to_the_wish_and_knows_agents_by_what_they_wrote() -> None:
+    async def story(scene: Scene) -> None:
+        vm = await scene.made("www")
+        ids = {"org": ORG, "project": PROJECT, "vm": vm.id}
+        wish = await VM.get(scene.raw, **ids)
+        assert wish is not None
+        tracer = Tracer(scene.clock, scene.new_id, "machines")
+        handle = await scene.seen(vm)
+        there = await HANDLE.get(scene.raw, **ids)
+        then: list[Operation] = [HANDLE.put(handle, **ids)]
+        tracer.add(then, what="release", subject=wish.key, why="gone", read=[wish, there])
+        await scene.raw.txn([], then)
+        await scene.seen(vm)
+        await scene.settle()
+        why = await service(scene).why(MEMBER_OF_ACME, "vm/www", org=ORG, project=PROJECT)
+        assert (why.object, why.state, why.since) == (f"vm {ORG}/{PROJECT}/www", "may run on local-1", 1.0)
+        assert [(view.sort, view.what) for view in why.steps] == [
+            (Sort.DECISION, "release"),
+            (Sort.REPORT, "seen"),
+            (Sort.WISH, "vm.create"),
+        ]
+        assert why.steps[1].why == "it is running"
+        assert [view.parent for view in why.steps] == [why.steps[1].id, why.steps[2].id, ""]
+
+    play(story)
+
+
+def test_what_is_gone_is_remembered_by_its_id() -> None:
+    async def story(scene: Scene) -> None:
+        vm = await scene.made("www")
+        key = VM.fill(org=ORG, project=PROJECT, vm=vm.id)
+        gone: list[Operation] = [Delete(key)]
+        Tracer(scene.clock, scene.new_id, "machines").add(gone, what="forget", subject=key, why="it is gone")
+        await scene.raw.txn([], gone)
+        await scene.settle()
+        why = await service(scene).why(MEMBER_OF_ACME, f"vm/{ORG}/{PROJECT}/{vm.id}")
+        assert why.state == "is gone"
+        assert [view.what for view in why.steps] == ["forget", "vm.create"]
+        with pytest.raises(NotFound):
+            await service(scene).why(MEMBER_OF_ACME, f"vm/{ORG}/{PROJECT}/never")
+
+    play(story)
+
+
+def test_a_workload_that_is_gone_is_remembered_by_its_name_where_everything_is_seen() -> None:
+    async def story(scene: Scene) -> None:
+        wall, key = scene.clock.wall(), WORKLOAD.fill(workload="web")
+        instance = INSTANCE.fill(workload="web", instance="1")
+        web = Workload(name="web", org=ORG, project=PROJECT, instances=1, spec=SMALL, created_at=wall)
+        wish = WORKLOAD.put(web, workload="web")
+        await decided(scene, spelled(wall, "made"), subject=key, at=wall, then=(wish,))
+        await decided(scene, spelled(wall + 1, "first"), subject=instance, at=wall + 1)
+        await scene.settle()
+        gone = await service(scene).why(MEMBER_OF_ACME, "workload/web/1")
+        assert (gone.object, gone.state, len(gone.steps)) == ("workload web/1", "is gone", 1)
+        await decided(scene, spelled(wall + 2, "end"), subject=key, at=wall + 2, then=(Delete(key),))
+        await scene.settle()
+        why = await service(scene).why(ADMIN, "workload/Web")
+        assert (why.object, why.state) == ("workload web", "is gone")
+        assert [step.id.rpartition("-")[2] for step in why.steps] == ["end", "made"]
+        assert len(await all_of(scene, text="workload/web")) == 2
+        assert (await service(scene).why(ADMIN, "workload/web/1")).state == "is gone"
+        for text in ("workload/web", "workload/web/1"):
+            with pytest.raises(NotFound):
+                await service(scene).why(MEMBER_OF_ACME, text)
+
+    play(story)
+
+
+def test_names_are_found_as_people_write_them_and_doubts_are_told() -> None:
+    async def story(scene: Scene) -> None:
+        await scene.made("WWW")
+        await scene.node("local-1")
+        wanted = (await scene.vms.create(asked(ADMIN), "other", "p", _wish("www"))).value
+        await scene.settle()
+        asking = service(scene)
+        assert (await asking.why(ADMIN, f"vm/{ORG}/{PROJECT}/www")).object == f"vm {ORG}/{PROJECT}/WWW"
+        assert (await asking.why(MEMBER_OF_ACME, "www")).object == f"vm {ORG}/{PROJECT}/WWW"
+        assert (await asking.why(ADMIN, wanted.id)).object == "vm other/p/www"
+        assert (await asking.why(MEMBER_OF_ACME, "LOCAL-1")).object == "node local-1"
+        with pytest.raises(Conflict, match="there are several: vm/acme/web/WWW, vm/other/p/www"):
+            await asking.why(ADMIN, "www")
+        for nothing in (
+            "node/none",
+            "rack/none",
+            "lab/none",
+            "workload/none",
+            "workload/none/1",
+            "a/b/c/d",
+            "rack/a/b/c",
+        ):
+            with pytest.raises(NotFound):
+                await asking.why(ADMIN, nothing)
+        for wrong in ("", "vm/", "a//b"):
+            with pytest.raises(Invalid):
+                await asking.why(ADMIN, wrong)
+        with pytest.raises(Invalid):
+            await asking.list(ADMIN, after="nonsense")
+        with pytest.raises(Invalid):
+            await asking.list(ADMIN, limit=0)
+
+    play(story)
+
+
+def _wish(name: str) -> Any:
+    from hostler.model.api import VmCreate
+
+    return VmCreate(name=name, spec=SMALL)
+
+
+# Deployments
+
+
+def test_a_slice_and_its_blueprint_tell_how_they_came_to_be() -> None:
+    async def story(scene: Scene) -> None:
+        artifact = "org.example:greeting:1.0.0"
+        spec = SliceSpec(artifact=artifact, instances=1)
+        wish = BLUEPRINT.put(Blueprint(slices=(spec,)), blueprint="shop")
+        await scene.raw.txn([], [wish])
+        way = Deployment(
+            blueprint="shop",
+            number=1,
+            artifact=artifact,
+            phase=Phase.DONE,
+            started_at=1.0,
+            changed_at=2.0,
+            why="all is there",
+        )
+        put = DEPLOYMENT.put(way, base=spec.base)
+        there = SLICE.put(SliceRecord(state=SliceState.LOAD, timestamp=1), node="r1-1", artifact=artifact)
+        await decided(
+            scene, "1970-01-01/00:00:01-a", subject=put.key, at=1.0, why="it is wished for", then=(put, there)
+        )
+        await scene.view.refresh()
+        told = await service(scene).why(ADMIN, f"slice/{spec.base}")
+        assert (told.object, told.state) == (f"slice {spec.base}", "is done: all is there")
+        assert [one.why for one in told.steps] == ["it is wished for"]
+        assert (await service(scene).why(ADMIN, artifact)).object == f"slice {spec.base}"
+        told = await service(scene).why(ADMIN, "blueprint/Shop")
+        assert (told.object, told.state) == ("blueprint shop", "has 1 slices: 1 done")
+        assert (await all_of(scene, text=f"slice/{spec.base}"))[0].subject == f"slice {spec.base}"
+        with pytest.raises(NotFound):
+            await service(scene).why(MEMBER_OF_ACME, f"slice/{spec.base}")
+
+    play(story)

@@ -1,0 +1,35 @@
+"""The simulator runs the product: the same parts, in the same order."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+from hostler.drivers.inbox.memory import MemoryBoard, MemoryDoor
+from hostler.drivers.store.memory import MemoryStore
+from hostler.entry.plane import Plane
+from hostler.kit.clock import SystemClock
+from hostler.settings import load
+from hostler.sim.world import Making, Parts, WorldPlan
+
+
+async def test_a_leader_of_a_world_has_the_controllers_of_a_real_one(tmp_path: Path) -> None:
+    async with MemoryStore() as store:
+        plane = Plane(store, load(environ={"HOME": str(tmp_path)}, cwd=tmp_path))
+        real = plane.controllers()
+        making = Making(
+            plan=WorldPlan(slices=True),
+            store=store,
+            clock=SystemClock(),
+            rng=random.Random(1),
+            new_id=lambda: "id",
+            tell=lambda _: None,
+        )
+        simulated = Parts().controllers(making, plane.view)
+        names = ["machines", "nodes", "workloads", "janitor", "labs", "deployments"]
+        assert [each.name for each in real] == ["measures", *names]
+        assert [type(each) for each in simulated] == [type(each) for each in real[1:]], "nothing is called there"
+        without = Parts().controllers(Making(**{**making.__dict__, "plan": WorldPlan()}), plane.view)
+        assert [each.name for each in without] == [name for name in names if name != "deployments"]
+        shown = Parts().controllers(Making(**{**making.__dict__, "board": MemoryBoard(MemoryDoor())}), plane.view)
+        assert [each.name for each in shown][-2] == "lab-board"
