@@ -11,12 +11,13 @@ DOSE ?= 1
 MACHINES ?=
 NODES ?= 3
 
-.PHONY: help run demo test check format bench soak lock clean
+.PHONY: help run demo web test check format shots bench soak lock clean
 
 help: ## Show what there is
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 run: $(BUILT) ## Start Hostler with a first machine: real ones where QEMU is; MACHINES=simulated for others
+	@$(BIN)/python web/build.py --go-on
 	@kind="$(MACHINES)"; options="--nodes $(NODES) --first-vm"; \
 	if [ -n "$$kind" ]; then options="$$options --machines $$kind"; \
 	elif command -v qemu-system-x86_64 >/dev/null && command -v qemu-img >/dev/null; then options="$$options --prefer-machines qemu"; \
@@ -26,11 +27,15 @@ run: $(BUILT) ## Start Hostler with a first machine: real ones where QEMU is; MA
 demo: $(BUILT) ## See the store at work, in ten seconds
 	@$(BIN)/hostler demo
 
-test: $(READY) ## Set everything up and prove it: every check, every test, real servers (about 20 minutes)
+web: $(BUILT) ## Build the web page anew (`make run` does it when its sources have changed)
+	@$(BIN)/python web/build.py --force
+
+test: $(READY) ## Set everything up and prove it: every check, every test, real servers (about 30 minutes)
 	@$(MAKE) --no-print-directory static
+	@$(BIN)/python web/build.py
 	$(BIN)/pytest -n $(WORKERS) --dist worksteal
 
-check: $(READY) ## What to run before each commit: format, lint, types, imports, unit tests (under a minute)
+check: $(READY) ## What to run before each commit: format, lint, types, imports, unit tests (a minute or two)
 	@$(MAKE) --no-print-directory static
 	$(BIN)/pytest -n 2 -q tests/unit
 
@@ -40,10 +45,15 @@ static:
 	$(BIN)/ruff check --quiet .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache | tail -n 3
+	$(BIN)/python web/build.py --check
 
 format: $(READY) ## Put the code into shape
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+shots: $(READY) ## Take the pictures of docs/images anew, while the web tests run
+	@$(BIN)/python web/build.py
+	HOSTLER_SHOTS=1 $(BIN)/pytest -n 2 -q tests/web
 
 bench: $(READY) ## Measure, side by side with the bare engines (figures: docs/performance.md)
 	$(BIN)/python scripts/bench
@@ -58,11 +68,12 @@ lock: ## Renew requirements.lock from pyproject.toml
 
 clean: ## Remove what was built here
 	rm -rf .venv dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf src/hostler/site src/hostler/.site-* web/node_modules
 
-$(BUILT): scripts/setup requirements.lock pyproject.toml
+$(BUILT): scripts/setup requirements.lock pyproject.toml web/node.lock
 	@scripts/setup run
 	@touch $@
 
-$(READY): $(BUILT) tests/servers/package-lock.json tests/servers/node.lock
+$(READY): $(BUILT) tests/servers/package-lock.json
 	@scripts/setup test
 	@touch $@
