@@ -9,6 +9,7 @@ import click
 
 from hostler.entry.cli import show
 from hostler.entry.cli.app import LazyGroup
+from hostler.entry.cli.consent import ask_if_seen, yes_option
 from hostler.entry.cli.failure import note
 from hostler.entry.cli.progress import Ticker
 from hostler.entry.cli.target import complete
@@ -149,9 +150,14 @@ def build(kind: str, name: str | None, data: Path | None, output: str) -> None:
 
 @click.command()
 @click.argument("name")
+@yes_option
 @data_option
-def remove(name: str, data: Path | None) -> None:
-    """Forget NAME, and its content unless it has other names. Refused while machines stand on it."""
+def remove(name: str, yes: bool, data: Path | None) -> None:
+    """Forget NAME, and its content unless it has other names. Refused while machines stand on it.
+
+    On a terminal it asks first.
+    """
+    ask_if_seen(f"Remove the image {show.safe(name)}?", yes=yes)
     complete(_remove(opened(data).images, name))
     click.echo(f"{name}: removed")
 

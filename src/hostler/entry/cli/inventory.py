@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -10,6 +9,7 @@ import msgspec
 
 from hostler.entry.cli import show
 from hostler.entry.cli.app import LazyGroup
+from hostler.entry.cli.consent import ask, yes_option
 from hostler.entry.cli.rack import racks, runs, standing
 from hostler.entry.cli.reach import chosen_server, reached, read, server_options
 from hostler.entry.cli.target import complete
@@ -49,7 +49,7 @@ def inventory() -> None:
 @click.command()
 @click.argument("file", type=click.Path(dir_okay=False, allow_dash=True))
 @click.option("--plan", "plan_only", is_flag=True, help="Show what would change, and change nothing.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@yes_option
 @show.output_option
 @server_options
 def load(file: str, plan_only: bool, yes: bool, output: str) -> None:
@@ -79,10 +79,8 @@ async def _load(
             click.echo(f"{show.safe(file)}: nothing to do, the inventory is as it says", err=output != "table")
         if plan_only:
             return
-        if plan.changes and not yes:
-            if not sys.stdin.isatty():
-                raise click.UsageError("nobody can be asked here; add --yes if you are sure, or --plan to look only")
-            click.confirm("Load it?", abort=True, err=True)
+        if plan.changes:
+            ask("Load it?", yes=yes, otherwise="--plan to look only")
         loaded = await client.inventory.load(msgspec.structs.replace(document, agreed=plan.digest))
     if output != "table":
         show.emit(msgspec.to_builtins(loaded), output)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 import time
 from typing import TYPE_CHECKING
 
@@ -12,6 +11,7 @@ import msgspec
 
 from hostler.entry.cli import show
 from hostler.entry.cli.app import LazyGroup
+from hostler.entry.cli.consent import ask, ask_if_seen, yes_option
 from hostler.entry.cli.failure import NotYet
 from hostler.entry.cli.listing import all_of, show_all
 from hostler.entry.cli.reach import chosen_server, reached, read, server_options
@@ -195,14 +195,15 @@ async def _activate(server: Server, node: str) -> None:
 
 @click.command("confirm-off")
 @click.argument("node")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@yes_option
 @server_options
 def confirm_off(node: str, yes: bool) -> None:
     """Confirm that the silent node NODE is switched off, so that its machines are started elsewhere.
 
     Go and look first. If the node still runs, its machines will run twice.
     """
-    _confirm(f"Is {show.safe(node)} switched off, and do you stand for it? Otherwise its machines will run twice.", yes)
+    question = f"Is {show.safe(node)} switched off, and do you stand for it? Otherwise its machines will run twice."
+    ask(question, yes=yes)
     complete(_confirm_off(chosen_server(), node))
 
 
@@ -214,11 +215,11 @@ async def _confirm_off(server: Server, node: str) -> None:
 
 @click.command()
 @click.argument("node")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@yes_option
 @server_options
 def remove(node: str, yes: bool) -> None:
     """Forget the node NODE: it must be decommissioned, or silent and without machines."""
-    _confirm(f"Forget the node {show.safe(node)}?", yes)
+    ask_if_seen(f"Forget the node {show.safe(node)}?", yes=yes)
     complete(_remove(chosen_server(), node))
 
 
@@ -226,11 +227,3 @@ async def _remove(server: Server, node: str) -> None:
     async with reached(server) as client:
         await client.nodes.forget(node)
     click.echo(f"{show.safe(node)}: removed")
-
-
-def _confirm(question: str, yes: bool) -> None:
-    if yes:
-        return
-    if not sys.stdin.isatty():
-        raise click.UsageError("nobody can be asked here; add --yes if you are sure")
-    click.confirm(question, abort=True, err=True)

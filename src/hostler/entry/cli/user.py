@@ -11,6 +11,7 @@ from msgspec import UNSET
 
 from hostler.entry.cli import show
 from hostler.entry.cli.app import LazyGroup
+from hostler.entry.cli.consent import ask_if_seen, yes_option
 from hostler.entry.cli.reach import chosen_server, reached, server_options
 from hostler.entry.cli.target import complete
 from hostler.entry.cli.value import moment
@@ -187,12 +188,11 @@ async def _update(server: Server, name: str, request: UserUpdate, output: str) -
 
 @click.command()
 @click.argument("name")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@yes_option
 @server_options
 def delete(name: str, yes: bool) -> None:
     """Delete the account NAME and its tokens. On a terminal it asks first."""
-    if not yes and sys.stdin.isatty():
-        click.confirm(f"delete the account {show.safe(name)}?", abort=True, err=True)
+    ask_if_seen(f"Delete the account {show.safe(name)}?", yes=yes)
     complete(_delete(chosen_server(), name))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +10,7 @@ import msgspec
 
 from hostler.entry.cli import show
 from hostler.entry.cli.blueprint.telling import SIGNS, counted, described, plan_lines, plan_sum, until
+from hostler.entry.cli.consent import ask_if_seen, can_ask, yes_option
 from hostler.entry.cli.reach import chosen_server, reached, server_options
 from hostler.entry.cli.target import complete
 from hostler.entry.cli.vm.wait import wait_options
@@ -31,7 +31,7 @@ name_option = click.option("--name", metavar="NAME", help="The blueprint's name,
 @file_argument
 @name_option
 @click.option("--plan", "plan_only", is_flag=True, help="Show what would happen, and change nothing.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@yes_option
 @wait_options
 @show.output_option
 @server_options
@@ -150,8 +150,8 @@ async def _apply(
         found = await client.blueprints.plan(name, blueprint)
         _tell(found, to_stderr=output != "table")
         _refuse(found)
-        if found.changes and not yes and sys.stdin.isatty():
-            click.confirm("Apply it?", abort=True, err=True)
+        if found.changes:
+            ask_if_seen("Apply it?", yes=yes)
         view: Any = await client.blueprints.apply(name, blueprint, if_match=found.revision)
         if within is not None:
             view = await until(client, name, gone=False, within=within)
@@ -166,7 +166,7 @@ async def _apply(
 @click.command()
 @click.argument("name")
 @click.option("--to", type=click.IntRange(min=1), help="The number to bring back.  [default: the last that differs]")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@yes_option
 @wait_options
 @show.output_option
 @server_options
@@ -176,7 +176,7 @@ def rollback(*, name: str, to: int | None, yes: bool, waiting: bool, within: flo
     At a terminal it is shown what that changes, and you are asked. It is rolled out at once, whatever the strategy. One
     that was deleted is brought back, too.
     """
-    asking = not yes and sys.stdin.isatty()
+    asking = not yes and can_ask()
     within_or_not = within if waiting else None
     complete(_rollback(chosen_server(), name, to or 0, asking=asking, within=within_or_not, output=output))
 
@@ -189,7 +189,7 @@ async def _rollback(server: Server, name: str, to: int, *, asking: bool, within:
             found = await client.blueprints.plan(name, target)
             _tell(found, to_stderr=output != "table")
             _refuse(found)
-            click.confirm(f"Bring back number {to}?", abort=True, err=True)
+            ask_if_seen(f"Bring back number {to}?", yes=False)
             if_match = found.revision or None
         view = await client.blueprints.rollback(name, to, if_match=if_match)
         status = None if within is None else await until(client, name, gone=False, within=within)
@@ -219,7 +219,7 @@ async def _revision_of(client: Client, name: str, to: int) -> tuple[int, Bluepri
 
 @click.command()
 @click.argument("name")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@yes_option
 @wait_options
 @show.output_option
 @server_options
@@ -228,8 +228,7 @@ def delete(name: str, yes: bool, waiting: bool, within: float, output: str) -> N
 
     One whose slices another blueprint needs is not deleted.
     """
-    if not yes and sys.stdin.isatty():
-        click.confirm(f"Delete {show.safe(name)}, and stop its slices?", abort=True, err=True)
+    ask_if_seen(f"Delete {show.safe(name)}, and stop its slices?", yes=yes)
     complete(_delete(chosen_server(), name, within if waiting else None, output))
 
 

@@ -8,6 +8,7 @@ import click
 import msgspec
 
 from hostler.entry.cli import show
+from hostler.entry.cli.consent import ask_if_seen, yes_option
 from hostler.entry.cli.lab.telling import described, until
 from hostler.entry.cli.reach import chosen_server, reached, server_options
 from hostler.entry.cli.target import complete
@@ -67,11 +68,13 @@ async def _start(server: Server, user: str, lab: int, within: float | None, outp
 @click.command()
 @click.argument("user")
 @click.option("--lab", type=LAB_ID, help="Only if it is this lab.")
+@yes_option
 @wait_options
 @show.output_option
 @server_options
-def stop(user: str, lab: int | None, waiting: bool, within: float, output: str) -> None:
-    """Stop the lab of USER: its machine is deleted, with all that is on it."""
+def stop(*, user: str, lab: int | None, yes: bool, waiting: bool, within: float, output: str) -> None:
+    """Stop the lab of USER: its machine is deleted, with all that is on it. On a terminal it asks first."""
+    ask_if_seen(f"Stop the lab of {show.safe(user)}, and delete its machine with all that is on it?", yes=yes)
     complete(_stop(chosen_server(), user, lab, within if waiting else None, output))
 
 

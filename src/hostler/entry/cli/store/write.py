@@ -7,6 +7,7 @@ from typing import IO, TYPE_CHECKING
 
 import click
 
+from hostler.entry.cli.consent import ask
 from hostler.entry.cli.failure import note
 from hostler.entry.cli.show import safe
 from hostler.entry.cli.target import chosen, complete, opened, store_option
@@ -94,10 +95,7 @@ def delete(key: str, prefix: bool, yes: bool, store_url: str | None) -> None:
     count = complete(_count(url, key))
     if count == 0:
         raise NotFound(f"{key}: no key starts with it; `hostler store list` shows what is there")
-    if not yes:
-        if not sys.stdin.isatty():
-            raise Invalid(f"{key}: would delete {count:,} keys; run it with --yes to do that without being asked")
-        click.confirm(f"Delete {count:,} keys that start with {safe(key)}?", abort=True, err=True)
+    ask(f"Delete {count:,} keys that start with {safe(key)}?", yes=yes, otherwise="hostler store list to look only")
     deleted = complete(_delete_prefix(url, key))
     click.echo(f"{safe(key)}: deleted {deleted:,} keys")
 

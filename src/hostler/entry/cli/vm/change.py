@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -10,6 +9,7 @@ import msgspec
 from msgspec import UNSET
 
 from hostler.entry.cli import show
+from hostler.entry.cli.consent import ask_if_seen, yes_option
 from hostler.entry.cli.failure import note
 from hostler.entry.cli.reach import chosen_server, project_options, reached, server_options
 from hostler.entry.cli.target import complete
@@ -147,14 +147,13 @@ reset = _power("reset", "Reset the machine VM, as its button would.", "will be r
 
 @click.command()
 @click.argument("vm", nargs=-1, required=True)
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@yes_option
 @wait_options
 @project_options
 @server_options
 def delete(*, vm: tuple[str, ...], yes: bool, waiting: bool, within: float, org: str, project: str) -> None:
     """Delete the machines VM, with their disks and snapshots. On a terminal it asks first."""
-    if not yes and sys.stdin.isatty():
-        click.confirm(f"delete {', '.join(show.safe(each) for each in vm)} for good?", abort=True, err=True)
+    ask_if_seen(f"Delete {', '.join(show.safe(each) for each in vm)} for good?", yes=yes)
     complete(_delete(chosen_server(), org, project, vm, within if waiting else None))
 
 

@@ -9,6 +9,7 @@ import msgspec
 
 from hostler.entry.cli import show
 from hostler.entry.cli.app import LazyGroup
+from hostler.entry.cli.consent import ask_if_seen, yes_option
 from hostler.entry.cli.reach import chosen_server, project_options, reached, read, server_options
 from hostler.entry.cli.target import complete
 from hostler.entry.cli.value import moment
@@ -54,12 +55,16 @@ def create(*, vm: str, name: str, waiting: bool, within: float, output: str, org
 @click.command()
 @click.argument("vm")
 @click.argument("name")
+@yes_option
 @wait_options
 @show.output_option
 @project_options
 @server_options
-def restore(*, vm: str, name: str, waiting: bool, within: float, output: str, org: str, project: str) -> None:
-    """Bring the machine VM back to its snapshot NAME. What was written since is lost."""
+def restore(
+    *, vm: str, name: str, yes: bool, waiting: bool, within: float, output: str, org: str, project: str
+) -> None:
+    """Bring the machine VM back to its snapshot NAME. What was written since is lost; on a terminal it asks first."""
+    ask_if_seen(f"Bring {show.safe(vm)} back to {show.safe(name)}, and lose what was written since?", yes=yes)
 
     async def change(client: Client) -> VmView:
         return await client.vms.restore(org, project, vm, name)
@@ -71,12 +76,14 @@ def restore(*, vm: str, name: str, waiting: bool, within: float, output: str, or
 @click.command()
 @click.argument("vm")
 @click.argument("name")
+@yes_option
 @wait_options
 @show.output_option
 @project_options
 @server_options
-def delete(*, vm: str, name: str, waiting: bool, within: float, output: str, org: str, project: str) -> None:
-    """Delete the snapshot NAME of the machine VM."""
+def delete(*, vm: str, name: str, yes: bool, waiting: bool, within: float, output: str, org: str, project: str) -> None:
+    """Delete the snapshot NAME of the machine VM. On a terminal it asks first."""
+    ask_if_seen(f"Delete the snapshot {show.safe(name)} of {show.safe(vm)}?", yes=yes)
 
     async def change(client: Client) -> VmView:
         return await client.vms.drop_snapshot(org, project, vm, name)

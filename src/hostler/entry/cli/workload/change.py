@@ -10,6 +10,7 @@ import click
 import msgspec
 
 from hostler.entry.cli import show
+from hostler.entry.cli.consent import ask_if_seen, yes_option
 from hostler.entry.cli.reach import chosen_server, reached, server_options
 from hostler.entry.cli.target import complete
 from hostler.entry.cli.vm.wait import wait_options
@@ -74,11 +75,16 @@ async def _scale(server: Server, name: str, instances: int, within: float | None
 
 @click.command()
 @click.argument("name")
+@yes_option
 @wait_options
 @show.output_option
 @server_options
-def delete(name: str, waiting: bool, within: float, output: str) -> None:
-    """Delete the workload NAME: its machines go, with all that is on them, and then its records."""
+def delete(name: str, yes: bool, waiting: bool, within: float, output: str) -> None:
+    """Delete the workload NAME: its machines go, with all that is on them, and then its records.
+
+    On a terminal it asks first.
+    """
+    ask_if_seen(f"Delete {show.safe(name)} and its machines, with all that is on them?", yes=yes)
     complete(_delete(chosen_server(), name, within if waiting else None, output))
 
 
