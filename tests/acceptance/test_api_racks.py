@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import threading
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
 from api_server import Api, serving
 
 import hostler
+from hostler.engine.inventory import pieces
 from hostler.errors import Invalid, NotFound, Stale
 from hostler.model.inventory import Condition
 from hostler.model.inventory_api import HardwareSet, InventoryDocument
@@ -70,6 +72,34 @@ async def test_a_large_inventory_is_taken_and_other_bodies_are_as_small_as_ever(
     assert (plan.status, len(plan.json["changes"])) == (200, 3009)
     body = {"name": "x" * (1024 * 1024), "spec": {"cpus": 1, "memory_mib": 1}}
     assert (await api.call("POST", "/v1/orgs/a/projects/b/vms", json=body)).status == 413
+
+
+async def test_a_large_body_is_read_beside_the_loop_and_a_small_one_at_once(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on_the_loop: list[bool] = []
+    monkeypatch.setattr(pieces, "_level", _noted(on_the_loop, pieces._level))
+    monkeypatch.setattr(InventoryDocument, "decode", _noted(on_the_loop, InventoryDocument.decode))
+    large = {"racks": [{**RACK, "location": "x" * 200, "name": f"r{n}"} for n in range(200)]}
+    for verb, path in (("POST", "/v1/inventory/plan"), ("PUT", "/v1/inventory")):
+        on_the_loop.clear()
+        assert (await api.call(verb, path, json=large)).status == 200
+        assert on_the_loop == [False]
+        on_the_loop.clear()
+        wrong = await api.call(verb, path, json={**large, "rax": []})
+        assert (wrong.status, "rax" in wrong.json["detail"]) == (400, True)
+        assert on_the_loop == [False, False]
+        on_the_loop.clear()
+        assert (await api.call(verb, path, json=DOCUMENT)).status == 200
+        assert on_the_loop == [True]
+
+
+def _noted(on_the_loop: list[bool], work: Callable[..., Any]) -> Callable[..., Any]:
+    def noted(*arguments: Any, **more: Any) -> Any:
+        on_the_loop.append(threading.current_thread() is threading.main_thread())
+        return work(*arguments, **more)
+
+    return noted
 
 
 async def test_everything_in_a_rack_has_its_place(api: Api) -> None:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from hostler.engine.request import Caller, Request
+from hostler.engine.turn import Turn
 from hostler.entry.server import body as incoming
 from hostler.entry.server import browser
 from hostler.entry.server.answer import COMMON, body_of, refuse
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
 
 NOBODY = Caller("", Rights())
 SWITCHING = 101
+SMALL = 64 * 1024
+"""Bytes of a body that are read on the loop, whatever it is: that takes a millisecond."""
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._:-]{1,64}")
 _IF_MATCH = re.compile(rb'"(\d{1,18})"|(\d{1,18})')
 _KEY = re.compile(rb"[\x21-\x7e]{1,255}")
@@ -126,6 +129,7 @@ class App:
         self.metrics = Metrics(services, self.feed)
         self._log = logger(part="http")
         self._following: asyncio.Task[None] | None = None
+        self._large = Turn("body", busy="other large ones are being read")
         self._place, self._numbers = secrets.token_hex(4), itertools.count(1)
 
     async def start(self) -> None:
@@ -168,7 +172,7 @@ class App:
             data = b""
             if route.writes and not route.streamed:
                 data, unread = await incoming.read(raw, self._plan, route.max_body) if unread else b"", False
-            asked = self._asked(route, caller, raw, data, parts=parts, query=query)
+            asked = await self._asked(route, caller, raw, data, parts=parts, query=query)
             answer = await route.handler(asked)
             status, unread = route.status, unread and not raw.taken
             if answer is not None:
@@ -223,11 +227,15 @@ class App:
             return given.decode()
         return f"{self._place}-{next(self._numbers)}"
 
-    def _asked(self, route: Route, caller: Caller, raw: Raw, data: bytes, *, parts: Any, query: Any) -> Asked:
+    async def _asked(self, route: Route, caller: Caller, raw: Raw, data: bytes, *, parts: Any, query: Any) -> Asked:
         body = None
         request = Request(caller)
         if route.writes:
-            body = _decoded(route, data, raw.headers)
+            if route.aside is not None and len(data) > SMALL:
+                incoming.check_media(raw.headers)
+                body = await self._large.run(route.aside, data)
+            else:
+                body = _decoded(route, data, raw.headers)
             request = _request(route, caller, data, raw)
         if query.get("stale") and not self._services.was_read():
             raise Unavailable("view: the store has not been read yet, so there is nothing old to tell; try again")

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from hostler.engine.inventory.pieces import decode_document
 from hostler.entry.server.answer import written
 from hostler.entry.server.route import AFTER, LIMIT, STALE, Access, Answer, Asked, Parameter, Route
 from hostler.errors import NotFound
@@ -238,6 +239,7 @@ ROUTES: tuple[Route, ...] = (
         answer=InventoryPlan,
         idempotent=False,
         max_body=LARGEST,
+        aside=decode_document,
         about="Nothing is written. The document is that of docs/inventory.md, in JSON.",
     ),
     Route(
@@ -251,6 +253,7 @@ ROUTES: tuple[Route, ...] = (
         answer=InventoryLoaded,
         errors=(412,),
         max_body=LARGEST,
+        aside=decode_document,
         about="What is not in it is removed, unless its node has machines. The same document again writes nothing.",
     ),
 )

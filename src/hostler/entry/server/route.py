@@ -167,6 +167,8 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     """Whether a write takes If-Match."""
     max_body: int | None = None
     """Bytes of its body at most; None: what the server takes elsewhere."""
+    aside: Callable[[bytes], Record] | None = None
+    """Reads a body that is large, in a thread; None: its bodies are small enough for the loop."""
     streamed: bool = False
     """Whether the handler reads the body itself, as it comes: it is a file."""
     quiet: bool = False
