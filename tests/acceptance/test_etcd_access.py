@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
+import re
 from typing import TYPE_CHECKING
 
 import pytest
+from promptly import promptly
 
 from hostler.errors import Forbidden, Invalid, Unavailable
 from hostler.testing.servers import EtcdServer
@@ -61,18 +62,24 @@ async def test_a_handshake_that_fails_is_unavailable_within_the_deadline(
         "no tls": f"etcd://{tls.endpoints[0]}?timeout=1",
         "no certificate": f"etcds://{mutual.endpoints[0]}?ca={mutual.directory}/ca.pem&timeout=1",
     }[problem]
-    began = time.monotonic()
-    async with open_store(url) as store:
-        with pytest.raises(Unavailable):
-            await store.put("a", b"b")
-    assert time.monotonic() - began < 2.5
+
+    async def refused() -> None:
+        async with open_store(url) as store:
+            with pytest.raises(Unavailable):
+                await store.put("a", b"b")
+
+    await promptly(2.5, refused)
 
 
 async def test_a_certificate_that_is_not_trusted_is_named_as_the_reason(tls: EtcdServer) -> None:
-    url = f"etcds://{tls.endpoints[0]}?ca={tls.directory}/stranger.pem&timeout=0.5"
-    async with open_store(url) as store:
-        with pytest.raises(Unavailable, match=r"(?i)certificate|handshake"):
-            await store.get("a")
+    url = f"etcds://{tls.endpoints[0]}?ca={tls.directory}/stranger.pem&timeout="
+    for within in (0.5, 3.0, 12.0):  # which a handshake may take on a machine that is busy
+        async with open_store(f"{url}{within:g}") as store:
+            with pytest.raises(Unavailable) as caught:
+                await store.get("a")
+        if re.search(r"(?i)certificate|handshake", str(caught.value)):
+            return
+    pytest.fail(str(caught.value))
 
 
 async def test_a_client_with_a_certificate_gets_in_where_one_is_demanded(mutual: EtcdServer) -> None:

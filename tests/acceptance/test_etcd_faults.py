@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pytest
 from dose import dose
+from promptly import promptly
 
 from hostler.drivers.store.etcd import EtcdStore
 from hostler.drivers.store.etcd import rpc_pb2 as pb
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
 
     from hostler.errors import HostlerError
     from hostler.ports.store import Event, Store, Watch
+
+WITHIN = 30.0
+"""Seconds for what takes a moment, on a machine that is busy."""
 
 
 @pytest.fixture(scope="module")
@@ -48,23 +52,41 @@ async def proxy(server: EtcdServer) -> AsyncIterator[FaultyProxy]:
 
 @pytest.fixture
 async def store(proxy: FaultyProxy) -> AsyncIterator[EtcdStore]:
-    """The store behind the proxy, connected, with a short deadline."""
-    async with EtcdStore([proxy.endpoint], timeout=1.0) as opened:
+    """The store behind the proxy, connected, and patient with a machine that is busy."""
+    async with EtcdStore([proxy.endpoint], timeout=WITHIN) as opened:
         await opened.get("connected")
         yield opened
+
+
+@pytest.fixture
+async def hasty(proxy: FaultyProxy) -> AsyncIterator[EtcdStore]:
+    """The same with a short deadline, for what lasts until then."""
+    async with EtcdStore([proxy.endpoint], timeout=2.0) as opened:
+        while True:
+            with suppress(Unavailable):
+                await opened.get("connected")
+                break
+        yield opened
+
+
+async def _reached(proxy: FaultyProxy, asked: int) -> None:
+    """Until so many bytes of requests have come to the proxy."""
+    async with asyncio.timeout(WITHIN):
+        while proxy.asked < asked:
+            await asyncio.sleep(0.01)
 
 
 # Lost answers
 
 
 async def test_a_write_whose_answer_was_lost_is_uncertain_and_was_made_once(
-    store: EtcdStore, proxy: FaultyProxy, direct: Store
+    hasty: EtcdStore, proxy: FaultyProxy, direct: Store
 ) -> None:
     proxy.swallow_answers = True
     writes = [
-        store.put("lost/put", b"1"),
-        store.txn([Version("lost/txn") == 0], [Put("lost/txn", b"1")], [Put("lost/txn", b"twice")]),
-        store.delete("lost/never"),
+        hasty.put("lost/put", b"1"),
+        hasty.txn([Version("lost/txn") == 0], [Put("lost/txn", b"1")], [Put("lost/txn", b"twice")]),
+        hasty.delete("lost/never"),
     ]
     outcomes = await asyncio.gather(*writes, return_exceptions=True)
     assert [type(outcome) for outcome in outcomes] == [Uncertain] * 3
@@ -78,8 +100,8 @@ async def test_a_write_that_was_cut_off_on_its_way_is_uncertain(
     store: EtcdStore, proxy: FaultyProxy, direct: Store
 ) -> None:
     proxy.stalled = True
-    write = asyncio.create_task(store.put("cut/put", b"1"))
-    await asyncio.sleep(0.1)
+    write = asyncio.create_task(store.put("cut/put", b"1" * 10_000))
+    await _reached(proxy, proxy.asked + 10_000)
     proxy.cut()
     with pytest.raises(Uncertain):
         await write
@@ -89,7 +111,7 @@ async def test_a_write_that_was_cut_off_on_its_way_is_uncertain(
 
 
 async def test_a_write_is_sent_once_even_when_there_is_time_to_send_it_again(proxy: FaultyProxy, direct: Store) -> None:
-    async with EtcdStore([proxy.endpoint, proxy.endpoint], timeout=5.0) as store:
+    async with EtcdStore([proxy.endpoint, proxy.endpoint], timeout=WITHIN) as store:
         await store.get("connected")
         proxy.swallow_answers = True
         async with direct.watch("once/") as watch:
@@ -111,7 +133,7 @@ async def test_a_read_whose_answer_was_lost_is_asked_again(store: EtcdStore, pro
     proxy.stalled = True
     reads = [asyncio.create_task(store.get("reread")), asyncio.create_task(store.range("reread"))]
     reading = asyncio.create_task(store.txn([], [Get("reread")]))
-    await asyncio.sleep(0.1)
+    await _reached(proxy, proxy.asked + 1)
     proxy.cut()
     proxy.heal()
     found, page = await asyncio.gather(*reads)
@@ -125,23 +147,23 @@ async def test_a_grant_whose_answer_was_lost_is_repeated_and_there_is_one_lease(
 ) -> None:
     before = await _leases(server)
     proxy.swallow_answers = True
-    granting = asyncio.create_task(store.grant(20))
+    granting = asyncio.create_task(store.grant(200))
     while await _leases(server) == before:
         assert not granting.done()
     proxy.cut()
     proxy.heal()
     lease = await granting
-    assert lease.ttl == 20
-    assert await lease.remaining() > 18
+    assert lease.ttl == 200
+    assert await lease.remaining() > 100
     assert await _leases(server) - before == {f"{lease.id:016x}"}
     await lease.revoke()
 
 
 async def test_a_revocation_whose_answer_was_lost_is_repeated(store: EtcdStore, proxy: FaultyProxy) -> None:
-    lease = await store.grant(20)
+    lease = await store.grant(200)
     proxy.swallow_answers = True
     revoking = asyncio.create_task(lease.revoke())
-    await asyncio.sleep(0.1)
+    await _reached(proxy, proxy.asked + 1)
     proxy.cut()
     proxy.heal()
     await revoking
@@ -172,10 +194,12 @@ async def test_a_store_that_nobody_listens_at_is_unavailable_within_the_deadline
             "status": store.status,
             "compact": lambda: store.compact(1),
         }
-        began = time.monotonic()
-        with pytest.raises(Unavailable):
-            await calls[verb]()
-        assert time.monotonic() - began < 1.2
+
+        async def refused() -> None:
+            with pytest.raises(Unavailable):
+                await calls[verb]()
+
+        await promptly(1.2, refused)
 
 
 async def test_a_host_that_accepts_and_says_nothing_is_unavailable_and_nothing_is_written(
@@ -193,24 +217,20 @@ async def test_a_mute_host_does_not_eat_the_deadline_while_another_is_alive(
     proxy: FaultyProxy, server: EtcdServer
 ) -> None:
     proxy.stalled = True
-    async with EtcdStore([proxy.endpoint, server.endpoints[0]], timeout=2.0) as store:
+    async with EtcdStore([proxy.endpoint, server.endpoints[0]], timeout=60.0) as store:
         began = time.monotonic()
         await store.put("beside", b"1")
-        assert time.monotonic() - began < 0.5
+        assert time.monotonic() - began < 15
 
 
 async def test_a_read_that_is_swallowed_is_answered_by_another_endpoint_within_its_deadline(
     proxy: FaultyProxy, server: EtcdServer
 ) -> None:
-    async with EtcdStore([proxy.endpoint, server.endpoints[0]], timeout=1.0) as store:
+    async with EtcdStore([proxy.endpoint, server.endpoints[0]], timeout=6.0) as store:
         await store.put("elsewhere", b"1")
         proxy.stalled = True
-        began = time.monotonic()
         assert await store.get("elsewhere") is not None
-        assert time.monotonic() - began < 1.0
-        began = time.monotonic()
-        await store.put("elsewhere", b"2")
-        assert time.monotonic() - began < 0.3, "the endpoint that had just failed was asked again"
+        await store.put("elsewhere", b"2")  # Uncertain, if the endpoint that had just failed were asked again
 
 
 async def test_calls_wait_out_a_short_absence(store: EtcdStore, proxy: FaultyProxy) -> None:
@@ -219,7 +239,7 @@ async def test_calls_wait_out_a_short_absence(store: EtcdStore, proxy: FaultyPro
     writing = asyncio.create_task(store.put("patient", b"1"))
     await asyncio.sleep(0.3)
     proxy.heal()
-    with contextlib.suppress(Uncertain):  # it was on its way when the wire was cut
+    with suppress(Uncertain):  # it was on its way when the wire was cut
         await writing
     await store.put("patient", b"2")
 
@@ -288,7 +308,7 @@ async def test_a_watch_whose_next_event_was_compacted_while_it_was_away_is_told(
         await direct.compact(revision)
         proxy.heal()
         with pytest.raises(Compacted) as caught:
-            await asyncio.wait_for(anext(watch), 5)
+            await asyncio.wait_for(anext(watch), WITHIN)
         assert caught.value.revision == revision
 
 
@@ -329,10 +349,10 @@ async def test_an_error_that_nobody_foresaw_ends_the_watch_and_the_stream_goes_o
             else:
                 proxy.cut()
             with pytest.raises(Unavailable, match="unforeseen"):
-                await asyncio.wait_for(anext(watch), 5)
+                await asyncio.wait_for(anext(watch), WITHIN)
     async with store.watch("odd/") as watch:
         await store.put("odd/a", b"2")
-        assert (await asyncio.wait_for(anext(watch), 5)).kv.value == b"2"
+        assert (await asyncio.wait_for(anext(watch), WITHIN)).kv.value == b"2"
 
 
 async def test_an_error_that_nobody_foresaw_ends_a_keep_alive_and_the_next_one_works(
@@ -405,9 +425,9 @@ async def test_a_transaction_of_many_large_events_arrives_whole(direct: Store) -
 async def test_a_lease_is_kept_alive_over_broken_connections(
     store: EtcdStore, proxy: FaultyProxy, direct: Store
 ) -> None:
-    lease = await store.grant(2)
+    lease = await store.grant(6)  # a machine that is busy may stand still for a while
     await store.put("kept", b"", lease=lease)
-    end = time.monotonic() + 2.5 * lease.ttl
+    end = time.monotonic() + 1.5 * lease.ttl
     while time.monotonic() < end:
         await lease.keep_alive()
         proxy.cut()
@@ -420,17 +440,24 @@ async def test_a_lease_is_kept_alive_over_broken_connections(
         await lease.keep_alive()
 
 
-async def test_a_keep_alive_without_an_answer_ends_with_its_deadline(store: EtcdStore, proxy: FaultyProxy) -> None:
-    lease = await store.grant(30)
+async def test_a_keep_alive_without_an_answer_ends_with_its_deadline(hasty: EtcdStore, proxy: FaultyProxy) -> None:
+    lease = await hasty.grant(100)
     await lease.keep_alive()
     proxy.stalled = True
-    began = time.monotonic()
     with pytest.raises(Uncertain):
         await lease.keep_alive()
-    assert time.monotonic() - began < 1.5
+
+    async def unanswered() -> None:
+        with pytest.raises((Uncertain, Unavailable)):
+            await lease.keep_alive()
+
+    await promptly(3.0, unanswered)
     proxy.heal()
-    await lease.keep_alive()
-    await lease.revoke()
+    while True:
+        with suppress(Uncertain, Unavailable):
+            await lease.keep_alive()
+            await lease.revoke()
+            break
 
 
 # Closing
@@ -438,7 +465,7 @@ async def test_a_keep_alive_without_an_answer_ends_with_its_deadline(store: Etcd
 
 async def test_closing_ends_what_runs_and_leaves_no_task(proxy: FaultyProxy) -> None:
     before = asyncio.all_tasks()
-    store = await EtcdStore([proxy.endpoint], timeout=30).__aenter__()
+    store = await EtcdStore([proxy.endpoint], timeout=WITHIN).__aenter__()
     lease = await store.grant(30)
     await lease.keep_alive()
     watch = await store.watch("w/").__aenter__()
@@ -453,7 +480,7 @@ async def test_closing_ends_what_runs_and_leaves_no_task(proxy: FaultyProxy) -> 
     ]
     await asyncio.sleep(0.1)
     await store.aclose()
-    outcomes = await asyncio.wait_for(asyncio.gather(*running, return_exceptions=True), 5)
+    outcomes = await asyncio.wait_for(asyncio.gather(*running, return_exceptions=True), WITHIN / 2)
     assert [type(outcome) for outcome in outcomes] == [Closed, Uncertain, Closed, Uncertain, Closed]
     with pytest.raises(Closed):
         await store.get("w/a")
@@ -461,7 +488,7 @@ async def test_closing_ends_what_runs_and_leaves_no_task(proxy: FaultyProxy) -> 
     proxy.stalled = False
     own = asyncio.all_tasks() - before
     assert [task for task in own if "etcd" in task.get_name()] == []
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(WITHIN):
         while proxy.connections:
             await asyncio.sleep(0.01)
 
@@ -516,7 +543,7 @@ async def _fill(store: Store, prefix: str, count: int) -> int:
 
 async def _collect(watch: Watch, seen: list[Event]) -> None:
     while True:
-        seen.append(await asyncio.wait_for(anext(watch), 5))
+        seen.append(await asyncio.wait_for(anext(watch), WITHIN))
 
 
 async def _next(watch: Watch) -> Event:

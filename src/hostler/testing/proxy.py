@@ -34,6 +34,8 @@ class FaultyProxy:
         self.refusing = False
         self.cut_after: int | None = None
         self.answered = 0
+        self.asked = 0
+        """Bytes that came from clients, whether they went on or not."""
         self.accepted = 0
         self._flowing = asyncio.Event()
         self._flowing.set()
@@ -50,6 +52,7 @@ class FaultyProxy:
     ) -> None:
         if self._server is not None:
             self._server.close()
+        self.refusing = True  # also a connection that came and that nobody has looked at yet
         self.cut()
         tasks = list(self._tasks)
         for task in tasks:
@@ -123,6 +126,7 @@ class FaultyProxy:
 
     async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, answers: bool) -> None:
         while data := await reader.read(_CHUNK):
+            self.asked += 0 if answers else len(data)
             await self._flowing.wait()
             if self.delay:
                 await asyncio.sleep(self.delay)
