@@ -147,7 +147,7 @@ async def run_machine(api: Api, machines: Machines, org: str = "acme", project: 
     spec = VmSpec(cpus=1, memory_mib=64)
     await machines.create(MachinePlan(label=label, spec=spec))
     await machines.start(made["id"])
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while (seen := await machines.inspect(made["id"])) is None or seen.state is not MachineState.RUNNING:
             await asyncio.sleep(0.01)
     handle = VmHandle(id=made["id"], node="n1", state=MachineState.RUNNING, generation=1, seen_at=0.0)

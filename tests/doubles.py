@@ -112,6 +112,7 @@ class Guest:
             _, late = await asyncio.wait(self._serving, timeout=10)
             for task in late:
                 task.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
 
     def cut(self) -> None:
         """Every connection, without a word."""

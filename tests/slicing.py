@@ -65,11 +65,11 @@ class Caller:
         self.writer.write(frame(msgspec.msgpack.encode(message)))
 
     async def hear(self) -> Welcome | Denied | Result | Item | End | Failed | None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             payload = await read_frame(self.reader)
         return None if payload is None else msgspec.msgpack.decode(payload, type=FromWorker)
 
-    async def call(self, method: str, *, within: float | None = 10.0, number: int = 1, **arguments: Any) -> Any:
+    async def call(self, method: str, *, within: float | None = 60.0, number: int = 1, **arguments: Any) -> Any:
         """The result; a list, of a stream; Failed, if it failed."""
         self.send(Call(number, method, msgspec.json.encode(arguments), within))
         return await self.answer()

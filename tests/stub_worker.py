@@ -36,6 +36,7 @@ class StubWorker:
         self.connections = 0
         self.release = asyncio.Event()
         self._server: asyncio.Server | None = None
+        self._closed = False
         self._writers: list[asyncio.StreamWriter] = []
         self._tasks: set[asyncio.Task[Any]] = set()
         self.port = 0
@@ -45,6 +46,7 @@ class StubWorker:
         return f"127.0.0.1:{self.port}"
 
     async def __aenter__(self) -> Self:
+        self._closed = False
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
         self.port = self._server.sockets[0].getsockname()[1]
         return self
@@ -52,6 +54,7 @@ class StubWorker:
     async def __aexit__(self, *_: object) -> None:
         if self._server is not None:
             self._server.close()
+        self._closed = True
         for writer in self._writers:
             writer.transport.abort()
         for task in list(self._tasks):
@@ -85,8 +88,11 @@ class StubWorker:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
-        self._tasks.add(task)
+        if self._closed:  # before this one had its turn
+            writer.transport.abort()
+            return
         self.connections += 1
+        self._tasks.add(task)
         self._writers.append(writer)
         try:
             hello = _decode(await read_frame(reader) or b"")

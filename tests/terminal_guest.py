@@ -141,7 +141,7 @@ class ShellGuest:
 class Browser:
     """A WebSocket to a terminal, as a page has it."""
 
-    def __init__(self, socket: aiohttp.ClientWebSocketResponse, *, patience: float = 10.0) -> None:
+    def __init__(self, socket: aiohttp.ClientWebSocketResponse, *, patience: float = 60.0) -> None:
         self.socket, self._patience = socket, patience
         self.seen: list[dict[str, Any]] = []
         self.output = ""

@@ -25,10 +25,10 @@ SPEC = VmSpec(cpus=1, memory_mib=1024)
 OTHER_SPEC = VmSpec(cpus=4, memory_mib=2048)
 PACE = Pace(
     silence=0.02,
-    answers_within=10.0,
+    answers_within=30.0,
     poll_first=0.002,
     poll_most=0.02,
-    patience=20.0,
+    patience=60.0,
     locked_within=5.0,
     ends_within=1.0,
     watch_every=0.05,
@@ -69,7 +69,7 @@ def setup_of(standin: StandIn) -> MachineSetup:
         spec=SPEC,
         other_spec=OTHER_SPEC,
         unknown_image="no-such-image",
-        within=20,
+        within=60,
         grace=0.3,
         points=dose(test=4, full=40),
         save=save,

@@ -89,7 +89,7 @@ class StandIn:
             self.faults.clear()
 
     async def until(self, is_so: Callable[[], bool]) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not is_so():
                 await asyncio.sleep(0.002)
 
