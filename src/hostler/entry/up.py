@@ -88,6 +88,7 @@ class Up:
             configure(self._settings.log_level, log, self._settings.log_format)  # type: ignore[arg-type]
             self._tell(f"data in {self._folder.path}")
             self._folder.check_kind(self._settings.machines)
+            self._folder.simulation_file.unlink(missing_ok=True)  # what is in it outlives us
             try:
                 return await run_unless_asked("up", self._asked, self._serving, self._run())
             finally:
