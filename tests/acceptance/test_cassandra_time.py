@@ -15,8 +15,8 @@ from hostler.testing import BreakableTtlStorage
 from hostler.testing.servers import HOST
 from hostler.testing.ttl_servers import CassandraServer
 
-TTL = 4.0
-MARGIN = 3.0
+TTL = 6.0
+MARGIN = 20.0
 """Seconds that a busy machine may be late."""
 HOUR = 3600.0
 

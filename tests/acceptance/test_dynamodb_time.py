@@ -17,8 +17,8 @@ from hostler.testing import BreakableTtlStorage
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-TTL = 4.0
-MARGIN = 1.5
+TTL = 8.0
+MARGIN = 20.0
 """Seconds that a busy machine may be late."""
 
 
@@ -127,7 +127,7 @@ async def test_the_clock_of_a_leader_may_go_back() -> None:
         assert leadership is not None
         before = leadership.deadline
         clock.moved = -3600
-        async with asyncio.timeout(TTL):
+        async with asyncio.timeout(TTL + MARGIN):
             while leadership.deadline == before:
                 assert leadership.held
                 await asyncio.sleep(0.05)

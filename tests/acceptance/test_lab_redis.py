@@ -7,6 +7,7 @@ import gc
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import suppress
+from typing import TypeVar
 
 import pytest
 from dose import dose
@@ -22,8 +23,11 @@ from hostler.testing.servers import HOST
 from hostler.testing.ttl_servers import RedisServer
 from hostler.wiring import open_board, open_inbox
 
-SHORT = "0.3"
+T = TypeVar("T")
+SHORT = "1.5"
 """Seconds after which a call gives up, where it is meant to."""
+WITHIN = 40.0
+"""Seconds for what takes a moment, on a machine that is busy."""
 
 
 @pytest.fixture
@@ -53,6 +57,15 @@ async def answering(door: RedisLabDoor) -> None:
         await asyncio.sleep(0.02)
 
 
+async def patiently(ask: Callable[[], Awaitable[T]]) -> T:
+    """What it answers once it does."""
+    async with asyncio.timeout(WITHIN):
+        while True:
+            with suppress(Unavailable):
+                return await ask()
+            await asyncio.sleep(0.02)
+
+
 class Worker:
     """As the real one does: works each delivery once by its token, and asks what it holds when an answer was lost."""
 
@@ -76,10 +89,7 @@ class Worker:
                 held = await self._asked()
 
     async def _asked(self) -> list[Taken]:
-        while True:
-            with suppress(Unavailable):
-                return list(await self.inbox.held(self.name))
-            await asyncio.sleep(0.02)
+        return list(await patiently(lambda: self.inbox.held(self.name)))
 
     def _work(self, one: Taken) -> None:
         if one.token not in self.tokens:  # the store knows the token of the last one that was worked
@@ -114,7 +124,7 @@ async def all_worked_through(door: RedisLabDoor, url: str, disturb: Callable[[Wo
                         await door.push(queue, request(f"u{user}", lab))
                 await asyncio.sleep(0.01)
 
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(100):
             await asyncio.gather(push(), disturbing, working)
         for queue in QUEUES:
             for user in range(USERS):
@@ -159,16 +169,16 @@ async def test_what_arrives_late_is_not_done(verb: str, redis: RedisServer, door
         open_inbox(redis.url_of(proxy.endpoint, timeout=SHORT), names=door.names) as inbox,
     ):
         await door.push("provision", request("ada", 1), request("ada", 2))
-        await inbox.workers()  # it is connected
+        await patiently(inbox.workers)  # it is connected
         taken = await inbox.take("w1", limit=1, within=0) if verb == "acknowledge" else []
         proxy.delay = late
         lost = inbox.take("w1", limit=1, within=0) if verb == "take" else inbox.acknowledge("w1", taken)
-        with pytest.raises(Uncertain, match="no answer within 0.3 s; it may have been done"):
+        with pytest.raises(Uncertain, match="no answer within 1.5 s; it may have been done"):
             await lost
         proxy.delay = 0.0
-        assert await inbox.held("w1") == taken
+        assert await patiently(lambda: inbox.held("w1")) == taken
         await asyncio.sleep(late)
-        assert await inbox.held("w1") == taken
+        assert await patiently(lambda: inbox.held("w1")) == taken
 
 
 @pytest.mark.parametrize("verb", ["take", "acknowledge", "release"])
@@ -177,7 +187,7 @@ async def test_what_a_server_that_stood_still_finds_is_done_before_anything_else
 ) -> None:
     async with open_inbox(redis.url_of(redis.endpoint, timeout=SHORT), names=door.names) as inbox:
         await door.push("provision", request("ada", 1), request("ada", 2))
-        await inbox.workers()  # it is connected
+        await patiently(inbox.workers)  # it is connected
         taken = await inbox.take("w1", limit=1, within=0) if verb != "take" else []
         calls: dict[str, Callable[[], Awaitable[object]]] = {
             "take": lambda: inbox.take("w1", limit=1, within=0),
@@ -185,14 +195,14 @@ async def test_what_a_server_that_stood_still_finds_is_done_before_anything_else
             "release": lambda: inbox.release("w1", ()),
         }
         redis.suspend()
-        with pytest.raises(Uncertain, match="no answer within 0.3 s; it may have been done"):
+        with pytest.raises(Uncertain, match="no answer within 1.5 s; it may have been done"):
             await calls[verb]()
         with pytest.raises(Unavailable):
             await inbox.held("w1")
         redis.resume()
-        held = await inbox.held("w1")
+        held = await patiently(lambda: inbox.held("w1"))
         await door.client.ping()
-        assert await inbox.held("w1") == held
+        assert await patiently(lambda: inbox.held("w1")) == held
         await calls[verb]()
         taken = await inbox.held("w1") or await inbox.take("w1", limit=1, within=0)
         labs = [LabRequest.decode(one.raw).lab_id for one in taken]
@@ -214,7 +224,7 @@ async def test_a_server_that_is_killed_comes_back_with_what_it_acknowledged(
         with pytest.raises(Unavailable, match="cannot connect|the connection broke"):
             await board.servers()
         redis.restart()
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(WITHIN):
             await working
         for user in range(USERS):
             assert worker.of("provision", f"u{user}") == list(range(1, 21))
@@ -230,12 +240,12 @@ async def test_a_restart_ends_a_wait_and_the_next_one_is_woken(redis: RedisServe
         await asyncio.sleep(0.1)
         redis.restart()
         with pytest.raises(Unavailable):
-            await asyncio.wait_for(waiting, 10)
+            await asyncio.wait_for(waiting, WITHIN)
         waiting = asyncio.create_task(inbox.take("w1", limit=1, within=60))
         await asyncio.sleep(0.1)
         await answering(door)
         await door.push("decommission", request("ada", 1))
-        assert len(await asyncio.wait_for(waiting, 10)) == 1
+        assert len(await asyncio.wait_for(waiting, WITHIN)) == 1
     del waiting
     gc.collect()
     assert complaints == []
@@ -258,7 +268,7 @@ async def test_a_flush_in_the_middle_of_everything_harms_nobody(redis: RedisServ
         await asyncio.sleep(0.05)
         await door.client.flushall()
         await door.push("provision", request("ada", 3))
-        assert [one.raw for one in await asyncio.wait_for(waiting, 10)] == [request("ada", 3)]
+        assert [one.raw for one in await asyncio.wait_for(waiting, WITHIN)] == [request("ada", 3)]
 
 
 async def test_a_publish_whose_answer_is_lost_can_be_repeated(redis: RedisServer, door: RedisLabDoor) -> None:
@@ -296,7 +306,7 @@ async def test_a_replica_takes_nothing_and_a_promoted_one_has_another_epoch(
             await far.client.config_set("masterauth", "let me in")
             await door.client.config_set("repl-diskless-sync-delay", 0)  # else it waits 5 s for more replicas
             await far.client.replicaof(HOST, redis.ports[0])
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(WITHIN):
                 while (await far.client.info("replication"))["master_link_status"] != "up":
                     await asyncio.sleep(0.05)
             for call in (
@@ -318,7 +328,7 @@ async def test_a_replica_takes_nothing_and_a_promoted_one_has_another_epoch(
             await asyncio.sleep(0.05)
             await door.client.replicaof(HOST, 1)
             with pytest.raises(Unavailable):
-                await asyncio.wait_for(waiting, 10)
+                await asyncio.wait_for(waiting, WITHIN)
             await door.client.replicaof("NO", "ONE")
             assert await board.epoch() != epoch, "it was a replica meanwhile, and may have lost what it had"
 

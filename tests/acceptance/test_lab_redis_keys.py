@@ -269,7 +269,7 @@ async def test_closing_wakes_who_waits(calm: RedisLabDoor) -> None:
     await asyncio.sleep(0.1)
     await inbox.__aexit__(None, None, None)
     with pytest.raises(Closed):
-        await asyncio.wait_for(waiting, 5)
+        await asyncio.wait_for(waiting, 30)
 
 
 async def test_a_user_who_may_not_ask_for_connections_is_served_all_the_same(calm: RedisLabDoor) -> None:
@@ -289,7 +289,7 @@ async def test_a_user_who_may_not_ask_for_connections_is_served_all_the_same(cal
     try:
         async with open_inbox(url, names=calm.names) as inbox, open_board(url, names=calm.names) as board:
             await calm.push("provision", request("ada", 1))
-            assert len(await inbox.take("w1", limit=1, within=1)) == 1
+            assert len(await inbox.take("w1", limit=1, within=30)) == 1
             assert await board.epoch() == await board.epoch()
             await calm.flush()
         async with open_inbox(url, names=LabNames("other:")) as inbox:
