@@ -222,6 +222,7 @@ class Qemu:
         self.migration = "none"
         self.status = "running"
         self.there = False
+        self.kvm = False
         self.scripts = scripts
 
     async def execute(self, command: str, arguments: dict[str, Any] | None = None) -> Any:
@@ -258,6 +259,7 @@ class Qemu:
 
     def _migrate(self, _: dict[str, Any]) -> None:
         assert self.job == "ready", "the disk is not equal"
+        assert self.kvm or self.status == "paused", "QEMU does not see all that an emulated guest writes"
         self.migration = "active"
 
     def _query_migrate(self, _: dict[str, Any]) -> dict[str, Any]:
@@ -279,6 +281,13 @@ class Qemu:
     def _query_named_block_nodes(self, _: dict[str, Any]) -> list[dict[str, Any]]:
         return [{"node-name": "disk"}, *([{"node-name": THERE}] if self.there else [])]
 
+    def _query_kvm(self, _: dict[str, Any]) -> dict[str, Any]:
+        return {"enabled": self.kvm, "present": True}
+
+    def _stop(self, _: dict[str, Any]) -> None:
+        if self.status == "running":
+            self.status = "paused"
+
     def _cont(self, _: dict[str, Any]) -> None:
         self.status = "running"
 
@@ -288,12 +297,13 @@ class TestTheDeparture:
         qemu = Qemu(job=["running", "ready"], migration=["active", "pre-switchover"])
         departure = Departure(qemu, "x")
         await departure.copy_disk()
+        await departure.hold()
         await departure.send_memory()
         await departure.switch()
         assert qemu.status == "postmigrate"
         order = [word for word in qemu.did if not word.startswith("migrate-set")]
         assert order == [
-            "blockdev-add", "blockdev-mirror", "migrate", "block-job-cancel", "job-dismiss", "blockdev-del",
+            "blockdev-add", "blockdev-mirror", "stop", "migrate", "block-job-cancel", "job-dismiss", "blockdev-del",
             "migrate-continue",
         ]  # fmt: skip
 
@@ -307,6 +317,7 @@ class TestTheDeparture:
         qemu = Qemu(job=["ready"], migration=["pre-switchover"])
         departure = Departure(qemu, "x")
         await departure.copy_disk()
+        await departure.hold()
         await departure.send_memory()
         qemu.job_error = "No space left on device"
         with pytest.raises(Unavailable, match="No space left"):
@@ -317,6 +328,7 @@ class TestTheDeparture:
         qemu = Qemu(job=["ready"], migration=["active", "failed"])
         departure = Departure(qemu, "x")
         await departure.copy_disk()
+        await departure.hold()
         with pytest.raises(Unavailable, match="memory failed"):
             await departure.send_memory()
 
@@ -339,27 +351,55 @@ class TestTheDeparture:
         monkeypatch.setattr(departures, "CONVERGES_WITHIN", 0.05)
         departure = Departure(Qemu(job=["ready"], migration=["active"]), "x")
         await departure.copy_disk()
+        await departure.hold()
         with pytest.raises(Unavailable, match="faster than it can be sent"):
             await departure.send_memory()
 
-    @pytest.mark.parametrize("steps", range(5))
-    async def test_whatever_was_done_is_undone(self, steps: int) -> None:
+    async def test_with_kvm_the_guest_runs_while_its_memory_goes(self) -> None:
         qemu = Qemu(job=["ready"], migration=["active", "pre-switchover"])
+        qemu.kvm = True
+        departure = Departure(qemu, "x")
+        await departure.copy_disk()
+        await departure.hold()
+        assert qemu.status == "running"
+        await departure.send_memory()
+        await departure.switch()
+        assert "stop" not in qemu.did
+
+    @pytest.mark.parametrize("status", ["shutdown", "io-error"])
+    async def test_one_that_stopped_by_itself_is_not_sent(self, status: str) -> None:
+        """It was stopped by nobody, and might go on by itself while its memory goes."""
+        qemu = Qemu(job=["ready"])
+        departure = Departure(qemu, "x")
+        await departure.copy_disk()
+        qemu.status = status
+        with pytest.raises(Unavailable, match=f"it is {status}"):
+            await departure.hold()
+
+    @pytest.mark.parametrize("kvm", [True, False])
+    @pytest.mark.parametrize("steps", range(6))
+    async def test_whatever_was_done_is_undone(self, steps: int, *, kvm: bool) -> None:
+        qemu = Qemu(job=["ready"], migration=["active", "pre-switchover"])
+        qemu.kvm = kvm
         departure = Departure(qemu, "x")
         if steps == 1:
             qemu.there = True
         if steps >= 2:
             await departure.copy_disk()
         if steps >= 3:
-            await departure.send_memory()
+            await departure.hold()
         if steps >= 4:
+            await departure.send_memory()
+        if steps >= 5:
             await departure.switch()
-        await departure.undo(runs=True)
+        stopped = qemu.status != "running"
+        assert stopped is (steps >= (4 if kvm else 3))
+        assert await departure.undo(runs=True) is stopped, "who was stopped does not know how long"
         assert qemu.status == "running"
         assert qemu.job is None
         assert not qemu.there
         assert qemu.migration in ("none", "cancelled", "completed")
-        await departure.undo(runs=True)
+        assert not await departure.undo(runs=True)
 
     @pytest.mark.parametrize("status", ["shutdown", "io-error"])
     async def test_a_guest_that_stopped_by_itself_is_not_let_run(self, status: str) -> None:
@@ -367,3 +407,21 @@ class TestTheDeparture:
         qemu.status = status
         await Departure(qemu, "x").undo(runs=True)
         assert qemu.status == status
+
+    @pytest.mark.parametrize("status", ["running", "paused", "postmigrate"])
+    async def test_a_guest_that_was_stopped_for_it_is_told_the_time(self, status: str) -> None:
+        qemu, told = Qemu(), []
+        qemu.status = status
+
+        async def send(text: str) -> None:
+            told.append(text)
+
+        there = SimpleNamespace(
+            vm="v",
+            execute=qemu.execute,
+            guest=SimpleNamespace(send=send),
+            site=SimpleNamespace(clock=SimpleNamespace(wall=lambda: 1000.0)),
+        )
+        await departures.undo(there)  # type: ignore[arg-type]
+        assert qemu.status == "running"
+        assert told == ([] if status == "running" else ["clock 1000"])

@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from hostler.drivers.machines.qemu.command import Boot
-from hostler.drivers.machines.qemu.departure import announce, close_gates, undo
+from hostler.drivers.machines.qemu.departure import announce, close_gates, tell_time, undo
 from hostler.drivers.machines.qemu.machine import SHUT_DOWN
 from hostler.drivers.machines.qemu.snapshot import disk_now, finish_restore
 from hostler.drivers.machines.qemu.spawning import check_held, limit, spawn
@@ -66,7 +66,7 @@ async def start(machine: QemuMachine) -> None:
     machine.climb(asks=resumed)
     if resumed:
         await announce(machine)
-        await _set_clock(machine)
+        await tell_time(machine)
 
 
 async def _switch_on(machine: QemuMachine) -> bool:
@@ -104,13 +104,6 @@ async def _go(machine: QemuMachine) -> None:
     if not machine.alive:
         check_held(machine)
         raise Uncertain(f"machine {machine.vm!r}: it went off while it started; inspect it")
-
-
-async def _set_clock(machine: QemuMachine) -> None:
-    """A guest that goes on in the middle of its life thinks that it is then."""
-    if machine.guest is not None:
-        with suppress(HostlerError):
-            await machine.guest.send(f"clock {machine.site.clock.wall():.0f}")
 
 
 async def stop(machine: QemuMachine, grace: float) -> None:

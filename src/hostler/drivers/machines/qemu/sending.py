@@ -103,6 +103,8 @@ async def _send_running(machine: QemuMachine, number: int, connect: Connect) -> 
         )
         await departure.copy_disk()
         await site.hook("send.disk:after")
+        await departure.hold()
+        await site.hook("send.held:after")
         await departure.send_memory()
         await site.hook("send.memory:after")
         await departure.switch()
