@@ -12,10 +12,14 @@ import msgspec
 from hostler.entry.cli import show, tree
 from hostler.entry.cli.reach import chosen_server, reached, server_options
 from hostler.entry.cli.target import complete
+from hostler.kit.plural import counted
+from hostler.model.trace_api import TracePage
 
 if TYPE_CHECKING:
+    from hostler.client import Client
     from hostler.entry.cli.reach import Server
     from hostler.model.api import EventView
+    from hostler.model.trace_api import TraceView
 
 KINDS = (
     *("vm", "handle", "lab", "node", "alive", "leader", "blueprint", "deployment", "slice", "endpoint"),
@@ -29,7 +33,7 @@ KINDS = (
 @click.option("--count", type=click.IntRange(min=1), help="End after so many.")
 @click.option("--tree", "as_tree", is_flag=True, help="Show what was decided, under what led to it, and end.")
 @click.option("--object", "object_", metavar="OBJECT", help="With --tree: only of this one, as hostler why names it.")
-@click.option("--limit", type=click.IntRange(1, 1000), help="With --tree: the newest so many.  [default: 100]")
+@click.option("--limit", type=click.IntRange(1, tree.MOST), help="With --tree: the newest so many.  [default: 100]")
 @show.output_option
 @server_options
 def events(
@@ -60,7 +64,7 @@ def events(
 
 async def _tree(server: Server, object_: str | None, limit: int, output: str) -> None:
     async with reached(server) as client:
-        page = await client.traces.list(object_, limit=limit)
+        page = await _past(client, object_, limit)
     if output != "table":
         show.emit(msgspec.to_builtins(page), output)
         return
@@ -70,7 +74,26 @@ async def _tree(server: Server, object_: str | None, limit: int, output: str) ->
     for line in tree.grown([*page.items, *page.before]):
         click.echo(line)
     if page.unreadable:
-        click.echo(f"{page.unreadable} records cannot be read, and are left out", err=True)
+        unread = counted(page.unreadable, "record cannot be read, and is", "records cannot be read, and are")
+        click.echo(f"{unread} left out", err=True)
+    if page.after is not None:
+        click.echo(f"there may be older ones; {tree.more(limit)}", err=True)
+
+
+async def _past(client: Client, object_: str | None, limit: int) -> TracePage:
+    """The newest so many, as one page. The server's may be short, or empty, and not be the last."""
+    items: list[TraceView] = []
+    before: dict[str, TraceView] = {}
+    unreadable, after, more = 0, None, True
+    while more:
+        page = await client.traces.list(object_, limit=limit - len(items), after=after)
+        items += page.items
+        before |= {view.id: view for view in page.before}
+        unreadable, after = unreadable + page.unreadable, page.after
+        more = after is not None and len(items) < limit
+    shown = {view.id for view in items}
+    led = tuple(view for view in before.values() if view.id not in shown)
+    return TracePage(items=tuple(items), before=led, unreadable=unreadable, after=after)
 
 
 async def _events(server: Server, since: str | None, kinds: tuple[str, ...], count: int | None, output: str) -> None:

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 UNKNOWN = "--:--:--"
 """In place of a time that is not known any more."""
+MOST = 1000
+"""What a command shows of them at most."""
 
 
 def moment(at: float | None, *, day: bool = False) -> str:
@@ -28,6 +30,11 @@ def moment(at: float | None, *, day: bool = False) -> str:
 def spans_days(views: Sequence[TraceView]) -> bool:
     """Whether they are of more than one day."""
     return len({moment(view.at, day=True)[:10] for view in views if view.at is not None}) > 1
+
+
+def more(limit: int) -> str:
+    """How to see what is beyond a limit."""
+    return f"show more: --limit {min(MOST, limit * 5)}" if limit < MOST else "GET /v1/traces has all, page by page"
 
 
 def grown(views: Sequence[TraceView]) -> Iterator[str]:

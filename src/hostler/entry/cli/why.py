@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("object_", metavar="OBJECT")
-@click.option("--limit", type=click.IntRange(1, 1000), default=20, show_default=True, help="So many steps at most.")
+@click.option(
+    "--limit", type=click.IntRange(1, tree.MOST), default=20, show_default=True, help="So many steps at most."
+)
 @click.option("--reasons", is_flag=True, help="Also show what was weighed in each decision.")
 @show.output_option
 @project_options
@@ -47,7 +49,7 @@ async def _why(server: Server, object_: str, limit: int, where: tuple[str, str],
             for reason in step.reasons:
                 click.echo(show.safe(f"│   {reason.subject}: {reason.why}"))
     if found.cut:
-        click.echo(f"some steps in between are left out; show more: --limit {min(1000, limit * 5)}", err=True)
+        click.echo(f"some steps in between are left out; {tree.more(limit)}", err=True)
 
 
 def _title(found: WhyView) -> str:
