@@ -105,7 +105,10 @@ class Site:
         self._reading = asyncio.Lock()
 
     async def page(self, asked: Asked) -> Answer:  # noqa: ARG002 - every handler takes it
-        """`/`: with a nonce of its own, so never the same twice."""
+        """`/`: with a nonce of its own, so never the same twice.
+
+        And without an ETag: a 304 would have the browser use its kept page, whose nonce was used before.
+        """
         file = await self._found(INDEX)
         if file is None:
             style = hashed(_STYLE.encode())
