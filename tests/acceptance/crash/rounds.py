@@ -123,7 +123,7 @@ class Subject:
             pause(rng.uniform(0, 0.15))
 
     def _await_note(self, journal: Path, note: bytes) -> None:
-        end = time.monotonic() + 20
+        end = time.monotonic() + 90
         while not (journal.exists() and note in journal.read_bytes()):
             if Path(f"{journal}.error").exists():
                 raise AssertionError(Path(f"{journal}.error").read_text())

@@ -43,6 +43,11 @@ class Process:
     def running(self) -> bool:
         return self._process.poll() is None
 
+    @property
+    def ready(self) -> bool:
+        """Its store is open; or it has ended."""
+        return Path(f"{self.orders.journal}.ready").exists() or not self.running
+
     def kill(self) -> None:
         """SIGKILL, unless it has ended by itself."""
         if self.running:
@@ -60,7 +65,7 @@ class Process:
 
     def check(self) -> None:
         """Wait for its end; AssertionError if it was not a good one."""
-        code = self._process.wait(timeout=self.orders.seconds + 30)
+        code = self._process.wait(timeout=120)
         assert self.killed or code == 0, f"{self.orders.name} ended with {code}:\n{self._errors.read_text()}"
 
 
@@ -81,10 +86,20 @@ class Campaign:
     ) -> None:
         self.url, self.directory = url, directory
         self._shape = {"clients": clients, "keys": keys, "calls": calls, "broken": broken}
-        self._until = time.monotonic() + seconds
         self.processes: list[Process] = []
         for _ in range(count):
             self.add()
+        self._begin(seconds)
+
+    def _begin(self, seconds: float) -> None:
+        """Once all are ready, so that the time is for calls, however long a busy machine takes to start them."""
+        end = time.monotonic() + 120
+        while not all(process.ready for process in self.processes):
+            assert time.monotonic() < end, "they do not start"
+            time.sleep(0.02)
+        go = self.directory / "go"
+        go.with_suffix(".new").write_text(str(time.monotonic() + seconds))
+        go.with_suffix(".new").rename(go)
 
     def add(self) -> Process:
         """One more process, for the time that is left."""
@@ -94,7 +109,6 @@ class Campaign:
             journal=str(self.directory / f"{name}.jsonl"),
             name=name,
             seed=len(self.processes),
-            seconds=max(0.1, self._until - time.monotonic()),
             **self._shape,  # type: ignore[arg-type]
         )
         self.processes.append(Process(orders))

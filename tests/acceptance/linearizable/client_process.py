@@ -10,6 +10,7 @@ import asyncio
 import random
 import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -30,7 +31,6 @@ class Orders(msgspec.Struct):
     clients: int
     keys: int
     calls: int
-    seconds: float
     broken: str = ""
     """How to betray the store's promises, so that the campaign can be seen to fail: `stale`, `denial`."""
 
@@ -120,9 +120,13 @@ class Client:
 
 
 async def main(orders: Orders) -> None:
-    until = time.monotonic() + orders.seconds
     with Journal(orders.journal) as journal:
-        async with await opened(orders.url, until) as store:
+        async with await opened(orders.url, time.monotonic() + 60) as store:
+            Path(f"{orders.journal}.ready").touch()
+            go = Path(orders.journal).with_name("go")
+            while not go.exists():
+                await asyncio.sleep(0.005)
+            until = float(go.read_text())  # on the clock that all processes of a machine share
             wrapped: object = {"stale": StaleStore, "denial": DenyingStore}.get(orders.broken, lambda s: s)(store)
             async with asyncio.TaskGroup() as group:
                 for number in range(orders.clients):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import random
 import time
 from typing import TYPE_CHECKING
@@ -18,7 +19,10 @@ if TYPE_CHECKING:
 
     from campaign import Campaign
 
-SECONDS = 4
+SECONDS = 30
+"""Seconds for as many calls as were asked for."""
+BUSY = 1 if os.environ.get("HOSTLER_DOSE") else 8
+"""How many times fewer calls may be answered beside all other tests."""
 LOCAL = ("sqlite", "file")
 
 
@@ -29,7 +33,7 @@ def local_url(engine: str, directory: Path) -> str:
 
 def least(engine: str, calls: int) -> int:
     """What a run must at least have done to mean something; the file driver rewrites its file for each save."""
-    return calls // (4 if engine == "sqlite" else 10)
+    return calls // BUSY // (4 if engine == "sqlite" else 10)
 
 
 @pytest.mark.timeout(600)
@@ -60,8 +64,8 @@ def test_processes_that_are_killed_and_replaced_leave_one_store(engine: str, tmp
     ) as running:
         killed = kill_and_replace(running, rng, until=time.monotonic() + seconds - 1)
         history = running.history()
-    assert killed >= seconds // 2
-    violation = judge(history, least_done=100 * seconds // 6, title=f"{engine}, {killed} processes killed")
+    assert killed >= max(1, seconds // 2 // BUSY)
+    violation = judge(history, least_done=100 * seconds // 6 // BUSY, title=f"{engine}, {killed} processes killed")
     assert violation is None, str(violation)
 
 
@@ -95,7 +99,9 @@ def test_what_is_refused_while_a_suspended_process_holds_the_lock_never_happens(
             time.sleep(rng.uniform(0.02, 0.1))
         history = running.history()
     refused = sum(call.outcome == "failed" for call in history)
-    violation = judge(history, least_done=40 * seconds, title=f"{engine}, processes suspended, {refused} refused")
+    violation = judge(
+        history, least_done=40 * seconds // BUSY, title=f"{engine}, processes suspended, {refused} refused"
+    )
     assert refused >= 3, "nobody was held up"
     assert violation is None, str(violation)
 
@@ -110,15 +116,15 @@ def test_an_etcd_cluster_whose_leader_is_killed_and_suspended_is_one_store(tmp_p
             history = running.history()
     assert blows["killed"] >= 1
     assert blows["suspended"] >= 1
-    violation = judge(history, least_done=100 * seconds, title=f"3-node etcd, leader {blows}")
+    violation = judge(history, least_done=100 * seconds // BUSY, title=f"3-node etcd, leader {blows}")
     assert violation is None, str(violation)
-    assert longest_gap(history) < 8.0, "writes must go on soon after the leader is lost"
+    assert longest_gap(history) < (8.0 if BUSY == 1 else 40.0), "writes must go on soon after the leader is lost"
 
 
 def strike_leaders(cluster: EtcdCluster, rng: random.Random, *, until: float) -> dict[str, int]:
     """Kill and restart, or suspend and resume, whoever leads."""
     blows = {"killed": 0, "suspended": 0}
-    while time.monotonic() < until:
+    while time.monotonic() < until or not all(blows.values()):
         time.sleep(rng.uniform(0.5, 1.0))
         leader = cluster.leader()
         if blows["killed"] <= blows["suspended"]:
