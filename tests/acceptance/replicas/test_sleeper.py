@@ -13,7 +13,7 @@ from dose import dose
 from troupe import START, ReplicaProcess, Stage, until
 
 STORES = ["etcd", "sqlite"]
-SLACK = 1.5
+SLACK = 8.0
 """Seconds that a busy machine may add to a measured time."""
 
 
@@ -25,8 +25,8 @@ async def test_a_suspended_leader_is_succeeded_and_when_it_wakes_it_writes_nothi
             sleeper = await stage.leader()
             fence = stage.fence
             suspended_at = await stage.suspend(sleeper)
-            change = await stage.led_by_another(fence, within=stage.ttl + 10)
-            assert change.at - suspended_at < stage.ttl + 1
+            change = await stage.led_by_another(fence, within=stage.ttl + START)
+            assert change.at - suspended_at < stage.ttl + SLACK
             successor = await stage.leader()
             assert successor is not sleeper
             if stage.keeps_data:
@@ -34,14 +34,14 @@ async def test_a_suspended_leader_is_succeeded_and_when_it_wakes_it_writes_nothi
 
             sleeper.signal(signal.SIGCONT)
             woken_at = time.monotonic()
-            assert await sleeper.ends(within=10) == 1
+            assert await sleeper.ends(within=START) == 1
             assert time.monotonic() - woken_at < stage.ttl / 4 + SLACK
             if stage.keeps_data:
                 await stage.counted()
             assert successor.running
             stage.check_tally()
             successor.stop()
-            assert await successor.ends(within=10) == 0
+            assert await successor.ends(within=START) == 0
 
 
 @pytest.mark.parametrize("place", STORES, indirect=True)
@@ -49,7 +49,7 @@ async def test_what_a_sleeper_goes_on_trying_to_write_is_refused_by_the_guard_al
     """No killer and no look at a deadline here: the process goes on writing with a leadership that is over."""
     async with stage:
         sleeper = await _put_to_sleep_and_wake(stage, "stubborn")
-        await sleeper.says("was refused after its loss", within=10)
+        await sleeper.says("was refused after its loss", within=START)
         await stage.counted(20)
         assert not sleeper.said("wrote after its loss")
         stage.check_fences()
@@ -60,8 +60,8 @@ async def test_without_the_guard_the_same_sleeper_does_harm(stage: Stage) -> Non
     """So the test above can fail."""
     async with stage:
         sleeper = await _put_to_sleep_and_wake(stage, "careless")
-        await sleeper.says("wrote after its loss", within=10)
-        await until(lambda: _out_of_order(stage), 10, "the harm is seen")
+        await sleeper.says("wrote after its loss", within=START)
+        await until(lambda: _out_of_order(stage), START, "the harm is seen")
         with pytest.raises(AssertionError, match="an older leader got through"):
             stage.check_fences()
 
@@ -92,13 +92,15 @@ async def test_a_leader_whose_event_loop_spins_is_dead_a_quarter_of_the_ttl_afte
         successor = stage.start("two:1", mode="counting")
         fence = await stage.counted()
         await successor.says("standing")
+        asked_at = time.monotonic()
         spinner.signal(signal.SIGUSR1)
-        spun_at = await spinner.says("spinning", within=5)
-        assert await spinner.ends(within=stage.ttl * 3) == 1
-        lasted = time.monotonic() - spun_at
+        spun_at = await spinner.says("spinning")
+        assert await spinner.ends(within=stage.ttl * 3 + START) == 1
+        ended_at = time.monotonic()
         # Its leadership ended one ttl after its last renewal, which was a quarter of the ttl before it span, or on a
         # busy machine half of it.
-        assert stage.ttl * 0.75 < lasted < stage.ttl * 1.25 + SLACK
+        assert stage.ttl * 0.75 < ended_at - asked_at
+        assert ended_at - spun_at < stage.ttl * 1.25 + SLACK
         assert spinner.said("was lost and the process did not stop in time"), spinner.tail()
         await stage.led_by_another(fence, within=START)
         await stage.counted()
@@ -128,11 +130,11 @@ async def test_a_process_suspended_in_mid_commit_holds_up_the_embedded_store_unt
 
 async def _suspend_while_it_holds_the_lock(stage: Stage, pid: int) -> None:
     inode = os.stat(stage.url.removeprefix("sqlite://") + ".lock").st_ino
-    end = time.monotonic() + 20
+    end = time.monotonic() + START
     process = next(process for process in stage.processes if process.pid == pid)
     while True:
         process.signal(signal.SIGSTOP)
-        await until(process.suspended, 5, "it stands still")
+        await until(process.suspended, START, "it stands still")
         for line in Path("/proc/locks").read_text().splitlines():
             fields = line.split()
             if (

@@ -17,7 +17,7 @@ from hostler.testing.servers import EtcdCluster, EtcdServer
 
 FAKETIME = ("/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1", "/usr/lib/faketime/libfaketime.so.1")
 HOUR = 3600
-SLACK = 1.5
+SLACK = 8.0
 """Seconds that a busy machine may add to a measured time."""
 
 
@@ -30,7 +30,7 @@ async def test_a_server_that_stands_still_for_longer_than_the_ttl_ends_the_leade
         own_etcd.suspend()
         try:
             suspended_at = time.monotonic()
-            assert await leader.ends(within=stage.ttl * 4) == 1
+            assert await leader.ends(within=stage.ttl * 4 + START) == 1
             # It believes for at most the ttl and lives for at most a quarter more.
             assert time.monotonic() - suspended_at < stage.ttl * 1.25 + SLACK
             assert waiting.running, "who stands by waits for the storage to come back"
@@ -44,7 +44,7 @@ async def test_a_server_that_stands_still_for_longer_than_the_ttl_ends_the_leade
 
 async def test_a_short_absence_of_the_server_is_ridden_over(tmp_path: Path) -> None:
     with EtcdServer() as server:
-        async with Stage(server.url, tmp_path, ttl=4.0) as stage:
+        async with Stage(server.url, tmp_path, ttl=15.0) as stage:
             leader, waiting = await stage.troupe(2)
             fence = await stage.counted()
             server.restart()
@@ -103,7 +103,7 @@ async def test_the_leading_member_of_three_is_suspended_and_killed(tmp_path: Pat
 async def test_a_member_cut_off_from_the_others_lets_nobody_write_twice(tmp_path: Path) -> None:
     """In namespaces of its own, which end with the process: the leading member still reaches clients, not its peers."""
     script = Path(__file__).parent / "partition_process.py"
-    patience = 100 if not os.environ.get("HOSTLER_DOSE") else 1000
+    patience = 300 if not os.environ.get("HOSTLER_DOSE") else 1000
     found = await run_apart(script, tmp_path, dose(test=1, full=10), within=patience)
     assert found["writes"] >= 40, found
     assert found["fences"] >= 1, found
@@ -133,9 +133,9 @@ async def test_the_clock_of_a_replica_may_jump(stage: Stage, tmp_path: Path) -> 
         leader.kill()
         killed_at = time.monotonic()
         change = await stage.led_by_another(fence, within=START)
-        assert change.at - killed_at < stage.ttl + 1
+        assert change.at - killed_at < stage.ttl + SLACK
         waiting.stop()
-        assert await waiting.ends(within=10) == 0
+        assert await waiting.ends(within=START) == 0
         said_at = datetime.strptime(waiting.tail(1).split()[0], "%H:%M:%S").astimezone()
         apart = abs((said_at.hour - datetime.now().astimezone().hour) % 24)
         assert 9 <= apart <= 11, f"its clock did not jump: {waiting.tail(1)}"

@@ -17,7 +17,7 @@ def test_a_replica_in_a_test_namespace_leaves_production_alone(tmp_path: Path) -
     environ = {**os.environ, "HOSTLER_USE_TEST_NAMESPACE": "true"}
     program = [sys.executable, "-m", "hostler"]
     with subprocess.Popen(
-        [*program, "replica", "--demonstration", "--store", url, "--ttl", "2"], env=environ, stdout=subprocess.PIPE
+        [*program, "replica", "--demonstration", "--store", url, "--ttl", "30"], env=environ, stdout=subprocess.PIPE
     ) as leads:
         assert leads.stdout is not None
         assert any(b"leading" in line for line in leads.stdout)
@@ -44,6 +44,6 @@ def test_a_replica_in_a_test_namespace_leaves_production_alone(tmp_path: Path) -
 def test_a_test_namespace_on_something_that_is_no_store_is_refused() -> None:
     environ = {**os.environ, "HOSTLER_USE_TEST_NAMESPACE": "true"}
     program = [sys.executable, "-m", "hostler", "replica", "--demonstration", "--store", "redis://127.0.0.1:1/0"]
-    done = subprocess.run(program, env=environ, stderr=subprocess.PIPE, text=True, check=False, timeout=30)
+    done = subprocess.run(program, env=environ, stderr=subprocess.PIPE, text=True, check=False, timeout=90)
     assert done.returncode != 0
     assert "test namespaces are for stores" in done.stderr

@@ -25,8 +25,12 @@ if TYPE_CHECKING:
     from hostler.ports.ttl import TtlStorage
 
 SCRIPT = Path(__file__).parent / "stubborn_process.py"
-START = 30.0
-"""Seconds that a process may take to start, on a machine that is busy with other tests."""
+START = 45.0
+"""Seconds that a process may take for what takes a second, on a machine that is busy with other tests."""
+TTL = 4.0
+"""Seconds that a leader may stand still on such a machine."""
+LONG = 20.0
+"""The ttl where nobody waits for its end."""
 
 
 async def until(condition: Callable[[], object], within: float, what: str | Callable[[], str]) -> float:
@@ -131,7 +135,7 @@ class Change:
 class Stage:
     """One storage, the processes on it and the witnesses. Everything is ended when it is left."""
 
-    def __init__(self, url: str, folder: Path, *, ttl: float = 2.0) -> None:
+    def __init__(self, url: str, folder: Path, *, ttl: float = TTL) -> None:
         self.url, self.folder, self.ttl = url, folder, ttl
         self.processes: list[ReplicaProcess] = []
         self.changes: list[Change] = []
@@ -191,7 +195,9 @@ class Stage:
 
     async def leader(self) -> ReplicaProcess:
         """The process that leads, by the record; waits until there is one."""
-        await until(lambda: self.changes and self.changes[-1].record, 5, lambda: f"somebody leads: {self.processes}")
+        await until(
+            lambda: self.changes and self.changes[-1].record, START, lambda: f"somebody leads: {self.processes}"
+        )
         record = self.changes[-1].record
         assert record is not None
         return next(p for p in reversed(self.processes) if p.address == record.address)
@@ -201,7 +207,7 @@ class Stage:
         with writers_kept_out(self.url):
             process.signal(signal.SIGSTOP)
             at = time.monotonic()
-            await until(process.suspended, 5, "it stands still")
+            await until(process.suspended, START, "it stands still")
         return at
 
     # Witnesses
@@ -232,7 +238,7 @@ class Stage:
         await self.leader()
         fence = self.fence
         enough = more + sum(tally.fence == fence for tally in self.tallies)
-        await until(lambda: sum(t.fence == fence for t in self.tallies) >= enough, 10, f"writes under fence {fence}")
+        await until(lambda: sum(t.fence == fence for t in self.tallies) >= enough, START, f"writes under fence {fence}")
         return fence
 
     async def written(self, more: int) -> None:
