@@ -140,7 +140,7 @@ async def _raw(api: Api, data: bytes, *more: bytes) -> tuple[bytes, int]:
             writer.write(piece)
             await writer.drain()
             taken += len(piece)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         answer = await answering
     writer.close()
     return answer, taken
@@ -324,7 +324,7 @@ async def test_a_token_that_expired_or_was_revoked_is_refused(api: Api) -> None:
     await api.user(Role.VIEWER, name="ann")
     short = await api.call("POST", "/v1/users/ann/tokens", json={"expires_in": 0.2})
     assert short.status == 201
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while (answer := await api.call("GET", "/v1/sessions", token=short.json["token"])).status == 200:
             await asyncio.sleep(0.02)
     assert problem_of(answer).status == 401

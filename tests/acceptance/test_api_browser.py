@@ -324,7 +324,7 @@ async def test_what_ends_sessions_ends_a_browsers_and_its_events(api: Api, chang
             await api.services.users.delete(Request(HOSTLER), "ann")
         else:
             await api.services.users.update(Request(HOSTLER), "ann", UserUpdate(**change))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             assert b"ended: the token no longer counts" in await events.content.read()
     late = await ann.call("GET", PATH)
     assert problem(late) == (401, "unauthenticated")
@@ -432,11 +432,11 @@ async def test_a_name_that_is_a_script_comes_as_json_that_no_browser_runs(api: A
 async def test_the_page_says_how_often_the_events_show_life(api: Api) -> None:
     ann = await browser(api)
     loop = asyncio.get_running_loop()
+    began = loop.time()
     async with api.http.get(f"{api.url}/v1/events?beat=1&kinds=node", headers={"Cookie": ann.cookie}) as events:
-        began = loop.time()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while b": alive" not in await events.content.readline():
                 pass
-        assert 0.5 < loop.time() - began < 5, "the plan says 15 s"
+        assert 0.5 < loop.time() - began < 12, "the plan says 15 s"
     for bad in ("0", "61", "1.5", "x", "-1", ""):
         assert (await ann.call("GET", f"/v1/events?beat={bad}")).status == 400, bad

@@ -65,7 +65,7 @@ class Listener:
 
     async def event(self) -> Block:
         """The next block with data."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while (found := await self.block()) is not None:
                 if found.data is not None:
                     return found
@@ -74,7 +74,7 @@ class Listener:
     async def end(self) -> list[Block]:
         """What comes until the stream ends."""
         found = []
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while (block := await self.block()) is not None:
                 found.append(block)
         return found
@@ -202,7 +202,7 @@ async def _some(api: Api, place: str, seen: list[Any], rng: random.Random, total
     buffer = b""
     try:
         while len(buffer) < want and buffer.count(b'"kind"') + len(seen) < total:
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(60):
                 piece = await reader.read(rng.randrange(1, 1500))
             if not piece:
                 break
@@ -279,7 +279,7 @@ async def test_a_membership_that_is_taken_away_counts_at_once(api: Api) -> None:
 async def test_a_silent_stream_shows_life_and_moves_the_place_to_resume_from(api: Api) -> None:
     async with listening(api, "?kinds=leader") as stream:
         revision = await api.store.put("/elsewhere", b"")
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while not stream.last.startswith(f"{revision}."):
                 block = await stream.block()
                 assert block is not None
@@ -292,7 +292,7 @@ async def test_where_history_is_gone_the_client_is_told_to_list_again(api: Api) 
         await api.store.put("/x", str(number).encode())
     api.app.feed.floor = (2**40, 0)  # as if memory were short
     head = await api.store.put("/x", b"last")
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while api.app.feed.head[0] < head:
             await asyncio.sleep(0.001)
     await api.store.compact(head)
@@ -319,7 +319,7 @@ async def test_a_stream_is_told_that_the_store_was_put_back_to_an_older_state(ap
         await _vm(api, "one")
         await stream.event()
         feed.head = (2**40, 0)  # as if what it has seen was of another, longer history
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while (told := await stream.event()).event != "reset":
                 pass
         assert told.data["revision"] < 2**40
@@ -351,7 +351,7 @@ async def test_more_streams_than_allowed_are_refused() -> None:
         async with listening(api), listening(api):
             answer = await api.call("GET", "/v1/events")
             assert answer.status == 503
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while api.app.feed.streams:
                 await asyncio.sleep(0.01)
         async with listening(api):
@@ -383,9 +383,10 @@ async def test_a_reader_that_does_not_read_costs_no_memory_and_misses_nothing() 
 
 
 async def test_closing_the_server_ends_streams_within_seconds() -> None:
-    async with serving() as api, asyncio.timeout(20), listening(api) as one, listening(api) as two:
+    async with serving() as api, asyncio.timeout(60), listening(api) as one, listening(api) as two:
+        api.server._server.config.timeout_graceful_shutdown = 60  # after which they would be cut
         started = time.monotonic()
         await api.server.__aexit__(None, None, None)
-        assert time.monotonic() - started < 3
+        assert time.monotonic() - started < 30
         assert "closing" in (await one.end())[-1].comment
         assert await two.end()

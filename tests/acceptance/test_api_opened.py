@@ -60,7 +60,7 @@ async def opened(api: Api, what: str, *, by_ticket: bool) -> None:
         await page.leave()
     else:
         headers = {} if by_ticket else {"Authorization": f"Bearer {api.admin}"}
-        async with asyncio.timeout(10), api.http.ws_connect(f"{api.url}{ONE}/{what}{query}", headers=headers) as door:
+        async with asyncio.timeout(60), api.http.ws_connect(f"{api.url}{ONE}/{what}{query}", headers=headers) as door:
             await (door.receive_str() if what == "shell" else door.receive_bytes())
     await until(lambda: not api.app.feed.streams)
 
@@ -90,7 +90,7 @@ async def test_what_is_not_opened_leaves_none(place: Place, what: str) -> None:
     place.guest.allowed.clear()
     headers = {"Authorization": f"Bearer {place.api.admin}"}
     try:
-        async with asyncio.timeout(10), place.api.http.ws_connect(f"{place.api.url}{path}", headers=headers) as door:
+        async with asyncio.timeout(60), place.api.http.ws_connect(f"{place.api.url}{path}", headers=headers) as door:
             while (await door.receive()).type is aiohttp.WSMsgType.TEXT:
                 pass
             ended = door.close_code

@@ -41,7 +41,7 @@ async def test_everything_is_counted_as_far_as_the_caller_sees_it(api: Api) -> N
         assert (await api.call("POST", path, json=VM_BODY)).status == 201
     ann = await api.user(Role.VIEWER, "acme", name="ann")
     everything = await overview(api)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while everything["vms"] != {"pending": 2}:
             everything = await overview(api)
     assert everything["labs"] == {"waiting": 1}
@@ -88,11 +88,11 @@ async def test_who_leads_is_told_with_the_time_that_is_left(api: Api) -> None:
 async def test_while_the_store_is_silent_the_counts_are_told_and_who_leads_is_not() -> None:
     async with FaultyStore(MemoryStore(), random.Random(1)) as store, api_on(store) as api:
         assert (await api.call("POST", VMS, json=VM_BODY)).status == 201
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while (await overview(api))["vms"] != {"pending": 1}:
                 await asyncio.sleep(0.01)
         store.down()
-        async with asyncio.timeout(15):
+        async with asyncio.timeout(60):
             while (seen := await overview(api))["store"]["answers"]:
                 await asyncio.sleep(0.05)
         assert seen["control"] is None

@@ -40,7 +40,7 @@ async def test_figures_tell_requests_machines_nodes_and_the_store(api: Api) -> N
     await api.node("n1")
     await api.call("GET", f"{VMS}/one")
     await api.call("GET", "/v1/nothing")
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while not api.services.view.vms.entries:
             await asyncio.sleep(0.01)
     text = (await api.call("GET", "/metrics")).body.decode()
@@ -64,12 +64,12 @@ async def test_an_outage_stops_writes_and_plain_reads_but_not_stale_ones() -> No
         store = Outage(inner)
         async with api_on(store) as api:  # type: ignore[arg-type]
             made = (await api.call("POST", VMS, json=VM_BODY)).json
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(60):
                 while not api.services.view.vms.entries:
                     await asyncio.sleep(0.01)
             assert "Hostler-Stale" not in (await api.call("GET", f"{VMS}/one?stale=true")).headers
             store.out = True
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 while (await api.call("GET", "/readyz")).status == 200:
                     await asyncio.sleep(0.02)
             assert (await api.call("GET", "/healthz")).status == 200
@@ -83,7 +83,7 @@ async def test_an_outage_stops_writes_and_plain_reads_but_not_stale_ones() -> No
                 assert old.status == 200, path
                 assert float(old.headers["Hostler-Stale"]) > 0
             store.out = False
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 while (await api.call("GET", "/readyz")).status != 200:
                     await asyncio.sleep(0.02)
             assert (await api.call("POST", f"{VMS}/one/stop")).status == 200
@@ -133,7 +133,7 @@ async def test_a_lost_answer_is_told_as_uncertain_and_the_same_key_repeats_it_sa
             lost = await api.call("POST", VMS, json=VM_BODY, Idempotency_Key="k")
             store.out = False
             assert (lost.status, lost.json["type"]) == (503, "about:hostler/uncertain")
-            async with asyncio.timeout(10):  # where others need the processor, the outage was noticed
+            async with asyncio.timeout(60):  # where others need the processor, the outage was noticed
                 while not api.services.view.healthy():
                     await asyncio.sleep(0.01)
             again = await api.call("POST", VMS, json=VM_BODY, Idempotency_Key="k")
@@ -169,7 +169,7 @@ async def test_the_server_closes_quickly_with_idle_connections_and_half_a_reques
     await api.call("GET", "/healthz")
     started = time.monotonic()
     await api.server.__aexit__(None, None, None)
-    assert time.monotonic() - started < 6
+    assert time.monotonic() - started < 30  # it would wait for the rest for ever
     for _, writer in (idle, half):
         writer.close()
 
@@ -248,7 +248,7 @@ async def test_the_audit_tells_a_manager_only_of_what_they_may_see(api: Api) -> 
     await api.node("n1")
     assert (await api.call("POST", "/v1/nodes/n1/drain", json={"mode": "stop"})).status == 200
     users = api.services.view.users
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while users.get(user="far") is None or len(api.services.view.tokens.entries) < 4:
             await asyncio.sleep(0.01)
 
@@ -278,7 +278,7 @@ async def test_the_audit_tells_a_manager_of_labs_and_workloads_in_their_projects
         body = {"name": name, "org": org, "project": "web", "instances": 0, "spec": shape}
         assert (await api.call("PUT", f"/v1/workloads/{name}", json=body)).status in (200, 201)
     view = api.services.view
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while view.workloads.get(workload="there") is None or view.users.get(user="one") is None:
             await asyncio.sleep(0.01)
 
@@ -297,7 +297,7 @@ async def test_the_audit_of_a_namesake_that_was_deleted_stays_hidden(api: Api) -
     await api.user(Role.MEMBER, "other", name="ann")
     assert (await api.call("DELETE", "/v1/users/ann")).status == 200
     await api.user(Role.MEMBER, "acme", name="ann")
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while not [item for item in await _audited(api, mine) if item["subject"].endswith("/ann")]:
             await asyncio.sleep(0.01)
     assert [item["verb"] for item in await _audited(api, mine) if item["subject"].endswith("/ann")] == ["user.create"]

@@ -104,10 +104,11 @@ async def test_a_browser_that_does_not_read_holds_up_the_shell_and_not_the_serve
         each.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
     transport.pause_reading()  # type: ignore[attr-defined]
     await page.type("pour 2000\r")
-    last = -1
-    while last != place.guest.poured:  # until nothing moves any more
+    last, still = 0, 0
+    while still < 30:  # until nothing moves any more
+        await asyncio.sleep(0.01)
+        still = still + 1 if last == place.guest.poured > 0 else 0
         last = place.guest.poured
-        await asyncio.sleep(0.3)
     assert 0 < place.guest.poured < 1_500 * 1024  # what the system buffers, and little more
     assert len(place.terminal().scroll._text) <= 64 * 1024
     newer = await browse(place.api)
@@ -241,9 +242,10 @@ async def test_the_server_closes_quickly_with_open_terminals(place: Place) -> No
     await place.lab("eve", phase=LabPhase.WAITING, available=False)
     pages.append(await browse(place.api, "eve"))
     await pages[-1].until(kind="provisioning")
+    place.api.server._server.config.timeout_graceful_shutdown = 60  # after which they would be cut
     started = time.monotonic()
     await place.api.server.__aexit__(None, None, None)
-    assert time.monotonic() - started < 3
+    assert time.monotonic() - started < 30
     for page in pages:
         assert await page.closed() in (1001, 1012)
         assert page.all("info") == ["the server closes; connect again"]

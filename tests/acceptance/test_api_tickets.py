@@ -82,7 +82,7 @@ async def placed(url: str = "memory://") -> AsyncIterator[Place]:
 
 
 async def until(condition: object) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not condition():  # type: ignore[operator]
             await asyncio.sleep(0.01)
 
@@ -90,7 +90,7 @@ async def until(condition: object) -> None:
 async def echoes(socket: aiohttp.ClientWebSocketResponse, data: bytes) -> None:
     await socket.send_bytes(data)
     got = b""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while len(got) < len(data):
             got += await socket.receive_bytes()
     assert got == data
@@ -179,7 +179,7 @@ async def test_what_a_ticket_opened_ends_with_the_token_and_the_right_that_it_st
                 assert (await place.api.call("DELETE", f"/v1/users/ann/tokens/{issued['id']}")).status == 200
             else:
                 assert (await place.api.call("PATCH", "/v1/users/ann", json=changes[loss])).status == 200
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 message = await socket.receive()
             assert (message.type, message.data) == (aiohttp.WSMsgType.CLOSE, 1008)
 
@@ -247,7 +247,7 @@ async def test_all_that_the_machine_said_arrives_before_the_end_and_all_that_was
             place.doubles.ports[place.vm, Door.SSH] = talker.sockets[0].getsockname()[1]
             async with place.opened(await place.ticket()) as socket:
                 got = b""
-                async with asyncio.timeout(20):
+                async with asyncio.timeout(60):
                     while (message := await socket.receive()).type is aiohttp.WSMsgType.BINARY:
                         got += message.data
                 assert got == last
@@ -256,14 +256,14 @@ async def test_all_that_the_machine_said_arrives_before_the_end_and_all_that_was
             async with place.opened(await place.ticket()) as socket:
                 for _ in range(50):
                     await socket.send_bytes(b"x" * 60_000)
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 assert len(await heard) == 3_000_000
 
 
 async def test_a_machine_that_takes_nothing_holds_its_caller_up_and_loses_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(serve, "PING_EVERY", 0.2)
+    monkeypatch.setattr(serve, "PING_EVERY", 1.0)
     async with placed() as place:
         go, heard = asyncio.Event(), asyncio.Event()
         total = 60_000_000
@@ -281,7 +281,7 @@ async def test_a_machine_that_takes_nothing_holds_its_caller_up_and_loses_nothin
             place.doubles.ports[place.vm, Door.SSH] = server.sockets[0].getsockname()[1]
             async with Client(place.api.url, place.api.admin) as client, client.vms.ssh("acme", "web", "one") as door:
                 sending = asyncio.create_task(door.write(b"x" * total))
-                done, _ = await asyncio.wait((sending,), timeout=2.0)  # ten times what an unanswered ping may take
+                done, _ = await asyncio.wait((sending,), timeout=4.0)  # four times what an unanswered ping may take
                 assert not done, "sixty megabytes went nowhere"
                 go.set()
                 async with asyncio.timeout(60):
@@ -306,7 +306,7 @@ async def test_a_machine_that_takes_nothing_keeps_no_place_for_ever(
         socket = await place.opened(await place.ticket())
         await socket.send_bytes(b"x")
         if stays:
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 ended = await socket.receive()
             assert (ended.data, ended.extra) == (1011, "the machine takes no input")
         else:
@@ -450,7 +450,7 @@ async def test_a_relay_that_closes_ends_its_streams_and_they_are_told_from_a_mac
         assert await channel.read() == b"x"
         relay.close()
         with pytest.raises(Unavailable):
-            await asyncio.wait_for(channel.read(), 10)
+            await asyncio.wait_for(channel.read(), 60)
         with pytest.raises(HostlerError):
             await _typing(channel)
 

@@ -166,7 +166,7 @@ async def test_a_shell_in_a_machine_types_and_speaks_until_it_ends(tmp_path: Pat
 
 
 async def test_who_goes_while_the_server_logs_in_gives_the_place_back_at_once(tmp_path: Path) -> None:
-    async with placed(tmp_path) as place, asyncio.timeout(20):  # it would wait a minute for an answer
+    async with placed(tmp_path) as place, asyncio.timeout(45):  # it would wait a minute for an answer
         vm = await _machine(place)
         mute = await asyncio.start_server(lambda reader, _: reader.read(), "127.0.0.1", 0)
         place.doubles.ports[vm, Door.SSH] = mute.sockets[0].getsockname()[1]

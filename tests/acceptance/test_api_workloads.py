@@ -236,7 +236,7 @@ async def test_the_client_applies_waits_scales_and_deletes(api: Api) -> None:
         assert (made.phase, made.instances) == (WorkloadPhase.CHANGING, 1)
         seen: list[str] = []
         waiting = asyncio.create_task(
-            client.workloads.wait("web", settled=True, within=20, on_change=lambda view: seen.append(view.phase))
+            client.workloads.wait("web", settled=True, within=60, on_change=lambda view: seen.append(view.phase))
         )
         await api.node("n1")
         await put_instance(api, 1)
@@ -254,7 +254,7 @@ async def test_the_client_applies_waits_scales_and_deletes(api: Api) -> None:
         await client.workloads.delete("web")
         with pytest.raises(Conflict, match="being deleted"):
             await client.workloads.apply(wanted)
-        gone = asyncio.create_task(client.workloads.wait("web", gone=True, within=20))
+        gone = asyncio.create_task(client.workloads.wait("web", gone=True, within=60))
         await api.store.delete(WORKLOAD.fill(workload="web"))
         assert await gone is None
         with pytest.raises(NotFound):
