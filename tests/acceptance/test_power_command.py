@@ -92,15 +92,15 @@ async def pids(folder: Path) -> list[int]:
 
 
 async def gone(started: list[int]) -> None:
-    await until(lambda: not any(map(runs, started)), 10.0, lambda: f"the end of {started}")
+    await until(lambda: not any(map(runs, started)), 60.0, lambda: f"the end of {started}")
 
 
 HANGS = 'trap "" TERM; sleep 600 & echo $$ $! > {folder}/pids; echo waiting for the strip; wait'
 
 
 async def test_a_command_that_hangs_is_ended_with_all_that_it_started(scripts: Scripts) -> None:
-    hanging = scripts.power(HANGS.format(folder=scripts.folder), timeout=0.5)
-    with pytest.raises(Uncertain, match=r"did not end within 0.5 s: waiting for the strip;"):
+    hanging = scripts.power(HANGS.format(folder=scripts.folder), timeout=3.0)
+    with pytest.raises(Uncertain, match=r"did not end within 3 s: waiting for the strip;"):
         await hanging.switch_off("r1-b3")
     await gone(await pids(scripts.folder))
 
@@ -223,7 +223,7 @@ async def test_a_node_that_falls_silent_is_switched_off_and_its_machine_runs_els
 ) -> None:
     folder, store = scripts.folder, f"sqlite://{scripts.folder}/hostler.db"
     off = scripts.script(f'echo "$1" >> {folder}/switched; echo port of $1 is off')
-    times = ("--node-ttl", 1, "--fencing-time", 60)
+    times = ("--node-ttl", 8, "--fencing-time", 60)
 
     def start(*arguments: object, **environ: str) -> HostlerProcess:
         processes.append(HostlerProcess(*arguments, "--store", store, *times, folder=folder, environ=environ))

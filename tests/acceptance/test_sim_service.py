@@ -330,7 +330,7 @@ async def test_it_ends_soon_whatever_runs_and_leaves_nothing(tmp_path: Path) -> 
             with pytest.raises(Conflict):
                 await waiting
         assert await process.ends() == 0
-        assert time.monotonic() - asked < max(2.0, 2 * start)  # on a machine that is busy with other tests
+        assert time.monotonic() - asked < max(10.0, 4 * start)  # on a machine that is busy with other tests
         assert "Traceback" not in process.text
         assert "simulation:" not in process.text
         assert list(tmp_path.glob("hostler-sim-*")) == []
@@ -358,7 +358,7 @@ async def test_what_cannot_be_served_is_refused(tmp_path: Path) -> None:
 
 
 async def until_later(client: Client, now: float) -> None:
-    end = time.monotonic() + 10
+    end = time.monotonic() + 60
     while (await client.sim.get()).now < now:
         assert time.monotonic() < end
         await asyncio.sleep(0.01)

@@ -82,7 +82,7 @@ async def opened(root: Path, artifacts: Any, **options: Any) -> AsyncIterator[Pr
         yield slices
 
 
-async def until(holds: Callable[[], Awaitable[bool] | bool], within: float = 10.0) -> None:
+async def until(holds: Callable[[], Awaitable[bool] | bool], within: float = 60.0) -> None:
     async with asyncio.timeout(within):
         while True:
             found = holds()
@@ -228,7 +228,7 @@ HOOKS = """
 
 async def test_start_and_health_that_raise_or_hang(tmp_path: Path) -> None:
     artifacts = await publish(tmp_path, "a:hooks:1", HOOKS)
-    async with opened(tmp_path, artifacts, healthy_within=0.5) as slices:
+    async with opened(tmp_path, artifacts, healthy_within=5.0) as slices:
 
         def run(number: int, start: str, healthy: str, **more: str) -> Run:
             return run_of("a:hooks:1", number, environment={"START": start, "HEALTHY": healthy, **more})
@@ -242,12 +242,12 @@ async def test_start_and_health_that_raise_or_hang(tmp_path: Path) -> None:
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(1.5):
                     await slices.activate(run(2, "hang", "yes"))
-            async with asyncio.timeout(15):
+            async with asyncio.timeout(60):
                 await slices.unload(run(2, "hang", "yes"))
             assert 2 not in {one.run.instance for one in await slices.list()}
 
         async def unwell() -> None:
-            with pytest.raises(Refused, match="not healthy: healthy raised OSError: disk is full, after 0.5 s"):
+            with pytest.raises(Refused, match="not healthy: healthy raised OSError: disk is full, after 5 s"):
                 await slices.activate(run(3, "fine", "raise"))
 
         async def later() -> None:
@@ -267,10 +267,10 @@ async def test_calls_under_way_have_the_grace_and_then_end(tmp_path: Path) -> No
         short, long = await Caller.connect(active.address), await Caller.connect(active.address)
         answers = [
             asyncio.create_task(short.call("nap", seconds=0.3)),
-            asyncio.create_task(long.call("nap", seconds=3)),
+            asyncio.create_task(long.call("nap", seconds=30)),
         ]
-        await asyncio.sleep(0.1)
-        assert (await slices.deactivate(run, grace=0.6)).life is Life.LOADED
+        await asyncio.sleep(0.2)
+        assert (await slices.deactivate(run, grace=4)).life is Life.LOADED
         assert await answers[0] is None
         stopped = await answers[1]
         assert isinstance(stopped, Failed)
@@ -335,7 +335,7 @@ async def test_what_an_agent_that_was_killed_left_running_is_adopted(tmp_path: P
 
 async def test_a_worker_that_nobody_asks_ends_by_itself_and_one_that_hangs_counts_as_ended(tmp_path: Path) -> None:
     artifacts = await publish(tmp_path, V1, GREET)
-    slices = ProcessSlices(tmp_path / "slices", artifacts, orphaned_after=0.8, look_every=0.2, answers_within=0.4)
+    slices = ProcessSlices(tmp_path / "slices", artifacts, orphaned_after=4.0, look_every=0.5, answers_within=5.0)
     await slices.open()
     slices.admit(TOKENS)
     news: list[str] = []
@@ -343,7 +343,7 @@ async def test_a_worker_that_nobody_asks_ends_by_itself_and_one_that_hangs_count
     alone, stuck = await asyncio.gather(slices.activate(run_of(instance=1)), slices.activate(run_of(instance=2)))
     pid = (await call(alone.address, "where"))["pid"]
     caller = await Caller.connect(stuck.address)
-    blocked = asyncio.create_task(caller.call("block", seconds=3))
+    blocked = asyncio.create_task(caller.call("block", seconds=40))
     await until(lambda: news == [stuck.run.id])  # the other was asked all the time, for longer than it waits
     ended = next(running for running in await slices.list() if running.run == stuck.run)
     assert (ended.life, "has not answered" in ended.detail) == (Life.ENDED, True)
@@ -351,7 +351,7 @@ async def test_a_worker_that_nobody_asks_ends_by_itself_and_one_that_hangs_count
     assert is_alive(pid)
     await slices.unload(stuck.run)
     await slices.aclose(stop=False)
-    await until(lambda: not is_alive(pid), within=8)
+    await until(lambda: not is_alive(pid))
     os.waitpid(pid, 0)  # as whoever adopts orphans does
 
 
