@@ -230,7 +230,7 @@ async def test_an_index_may_be_wrong_in_parts_but_not_as_a_whole(monkeypatch: py
 async def test_a_server_that_says_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_module, "SILENT_WITHIN", 0.2)
     done = threading.Event()
-    with served(strange({DESCRIPTION: lambda _: done.wait(20)})) as url:
+    with served(strange({DESCRIPTION: lambda _: done.wait(60)})) as url:
         try:
             with pytest.raises(Unavailable, match="try again"):
                 await HttpArtifacts(url).find(ONE)
@@ -314,7 +314,7 @@ async def test_who_does_not_read_or_hardly_writes_keeps_nobody_else_waiting(
 ) -> None:
     module = "hostler.entry.server.artifacts."
     monkeypatch.setattr(module + "GOING", 2)
-    monkeypatch.setattr(module + "WAIT_WITHIN", 10.0)
+    monkeypatch.setattr(module + "WAIT_WITHIN", 60.0)
     source = tmp_path / "greeting.py"
     source.write_bytes(CODE + b"# more\n" * 1_500_000)
     folder = FolderArtifacts(tmp_path / "artifacts")
@@ -326,9 +326,9 @@ async def test_who_does_not_read_or_hardly_writes_keeps_nobody_else_waiting(
             assert (await api.call("GET", path, token=other)).status == 200  # half of the places are not theirs
             monkeypatch.setattr(module + "WAIT_WITHIN", 0.2)
             assert (await api.call("GET", path, token=greedy)).status == 503
-        monkeypatch.setattr(module + "GRACE", 0.3)
+        monkeypatch.setattr(module + "GRACE", 2.0)
         monkeypatch.setattr(module + "SLOWEST", 64 * 1024 * 1024)
-        monkeypatch.setattr(module + "WAIT_WITHIN", 10.0)
+        monkeypatch.setattr(module + "WAIT_WITHIN", 60.0)
         with await _unread(api, greedy):
             assert (await api.call("GET", path, token=greedy)).status == 200  # it was cut off
 

@@ -79,7 +79,7 @@ async def opened(tmp_path: Path, token: str = TOKEN) -> AsyncIterator[tuple[Fake
         await stack.enter_async_context(gateway)
         short = tmp_path / "s"
         short.symlink_to(folder)
-        lines = TcpLines(token, connect_within=2.0)
+        lines = TcpLines(token, connect_within=30.0)
         stack.push_async_callback(lines.aclose)
         yield router, lines, str(short / "calls.sock")
         await lines.aclose()
@@ -89,9 +89,14 @@ async def opened(tmp_path: Path, token: str = TOKEN) -> AsyncIterator[tuple[Fake
 
 
 async def until(done: Any) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while not done():
             await asyncio.sleep(0.001)
+
+
+async def again_and_again(do: Any) -> None:
+    while True:
+        await do()
 
 
 _told = msgspec.msgpack.Decoder(FromWorker).decode
@@ -114,12 +119,12 @@ class Rude:
         self.writer.write(frame(msgspec.msgpack.encode(message)))
 
     async def hear(self) -> Any:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             return _told(await read_frame(self.reader) or b"")
 
 
 def call(method: str = "sell", **more: Any) -> Call:
-    return Call(0, method, b'{"n":1}', **{"within": 5.0, "trace": "t", "version": "acme:shop", **more})
+    return Call(0, method, b'{"n":1}', **{"within": 60.0, "trace": "t", "version": "acme:shop", **more})
 
 
 async def test_a_call_goes_to_the_router_with_its_time_and_its_trace(tmp_path: Path) -> None:
@@ -127,7 +132,7 @@ async def test_a_call_goes_to_the_router_with_its_time_and_its_trace(tmp_path: P
         assert await lines.ask(path, call()) == b'{"n":1}'
         target, method, arguments, within, trace = router.asked[0]
         assert (target, method, arguments, trace) == ("acme:shop", "sell", b'{"n":1}', "t")
-        assert 4 < within <= 5
+        assert 30 < within <= 60
         answers = await asyncio.gather(*(lines.ask(path, call()) for _ in range(100)))
         assert set(answers) == {b'{"n":1}'}
         await lines.ask(path, call(within=None))
@@ -144,7 +149,7 @@ async def test_streams_are_handed_on_and_who_leaves_ends_them(tmp_path: Path) ->
         assert await anext(stream) == b"0"
         assert router.ended == 1
         await stream.aclose()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while router.ended < 2:
                 await asyncio.sleep(0.001)
 
@@ -154,7 +159,7 @@ async def test_a_slice_that_gives_up_or_ends_cancels_its_calls(tmp_path: Path) -
         for end in ("cancel", "connection"):
             before = router.ended
             calling = asyncio.create_task(lines.ask(path, call("slow")))
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(30):
                 while len(router.asked) == before:
                     await asyncio.sleep(0.001)
                 if end == "cancel":
@@ -199,7 +204,7 @@ async def test_what_is_told_of_a_failure_says_truly_whether_it_started(
 async def test_what_never_waits_is_not_made_faster_than_it_is_read(tmp_path: Path) -> None:
     async with opened(tmp_path) as (router, _, path):
         slice_ = await Rude.welcomed(path)
-        slice_.say(call("flood", within=0.5))
+        slice_.say(call("flood", within=2.0))
         await until(lambda: router.made)
         assert router.made < 10_000  # of 20 MB
         await until(lambda: router.ended)  # its time was over, and nobody had read it
@@ -231,7 +236,7 @@ async def test_one_slice_has_so_many_calls_and_so_many_bytes_under_way(
             await lines.ask(path, big)
         assert not found.value.started
         other.writer.write(frame(msgspec.msgpack.encode(big))[:-1])
-        async with asyncio.timeout(5):  # what is not even complete is not kept
+        async with asyncio.timeout(30):  # what is not even complete is not kept
             assert await other.reader.read() == b""
         router.release.set()
         await asyncio.wait(calling)
@@ -243,11 +248,12 @@ async def test_answers_that_nobody_reads_are_bounded(tmp_path: Path, monkeypatch
     async with opened(tmp_path) as (router, lines, path):
         slice_ = await Rude.welcomed(path)
         for number in range(100):
-            slice_.say(msgspec.structs.replace(call("big", within=30.0), id=number))
+            slice_.say(msgspec.structs.replace(call("big", within=60.0), id=number))
         await until(lambda: len(router.asked) == 100)
         await asyncio.sleep(0.05)
-        with pytest.raises(CallFailed):  # another connection of the same slice has no room either
-            await lines.ask(path, msgspec.structs.replace(call(), arguments=b"x" * 1_900_000))
+        large = msgspec.structs.replace(call(), arguments=b"x" * 1_900_000)
+        with pytest.raises(CallFailed):  # another connection of the same slice has no room either, once they are made
+            await asyncio.wait_for(again_and_again(lambda: lines.ask(path, large)), 30)
         found = [await slice_.hear() for _ in range(100)]
         faults = [one.fault for one in found if isinstance(one, Failed)]
         assert set(faults) == {Fault.TOO_LARGE}  # not one that says that it did not start
@@ -262,7 +268,7 @@ async def test_one_slice_has_so_many_connections(tmp_path: Path, monkeypatch: py
         with pytest.raises(NotAdmitted, match="one slice has 2 connections already"):
             await lines.ask(path, call())
         silent = [await asyncio.open_unix_connection(path) for _ in range(3)]
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             assert await silent[2][0].read() == b""  # and who says nothing is not let in for ever
         monkeypatch.setattr(gateway_module.os, "geteuid", lambda: os.getuid() + 1)
         assert await lines.ask(path, call()) == b'{"n":1}'  # another user has its own

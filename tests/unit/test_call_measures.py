@@ -314,7 +314,7 @@ async def test_a_process_that_calls_is_known_while_it_runs_and_tells_others_of_i
         first = Calling(store, clock=clock, rng=rng, name="one", token="t1", host="127.0.0.1", node="n1")
         second = Calling(store, clock=clock, rng=rng, name="two", token="t2", host="127.0.0.1")
         async with first, second:
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(30):
                 while len(found := (await ROUTER.list(store)).entries) < 2:
                     await asyncio.sleep(0.005)
             records = {entry.value.router: entry.value for entry in found}
@@ -322,7 +322,7 @@ async def test_a_process_that_calls_is_known_while_it_runs_and_tells_others_of_i
             assert records["one"].token_sha256 == hashlib.sha256(b"t1").hexdigest()
             assert all(entry.lease is not None for entry in found)
             first.router.measures.begin(NEW)
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(30):
                 while True:  # until the one has learned of the other
                     try:
                         told = await second.questions.ask(records["one"].address, Ask(0))

@@ -38,7 +38,7 @@ class Term:
         assert leadership is not None
         await self.chronicle.start(Standing(leadership))
         self.running = asyncio.create_task(self.chronicle.run())
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while await TAKEOVER.get(self.store, fence=leadership.fence) is None:
                 await asyncio.sleep(0.001)
         return leadership

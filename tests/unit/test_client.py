@@ -613,9 +613,9 @@ async def test_waiting_looks_when_an_event_comes(
 
     server.script, server.events = [now], [events]
     seen: list[Phase] = []
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(40):
         got = await client.vms.wait(
-            "acme", "web", "www", phase=Phase.RUNNING, within=30, on_change=lambda vm: seen.append(vm.phase)
+            "acme", "web", "www", phase=Phase.RUNNING, within=60, on_change=lambda vm: seen.append(vm.phase)
         )
     assert got is not None
     assert got.phase is Phase.RUNNING
@@ -641,7 +641,7 @@ async def test_waiting_goes_on_without_events_and_over_an_outage(
 ) -> None:
     monkeypatch.setattr(look, "LOOK_EVERY", 0.01)
     server.script = [said(view(settled=False)), problem(503, "unavailable"), problem(503, "unavailable"), said(view())]
-    got = await client.vms.wait("acme", "web", "www", settled=True, within=10)
+    got = await client.vms.wait("acme", "web", "www", settled=True, within=60)
     assert got is not None
     assert got.settled
     assert len(server.asked) == 4
@@ -650,9 +650,9 @@ async def test_waiting_goes_on_without_events_and_over_an_outage(
 async def test_waiting_for_the_end(server: StandIn, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(look, "LOOK_EVERY", 0.01)
     server.script = [said(view()), said(view(phase=Phase.DELETING)), problem(404, "not-found")]
-    assert await client.vms.wait("acme", "web", "www", gone=True, within=10) is None
+    assert await client.vms.wait("acme", "web", "www", gone=True, within=60) is None
     with pytest.raises(NotFound):
-        await client.vms.wait("acme", "web", "www", settled=True, within=10)
+        await client.vms.wait("acme", "web", "www", settled=True, within=60)
 
 
 async def test_waiting_ends_in_time_and_says_where_it_stands(

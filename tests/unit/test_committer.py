@@ -12,13 +12,15 @@ import pytest
 from hostler.drivers.store.committer import Committer, Request
 from hostler.errors import Closed, Conflict, Unavailable, Uncertain
 
-WITHIN = 5.0
+WITHIN = 30.0
+SOON = 0.5
+"""A deadline that passes, and that the thread has begun before."""
 
 
 class Disk:
     """Takes batches of words; can be held up before a batch's turn and inside of a batch."""
 
-    def __init__(self, timeout: float = 0.15) -> None:
+    def __init__(self, timeout: float = WITHIN) -> None:
         self.batches: list[list[str]] = []
         self.published: list[list[str]] = []
         self.turn, self.batch = threading.Event(), threading.Event()
@@ -52,7 +54,7 @@ class Disk:
 
 
 @contextlib.asynccontextmanager
-async def opened(timeout: float = 0.15) -> AsyncIterator[Disk]:
+async def opened(timeout: float = WITHIN) -> AsyncIterator[Disk]:
     disk = Disk(timeout)
     disk.committer.start()
     try:
@@ -80,7 +82,7 @@ async def test_writers_that_come_together_share_a_batch_and_get_their_own_answer
 
 
 async def test_writers_that_come_during_a_batch_share_the_next_one() -> None:
-    async with opened(timeout=WITHIN) as disk:
+    async with opened() as disk:
         disk.batch.clear()
         first = asyncio.ensure_future(disk.committer.submit("a"))
         await until(disk.running.is_set)
@@ -98,17 +100,18 @@ async def test_a_writer_who_returns_finds_its_batch_published() -> None:
 
 
 async def test_a_deadline_that_passes_before_the_turn_is_unavailable_and_really_not_written() -> None:
-    async with opened() as disk:
+    async with opened(SOON) as disk:
         disk.turn.clear()
         with pytest.raises(Unavailable):
             await disk.committer.submit("late")
         disk.turn.set()
+        disk.committer._timeout = WITHIN
         assert await disk.committer.submit("next") == "NEXT"
     assert disk.batches == [["next"]]
 
 
 async def test_a_deadline_that_passes_behind_another_batch_is_unavailable_and_really_not_written() -> None:
-    async with opened() as disk:
+    async with opened(SOON) as disk:
         disk.batch.clear()
         first = asyncio.ensure_future(disk.committer.submit("first"))
         await until(disk.running.is_set)
@@ -120,7 +123,7 @@ async def test_a_deadline_that_passes_behind_another_batch_is_unavailable_and_re
 
 
 async def test_a_deadline_that_passes_inside_the_batch_is_uncertain() -> None:
-    async with opened() as disk:
+    async with opened(SOON) as disk:
         disk.batch.clear()
         with pytest.raises(Uncertain):
             await disk.committer.submit("a")
@@ -149,7 +152,7 @@ async def test_a_turn_that_cannot_be_had_is_every_writers_outcome() -> None:
 
 
 async def test_a_writer_cancelled_before_its_turn_writes_nothing() -> None:
-    async with opened(timeout=WITHIN) as disk:
+    async with opened() as disk:
         disk.turn.clear()
         cancelled = asyncio.ensure_future(disk.committer.submit("a"))
         await until(disk.waiting.is_set)
@@ -161,7 +164,7 @@ async def test_a_writer_cancelled_before_its_turn_writes_nothing() -> None:
 
 
 async def test_a_writer_cancelled_inside_a_batch_does_not_harm_its_neighbours() -> None:
-    async with opened(timeout=WITHIN) as disk:
+    async with opened() as disk:
         disk.batch.clear()
         cancelled, other = (asyncio.ensure_future(disk.committer.submit(word)) for word in "ab")
         await until(disk.running.is_set)
@@ -173,7 +176,7 @@ async def test_a_writer_cancelled_inside_a_batch_does_not_harm_its_neighbours() 
 
 
 async def test_closing_finishes_what_was_handed_over_and_refuses_the_rest() -> None:
-    disk = Disk(timeout=WITHIN)
+    disk = Disk()
     disk.committer.start()
     writer = asyncio.ensure_future(disk.committer.submit("a"))
     await asyncio.sleep(0)

@@ -18,7 +18,7 @@ from hostler.drivers.store.file import FileStore, disk
 from hostler.drivers.store.file.disk import locked
 from hostler.errors import Closed, Unavailable
 
-WITHIN = 5.0
+WITHIN = 30.0
 
 
 class Held(FileStore):

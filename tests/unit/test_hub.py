@@ -42,7 +42,7 @@ class World:
 
 
 async def take(watch: LocalWatch, count: int) -> list[tuple[str, int]]:
-    events = [await asyncio.wait_for(anext(watch), 5) for _ in range(count)]
+    events = [await asyncio.wait_for(anext(watch), 30) for _ in range(count)]
     return [(event.kv.key, event.kv.mod_revision) for event in events]
 
 
@@ -216,5 +216,5 @@ async def test_an_outage_while_history_is_read_does_not_end_the_watch() -> None:
 
         store.changes = failing  # type: ignore[method-assign]
         async with store.watch("a", start_revision=1) as watch:
-            assert (await asyncio.wait_for(anext(watch), 5)).kv.value == b"1"
+            assert (await asyncio.wait_for(anext(watch), 30)).kv.value == b"1"
         assert not outages

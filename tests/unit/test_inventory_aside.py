@@ -80,7 +80,7 @@ async def test_who_looks_at_all_of_it_holds_up_nobody_who_loads_one(
 
     def slowly(inventory: Inventory) -> dict[str, Any]:
         shown.set()
-        go.wait(10)
+        go.wait(60)
         return document_of(inventory)
 
     monkeypatch.setattr(module, "document_of", slowly)

@@ -162,7 +162,7 @@ async def test_a_value_that_cannot_be_read_is_said_and_not_taken_for_absent(stor
         await store.put(bad, machine("b").encode())
         await store.put(bad, b"{}")
         await store.delete(bad)
-        changes = [await asyncio.wait_for(anext(watch), 5) for _ in range(5)]
+        changes = [await asyncio.wait_for(anext(watch), 30) for _ in range(5)]
     kinds = [(type(change.current).__name__, type(change.previous).__name__) for change in changes]
     assert kinds == [
         ("Entry", "NoneType"),

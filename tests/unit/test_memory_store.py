@@ -54,7 +54,7 @@ async def test_leases_end_by_themselves_in_the_order_of_their_ends() -> None:
         await clock.pass_(4)
         await lease.keep_alive()
         await clock.pass_(40)
-        events = [await asyncio.wait_for(anext(watch), 5) for _ in range(8)]
+        events = [await asyncio.wait_for(anext(watch), 30) for _ in range(8)]
         assert [event.kv.key for event in events if event.type == "delete"] == ["soon", "kept", "between", "late"]
 
 
@@ -65,7 +65,7 @@ async def test_a_shorter_lease_granted_later_ends_first() -> None:
         await clock.pass_(1)
         await store.put("short", b"", lease=await store.grant(1))
         await clock.pass_(1)
-        events = [await asyncio.wait_for(anext(watch), 5) for _ in range(3)]
+        events = [await asyncio.wait_for(anext(watch), 30) for _ in range(3)]
         assert (events[2].type, events[2].kv.key) == ("delete", "short")
 
 
@@ -87,11 +87,11 @@ async def test_ten_thousand_leases_cost_a_verb_nothing() -> None:
     async with MemoryStore() as store:
 
         async def seconds() -> float:
-            began = time.perf_counter()
+            began = time.process_time()  # work, without waiting for a processor
             for _ in range(2_000):
                 await store.put("a", b"")
                 await store.get("a")
-            return time.perf_counter() - began
+            return time.process_time() - began
 
         await store.grant(3_600)
         few = min([await seconds() for _ in range(3)])
@@ -131,6 +131,6 @@ def test_a_store_made_outside_of_a_loop_works_in_several() -> None:
 async def test_a_tight_loop_of_reads_leaves_the_event_loop_to_others() -> None:
     async with MemoryStore() as store:
         other = asyncio.ensure_future(asyncio.sleep(0))
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while not other.done():
                 await store.get("a")

@@ -22,6 +22,7 @@ from hostler.engine.invocation.why import Why
 from hostler.engine.view import View
 from hostler.errors import DeadlinePassed, HostlerError, Invalid, NotFound, Raised, Unavailable, Uncertain
 from hostler.keys.deployment import DEPLOYMENT, RETRIES, SLICE, SLICE_OWNER
+from hostler.kit.backoff import Backoff
 from hostler.kit.clock import SystemClock
 from hostler.model.deployment import SliceInstance, SliceRecord, SliceState
 from hostler.model.rollout import Deployment, Phase, Retries, SliceOwner
@@ -46,7 +47,7 @@ class Stage:
         return made
 
     async def call(self, target: str = BASE, method: str = "sell", data: bytes = b"{}", **more: Any) -> list[bytes]:
-        return [value async for value in self.router.call(target, method, data, **{"within": 5.0, **more})]
+        return [value async for value in self.router.call(target, method, data, **{"within": 60.0, **more})]
 
 
 @asynccontextmanager
@@ -54,7 +55,7 @@ async def stage(*, token: str = TOKEN, **more: Any) -> AsyncIterator[Stage]:
     async with AsyncExitStack() as stack:
         raw = MemoryStore(clock=SystemClock())
         store = await stack.enter_async_context(FaultyStore(raw, random.Random(1), clock=SystemClock()))
-        lines = TcpLines(token, connect_within=1.0)
+        lines = TcpLines(token, connect_within=30.0)
         stack.push_async_callback(lines.aclose)
         made = Stage(stack, store, lines, **more)
         running = asyncio.create_task(made.router.run())
@@ -69,7 +70,7 @@ async def stage(*, token: str = TOKEN, **more: Any) -> AsyncIterator[Stage]:
 
 
 async def until(done: Any) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while not done():
             await asyncio.sleep(0.001)
 
@@ -180,6 +181,7 @@ async def test_one_that_is_full_is_not_asked_by_the_next_calls(monkeypatch: pyte
 
 
 async def test_workers_that_do_not_know_this_process_yet_are_given_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(router_module, "ADMISSION", 60.0)
     async with stage() as on:
         only = await on.worker()
         only.mode = "deny"
@@ -217,12 +219,12 @@ async def test_what_is_left_of_the_time_is_passed_on_and_the_end_of_it_cancels()
         slow = await on.worker()
         slow.mode = "slow"
         with pytest.raises(DeadlinePassed, match="may have been done"):
-            await on.call(within=0.1)
-        assert 0 < (slow.calls[0].within or 0) <= 0.1
+            await on.call(within=1.0)
+        assert 0 < (slow.calls[0].within or 0) <= 1.0
         await until(lambda: slow.cancelled)
         slow.mode = "answer"
-        assert await on.call(within=3.0) == [b"{}"]
-        assert 2.5 < (slow.calls[1].within or 0) <= 3.0
+        assert await on.call(within=60.0) == [b"{}"]
+        assert 30 < (slow.calls[1].within or 0) <= 60.0
         assert on.router.counters["late"] == 1
 
 
@@ -231,19 +233,23 @@ async def test_retries_do_not_make_the_deadline_longer() -> None:
         for number in range(1, 4):
             (await on.worker(instance=number, idempotent=True)).mode = "cut"
         loop = asyncio.get_running_loop()
-        began = loop.time()
-        with pytest.raises(HostlerError):
-            await on.call(within=0.02)
-        assert loop.time() - began < 1.0
+        took = []
+        for _ in range(5):  # others need the processor, too
+            began = loop.time()
+            with pytest.raises(HostlerError):
+                await on.call(within=0.02)
+            took.append(loop.time() - began)
+        assert min(took) < 1.0
 
 
-async def test_there_is_no_retry_for_which_no_time_is_left() -> None:
+async def test_there_is_no_retry_for_which_no_time_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(router_module, "Backoff", lambda *_, rng: Backoff(60.0, 120.0, rng=rng))
     async with stage() as on:
         worker = await on.worker()
         await on.call()
         worker.mode = "refused"
         with pytest.raises(Unavailable):
-            await on.call(within=0.004)  # less than the shortest pause
+            await on.call(within=20.0)  # less than the shortest pause
         assert on.router.retries == 0
 
 
@@ -300,10 +306,10 @@ async def test_a_stream_that_breaks_half_way_is_not_tried_again() -> None:
 
 @pytest.mark.parametrize("mode", ["result in a stream", "refused in a stream"])
 async def test_whatever_follows_the_first_result_of_a_stream_ends_it_and_it_had_started(mode: str) -> None:
-    async with stage() as on, asyncio.timeout(4):  # less than the call has
+    async with stage() as on, asyncio.timeout(40):  # less than the call has
         worker = await on.worker(streams=True)
         worker.mode = mode
-        stream = on.router.call(BASE, "sell", b"{}", within=5.0)
+        stream = on.router.call(BASE, "sell", b"{}", within=60.0)
         assert await anext(stream) == b"0"
         with pytest.raises(Uncertain):
             await anext(stream)
@@ -456,8 +462,7 @@ async def test_an_outage_of_the_store_stops_no_call_of_what_is_known() -> None:
 
 async def test_what_nobody_calls_is_followed_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(router_module, "SWEEP_EVERY", 0.01)
-    monkeypatch.setattr(router_module, "IDLE_EMPTY", 0.02)
-    monkeypatch.setattr(router_module, "IDLE", 0.3)
+    monkeypatch.setattr(router_module, "IDLE_EMPTY", 600.0)
     async with stage() as on:
         await on.worker()
         await on.call()
@@ -465,7 +470,9 @@ async def test_what_nobody_calls_is_followed_no_longer(monkeypatch: pytest.Monke
         with pytest.raises(Unavailable):
             await on.call("acme:soon")
         assert len(on.router._routes) == 2
+        monkeypatch.setattr(router_module, "IDLE_EMPTY", 0.02)
         await until(lambda: list(on.router._routes) == [BASE])
+        monkeypatch.setattr(router_module, "IDLE", 0.02)
         await until(lambda: not on.router._routes)
         assert await on.call() == [b"{}"]
 

@@ -46,7 +46,7 @@ async def _feeding(store: Store, history: int = 100) -> AsyncIterator[Feed]:
 
 
 async def _until(feed: Feed, revision: int) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while feed.head[0] < revision:
             await asyncio.sleep(0.001)
 
@@ -337,7 +337,7 @@ async def test_a_closed_store_ends_the_streams() -> None:
     async with store, _feeding(store) as feed:
         await _until(feed, 1)
         await store.aclose()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while not feed.closing:
                 await asyncio.sleep(0.001)
 

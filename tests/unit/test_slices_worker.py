@@ -144,13 +144,13 @@ async def till() -> AsyncIterator[Till]:
     for gate in gates.values():
         gate.set()
     till.calls.stop_all("the test is over")
-    assert await till.calls.drained(5)
+    assert await till.calls.drained(30)
     till.serving.close()
     till.calls.close()
 
 
 async def until(holds: Any) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while not holds():
             await asyncio.sleep(0.005)
 
@@ -162,9 +162,9 @@ async def test_every_kind_of_method_answers(till: Till) -> None:
     assert await caller.call("flow", to=3) == [0, 1, 2]
     assert await caller.call("flow", to=0) == []
     assert await caller.call("drip", to=2) == [{"number": 0, "left": True}, {"number": 1, "left": True}]
-    caller.send(Call(9, "seen", b"", 4.0, "the-trace", "shop:till:1", 3))
+    caller.send(Call(9, "seen", b"", 60.0, "the-trace", "shop:till:1", 3))
     found = await caller.answer()
-    assert found.pop("left") == pytest.approx(4, abs=1)
+    assert found.pop("left") == pytest.approx(60, abs=20)
     assert found == {"artifact": "shop:till:1", "method": "seen", "trace": "the-trace"}
     assert till.calls.in_flight == 0
 
@@ -178,7 +178,7 @@ async def test_many_calls_share_a_connection_and_overtake_each_other(till: Till)
     assert await caller.answer() == "hang"
 
 
-async def failure(till: Till, name: str, /, *, within: float | None = 10, **arguments: Any) -> Failed:
+async def failure(till: Till, name: str, /, *, within: float | None = 60, **arguments: Any) -> Failed:
     caller = await till.caller()
     failed = await caller.call(name, within=within, **arguments)
     assert isinstance(failed, Failed), failed
@@ -206,8 +206,8 @@ async def test_what_fails_says_how(till: Till) -> None:
 
 
 async def test_a_deadline_ends_the_call_and_is_told(till: Till) -> None:
-    late = await failure(till, "hang", within=0.05)
-    assert (late.fault, "0.05 s is over" in late.message) == (Fault.DEADLINE, True)
+    late = await failure(till, "hang", within=0.5)
+    assert (late.fault, "0.5 s is over" in late.message) == (Fault.DEADLINE, True)
     assert events == ["hang began", "hang cancelled"]
     for within in (0.0, -1.0, float("nan")):
         assert (await failure(till, "add", within=within, a=1)).fault is Fault.DEADLINE
@@ -216,7 +216,7 @@ async def test_a_deadline_ends_the_call_and_is_told(till: Till) -> None:
 
 
 async def test_one_that_will_not_end_is_answered_and_counts_until_it_does(till: Till) -> None:
-    assert (await failure(till, "stubborn", within=0.05)).fault is Fault.DEADLINE
+    assert (await failure(till, "stubborn", within=0.5)).fault is Fault.DEADLINE
     assert till.calls.in_flight == 1
     assert events == ["no"]
     gates["stubborn"].set()
@@ -325,7 +325,7 @@ async def test_many_who_say_nothing_do_not_shut_out_who_calls(till: Till, monkey
 
 async def _end_of(reader: asyncio.StreamReader) -> bool:
     try:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             return await reader.read(100) == b""
     except ConnectionError:
         return True
@@ -514,7 +514,7 @@ async def test_calls_of_others_that_fail_say_whether_they_started(door: SimpleNa
         await call_slice("bank:rates", "fails")
     assert (failed.value.fault, failed.value.started) == (Fault.NO_METHOD, False)
     with pytest.raises(TimeoutError):
-        async with asyncio.timeout(0.05):
+        async with asyncio.timeout(0.5):
             await call_slice("bank:rates", "hangs")
     (connection,) = door.gateway.connections
     await until(lambda: not connection.works)  # it was cancelled there too
@@ -577,9 +577,8 @@ async def test_activating_and_deactivating_are_done_once() -> None:
 async def test_a_start_that_hangs_can_be_ended() -> None:
     instance, calls, _ = living({"start": lambda: asyncio.sleep(3600)})
     starting = asyncio.create_task(instance.activate())
-    await asyncio.sleep(0.01)
-    assert instance.state().detail == "start is being called"
-    async with asyncio.timeout(5):
+    await until(lambda: instance.state().detail == "start is being called")
+    async with asyncio.timeout(30):
         await instance.end(0)
     with pytest.raises(NotDone, match="was ended while"):
         await starting

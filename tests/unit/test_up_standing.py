@@ -39,7 +39,7 @@ async def test_a_disk_that_is_full_for_a_while_does_not_end_it(tmp_path: Path, m
     monkeypatch.setattr(up, "stand", stand)
     monkeypatch.setattr(up, "STAND_AGAIN", 0.01)
     plane: Any = SimpleNamespace(controllers=tuple)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await one._stand(MemoryStore(), plane, "127.0.0.1:1")
     assert stood == [one._folder.read(one._folder.replica_file)]
     assert len(said) == 2

@@ -402,12 +402,12 @@ async def test_knowing_a_caller_costs_microseconds() -> None:
         place.clock = VirtualClock()
         await place.caller("ada")
         token = await place.token("ada")
-        best = min(_timed(place, token) for _ in range(5))
+        best = min(_timed(place, token) for _ in range(20))
         assert best < 50e-6
 
 
 def _timed(place: Place, token: str) -> float:
-    began = time.perf_counter()
+    began = time.process_time()  # work, without waiting for a processor
     for _ in range(1000):
         place.users.authenticate(token, "10.0.0.1")
-    return (time.perf_counter() - began) / 1000
+    return (time.process_time() - began) / 1000
