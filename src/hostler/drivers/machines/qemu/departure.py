@@ -5,9 +5,9 @@ again and again what changed meanwhile. When little is left QEMU stops the guest
 ended where both are equal, the rest of the memory goes, and the other QEMU says that it has read all of it. Until then
 nothing here has ended: `undo` lets the guest go on.
 
-A guest that is emulated is stopped before its memory goes. QEMU up to 8.2 loses sight of some of what such a guest
-writes meanwhile ("physmem: Fix migration dirty bitmap coherency with TCG memory access", in 9.0), and it would arrive
-with old pages among the new: whole comes before soon.
+A guest that is emulated is stopped before its memory goes. QEMU before 9.0 loses sight of some of what such a guest
+writes meanwhile ("physmem: Fix migration dirty bitmap coherency with TCG memory access"), and it would arrive with old pages
+among the new: whole comes before soon.
 """
 
 from __future__ import annotations
