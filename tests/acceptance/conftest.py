@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import pytest
+import time_limit
 
-HERE = Path(__file__).parent
-WITHIN = 400.0
-"""Seconds for a test that says nothing else, and takes a few where nothing else runs."""
+if TYPE_CHECKING:
+    import pytest
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if config.getoption("timeout", None) is not None:  # whoever runs them knows better
-        return
-    for item in items:
-        below = item.path.is_relative_to(HERE) and not item.path.relative_to(HERE).parts[0].startswith("qemu")
-        if below and item.get_closest_marker("timeout") is None:
-            item.add_marker(pytest.mark.timeout(WITHIN))
+    time_limit.give(400.0, Path(__file__).parent, config, items, but="qemu")

@@ -82,7 +82,7 @@ def test_another_process_with_another_hash_seed_tells_the_same_story() -> None:
             env={"PYTHONHASHSEED": hash_seed},
             capture_output=True,
             check=True,
-            timeout=60,
+            timeout=180,
         )
         assert told.stdout.decode().strip() == ours
 
