@@ -6,8 +6,8 @@ ended where both are equal, the rest of the memory goes, and the other QEMU says
 nothing here has ended: `undo` lets the guest go on.
 
 A guest that is emulated is stopped before its memory goes. QEMU before 9.0 loses sight of some of what such a guest
-writes meanwhile ("physmem: Fix migration dirty bitmap coherency with TCG memory access"), and it would arrive with old pages
-among the new: whole comes before soon.
+writes meanwhile ("physmem: Fix migration dirty bitmap coherency with TCG memory access"), and it would arrive with
+old pages among the new: whole comes before soon.
 """
 
 from __future__ import annotations
