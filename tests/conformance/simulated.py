@@ -43,7 +43,7 @@ async def power_off(machines: Machines, vm: str) -> None:
 
 SETUP = MachineSetup(
     unknown_image="no-such-image",
-    within=5,
+    within=30,
     grace=0.02,
     hold=0.2,
     late=0.2,

@@ -40,7 +40,7 @@ def standin() -> Iterator[StandIn]:
 
 async def test_the_stand_in_ends_though_a_client_keeps_its_connection() -> None:
     # As a client does whose answer is still held somewhere: its thread would be "left behind" for the next test.
-    client = http.client.HTTPConnection("127.0.0.1", timeout=5)
+    client = http.client.HTTPConnection("127.0.0.1", timeout=60)
     with StandIn() as standin:
         client.port = urlsplit(standin.endpoint).port
         client.request("GET", "/v1/locations")
@@ -161,7 +161,7 @@ async def test_an_answer_without_what_was_asked_for_is_as_good_as_none(
         if error is not None:
             with pytest.raises(error):
                 await verb(machines)
-        async with asyncio.timeout(15):
+        async with asyncio.timeout(40):
             await verb(machines)
         assert standin.faults[0].times == 0, "nothing was odd"
 
@@ -181,7 +181,7 @@ async def test_what_nobody_foresaw_leaves_nobody_waiting(
             raise ZeroDivisionError
 
         monkeypatch.setattr(api, "actions", broken)
-        async with asyncio.timeout(15):
+        async with asyncio.timeout(40):
             await machines.start(VM)
         monkeypatch.setattr(api, "servers", broken)
         with pytest.raises(Unavailable, match="ZeroDivisionError"):
@@ -314,7 +314,7 @@ def made_of(key: asyncssh.SSHKey) -> Any:
 
 async def readiness(machines: HetznerMachines, step: Step | None = None) -> Readiness:
     """As it is, or once it is so."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(50):
         while True:
             seen = await machines.inspect(VM)
             assert seen is not None

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from contextlib import asynccontextmanager, suppress
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 import pytest
@@ -18,7 +18,7 @@ from hostler.model.vm import MachineState
 from hostler.ports.machines import Label, MachinePlan
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Awaitable, Callable
     from pathlib import Path
 
     from hostler.drivers.machines.hetzner import HetznerMachines
@@ -28,9 +28,10 @@ PLAN = MachinePlan(label=Label("labs", "ada", VM, "c", "n"), spec=SPEC, name="la
 TAKES = {"create_server": 1, "start_server": 1, "stop_server": 1, "delete_server": 1, "create_image": 1}
 HARD = ("429", "500", "locked", "cut-before", "cut-after", "slow")
 """One of each sort: the others are answered by the same lines."""
-IN_TIME = msgspec.structs.replace(PACE, answers_within=0.08)
+IN_TIME = msgspec.structs.replace(PACE, answers_within=0.2)
 replace = msgspec.structs.replace
 
+T = TypeVar("T")
 Verb = "Callable[[HetznerMachines], Awaitable[Any]]"
 
 
@@ -94,6 +95,15 @@ async def insist(machines: HetznerMachines, verb: Any, standin: StandIn) -> list
             return met
 
 
+async def looked(look: Callable[[], Awaitable[T]]) -> T:
+    """What is seen where nothing is wrong but a machine that is busy: an answer may come too late for IN_TIME."""
+    for _ in range(20):
+        with suppress(Unavailable):
+            return await look()
+        await asyncio.sleep(0.05)
+    return await look()
+
+
 @asynccontextmanager
 async def scene(folder: Path, verb: Any, **changes: Any) -> AsyncIterator[tuple[StandIn, HetznerMachines]]:
     # One that shall go hears: so it is the calls alone that count.
@@ -106,8 +116,8 @@ async def scene(folder: Path, verb: Any, **changes: Any) -> AsyncIterator[tuple[
 
 async def outcome(standin: StandIn, machines: HetznerMachines) -> tuple[Any, ...]:
     """What is there in the end, without what differs from server to server."""
-    seen = await machines.inspect(VM)
-    listed = await machines.list()
+    seen = await looked(lambda: machines.inspect(VM))
+    listed = await looked(machines.list)
     assert ([] if seen is None else [seen]) == list(listed), "inspect and list differ"
     images = [image.status for image in standin.cloud.images.values()]
     if seen is None:
@@ -144,7 +154,7 @@ async def test_a_fault_at_any_call_is_made_up_for_by_repeating_the_verb(
     for at, kind in trials(calls, every=verb in (create, start, stop, delete)):
         pace = IN_TIME if kind == "slow" else PACE
         async with scene(tmp_path / f"{at}-{kind}", verb, pace=pace) as (standin, machines):
-            standin.slow = 0.15
+            standin.slow = 0.3
             standin.inject(kind, nth=at)
             met += await insist(machines, verb, standin)
             standin.heal()
@@ -168,7 +178,7 @@ async def test_a_lookup_that_fails_is_no_absence(kind: str, tmp_path: Path) -> N
         standin.heal()
         await standin.idle()
         await asyncio.sleep(standin.recovers_in)
-        seen = await machines.inspect(VM)
+        seen = await looked(lambda: machines.inspect(VM))
         assert seen is not None
         assert seen.state is MachineState.STOPPED
 

@@ -24,17 +24,21 @@ class Greeting(socketserver.BaseRequestHandler):
         self.request.sendall(b"SSH-2.0-standin\r\n")
 
 
-class Greeter(socketserver.ThreadingTCPServer):
+class Greeter(socketserver.TCPServer):
+    """One after the other, for no thread of it may outlive the test that asked."""
+
     address_family = socketserver.socket.AF_INET6  # type: ignore[attr-defined]
-    daemon_threads = True
+    request_queue_size = 100
 
 
 @pytest.fixture(scope="module")
 def port() -> Iterator[int]:
     with Greeter(("::1", 0), Greeting) as server:
-        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
+        thread.start()
         yield server.server_address[1]
         server.shutdown()
+        thread.join()
 
 
 @pytest.mark.parametrize("claim", machine_claims(), ids=str)

@@ -37,7 +37,7 @@ names = st.sampled_from(NAMES)
 prefixes = st.sampled_from(("", "a", "a/", "a/\uffff", "ä", "zz"))
 doomed = st.sampled_from(("a/", "a/\uffff", "ä", "zz"))  # not "": too often nothing would be left to try things on
 small = st.binary(max_size=2)
-SETTLE = 5.0
+SETTLE = 30.0
 
 
 class StepClock:
