@@ -660,8 +660,8 @@ async def test_waiting_ends_in_time_and_says_where_it_stands(
 ) -> None:
     monkeypatch.setattr(look, "LOOK_EVERY", 0.01)
     server.script = [said(view(phase=Phase.PENDING, detail="no node has 64 cpus"))]
-    with pytest.raises(Unavailable, match=r"vm www: still pending \(no node has 64 cpus\) after 0.1 s"):
-        await client.vms.wait("acme", "web", "www", phase=(Phase.RUNNING, Phase.STOPPED), within=0.1)
+    with pytest.raises(Unavailable, match=r"vm www: still pending \(no node has 64 cpus\) after 1 s"):
+        await client.vms.wait("acme", "web", "www", phase=(Phase.RUNNING, Phase.STOPPED), within=1)
     with pytest.raises(Invalid, match="for what"):
         await client.vms.wait("acme", "web", "www")
 
