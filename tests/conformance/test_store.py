@@ -12,7 +12,7 @@ from hostler.drivers.store.memory import MemoryStore
 from hostler.testing import FaultyStore, check_store, store_claims
 
 from .conftest import DRIVERS
-from .patience import together_or_alone
+from .patience import in_some_try, together_or_alone
 
 if TYPE_CHECKING:
     from hostler.testing import Claim
@@ -44,4 +44,4 @@ async def test_claims_that_wait_for_leases(driver: Driver) -> None:
 
 
 async def test_a_faulty_store_without_faults_is_a_store() -> None:
-    await check_store(lambda: FaultyStore(MemoryStore(), random.Random(0)), persistent=False)
+    await in_some_try(lambda _: check_store(lambda: FaultyStore(MemoryStore(), random.Random(0)), persistent=False))

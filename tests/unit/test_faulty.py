@@ -7,6 +7,7 @@ import random
 from collections.abc import Callable
 
 import pytest
+from tries import in_some_try
 
 from hostler.drivers.store.faulty import Faults, FaultyStore
 from hostler.drivers.store.memory import MemoryStore
@@ -40,7 +41,7 @@ def faulty(seed: int = 1, **knobs: float) -> FaultyStore:
 
 async def test_without_faults_it_is_a_store_like_any_other() -> None:
     assert isinstance(faulty(), Store)
-    await check_store(faulty, persistent=False)
+    await in_some_try(check_store)(faulty, persistent=False)
 
 
 async def test_unavailable_does_nothing() -> None:
