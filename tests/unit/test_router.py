@@ -103,7 +103,10 @@ async def test_only_what_provably_did_not_start_or_may_be_done_twice_is_tried_el
         assert on.router.measures.in_flight == {}
 
 
-async def test_a_refused_connection_is_no_start_and_the_instance_is_passed_over_afterwards() -> None:
+async def test_a_refused_connection_is_no_start_and_the_instance_is_passed_over_afterwards(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(route_module, "SHUNNED_FIRST", 60.0)
     async with stage(local=("n1",)) as on:
         async with StubWorker(OLD, 1, "n1") as gone:
             await gone.publish(on.store)
@@ -512,7 +515,10 @@ async def test_a_retry_after_its_routes_were_forgotten_finds_what_is_there_now(m
         assert len(other.calls) == 1
 
 
-async def test_without_a_view_the_error_tells_the_states_too_and_does_not_look_for_each_call() -> None:
+async def test_without_a_view_the_error_tells_the_states_too_and_does_not_look_for_each_call(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(why_module, "AGAIN", 60.0)
     async with stage() as on:
         record = SliceRecord(
             state=SliceState.LOADING,
