@@ -34,8 +34,9 @@ async def run(connection: asyncssh.SSHClientConnection, command: str | None, *, 
         columns, rows = shutil.get_terminal_size()
         more = {"term_type": os.environ.get("TERM") or "dumb", "term_size": (columns, rows, 0, 0)}
     if terminal:
+        size = _window()
         session = Session(await connection.create_process(command, encoding=None, **more))
-        with raw_terminal(session.leave), session.resizing():
+        with raw_terminal(session.leave), session.resizing(size):
             return await session.run(escape=True)
     with _caught() as early:  # the command may run before we hear that it does
         session = Session(await connection.create_process(command, encoding=None))
@@ -55,6 +56,13 @@ def _caught() -> Iterator[list[int]]:
     finally:
         for number in PASSED_ON:
             loop.remove_signal_handler(number)
+
+
+def _window() -> os.terminal_size | None:
+    try:
+        return os.get_terminal_size(sys.stdin.fileno())
+    except OSError:  # it is none
+        return None
 
 
 class Session:
@@ -109,8 +117,8 @@ class Session:
                 loop.remove_signal_handler(number)
 
     @contextmanager
-    def resizing(self) -> Iterator[None]:
-        """Tell the other side when the window's size changes."""
+    def resizing(self, size: os.terminal_size | None) -> Iterator[None]:
+        """Tell the other side when the window's size changes; also if it is not `size` any more."""
         loop = asyncio.get_running_loop()
 
         def resized() -> None:
@@ -119,6 +127,8 @@ class Session:
                 self._process.change_terminal_size(columns, rows)
 
         loop.add_signal_handler(signal.SIGWINCH, resized)
+        if _window() != size:  # while the other side began
+            resized()
         try:
             yield
         finally:
