@@ -216,7 +216,7 @@ async def test_a_lab_that_is_not_there_yet_is_waited_for(place: Place) -> None:
     await place.lab(phase=LabPhase.WAITING, available=False, vm="", requested_at=1.0)
     await place.lab("bob", phase=LabPhase.WAITING, available=False, vm="")
     page = await browse(place.api)
-    told = await page.until(kind="provisioning", said="1 are before it")
+    told = await page.until(kind="provisioning", said="1 is before it")
     assert (told["status"], told["position"]) == ("waiting", 2)
     await place.gone("bob")
     assert (await page.until(kind="provisioning", said="0 are before it"))["position"] == 1

@@ -64,7 +64,7 @@ async def test_a_redis_that_somebody_uses_is_left_alone(
     await redis.set("theirs", "1")
     code = await asyncio.to_thread(main, ["bench", "labs", "--redis", server.url, "--parts", "sweep"])
     assert code != 0
-    assert "it holds 1 keys\n  next: give one that is empty" in capsys.readouterr().err
+    assert "it holds 1 key\n  next: give one that is empty" in capsys.readouterr().err
     assert await redis.get("theirs") == b"1"
 
 

@@ -195,7 +195,7 @@ def test_status_and_check_tell_how_the_store_is(cli: Cli) -> None:
     assert (found["engine"], found["revision"]) == ("sqlite", 2)
     assert found["size_bytes"] > 0
     assert "ENGINE    sqlite" in cli("status")
-    assert cli("check").endswith("sound, 1 keys read\n")
+    assert cli("check").endswith("sound, 1 key read\n")
 
 
 def test_the_store_may_come_from_the_environment(

@@ -224,7 +224,7 @@ def test_status_and_list_show_what_there_is(workloads: Workloads, capsys: pytest
     said = capsys.readouterr()
     for text in ("pending: instance 2: no room", "1/3", "2 nodes: no room; n3: not on duty", "disk=ssd"):
         assert text in said.out
-    assert "1 more instances; see them with --limit" in said.err
+    assert "1 more instance; see all with --limit" in said.err
     assert main(["workload", "status", "web", "-o", "json"]) == 0
     assert msgspec.json.decode(capsys.readouterr().out)["items"][1]["phase"] == "pending"
     assert main(["workload", "list"]) == 0

@@ -79,7 +79,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
         {"blades": [{"count": 999}, {"count": 9, "prefix": "c"}]},
         "blades: a rack has from 1 to 1000, not 1008",
     ),
-    "few ports": ({"pdus": [{"name": "p", "ports": 1}]}, "pdus[0].ports: 1 are too few for 2 blades"),
+    "few ports": ({"pdus": [{"name": "p", "ports": 1}]}, "pdus[0].ports: 1 is too few for 2 blades"),
     "no ports": ({"pdus": [{"name": "p"}]}, "pdus[0].ports: is missing"),
     "text as ports": ({"pdus": [{"name": "p", "ports": "4"}]}, "pdus[0].ports: must be how many there are, or a map"),
     "pdu to pdu": (

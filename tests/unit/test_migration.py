@@ -218,7 +218,7 @@ def test_what_stands_in_the_cluster_is_left_as_it_is() -> None:
         assert kept.value.name == "mine"
         assert await HANDLE.get(scene.raw, **ids(2)) is None
         assert (done.record.moved, done.record.present) == (4, 1)
-        assert "1 stood there already" in str(done)
+        assert "1 stood there already and was left alone" in str(done)
 
     play(story)
 

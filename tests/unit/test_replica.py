@@ -148,7 +148,7 @@ def test_basic_one_starts_and_the_second_cannot() -> None:
         second = cluster.replica(cluster.services("two"))
         error = await happened(await second.launch(TTL, 120))
         assert isinstance(error, Conflict)
-        assert "keys are held by others" in str(error)
+        assert "its key is held by others" in str(error)
         assert cluster.clock.now() - started == pytest.approx(120, abs=1.5)
         assert "two starts" not in cluster.log
         assert await second.shutdown() is error

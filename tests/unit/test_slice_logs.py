@@ -187,7 +187,7 @@ def test_a_line_without_a_beginning_is_left_out_and_an_endless_one_is_cut() -> N
     assert text_of(b"rest of a line\nwhole\n", skipped=5) == "whole\n"
     endless = text_of(b"z" * MOST_PRINTED, skipped=700_000)
     assert endless.startswith("zzz")
-    assert endless.endswith(f"… ({MOST_PRINTED - 4096} characters more)")
+    assert endless.endswith(f"… ({MOST_PRINTED - 4096:,} characters more)")
     assert len(endless) < 4200
     assert text_of(b"\xff\x00\x1b[2J\n") == "\ufffd\x00\x1b[2J\n"
 

@@ -471,7 +471,7 @@ def test_a_slice_and_its_blueprint_tell_how_they_came_to_be() -> None:
         assert [one.why for one in told.steps] == ["it is wished for"]
         assert (await service(scene).why(ADMIN, artifact)).object == f"slice {spec.base}"
         told = await service(scene).why(ADMIN, "blueprint/Shop")
-        assert (told.object, told.state) == ("blueprint shop", "has 1 slices: 1 done")
+        assert (told.object, told.state) == ("blueprint shop", "has 1 slice: 1 done")
         assert (await all_of(scene, text=f"slice/{spec.base}"))[0].subject == f"slice {spec.base}"
         with pytest.raises(NotFound):
             await service(scene).why(MEMBER_OF_ACME, f"slice/{spec.base}")

@@ -26,6 +26,7 @@ from hostler.keys.lab import LAB, LAB_CATALOGUE
 from hostler.keys.node import CLUSTER, COMMAND, MEMBER
 from hostler.keys.transfer import MIGRATION, MOVED
 from hostler.keys.vm import HANDLE, NAME, VM
+from hostler.kit.plural import counted
 from hostler.model.api import MAX_NAME
 from hostler.model.lab import ORG
 from hostler.model.migration import Migration, Moved
@@ -63,8 +64,9 @@ class Migrated(msgspec.Struct, frozen=True):
             return "its machines were moved into the cluster before; nothing was done"
         record = self.record
         taken = f", {record.renamed} of them under a new name because theirs was taken" if record.renamed else ""
-        there = f"; {record.present} stood there already and were left alone" if record.present else ""
-        return f"{record.moved} machines were moved into the cluster{taken}{there}"
+        left = counted(record.present, "stood there already and was", "stood there already and were")
+        there = f"; {left} left alone" if record.present else ""
+        return f"{counted(record.moved, 'machine was', 'machines were')} moved into the cluster{taken}{there}"
 
 
 async def migrate(old: Store, new: Store, *, source: str, clock: Clock, new_id: Callable[[], str]) -> Migrated:

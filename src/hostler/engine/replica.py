@@ -236,9 +236,8 @@ class Replica:
                     return leadership
             left = deadline - self._clock.now()
             if left <= 0:
-                raise trouble.error or Conflict(
-                    f"replica: all {len(numbers)} keys are held by others after {within:g} s; try again later"
-                )
+                every = "its key is" if len(numbers) == 1 else f"all {len(numbers)} keys are"
+                raise trouble.error or Conflict(f"replica: {every} held by others after {within:g} s; try again later")
             if trouble.error is None:
                 backoff.reset()
                 await self._wait_for_change(numbers, min(left, ttl / 2), ttl)

@@ -25,6 +25,7 @@ from hostler.keys.lab import LAB
 from hostler.keys.node import ALIVE, COMMAND, MEMBER
 from hostler.keys.trace import SILENT
 from hostler.keys.vm import HANDLE, NAME, VM
+from hostler.kit.plural import counted
 from hostler.model.access import EVERYWHERE
 from hostler.model.api import Phase
 from hostler.model.lab import ORG
@@ -259,7 +260,8 @@ class Topics:
             return Topic(name=f"workload {name}", state=state, present=known, keys=frozenset((key,)))
         prefix = INSTANCE.prefix(workload=name)
         there = sum(other.startswith(prefix) for other in self._view.instances.entries)
-        state = f"has {there} of {record.instances} instances{', and is being deleted' if record.deleting else ''}"
+        going = ", and is being deleted" if record.deleting else ""
+        state = f"has {there} of {counted(record.instances, 'instance')}{going}"
         return Topic(name=f"workload {name}", state=state, present=known, keys=frozenset((key,)))
 
     async def _instance(self, workload: str, number: str, *, certain: bool = False) -> Topic | None:
@@ -301,9 +303,8 @@ class Topics:
         keys = [DEPLOYMENT.fill(base=spec.base) for spec in record.slices]
         known += await self._read(keys)
         ways = [found.phase.value for one in keys if (found := _value(DEPLOYMENT, known, one)) is not None]
-        state = (
-            f"has {len(record.slices)} slices: {', '.join(f'{ways.count(way)} {way}' for way in dict.fromkeys(ways))}"
-        )
+        phases = ", ".join(f"{ways.count(way)} {way}" for way in dict.fromkeys(ways))
+        state = f"has {counted(len(record.slices), 'slice')}: {phases}"
         return Topic(name=f"blueprint {fold(parts[0])}", state=state, present=known, keys=frozenset((key, *keys)))
 
     async def _slice(self, caller: Caller, parts: list[str]) -> Topic | None:

@@ -9,6 +9,7 @@ import sys
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Self
 
+from hostler.kit.plural import counted
 from hostler.ports.store import Put, Version
 from hostler.wiring import open_store
 
@@ -161,4 +162,5 @@ async def _history(store: Store, show: Show) -> None:
         at = f"at revision {now.mod_revision - 1}"
         show.does("reader", f"{ROOT}ada {at:<14} = {before.value.decode()}  (version {before.version})")
     page = await store.range(ROOT)
-    show.remark(f"{len(page.items)} keys at revision {page.revision}: {', '.join(kv.key for kv in page.items)}")
+    keys = ", ".join(kv.key for kv in page.items)
+    show.remark(f"{counted(len(page.items), 'key')} at revision {page.revision}: {keys}")

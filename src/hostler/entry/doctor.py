@@ -33,6 +33,7 @@ from hostler.keys.namespaced import enter
 from hostler.keys.node import ALIVE, MEMBER
 from hostler.keys.replica import REPLICA
 from hostler.kit.clock import SystemClock
+from hostler.kit.plural import counted
 from hostler.model.node import Lifecycle
 from hostler.settings.value import split_address
 from hostler.wiring import open_store, ttl_storage_on
@@ -250,7 +251,8 @@ async def _nodes(store: Store) -> list[Finding]:
             found.append(Finding("nodes", Level.WARN, f"{record.node} is silent", advice))
     serving = len(members.entries) - len(found)
     if serving:
-        found.insert(0, Finding("nodes", Level.OK, f"{serving} of {len(members.entries)} nodes as they should be"))
+        nodes = counted(len(members.entries), "node")
+        found.insert(0, Finding("nodes", Level.OK, f"{serving:,} of {nodes} as they should be"))
     return found
 
 
@@ -288,7 +290,7 @@ async def _records(store: Store) -> list[Finding]:
     found += [Finding("records", Level.WARN, line, advice) for line in lines]
     lost = await names_without_vm(store, view, {})
     found += [Finding("records", Level.WARN, line, _free(line)) for line in lost]
-    machines = f"{len(view.vms.entries):,} machines, {len(view.members.entries):,} nodes"
+    machines = f"{counted(len(view.vms.entries), 'machine')}, {counted(len(view.members.entries), 'node')}"
     found = found or [Finding("records", Level.OK, f"{machines}; every record can be read and belongs to something")]
     return [*found, *inventory(view), *await deployments(store, view)]
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from hostler.entry.finding import Finding, Level
 from hostler.keys.deployment import BLUEPRINT, SLICE
+from hostler.kit.plural import counted
 from hostler.model.deployment import base_of
 from hostler.model.rollout import Phase
 
@@ -39,8 +40,7 @@ async def deployments(store: Store, view: View) -> list[Finding]:
         return found
     blueprints = len(view.blueprints.entries)
     count = sum(len(entry.value.each()) for entry in view.slices.entries.values())
-    counted = f"{blueprints:,} blueprint{'s' * (blueprints != 1)}, {count:,} instance{'s' * (count != 1)}"
-    return [Finding("deployments", Level.OK, counted)]
+    return [Finding("deployments", Level.OK, f"{counted(blueprints, 'blueprint')}, {counted(count, 'instance')}")]
 
 
 def _told(lines: Iterable[str], advice: str, level: Level = Level.WARN) -> Iterator[Finding]:

@@ -9,6 +9,7 @@ from hostler.engine.inventory.form import inventory_from, natural
 from hostler.engine.inventory.plan import rack_of
 from hostler.entry.finding import Finding, Level
 from hostler.keys.inventory import RACK, ZONE
+from hostler.kit.plural import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,8 +42,7 @@ def inventory(view: View) -> list[Finding]:
         if len(told) > MOST:
             found.append(Finding("inventory", Level.WARN, f"{len(told) - MOST} more such", advice))
     racks, blades = len(whole.racks), sum(len(full.blades) for full in whole.racks)
-    counted = f"{racks:,} rack{'s' * (racks != 1)}, {blades:,} blade{'s' * (blades != 1)}"
-    return found or [Finding("inventory", Level.OK, counted)]
+    return found or [Finding("inventory", Level.OK, f"{counted(racks, 'rack')}, {counted(blades, 'blade')}")]
 
 
 def _unlisted(view: View) -> Iterator[str]:

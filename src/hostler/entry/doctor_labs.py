@@ -9,6 +9,7 @@ from hostler.entry.cli.target import redacted
 from hostler.entry.finding import Finding, Level
 from hostler.entry.labs import own_catalogue
 from hostler.errors import HostlerError, Invalid, NotFound, Unavailable
+from hostler.kit.plural import counted
 from hostler.wiring import open_inbox
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ def _catalogue(settings: Settings) -> Finding:
         what, _, advice = str(error).partition("; ")
         return Finding("labs", Level.FAIL, what, advice or "correct it: no process that is given it starts")
     known = None if catalogue is None else catalogue.labs
-    many = "every id is a lab" if known is None else f"{len(known)} lab{'s' * (len(known) != 1)}"
+    many = "every id is a lab" if known is None else counted(len(known), "lab")
     return Finding("labs", Level.OK, f"{settings.labs}: {many}")
 
 
@@ -50,4 +51,4 @@ async def _redis(url: str) -> Finding:
         return Finding("redis", Level.FAIL, f"{name}: {what.rpartition(': ')[2]}", advice or "correct the URL")
     if not workers:
         return Finding("redis", Level.WARN, f"{name} answers, but nobody takes requests", "hostler up --redis URL")
-    return Finding("redis", Level.OK, f"{name} answers; {workers} worker{'s' * (workers != 1)} of labs")
+    return Finding("redis", Level.OK, f"{name} answers; {counted(workers, 'worker')} of labs")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from hostler.entry.finding import Finding, Level
 from hostler.errors import HostlerError
 from hostler.keys.node import ALIVE, MEMBER
+from hostler.kit.plural import counted
 from hostler.wiring import hetzner_answers, known_acceleration, open_images
 
 if TYPE_CHECKING:
@@ -97,7 +98,7 @@ async def _images(settings: Settings, folder: Path, *, used: bool) -> Finding:
     for name, why in damaged.items():
         what, _, advice = why.partition("; ")
         return Finding("images", Level.FAIL, f"{name!r}: {what}", advice)
-    names = ", ".join(f"{named.name} ({named.used_by} machine{'s' * (named.used_by != 1)})" for named in found)
+    names = ", ".join(f"{named.name} ({counted(named.used_by, 'machine')})" for named in found)
     if settings.image in {named.name for named in found}:
         return Finding("images", Level.OK, names)
     missing = f"no {settings.image!r}, of which machines are made that name no image"

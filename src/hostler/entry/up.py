@@ -31,6 +31,7 @@ from hostler.entry.watchdog import Watchdog
 from hostler.errors import HostlerError, Unavailable
 from hostler.keys.replica import LEADER
 from hostler.kit.clock import SystemClock
+from hostler.kit.plural import counted
 from hostler.model.name import fold
 from hostler.model.node import Lifecycle
 from hostler.wiring import ttl_storage_on
@@ -191,7 +192,7 @@ class Up:
                 )
             )
         stack.push_async_callback(self._part)
-        self._tell(f"{self._settings.nodes} {self._settings.machines} node{'s' * (self._settings.nodes != 1)}")
+        self._tell(counted(self._settings.nodes, f"{self._settings.machines} node"))
 
     async def _part(self) -> None:
         """All agents take leave together; one after the other would take too long with many."""

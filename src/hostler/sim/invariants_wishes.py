@@ -13,6 +13,7 @@ from hostler.keys.inventory import ACTUAL, INSTANCE, TARGET, WORKLOAD
 from hostler.keys.lab import LAB
 from hostler.keys.node import ALIVE, ARRIVAL, COMMAND, MEMBER
 from hostler.keys.vm import HANDLE, VM
+from hostler.kit.plural import counted
 from hostler.model.lab import LAB_LABEL, ORG, LabPhase
 from hostler.model.node import DrainMode, Lifecycle
 from hostler.model.vm import MachineState, Power
@@ -200,12 +201,13 @@ def _workloads(state: _State) -> Iterator[Unmet]:
     for name, workload in state.workloads.items():
         component, instances = f"workload {name}", state.instances.get(name, {})
         if workload.deleting:
-            yield Unmet(component, f"it is still being deleted, and has {len(instances)} instances")
+            yield Unmet(component, f"it is still being deleted, and has {counted(len(instances), 'instance')}")
             continue
         staying = {number: instance for number, instance in instances.items() if not instance.leaving}
         if len(staying) != workload.instances or len(staying) != len(instances):
             leaving = len(instances) - len(staying)
-            yield Unmet(component, f"{workload.instances} instances are wished for; {len(staying)} stay, {leaving} go")
+            wished = counted(workload.instances, "instance is", "instances are")
+            yield Unmet(component, f"{wished} wished for; staying: {len(staying)}, going: {leaving}")
         for number, instance in staying.items():
             yield from _instance(state, workload, f"{name}/{number}", instance)
     for name, instances in state.instances.items():

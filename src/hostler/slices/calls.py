@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgspec
 
 from hostler.kit.frames import MAX_FRAME
+from hostler.kit.plural import counted
 from hostler.ports.calls import Call, End, Failed, Fault, Item, Result
 from hostler.slices.current import CURRENT, Context
 from hostler.slices.framing import later
@@ -256,7 +257,7 @@ class Calls:
         if not self.is_active:
             return self.why_not
         if len(self._works) >= self.concurrency:
-            return f"it works on {len(self._works)} calls, as many as it may at once"
+            return f"it works on {counted(len(self._works), 'call')}, as many as it may at once"
         if call.version and call.version != self.here.artifact:
             return f"{call.version} is not here"
         if call.instance and call.instance != self.here.instance:

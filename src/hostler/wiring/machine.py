@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hostler.errors import HostlerError, Invalid
+from hostler.kit.plural import counted
 
 if TYPE_CHECKING:
     import random
@@ -140,7 +141,7 @@ async def hetzner_answers(settings: Settings) -> str:
         servers = await api.servers()
     finally:
         await api.aclose()
-    return f"{len(servers)} servers of Hostler, {len(kinds)} server types"
+    return f"{counted(len(servers), 'server')} of Hostler, {counted(len(kinds), 'server type')}"
 
 
 def known_acceleration(images: Path, uids: str | None = None) -> tuple[str, str] | None:

@@ -17,6 +17,7 @@ from hostler.keys.access import AUDIT, TOKEN
 from hostler.keys.trace import SILENT, TRACE
 from hostler.keys.vm import VM
 from hostler.kit.backoff import Backoff
+from hostler.kit.plural import counted
 from hostler.model.access import Audit
 from hostler.model.lab import utc_time
 from hostler.ports.store import Delete, DeletePrefix, Put
@@ -165,7 +166,9 @@ class Janitor:
         if not batch:
             return False
         then: list[Operation] = [Delete(entry.key) for entry in batch]
-        self._trace(then, "expire_tokens", TOKEN.prefix(), f"{len(batch)} tokens have expired")
+        self._trace(
+            then, "expire_tokens", TOKEN.prefix(), counted(len(batch), "token has expired", "tokens have expired")
+        )
         if await self._write([TOKEN.unchanged(entry) for entry in batch], then):
             self._count("expired_tokens", len(batch))
         return len(over) > len(batch)
@@ -178,8 +181,9 @@ class Janitor:
         if not old:
             return False
         then: list[Operation] = [Delete(kv.key) for kv in old]
-        days = f"{self._kept / 86400:g}"
-        self._trace(then, "forget_audit", AUDIT.prefix(), f"{len(old)} lines of the audit are older than {days} days")
+        days = f"{self._kept / 86400:g} days"
+        lines = counted(len(old), "line of the audit is", "lines of the audit are")
+        self._trace(then, "forget_audit", AUDIT.prefix(), f"{lines} older than {days}")
         if await self._write([], then):
             self._count("forgotten_audit", len(old))
         return len(old) == BATCH

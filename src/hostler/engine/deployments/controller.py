@@ -30,6 +30,7 @@ from hostler.keys.deployment import DEPLOYMENT, RETRIES, SLICE
 from hostler.keys.node import ALIVE, MEMBER
 from hostler.kit.backoff import Backoff
 from hostler.kit.fairness import Fairness
+from hostler.kit.plural import counted
 from hostler.kit.together import run_together
 from hostler.model.deployment import SliceState, base_of
 from hostler.ports.store import Delete
@@ -218,20 +219,24 @@ class DeploymentController:
             return
         entries = [entry for artifact in self._fleet.on(node) if (entry := self._fleet.entry(node, artifact))]
         member, silence = self._view.members.get(node=node), self._view.silences.get(node=node)
+        slices = counted(len(entries), "slice is", "slices are")
         for txn in steps.buried(node, entries, WRITES):
             why = Why(
                 what="buried",
-                why=f"node {node} is dead: {len(txn.when) - 1} of its {len(entries)} slices are gone, endpoints first",
+                why=f"node {node} is dead: {len(txn.when) - 1} of its {slices} gone, endpoints first",
                 read=(member, *entries[:8]),
                 cause="" if silence is None else silence.value.trace,
             )
             await self._writing.write(name, MEMBER.fill(node=node), txn, why)
         unread = [artifact for artifact in self._fleet.on(node) if not self._fleet.is_readable(node, artifact)]
         for txn in steps.buried_unread(node, unread, steps.BATCH):
-            said = f"node {node} is dead: {len(txn.then)} slices whose records cannot be read are gone"
+            lost = counted(
+                len(txn.then), "slice whose record cannot be read is", "slices whose records cannot be read are"
+            )
+            said = f"node {node} is dead: {lost} gone"
             await self._writing.write(name, MEMBER.fill(node=node), txn, Why(what="buried", why=said, read=(member,)))
         if entries:
-            self._tell(f"node {node}: dead; {len(entries)} slices are dropped there, and loaded elsewhere")
+            self._tell(f"node {node}: dead; {slices} dropped there, and loaded elsewhere")
 
     # One slice
 
@@ -317,7 +322,12 @@ class DeploymentController:
         if not entries:
             return False
         txn = Txn([SLICE.unchanged(entry) for entry in entries], [Delete(entry.key) for entry in entries])
-        why = Why(what="hollow", why=f"{len(entries)} slice keys without any instance are dropped", read=tuple(entries))
+        why = Why(
+            what="hollow",
+            why=counted(len(entries), "slice key without any instance is", "slice keys without any instance are")
+            + " dropped",
+            read=tuple(entries),
+        )
         await self._writing.write(base, DEPLOYMENT.fill(base=base), txn, why)
         return True
 
@@ -445,8 +455,10 @@ class DeploymentController:
         if not news or self._told.get(base) == news:
             return False
         waiting = sum(one.waiting for one in decisions.values())
-        waits = f"stay on nodes that are to be left: {stays}" if stays else "wait for a node: none takes them"
-        why = f"{waiting} instance{'s' if waiting > 1 else ''} {waits}"
+        why = counted(waiting, "instance waits for a node: none takes it", "instances wait for a node: none takes them")
+        if stays:
+            stay = counted(waiting, "instance stays on a node that is", "instances stay on nodes that are")
+            why = f"{stay} to be left: {stays}"
         reasons = tuple(reason for one in decisions.values() for reason in one.passed_over)
         txn = Txn(wish.unchanged(base), [steps.decided(one, artifact) for artifact, one in decisions.items()])
         told = Why(what="waits", why=why, reasons=reasons, read=(wish.owner,))

@@ -16,6 +16,7 @@ from hostler.engine.deployments.roster import Is, kind_of
 from hostler.engine.deployments.writing import Why
 from hostler.errors import Damaged
 from hostler.keys.deployment import DEPLOYMENT, ENDPOINT
+from hostler.kit.plural import counted
 from hostler.model.deployment import SliceState, base_of
 from hostler.model.reason import Reason
 
@@ -111,7 +112,7 @@ class Doubles:
         reasons = tuple(
             Reason(subject=node, why=f"instance {', '.join(map(str, of))}") for (node, _), of in changes.items()
         )
-        said = f"{artifact}: {len(goes)} instance{'s' if len(goes) > 1 else ''} go: {why}"
+        said = f"{artifact}: {counted(len(goes), 'instance goes', 'instances go')}: {why}"
         told_of = Why(what="doubled", why=said, reasons=reasons[:8], read=tuple(entries.values())[:8])
         await self._writing.write(base, DEPLOYMENT.fill(base=base), steps.together([], written), told_of)
         self._tell(f"slice {said}")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import enum
 from typing import TYPE_CHECKING
 
+from hostler.kit.plural import counted
+
 if TYPE_CHECKING:
     from hostler.engine.deployments.measured import Measured
     from hostler.model.deployment import Gate
@@ -30,7 +32,7 @@ def judge(gate: Gate, measured: Measured, *, held: float, hold: float) -> tuple[
     late = held >= hold and measured.errors > 0 and measured.calls * 2 >= gate.min_calls
     if (told or late) and measured.errors > gate.max_error_rate * measured.calls:
         return Verdict.FAIL, (
-            f"{measured.errors} of {measured.calls} calls failed, and at most {gate.max_error_rate:.2%} may"
+            f"{measured.errors} of {counted(measured.calls, 'call')} failed, and at most {gate.max_error_rate:.2%} may"
         )
     if told and gate.max_latency_ms is not None and measured.p95_ms > gate.max_latency_ms:
         return Verdict.FAIL, (
@@ -40,7 +42,7 @@ def judge(gate: Gate, measured: Measured, *, held: float, hold: float) -> tuple[
         return Verdict.HOLD, f"held for {hold:g} s"
     if measured.calls < gate.min_calls:
         return Verdict.HOLD, f"waits for calls: {measured.calls} of {gate.min_calls}"
-    return Verdict.PASS, f"{measured.errors} of {measured.calls} calls failed"
+    return Verdict.PASS, f"{measured.errors} of {counted(measured.calls, 'call')} failed"
 
 
 def is_given_up(retries: Retries | None, since: float) -> bool:

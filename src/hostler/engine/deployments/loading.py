@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from hostler.engine import word
 from hostler.engine.deployments import spread
 from hostler.engine.deployments.ground import SILENT, UNKNOWN, has
+from hostler.kit.plural import counted
 from hostler.model.deployment import SliceInstance, SliceState
 from hostler.model.reason import Reason
 from hostler.model.rollout import SliceDecision
@@ -126,7 +127,7 @@ class Loading:
         roster, ground = self._fleet.roster(base), self._fleet.ground
         reasons = spread.passed_over((), roster, ground, labels=spec.node_labels, failed={})
         where = "that are drained or lack labels" if spec.node_labels else "that are drained"
-        said = f"{count} instance{'s' if count > 1 else ''} on nodes {where}: {why}"
+        said = f"{counted(count, 'instance')} on nodes {where}: {why}"
         return SliceDecision(
             chosen=(),
             passed_over=(Reason(subject=spec.artifact, why=said), *reasons),

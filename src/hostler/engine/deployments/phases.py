@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from hostler.engine.deployments.gates import Verdict, judge
 from hostler.engine.deployments.measured import NOTHING
 from hostler.engine.deployments.side import Look, can_split, enough, new_side, old_side
+from hostler.kit.plural import counted
 from hostler.model.deployment import USUAL_STAGES
 from hostler.model.rollout import Deployment, Phase
 
@@ -111,7 +112,8 @@ def _canary(now: Deployment, look: Look) -> Deployment:
         until = ""
         if weight < 100:
             least = now.strategy.gate.min_calls
-            until = f", for {stages[now.stage].hold:g} s{f' and until it had {least} calls' if least else ''}"
+            calls = f" and until it had {counted(least, 'call')}" if least else ""
+            until = f", for {stages[now.stage].hold:g} s{calls}"
         return replace(after, why=f"{text} go to {new.artifact}{until}")
     return now
 

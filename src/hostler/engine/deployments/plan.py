@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 
 from hostler.engine.deployments import autoscale
+from hostler.kit.plural import counted
 from hostler.model.blueprint_api import Planned, PlannedMove, SliceChange, SlicePlan
 from hostler.model.deployment import USUAL_STAGES, StrategyKind
 
@@ -240,7 +241,7 @@ def _canary(spec: SliceSpec) -> str:
     stages, gate = spec.strategy.stages or USUAL_STAGES, spec.strategy.gate
     steps = ", ".join(f"{stage.weight} % for {_seconds(stage.hold)}" for stage in stages)
     slow = "" if gate.max_latency_ms is None else f" or slower than {gate.max_latency_ms:g} ms"
-    least = f" and at least {gate.min_calls} calls each" if gate.min_calls else ""
+    least = f" and at least {counted(gate.min_calls, 'call')} each" if gate.min_calls else ""
     return (
         f"canary: {steps}{least}, then all; back if more than {gate.max_error_rate * 100:g} % of the calls fail{slow}"
     )

@@ -14,6 +14,7 @@ from hostler.engine.deployments.roster import Is, kind_of
 from hostler.engine.deployments.writing import WRITES, Why
 from hostler.engine.slices.decide import LEFT
 from hostler.keys.deployment import DEPLOYMENT
+from hostler.kit.plural import counted
 from hostler.model.deployment import SliceState
 from hostler.model.reason import Reason
 from hostler.model.rollout import Phase
@@ -158,13 +159,13 @@ class Remedy:
         where = [one for one in found.where if steps.slice_key((one[0], artifact)) in keys and one[1] != LEFT]
         if where:
             old = self._view.retries.get(artifact=artifact)
-            counted = steps.counted(artifact, old, where, under_way=under_way, at=at)
-            txn.when += counted.when
-            txn.then += counted.then
+            failures = steps.counted(artifact, old, where, under_way=under_way, at=at)
+            txn.when += failures.when
+            txn.then += failures.then
         count = sum(map(len, found.changes.values()))
         told = Why(
             what=why.what,
-            why=f"{artifact}: {count} instance{'s' if count > 1 else ''}: {why.why}",
+            why=f"{artifact}: {counted(count, 'instance')}: {why.why}",
             reasons=why.reasons,
             read=tuple(one.entry for one in batch),
         )

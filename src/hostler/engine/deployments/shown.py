@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from hostler.kit.plural import counted
 from hostler.model.blueprint_api import (
     BlueprintPhase,
     BlueprintStatus,
@@ -280,7 +281,7 @@ def blueprint_status(
     phase, detail = _together(slices)
     if blueprint is None:
         phase = BlueprintPhase.REMOVING
-        detail = f"it was deleted; {len(slices)} slice{'s' * (len(slices) != 1)} still to go"
+        detail = f"it was deleted; {counted(len(slices), 'slice')} still to go"
     return BlueprintStatus(
         name=name,
         number=number,

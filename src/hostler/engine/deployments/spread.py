@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from hostler.engine.deployments.ground import has
+from hostler.kit.plural import counted
 from hostler.model.reason import Reason
 
 if TYPE_CHECKING:
@@ -103,7 +104,7 @@ def passed_over(
                     why = barred.get(node) or _against(ground.sites[node], roster, labels, failed)
                     reasons.append(Reason(subject=node, why=why))
     else:
-        others = f"{left} other nodes"
+        others = counted(left, "other node")
         if labels:
             wanted = ", ".join(f"{name}={value}" for name, value in labels.items())
             others_why = f"they lack {wanted}, or have no fewer of it on the node, in the rack, on pdu and tor"
@@ -129,16 +130,16 @@ def _against(site: Site, roster: Roster, labels: Mapping[str, str], failed: Mapp
     if here >= MOST:
         return f"it has {here} of it, and no node gets more than {MOST}"
     rack = f", {roster.racks.get(site.place.rack, 0)} in its rack" if site.place.rack else ""
-    return f"others had fewer: it has {here}{rack}, and {site.total} slices at all"
+    return f"others had fewer: it has {here}{rack}, and {counted(site.total, 'slice')} at all"
 
 
 def _failed(times: int) -> str:
-    return f"it failed there {times} time{'s' if times > 1 else ''} lately"
+    return f"it failed there {counted(times, 'time')} lately"
 
 
 def _some(nodes: Mapping[str, None], count: int) -> str:
     first = ", ".join(itertools.islice(nodes, 3))
-    return f"{count} nodes ({first}, …)"
+    return f"{counted(count, 'node')} ({first}, …)"
 
 
 class _Plan:

@@ -11,6 +11,7 @@ from hostler.engine.controllers.steps import Txn
 from hostler.engine.deployments.writing import WRITES, Why
 from hostler.errors import Conflict, Damaged, Invalid, Unavailable, Uncertain
 from hostler.keys.deployment import ENDPOINT, SLICE
+from hostler.kit.plural import counted
 from hostler.ports.store import Delete, Version
 
 if TYPE_CHECKING:
@@ -78,7 +79,12 @@ class Strays:
         txn = Txn([*when.values(), *map(ENDPOINT.unchanged, strays)], [Delete(one.key) for one in strays])
         why = Why(
             what="strays",
-            why=f"{len(strays)} endpoints belong to no instance of a slice, and are dropped",
+            why=counted(
+                len(strays),
+                "endpoint belongs to no instance of a slice, and is",
+                "endpoints belong to no instance of a slice, and are",
+            )
+            + " dropped",
             read=tuple(strays[:8]),
         )
         await self._writing.write(_NAME, strays[0].key, txn, why)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from hostler.errors import Invalid
 from hostler.keys.part import check_new
+from hostler.kit.plural import counted
 from hostler.model.name import fold
 
 if TYPE_CHECKING:
@@ -123,7 +124,7 @@ def _items(full: FullRack) -> Mapping[str, str]:
 def _port_faults(path: Path, feed: Pdu | Tor, blades: int) -> Iterator[Fault]:
     ports = max(feed.ports, default=0)
     if ports < blades:
-        yield Fault(path, f"{ports} are too few for {blades} blades")
+        yield Fault(path, f"{counted(ports, 'is', 'are')} too few for {counted(blades, 'blade')}")
     if ports > MOST_PORTS:
         yield Fault(path, f"{ports} are more than {MOST_PORTS}")
     if any(number < 1 for number in feed.ports):

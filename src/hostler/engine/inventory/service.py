@@ -22,6 +22,7 @@ from hostler.engine.write import Beaten
 from hostler.errors import Conflict, Stale, TooLarge
 from hostler.keys.inventory import BLADE, IN_RACKS, MORE_PDUS, MORE_TORS, PDU, RACK, REGION, TOR, ZONE
 from hostler.keys.node import ARRIVAL, COMMAND
+from hostler.kit.plural import counted
 from hostler.model.inventory_api import (
     FieldChange,
     HardwareView,
@@ -234,9 +235,10 @@ class InventoryService(InventoryReader):
                     answer=loaded if last else None,
                 )
             except Beaten:
+                written = f"{done:,} of {counted(len(steps), 'change is', 'changes are')} written"
                 raise Conflict(
-                    f"inventory: somebody else changed it meanwhile, {done} of {len(steps)} changes are written;"
-                    " look at the plan again, and load the rest"
+                    f"inventory: somebody else changed it meanwhile, {written}; look at the plan again, and load the"
+                    " rest"
                 ) from None
             done += len(batch)
         return revision
@@ -366,7 +368,7 @@ def _digest(steps: Sequence[Step]) -> str:
 
 def _machines(names: Sequence[str]) -> str:
     shown = ", ".join(sorted(names)[:5]) + (", …" if len(names) > 5 else "")
-    return f"{len(names)} machine{'s' * (len(names) != 1)} ({shown})"
+    return f"{counted(len(names), 'machine')} ({shown})"
 
 
 def _clipped(lines: Sequence[str]) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hostler.engine.word import clipped
+from hostler.kit.plural import counted
 from hostler.model.reason import Reason
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ _LONGEST_NAME = 64
 
 def many(count: int) -> str:
     """So many nodes."""
-    return f"{count:,} nodes" if count != 1 else "1 node"
+    return counted(count, "node")
 
 
 def sentence(count: int, why: str) -> str:
@@ -95,8 +96,7 @@ def in_favour(demand: Demand, one: Scored) -> list[str]:
         shared = [
             f"{neighbours.counts[domain]:,} on {domain}" for domain, _ in slot.domains if domain in neighbours.counts
         ]
-        many = len(neighbours.vms)
-        of = f"of {many:,} other{'' if many == 1 else 's'} of the project"
+        of = f"of {counted(len(neighbours.vms), 'other')} of the project"
         found.append(f"spread {spread:.0%}: {of}, {', '.join(shared) if shared else 'none shares anything'}")
     found += [text for rule in demand.required if (text := rule.explained(slot))]
     for rule in demand.preferred:
@@ -121,6 +121,6 @@ def bounded(reasons: Iterable[Reason], *, nodes: bool = False) -> tuple[Reason, 
             kept.append(reason)
             left -= size
     if out:
-        subject = many(out) if nodes else f"{out:,} more reasons"
+        subject = many(out) if nodes else counted(out, "more reason")
         kept.append(Reason(subject=subject, why="left out here, for brevity"))
     return tuple(kept)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Self
 import msgspec
 
 from hostler.errors import HostlerError, NotFound, Unavailable
+from hostler.kit.plural import counted
 from hostler.ports.machines import Door
 from hostler.ports.slices import Printed  # noqa: TC001 - msgspec reads annotations at run time
 
@@ -132,4 +133,4 @@ def told(printed: Printed, lines: int | None) -> str:
 
 def _cut(line: str) -> str:
     more = len(line) - LONGEST_LINE
-    return line if more <= 0 else f"{line[:LONGEST_LINE]}… ({more} characters more)"
+    return line if more <= 0 else f"{line[:LONGEST_LINE]}… ({counted(more, 'character')} more)"

@@ -8,6 +8,7 @@ from hostler.engine import phase as phases
 from hostler.engine.workloads.decide import decide, least_ready
 from hostler.engine.workloads.roll import Is, total
 from hostler.engine.workloads.sight import is_ready
+from hostler.kit.plural import counted
 from hostler.model.api import Phase
 from hostler.model.vm import MachineState
 from hostler.model.workload import Actual
@@ -77,7 +78,7 @@ def _phase(workload: Workload, *, settled: bool, pending: int, older: int) -> Wo
 
 def _detail(phase: WorkloadPhase, workload: Workload, roll: Roll, why_pending: str, *, made: int, updated: int) -> str:
     if phase is WorkloadPhase.DELETING:
-        return "1 instance is left" if len(roll) == 1 else f"{len(roll)} instances are left"
+        return counted(len(roll), "instance is left", "instances are left")
     if phase is WorkloadPhase.PENDING:
         missing = workload.instances - made
         more = f"; {missing} more {'is' if missing == 1 else 'are'} not made for that reason"

@@ -9,6 +9,7 @@ import msgspec
 from hostler.entry.bench import labs_claim, labs_live, labs_queue, labs_sweep
 from hostler.entry.cli.target import path_url, redacted
 from hostler.errors import Invalid, NotFound, Unavailable
+from hostler.kit.plural import counted
 from hostler.wiring import open_store
 
 if TYPE_CHECKING:
@@ -102,4 +103,6 @@ async def _check_empty(redis: Any, url: str) -> None:
             f"redis {redacted(url)}: {error}; start one that is empty (scripts/bench-labs does)"
         ) from None
     if size:
-        raise Invalid(f"redis {redacted(url)}: it holds {size} keys; give one that is empty, for it is emptied")
+        raise Invalid(
+            f"redis {redacted(url)}: it holds {counted(size, 'key')}; give one that is empty, for it is emptied"
+        )

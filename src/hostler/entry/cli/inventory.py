@@ -14,6 +14,7 @@ from hostler.entry.cli.rack import racks, runs, standing
 from hostler.entry.cli.reach import chosen_server, reached, read, server_options
 from hostler.entry.cli.target import complete
 from hostler.errors import Conflict, Invalid
+from hostler.kit.plural import counted
 from hostler.model.inventory import Condition
 from hostler.model.inventory_api import HardwareSet, InventoryDocument
 from hostler.model.name import fold
@@ -107,7 +108,7 @@ def _checked(file: str) -> Inventory:
         lines = doubts.lines()
         for line in lines:
             click.echo(show.safe(line), err=True)
-        raise Invalid(f"{name}: {len(doubts)} mistake{'s' * (len(doubts) != 1)}; correct it, see docs/inventory.md")
+        raise Invalid(f"{name}: {counted(len(doubts), 'mistake')}; correct it, see docs/inventory.md")
     return found
 
 
@@ -125,7 +126,7 @@ def check(file: str) -> None:
     found = _checked(file)
     blades = sum(len(full.blades) for full in found.racks)
     levels = (("region", len(found.regions)), ("zone", len(found.zones)), ("rack", len(found.racks)), ("blade", blades))
-    click.echo(f"{show.safe(file)}: {', '.join(_number(number, what) for what, number in levels)}")
+    click.echo(f"{show.safe(file)}: {', '.join(counted(number, what) for what, number in levels)}")
 
 
 def _tell(plan: InventoryPlan, *, to_stderr: bool) -> None:
@@ -160,7 +161,7 @@ def _lines(changes: Sequence[InventoryChange]) -> Iterator[tuple[str, str]]:
             yield first.what, f"{len(group)} {first.level}s of {rack} ({names}){_changed(first)}"
             continue
         parts = with_it.get((first.what, fold(name)), {}) if first.level == "rack" else {}
-        inside = ", ".join(_number(parts[level], level) for level in _PARTS if level in parts)
+        inside = ", ".join(counted(parts[level], level) for level in _PARTS if level in parts)
         yield first.what, f"{first.level} {name}{f': {inside}' if inside else _changed(first)}"
 
 
@@ -192,10 +193,6 @@ def _counted(changes: Sequence[InventoryChange], *, done: bool = False) -> str:
     words = {"add": "added", "change": "changed", "remove": "removed"} if done else dict.fromkeys(_SIGNS, "")
     numbers = [(sum(each.what == what for each in changes), what) for what in _SIGNS]
     return ", ".join(f"{number} {words[what] or f'to {what}'}" for number, what in numbers if number)
-
-
-def _number(number: int, what: str) -> str:
-    return f"{number} {what}{'s' * (number != 1)}"
 
 
 # Looking
@@ -243,7 +240,7 @@ def _level(name: str, view: Any) -> str:
 
 def _rack(view: RackView) -> str:
     state = standing(view.enabled, view.condition)
-    parts = ", ".join((_number(view.pdus, "pdu"), _number(view.tors, "tor"), _number(view.blades, "blade")))
+    parts = ", ".join((counted(view.pdus, "pdu"), counted(view.tors, "tor"), counted(view.blades, "blade")))
     where = f", {view.location}" if view.location else ""
     return show.safe(f"rack {view.name}: {parts}{where}" + ("" if state == "operational" else f" ({state})"))
 

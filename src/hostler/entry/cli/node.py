@@ -19,6 +19,7 @@ from hostler.entry.cli.target import complete
 from hostler.entry.cli.value import capacity, label_text, moment, span
 from hostler.entry.cli.vm.wait import Telling, wait_options
 from hostler.errors import Unavailable
+from hostler.kit.plural import counted
 from hostler.model.api import Drain
 from hostler.model.name import fold
 from hostler.model.node import DrainMode, Lifecycle
@@ -155,7 +156,7 @@ async def _until_drained(client: Client, node: str, mode: DrainMode, within: flo
         while True:
             try:
                 left = await _left(client, node, mode)
-                last = f"{left} machine{'s' if left != 1 else ''} left"
+                last = f"{counted(left, 'machine')} left"
                 if not left:
                     return
             except Unavailable as error:

@@ -13,6 +13,7 @@ from hostler.entry.cli.listing import all_of, show_all
 from hostler.entry.cli.reach import chosen_server, reached, read, server_options
 from hostler.entry.cli.target import complete
 from hostler.entry.cli.value import capacity, size
+from hostler.kit.plural import counted
 from hostler.model.inventory import Condition
 from hostler.model.name import fold
 
@@ -104,7 +105,9 @@ async def _show(server: Server, rack: str, output: str) -> None:
 def _head(view: RackDetail) -> None:
     top = view.rack
     cpus, memory, disk = capacity(top.used, top.capacity)
-    taking = "all take machines" if top.on_duty == top.blades else f"{top.on_duty} take machines"
+    taking = (
+        "all take machines" if top.on_duty == top.blades else counted(top.on_duty, "takes machines", "take machines")
+    )
     rows = [
         ("RACK", top.name),
         ("REGION", f"{top.region}/{top.zone}" if top.zone else top.region),

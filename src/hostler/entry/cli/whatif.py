@@ -13,6 +13,7 @@ from hostler.entry.cli.progress import Ticker
 from hostler.entry.cli.target import chosen, complete, opened
 from hostler.entry.cli.value import Duration, span
 from hostler.errors import Invalid
+from hostler.kit.plural import counted
 
 if TYPE_CHECKING:
     from hostler.sim.fault import Fault
@@ -141,7 +142,8 @@ def _told(answer: Answer) -> None:
     if answer.left_out:
         note(f"left out, for their racks are in the inventory and they are not: {', '.join(answer.left_out)}")
     if answer.unreadable:
-        note(f"{answer.unreadable} records could not be read and were left out; hostler doctor tells which")
+        unread = counted(answer.unreadable, "record could not be read and was", "records could not be read and were")
+        note(f"{unread} left out; hostler doctor tells which")
 
 
 def _row(machine: Affected) -> tuple[str, ...]:

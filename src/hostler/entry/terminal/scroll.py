@@ -11,6 +11,7 @@ from collections import deque
 import msgspec
 
 from hostler.entry.terminal import protocol
+from hostler.kit.plural import counted
 
 KEPT = 64 * 1024
 """Characters."""
@@ -80,7 +81,8 @@ class Scroll:
         """The next message, and the place after it; None: there is none yet."""
         if place.position < self._begin:
             lost = self._begin - place.position
-            said = protocol.info(f"{lost} characters came meanwhile that are not kept; what follows is the end")
+            came = counted(lost, "character came meanwhile that is", "characters came meanwhile that are")
+            said = protocol.info(f"{came} not kept; what follows is the end")
             return said, Place(self._begin, place.note)
         note = next((note for note in self._notes if note.number > place.note), None)
         stop = self.end if note is None else note.position

@@ -15,6 +15,7 @@ from hostler.entry.terminal.scroll import Place, Scroll
 from hostler.entry.terminal.ssh import shell_in
 from hostler.errors import Forbidden, HostlerError, NotFound, Refused
 from hostler.kit.backoff import Backoff
+from hostler.kit.plural import counted
 from hostler.model.lab import LabPhase
 from hostler.ports.machines import Door
 
@@ -259,7 +260,8 @@ class Terminal:
             said = f"lab {lab.lab_id} stops; lab {lab.again} starts once it is gone"
         elif lab.phase is LabPhase.WAITING:
             position = self._outlook.position(self.user)
-            said = f"lab {lab.lab_id} waits for room" + ("" if position is None else f"; {position - 1} are before it")
+            before = "" if position is None else f"; {counted(position - 1, 'is', 'are')} before it"
+            said = f"lab {lab.lab_id} waits for room{before}"
         elif lab.available:
             said = f"lab {lab.lab_id}: the way into its machine is not known yet"
         elif lab.phase is LabPhase.RUNNING:

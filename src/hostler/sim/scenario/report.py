@@ -5,6 +5,8 @@ from __future__ import annotations
 import textwrap
 from typing import TYPE_CHECKING
 
+from hostler.kit.plural import counted
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
@@ -28,8 +30,8 @@ def verdict_lines(outcome: Outcome) -> Iterator[str]:
     """One line for each invariant, and one for each violation that is known in full."""
     width = max(len(verdict.invariant) for verdict in outcome.verdicts)
     for verdict in outcome.verdicts:
-        looked = f"{verdict.looks} looks" if verdict.looks else "nothing to look at"
-        broken = f"BROKEN {verdict.found} times" if verdict.found > 1 else "BROKEN"
+        looked = counted(verdict.looks, "look") if verdict.looks else "nothing to look at"
+        broken = f"BROKEN {verdict.found:,} times" if verdict.found > 1 else "BROKEN"
         yield f"  {verdict.invariant:<{width}}  {f'holds ({looked})' if verdict.held else broken}"
         for violation in verdict.violations[:3]:
             yield from textwrap.wrap(

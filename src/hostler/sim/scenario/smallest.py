@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from hostler.kit.plural import counted
 from hostler.sim.fault import FaultBase
 from hostler.sim.scenario.run import Outcome, run_scenario
 from hostler.sim.scenario.scenario import Scenario  # noqa: TC001 - msgspec reads annotations at run time
@@ -80,7 +81,7 @@ class _Shrinking:
         self._simplify()
         self._length()
         best, outcome, first = self._proven()
-        self._told(f"{before} moments → {len(best.timeline)}, in {self._asked} tries")
+        self._told(f"{counted(before, 'moment')} → {len(best.timeline)}, in {counted(self._asked, 'try', 'tries')}")
         return Smallest(scenario=best, outcome=outcome, tries=self._asked, complete=complete and first)
 
     def _proven(self) -> tuple[Scenario, Outcome, bool]:
@@ -104,7 +105,8 @@ class _Shrinking:
         if found:
             self._best, self._outcome = candidate, outcome
             self._found.append(candidate)
-        self._told(f"try {self._asked} of {self._tries}: {len(self._best.timeline)} moments are left")
+        left = counted(len(self._best.timeline), "moment is", "moments are")
+        self._told(f"try {self._asked} of {self._tries}: {left} left")
         return found
 
     def _search(self, fails: Callable[[Sequence[Moment]], bool]) -> Search[Moment]:

@@ -11,6 +11,7 @@ from hostler.engine.controllers.decision import DRAIN
 from hostler.errors import Invalid, NotFound
 from hostler.keys.node import COMMAND
 from hostler.keys.vm import HANDLE, VM
+from hostler.kit.plural import counted
 from hostler.kit.processes import ProcessLoop
 from hostler.kit.virtual import run_virtual
 from hostler.model.api import Drain
@@ -135,7 +136,8 @@ class _Asking:
 
     async def answer(self) -> Answer:
         world, question = self._world, self._question
-        self._tell(f"{len(self._copy.vms)} machines on {len(world.blades)} nodes, as of revision {self._copy.revision}")
+        machines, nodes = counted(len(self._copy.vms), "machine"), counted(len(world.blades), "node")
+        self._tell(f"{machines} on {nodes}, as of revision {self._copy.revision}")
         await world.sleep(LOOK_EVERY)
         for replica in world.replicas.values():
             replica.held.pop(NOT_YET, None)

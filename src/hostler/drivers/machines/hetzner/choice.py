@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hostler.errors import Refused
+from hostler.kit.plural import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -35,10 +36,10 @@ def fitting(spec: VmSpec, kinds: Sequence[Kind], options: HetznerOptions) -> Seq
         known = sorted(plain, key=lambda kind: (kind.cpus, kind.memory_mib, kind.disk_gib, kind.name))
     found = [kind for kind in known if fits(spec, kind)]
     if not found:
-        sizes = ", ".join(f"{kind.name} ({kind.cpus} cpus, {kind.memory_mib} MiB)" for kind in known)
+        sizes = ", ".join(f"{kind.name} ({counted(kind.cpus, 'cpu')}, {kind.memory_mib} MiB)" for kind in known)
         raise Refused(
-            f"{spec.cpus} cpus, {spec.memory_mib} MiB of memory, {spec.disk_gib} GiB of disk: no server type is large"
-            f" enough; there is {sizes or 'none'}; ask for less, or name larger ones in hcloud_server_type"
+            f"{counted(spec.cpus, 'cpu')}, {spec.memory_mib} MiB of memory, {spec.disk_gib} GiB of disk: no server type"
+            f" is large enough; there is {sizes or 'none'}; ask for less, or name larger ones in hcloud_server_type"
         )
     return found
 

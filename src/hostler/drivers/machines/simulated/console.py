@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol, Self
 
 from hostler.drivers.machines.simulated import change
 from hostler.drivers.machines.simulated.place import switched_off
+from hostler.kit.plural import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -53,7 +54,7 @@ def said(host: Host, vm: str) -> bytes:
 
 def booted(row: Row) -> bytes:
     """What a machine says when it starts."""
-    shape = f"{row.spec.cpus} cpus, {row.spec.memory_mib} MiB"
+    shape = f"{counted(row.spec.cpus, 'cpu')}, {row.spec.memory_mib} MiB"
     return f"[    0.000000] simulated machine {row.number}, boot {row.boots}: {shape}\r\n".encode()
 
 

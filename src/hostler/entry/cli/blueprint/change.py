@@ -9,12 +9,13 @@ import click
 import msgspec
 
 from hostler.entry.cli import show
-from hostler.entry.cli.blueprint.telling import SIGNS, counted, described, plan_lines, plan_sum, until
+from hostler.entry.cli.blueprint.telling import SIGNS, described, plan_lines, plan_sum, until
 from hostler.entry.cli.consent import ask_if_seen, can_ask, yes_option
 from hostler.entry.cli.reach import chosen_server, reached, server_options
 from hostler.entry.cli.target import complete
 from hostler.entry.cli.vm.wait import wait_options
 from hostler.errors import Conflict, Invalid, NotFound
+from hostler.kit.plural import counted
 
 if TYPE_CHECKING:
     from hostler.client import Client

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from hostler.entry.cli.failure import GivenUp
 from hostler.entry.cli.settling import settled
+from hostler.kit.plural import counted
 from hostler.model.blueprint_api import BlueprintPhase, SliceChange
 
 if TYPE_CHECKING:
@@ -30,11 +31,6 @@ NAMED = 8
 def version(artifact: str) -> str:
     """`1.0.0` of `org.example:cart:1.0.0`."""
     return artifact.rpartition(":")[2]
-
-
-def counted(number: int, what: str) -> str:
-    """`1 instance`, `2 instances`."""
-    return f"{number} {what}{'s' * (number != 1)}"
 
 
 def ready(slices: Sequence[SliceStatus]) -> str:
@@ -88,7 +84,7 @@ def _inside(one: SlicePlan) -> Iterator[tuple[str, str]]:
 
 def _places(places: Sequence[Planned]) -> str:
     named = [f"{place.node}{f' × {place.instances}' if place.instances > 1 else ''}" for place in places[:NAMED]]
-    more = f", and on {len(places) - NAMED} more nodes" if len(places) > NAMED else ""
+    more = f", and on {counted(len(places) - NAMED, 'more node')}" if len(places) > NAMED else ""
     return f"{', '.join(named)}{more}"
 
 

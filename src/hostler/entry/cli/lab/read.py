@@ -17,6 +17,7 @@ from hostler.entry.cli.reach import chosen_server, reached, read, server_options
 from hostler.entry.cli.target import complete
 from hostler.entry.cli.value import moment, size, span
 from hostler.errors import NotFound, Unavailable
+from hostler.kit.plural import counted
 
 if TYPE_CHECKING:
     from hostler.entry.cli.reach import Server
@@ -234,7 +235,7 @@ def _offer(offer: LabOffer) -> list[str]:
     warm = f"{offer.warm}/{template.warm}" if template.warm else str(offer.warm or "")
     cells = [
         *("any" if offer.lab_id is None else str(offer.lab_id), template.title, template.image or "(default)"),
-        f"{template.cpus} cpu{'s' * (template.cpus != 1)}, {size(template.memory_mib)}",
+        f"{counted(template.cpus, 'cpu')}, {size(template.memory_mib)}",
         *(span(template.life), f"{offer.running}{most}", str(offer.waiting), warm, template.provider or "any"),
     ]
     return [show.safe(cell) for cell in cells]

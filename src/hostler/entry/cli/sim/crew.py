@@ -13,6 +13,7 @@ from typing import IO, TYPE_CHECKING, cast
 import msgspec
 
 from hostler.errors import HostlerError
+from hostler.kit.plural import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -80,7 +81,8 @@ def crew(runs: Sequence[Run], jobs: int) -> Iterator[Ran]:
                     ready.unregister(worker.answers)
                 yield found
         if left:
-            raise HostlerError(f"simulation: every process has ended, and {len(left)} runs were not done; try --jobs 1")
+            undone = counted(len(left), "run was", "runs were")
+            raise HostlerError(f"simulation: every process has ended, and {undone} not done; try --jobs 1")
     finally:
         ready.close()
         for worker in workers:

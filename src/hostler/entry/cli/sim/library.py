@@ -9,6 +9,7 @@ import click
 from hostler.entry.cli import show
 from hostler.entry.cli.failure import note
 from hostler.errors import Invalid
+from hostler.kit.plural import counted
 
 if TYPE_CHECKING:
     from hostler.sim.scenario.scenario import Scenario
@@ -24,7 +25,7 @@ def opened(what: str) -> Scenario:
         lines = str(error).splitlines()
         for line in lines:
             note(line)
-        mistakes = f"{len(lines)} mistake{'s' * (len(lines) != 1)}"
+        mistakes = counted(len(lines), "mistake")
         raise Invalid(f"{what}: {mistakes}; correct it, see docs/simulation.md") from None
 
 

@@ -13,6 +13,7 @@ from hostler.entry.cli.reach import chosen_server, reached, server_options
 from hostler.entry.cli.target import complete
 from hostler.entry.cli.value import Duration, moment, span
 from hostler.errors import Conflict
+from hostler.kit.plural import counted
 from hostler.model.sim_api import MOST_EVENTS, MOST_SECONDS, RATES, Mode
 
 if TYPE_CHECKING:
@@ -45,16 +46,20 @@ async def _status(server: Server, output: str) -> None:
         ("TIME", f"{instant(view.now)}   ({moment(view.wall)})"),
         ("MODE", f"{paced(view)}, epoch {view.epoch}"),
         ("NEXT", _next(view)),
-        ("LEADER", f"{leader}; {running} of {len(view.replicas)} replicas run"),
+        ("LEADER", f"{leader}; {running} of {counted(len(view.replicas), 'replica runs', 'replicas run')}"),
         ("TIMELINE", f"{view.timeline} to come" if view.timeline else ""),
         ("REPAIRS", "by themselves where commands are enough" if view.auto_repair else "by hand"),
-        ("RACKS", "\n".join(f"{rack.name}: {rack.working} of {rack.blades} blades work" for rack in view.racks)),
+        ("RACKS", "\n".join(f"{rack.name}: {rack.working} of {_blades(rack.blades)}" for rack in view.racks)),
         ("AMISS", "\n".join(f"{each.component}: {each.state}" for rack in view.racks for each in rack.amiss)),
         ("FAULTS", "\n".join(f"{fault.id}: {fault.text}" for fault in view.faults)),
         ("PROPOSED", "\n".join(f"{each.id}: {each.text} ({each.reason})" for each in view.proposals)),
         ("FAILURES", "\n".join(view.failures)),
     ]
     show.pairs([(name, "\n".join(map(show.safe, text.split("\n")))) for name, text in rows if text])
+
+
+def _blades(number: int) -> str:
+    return counted(number, "blade works", "blades work")
 
 
 def instant(at: float) -> str:
@@ -65,7 +70,7 @@ def instant(at: float) -> str:
 def paced(view: SimView) -> str:
     """How time goes, in words."""
     if view.mode is Mode.MANUAL:
-        waiting = f"; {len(view.steps)} steps under way" if view.steps else ""
+        waiting = f"; {counted(len(view.steps), 'step')} under way" if view.steps else ""
         return f"manual{waiting}"
     most = "at most " if view.mode is Mode.NO_WAIT else ""
     return f"{view.mode.value}, {most}{view.rate:g} seconds a second"
@@ -136,7 +141,8 @@ async def _news(client: Client, after: int, most: int = 50) -> list[SimLogEntry]
     """What happened since, if it is not too much to read."""
     page = await client.sim.log(after=after, limit=most, last=True)
     if page.items and page.items[0].number > after + 1:
-        click.echo(f"… {page.items[0].number - after - 1} entries before; hostler sim log shows them")
+        before = counted(page.items[0].number - after - 1, "entry", "entries")
+        click.echo(f"… {before} before; hostler sim log shows all")
     return list(page.items)
 
 

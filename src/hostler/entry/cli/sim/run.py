@@ -14,6 +14,7 @@ import click
 from hostler.entry.cli import show
 from hostler.entry.cli.failure import note
 from hostler.entry.cli.progress import Ticker
+from hostler.kit.plural import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -174,7 +175,8 @@ def _show_verdicts(outcome: Outcome, cpu: float) -> None:
         click.echo(click.style(show.safe(line), fg="red") if "BROKEN" in line else show.safe(line))
     virtual = outcome.counters["virtual_seconds"]
     word = click.style("passed", fg="green") if outcome.passed else click.style("FAILED", fg="red")
-    click.echo(f"{word}: {virtual:.0f} virtual seconds in {cpu:.2f} s, {outcome.counters['entries']:.0f} log entries")
+    entries = counted(int(outcome.counters["entries"]), "log entry", "log entries")
+    click.echo(f"{word}: {virtual:.0f} virtual seconds in {cpu:.2f} s, {entries}")
 
 
 def _write_log(outcome: Outcome, file: Path | None) -> None:
@@ -209,7 +211,8 @@ def _explained(
             found = smallest(scenario, outcome, tries=asked.tries, told=lambda line: ticker.tell(f"shrinking: {line}"))
         if asked.table:
             least = "shortest" if found.complete else "shortest so far"
-            click.echo(click.style(f"{least} schedule that breaks {first.invariant} ({found.tries} tries)", bold=True))
+            tries = counted(found.tries, "try", "tries")
+            click.echo(click.style(f"{least} schedule that breaks {first.invariant} ({tries})", bold=True))
             for line in moment_lines(found.scenario.timeline):
                 click.echo(show.safe(line))
     _save(found, first.invariant, asked)
@@ -269,9 +272,9 @@ def _many(found: dict[str, Scenario], asked: _Asked) -> int:
             for one in running:
                 done.append(one)
                 failed = sum(not each.passed for each in done)
-                ticker.tell(f"{len(done)} of {len(runs)} runs, {failed} failed")
+                ticker.tell(f"{len(done):,} of {counted(len(runs), 'run')}, {failed} failed")
     except KeyboardInterrupt:
-        note(f"interrupted after {len(done):,} of {len(runs):,} runs")
+        note(f"interrupted after {len(done):,} of {counted(len(runs), 'run')}")
         _summary(done, asked, time.monotonic() - begun, of=len(runs))
         raise
     finally:
@@ -338,7 +341,7 @@ def _summary(done: Sequence[Ran], asked: _Asked, seconds: float, *, of: int) -> 
     word = click.style(f"{len(failures)} FAILED", fg="red") if failures else click.style("all passed", fg="green")
     if len(done) < of:
         word = f"interrupted after {len(done):,} of {of:,}, {word if failures else 'none of them failed'}"
-    click.echo(f"{word}: {len(done)} runs, {virtual / 3600:.1f} virtual hours in {seconds:.1f} s")
+    click.echo(f"{word}: {counted(len(done), 'run')}, {virtual / 3600:.1f} virtual hours in {seconds:.1f} s")
 
 
 def _cpu(some: Sequence[Ran]) -> float:

@@ -14,6 +14,7 @@ from hostler.entry.cli.failure import note
 from hostler.entry.cli.reach import chosen_server, reached, server_options
 from hostler.entry.cli.target import complete
 from hostler.errors import HostlerError, Invalid, NotFound, Unavailable, Uncertain
+from hostler.kit.plural import counted
 
 if TYPE_CHECKING:
     from hostler.client import Client
@@ -119,7 +120,9 @@ class Source:
             return ""
         self._silent, self._after = False, log.after
         if log.skipped:
-            note(f"{self.label}: {log.skipped} bytes are left out; it prints faster than is shown")
+            note(
+                f"{self.label}: {counted(log.skipped, 'byte is', 'bytes are')} left out; it prints faster than is shown"
+            )
         text = self._begun + log.text
         if not log.text or len(text) > LONGEST_BEGUN:
             self._begun = ""

@@ -13,6 +13,7 @@ from hostler.entry.cli.failure import note
 from hostler.entry.cli.target import chosen, complete, opened, redacted, store_option
 from hostler.entry.transfer.walk import pages
 from hostler.errors import Damaged, Lagged, NotFound
+from hostler.kit.plural import counted
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator
@@ -93,7 +94,7 @@ async def _list_table(found: AsyncIterator[Page], *, keys_only: bool) -> None:
         if rows:
             table.rows(rows)
         revision = page.revision
-    note(f"{count:,} key{'' if count == 1 else 's'} at revision {revision}")
+    note(f"{counted(count, 'key')} at revision {revision}")
 
 
 async def _list_plain(found: AsyncIterator[Page], output: str, *, keys_only: bool) -> None:
@@ -208,5 +209,6 @@ async def _check(url: str) -> None:
     for problem in problems:
         click.echo(show.safe(problem))
     if problems:
-        raise Damaged(f"store {redacted(url)}: {len(problems)} problems; stop writing to it and restore a backup")
-    click.echo(f"{redacted(url)}: sound, {keys:,} keys read")
+        found = counted(len(problems), "problem")
+        raise Damaged(f"store {redacted(url)}: {found}; stop writing to it and restore a backup")
+    click.echo(f"{redacted(url)}: sound, {counted(keys, 'key')} read")

@@ -11,6 +11,7 @@ from hostler.entry.cli.failure import note
 from hostler.entry.cli.progress import Ticker
 from hostler.entry.cli.target import chosen, complete, opened, redacted, store_option
 from hostler.errors import Invalid
+from hostler.kit.plural import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -58,7 +59,7 @@ async def _copy(source: str, target: str, prefix: str, *, overwrite: bool, with_
 
 def _reporter(ticker: Ticker) -> Callable[[Progress], None]:
     def report(progress: Progress) -> None:
-        line = f"{progress.phase}: {progress.compared:,} keys"
+        line = f"{progress.phase}: {counted(progress.compared, 'key')}"
         if progress.phase == "copying":
             line += f", {progress.written:,} written, {progress.written_bytes / 1e6:,.1f} MB"
         ticker.tell(line)
@@ -69,7 +70,7 @@ def _reporter(ticker: Ticker) -> Callable[[Progress], None]:
 def _tell(outcome: Outcome, source: str) -> None:
     if outcome.resumed:
         note("went on with an interrupted transfer")
-    click.echo(f"{outcome.keys:,} keys equal {source}, verified on both sides")
+    click.echo(f"{counted(outcome.keys, 'key equals', 'keys equal')} {source}, verified on both sides")
     click.echo(f"  written {outcome.written:,}, there already {outcome.unchanged:,}, removed {outcome.removed:,}")
     if outcome.left_alone:
         click.echo(f"  only in the target, left alone {outcome.left_alone:,}")
@@ -78,9 +79,10 @@ def _tell(outcome: Outcome, source: str) -> None:
 
 def _tell_leased(leased: int, *, with_leased: bool) -> None:
     if leased and with_leased:
-        note(f"note: {leased:,} keys were attached to a lease; here they stay until deleted")
+        note(f"note: {counted(leased, 'key was', 'keys were')} attached to a lease; what is here stays until deleted")
     elif leased:
-        note(f"note: {leased:,} keys are attached to a lease and were left out; --with-leased takes them as plain keys")
+        were = counted(leased, "key is attached to a lease and was", "keys are attached to a lease and were")
+        note(f"note: {were} left out; --with-leased takes them as plain keys")
 
 
 @click.command()
@@ -111,9 +113,9 @@ async def _backup(url: str, file: Path, prefix: str, *, force: bool, with_leased
                 prefix=prefix,
                 engine=engine,
                 force=force,
-                report=lambda count: ticker.tell(f"writing: {count:,} keys"),
+                report=lambda count: ticker.tell(f"writing: {counted(count, 'key')}"),
             )
-    click.echo(f"{file}: {trailer.keys:,} keys as of revision {source.revision}")
+    click.echo(f"{file}: {counted(trailer.keys, 'key')} as of revision {source.revision}")
     click.echo(f"  sha256 {trailer.sha256}")
     _tell_leased(source.leased, with_leased=with_leased)
 

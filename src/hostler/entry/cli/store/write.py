@@ -13,6 +13,7 @@ from hostler.entry.cli.show import safe
 from hostler.entry.cli.target import chosen, complete, opened, store_option
 from hostler.entry.transfer.walk import pages
 from hostler.errors import Conflict, Invalid, NotFound
+from hostler.kit.plural import counted
 from hostler.ports.store import Get, ModRevision, Put, Version
 
 if TYPE_CHECKING:
@@ -95,9 +96,10 @@ def delete(key: str, prefix: bool, yes: bool, store_url: str | None) -> None:
     count = complete(_count(url, key))
     if count == 0:
         raise NotFound(f"{key}: no key starts with it; `hostler store list` shows what is there")
-    ask(f"Delete {count:,} keys that start with {safe(key)}?", yes=yes, otherwise="hostler store list to look only")
+    keys = counted(count, "key that starts", "keys that start")
+    ask(f"Delete {keys} with {safe(key)}?", yes=yes, otherwise="hostler store list to look only")
     deleted = complete(_delete_prefix(url, key))
-    click.echo(f"{safe(key)}: deleted {deleted:,} keys")
+    click.echo(f"{safe(key)}: deleted {counted(deleted, 'key')}")
 
 
 async def _delete(url: str, key: str) -> None:

@@ -19,6 +19,7 @@ from hostler.entry.cli.target import complete
 from hostler.entry.cli.vm.remote import write_all
 from hostler.entry.cli.vm.ssh import identity_options
 from hostler.errors import HostlerError, NotFound, Refused
+from hostler.kit.plural import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -125,7 +126,7 @@ class Copying:
                         connection, line, lambda file: unpack(file, into, self._counting(ticker, None), only=only)
                     )
         shown = into if only is None else into / only
-        what = f"{files} file{'s' * (files != 1)}, {_bytes(self._done)}"
+        what = f"{counted(files, 'file')}, {_bytes(self._done)}"
         return f"{show.safe(vm)}:{show.safe(path)} → {show.safe(str(shown))} ({what})"
 
     def _counting(self, ticker: Ticker, total: int | None) -> Callable[[int], None]:

@@ -18,6 +18,7 @@ from hostler.entry.cli.target import complete
 from hostler.entry.cli.value import label_text, labels, moment, size, span
 from hostler.entry.cli.vm.wait import ready
 from hostler.errors import Unavailable
+from hostler.kit.plural import counted
 from hostler.model.api import Phase
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from hostler.client import Client
     from hostler.entry.cli.reach import Server
     from hostler.model.api import VmView, Why
+    from hostler.model.vm import VmSpec
 
 LOOK_EVERY = 1.0
 HEADS = ("NAME", "PHASE", "READY", "NODE", "CPUS", "MEMORY", "ADDRESS", "AGE", "ID")
@@ -160,7 +162,7 @@ def rows(view: VmView) -> list[tuple[str, str]]:
         ("READY", ready(view).removeprefix(", ")),
         ("ADDRESS", view.address),
         ("ACCESS", _access(view)),
-        ("SHAPE", f"{spec.cpus} cpus, {size(spec.memory_mib)} memory, {spec.disk_gib} GiB disk{_share(view)}"),
+        ("SHAPE", _shape(spec) + _share(view)),
         ("IMAGE", spec.image),
         ("CLONE OF", "" if spec.origin is None else f"snapshot {spec.origin.snapshot} of {spec.origin.vm}"),
         ("MOVE", _move(view)),
@@ -174,6 +176,10 @@ def rows(view: VmView) -> list[tuple[str, str]]:
         ("REVISION", str(view.revision)),
     ]
     return [(name, "\n".join(show.safe(line) for line in text.split("\n"))) for name, text in found if text]
+
+
+def _shape(spec: VmSpec) -> str:
+    return f"{counted(spec.cpus, 'cpu')}, {size(spec.memory_mib)} memory, {spec.disk_gib} GiB disk"
 
 
 def _access(view: VmView) -> str:
@@ -233,4 +239,4 @@ def _explain(vm: str, found: Why, limit: int) -> None:
             ]
         )
     if len(found.nodes) > limit:
-        click.echo(f"… and {len(found.nodes) - limit} more nodes: --nodes {len(found.nodes)}", err=True)
+        click.echo(f"… and {counted(len(found.nodes) - limit, 'more node')}: --nodes {len(found.nodes)}", err=True)

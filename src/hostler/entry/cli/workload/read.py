@@ -15,8 +15,9 @@ from hostler.entry.cli.listing import all_of, show_all
 from hostler.entry.cli.reach import chosen_server, reached, read, server_options
 from hostler.entry.cli.target import complete
 from hostler.entry.cli.value import moment, size
-from hostler.entry.cli.workload.telling import counted, described
+from hostler.entry.cli.workload.telling import described, ready_of
 from hostler.errors import NotFound, Unavailable
+from hostler.kit.plural import counted
 from hostler.model.api import Phase
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ async def _list(server: Server, output: str) -> None:
 
 
 def _row(view: WorkloadView) -> list[str]:
-    cells = [view.name, view.phase.value, counted(view), f"{view.updated}/{view.instances}", str(view.pending)]
+    cells = [view.name, view.phase.value, ready_of(view), f"{view.updated}/{view.instances}", str(view.pending)]
     return [show.safe(cell) for cell in (*cells, f"{view.org}/{view.project}", view.detail)]
 
 
@@ -75,7 +76,8 @@ async def _status(server: Server, name: str, limit: int, output: str) -> None:
         click.echo()
         show.Columns(*INSTANCES).rows([_instance_row(one) for one in instances])
     if len(instances) < view.made + view.leaving:
-        note(f"{view.made + view.leaving - len(instances)} more instances; see them with --limit")
+        more = counted(view.made + view.leaving - len(instances), "more instance")
+        note(f"{more}; see all with --limit")
 
 
 async def _instances(client: Client, name: str, limit: int) -> list[InstanceView]:
@@ -89,7 +91,7 @@ def _rows(view: WorkloadView) -> list[tuple[str, str]]:
         ("NAME", view.name),
         ("PROJECT", f"{view.org}/{view.project}"),
         ("PHASE", f"{view.phase.value}{f': {view.detail}' if view.detail else ''}"),
-        ("READY", f"{counted(view)}{'' if view.enabled else ' off, as wished'}"),
+        ("READY", f"{ready_of(view)}{'' if view.enabled else ' off, as wished'}"),
         ("UPDATED", f"{view.updated}/{view.instances} of template {view.template}"),
         ("PENDING", str(view.pending) if view.pending else ""),
         ("LEAVING", str(view.leaving) if view.leaving else ""),
@@ -108,7 +110,7 @@ def _rows(view: WorkloadView) -> list[tuple[str, str]]:
 
 def _shape(spec: VmSpec) -> str:
     disk = f", {spec.disk_gib} GiB disk" if spec.disk_gib else ""
-    return f"{spec.cpus} cpu{'s' * (spec.cpus != 1)}, {size(spec.memory_mib)}{disk}, image {spec.image or '(default)'}"
+    return f"{counted(spec.cpus, 'cpu')}, {size(spec.memory_mib)}{disk}, image {spec.image or '(default)'}"
 
 
 def _rule(rule: Affinity) -> str:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from hostler.model.workload_api import WorkloadView
 
 
-def counted(view: WorkloadView) -> str:
+def ready_of(view: WorkloadView) -> str:
     """How many of how many are ready."""
     return f"{view.ready}/{view.instances}"
 
@@ -20,7 +20,7 @@ def described(view: WorkloadView) -> str:
     """Where it is, in a few words."""
     detail = f": {view.detail}" if view.detail else ""
     more = [f"{number} {what}" for number, what in ((view.pending, "pending"), (view.leaving, "leaving")) if number]
-    return f"{view.phase.value}, {counted(view)} ready{''.join(f', {part}' for part in more)}{detail}"
+    return f"{view.phase.value}, {ready_of(view)} ready{''.join(f', {part}' for part in more)}{detail}"
 
 
 async def until(client: Client, name: str, *, gone: bool, within: float) -> WorkloadView | None:
