@@ -137,7 +137,7 @@ async def test_what_a_state_file_holds_is_moved_into_the_cluster_once(company: C
     cluster = {"PLASMAVMC_CHAINFIRE_ENDPOINT": endpoint, "PLASMAVMC_STATE_PATH": str(state)}
     second = company.start(*up, environ=cluster)
     await second.url()
-    await second.says("1 machines were moved into the cluster")
+    await second.says("1 machine was moved into the cluster")
     after = (await well("vm", "show", "web", "-o", "json", **data)).json
     assert after["id"] == before["id"]
     await well("vm", "delete", "web", "--wait", **data)
