@@ -10,6 +10,7 @@ import { type Theme, theme } from "./theme";
 import { Ago } from "./ui/time";
 import { attempt, Busy, Button, Failure } from "./ui";
 import { Confirmations } from "./ui/dialog";
+import { bring } from "./ui/sideways";
 import { Toasts } from "./ui/toast";
 
 interface PageEntry {
@@ -134,11 +135,13 @@ function Stale() {
 
 function Nav() {
   const { page } = route.value;
+  const box = useRef<HTMLElement>(null);
   useLayoutEffect(() => {
-    document.querySelector(".shell-nav [aria-current]")?.scrollIntoView({ block: "nearest", inline: "nearest" });
+    const here = box.current?.querySelector<HTMLElement>("[aria-current]");
+    if (box.current && here) bring(box.current, here);
   }, [page]);
   return (
-    <nav class="shell-nav" aria-label="Pages">
+    <nav class="shell-nav" aria-label="Pages" ref={box}>
       <ul>
         {PAGES.filter((page) => page.offered() && (!student.value || page.name === "labs")).map((page) => (
           <li key={page.name}>

@@ -1,5 +1,6 @@
 import type { ComponentChildren } from "preact";
 import { useId, useLayoutEffect, useRef } from "preact/hooks";
+import { bring } from "./sideways";
 
 interface TabsProps {
   label: string;
@@ -17,13 +18,9 @@ export function Tabs({ label, tabs, current, onChange, children }: TabsProps) {
   const id = useId();
   const list = useRef<HTMLDivElement>(null);
   useLayoutEffect(() => {
-    // By hand: scrollIntoView would move the page as well.
     const box = list.current;
     const tab = box?.querySelector<HTMLElement>('[aria-selected="true"]');
-    if (!box || !tab) return;
-    const [from, till] = [tab.offsetLeft - box.offsetLeft - PEEK, tab.offsetLeft - box.offsetLeft + tab.offsetWidth + PEEK];
-    if (from < box.scrollLeft) box.scrollLeft = from;
-    else if (till > box.scrollLeft + box.clientWidth) box.scrollLeft = till - box.clientWidth;
+    if (box && tab) bring(box, tab, PEEK);
   }, [current]);
   const move = (event: KeyboardEvent): void => {
     const step = { ArrowRight: 1, ArrowLeft: -1, Home: -Infinity, End: Infinity }[event.key];
