@@ -21,7 +21,7 @@ async def together_or_alone(check: Callable[[Sequence[str]], Awaitable[None]], n
             await in_some_try(lambda _, name=name: check([name]))  # type: ignore[misc]
 
 
-async def in_some_try(check: Callable[[int], Awaitable[None]], tries: int = 3) -> None:
+async def in_some_try(check: Callable[[int], Awaitable[None]], tries: int = 5) -> None:
     """A claim about real time: what is wrong by itself fails in every try, what others have spoiled does not.
 
     `check` is told which try it is, so that it need not go on where the last one left off."""

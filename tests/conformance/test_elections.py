@@ -30,7 +30,6 @@ async def test_claim(driver: str, claim: ElectionClaim, tmp_path: Path) -> None:
     await claim.check(lambda: hostler.open_ttl_storage(url), persistent=driver != "memory")
 
 
-@pytest.mark.timeout(240)
 @pytest.mark.parametrize("driver", DRIVERS)
 async def test_claims_that_wait_for_the_end_of_a_leadership(driver: str, tmp_path: Path) -> None:
     url = url_of(driver, tmp_path)

@@ -13,6 +13,7 @@ import aiohttp
 import pytest
 from api_server import serving
 from stub_worker import TOKEN, StubWorker
+from tries import in_some_try
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from hostler.client import Client
@@ -221,6 +222,7 @@ async def test_a_caller_that_goes_away_cancels_the_call(streams: bool) -> None:
         assert (await at.status())[0] == 200
 
 
+@in_some_try
 async def test_who_does_not_read_a_stream_holds_it_no_longer_than_the_call_may_take(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
