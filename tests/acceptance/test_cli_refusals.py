@@ -234,7 +234,7 @@ async def test_two_at_once_on_one_folder_are_one_that_runs_and_one_that_says_so(
         assert "stop that one" in advice
         await well("vm", "create", "web", "--wait", HOSTLER_DATA=str(data))
         winner.signal(signal.SIGTERM)
-        assert await winner.ends(20) == 0
+        assert await winner.ends() == 0
     finally:
         for each in both:
             each.kill()

@@ -57,7 +57,7 @@ class Place:
     def arguments(self, *words: str, group: str = "vm") -> list[str]:
         return [sys.executable, "-m", "hostler", group, *words]
 
-    async def run(self, *words: str, stdin: bytes = b"", within: float = 60, group: str = "vm") -> Ran:
+    async def run(self, *words: str, stdin: bytes = b"", within: float = 120, group: str = "vm") -> Ran:
         process = await asyncio.create_subprocess_exec(
             *self.arguments(*words, group=group),
             stdin=asyncio.subprocess.PIPE,

@@ -17,7 +17,7 @@ from hostler.testing.servers import ServerProcess
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-START = 30.0
+START = 60.0
 """Seconds that a process may take to start, on a machine that is busy with other tests."""
 PROGRAM = [sys.executable, "-m", "hostler"]
 
@@ -90,7 +90,7 @@ class Done:
         return json.loads(self.out)
 
 
-async def hostler(*arguments: object, stdin: str = "", within: float = 60.0, **environ: str) -> Done:
+async def hostler(*arguments: object, stdin: str = "", within: float = 100.0, **environ: str) -> Done:
     """Run a command to its end."""
     process = await asyncio.create_subprocess_exec(
         *PROGRAM,

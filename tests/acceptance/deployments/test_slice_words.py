@@ -6,7 +6,7 @@ import signal
 from typing import TYPE_CHECKING
 
 import pytest
-from slice_stage import TIMES, UpStage
+from slice_stage import SETTLED, TIMES, UpStage
 from up_process import until, well
 
 from hostler.errors import HostlerError, NotFound, Unavailable
@@ -68,7 +68,7 @@ async def test_what_a_slice_printed_is_seen_wherever_it_runs_and_through_its_cra
         await following.says("life begins at")
         with pytest.raises(HostlerError):
             await stage.client.invoke("org.example:far", "die")
-        await until(lambda: following.text.count("life begins at") == 2, 20, lambda: following.text)
+        await until(lambda: following.text.count("life begins at") == 2, SETTLED, lambda: following.text)
         following.signal(signal.SIGINT)
         assert await following.ends(10) == 130
         done = await well("slice", "logs", far, "--node", "far-1", **environ)
@@ -85,7 +85,7 @@ async def test_what_a_slice_printed_is_seen_wherever_it_runs_and_through_its_cra
         assert (await log(near)).text == "after it\n"
 
         await stage.client.blueprints.delete("near")
-        assert await stage.client.blueprints.wait("near", gone=True, within=30) is None
+        assert await stage.client.blueprints.wait("near", gone=True, within=SETTLED) is None
         with pytest.raises(NotFound):
             await log(near)
         kept = await well("slice", "logs", near, "--node", "local-1", "-n", "1", **environ)

@@ -24,15 +24,15 @@ from plane.record import Machines, check_commands
 from plane.traffic import ORG, PROJECT, Asking, Wishes
 
 NODES = ("r1-a", "r1-b", "r1-c")
-LEADERSHIP_TTL = 4.0
-NODE_TTL = 3.0
-FENCING_TIME = 9.0
+LEADERSHIP_TTL = 6.0
+NODE_TTL = 5.0
+FENCING_TIME = 15.0
 TIMES = ("--node-ttl", NODE_TTL, "--fencing-time", FENCING_TIME, "--log-level", "warning")
 STEADY = 2
 """Machines of each kind that every node has to have at least, and that nobody changes."""
-GAP = 7.0
+GAP = 15.0
 """Seconds without an answer that a busy machine may cause: 0.2 is usual, 2.3 the most seen under a load of 20."""
-SETTLED = 60.0
+SETTLED = 90.0
 """Seconds in which everything is as it was wished for once nothing fails any more, on a busy machine."""
 RESTART = 1.0
 """Seconds that a supervisor waits before it starts a process again."""
@@ -189,7 +189,7 @@ class Company:
 
     def client(self, address: str | None = None, *, retries: int = 5) -> Client:
         """For one look at one replica."""
-        return Client(f"http://{address or next(iter(self.replicas))}", self.token, timeout=10, retries=retries)
+        return Client(f"http://{address or next(iter(self.replicas))}", self.token, timeout=30, retries=retries)
 
     async def views(self, address: str | None = None) -> dict[str, VmView]:
         """All machines by name, as the API has them; an outage is waited for."""
