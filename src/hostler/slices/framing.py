@@ -76,13 +76,9 @@ class Framed(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         self._is_paused = True
-        if self._transport is not None:  # who does not read what is answered is not listened to
-            self._transport.pause_reading()
 
     def resume_writing(self) -> None:
         self._is_paused = False
-        if self._transport is not None:
-            self._transport.resume_reading()
         if self._room is not None:
             self._room.set()
 

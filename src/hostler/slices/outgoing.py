@@ -116,10 +116,10 @@ class Line:
 
         `alone`: on a connection of its own, which waits for who reads slowly.
         """
-        connection = await (self._new() if alone else self._connected())
-        number, answers = connection.begin(call)
-        is_over = False
+        connection = await (self._new(alone=True) if alone else self._connected())
+        number, is_over = 0, False
         try:
+            number, answers = connection.begin(call)
             while not is_over:
                 answer = await answers.get()
                 connection.taken(answers)
@@ -129,7 +129,8 @@ class Line:
                 is_over = not isinstance(answer, Item)
                 yield answer
         finally:
-            connection.finish(number, cancel=not is_over)
+            if number:
+                connection.finish(number, cancel=not is_over)
             if alone:
                 connection.close()
 
@@ -139,10 +140,10 @@ class Line:
                 self._connection = await self._new()
             return self._connection
 
-    async def _new(self) -> _Outgoing:
+    async def _new(self, *, alone: bool = False) -> _Outgoing:
         try:
             async with asyncio.timeout(CONNECT_WITHIN):
-                _, connection = await self.loop.create_unix_connection(_Outgoing, self._path)
+                _, connection = await self.loop.create_unix_connection(lambda: _Outgoing(alone=alone), self._path)
                 await connection.welcomed(Hello(self.token, self._caller))
         except (OSError, TimeoutError) as error:
             why = getattr(error, "strerror", None) or "it does not answer"
@@ -155,10 +156,11 @@ class Line:
 
 
 class _Outgoing(Framed):
-    """One such connection."""
+    """One such connection: of all calls, which always hears; or of one stream, which hears while that is read."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, alone: bool) -> None:
         super().__init__()
+        self._alone = alone
         self._greeting: asyncio.Future[None] = self._loop.create_future()
         self._asked: dict[int, asyncio.Queue[Result | Item | End | CallFailed]] = {}
         self._last = 0
@@ -174,10 +176,11 @@ class _Outgoing(Framed):
 
     def begin(self, call: Call) -> tuple[int, asyncio.Queue[Result | Item | End | CallFailed]]:
         self._last += 1
+        encoded = _encode(msgspec.structs.replace(call, id=self._last))
         answers = self._asked[self._last] = asyncio.Queue()
         if not self.is_open:
             answers.put_nowait(CallFailed(None, "the node's agent: the connection ended", started=False))
-        self.send(_encode(msgspec.structs.replace(call, id=self._last)))
+        self.send(encoded)
         return self._last, answers
 
     def finish(self, number: int, *, cancel: bool) -> None:
@@ -205,7 +208,7 @@ class _Outgoing(Framed):
             answers.put_nowait(CallFailed(message.fault, message.message, started=started, error=message.error))
         else:
             answers.put_nowait(message)
-            if answers.qsize() >= AHEAD:  # only streams have so many, and they are alone
+            if self._alone and answers.qsize() >= AHEAD:  # others wait for the answers of a shared one
                 self.listen(on=False)
 
     def taken(self, answers: asyncio.Queue[Result | Item | End | CallFailed]) -> None:

@@ -79,6 +79,14 @@ class Connection(Framed):
             work.stop()
         self._works.clear()
 
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self.listen(on=False)  # who does not read what is answered is not listened to
+
+    def resume_writing(self) -> None:
+        self.listen(on=True)
+        super().resume_writing()
+
     def heard(self, payload: bytes) -> None:
         try:
             message = _decode(payload)
