@@ -22,6 +22,9 @@ BY_HAND = re.compile(
     r"""|\{len\([^{}]*\)(:,)?\}\ ([a-z]+\ )?(machines|nodes|keys|instances|slices|records|runs|steps|looks|tries)\b""",
     re.VERBOSE,
 )
+PAGE = Path(__file__).parents[2] / "web" / "src"
+ON_THE_PAGE = re.compile(r"\{[^{}]*\} (machines|nodes|instances|slices|records|calls|lines more|blades|labs|users)\b")
+ONE_IS_TOLD = re.compile(r"[nN]ame(s\.length|s) > 1|=== 1|\bone \?")
 NEVER_ONE = {
     "engine/replica.py": "all of several",
     "engine/word.py": "which they are is said, not how many",
@@ -38,6 +41,16 @@ def test_nobody_makes_plurals_by_hand() -> None:
         if BY_HAND.search(line) and str(path.relative_to(SOURCES)) not in NEVER_ONE
     ]
     assert not found, "use hostler.kit.plural.counted"
+
+
+def test_nor_does_the_page() -> None:
+    found = [
+        f"{path.relative_to(PAGE)}: {line.strip()}"
+        for path in sorted(PAGE.rglob("*.ts*"))
+        for line in path.read_text(encoding="utf-8").splitlines()
+        if ON_THE_PAGE.search(line) and not ONE_IS_TOLD.search(line)
+    ]
+    assert not found, "use count of web/src/ui"
 
 
 @pytest.mark.parametrize(("cpus", "said"), [(1, "1 cpu, "), (2, "2 cpus, ")])

@@ -4,7 +4,7 @@ import { useEffect, useState } from "preact/hooks";
 import { get, type Page, withQuery } from "../../api";
 import { clock } from "../../clock";
 import { everywhere } from "../../session";
-import { Clock, Left, State, Table, type Look } from "../../ui";
+import { Clock, count, Left, State, Table, type Look } from "../../ui";
 import type Chart from "./chart";
 import { linesOf, type Measured, SMOOTHED, sumsOf } from "./series";
 import type { Trace } from "../../why";
@@ -194,8 +194,8 @@ function verdict({ slice, going, measured, story }: Shown): ["" | "good" | "warn
   const calls = one && one.since >= going.changed_at - 1 ? one.calls : 0;
   const held = clock.value - going.changed_at;
   if (calls < gate.min_calls && held >= stage.hold) return ["warn", `${here} is held for calls: ${calls} of ${gate.min_calls} were made.`];
-  const errors = one && calls ? `; ${percent(one.errors / calls)} of ${calls} calls failed, ${percent(gate.max_error_rate)} may` : "";
-  return ["", `${here}: ${stage.weight} % of the calls go to ${version} for ${stage.hold} s${calls < gate.min_calls ? ` and until ${gate.min_calls} calls were made (${calls} so far)` : ""}${errors}.`];
+  const errors = one && calls ? `; ${percent(one.errors / calls)} of ${count(calls, "call")} failed, ${percent(gate.max_error_rate)} may` : "";
+  return ["", `${here}: ${stage.weight} % of the calls go to ${version} for ${stage.hold} s${calls < gate.min_calls ? ` and until ${count(gate.min_calls, "call was", "calls were")} made (${calls} so far)` : ""}${errors}.`];
 }
 
 function Charts({ slice, going, measured, story }: Shown) {

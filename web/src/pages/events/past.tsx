@@ -3,7 +3,7 @@ import { useState } from "preact/hooks";
 import { asProblem, get, type Problem, withQuery } from "../../api";
 import { useLive } from "../../live";
 import { route } from "../../route";
-import { Busy, Button, Empty, Failure, Tree } from "../../ui";
+import { Busy, Button, count, Empty, Failure, Tree } from "../../ui";
 import type { Branch } from "../../ui/tree";
 import { Step, type Trace } from "../../why";
 import { ObjectField } from "./asked";
@@ -64,7 +64,7 @@ function Traces({ object }: { object: string }) {
       <section class="panel" aria-label="Decisions">
         <Tree label="What was decided, under what led to it" branches={grown(found)} />
       </section>
-      {unreadable > 0 && <p class="note warn">{unreadable} records cannot be read, and are left out.</p>}
+      {unreadable > 0 && <p class="note warn">{count(unreadable, "record cannot be read, and is", "records cannot be read, and are")} left out.</p>}
       {after !== null && (
         <Button
           onClick={() => {

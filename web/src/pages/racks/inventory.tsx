@@ -238,7 +238,7 @@ function Diff({ plan, load }: { plan: Plan; load: () => Promise<void> }) {
           </li>
         ))}
       </ol>
-      {lines.length > LONGEST && <p class="soft">and {lines.length - LONGEST} lines more</p>}
+      {lines.length > LONGEST && <p class="soft">and {count(lines.length - LONGEST, "line")} more</p>}
       {plan.refused.length ? (
         <p class="soft">It cannot be loaded like this.</p>
       ) : (

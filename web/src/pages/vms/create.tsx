@@ -340,7 +340,7 @@ function overQuota(quota: Quota | null, more: Record<Limited, number>): Wrong {
   const over: Wrong = {};
   if (!quota) return over;
   const { limits, used } = quota;
-  if (limits.vms !== null && quota.used_vms + 1 > limits.vms) over["name"] = `The project has ${quota.used_vms} of ${limits.vms} machines by its quota.`;
+  if (limits.vms !== null && quota.used_vms + 1 > limits.vms) over["name"] = `The project has ${quota.used_vms} of ${count(limits.vms, "machine")} by its quota.`;
   const words: Record<Limited, string> = { cpus: "cores", memory_mib: "MiB of memory", disk_gib: "GiB of disk" };
   for (const what of Object.keys(words) as Limited[]) {
     const limit = limits[what];
