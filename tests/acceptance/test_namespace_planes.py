@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
     from hostler.keys.key import Key
 
-WITHIN = 60.0
+WITHIN = 150.0
 PRODUCTION, ONE, OTHER, TEST = "production", "one", "other", "test"
 TEST_OPTIONS = {"HOSTLER_USE_TEST_NAMESPACE": "true"}
 UNIQUE = TEST_OPTIONS | {"HOSTLER_USE_UNIQUE_INSTANCE": "true"}

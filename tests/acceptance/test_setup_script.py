@@ -20,5 +20,5 @@ def test_a_second_setup_of_a_checkout_says_that_it_waits_and_goes_on_after_the_f
         assert second.stdout is not None
         assert second.stdout.readline() == "setup: another set-up is under way here; waiting …\n"
         assert second.poll() is None
-    said, _ = second.communicate(timeout=20)
+    said, _ = second.communicate(timeout=120)
     assert said == "setup: say what for: scripts/setup run | scripts/setup test\n"

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 PROVISION, DECOMMISSION = "vmmanager:provision", "vmmanager:decommission"
 LOOK = 0.05
-LEADERSHIP_TTL = 4.0
+LEADERSHIP_TTL = 6.0
 """Seconds; a busy machine keeps a leader from renewing for two of them."""
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 LOOK = 0.05
-LOST_AFTER = 3.0
+LOST_AFTER = 10.0
 """Seconds after a loss in which everything that was not lost has been worked."""
 _PUSH = "if redis.call('SET', KEYS[1], '1', 'NX', 'EX', 3600) then redis.call('RPUSH', KEYS[2], ARGV[1]) end return 1"
 

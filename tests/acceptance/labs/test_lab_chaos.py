@@ -25,7 +25,7 @@ EACH = 10
 PUSHERS = 10
 BLOWS = dose(test=4, full=12)
 PAUSE = 0.4
-WITHIN = 120.0
+WITHIN = 200.0
 
 
 @pytest.mark.parametrize("seed", SEEDS)

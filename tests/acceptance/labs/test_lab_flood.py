@@ -22,7 +22,7 @@ SEED = 20260731
 PAUSE = 1.0
 """Seconds at most between what a pusher pushes, so that requests come while machines are made and ended."""
 PER_NODE = 32
-WITHIN = 60.0 + USERS / 2
+WITHIN = 150.0 + USERS / 2
 """Seconds for what a quiet machine does in a tenth of that."""
 
 

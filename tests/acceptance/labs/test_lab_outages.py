@@ -17,7 +17,7 @@ from lab_student import Losses, Student
 
 STUDENTS = 20
 ROUNDS = dose(test=1, full=8)
-PATIENCE = 90.0
+PATIENCE = 150.0
 """For what a quiet machine does in a second."""
 SUSPENDED = 3.0
 ASLEEP = (1.0, 12.0)
@@ -133,6 +133,7 @@ async def test_a_leader_that_is_put_to_sleep_and_woken_disturbs_nobody(tmp_path:
         try:
             for number in range(ROUNDS):
                 await some_work(company, working)
+                await company.until(partial(_led_by_another, company, ""), PATIENCE)
                 leader = await company.leader()
                 assert leader in names, company.last_words()
                 company.processes[leader].signal(signal.SIGSTOP)

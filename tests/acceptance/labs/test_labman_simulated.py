@@ -21,7 +21,7 @@ import hostler as library
 from hostler.testing.servers import EtcdServer
 from hostler.testing.ttl_servers import RedisServer
 
-PATIENCE = 60.0
+PATIENCE = 120.0
 """For what a quiet machine does in less than a second."""
 TOML = """
 [default]
