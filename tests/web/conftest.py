@@ -26,7 +26,9 @@ AXE = ROOT / "web" / "node_modules" / "axe-core" / "axe.min.js"
 IMAGES = ROOT / "docs" / "images"
 LARGEST_IMAGE = 200_000
 
-expect.set_options(timeout=15_000)  # on a machine that is busy with other tests
+LONG = 60_000
+"""Milliseconds that are waited for what is there in one on a machine that is not busy with other tests."""
+expect.set_options(timeout=LONG)
 
 
 @pytest.fixture(scope="session")
@@ -53,17 +55,19 @@ def chromium(site: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[C
 # one, and each leaves nothing in it.
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.parent == HERE:
             item.add_marker(pytest.mark.asyncio(loop_scope="session"), append=False)
+            if config.getoption("timeout", None) is None and item.get_closest_marker("timeout") is None:
+                item.add_marker(pytest.mark.timeout(300))
 
 
 @fixture(scope="session", loop_scope="session")
 async def connection(chromium: Chromium) -> AsyncIterator[Browser]:
     """To the browser, for this worker's tests."""
     async with async_playwright() as playwright:
-        browser = await playwright.chromium.connect_over_cdp(chromium.address)
+        browser = await playwright.chromium.connect_over_cdp(chromium.address, timeout=2 * LONG)
         yield browser
         await browser.close()
 
@@ -76,9 +80,10 @@ async def _no_task_left() -> AsyncIterator[None]:
 
 
 @fixture(loop_scope="session")
-async def browser(connection: Browser) -> AsyncIterator[Browser]:
+async def browser(connection: Browser, trouble: Trouble) -> AsyncIterator[Browser]:
     """The browser; contexts made by it end with the test."""
     yield connection
+    await trouble.come()
     for context in connection.contexts[1:]:
         await context.close()
 
@@ -107,7 +112,7 @@ def new_page(browser: Browser, trouble: Trouble) -> NewPage:
     async def made(size: tuple[int, int] = WIDE, **options: Any) -> Page:
         chosen = {"color_scheme": "light", "locale": "en-GB", "timezone_id": "UTC", **options}
         context = await browser.new_context(viewport={"width": size[0], "height": size[1]}, **chosen)
-        context.set_default_timeout(15_000)
+        context.set_default_timeout(LONG)
         await trouble.watch(context)
         return await context.new_page()
 

@@ -151,7 +151,7 @@ async def test_a_blueprint_is_planned_applied_and_seen_to_converge(  # noqa: PLR
     await page.get_by_role("button", name="Apply shop").click()
 
     await expect(page.get_by_role("heading", name="shop", level=1)).to_be_visible()
-    await expect(page.get_by_text("ready, 3 of 3 instances ready")).to_be_visible(timeout=30_000)
+    await expect(page.get_by_text("ready, 3 of 3 instances ready")).to_be_visible(timeout=90_000)
     active = page.get_by_role("button", name=re.compile(r"#\d+ active: instance of 1.0.0 on"))
     await expect(active).to_have_count(3)
     await expect(page.get_by_role("button", name="Roll back")).to_have_count(0)  # there is nothing to go back to
@@ -200,7 +200,8 @@ async def test_a_canary_is_seen_with_its_gate_and_comes_back_by_itself_or_by_the
                 client.blueprints.wait("shop", settled=True, within=60),
                 enter(page, plane, at="#/deployments/shop?tab=change"),
             )
-            await change(page, "2.0.0", SEEN if SHOTS else "[{ weight = 50, hold = 2 }]")
+            # Held for so long that who is slow sees it too.
+            await change(page, "2.0.0", SEEN if SHOTS else "[{ weight = 50, hold = 12 }]")
             stages = page.get_by_role("list", name="Stages of the canary")
             await expect(stages.get_by_role("listitem").first).to_contain_text("held")
             await expect(page.get_by_role("img", name="Share of calls that go to 2.0.0")).to_be_visible()
@@ -217,13 +218,13 @@ async def test_a_canary_is_seen_with_its_gate_and_comes_back_by_itself_or_by_the
             await page.get_by_role("tab", name="Slices").evaluate("one => one.scrollIntoView()")
             await shot(page, "canary")
             verdict = page.get_by_role("status").filter(has_text="1 of org.example:greeting:2.0.0 are ready.")
-            await expect(verdict).to_contain_text("Passed: ", timeout=60_000)
-            await expect(page.get_by_text("ready, 1 of 1 instance ready")).to_be_visible(timeout=30_000)
+            await expect(verdict).to_contain_text("Passed: ", timeout=120_000)
+            await expect(page.get_by_text("ready, 1 of 1 instance ready")).to_be_visible(timeout=90_000)
 
             await page.get_by_role("tab", name="Change").click()
             await change(page, "3.0.0", "[{ weight = 50, hold = 20 }]")
             back = page.get_by_text("calls failed, and at most 1.00% may. 2.0.0 serves.")
-            await expect(back).to_be_visible(timeout=30_000)
+            await expect(back).to_be_visible(timeout=90_000)
             await expect(page.get_by_role("row", name="3.0.0 new")).to_contain_text(
                 re.compile(r"\d+ \([23]\d(\.\d)? %\)")
             )
@@ -234,7 +235,7 @@ async def test_a_canary_is_seen_with_its_gate_and_comes_back_by_itself_or_by_the
         await expect(dialog.get_by_role("region", name="Plan")).to_contain_text("rolling, whatever its strategy says")
         await expect(dialog.get_by_label("From revision 3 to revision 1")).to_contain_text("− type")
         await dialog.get_by_role("button", name="Roll back to revision 1").click()
-        await expect(page.get_by_text("of 2 instances ready")).to_be_visible(timeout=30_000)
+        await expect(page.get_by_text("of 2 instances ready")).to_be_visible(timeout=90_000)
         await page.get_by_role("tab", name="History").click()
         await expect(page.get_by_role("row", name="back to revision 1")).to_contain_text("4 (present)")
 
@@ -246,7 +247,7 @@ async def apply(client: Client, version: str, instances: int) -> None:
 
 async def change(page: Page, version: str, stages: str) -> None:
     await page.get_by_role("textbox", name="Blueprint").fill(
-        CANARY.format(version=version, stages=stages, latency=250 if SHOTS else 5000)
+        CANARY.format(version=version, stages=stages, latency=250 if SHOTS else 60_000)
     )
     await page.get_by_role("button", name="Show the plan").click()
     await expect(page.get_by_role("region", name="Plan")).to_contain_text("canary: ")
@@ -264,15 +265,15 @@ async def test_what_was_on_a_node_that_died_comes_up_elsewhere(
         await apply(client, "1.0.0", 2)
         await enter(page, plane, at="#/deployments/shop")
         on = page.get_by_role("region", name=f"Instances of {BASE} by node")
-        await expect(page.get_by_text("ready, 2 of 2 instances ready")).to_be_visible(timeout=40_000)
+        await expect(page.get_by_text("ready, 2 of 2 instances ready")).to_be_visible(timeout=90_000)
         node = (await client.blueprints.slices()).items[0].node
         other = {"n1": "n2", "n2": "n1"}[node]
         await expect(on.get_by_role("row", name=node)).to_contain_text("active")
         plane.processes[int(node[1])].kill()
-        await expect(on.get_by_role("row", name=node)).to_have_count(0, timeout=40_000)
+        await expect(on.get_by_role("row", name=node)).to_have_count(0, timeout=90_000)
         both = on.get_by_role("row", name=other).get_by_role("button", name="active")
-        await expect(both).to_have_count(2, timeout=40_000)
-        await expect(page.get_by_text("ready, 2 of 2 instances ready")).to_be_visible(timeout=40_000)
+        await expect(both).to_have_count(2, timeout=90_000)
+        await expect(page.get_by_text("ready, 2 of 2 instances ready")).to_be_visible(timeout=90_000)
 
 
 async def test_without_the_right_to_deploy_one_looks_and_is_offered_nothing_else(

@@ -143,11 +143,11 @@ async def test_what_is_old_says_so(
     await page.route("**/v1/events?*", lambda request: request.abort())
     api.app.feed.close()  # every stream ends, and the page cannot begin another
     old = page.get_by_role("status").filter(has_text="as of")
-    await expect(old).to_be_visible(timeout=25_000)
+    await expect(old).to_be_visible()
     await expect(page.get_by_role("alert")).to_contain_text("What you see may be old")
     await axe(page)
     api.app.feed.closing = False
     await page.unroute("**/v1/events?*")
-    await expect(old).to_have_count(0, timeout=25_000)
+    await expect(old).to_have_count(0)
     await api.node("n2")
     await expect(page.get_by_role("link", name="Nodes: 2")).to_be_visible()

@@ -11,6 +11,7 @@ import pytest
 from aiohttp import web
 from playwright.async_api import Page, expect
 from pytest_asyncio import fixture
+from up_process import until
 from web_browser import Trouble
 from web_plane import Plane
 from web_type import Check, Enter
@@ -67,6 +68,8 @@ async def test_the_session_is_nowhere_that_a_script_or_a_neighbour_could_find_it
     assert (cookie["httpOnly"], cookie["sameSite"], cookie["path"]) == (True, "Strict", "/")
     assert cookie["domain"] == "127.0.0.1"  # and no dot before it: of this host alone
     secrets = [cheap_plane.admin, cookie["value"]]
+    await until(lambda: len(bodies) >= 2, 60, lambda: f"both answers: {bodies}")
+    assert len(bodies) == 2, "who is it, and the sign-in"
     held = await page.evaluate("""async () => JSON.stringify([
       document.cookie, document.documentElement.outerHTML, location.href, document.referrer, history.state,
       { ...localStorage }, { ...sessionStorage }, await indexedDB.databases(), window.name,
@@ -79,7 +82,6 @@ async def test_the_session_is_nowhere_that_a_script_or_a_neighbour_could_find_it
         assert secret not in held
         assert secret not in "".join(bodies)
     assert "hst_" not in held
-    assert len(bodies) == 2, "who is it, and the sign-in"
 
 
 async def test_a_link_does_not_swap_somebodys_session_unasked(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import shutil
@@ -98,6 +99,12 @@ class Trouble:
     @property
     def missed(self) -> list[str]:
         return [pattern for pattern in self._expected if not any(re.search(pattern, one) for one in self.seen)]
+
+    async def come(self, within: float = 30.0) -> None:
+        """Until all that is expected is there: a page may tell of it a moment after what caused it."""
+        end = time.monotonic() + within
+        while self.missed and time.monotonic() < end:
+            await asyncio.sleep(0.02)
 
     def end(self) -> None:
         """What comes now is the end of the servers, and no complaint."""

@@ -3,22 +3,33 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Awaitable, Callable
 
 from playwright.async_api import CDPSession, Page
 
+LONG_ENOUGH = 40.0
+"""Seconds for which other work on the machine may make everything slow."""
 SLOWEST = 30.0
 """Frames per second."""
 
 
-async def some_round(measure: Callable[[], Awaitable[float]], good: Callable[[float], bool], rounds: int = 3) -> float:
+async def some_round(
+    measure: Callable[[], Awaitable[float]], good: Callable[[float], bool], excused: Callable[[], bool]
+) -> float:
     """What a round came to that is good enough, or the last one. What is slow by itself is so in every round;
-    what is slow because of other tests on this machine is not."""
-    for _ in range(rounds):
-        found = await measure()
-        if good(found):
-            break
-    return found
+    what is slow because of other tests on this machine is not, if it is looked at for long enough.
+
+    `excused`: what was measured besides says that it is the others, so that three rounds do."""
+    rounds, end = 0, time.monotonic() + LONG_ENOUGH
+    while True:
+        found, rounds = await measure(), rounds + 1
+        if good(found) or (rounds >= 3 and (excused() or time.monotonic() > end)):
+            return found
+
+
+def others_work() -> bool:
+    return os.getloadavg()[0] > (os.cpu_count() or 1)
 
 
 SCROLL = """([selector, by]) => new Promise((done) => {
@@ -26,8 +37,10 @@ SCROLL = """([selector, by]) => new Promise((done) => {
   const times = [];
   const step = (now) => {
     times.push(now);
-    if (times.length > 120 || now - times[0] > 3000) done({ times, top: box.scrollTop, seen: box.clientHeight });
-    else {
+    const far = !by || box.scrollTop > box.clientHeight || now - times[0] > 30000;
+    if (times.length > 120 || (now - times[0] > 3000 && far)) {
+      done({ times, top: box.scrollTop, seen: box.clientHeight });
+    } else {
       box.scrollTop += by;
       if (!by) box.dispatchEvent(new Event("scroll"));
       requestAnimationFrame(step);
@@ -67,6 +80,8 @@ class Frames:
 
     async def check(self) -> None:
         """Where other tests have the processors, what the page does itself is what counts."""
-        shown = await some_round(self.measure, lambda rate: rate >= SLOWEST)
-        others_work = os.getloadavg()[0] > (os.cpu_count() or 1)
-        assert shown >= SLOWEST or (others_work and self.possible >= 2 * SLOWEST), f"{shown:.0f} frames/s"
+        shown = await some_round(self.measure, lambda rate: rate >= SLOWEST, self._hindered)
+        assert shown >= SLOWEST or self._hindered(), f"{shown:.0f} frames/s; {self.possible:.0f} are possible"
+
+    def _hindered(self) -> bool:
+        return others_work() and self.possible >= 2 * SLOWEST

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import socket
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -17,14 +16,11 @@ from up_process import HostlerProcess
 from hostler.testing.servers import EtcdServer
 
 PASSWORD = "correct horse"
-TIMES = ("--node-ttl", 2, "--fencing-time", 4)
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port: int = found.getsockname()[1]
-        return port
+TTL = 8
+"""Of leaderships and nodes, where the end of one is waited for: who hangs for half of it has not lost it."""
+NODE_TIMES = ("--node-ttl", TTL, "--fencing-time", 2 * TTL)
+START = 90.0
+"""Seconds that a process may take to start; on a machine that is not busy it takes one or two."""
 
 
 class Plane:
@@ -91,7 +87,13 @@ class Plane:
         """Kill the server, and start it again on the same data and port."""
         self.process.kill()
         self.processes[0] = HostlerProcess(*self._command, folder=self.process.log.parent)
-        await self.process.url()
+        await serving_at(self.process)
+
+
+async def serving_at(process: HostlerProcess, word: str = "ready") -> str:
+    """Where it serves, once it does."""
+    await process.says(f"{word} http", START)
+    return (await process.url(word)).rstrip("/")
 
 
 class Planes:
@@ -99,6 +101,7 @@ class Planes:
 
     def __init__(self, folder: Path, stack: AsyncExitStack, http: aiohttp.ClientSession, hosts: set[str]) -> None:
         self._folder, self._stack, self._http, self._hosts = folder, stack, http, hosts
+        self._begun_so_far = 0
 
     async def cheap(self, **more: Any) -> Plane:
         """A server in this very loop, without controllers or agents: what it is told stays as it is."""
@@ -116,7 +119,7 @@ class Planes:
 
     async def up(self, *options: object, nodes: int = 2, machines: str = "simulated", labs: str = "") -> Plane:
         """`hostler up`; `labs`: the text of a labs.toml."""
-        more: tuple[object, ...] = ("--nodes", nodes, "--machines", machines, *TIMES, *options)
+        more: tuple[object, ...] = ("--nodes", nodes, "--machines", machines, *options)
         if labs:
             (self._folder / "labs.toml").write_text(labs)
             more += ("--labs", self._folder / "labs.toml")
@@ -135,16 +138,16 @@ class Planes:
         etcd = self._stack.enter_context(EtcdServer())
         plane = Plane("", "", self._http)
         for number in range(replicas):
-            data = ("--data", self._folder / f"replica-{number}", "--leadership-ttl", 2, *TIMES)
+            data = ("--data", self._folder / f"replica-{number}", "--leadership-ttl", TTL, *NODE_TIMES)
             self._start(plane, "replica", "--store", etcd.url, "--listen", "127.0.0.1:0", *data)
             if number == replicas - 1:  # agents need the store only, and come up beside the last one
                 self._agents(plane, etcd.url, nodes, prefix)
             if number == 0:
                 told = "the administrator's token, shown this once: "
-                await plane.process.says(told)
-                plane.url = await plane.process.url("serving")
+                await plane.process.says(told, START)
+                plane.url = await serving_at(plane.process, "serving")
                 plane.admin = plane.process.text.partition(told)[2].split()[0]
-        plane.others = [await process.url("serving") for process in plane.processes[1:replicas]]
+        plane.others = [await serving_at(process, "serving") for process in plane.processes[1:replicas]]
         self._hosts.update(urlsplit(url).netloc for url in (plane.url, *plane.others))
         return plane
 
@@ -152,15 +155,17 @@ class Planes:
         for number in range(1, nodes + 1):
             self._start(
                 *(plane, "agent", "--node", f"{prefix}{number}", "--store", store),
-                *("--data", self._folder / f"agent-{number}", *TIMES),
+                *("--data", self._folder / f"agent-{number}", *NODE_TIMES),
             )
 
     async def _begun(self, *arguments: object) -> Plane:
         plane = Plane("", "", self._http)
-        plane.data = self._folder / f"plane-{free_port()}"
-        plane._command = (*arguments, "--data", plane.data, "--listen", f"127.0.0.1:{free_port()}")
-        self._start(plane, *plane._command)
-        plane.url = (await plane.process.url()).rstrip("/")
+        self._begun_so_far += 1
+        plane.data = self._folder / f"plane-{self._begun_so_far}"
+        command = (*arguments, "--data", plane.data, "--listen")
+        self._start(plane, *command, "127.0.0.1:0")
+        plane.url = await serving_at(plane.process)
+        plane._command = (*command, plane.host)  # the same port again
         plane.admin = (plane.data / "admin.token").read_text().strip()
         self._hosts.add(plane.host)
         return plane
