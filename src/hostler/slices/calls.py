@@ -16,6 +16,7 @@ import msgspec
 from hostler.kit.frames import MAX_FRAME
 from hostler.kit.plural import counted
 from hostler.ports.calls import Call, End, Failed, Fault, Item, Result
+from hostler.slices import aside
 from hostler.slices.current import CURRENT, Context
 from hostler.slices.framing import later
 from hostler.slices.signature import BadArguments
@@ -226,7 +227,7 @@ class Calls:
             most = min(self.concurrency, MAX_THREADS)
             self._threads = ThreadPoolExecutor(most, thread_name_prefix="hostler-call")
         inside = variables.copy()  # a context is entered by one thread at a time, and the task is in it
-        return self._loop.run_in_executor(self._threads, lambda: inside.run(function, *more, **arguments))
+        return self._loop.run_in_executor(self._threads, lambda: inside.run(aside.run, function, *more, **arguments))
 
     def _encoded(self, work: Work, value: Any) -> bytes | None:
         """As JSON; None: it was answered that it is too long."""

@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from hostler.ports.slices import Method
+from hostler.slices import aside
 from hostler.slices.declaring import mark_of
 from hostler.slices.signature import Signature
 
@@ -43,7 +44,7 @@ class SliceModule:
             return None
         if inspect.iscoroutinefunction(hook):
             return await hook()
-        found = await asyncio.to_thread(hook)
+        found = await asyncio.to_thread(aside.run, hook)
         return await found if inspect.isawaitable(found) else found
 
     def has_hook(self, name: str) -> bool:
