@@ -485,10 +485,14 @@ async def test_writers_and_other_processes_are_served_while_much_is_forgotten(pa
         await store.delete_prefix("k1")
         async with store.watch("w") as watch:
             await store.compact(300)
+            took = []
             for n in range(50):
+                began = time.monotonic()
                 await other.put("w", str(n).encode())
-                event = await asyncio.wait_for(anext(watch), 1)
+                event = await asyncio.wait_for(anext(watch), 30)
+                took.append(time.monotonic() - began)
                 assert event.kv.value == str(n).encode()
+            assert sum(each > 1 for each in took) <= 2, took  # a machine that is busy may stand still once
         await upkeep(store)
         assert not store._reader.purge_pending()
         rows = store._reader._cursor.execute("SELECT count(*) FROM log").fetchall()[0][0]
