@@ -102,8 +102,8 @@ async def _no_task_left() -> AsyncIterator[None]:
 
 
 def _settled(look: Callable[[], set[T]]) -> set[T]:
-    """What is still there after a second: a thread that is ending needs a moment."""
-    end = time.monotonic() + 1
+    """What is still there after some seconds: a thread that is ending needs a moment, on a busy machine several."""
+    end = time.monotonic() + 5
     while (left := look()) and time.monotonic() < end:
         gc.collect()
         time.sleep(0.02)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 SLACK = 0.02
 """Between two looks at a clock in two processes."""
-LATE = 20.0
+LATE = 5.0
 """Seconds after its end in which a lease is gone by itself, on a machine that is busy: it is not forgotten."""
 
 

@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
     from up_process import HostlerProcess
 
+RATE = 200.0
 ROUNDS = dose(test=1, full=10)
-RATE = 200.0 if ROUNDS > 1 else 60.0
 INSTANCES = 4
 TIMES = ("--node-ttl", 20, "--fencing-time", 40)
 """An agent comes back sooner than that: its node was never away."""
-WATCHED = 0.5 if ROUNDS > 1 else 5.0
-"""Seconds in which whoever follows the store has heard of a change; also beside all other tests."""
+WATCHED = 0.5
+"""Seconds in which whoever follows the store has heard of a change, on a machine that is busy with other tests."""
 
 
 async def test_leaders_and_agents_are_killed_and_no_call_fails(tmp_path: Path) -> None:
@@ -52,7 +52,7 @@ async def test_leaders_and_agents_are_killed_and_no_call_fails(tmp_path: Path) -
                     await _withdrawn(stage, load)
                 assert load.failures == [], f"{len(load.failures)} of {load.calls}"
                 # Alone on its machine it keeps the rate; beside all other tests it may fall behind.
-                assert load.calls > (0.9 if ROUNDS > 1 else 0.1) * RATE * load.seconds
+                assert load.calls > (0.9 if ROUNDS > 1 else 0.5) * RATE * load.seconds
                 assert log.lateness(load.answers) < WATCHED
                 assert log.illegal == []
                 assert log.moves > number * INSTANCES * 10
