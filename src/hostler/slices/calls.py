@@ -20,6 +20,7 @@ from hostler.slices import aside
 from hostler.slices.current import CURRENT, Context
 from hostler.slices.framing import later
 from hostler.slices.signature import BadArguments
+from hostler.slices.wording import MAX_TOLD, message_of
 
 if TYPE_CHECKING:
     from contextvars import Context as Variables
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
 
 MAX_THREADS = 200
 """In which functions run that are no coroutines; more calls wait for one."""
-MAX_TOLD = 2000
-"""Characters of an exception's message that are handed on."""
 AT_ONCE = 64
 """Results of a stream that are sent before others have their turn."""
 _SPARE = 64
@@ -248,11 +247,7 @@ class Calls:
             return
         if not isinstance(error, asyncio.CancelledError):
             _LOG.error("%s raised (trace %s)", work.call.method, work.call.trace or "none", exc_info=error)
-        try:
-            said = str(error)[:MAX_TOLD]
-        except Exception:  # noqa: BLE001 - its own __str__ may raise
-            said = ""
-        work.answer(Failed(work.call.id, Fault.RAISED, said, type(error).__name__))
+        work.answer(Failed(work.call.id, Fault.RAISED, message_of(error), type(error).__name__))
 
     def _refusal(self, call: Call) -> str:
         if not self.is_active:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from hostler.ports.slices import Life
 from hostler.ports.worker import State
+from hostler.slices.wording import MAX_TOLD, named
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,7 +40,7 @@ class Instance:
         self._life, self._detail = Life.LOADED, ""
         self._is_started = False
         self._turn = asyncio.Lock()
-        self._watching: asyncio.Task[None] | None = None
+        self._watching: asyncio.Task[str] | None = None
         self._activating: asyncio.Task[None] | None = None
 
     def state(self, number: int = 0) -> State:
@@ -96,6 +97,7 @@ class Instance:
             self._calls.is_active = True
             if self._module.has_hook("healthy"):
                 self._watching = asyncio.create_task(self._watch(), name="healthy")
+                self._watching.add_done_callback(self._watched)
 
     async def deactivate(self, grace: float) -> None:
         """NotDone: `stop` raised; it is inactive all the same."""
@@ -120,11 +122,11 @@ class Instance:
     async def _hook(self, name: str) -> object:
         try:
             return await self._module.run_hook(name)
-        except Exception as error:  # noqa: BLE001 - whatever the slice raises
-            _LOG.exception("%s raised", name)
-            raise NotDone(f"{name} raised {type(error).__name__}: {error}") from None
-        except (SystemExit, KeyboardInterrupt) as error:
-            raise NotDone(f"{name} raised {type(error).__name__}") from None
+        except BaseException as error:  # whatever the slice raises
+            if isinstance(error, asyncio.CancelledError) and _is_being_cancelled():
+                raise
+            _LOG.error("%s raised", name, exc_info=error)
+            raise NotDone(f"{name} raised {named(error)}") from None
 
     async def _stop_quietly(self) -> None:
         if self._is_started:
@@ -144,7 +146,8 @@ class Instance:
         except TimeoutError:
             raise NotDone(f"{self._detail.replace(' yet', '', 1)}, after {self._order.healthy_within:g} s") from None
 
-    async def _watch(self) -> None:
+    async def _watch(self) -> str:
+        """Until it is not well; why."""
         failed = 0
         while failed < UNWELL_AFTER:
             await asyncio.sleep(self._order.healthy_every)
@@ -154,6 +157,14 @@ class Instance:
             except TimeoutError:
                 why = f"healthy has not answered within {2 * self._order.healthy_every:g} s"
             failed = failed + 1 if why else 0
+        return why
+
+    def _watched(self, done: asyncio.Task[str]) -> None:
+        """However that ended: one whose health nobody looks at counts as unwell, unless it is being stopped."""
+        if done is not self._watching:
+            return
+        error = asyncio.CancelledError() if done.cancelled() else done.exception()
+        why = done.result() if error is None else f"nobody asks any more, for the asking ended by {named(error)}"
         _LOG.error("it is not well: %s", why)
         self._life, self._detail = Life.ENDED, f"it is not well: {why}"
         self._calls.is_active, self._calls.why_not = False, self._detail
@@ -165,4 +176,13 @@ class Instance:
             found = await self._hook("healthy")
         except NotDone as error:
             return str(error)
-        return "" if found is None or found else f"healthy returned {found!r}"
+        try:
+            return "" if found is None or found else f"healthy returned {found!r}"[:MAX_TOLD]
+        except BaseException as error:  # noqa: BLE001 - whatever a value of the slice's own types does
+            return f"what healthy returned raised {named(error)}"
+
+
+def _is_being_cancelled() -> bool:
+    """Whether it is this very task that is to end, and not what a hook waited for."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

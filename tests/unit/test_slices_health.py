@@ -1,0 +1,168 @@
+"""The health of an instance is looked at for as long as it is active, whatever its own answer does."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from hostler.model.deployment import SliceSettings
+from hostler.ports.slices import Life
+from hostler.ports.worker import Order
+from hostler.slices import method
+from hostler.slices.calls import Calls
+from hostler.slices.current import Context
+from hostler.slices.life import Instance, NotDone
+from hostler.slices.module import SliceModule
+
+KINDS: dict[str, type[BaseException]] = {
+    kind.__name__: kind
+    for kind in (ValueError, GeneratorExit, SystemExit, KeyboardInterrupt, asyncio.CancelledError, StopAsyncIteration)
+}
+
+
+class Unspeakable(Exception):
+    def __str__(self) -> str:
+        raise SystemExit
+
+
+class Unjudged:
+    """What many a library returns from `==`."""
+
+    def __bool__(self) -> bool:
+        raise ValueError("the truth of this is ambiguous")
+
+
+class Unseen:
+    def __bool__(self) -> bool:
+        return False
+
+    def __repr__(self) -> str:
+        raise asyncio.CancelledError
+
+
+@method
+async def works() -> int:
+    return 1
+
+
+class Till:
+    """An instance in this very process, and how often its health was asked for."""
+
+    def __init__(self, hooks: dict[str, Any], **order: Any) -> None:
+        module = SliceModule(sys.modules[__name__])
+        module._hooks = hooks
+        self.calls = Calls(module, Context(artifact="shop:till:1", instance=3), concurrency=3)
+        self.changed = asyncio.Event()
+        made = Order(artifact="shop:till:1", instance=3, module=__name__, settings=SliceSettings(), **order)
+        self.instance = Instance(made, module, self.calls, "h:1", self.changed.set)
+
+    async def up_and_down(self) -> None:
+        await self.instance.activate()
+        await self.instance.deactivate(1)
+
+    async def ended(self) -> str:
+        """Until it ended by itself; why."""
+        async with asyncio.timeout(30):
+            await self.changed.wait()
+        state = self.instance.state()
+        assert (state.life, self.calls.is_active) == (Life.ENDED, False)
+        return state.detail
+
+
+@pytest.fixture(autouse=True)
+async def faults() -> AsyncIterator[list[dict[str, Any]]]:
+    found: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, fault: found.append(fault))
+    yield found
+    assert found == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("hook", ["start", "stop", "healthy"])
+@pytest.mark.parametrize("is_plain", [True, False])
+async def test_hooks_may_raise_whatever_they_like(hook: str, kind: str, is_plain: bool) -> None:
+    def raises() -> None:
+        raise KINDS[kind]("so be it")
+
+    async def raises_later() -> None:
+        raises()
+
+    till = Till({hook: raises if is_plain else raises_later}, healthy_within=0.5)
+    async with asyncio.timeout(60):
+        with pytest.raises(NotDone, match=f"{hook} raised .*{kind}"):
+            await till.up_and_down()
+    assert till.instance.state().life is Life.LOADED
+
+
+async def after_one_that_was_cancelled() -> None:
+    refreshing = asyncio.create_task(asyncio.sleep(3600))
+    refreshing.cancel()
+    await refreshing
+
+
+async def unspeakably() -> None:
+    raise Unspeakable
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        (after_one_that_was_cancelled, "healthy raised CancelledError"),
+        (unspeakably, "healthy raised Unspeakable"),
+        (Unjudged, "what healthy returned raised ValueError: the truth of this is ambiguous"),
+        (Unseen, "what healthy returned raised CancelledError"),
+        (lambda: False, "healthy returned False"),
+    ],
+)
+async def test_an_answer_that_is_none_counts_as_unwell(answer: Any, why: str) -> None:
+    looks: list[int] = []
+
+    async def healthy() -> object:
+        looks.append(1)
+        if len(looks) == 1:
+            return True
+        found = answer()
+        return await found if asyncio.iscoroutine(found) else found
+
+    till = Till({"healthy": healthy}, healthy_every=0.01)
+    await till.instance.activate()
+    assert await till.ended() == f"it is not well: {why}"
+    assert len(looks) == 4
+
+
+async def test_what_is_told_of_health_is_short() -> None:
+    class Long:
+        def __bool__(self) -> bool:
+            return False
+
+        def __repr__(self) -> str:
+            return "x" * 10_000_000
+
+    answers = iter([True])
+    till = Till({"healthy": lambda: next(answers, Long())}, healthy_every=0.01)
+    await till.instance.activate()
+    assert len(await till.ended()) < 3000
+
+
+async def test_one_whose_health_nobody_looks_at_any_more_ends() -> None:
+    async def healthy() -> None:
+        for task in asyncio.all_tasks():
+            if task.get_name() == "healthy":
+                task.cancel()
+
+    till = Till({"healthy": healthy}, healthy_every=0.01)
+    await till.instance.activate()
+    assert await till.ended() == "it is not well: nobody asks any more, for the asking ended by CancelledError"
+
+
+async def test_one_that_is_stopped_in_good_order_is_not_unwell() -> None:
+    till = Till({"healthy": lambda: True}, healthy_every=0.01)
+    for _ in range(3):
+        await till.up_and_down()
+        await asyncio.sleep(0.05)
+        assert not till.changed.is_set()
+        assert till.instance.state().life is Life.LOADED
