@@ -11,6 +11,7 @@ import msgspec
 from hostler.kit.frames import MAX_FRAME
 from hostler.ports.calls import PROTOCOL, Call, Cancel, Denied, Failed, Fault, FromCaller, Hello, Welcome
 from hostler.slices.framing import Framed
+from hostler.slices.wording import packed
 
 if TYPE_CHECKING:
     from hostler.ports.calls import End, Item, Result
@@ -24,7 +25,6 @@ MAX_STRANGERS = 256
 """Connections that have not said who calls."""
 MAX_CONNECTIONS = 4096
 _decode = msgspec.msgpack.Decoder(FromCaller).decode
-_encode = msgspec.msgpack.Encoder().encode
 
 
 class Serving:
@@ -102,7 +102,7 @@ class Connection(Framed):
             self._hello(message)
 
     def answer(self, message: Result | Item | End | Failed) -> None:
-        self.send(_encode(message))
+        self.send(packed(message))
 
     def done(self, number: int) -> None:
         self._works.pop(number, None)
@@ -131,9 +131,9 @@ class Connection(Framed):
         else:
             self._token, self.limit = token, MAX_FRAME
             self._known()
-            self.send(_encode(Welcome(here.artifact, here.instance)))
+            self.send(packed(Welcome(here.artifact, here.instance)))
             return
-        self.send(_encode(Denied(why)))
+        self.send(packed(Denied(why)))
         self.close()
 
     def _known(self) -> None:

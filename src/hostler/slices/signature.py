@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from hostler.slices.wording import named
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -61,8 +63,8 @@ class Signature:
             found: dict[str, Any] = self._asdict(self._decode(arguments))
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:  # ValidationError is one of them
             raise BadArguments(f"{self._name}: {_said(str(error))}") from None
-        except Exception as error:  # noqa: BLE001 - what the slice's own types raise
-            raise BadArguments(f"{self._name}: {type(error).__name__}: {error}") from None
+        except BaseException as error:  # noqa: BLE001 - what the slice's own types raise
+            raise BadArguments(f"{self._name}: {named(error)}") from None
         if self._has_defaults:
             return {name: value for name, value in found.items() if value is not UNSET}
         return found

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import io
 import logging
 import os
 import signal
@@ -39,6 +40,7 @@ from hostler.slices.calls import Calls
 from hostler.slices.life import Instance, NotDone
 from hostler.slices.printing import keep_log
 from hostler.slices.serving import Serving
+from hostler.slices.wording import message_of, named, packed
 
 if TYPE_CHECKING:
     from hostler.slices.module import SliceModule
@@ -67,6 +69,8 @@ def main() -> NoReturn:
     os.set_inheritable(order.control, False)
     if order.output >= 0:
         keep_log(order.output, order.logs)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # as standard error is: nobody shall fail by what is logged
     os.environ.update(order.settings.environment)
     with suppress(OSError):  # what `ps` and `top` call it
         Path("/proc/self/comm").write_text(order.artifact.split(":")[1][:15], encoding="utf-8")
@@ -92,9 +96,9 @@ def _imported(name: str) -> tuple[SliceModule | None, str]:
         found = module.load(name)
     except BaseException as error:  # noqa: BLE001 - a module may raise whatever it likes
         traceback.print_exc()
-        if isinstance(error, TypeError) and str(error).startswith((f"{name}:", "method ")):
-            return None, str(error)
-        return None, f"import {name}: {type(error).__name__}: {error}"
+        if isinstance(error, TypeError) and message_of(error).startswith((f"{name}:", "method ")):
+            return None, message_of(error)
+        return None, f"import {name}: {named(error)}"
     gc.collect()
     gc.freeze()
     return found, ""
@@ -118,7 +122,7 @@ async def _tell(order: Order, why: str) -> int:
         with suppress(FrameError, OSError, msgspec.DecodeError):
             while (payload := await read_frame(reader, limit=MAX_CONTROL)) is not None:
                 question = msgspec.msgpack.decode(payload, type=FromAgent)
-                writer.write(frame(msgspec.msgpack.encode(Problem(question.number, why[:4000]))))
+                writer.write(frame(packed(Problem(question.number, why[:4000]))))
                 await writer.drain()
                 told.set()
 
@@ -220,7 +224,7 @@ class Worker:
     @staticmethod
     def _say(writer: asyncio.StreamWriter, answer: State | Problem) -> None:
         if not writer.is_closing():
-            writer.write(frame(msgspec.msgpack.encode(answer)))
+            writer.write(frame(packed(answer)))
 
 
 if __name__ == "__main__":
