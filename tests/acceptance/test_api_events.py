@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 import socket
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import aiohttp
@@ -17,6 +18,7 @@ from api_server import VM_BODY, Api, api_on, serving
 from dose import dose
 
 import hostler
+from hostler.entry.server.place import kept, share
 from hostler.entry.server.services import ServerPlan
 from hostler.keys.namespace import Namespace
 from hostler.keys.namespaced import NamespacedStore
@@ -356,6 +358,44 @@ async def test_more_streams_than_allowed_are_refused() -> None:
                 await asyncio.sleep(0.01)
         async with listening(api):
             pass
+
+
+async def test_an_account_that_has_its_share_of_streams_shuts_nobody_out() -> None:
+    async with serving(plan=ServerPlan(max_streams=100)) as api, AsyncExitStack() as opened:
+        ann, bob = await api.user(Role.VIEWER, "acme", name="ann"), await api.user(Role.VIEWER, "acme", name="bob")
+        session = (
+            await api.call("POST", "/v1/sessions", token=None, json={"name": "Ann", "password": "password"})
+        ).json
+        tokens = itertools.cycle((ann, session["token"]))
+        for token in itertools.islice(tokens, share(100, manages=False) - 1):
+            await opened.enter_async_context(listening(api, token=token))
+        async with listening(api, token=ann):
+            for token in (ann, session["token"]):
+                async with asyncio.timeout(30):
+                    answer = await api.call("GET", "/v1/events", token=token)
+                assert (answer.status, answer.headers["Retry-After"]) == (503, "1")
+                assert answer.json["detail"] == "events: ann has 50 streams open, and nobody gets more"
+                assert answer.json["next"].startswith("close some of them")
+            async with listening(api, token=bob), listening(api):
+                pass
+        async with asyncio.timeout(60):
+            while api.app.feed.held["ann"] >= share(100, manages=False):
+                await asyncio.sleep(0.01)
+        async with listening(api, token=ann):  # a place that was given back
+            pass
+    assert not api.app.feed.held
+
+
+async def test_administrators_find_places_where_others_find_none() -> None:
+    async with serving(plan=ServerPlan(max_streams=100)) as api:
+        ann = await api.user(Role.VIEWER, "acme")
+        api.app.feed.streams = 100 - kept(100)
+        async with asyncio.timeout(30):
+            answer = await api.call("GET", "/v1/events", token=ann)
+        assert (answer.status, answer.json["detail"]) == (503, "events: 90 streams are open, no more are taken")
+        async with listening(api):
+            api.app.feed.streams = 100
+            assert (await api.call("GET", "/v1/events")).status == 503
 
 
 async def test_a_reader_that_does_not_read_costs_no_memory_and_misses_nothing() -> None:

@@ -145,6 +145,18 @@ async def test_a_shell_that_takes_no_input_holds_up_the_browser_and_not_the_serv
     await until(lambda: not place.api.app.feed.streams)  # that it has gone is heard
 
 
+async def test_terminals_count_for_their_labs_and_not_for_who_opens_those_of_a_class(place: Place) -> None:
+    await place.lab()
+    held = place.api.app.feed.held
+    held["admin"] = 1000
+    page = await browse(place.api)
+    await page.until(kind="connected")
+    assert held["labs/ann"] == 1
+    held["labs/ann"] += 1000
+    with pytest.raises(aiohttp.WSServerHandshakeError, match="503"):
+        await browse(place.api)
+
+
 async def test_who_may_not_is_refused_before_it_is_a_websocket(place: Place) -> None:
     await place.lab()
     viewer = await place.api.user(Role.VIEWER, "labs")

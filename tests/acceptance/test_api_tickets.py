@@ -21,6 +21,7 @@ from hostler.engine.tickets import PeerTickets
 from hostler.entry.peers import ProcessPeers
 from hostler.entry.relay import RelayApp, _pin
 from hostler.entry.server import doors, hearing, serve
+from hostler.entry.server.place import share
 from hostler.entry.server.serve import Server
 from hostler.errors import HostlerError, NotFound, Unavailable
 from hostler.keys.access import TICKET
@@ -322,6 +323,22 @@ async def test_no_more_streams_are_taken_than_there_may_be() -> None:
         place.api.app.feed.streams = 0
         async with place.opened(ticket) as socket:  # it was not used up
             await echoes(socket, b"x")
+
+
+async def test_doors_count_for_the_account_that_opens_them() -> None:
+    async with placed() as place:
+        eve = await place.api.user(Role.OPERATOR, "acme", name="eve")
+        held = place.api.app.feed.held
+        held["eve"] = share(1000, manages=False)
+        ticket = await place.ticket(token=eve)
+        assert await place.refused(ticket) == 503
+        async with place.opened(await place.ticket()) as socket:
+            await echoes(socket, b"x")
+        held["eve"] -= 1
+        async with place.opened(ticket) as socket:  # it was not used up
+            await echoes(socket, b"x")
+            assert held["eve"] == share(1000, manages=False)
+        await until(lambda: held == {"eve": share(1000, manages=False) - 1})
 
 
 async def test_a_machine_that_is_off_is_told_so() -> None:

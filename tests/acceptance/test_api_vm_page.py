@@ -165,6 +165,17 @@ async def test_a_shell_in_a_machine_types_and_speaks_until_it_ends(tmp_path: Pat
         assert place.api.app.feed.streams == 0
 
 
+async def test_shells_count_for_the_account_that_opens_them(tmp_path: Path) -> None:
+    async with placed(tmp_path) as place:
+        await _machine(place)
+        page = await _shell(place.api)
+        await page.until(kind="connected")
+        assert place.api.app.feed.held == {"admin": 1}
+        place.api.app.feed.held["admin"] = 1000
+        with pytest.raises(aiohttp.WSServerHandshakeError, match="503"):
+            await _shell(place.api)
+
+
 async def test_who_goes_while_the_server_logs_in_gives_the_place_back_at_once(tmp_path: Path) -> None:
     async with placed(tmp_path) as place, asyncio.timeout(45):  # it would wait a minute for an answer
         vm = await _machine(place)

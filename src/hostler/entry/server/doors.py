@@ -13,6 +13,7 @@ from urllib.parse import quote
 from hostler.engine.tickets import worthless
 from hostler.entry.server.answer import written
 from hostler.entry.server.authentication import check_origin, digest_shown
+from hostler.entry.server.place import place_for
 from hostler.entry.server.problem import INVALID, Refusal
 from hostler.entry.server.route import Answer, Parameter, Route, check_access
 from hostler.entry.server.stream import GOING_AWAY, NO_LONGER, joined
@@ -43,20 +44,15 @@ def _opened(door: Door) -> Handler:
         vm = await machine_of(asked)
         if asked.raw.scope["type"] != "websocket":
             raise Refusal(INVALID, f"{door}: it speaks WebSocket (version 13) only; ask for an upgrade to websocket")
-        if asked.feed.streams >= asked.plan.max_streams or asked.feed.closing:
-            raise Unavailable(f"{door}: no more are taken now; try again later")
         if vm.node is None:
             raise Unavailable(f"{door} of {vm.name}: no node has it yet; wait until one has")
-        asked.feed.streams += 1
-        try:
+        with place_for(asked, door):
             if asked.raw.ticket is not None:
                 await asked.services.tickets.use(asked.raw.ticket)
             async with asked.services.peers.channel(vm.node, vm.id, door) as channel:
                 await asked.services.vms.tell_opened(asked.request, vm, door)
                 await asked.raw.send({"type": "websocket.accept"})
                 await joined(asked.raw, channel, over(asked))
-        finally:
-            asked.feed.streams -= 1
         return None
 
     return opened

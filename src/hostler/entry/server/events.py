@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from hostler.entry.server.authentication import caller_of
 from hostler.entry.server.feed import KINDS, Numbering, item_of, position_of, revision_now, spelled, start_of
 from hostler.entry.server.logs import logger
+from hostler.entry.server.place import place_for
 from hostler.errors import Closed, Compacted, HostlerError, Invalid, Missed, Unavailable
 
 if TYPE_CHECKING:
@@ -38,9 +39,13 @@ async def streamed(asked: Asked) -> Answer | None:
     feed = asked.feed
     if feed.floor is None or feed.closing:
         raise Unavailable("events: the store has not been read yet; try again in a moment")
-    if feed.streams >= asked.plan.max_streams:
-        raise Unavailable(f"events: {feed.streams} streams are open, no more are taken; try again later")
-    feed.streams += 1
+    with place_for(asked, "events"):
+        await _followed(asked, stream)
+    return None
+
+
+async def _followed(asked: Asked, stream: Stream) -> None:
+    feed = asked.feed
     feed.listen(stream.wake)
     listening = asyncio.create_task(stream.listen(), name="events: listening")
     try:
@@ -50,12 +55,10 @@ async def streamed(asked: Asked) -> Answer | None:
             raise
         logger(part="http").error("event stream failed", id=asked.raw.id, exc_info=error)
     finally:
-        feed.streams -= 1
         feed.leave(stream.wake)
         stream.leave_history()
         listening.cancel()
         await asyncio.gather(listening, return_exceptions=True)
-    return None
 
 
 class Stream:

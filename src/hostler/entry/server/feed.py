@@ -10,6 +10,7 @@ them, in the order of the store. So a position means the same to every replica a
 from __future__ import annotations
 
 import bisect
+from collections import Counter
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -218,6 +219,8 @@ class Feed:
         """How often the store was found at an older state: positions from before mean nothing then."""
         self.closing = False
         self.streams = 0
+        self.held: Counter[str] = Counter()
+        """How many of them, by whom they count for."""
         self._listeners: set[asyncio.Event] = set()
         self._former = Former([prefix for kind, prefix, _ in FAMILIES if kind not in _MANY])
 

@@ -16,6 +16,7 @@ from hostler.entry.server.authentication import check_origin
 from hostler.entry.server.body import Disconnected
 from hostler.entry.server.doors import ONE, TICKET, machine_of, over
 from hostler.entry.server.hearing import Hearing, send, tell
+from hostler.entry.server.place import place_for
 from hostler.entry.server.problem import INVALID, Refusal
 from hostler.entry.server.route import Access, Answer, Route
 from hostler.entry.terminal import protocol
@@ -41,10 +42,7 @@ async def _opened(asked: Asked) -> Answer | None:
     vm = await machine_of(asked)
     if asked.raw.scope["type"] != "websocket":
         raise Refusal(INVALID, "shell: it speaks WebSocket (version 13) only; ask for an upgrade to websocket")
-    if asked.feed.streams >= asked.plan.max_streams or asked.feed.closing:
-        raise Unavailable("shell: no more are taken now; try again later")
-    asked.feed.streams += 1
-    try:
+    with place_for(asked, "shell"):
         if asked.raw.ticket is not None:
             await asked.services.tickets.use(asked.raw.ticket)
         await send(asked.raw, "accept")  # a browser is told nothing of a handshake that was refused
@@ -56,8 +54,6 @@ async def _opened(asked: Asked) -> Answer | None:
             code = protocol.FAILED
         if code is not None:
             await send(asked.raw, "close", code=code)
-    finally:
-        asked.feed.streams -= 1
     return None
 
 

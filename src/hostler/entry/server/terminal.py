@@ -18,11 +18,12 @@ from hostler.entry.server.body import Disconnected
 from hostler.entry.server.doors import TICKET, over
 from hostler.entry.server.hearing import Hearing, send
 from hostler.entry.server.labs import USED
+from hostler.entry.server.place import place_for
 from hostler.entry.server.problem import INVALID, Refusal
 from hostler.entry.server.route import Access, Parameter, Route
 from hostler.entry.terminal import protocol
 from hostler.entry.terminal.session import first
-from hostler.errors import Invalid, NotFound, Unavailable
+from hostler.errors import Invalid, NotFound
 from hostler.model.api import TicketView
 from hostler.model.lab import ORG
 
@@ -52,15 +53,11 @@ async def _opened(asked: Asked) -> Answer | None:
         raise Invalid("replay: must be missed or all")
     if asked.raw.scope["type"] != "websocket":
         raise Refusal(INVALID, "terminal: it speaks WebSocket (version 13) only; ask for an upgrade to websocket")
-    if asked.feed.streams >= asked.plan.max_streams or asked.feed.closing:
-        raise Unavailable("terminal: no more are taken now; try again later")
-    asked.feed.streams += 1
-    try:
+    # A lab has one terminal, and whoever opens those of a class for its students opens many.
+    with place_for(asked, "terminal", of=f"{ORG}/{user}"):
         if shown is not None:
             await asked.services.tickets.use(shown)
         await _served(asked, user)
-    finally:
-        asked.feed.streams -= 1
     return None
 
 
