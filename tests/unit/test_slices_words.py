@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import socket
 import subprocess
@@ -69,6 +70,12 @@ async def yields() -> AsyncIterator[str]:
 @method
 async def works() -> int:
     return 1
+
+
+@pytest.fixture(autouse=True)
+def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What pytest keeps of a log goes from process to process, where it has no place for such text."""
+    monkeypatch.setattr(logging.getLogger("hostler.slices"), "disabled", True)
 
 
 @pytest.fixture
