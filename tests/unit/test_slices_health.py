@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import threading
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from slicing import TOKENS, Caller
 
 from hostler.model.deployment import SliceSettings
+from hostler.ports.calls import Call, Failed, Fault
 from hostler.ports.slices import Life
 from hostler.ports.worker import Order
 from hostler.slices import method
@@ -17,6 +20,7 @@ from hostler.slices.calls import Calls
 from hostler.slices.current import Context
 from hostler.slices.life import Instance, NotDone
 from hostler.slices.module import SliceModule
+from hostler.slices.serving import Serving
 
 KINDS: dict[str, type[BaseException]] = {
     kind.__name__: kind
@@ -42,6 +46,14 @@ class Unseen:
 
     def __repr__(self) -> str:
         raise asyncio.CancelledError
+
+
+gate = threading.Event()
+
+
+@method
+def blocks() -> None:
+    gate.wait(60)
 
 
 @method
@@ -166,3 +178,53 @@ async def test_one_that_is_stopped_in_good_order_is_not_unwell() -> None:
         await asyncio.sleep(0.05)
         assert not till.changed.is_set()
         assert till.instance.state().life is Life.LOADED
+
+
+@pytest.fixture
+async def caller_of() -> AsyncIterator[Any]:
+    opened: list[tuple[Serving, Caller]] = []
+    gate.clear()
+
+    async def connect(till: Till) -> Caller:
+        serving = Serving(till.calls, TOKENS)
+        opened.append((serving, await Caller.connect(await serving.open("127.0.0.1"))))
+        return opened[-1][1]
+
+    yield connect
+    gate.set()
+    for serving, caller in opened:
+        assert await serving.calls.drained(30)
+        await caller.close()
+        serving.close()
+        serving.calls.close()
+
+
+async def test_one_whose_places_are_held_by_calls_of_nobody_ends(
+    caller_of: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hostler.slices.calls.HELD_FOR", 0.2)
+    till = Till({}, healthy_every=0.01)  # with or without a `healthy` of its own
+    await till.instance.activate()
+    caller = await caller_of(till)
+    for number in range(3):
+        late = await caller.call("blocks", number=number, within=0.1)
+        assert isinstance(late, Failed)
+        assert late.fault is Fault.DEADLINE
+    assert await till.ended() == "it is not well: 3 calls that nobody waits for hold all its places, for 0.2 s and more"
+
+
+async def test_one_that_works_on_as_many_calls_as_it_may_is_well(
+    caller_of: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hostler.slices.calls.HELD_FOR", 0.0)
+    till = Till({}, healthy_every=0.01)
+    await till.instance.activate()
+    caller = await caller_of(till)
+    for number in range(2):
+        await caller.call("blocks", number=number, within=0.01)
+    await asyncio.sleep(0.2)
+    assert await caller.call("works", number=2) == 1  # there is a place
+    caller.send(Call(3, "blocks", b"{}"))  # somebody waits for this one
+    await asyncio.sleep(0.2)
+    assert till.instance.state().life is Life.ACTIVE
+    await till.instance.deactivate(0)

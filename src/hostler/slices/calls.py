@@ -31,6 +31,8 @@ MAX_THREADS = 200
 """In which functions run that are no coroutines; more calls wait for one."""
 AT_ONCE = 64
 """Results of a stream that are sent before others have their turn."""
+HELD_FOR = 300.0
+"""Seconds after which calls that nobody waits for, and that hold all places, count as never ending."""
 _SPARE = 64
 """Bytes of a message beside its value."""
 _LOG = logging.getLogger("hostler.slices")
@@ -55,11 +57,12 @@ class Answers(Protocol):
 class Work:
     """One call that is under way."""
 
-    __slots__ = ("call", "calls", "handler", "is_answered", "is_begun", "stopped", "task", "timer", "to")
+    __slots__ = ("call", "calls", "handler", "is_answered", "is_begun", "stopped", "stopped_at", "task", "timer", "to")
 
     def __init__(self, calls: Calls, call: Call, handler: Handler, to: Answers) -> None:
         self.calls, self.call, self.handler, self.to = calls, call, handler, to
         self.is_answered = self.is_begun = self.stopped = False
+        self.stopped_at = 0.0
         self.task: asyncio.Task[None] | None = None
         self.timer: asyncio.TimerHandle | None = None
 
@@ -79,6 +82,8 @@ class Work:
         """Nobody waits any more. A thread cannot be stopped: it counts as under way until it ends."""
         if last is not None:
             self.answer(last)
+        if not self.stopped:
+            self.stopped_at = time.monotonic()
         self.is_answered = self.stopped = True
         if self.task is None or (self.is_begun and self.handler.in_thread):
             return
@@ -142,6 +147,16 @@ class Calls:
         self._idle.clear()
         work.task = self._loop.create_task(self._run(work, arguments, variables), context=variables)
         return work
+
+    def held_up(self) -> str:
+        """Why no more calls are taken, for good; empty: they are, or will be."""
+        if len(self._works) < self.concurrency:
+            return ""
+        before = time.monotonic() - HELD_FOR
+        if not all(work.stopped and work.stopped_at <= before for work in self._works):
+            return ""
+        held = counted(len(self._works), "call")
+        return f"{held} that nobody waits for hold all its places, for {HELD_FOR:g} s and more"
 
     async def drained(self, grace: float) -> bool:
         """Whether all ended within `grace` seconds."""

@@ -95,9 +95,8 @@ class Instance:
                 raise
             self._life, self._detail = Life.ACTIVE, ""
             self._calls.is_active = True
-            if self._module.has_hook("healthy"):
-                self._watching = asyncio.create_task(self._watch(), name="healthy")
-                self._watching.add_done_callback(self._watched)
+            self._watching = asyncio.create_task(self._watch(), name="healthy")
+            self._watching.add_done_callback(self._watched)
 
     async def deactivate(self, grace: float) -> None:
         """NotDone: `stop` raised; it is inactive all the same."""
@@ -171,7 +170,9 @@ class Instance:
         self._changed()
 
     async def _unwell(self) -> str:
-        """Why; empty: it is well. Returning nothing is as good as True."""
+        """Why; empty: it is well. Returning nothing is as good as True, and so is to have no such hook."""
+        if why := self._calls.held_up():
+            return why
         try:
             found = await self._hook("healthy")
         except NotDone as error:
