@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import hashlib
 import json
 import os
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from hostler.drivers.artifacts.folder import FolderArtifacts
-from hostler.errors import Conflict, Damaged, Invalid, NotFound, Refused
+from hostler.errors import Conflict, Damaged, Invalid, NotFound, Refused, Unavailable
 from hostler.ports.artifacts import ArtifactInfo
 
 if TYPE_CHECKING:
@@ -271,3 +272,21 @@ async def test_what_the_dead_left_is_cleared_away_and_what_the_living_make_is_no
         await there.publish(described(source, "org.example:greeting:2"), source)
         assert (living / "kept").exists()
     assert not [name for name in os.listdir(there.root) if name.startswith(".draft")]
+
+
+async def test_a_full_disk_is_told_of_where_it_is(
+    there: FolderArtifacts, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await there.publish(described(source), source)
+    to = tmp_path / "node" / "greeting"
+
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "write", full)
+    with pytest.raises(Unavailable, match="No space left on device; free some space there") as told:
+        await there.fetch(ONE, to)
+    assert str(told.value).startswith(f"artifacts {to}:")
+    (tmp_path / "file").touch()
+    with pytest.raises(Refused, match=f"{tmp_path}/file/greeting"):
+        await there.fetch(ONE, tmp_path / "file" / "greeting")

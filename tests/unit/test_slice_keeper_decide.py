@@ -228,3 +228,28 @@ def test_as_whom_it_runs_stands_with_the_instance_once() -> None:
     step = decide(RUN, step.instance, active, Memory(restarted=1, ended="boom"))
     assert step.instance is not None
     assert step.instance.why == f"{about}; it was started again: boom"
+
+
+@pytest.mark.parametrize(("state", "verb"), [(S.LOADING, Do.LOAD), (S.ACTIVATING, Do.ACTIVATE)])
+@pytest.mark.parametrize("why", ["", "fewest of it"])
+def test_what_keeps_an_instance_from_going_on_is_told_once_when_it_happened_again(
+    state: SliceState, verb: Do, why: str
+) -> None:
+    instance = SliceInstance(state=state, why=why)
+    world = running(Life.LOADED) if state is S.ACTIVATING else None
+    once = Memory(detail="the disk is full", tries=1, now=NOW)
+    assert decide(RUN, instance, world, once).do is verb
+    again = replace(once, tries=2, due_at=NOW + 1)
+    assert decide(RUN, instance, world, replace(again, untold=True)).do is Do.REST
+    told = decide(RUN, instance, world, again)
+    said = f"{why}; it is tried again: the disk is full".removeprefix("; ")
+    assert (told.do, told.instance) == (Do.TELL, replace(instance, why=said))
+    assert told.instance is not None
+    assert decide(RUN, told.instance, world, again) == Step(Do.REST, at=NOW + 1)
+    other = decide(RUN, told.instance, world, replace(again, tries=3, detail="it is gone")).instance
+    assert other is not None
+    assert other.why == f"{why}; it is tried again: it is gone".removeprefix("; ")
+    life = Life.ACTIVE if state is S.ACTIVATING else Life.LOADED
+    on = decide(RUN, told.instance, running(life), replace(again, tries=0)).instance
+    assert on is not None
+    assert (on.state, on.why) == (S.ACTIVE if state is S.ACTIVATING else S.LOADED, why)

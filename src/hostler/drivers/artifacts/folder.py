@@ -14,7 +14,7 @@ import os
 import secrets
 import shutil
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 import msgspec
 
@@ -103,11 +103,17 @@ class FolderArtifacts:
                 descriptor = os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
             except FileNotFoundError:
                 raise Damaged(f"artifact {artifact}: its file {source} is gone; publish it anew") from None
-        to.mkdir(parents=True, exist_ok=True)
-        with os.fdopen(descriptor, "rb") as file, arriving(to, info) as out, translated(self.root):
-            while chunk := file.read(CHUNK):
-                out.take(chunk)
+        with os.fdopen(descriptor, "rb") as file:
+            with translated(to):
+                to.mkdir(parents=True, exist_ok=True)
+            with arriving(to, info) as out:
+                while chunk := self._read(file):
+                    out.take(chunk)
         return info
+
+    def _read(self, file: BinaryIO) -> bytes:
+        with translated(self.root):
+            return file.read(CHUNK)
 
     def _publish(self, info: ArtifactInfo, source: Path) -> ArtifactInfo:
         if not info.published_at:

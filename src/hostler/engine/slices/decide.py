@@ -18,6 +18,8 @@ RESTARTS = 5
 WINDOW = 120.0
 MAX_WHY = 1000
 LEFT = "the agent was restarted and it does not run"
+AGAIN = "it is tried again: "
+"""Before what keeps an instance from going on, behind why it is here."""
 SHOWN = (SliceState.ACTIVATING, SliceState.ACTIVE, SliceState.DEACTIVATE)
 """States in which there may be endpoints."""
 
@@ -79,6 +81,8 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
     """How often it was, without the store having been told."""
     detail: str = ""
     """What went wrong last."""
+    tries: int = 0
+    """How often in a row its step failed."""
     ended: str = ""
     """Why it ended by itself, the last time."""
     due_at: float = 0.0
@@ -106,12 +110,12 @@ def _load(_run: Run, instance: SliceInstance, _running: Running | None, _memory:
 
 def _loading(run: Run, instance: SliceInstance, running: Running | None, memory: Memory) -> Step:
     if running is not None and running.run == run and running.life is Life.LOADED:
-        return _to(instance, _S.LOADED, why=_besides(instance.why, running))
+        return _to(instance, _S.LOADED, why=_besides(_here(instance), running))
     if memory.failed or (memory.inherited and not _runs(running)):
         return _failed(instance, memory)
     if running is not None and (running.run != run or running.life is Life.ACTIVE):
         return _when_due(Do.UNLOAD, memory)  # left over from an earlier life of the same number
-    return _when_due(Do.LOAD, memory)
+    return _hindered(instance, memory) or _when_due(Do.LOAD, memory)
 
 
 def _at_rest(_run: Run, _instance: SliceInstance, _running: Running | None, _memory: Memory) -> Step:
@@ -126,12 +130,12 @@ def _activate(_run: Run, instance: SliceInstance, running: Running | None, memor
 
 def _activating(run: Run, instance: SliceInstance, running: Running | None, memory: Memory) -> Step:
     if running is not None and running.run == run and running.life is Life.ACTIVE:
-        return _to(instance, _S.ACTIVE, Show.PUT, why=_besides(instance.why, running))
+        return _to(instance, _S.ACTIVE, Show.PUT, why=_besides(_here(instance), running))
     if memory.failed or (memory.inherited and not _runs(running)):
         return _failed(instance, memory)
     if running is not None and running.run != run:
         return _when_due(Do.UNLOAD, memory)
-    return _when_due(Do.ACTIVATE, memory)
+    return _hindered(instance, memory) or _when_due(Do.ACTIVATE, memory)
 
 
 def _active(_run: Run, instance: SliceInstance, running: Running | None, memory: Memory) -> Step:
@@ -209,6 +213,19 @@ def _besides(why: str, running: Running, then: str = "") -> str:
     """Why it is here, as whom it runs and what holds it, where that is not as it should be, and what happened to it."""
     about = running.about if running.about not in why else ""
     return "; ".join(part for part in (why, about, then) if part)[:MAX_WHY]
+
+
+def _hindered(instance: SliceInstance, memory: Memory) -> Step | None:
+    """Tell what keeps it from going on once that happened again: it may be so until its time is over."""
+    if memory.tries < 2 or memory.untold:
+        return None
+    why = "; ".join(part for part in (_here(instance), f"{AGAIN}{memory.detail}") if part)[:MAX_WHY]
+    return None if why == instance.why else _to(instance, instance.state, why=why)
+
+
+def _here(instance: SliceInstance) -> str:
+    """Why it is here, without what kept it from going on."""
+    return instance.why.partition(AGAIN)[0].removesuffix("; ")
 
 
 def _failed(instance: SliceInstance, memory: Memory) -> Step:

@@ -121,6 +121,7 @@ class Known:
             falls=self._recent(now),
             restarted=self.restarted,
             detail=self.detail,
+            tries=self.tries,
             ended=self.ended,
             due_at=self.due_at,
             now=now,

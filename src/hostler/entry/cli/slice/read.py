@@ -13,6 +13,7 @@ from hostler.entry.cli.listing import PAGE, show_all
 from hostler.entry.cli.reach import chosen_server, reached, server_options
 from hostler.entry.cli.target import complete
 from hostler.entry.cli.value import moment
+from hostler.model.deployment import SliceState
 
 if TYPE_CHECKING:
     from hostler.client import Client
@@ -90,6 +91,7 @@ async def _why_none(client: Client, base: str | None, node: str | None) -> str:
 
 
 def _row(view: SliceView, one: SliceInstanceView) -> list[str]:
-    state = one.state.value if one.ready else f"{one.state.value}, starting again"
+    down = one.state is SliceState.ACTIVE and not one.ready
+    state = f"{one.state.value}, starting again" if down else one.state.value
     cells = (view.artifact, str(one.instance), view.node, state, moment(one.since), str(one.restarts or ""), one.why)
     return [show.safe(cell) for cell in cells]
