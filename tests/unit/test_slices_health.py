@@ -210,7 +210,9 @@ async def test_one_whose_places_are_held_by_calls_of_nobody_ends(
         late = await caller.call("blocks", number=number, within=0.1)
         assert isinstance(late, Failed)
         assert late.fault is Fault.DEADLINE
-    assert await till.ended() == "it is not well: 3 calls that nobody waits for hold all its places, for 0.2 s and more"
+    assert await till.ended() == (
+        "it is not well: all its places have been held for 0.2 s and more by 3 calls that nobody waits for"
+    )
 
 
 async def test_one_that_works_on_as_many_calls_as_it_may_is_well(

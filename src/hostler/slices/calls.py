@@ -156,7 +156,7 @@ class Calls:
         if not all(work.stopped and work.stopped_at <= before for work in self._works):
             return ""
         held = counted(len(self._works), "call")
-        return f"{held} that nobody waits for hold all its places, for {HELD_FOR:g} s and more"
+        return f"all its places have been held for {HELD_FOR:g} s and more by {held} that nobody waits for"
 
     async def drained(self, grace: float) -> bool:
         """Whether all ended within `grace` seconds."""
