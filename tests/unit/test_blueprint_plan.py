@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from hostler.engine.deployments import autoscale
 from hostler.engine.deployments.plan import MOST, Placed, about, slice_plan
 from hostler.engine.deployments.shown import Known, Seen, blueprint_status, slice_status
+from hostler.entry.cli.blueprint.telling import _inside
 from hostler.model.blueprint_api import BlueprintPhase, SliceChange
 from hostler.model.deployment import (
     Autoscale,
@@ -146,6 +147,22 @@ def test_a_million_is_planned_by_the_first_of_them() -> None:
     plan = planned(spec("a:1", 1_000_000), None, place=Rows("n1", each=10))
     assert plan.waiting == 999_990
     assert not place.asked
+
+
+def test_no_more_are_planned_than_nodes_take_and_what_is_not_named_is_counted() -> None:
+    class Roomy(Rows):
+        def __call__(self, spec: SliceSpec, count: int, there: Mapping[str, int]) -> Placed:
+            return msgspec.structs.replace(super().__call__(spec, count, there), room=3 * MOST)
+
+    plan = planned(spec("a:1", 20_000), None, place=Roomy("n1", "n2", "n3", each=MOST))
+    assert (plan.to_load, plan.waiting) == (15_000, 5_000)
+    why = "no node gets more than 5,000 instances of one slice"
+    assert plan.passed_over == (Reason(subject="nodes that take it", why=why),)
+    lines = dict(_inside(plan))
+    assert lines["load"] == "n1 × 1667, n2 × 1667, n3 × 1666, … and 10,000 more"
+    assert lines["wait"] == f"5,000 instances, for there is no node (nodes that take it: {why})"
+    plan = planned(spec("a:1", 15_000), None, place=Roomy("n1", "n2", "n3", each=MOST))
+    assert (plan.to_load, plan.waiting, plan.passed_over) == (15_000, 0, ())
 
 
 @pytest.mark.parametrize(

@@ -461,6 +461,27 @@ def test_a_blueprint_of_a_hundred_slices_is_one_transaction_and_too_much_at_once
     play(story)
 
 
+def test_a_plan_has_no_more_than_nodes_take_and_tells_where_memory_may_be_short() -> None:
+    async def story(scene: Scene) -> None:
+        for number in (1, 2, 3):
+            await scene.node(f"n{number}")
+        await scene.node("n4", lifecycle=Lifecycle.DRAINING)
+        many = changed(spec("a:1", 20_000), settings=SliceSettings(memory_mib=16))
+        plan = await service(scene).plan(ADMIN, "shop", blueprint(many))
+        (one,) = plan.slices
+        assert sum(place.instances for place in one.load) == 5_000
+        assert (one.to_load, one.waiting) == (15_000, 5_000)
+        assert [reason.why for reason in one.passed_over] == ["no node gets more than 5,000 instances of one slice"]
+        assert plan.notes == (
+            "org:a: n1 would get 1,667 instances of up to 16 MiB, and has 8,192 MiB of memory in all;"
+            " so may 2 more nodes",
+        )
+        few = changed(many, instances=3 * 512)
+        assert (await service(scene).plan(ADMIN, "shop", blueprint(few))).notes == ()
+
+    play(story)
+
+
 # Looking
 
 

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from hostler.engine.deployments import ground as grounds
 from hostler.engine.deployments import spread
-from hostler.engine.deployments.plan import Placed
+from hostler.engine.deployments.ground import has
+from hostler.engine.deployments.plan import MOST, Placed
 from hostler.engine.deployments.roster import Roster
 
 if TYPE_CHECKING:
@@ -46,7 +47,13 @@ class Placing:
             nodes=tuple((node, instances, why) for node, (instances, why) in chosen.items()),
             passed_over=reasons,
             waiting=count - len(choices),
+            room=self._room(spec, there) if count >= MOST else None,
         )
+
+    def _room(self, spec: SliceSpec, there: Mapping[str, int]) -> int:
+        """For more of it, on all nodes that take it."""
+        takes = (site.node for site in self._ground.sites.values() if not site.kind and has(site, spec.node_labels))
+        return sum(max(0, spread.MOST - there.get(node, 0)) for node in takes)
 
 
 def copied(view: View, ground: Ground) -> Ground:

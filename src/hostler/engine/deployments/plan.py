@@ -10,22 +10,25 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from hostler.engine.deployments import autoscale
+from hostler.engine.deployments import autoscale, spread
 from hostler.kit.plural import counted
 from hostler.model.blueprint_api import Planned, PlannedMove, SliceChange, SlicePlan
 from hostler.model.deployment import USUAL_STAGES, StrategyKind
+from hostler.model.reason import Reason
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from hostler.engine.deployments.shown import Known
     from hostler.model.deployment import SliceSpec
-    from hostler.model.reason import Reason
 
 SHOWN = 200
 """Nodes that are named for one slice."""
 MOST = 5_000
 """Instances of one slice for which nodes are chosen: the leader takes no longer for more, but whoever asks would."""
+
+FULL = (Reason(subject="nodes that take it", why=f"no node gets more than {spread.MOST:,} instances of one slice"),)
+"""Why the rest has no node where there were nodes for as many as are shown."""
 
 
 class Placed(msgspec.Struct, frozen=True):
@@ -34,6 +37,8 @@ class Placed(msgspec.Struct, frozen=True):
     nodes: tuple[tuple[str, int, str], ...] = ()
     passed_over: tuple[Reason, ...] = ()
     waiting: int = 0
+    room: int | None = None
+    """How many more of the slice nodes take in all, if they were asked for as many as are shown; None: not reckoned."""
 
 
 class Place(Protocol):
@@ -60,8 +65,8 @@ def slice_plan(known: Known, before: SliceSpec | None, place: Place) -> SlicePla
     asked = min(missing, MOST)
     placed = Placed() if spec is None or missing <= 0 else place(spec, asked, _positive(fixed))
     got = sum(count for _, count, _ in placed.nodes)
-    if missing > asked == got:  # the rest goes the same way
-        got = missing
+    if missing > asked == got:  # the rest goes the same way, as far as there is room
+        got = missing if placed.room is None else min(missing, placed.room)
     # Those that are missing even while what is on emptied nodes still counts come first.
     short = max(0, missing - sum(drained.values()))
     leave = _sum(goes, surplus, _first(drained, got - short))
@@ -85,7 +90,7 @@ def slice_plan(known: Known, before: SliceSpec | None, place: Place) -> SlicePla
         ),
         move=moves[:SHOWN],
         waiting=max(0, short - got),
-        passed_over=placed.passed_over if got < missing else (),
+        passed_over=(placed.passed_over or FULL) if got < missing else (),
     )
 
 

@@ -29,6 +29,7 @@ from hostler.keys.deployment import (
     endpoints_of,
 )
 from hostler.keys.part import check_part
+from hostler.kit.plural import counted
 from hostler.model.blueprint_api import (
     BlueprintFault,
     BlueprintHistory,
@@ -55,7 +56,7 @@ if TYPE_CHECKING:
     from hostler.keys.entry import Entry
     from hostler.keys.key import Key
     from hostler.kit.clock import Clock
-    from hostler.model.blueprint_api import BlueprintStatus
+    from hostler.model.blueprint_api import BlueprintStatus, SlicePlan
     from hostler.model.deployment import SliceRecord
     from hostler.ports.artifacts import Artifacts
     from hostler.ports.store import Operation, Store
@@ -188,7 +189,7 @@ class BlueprintService:
             name=name,
             slices=tuple(slices),
             refused=tuple(str(problem) for problem in against),
-            notes=(*self._notes(case, wanted), *filter(None, [about(slices)])),
+            notes=(*self._notes(case, wanted), *self._tight(slices, wanted), *filter(None, [about(slices)])),
             changes=changes,
             revision=case.revision,
         )
@@ -466,6 +467,27 @@ class BlueprintService:
                 yield f"{spec.base}: its change to {deployment.value.artifact} is under way, and would be overtaken"
             if deployment is not None and not changed and deployment.value.phase is Phase.FAILED:
                 yield f"{spec.base}: {deployment.value.artifact} was given up, and would be tried again"
+
+    def _tight(self, slices: Iterable[SlicePlan], wanted: Blueprint) -> Iterable[str]:
+        """Slices whose new instances may take more memory than their nodes have."""
+        for plan in slices:
+            spec = wanted.spec_of(plan.base)
+            each = None if spec is None else spec.settings.memory_mib
+            if each is None:
+                continue
+            members = ((one, self._view.members.get(node=one.node)) for one in plan.load)
+            found = [
+                (one, member.value.capacity.memory_mib)
+                for one, member in members
+                if member is not None and one.instances * each > member.value.capacity.memory_mib
+            ]
+            if found:
+                (first, has), more = found[0], len(found) - 1
+                also = f"; so may {counted(more, 'more node')}" if more else ""
+                yield (
+                    f"{plan.base}: {first.node} would get {counted(first.instances, 'instance')} of up to {each:,} MiB,"
+                    f" and has {has:,} MiB of memory in all{also}"
+                )
 
 
 def _read(text: str, file: str) -> BlueprintRead:

@@ -69,9 +69,9 @@ def _headline(one: SlicePlan) -> str:
 
 def _inside(one: SlicePlan) -> Iterator[tuple[str, str]]:
     if one.load:
-        yield "load", _places(one.load)
+        yield "load", _places(one.load, one.to_load)
     if one.unload:
-        yield "unload", _places(one.unload)
+        yield "unload", _places(one.unload, one.to_unload)
     for move in one.move[:NAMED]:
         why = f" ({move.why})" if move.why else ""
         yield "move", f"{move.source} → {move.target}{f' × {move.instances}' if move.instances > 1 else ''}{why}"
@@ -82,10 +82,11 @@ def _inside(one: SlicePlan) -> Iterator[tuple[str, str]]:
         yield "wait", f"{counted(one.waiting, 'instance')}, for there is no node{f' ({why})' if why else ''}"
 
 
-def _places(places: Sequence[Planned]) -> str:
+def _places(places: Sequence[Planned], count: int) -> str:
     named = [f"{place.node}{f' × {place.instances}' if place.instances > 1 else ''}" for place in places[:NAMED]]
     more = f", and on {counted(len(places) - NAMED, 'more node')}" if len(places) > NAMED else ""
-    return f"{', '.join(named)}{more}"
+    rest = count - sum(place.instances for place in places)
+    return f"{', '.join(named)}{more}{f', … and {rest:,} more' if rest > 0 else ''}"
 
 
 def plan_sum(plan: BlueprintPlan) -> str:
