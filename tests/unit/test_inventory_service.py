@@ -11,7 +11,9 @@ from service_scene import ADMIN, MEMBER_OF_ACME, VIEWER, Scene, asked, play
 from hostler.engine.inventory.document import inventory_in, read_inventory
 from hostler.engine.inventory.service import AT_ONCE, InventoryService
 from hostler.errors import Conflict, Forbidden, NotFound, Stale, Unavailable
+from hostler.keys.deployment import SLICE
 from hostler.keys.inventory import BLADE, PDU, RACK
+from hostler.model.deployment import SliceRecord, SliceState
 from hostler.model.inventory import Condition
 from hostler.model.inventory_api import HardwareSet, InventoryLoaded
 from hostler.model.node import Lifecycle
@@ -160,6 +162,27 @@ def test_a_blade_with_machines_is_not_removed() -> None:
         assert (done.changed, done.removed) == (3, 1)
         assert (await loaded(scene, inventory_in({"racks": []}))).removed == len(smaller.records())
         assert (await scene.raw.range("/CloudChamber/V0.1/rack")).items == ()
+
+    play(story)
+
+
+def test_a_blade_whose_node_has_slices_is_removed_with_a_note_that_names_them() -> None:
+    async def story(scene: Scene) -> None:
+        await loaded(scene)
+        smaller = read_inventory(SMALL.replace("count: 4", "count: 3"))
+        record = SliceRecord(state=SliceState.ACTIVE, timestamp=5)
+        for number in range(7):
+            await scene.raw.txn([], [SLICE.put(record, node="r1-b4", artifact=f"org:s{number}:1")])
+        await scene.raw.txn([], [SLICE.put(record, node="r1-b3", artifact="org:other:1")])
+        has = "node r1-b4 has 7 slices (org:s0:1, org:s1:1, org:s2:1, org:s3:1, org:s4:1, …)"
+        planned = await service(scene).plan(ADMIN, smaller)
+        assert (planned.refused, planned.notes) == ((), (f"{has}, and will not be in the inventory",))
+        await scene.node("r1-b4")
+        assert (await service(scene).plan(ADMIN, smaller)).notes == (
+            f"{has} and is registered, and will not be in the inventory; hostler node drain r1-b4, stop its agent, and"
+            " hostler node remove r1-b4",
+        )
+        assert (await loaded(scene, smaller)).removed == 1
 
     play(story)
 

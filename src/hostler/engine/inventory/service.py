@@ -20,6 +20,7 @@ from hostler.engine.request import Written
 from hostler.engine.turn import Turn
 from hostler.engine.write import Beaten
 from hostler.errors import Conflict, Stale, TooLarge
+from hostler.keys.deployment import SLICE
 from hostler.keys.inventory import BLADE, IN_RACKS, MORE_PDUS, MORE_TORS, PDU, RACK, REGION, TOR, ZONE
 from hostler.keys.node import ARRIVAL, COMMAND
 from hostler.kit.plural import counted
@@ -134,7 +135,7 @@ class InventoryService(InventoryReader):
         return InventoryPlan(
             changes=weighed.changes,
             refused=tuple(await self._refused(weighed.removed)),
-            notes=tuple(_clipped(self._notes(weighed.removed))),
+            notes=tuple(_clipped(await self._notes(weighed.removed))),
             digest=weighed.digest,
             revision=standing.revision,
         )
@@ -247,41 +248,53 @@ class InventoryService(InventoryReader):
         """Blades that cannot be removed, for their nodes have machines."""
         found = await self._occupied(tuple(removed))
         return [
-            f"blade {removed[node]}: its node {node} has {_machines(names)}; hostler node drain {node} first"
+            f"blade {removed[node]}: its node {node} has {_named(names, 'machine')}; hostler node drain {node} first"
             for node, names in found.items()
         ]
 
     async def _occupied(self, nodes: Sequence[str]) -> dict[str, list[str]]:
-        """The ids of the machines that these nodes have, or expect."""
-        prefixes = [COMMAND.prefix(), ARRIVAL.prefix()]
+        """What the machines are called that these nodes have, or expect."""
+        found = await self._keys(nodes, (COMMAND, ARRIVAL), "vm")
+        return {node: [self._called(node, vm) for vm in vms] for node, vms in found.items()}
+
+    async def _keys(self, nodes: Sequence[str], keys: Sequence[Key[Any]], part: str) -> dict[str, list[str]]:
+        """That part of the keys of these nodes, by node, where there are any."""
+        prefixes = [key.prefix() for key in keys]
         if len(nodes) <= ASKED_SINGLY:
-            prefixes = [key.prefix(node=node) for node in nodes for key in (COMMAND, ARRIVAL)]
+            prefixes = [key.prefix(node=node) for node in nodes for key in keys]
         found: dict[str, list[str]] = {node: [] for node in nodes}
         for prefix in prefixes if nodes else ():
             after: str | None = None
             while True:
                 page = await self._store.range(prefix, after=after, limit=_PAGE, keys_only=True)
                 for kv in page.items:
-                    parts = COMMAND.match(kv.key) or ARRIVAL.match(kv.key) or {}
+                    parts = next(filter(None, (key.match(kv.key) for key in keys)), {})
                     if parts.get("node") in found:
-                        found[parts["node"]].append(parts["vm"])
+                        found[parts["node"]].append(parts[part])
                 if not page.more:
                     break
                 after = page.items[-1].key
-        return {node: [self._called(node, vm) for vm in vms] for node, vms in found.items() if vms}
+        return {node: names for node, names in found.items() if names}
 
     def _called(self, node: str, vm: str) -> str:
         command = self._view.commands.get(node=node, vm=vm)
         return vm if command is None else command.value.name or vm
 
-    def _notes(self, removed: Mapping[str, str]) -> list[str]:
+    async def _notes(self, removed: Mapping[str, str]) -> list[str]:
+        """Nodes whose blades go. Slices do not keep a blade: they go on until the node does, and then elsewhere."""
         members = self._view.members
-        return [
-            f"node {node} is registered, and will not be in the inventory; stop its agent, and"
-            f" hostler node remove {node}"
-            for node in removed
-            if members.get(node=node) is not None
-        ]
+        slices = await self._keys(tuple(removed), (SLICE,), "artifact")
+        notes: list[str] = []
+        for node in removed:
+            serves = f" has {_named(slices[node], 'slice')}" if node in slices else ""
+            if members.get(node=node) is not None:
+                notes.append(
+                    f"node {node}{serves}{' and' if serves else ''} is registered, and will not be in the inventory;"
+                    f" {f'hostler node drain {node}, ' if serves else ''}stop its agent, and hostler node remove {node}"
+                )
+            elif serves:
+                notes.append(f"node {node}{serves}, and will not be in the inventory")
+        return notes
 
     async def _set(
         self, request: Request, what: str, keys: Sequence[str], change: HardwareSet
@@ -366,9 +379,9 @@ def _digest(steps: Sequence[Step]) -> str:
     return digest.hexdigest()[:32]
 
 
-def _machines(names: Sequence[str]) -> str:
+def _named(names: Sequence[str], what: str) -> str:
     shown = ", ".join(sorted(names)[:5]) + (", …" if len(names) > 5 else "")
-    return f"{counted(len(names), 'machine')} ({shown})"
+    return f"{counted(len(names), what)} ({shown})"
 
 
 def _clipped(lines: Sequence[str]) -> list[str]:
