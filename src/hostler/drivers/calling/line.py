@@ -81,11 +81,9 @@ class Stream:
             return
         self._left = True
         self._items.clear()
-        if self._line.paused_by is self:
-            self._line.resume_reading()
         if self._end is None:
             self._end = StopAsyncIteration()
-            self._line.abandon(self._waiting)
+        self._line.abandon(self._waiting)
 
     def push(self, value: bytes) -> None:
         """One more."""
@@ -220,7 +218,9 @@ class Line(asyncio.Protocol):
         return waiting
 
     def abandon(self, waiting: _Waiting) -> None:
-        """Nobody waits for it any more."""
+        """Nobody waits for it any more, and nobody reads its stream."""
+        if self.paused_by is not None and self.paused_by is waiting.stream:
+            self.resume_reading()
         if self._waiting.pop(waiting.id, None) is None:
             return
         if waiting.timer is not None:

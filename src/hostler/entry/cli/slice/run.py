@@ -122,7 +122,7 @@ async def _run(own: _Own, loaded: SliceModule, method: str | None, arguments: by
         if loaded.has_hook("healthy"):
             with own.code("healthy"):
                 well = await loaded.run_hook("healthy")
-            if well is False:
+            if well is not None and not well:
                 raise Refused(f"{loaded.name}: healthy() says that it is not well")
         if method is not None:
             await _call(own, loaded, method, arguments)
@@ -155,6 +155,7 @@ def _marks(handler: Handler) -> str:
 
 async def _call(own: _Own, loaded: SliceModule, method: str, arguments: bytes) -> None:
     """Its results, each on a line."""
+    from hostler.slices import aside
     from hostler.slices.signature import BadArguments
 
     handler = loaded.methods.get(method)
@@ -172,7 +173,7 @@ async def _call(own: _Own, loaded: SliceModule, method: str, arguments: bytes) -
             for item in handler.function(**asked):
                 _show(item)
         elif handler.in_thread:
-            _show(await asyncio.to_thread(handler.function, **asked))
+            _show(await asyncio.to_thread(aside.run, handler.function, **asked))
         else:
             _show(await handler.function(**asked))
 
