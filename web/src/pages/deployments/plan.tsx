@@ -94,7 +94,7 @@ function OfSlice({ plan, how }: { plan: SlicePlan; how: string }) {
 const sumOf = (some: readonly { instances: number }[]): number => some.reduce((total, one) => total + one.instances, 0);
 
 function Rest({ more, sign, word }: { more: number; sign: string; word: string }) {
-  return more > 0 ? <Move sign={sign} look="same" text={`${word} ${more} on further nodes`} why="" /> : null;
+  return more > 0 ? <Move sign={sign} look="same" text={`${word} ${more} more`} why="" /> : null;
 }
 
 function Move({ sign, look, text, why }: { sign: string; look: string; text: string; why: string }) {
