@@ -398,6 +398,14 @@ async def test_administrators_find_places_where_others_find_none() -> None:
             assert (await api.call("GET", "/v1/events")).status == 503
 
 
+def test_an_account_has_a_share_however_many_there_are() -> None:
+    for most in (1, 2, 10, 50, 100, 1000, 10_000):
+        one, administrator = share(most, manages=False), share(most, manages=True)
+        assert 1 <= one <= max(1, most // 2), most
+        assert one <= administrator <= most, most
+    assert (share(50, manages=False), share(200, manages=False), share(1000, manages=False)) == (25, 50, 100)
+
+
 async def test_a_reader_that_does_not_read_costs_no_memory_and_misses_nothing() -> None:
     async with serving(plan=ServerPlan(history=50)) as api:
         sock = socket.socket()

@@ -119,9 +119,10 @@ def test_a_pipe_that_closes_early_is_no_error(environ: dict[str, str], url: str)
     assert done.stderr == ""
 
 
-def test_an_output_that_is_closed_or_full_is_no_traceback(environ: dict[str, str]) -> None:
-    for target in (">&-", "2>&-", ">/dev/full", ">&- 2>&-"):
-        for arguments in ("--version", "store get /a --store memory://", "store status --store memory://"):
+def test_an_output_or_input_that_is_closed_or_full_is_no_traceback(environ: dict[str, str]) -> None:
+    asking = "vm delete web --server http://127.0.0.1:1 --token t"
+    for target in (">&-", "2>&-", ">/dev/full", ">&- 2>&-", "<&-", "<&- >&- 2>&-"):
+        for arguments in ("--version", "store get /a --store memory://", "store status --store memory://", asking):
             command = " ".join(HOSTLER) + f" {arguments} {target}"
             done = subprocess.run(
                 ["bash", "-c", command], capture_output=True, text=True, timeout=100, env=environ, check=False

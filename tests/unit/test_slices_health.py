@@ -215,6 +215,19 @@ async def test_one_whose_places_are_held_by_calls_of_nobody_ends(
     )
 
 
+async def test_one_whose_threads_are_all_held_ends_though_it_has_places_left(
+    caller_of: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hostler.slices.calls.HELD_FOR", 0.2)
+    monkeypatch.setattr("hostler.slices.calls.MAX_THREADS", 2)
+    till = Till({}, healthy_every=0.01)
+    await till.instance.activate()
+    caller = await caller_of(till)
+    for number in range(2):
+        assert isinstance(await caller.call("blocks", number=number, within=0.1), Failed)
+    assert "by 2 calls that nobody waits for" in await till.ended()
+
+
 async def test_one_that_works_on_as_many_calls_as_it_may_is_well(
     caller_of: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -149,14 +149,13 @@ class Calls:
         return work
 
     def held_up(self) -> str:
-        """Why no more calls are taken, for good; empty: they are, or will be."""
-        if len(self._works) < self.concurrency:
-            return ""
+        """Why no more calls are taken, or plain ones never begin, for good; empty: they are, or will be."""
         before = time.monotonic() - HELD_FOR
-        if not all(work.stopped and work.stopped_at <= before for work in self._works):
+        held = sum(work.stopped and work.stopped_at <= before for work in self._works)
+        if held < min(self.concurrency, MAX_THREADS):
             return ""
-        held = counted(len(self._works), "call")
-        return f"all its places have been held for {HELD_FOR:g} s and more by {held} that nobody waits for"
+        calls = counted(held, "call")
+        return f"all its places have been held for {HELD_FOR:g} s and more by {calls} that nobody waits for"
 
     async def drained(self, grace: float) -> bool:
         """Whether all ended within `grace` seconds."""

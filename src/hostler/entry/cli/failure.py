@@ -144,10 +144,10 @@ def run(command: click.Command, arguments: Sequence[str] | None = None) -> int:
 
 
 def _open_what_is_closed() -> None:
-    """Where the shell closed an output (`>&-`), Python has none at all; what is written there then goes nowhere."""
-    for name in ("stdout", "stderr"):
+    """Where the shell closed one (`<&-`, `>&-`), Python has none at all: nothing is read then, or goes nowhere."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
-            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 - open until the end
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115 - open until the end
 
 
 def _ended_by(error: BaseException) -> int:

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from hostler.errors import Unavailable
+from hostler.kit.plural import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -17,12 +18,14 @@ if TYPE_CHECKING:
     from hostler.entry.server.route import Asked
 
 FEW = 50
-"""So many an account may have where all together are few: dozens of tabs, with one or two streams each."""
+"""So many an account may have where all together are few, at most half of those: dozens of tabs, with one or two each."""
 
 
 def share(most: int, *, manages: bool) -> int:
     """Of `most` streams those that one account may have; `manages`: it has the right manage_accounts."""
-    return max(most // (2 if manages else 10), FEW)
+    if manages:
+        return max(most // 2, min(FEW, most))
+    return max(most // 10, min(FEW, most // 2), 1)
 
 
 def kept(most: int) -> int:
@@ -44,7 +47,7 @@ def place_for(asked: Asked, what: str, *, of: str | None = None) -> Iterator[Non
         raise Unavailable(f"{what}: {feed.streams} streams are open, no more are taken; try again later")
     if feed.held[holder] >= share(most, manages=manages):
         raise Unavailable(
-            f"{what}: {holder} has {feed.held[holder]} streams open, and nobody gets more; close some of them:"
+            f"{what}: {holder} has {counted(feed.held[holder], 'stream')} open, and nobody gets more; close some of them:"
             " pages, consoles, programs that follow events"
         )
     feed.streams += 1
