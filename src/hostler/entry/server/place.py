@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from hostler.entry.server.route import Asked
 
 FEW = 50
-"""So many an account may have where all together are few, at most half of those: dozens of tabs, with one or two each."""
+"""So many an account may have where all are few, at most half of those: dozens of tabs, with one or two streams each."""
 
 
 def share(most: int, *, manages: bool) -> int:
@@ -47,8 +47,8 @@ def place_for(asked: Asked, what: str, *, of: str | None = None) -> Iterator[Non
         raise Unavailable(f"{what}: {feed.streams} streams are open, no more are taken; try again later")
     if feed.held[holder] >= share(most, manages=manages):
         raise Unavailable(
-            f"{what}: {holder} has {counted(feed.held[holder], 'stream')} open, and nobody gets more; close some of them:"
-            " pages, consoles, programs that follow events"
+            f"{what}: {holder} has {counted(feed.held[holder], 'stream')} open, and nobody gets more;"
+            " close some of them: pages, consoles, programs that follow events"
         )
     feed.streams += 1
     feed.held[holder] += 1
