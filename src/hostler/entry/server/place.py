@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from hostler.entry.server.route import Asked
 
 FEW = 50
-"""So many an account may have where all are few, at most half of those: dozens of tabs, with one or two streams each."""
+"""So many an account may have where all are few, at most half of those: dozens of tabs with one or two streams each."""
 
 
 def share(most: int, *, manages: bool) -> int:
