@@ -338,6 +338,15 @@ async def test_revisions_are_compared_a_blueprint_is_deleted_by_its_name_and_tex
     assert (await plane.call("GET", "/v1/blueprints"))["items"] == []
 
 
+async def test_a_blueprint_that_never_was_is_not_said_to_have_a_history(
+    page: Page, cheap_plane: Plane, enter: Enter, expect_trouble: Callable[..., None]
+) -> None:
+    expect_trouble("404")
+    await enter(page, cheap_plane, at="#/deployments/nope")
+    told = page.get_by_role("main").get_by_role("status")
+    await expect(told).to_have_text("There is no blueprint nope, and nothing was applied under that name.")
+
+
 async def test_blueprints_and_workloads_are_found_by_their_state_and_by_what_is_typed(
     page: Page, planes: Planes, enter: Enter, axe: Check, narrow: Check
 ) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from playwright.async_api import Page, Route, expect
 from up_process import until, well
-from web_plane import Plane, Planes
+from web_plane import PASSWORD, Plane, Planes
 from web_type import NARROW, WIDE, Check, Enter, NewPage, Shot, SignIn
 
 PAGES = ["overview", "racks", "vms", "labs", "deployments", "events", "audit", "users", "account"]
@@ -108,6 +108,44 @@ async def test_who_was_revoked_is_told_so_and_is_led_back(
     await expect(page.get_by_text("Your session has ended")).to_have_count(0)
     assert page.url.endswith("#/vms?q=web")
     await expect(page).to_have_title("Machines · Hostler")
+
+
+async def test_a_page_that_was_opened_as_another_says_who_one_is_now_and_does_nothing(
+    page: Page, cheap_plane: Plane, enter: Enter, expect_trouble: Callable[..., None]
+) -> None:
+    expect_trouble("403")
+    expect_trouble("401", must=False)  # what was under way when a session ended
+    await cheap_plane.user("ann", "member", "acme")
+    await enter(page, cheap_plane, at="#/users/ann")
+    await expect(page.get_by_text("Live", exact=True)).to_be_visible()
+    shown = {"name": "ann", "password": PASSWORD}
+    assert (await page.context.request.post(f"{cheap_plane.url}/v1/sessions/browser", data=shown)).ok
+    await page.get_by_role("button", name="Disable").click()
+    await page.get_by_role("dialog").get_by_role("button", name="Disable").click()
+    await expect(page.get_by_text("This page was opened as admin, and you are signed in as ann")).to_be_visible()
+    await expect(page.locator(".shell-me")).to_have_text("ann")
+    await expect(page.get_by_text("Accounts are for those who have the right")).to_be_visible()
+    assert (await cheap_plane.call("GET", "/v1/users/ann"))["enabled"]
+    await page.get_by_role("button", name="Sign out").click()
+    await expect(page.get_by_role("heading", name="Sign in to Hostler")).to_be_visible()
+    await page.reload()
+    await expect(page.get_by_role("heading", name="Sign in to Hostler")).to_be_visible()
+
+
+async def test_who_signs_in_or_out_does_so_in_every_tab(
+    page: Page, cheap_plane: Plane, enter: Enter, sign_in: SignIn, expect_trouble: Callable[..., None]
+) -> None:
+    expect_trouble("401", must=False)  # what was under way when the session ended
+    await cheap_plane.user("ann", "member", "acme")
+    await enter(page, cheap_plane)
+    other = await page.context.new_page()
+    await other.goto(cheap_plane.url + "/#/account")
+    await other.get_by_role("banner").get_by_role("button", name="Sign out").click()
+    await expect(page.get_by_text("You signed out in another tab")).to_be_visible()
+    await sign_in(other, cheap_plane, "ann")
+    for tab in (page, other):
+        await expect(tab.locator(".shell-me")).to_have_text("ann")
+        await expect(tab.get_by_role("link", name="Users")).to_have_count(0)
 
 
 async def test_a_deep_link_is_kept_over_signing_in(page: Page, cheap_plane: Plane, sign_in: SignIn) -> None:

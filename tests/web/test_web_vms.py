@@ -116,6 +116,68 @@ async def test_a_machine_is_created_by_the_form_lives_and_is_deleted(  # noqa: P
     assert ("admin", "vm.delete") in {(line["who"], line["verb"]) for line in audit}
 
 
+async def test_a_change_leaves_what_others_changed_meanwhile(cheap_plane: Plane, page: Page, enter: Enter) -> None:
+    vm = await made(cheap_plane, "shared", labels={"app": "web"})
+    path = f"{PROJECT}/vms/{vm['id']}"
+    await enter(page, cheap_plane, at=f"#/vms/acme/web/{vm['id']}?tab=change")
+    await page.get_by_label("Cores", exact=True).fill("2")
+    await cheap_plane.call("PATCH", path, {"labels": {"owner": "bob"}, "memory_mib": 2048})
+    await expect(page.get_by_label("Memory in MiB")).to_have_value("2048")
+    await expect(page.get_by_label("Labels", exact=True)).to_have_value("owner=bob")
+    await expect(page.get_by_label("Cores", exact=True)).to_have_value("2")
+    sent: list[Any] = []
+    page.on("request", lambda asked: sent.append(asked.post_data_json) if asked.method == "PATCH" else None)
+    await page.get_by_role("button", name="Change", exact=True).click()
+    await expect(page.get_by_text(re.compile("^Changed"))).to_be_visible()
+    now = await cheap_plane.call("GET", path)
+    assert (now["spec"]["cpus"], now["spec"]["memory_mib"], now["labels"]) == (2, 2048, {"owner": "bob"})
+    assert sent == [{"cpus": 2}]
+
+
+async def test_who_changes_what_another_changed_meanwhile_is_asked_which_shall_be(
+    cheap_plane: Plane, page: Page, enter: Enter, axe: Check
+) -> None:
+    vm = await made(cheap_plane, "shared")
+    path = f"{PROJECT}/vms/{vm['id']}"
+    await enter(page, cheap_plane, at=f"#/vms/acme/web/{vm['id']}?tab=change")
+    cores, memory = page.get_by_label("Cores", exact=True), page.get_by_label("Memory in MiB")
+    change = page.get_by_role("button", name="Change", exact=True)
+    asked = page.get_by_role("alert").filter(has_text="changed by somebody else")
+    await cores.fill("2")
+    await memory.fill("100")
+    await cheap_plane.call("PATCH", path, {"memory_mib": 2048})
+    await expect(asked).to_contain_text("Memory in MiB: it was 64, is 2048 now, and you wrote 100.")
+    await expect(change).to_be_disabled()
+    await axe(page)
+    await asked.get_by_role("button", name="Take what is there now").click()
+    await expect(asked).to_have_count(0)
+    await expect(memory).to_have_value("2048")
+    await expect(cores).to_have_value("2")
+    await memory.fill("100")
+    await cheap_plane.call("PATCH", path, {"memory_mib": 4096})
+    await asked.get_by_role("button", name="Keep what I wrote").click()
+    await change.click()
+    await expect(page.get_by_text(re.compile("^Changed"))).to_be_visible()
+    now = await cheap_plane.call("GET", path)
+    assert (now["spec"]["cpus"], now["spec"]["memory_mib"]) == (2, 100)
+
+
+async def test_a_change_that_the_page_has_not_heard_of_is_asked_about_as_well(
+    cheap_plane: Plane, page: Page, enter: Enter, expect_trouble: Callable[..., None]
+) -> None:
+    expect_trouble("ERR_FAILED")
+    vm = await made(cheap_plane, "shared")
+    path = f"{PROJECT}/vms/{vm['id']}"
+    await page.route("**/v1/events?*", lambda route: route.abort())
+    await enter(page, cheap_plane, at=f"#/vms/acme/web/{vm['id']}?tab=change")
+    await page.get_by_label("Memory in MiB").fill("100")
+    await cheap_plane.call("PATCH", path, {"memory_mib": 2048, "labels": {"owner": "bob"}})
+    await page.get_by_role("button", name="Change", exact=True).click()
+    await expect(page.get_by_role("alert").filter(has_text="is 2048 now, and you wrote 100")).to_be_visible()
+    now = await cheap_plane.call("GET", path)
+    assert (now["spec"]["memory_mib"], now["labels"]) == (2048, {"owner": "bob"})
+
+
 async def test_what_does_not_fit_is_said_before_and_after(
     cheap_plane: Plane, page: Page, enter: Enter, expect_trouble: Callable[..., None]
 ) -> None:
@@ -229,6 +291,16 @@ async def test_what_a_machine_is_called_is_text(
     assert (await page.title()).startswith("<img")
     assert await page.locator("main img, main script").count() == 0
     await axe(page)
+    await narrow(page)
+
+
+async def test_a_long_name_makes_no_page_wider(cheap_plane: Plane, page: Page, enter: Enter, narrow: Check) -> None:
+    assert cheap_plane.api is not None
+    await cheap_plane.api.node("n1")
+    vm = await made(cheap_plane, "x" * 63)
+    await seen(cheap_plane, vm, MachineState.RUNNING)
+    await enter(page, cheap_plane, at=f"#/vms/acme/web/{vm['id']}")
+    await expect(page.get_by_text("hostler vm console")).to_be_visible()
     await narrow(page)
 
 

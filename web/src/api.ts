@@ -40,11 +40,14 @@ const REPEAT_AFTER = 1000;
 
 let csrf = "";
 let signedOut: () => void = () => {};
+let swapped: (refused: Problem) => Promise<Problem> = async (refused) => refused;
 
-/** What a signed-in page knows; `whenSignedOut` is called when the session counts no more. */
-export function useSession(value: string, whenSignedOut?: () => void): void {
+/** What a signed-in page knows; `whenSignedOut` is called when the session counts no more, `whenSwapped` when the browser has
+ * another one: it says what is told then. */
+export function useSession(value: string, whenSignedOut: () => void, whenSwapped: typeof swapped): void {
   csrf = value;
-  if (whenSignedOut) signedOut = whenSignedOut;
+  signedOut = whenSignedOut;
+  swapped = whenSwapped;
 }
 
 export const get = <T>(path: string, extra?: Extra): Promise<T> => ask<T>("GET", path, undefined, extra);
@@ -127,7 +130,7 @@ async function send(method: string, path: string, body: unknown, extra: Extra = 
   const problem = await problemOf(answer);
   // A password that is wrong is answered with 401 as well, and nobody was signed in then.
   if (answer.status === 401 && path !== "/v1/sessions/browser") signedOut();
-  throw problem;
+  throw answer.status === 403 && problem.kind === "csrf" ? await swapped(problem) : problem;
 }
 
 /** The answer. `repeat`: where none came, or it says that nobody knows, it is asked for once more with the same key. */

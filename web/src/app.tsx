@@ -59,10 +59,10 @@ export function App() {
         <Top />
         <Nav />
         <main class="shell-main" id="main" tabIndex={-1}>
-          <Current />
+          <Current key={user.name} />
         </main>
       </div>
-      <Confirmations />
+      <Confirmations key={`asked ${user.name}`} />
       <Toasts />
     </>
   );

@@ -1,6 +1,7 @@
 // Who is signed in, and what they may do.
 import { computed, signal } from "@preact/signals";
-import { asProblem, del, get, post, useSession } from "./api";
+import { asProblem, del, get, post, Problem, useSession } from "./api";
+import { toast } from "./ui/toast";
 
 export type Right =
   | "manage_accounts"
@@ -59,11 +60,38 @@ export const labsOnly = computed(() => {
 /** The page that one comes to first. */
 export const homePage = computed(() => (labsOnly.value ? "labs" : "overview"));
 
-function begin(session: BrowserSession): void {
-  useSession(session.csrf, () => {
-    if (me.value) signedOutBecause.value = "Your session has ended: it was too old, or it was revoked. Sign in again to go on.";
-    me.value = null;
+/** The tabs of a browser share one session: who signs in or out in one does so in all. */
+const tabs = new BroadcastChannel("hostler-session");
+tabs.onmessage = () => lookAgain("You signed out in another tab.");
+
+const openedAs = (before: User, now: User): string => `This page was opened as ${titled(before)}, and you are signed in as ${titled(now)} now.`;
+
+let looking: Promise<void> | undefined;
+
+/** The session counts no more, or another tab changed it: who is it now? `because`: what is said where it is nobody. */
+function lookAgain(because: string): void {
+  const before = me.value;
+  looking ??= resume().then(() => {
+    looking = undefined;
+    if (before && me.value && before.name !== me.value.name) toast(openedAs(before, me.value), "bad");
+    else if (before && me.value === null) signedOutBecause.value ||= because;
   });
+}
+
+const ended = (): void => lookAgain("Your session has ended: it was too old, or it was revoked. Sign in again to go on.");
+
+/** A write showed what does not fit the browser's session: it is another one. Who asked for it was perhaps somebody else, so nothing is repeated. */
+async function swapped(refused: Problem): Promise<Problem> {
+  const before = me.value;
+  await resume();
+  const now = me.value;
+  if (!before || !now) return refused;
+  const detail = before.name === now.name ? "You have signed in anew since this page was opened." : openedAs(before, now);
+  return new Problem(refused.status, refused.type, refused.title, `${detail} Nothing was done.`, "Do it again if you still mean it");
+}
+
+function begin(session: BrowserSession): void {
+  useSession(session.csrf, ended, swapped);
   sessionEndsAt.value = session.expires_at;
   signedOutBecause.value = "";
   me.value = session.user;
@@ -77,6 +105,8 @@ export async function resume(): Promise<void> {
     else me.value = null;
   } catch (error) {
     const problem = asProblem(error);
+    // Who is signed in stays so while the server is not to be reached.
+    if (me.value && problem.status !== 401) return;
     if (problem.status !== 401) signedOutBecause.value = `${problem.detail} ${problem.next}`;
     me.value = null;
   }
@@ -84,10 +114,12 @@ export async function resume(): Promise<void> {
 
 export async function signIn(credentials: Credentials): Promise<void> {
   begin(await post<BrowserSession>("/v1/sessions/browser", credentials));
+  tabs.postMessage(0);
 }
 
 export async function signOut(): Promise<void> {
   await del("/v1/sessions");
   signedOutBecause.value = "";
   me.value = null;
+  tabs.postMessage(0);
 }

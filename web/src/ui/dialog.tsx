@@ -1,7 +1,7 @@
 // Dialogs are the browser's own: focus stays inside, Escape closes, and goes back to where it was.
 import { signal } from "@preact/signals";
 import type { ComponentChildren } from "preact";
-import { useId, useLayoutEffect, useRef, useState } from "preact/hooks";
+import { useEffect, useId, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { Button, Text } from ".";
 
 interface DialogProps {
@@ -77,8 +77,10 @@ export function confirm(question: Question): Promise<boolean> {
   });
 }
 
+/** Where questions are asked. When it goes, what was asked was answered with no: the next one here may be somebody else. */
 export function Confirmations() {
   const question = asked.value;
+  useEffect(() => () => asked.peek()?.answer(false), []);
   return question && <Confirmation key={question.title} {...question} />;
 }
 

@@ -4,6 +4,7 @@ import { asProblem, get, type Page as Listed, type Problem, withQuery } from "..
 import { live, useLive } from "../../live";
 import { ObjectLink, type Thing, thing } from "../../objects";
 import { route, setQuery, to } from "../../route";
+import { can } from "../../session";
 import { Busy, Button, Check, Clock, Empty, Failure, Field, Head, Select, Table, Text } from "../../ui";
 import { did, VERBS } from "../../verbs";
 import "./audit.css";
@@ -37,10 +38,21 @@ export default function Page() {
   return (
     <>
       <Head title="Audit" />
-      <div class="stack">
-        <Filters wanted={wanted} />
-        <Lines key={JSON.stringify(wanted)} wanted={wanted} />
-      </div>
+      {can("manage_accounts") ? (
+        <div class="stack">
+          <Filters wanted={wanted} />
+          <Lines key={JSON.stringify(wanted)} wanted={wanted} />
+        </div>
+      ) : (
+        <div class="note warn" role="alert">
+          <p>
+            <strong>The audit is for those who have the right manage_accounts, and you have not.</strong>
+          </p>
+          <p>
+            Ask somebody who has it. What happened to what you see is among the <a href={to("events")}>events</a>.
+          </p>
+        </div>
+      )}
     </>
   );
 }

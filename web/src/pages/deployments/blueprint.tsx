@@ -48,12 +48,7 @@ export function One({ name }: { name: string }) {
       <>
         <Head title={name} crumbs={crumbs} />
         {gone ? (
-          <div class="stack">
-            <p class="note" role="status">
-              There is no blueprint {name}: it was deleted, or never was. What was applied under that name is kept, and can be rolled back to.
-            </p>
-            <History name={name} revision={0} />
-          </div>
+          <History name={name} revision={0} gone />
         ) : failure ? (
           <Failure error={failure} again={reload} />
         ) : (

@@ -10,17 +10,34 @@ import type { BlueprintPlan, Revision, SliceSpec } from "./types";
 
 const SHOWN = 100;
 
-export function History({ name, revision }: { name: string; revision: number }) {
+/** `gone`: there is no such blueprint any more, or there never was. */
+export function History({ name, revision, gone = false }: { name: string; revision: number; gone?: boolean }) {
   const [items, setItems] = useState<Revision[] | null>(null);
   const [failure, setFailure] = useState<unknown>(null);
   const [opened, setOpened] = useState<number | null>(null);
-  const reload = (): Promise<void> => listed(name).then(setItems, setFailure);
+  const reload = (): Promise<void> => listed(name).then((found) => {
+    setItems(found);
+    setFailure(null);
+  }, setFailure);
   useLive(["blueprint"], reload);
   useEffect(() => void reload(), [revision]);
-  if (failure) return asProblem(failure).status === 404 ? null : <Failure error={failure} />;
+  const never = failure !== null && asProblem(failure).status === 404;
+  if (never || (gone && items?.length === 0)) {
+    return !gone ? null : (
+      <p class="note" role="status">
+        There is no blueprint {name}, and nothing was applied under that name.
+      </p>
+    );
+  }
+  if (failure) return <Failure error={failure} />;
   if (!items) return <Busy>Looking at what was applied</Busy>;
   return (
-    <div class="deployments-history">
+    <div class="deployments-history stack">
+      {gone && (
+        <p class="note" role="status">
+          There is no blueprint {name} any more: it was deleted. What was applied under that name is kept, and can be rolled back to.
+        </p>
+      )}
       <Table caption={`What was applied to ${name}`} head={["Revision", "When", "By", "What", "Compare"]}>
         {items.map((one, i) => (
           <tr key={one.number}>

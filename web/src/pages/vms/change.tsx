@@ -1,9 +1,9 @@
-// Another size, other labels, another node.
+// Another size, other labels; another node.
 import { useEffect, useState } from "preact/hooks";
-import { all, asProblem, patch, post, Problem } from "../../api";
-import { attempt, Button, Check, confirm, Empty, Failure, Form, Select, Text, toast } from "../../ui";
+import { all, post } from "../../api";
+import { attempt, Button, Check, confirm, Empty, Form, Select } from "../../ui";
 import type { One } from "./detail";
-import { durationOf, fieldOf, labelsOf, labelsText, wholeOf } from "./input";
+import { Shape } from "./shape";
 
 interface Node {
   node: string;
@@ -19,53 +19,6 @@ export function ChangeTab(one: One) {
       <Shape {...one} />
       <MoveForm {...one} />
     </div>
-  );
-}
-
-function Shape({ vm, path, reload }: One) {
-  const [form, setForm] = useState({ name: vm.name, cpus: String(vm.spec.cpus), memory: String(vm.spec.memory_mib), disk: String(vm.spec.disk_gib), labels: labelsText(vm.labels), expires: "", keep: true });
-  const [problem, setProblem] = useState<Problem | null>(null);
-  const set = (change: Partial<typeof form>): void => setForm((before) => ({ ...before, ...change }));
-  const cpus = wholeOf(form.cpus, 1);
-  const memory_mib = wholeOf(form.memory, 1);
-  const disk_gib = wholeOf(form.disk, 0);
-  const labels = labelsOf(form.labels);
-  const expires = durationOf(form.expires);
-  const refused = problem && fieldOf(problem);
-  const wrong = (field: string, value: unknown): string | null => (refused === field && problem ? problem.detail : typeof value === "string" ? value : null);
-  const ready = [cpus, memory_mib, disk_gib, labels].every((one) => typeof one !== "string") && typeof expires !== "string";
-  const send = async (): Promise<void> => {
-    const body: Record<string, unknown> = { name: form.name, cpus, memory_mib, labels };
-    if (disk_gib !== vm.spec.disk_gib) body["disk_gib"] = disk_gib;
-    if (!form.keep) body["expires_in"] = expires;
-    try {
-      const now = await patch<One["vm"]>(path, body, { ifMatch: vm.revision });
-      setProblem(null);
-      toast(now.at_next_boot.length ? `Changed. At its next boot: ${now.at_next_boot.join(", ")}.` : "Changed.");
-      await reload();
-    } catch (error) {
-      setProblem(asProblem(error));
-    }
-  };
-  return (
-    <section class="panel" aria-labelledby="vms-shape">
-      <h2 id="vms-shape">Size and labels</h2>
-      <Form onSubmit={send}>
-        <Text label="Name" value={form.name} onInput={(name) => set({ name })} required wrong={wrong("name", 0)} />
-        <Text label="Cores" type="number" min={1} value={form.cpus} onInput={(value) => set({ cpus: value })} wrong={wrong("cpus", cpus)} hint="From its next boot." />
-        <Text label="Memory in MiB" type="number" min={1} value={form.memory} onInput={(memory) => set({ memory })} wrong={wrong("memory_mib", memory_mib)} hint="From its next boot." />
-        <Text label="Disk in GiB" type="number" min={0} value={form.disk} onInput={(disk) => set({ disk })} wrong={wrong("disk_gib", disk_gib)} hint="It may only grow." />
-        <Text label="Labels" value={form.labels} onInput={(value) => set({ labels: value })} wrong={wrong("labels", typeof labels === "string" ? labels : 0)} />
-        <Check label="Leave when it expires as it is" checked={form.keep} onChange={(keep) => set({ keep })} />
-        {!form.keep && <Text label="Delete it after" value={form.expires} onInput={(value) => set({ expires: value })} placeholder="never" hint="From now: 30m, 2h, 1d; empty: never" wrong={wrong("expires_in", expires)} />}
-        {problem && <Failure error={problem} />}
-        <div>
-          <Button submit primary disabled={!ready}>
-            Change
-          </Button>
-        </div>
-      </Form>
-    </section>
   );
 }
 
