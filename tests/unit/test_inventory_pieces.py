@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
+from unittest import mock
 
 import msgspec
 import pytest
@@ -10,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hostler.engine.inventory import pieces
+from hostler.engine.inventory.document import inventory_in
 from hostler.engine.inventory.pieces import decode_document
 from hostler.errors import Invalid
 from hostler.model.inventory_api import InventoryDocument
@@ -62,6 +65,35 @@ def test_so_does_what_is_none(data: bytes) -> None:
     assert outcome(data, in_pieces=True) == outcome(data, in_pieces=False)
 
 
+@given(LEVEL)
+def test_nor_does_it_matter_how_large_the_pieces_are(document: object) -> None:
+    data = msgspec.json.encode(document)
+    with mock.patch.object(pieces, "AT_ONCE", 8):
+        assert outcome(data, in_pieces=True) == outcome(data, in_pieces=False)
+
+
+@given(LEVEL, st.data())
+def test_nor_where_it_is_broken(document: object, draw: st.DataObject) -> None:
+    whole = msgspec.json.encode(document)
+    at = draw.draw(st.integers(0, len(whole)))
+    data = whole[:at] + draw.draw(st.sampled_from([b"", b"x", b'"', b"}", b",", b"\\", b"\xff"])) + whole[at + 1 :]
+    with mock.patch.object(pieces, "AT_ONCE", 8):
+        assert outcome(data, in_pieces=True) == outcome(data, in_pieces=False)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b'{"racks":[{},{"a":[1,{"b":"x","c":[0,1e400]}]}]}',
+        b'{"regions":[{"zones":[{"racks":[{},{"blades":["xxxxxxxx",{"a":1e400}]}]}]}]}',
+        b'{"regions":[{"zones":[{"racks":[{},{"blades":["xxxxxxxx",{"a":"\xff"}]}]}]}]}',
+    ],
+)
+def test_a_fault_in_a_piece_has_its_place_in_the_document(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
+    monkeypatch.setattr(pieces, "AT_ONCE", 8)
+    assert outcome(data, in_pieces=True) == outcome(data, in_pieces=False)
+
+
 class Noted:
     """Decodes, and notes how much at a time."""
 
@@ -73,13 +105,59 @@ class Noted:
         return self._decoder.decode(data)
 
 
-def test_a_rack_is_the_most_that_is_read_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    racks = [{"name": f"r{n}", "blades": [{"name": f"b{m}"} for m in range(10)]} for n in range(100)]
-    for document in ({"racks": racks}, {"regions": [{"name": "eu", "zones": [{"name": "z", "racks": racks}]}]}):
-        sizes: list[int] = []
-        for decoder in ("_whole", "_any"):
-            monkeypatch.setattr(pieces, decoder, Noted(getattr(pieces, decoder), sizes))
-        data = msgspec.json.encode(document)
-        assert decode_document(data) == InventoryDocument.decode(data)
-        assert len(sizes) >= 100
-        assert max(sizes) == len(msgspec.json.encode(racks[-1]))
+@pytest.fixture
+def sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Of all that is decoded."""
+    sizes: list[int] = []
+    monkeypatch.setattr(pieces, "_any", Noted(pieces._any, sizes))
+    monkeypatch.setattr(InventoryDocument, "decode", None)
+    return sizes
+
+
+def racks(number: int, blades: int) -> list[dict[str, Any]]:
+    return [{"name": f"r{n}", "blades": [{"name": f"b{m}"} for m in range(blades)]} for n in range(number)]
+
+
+@pytest.mark.parametrize("shape", [(10_000, 10), (3, 20_000), (1, 1_000)])
+def test_only_so_much_is_read_at_once(sizes: list[int], shape: tuple[int, int]) -> None:
+    some = racks(*shape)
+    for document in ({"racks": some}, {"regions": [{"name": "eu", "zones": [{"name": "z", "racks": some}]}]}):
+        read = decode_document(msgspec.json.encode(document))
+        kept = [{**rack, "blades": rack["blades"][:1001]} for rack in some]
+        assert read.racks == tuple(kept) or read.regions[0]["zones"][0]["racks"] == kept
+        assert 0 < max(sizes) <= pieces.AT_ONCE
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        (b"3]}", "$.racks[9000]: expected object, got int"),
+        (b'{}],"rax":1}', "$: object contains unknown field rax"),
+        (b'{}],"agreed":1}', "$.agreed: expected str, got int"),
+        (b'{"a":nul}]}', "$: JSON is malformed: invalid character"),
+        (b'{"a":[0,1e400]}]}', "$.racks[9000][...][1]: number out of range"),
+        (b'{"a":"\xff"}]}', "$: 'utf-8' codec can't decode byte 0xff"),
+    ],
+)
+def test_not_even_when_something_is_wrong(sizes: list[int], more: bytes, says: str) -> None:
+    with pytest.raises(Invalid, match=re.escape(says)):
+        decode_document(msgspec.json.encode({"racks": racks(9_000, 10)})[:-2] + b"," + more)
+    assert max(sizes, default=0) <= pieces.AT_ONCE
+
+
+def test_a_rack_with_too_many_blades_is_refused_as_ever() -> None:
+    data = msgspec.json.encode({"racks": racks(1, 20_000)})
+    said = []
+    for read in (decode_document, InventoryDocument.decode):
+        with pytest.raises(Invalid) as refused:
+            inventory_in({"racks": list(read(data).racks)})
+        said.append(str(refused.value))
+    assert said[0] == said[1]
+    assert "racks[0].blades: a rack has from 1 to 1000, not 1001" in said[0]
+
+
+def test_what_is_large_and_too_deep_is_refused_as_ever() -> None:
+    data = b'{"racks":[{"a":' + b"[" * 100 + b'"' + b"x" * pieces.AT_ONCE + b'"' + b"]" * 100 + b"}]}"
+    for read in (decode_document, InventoryDocument.decode):
+        with pytest.raises(Invalid, match="inventory: nested too deeply"):
+            inventory_in({"racks": list(read(data).racks)})

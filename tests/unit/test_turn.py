@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 
 import pytest
 
 from hostler.engine.turn import Turn
 from hostler.errors import Unavailable
+from hostler.kit import sweep
 
 
 async def test_one_works_and_the_others_wait_for_a_while() -> None:
@@ -43,3 +45,25 @@ async def test_what_work_raises_is_raised_and_the_next_has_its_turn() -> None:
     with pytest.raises(ZeroDivisionError):
         await turn.run(lambda: 1 // 0)
     assert await turn.run(lambda: 1) == 1
+
+
+async def test_full_collections_of_garbage_are_put_off_until_the_last_is_done() -> None:
+    usual, begun, go = gc.get_threshold(), threading.Event(), threading.Event()
+    put_off = (*usual[:2], sweep.NEVER)
+
+    def works() -> None:
+        begun.set()
+        go.wait(60)
+
+    def fails() -> None:
+        raise Unavailable("as it should")
+
+    first = asyncio.create_task(Turn("file").run(works))
+    while not begun.is_set():
+        await asyncio.sleep(0.001)
+    with pytest.raises(Unavailable, match="as it should"):
+        await Turn("body").run(fails)
+    seen = gc.get_threshold()
+    go.set()
+    await first
+    assert (seen, gc.get_threshold()) == (put_off, usual)

@@ -1,7 +1,8 @@
 """Long work beside the event loop, one piece at a time: whoever else wants some waits for a while, or comes again.
 
 A thread takes its share of the interpreter from the loop. One such share the loop can spare; ten it cannot, and then
-nothing is renewed in time, leadership among it.
+nothing is renewed in time, leadership among it. Nor are there full collections of garbage meanwhile: of a large tree
+each takes half a second, and the loop stands still.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import asyncio
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from hostler.errors import Unavailable
+from hostler.kit import sweep
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,7 +37,7 @@ class Turn:
                 await self._taken.acquire()
         except TimeoutError:
             raise Unavailable(f"{self._what}: {self._busy}; try again in a moment") from None
-        working = asyncio.ensure_future(asyncio.to_thread(work, *args, **kwargs))
+        working = asyncio.ensure_future(asyncio.to_thread(_worked, lambda: work(*args, **kwargs)))
         working.add_done_callback(self._done)  # a thread goes on when nobody waits for it any more
         return await asyncio.shield(working)
 
@@ -43,3 +45,8 @@ class Turn:
         self._taken.release()
         if not working.cancelled():
             working.exception()  # seen, even if nobody waits for it
+
+
+def _worked(work: Callable[[], T]) -> T:
+    with sweep.put_off():
+        return work()
