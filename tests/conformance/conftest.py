@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,20 +9,11 @@ import pytest
 import hostler
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from hostler.testing.servers import EtcdCluster
 
-HERE = Path(__file__).parent
-WITHIN = 400.0
-"""Seconds for a test that says nothing else: servers answer late where all other tests run beside."""
 DRIVERS = ("memory", "file", "sqlite", "etcd", "etcd-cluster")
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if config.getoption("timeout", None) is not None:  # whoever runs them knows better
-        return
-    for item in items:
-        if item.path.parent == HERE and item.get_closest_marker("timeout") is None:
-            item.add_marker(pytest.mark.timeout(WITHIN))
 
 
 class Driver:
