@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import sys
 import threading
 from collections.abc import AsyncIterator
@@ -144,6 +145,30 @@ async def test_an_answer_that_is_none_counts_as_unwell(answer: Any, why: str) ->
     await till.instance.activate()
     assert await till.ended() == f"it is not well: {why}"
     assert len(looks) == 4
+
+
+class Wordy(logging.Handler):
+    """As some that write logs do."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.exc_info:
+            str(record.exc_info[1])
+
+
+async def test_logs_that_want_its_words_do_not_end_the_looking() -> None:
+    answers = iter([True])
+
+    async def healthy() -> object:
+        return next(answers, None) or await unspeakably()
+
+    wordy, log = Wordy(), logging.getLogger("hostler.slices")
+    log.addHandler(wordy)
+    try:
+        till = Till({"healthy": healthy}, healthy_every=0.01)
+        await till.instance.activate()
+        assert await till.ended() == "it is not well: healthy raised Unspeakable"
+    finally:
+        log.removeHandler(wordy)
 
 
 async def test_what_is_told_of_health_is_short() -> None:

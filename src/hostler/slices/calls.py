@@ -20,7 +20,7 @@ from hostler.slices import aside
 from hostler.slices.current import CURRENT, Context
 from hostler.slices.framing import later
 from hostler.slices.signature import BadArguments
-from hostler.slices.wording import MAX_TOLD, message_of
+from hostler.slices.wording import MAX_TOLD, log_raised, message_of
 
 if TYPE_CHECKING:
     from contextvars import Context as Variables
@@ -260,7 +260,7 @@ class Calls:
         if work.stopped:
             return
         if not isinstance(error, asyncio.CancelledError):
-            _LOG.error("%s raised (trace %s)", work.call.method, work.call.trace or "none", exc_info=error)
+            log_raised(_LOG, f"{work.call.method} (trace {work.call.trace or 'none'})", error)
         work.answer(Failed(work.call.id, Fault.RAISED, message_of(error), type(error).__name__))
 
     def _refusal(self, call: Call) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from hostler.ports.slices import Life
 from hostler.ports.worker import State
-from hostler.slices.wording import MAX_TOLD, named
+from hostler.slices.wording import MAX_TOLD, log_raised, named
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -124,7 +124,7 @@ class Instance:
         except BaseException as error:  # whatever the slice raises
             if isinstance(error, asyncio.CancelledError) and _is_being_cancelled():
                 raise
-            _LOG.error("%s raised", name, exc_info=error)
+            log_raised(_LOG, name, error)
             raise NotDone(f"{name} raised {named(error)}") from None
 
     async def _stop_quietly(self) -> None:

@@ -7,8 +7,12 @@ UTF-8, and no text on the wire may.
 from __future__ import annotations
 
 import enum
+from typing import TYPE_CHECKING
 
 import msgspec
+
+if TYPE_CHECKING:
+    import logging
 
 MAX_TOLD = 2000
 """Characters of an exception's message, or of a value, that are handed on."""
@@ -27,6 +31,14 @@ def named(error: BaseException) -> str:
     """Its class, and its message where it has one."""
     said = message_of(error)
     return f"{type(error).__name__}: {said}" if said else type(error).__name__
+
+
+def log_raised(log: logging.Logger, what: str, error: BaseException) -> None:
+    """With where it was raised; without, where its own words keep whoever writes logs from doing so."""
+    try:
+        log.error("%s raised", what, exc_info=error)
+    except BaseException:  # noqa: BLE001 - its own __str__ may raise whatever it likes, and not all logs expect that
+        log.error("%s raised %s", what, named(error))
 
 
 def packed(message: msgspec.Struct) -> bytes:
