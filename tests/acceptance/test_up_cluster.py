@@ -181,11 +181,12 @@ async def test_two_hosts_on_one_cluster_need_names_of_their_own(company: Company
         data = ("--data", company.folder / folder, "--listen", "127.0.0.1:0", "--leadership-ttl", 8)
         return company.start("up", "--store", company.etcd.url, *data, *TIMES, *more)
 
-    first = up("one")
+    first = up("one", "--node-ttl", 15, "--fencing-time", 30)  # longer than `up` waits before it tells why
     await first.url()
     await well("vm", "create", "web", "--wait", HOSTLER_DATA=str(company.folder / "one"))
     first.kill()
     second = up("two")
+    await second.says("waiting for its lease to lapse")
     await second.says("node local-1 has machines at another place")
     second.kill()
     third = up("two", "--rack", "attic")

@@ -9,7 +9,6 @@ slept stands anew (`entry.watchdog`).
 from __future__ import annotations
 
 import asyncio
-import math
 from contextlib import AsyncExitStack, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -264,11 +263,11 @@ class Up:
     async def _until_ready(self, plane: Plane, url: str) -> None:
         token = await first_admin(plane.users, self._folder)
         self._folder.write(self._folder.server_file, url)
-        tell_at = self._clock.now() + SILENT_FOR
+        tell_at, told = self._clock.now() + SILENT_FOR, ""
         while (waits := await self._waits_for(plane)) is not None:
-            if self._clock.now() >= tell_at:
+            if self._clock.now() >= tell_at and waits != told:
                 self._tell(f"not ready yet: {waits}")
-                tell_at = math.inf
+                told = waits
             await self._clock.sleep(LOOK_EVERY)
         await self._ready(Ready(url, self._folder, token))
 
