@@ -10,7 +10,7 @@ import signal
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 
@@ -60,6 +60,22 @@ def _same_umask() -> Iterator[None]:
     os.umask(before)
     yield
     os.umask(before)
+
+
+_TIME_LIMIT = pytest.StashKey[Any]()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_timeout_set_timer(item: pytest.Item, settings: Any) -> None:
+    """Only remembered here."""
+    item.stash[_TIME_LIMIT] = settings
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """The time limit ends with the first failure; the second look has one, too, or what hangs there would for ever."""
+    if getattr(item, "execution_count", 1) > 1 and _TIME_LIMIT in item.stash:
+        item.config.hook.pytest_timeout_set_timer(item=item, settings=item.stash[_TIME_LIMIT])
 
 
 def pytest_sessionfinish() -> None:

@@ -173,16 +173,20 @@ async def test_a_busy_server_and_too_many_clients_are_unavailable() -> None:
 async def test_an_announcement_that_was_lost_is_made_up_for(redis: TtlServer, storage: RedisTtlStorage) -> None:
     async with FaultyProxy(redis.endpoint) as proxy, hostler.open_ttl_storage(redis.url_of(proxy.endpoint)) as far:
         assert isinstance(far, Watchable)
-        await storage.insert_if_not_exist("announced", "one", ttl=LONG)
-        waiting = asyncio.create_task(far.wait_change("announced", "one", within=LONG))
-        while proxy.connections < 2:
-            await asyncio.sleep(0.01)
+        key = f"announced-{time.time_ns()}"  # a second look finds nothing of the first
+        await storage.insert_if_not_exist(key, "one", ttl=LONG)
+        waiting = asyncio.create_task(far.wait_change(key, "one", within=LONG))
+        await until(lambda: proxy.connections >= 2)  # one hears, one has read
+        answered = -1
+        while answered != proxy.answered:  # not while one of them begins: that is told to who asked
+            answered = proxy.answered
+            await asyncio.sleep(0.5)
         proxy.cut()
         began = time.monotonic()
-        assert await storage.compare_and_swap("announced", "one", "two", ttl=LONG)
+        assert await storage.compare_and_swap(key, "one", "two", ttl=LONG)
         assert await waiting == "two"
         assert time.monotonic() - began < POLL + BUSY
-    await storage.compare_and_delete("announced", "two")
+    await storage.compare_and_delete(key, "two")
 
 
 async def test_a_change_by_a_stranger_is_noticed_at_the_next_look(redis: TtlServer, storage: RedisTtlStorage) -> None:
