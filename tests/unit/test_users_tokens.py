@@ -127,6 +127,50 @@ async def test_a_token_of_another_replica_counts_before_the_mirrors_have_heard_o
 
 
 @virtual
+async def test_a_token_counts_where_it_was_issued_though_another_replica_created_the_account() -> None:
+    async with (
+        MemoryStore(clock=VirtualClock()) as store,
+        replica(store, "a") as a,
+        replica(store, "b", follow=False) as b,
+    ):
+        await a.users.create(ADMIN, UserCreate(name="ada", password=PASSWORD))
+        session = await b.users.login(LOGIN, "10.0.0.1")
+        assert b.users.authenticate(session.token).name == "ada"
+        issued = (await b.users.issue(ADMIN, "ada", TokenCreate())).value
+        assert b.users.authenticate(issued.token).name == "ada"
+
+
+@pytest.mark.parametrize("behind", ["users", "tokens"])
+def test_a_token_counts_whichever_of_the_two_caches_is_behind(behind: str) -> None:
+    async def main() -> None:
+        async with (
+            MemoryStore(clock=VirtualClock()) as store,
+            replica(store, "a") as a,
+            replica(store, "b", follow=False) as b,
+        ):
+            await a.users.create(ADMIN, UserCreate(name="ada", password=PASSWORD))
+            await b.view.refresh()
+            await a.users.update(ADMIN, "ada", UserUpdate(password="another one"))  # ends sessions of before
+            session = await a.users.login(Login(name="ada", password="another one"), "10.0.0.1")
+            await b.view.refresh(b.view.tokens if behind == "users" else b.view.users)
+            assert (await b.users.meet(session.token, "10.0.0.1")).name == "ada"
+
+    run_virtual(main)
+
+
+@virtual
+async def test_what_the_store_answered_before_a_token_was_revoked_does_not_bring_it_back() -> None:
+    async with one_replica(follow=False) as place:
+        await place.users.create(ADMIN, UserCreate(name="ada"))
+        issued = (await place.users.issue(ADMIN, "ada", TokenCreate())).value
+        read = await TOKEN.get(place.store, digest=digest_of(issued.token))
+        assert read is not None
+        await place.users.revoke(ADMIN, "ada", issued.id)
+        place.users._known.tokens.learned(read)
+        assert not counts(place, issued.token)
+
+
+@virtual
 async def test_who_guesses_tokens_too_often_has_the_store_asked_no_more() -> None:
     async with MemoryStore(clock=VirtualClock()) as memory:
         store = FaultyStore(memory, random.Random(1), clock=VirtualClock())

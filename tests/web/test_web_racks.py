@@ -263,6 +263,26 @@ async def test_what_is_taken_out_of_use_is_asked_for_and_seen_at_once(
     await expect(aside(page).get_by_text("since")).to_have_count(0)
 
 
+async def test_a_drain_is_refused_only_if_the_node_changed_in_what_was_decided_by(
+    page: Page, cheap_plane: Plane, enter: Enter, expect_trouble: Callable[..., None]
+) -> None:
+    await cheap_plane.call("PUT", "/v1/inventory", DOCUMENT)
+    for name in ("r1-b1", "r1-b2"):
+        await node(cheap_plane, name)
+    await enter(page, cheap_plane, at="#/racks/r1/b1")
+    expect_trouble("412")
+    await aside(page).get_by_role("button", name="Drain", exact=True).click()
+    await node(cheap_plane, "r1-b1")  # its agent writes the record again while the question is open
+    await page.get_by_role("dialog").get_by_role("button", name="Drain it").click()
+    await expect(key(page, "Draining")).to_contain_text("1")
+
+    await page.goto(f"{cheap_plane.url}/#/racks/r1/b2")
+    await aside(page).get_by_role("button", name="Drain by stopping").click()
+    await node(cheap_plane, "r1-b2", lifecycle=Lifecycle.DECOMMISSIONED)
+    await page.get_by_role("dialog").get_by_role("button", name="Drain it by stopping").click()
+    await expect(page.get_by_text("is not the present one")).to_be_visible()
+
+
 async def test_who_may_only_look_is_offered_nothing_and_refused_in_words(
     page: Page, cheap_plane: Plane, enter: Enter, *, expect_trouble: Callable[..., None]
 ) -> None:

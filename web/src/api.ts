@@ -89,6 +89,29 @@ export async function all<T>(path: string): Promise<T[]> {
   return found;
 }
 
+/** How often a change is sent while others write the same record. */
+const CHANGE_TRIES = 4;
+
+/**
+ * Change a record as it was shown at `path`. Where the record was written since then, the refusal stands only if one of `fields`
+ * differs, those that the user decided by. Otherwise the change is sent again with the new revision: an agent that updates
+ * its node's capacity does not refuse a drain.
+ */
+export async function changeShown<T extends { revision: number }, R>(shown: T, fields: (keyof T)[], path: string, send: (extra: Extra) => Promise<R>): Promise<R> {
+  const decided = (record: T): string => JSON.stringify(fields.map((field) => record[field]));
+  let revision = shown.revision;
+  for (let tried = 1; ; tried += 1) {
+    try {
+      return await send({ ifMatch: revision });
+    } catch (error) {
+      if (asProblem(error).status !== 412 || tried >= CHANGE_TRIES) throw error;
+      const now = await get<T>(path);
+      if (decided(now) !== decided(shown)) throw error;
+      revision = now.revision;
+    }
+  }
+}
+
 /** A request that is already answered; for streams and files. */
 export async function open(path: string, extra?: Extra): Promise<Response> {
   return send("GET", path, undefined, extra);

@@ -68,15 +68,28 @@ class Door:
             self._holders.clear()
 
     def is_strange(self, known: Known, token: str) -> bool:
-        """Whether it may be a token that another replica has issued a moment ago: then `introduce` it first."""
+        """Return whether the store must be asked about a token (`introduce`): the caches do not say that it counts."""
         if not token.startswith(PREFIX) or len(token) > _LONGEST_TOKEN:
             return False
         return self.is_unheard_of(known, digest_of(token))
 
     def is_unheard_of(self, known: Known, digest: str) -> bool:
-        """The same by the token's digest."""
+        """The same by the token's digest.
+
+        Tokens and accounts are cached separately, and either cache may be behind. So a token that does not count by
+        what is cached may still count; only one that has expired cannot.
+        """
         key = self._prefix + digest
-        return key not in self._holders and known.tokens.get(key) is None
+        if key in self._holders:
+            return False
+        entry = known.tokens.get(key)
+        if entry is None:
+            return True
+        token, now = entry.value, self._clock.wall()
+        if token.expires_at is not None and token.expires_at <= now:
+            return False
+        user = known.user(token.user)
+        return user is None or not counts(token, user.value, now)
 
     async def introduce(self, known: Known, digest: str, source: str) -> None:
         """Ask the store who the strange token with this digest is. Who guesses too often is no reason to ask it."""

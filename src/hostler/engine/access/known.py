@@ -74,7 +74,10 @@ class Overlaid(Generic[T]):
         self._changed(key)
 
     def learned(self, entry: Entry[T]) -> None:
-        """The store has just said so: another replica wrote it, and the mirror has not heard of it yet."""
+        """Take what the store has just answered: another replica wrote it, and the cache is behind. Never goes back."""
+        written = self._written.get(entry.key)
+        if written is not None and written[0] >= entry.mod_revision:
+            return  # this replica wrote it, or deleted it, while the store was read
         if entry.mod_revision >= self._mirror.revision:
             self._written[entry.key] = (entry.mod_revision, entry)
         self._changed(entry.key)

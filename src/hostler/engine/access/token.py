@@ -130,6 +130,8 @@ class Tokens:
             status=201,
             answer=view_of(token),
         )
+        # Another replica may have created the account a moment ago. The commit compared it, so it counts here too.
+        self._known.users.learned(user)
         self._known.tokens.wrote(token, revision, digest=digest)
         for entry in garbage:
             self._known.tokens.wrote(None, revision, digest=entry.parts["digest"])

@@ -1,6 +1,6 @@
 // One blueprint: its slices by node, its endpoints, how an upgrade goes, and what was applied before.
 import { useState } from "preact/hooks";
-import { all, asProblem, at, del, get } from "../../api";
+import { all, asProblem, at, changeShown, del, get } from "../../api";
 import { useLive } from "../../live";
 import { route, setQuery, to } from "../../route";
 import { deploys } from "../../session";
@@ -73,7 +73,7 @@ export function One({ name }: { name: string }) {
         <span class="soft">revision {status.number || "unknown"}</span>
         {deploys.value && (status.number !== 1 || !view) && <Button onClick={() => setBack(true)}>Roll back</Button>}
         {deploys.value && view && (
-          <Button danger onClick={() => remove(view)}>
+          <Button danger onClick={() => remove(name)}>
             Delete
           </Button>
         )}
@@ -133,7 +133,15 @@ const isSaidBelow = (status: BlueprintStatus): boolean => status.slices.length =
 
 const callable = (view: BlueprintView): boolean => deploys.value || view.slices.some((spec) => spec.callers === "everybody");
 
-async function remove(view: BlueprintView): Promise<void> {
+async function remove(name: string): Promise<void> {
+  const path = at`/v1/blueprints/${name}`;
+  let view: BlueprintView | null = null;
+  // What the page shows may be a moment old; what is deleted is what the question says.
+  if (!(await attempt(async () => (view = await get<BlueprintView>(path)))) || !view) return;
+  await removeShown(view, path);
+}
+
+async function removeShown(view: BlueprintView, path: string): Promise<void> {
   const others = (await all<BlueprintView>("/v1/blueprints").catch(() => [])).length - 1;
   const yes = await confirm({
     title: `Delete ${view.name}`,
@@ -150,5 +158,5 @@ async function remove(view: BlueprintView): Promise<void> {
     danger: true,
     typed: view.name,
   });
-  if (yes) await attempt(() => del(at`/v1/blueprints/${view.name}`, { ifMatch: view.revision }), `${view.name} is being deleted.`);
+  if (yes) await attempt(() => changeShown(view, ["slices"], path, (extra) => del(path, extra)), `${view.name} is being deleted.`);
 }

@@ -1,6 +1,6 @@
 // Numbers of machines of one shape: how far each is, how many there shall be, and why an instance is where it is.
 import { useEffect, useState } from "preact/hooks";
-import { all, at, get, type Page, patch, withQuery } from "../../api";
+import { all, at, changeShown, get, type Page, patch, withQuery } from "../../api";
 import { useLive } from "../../live";
 import { nodeLink } from "../../objects";
 import { route, to } from "../../route";
@@ -105,7 +105,8 @@ function One({ workload, reload }: { workload: Workload; reload: () => Promise<v
   const may = can("modify_workloads") && sees(workload.org, workload.project) && workload.phase !== "deleting";
   const change = (body: { instances?: number; enabled?: boolean }, done: string): Promise<unknown> =>
     attempt(async () => {
-      await patch(at`/v1/workloads/${workload.name}`, body, { ifMatch: workload.revision });
+      const path = at`/v1/workloads/${workload.name}`;
+      await changeShown(workload, ["instances", "enabled", "created_at"], path, (extra) => patch(path, body, extra));
       await reload();
     }, done);
   const scale = async (): Promise<void> => {

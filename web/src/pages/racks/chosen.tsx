@@ -1,7 +1,7 @@
 // What is open: a rack, a pdu or tor, or a blade with its node, its machines and slices, its history and its why.
 import type { ComponentChildren } from "preact";
 import { useEffect, useState } from "preact/hooks";
-import { asProblem, at, get, patch, post, type Problem, withQuery } from "../../api";
+import { asProblem, at, changeShown, type Extra, get, patch, post, type Problem, withQuery } from "../../api";
 import { on } from "../../live";
 import { ObjectLink } from "../../objects";
 import { to } from "../../route";
@@ -114,11 +114,11 @@ function Parts({ rack, parts, current = "" }: { rack: Rack; parts: Part[]; curre
 /** Enabled or not, and where it is in its life. */
 function Use(props: { rack: Rack; what: string; path: string; enabled: boolean; condition: Condition; revision?: number }) {
   if (!can("modify_inventory")) return null;
-  const { what, path, enabled, condition } = props;
-  const extra = props.revision === undefined ? undefined : { ifMatch: props.revision };
+  const { what, path, enabled, condition, revision } = props;
   const set = async (change: { enabled?: boolean; condition?: Condition }, question: string): Promise<void> => {
     if (!(await confirm({ title: question, text: "Nodes that depend on it take new machines only while it is enabled and operational. What runs there stays.", action: "Do it" }))) return;
-    await attempt(() => patch(path, change, extra), `${what}: changed`);
+    const send = (extra?: Extra): Promise<unknown> => patch(path, change, extra);
+    await attempt(() => (revision === undefined ? send() : changeShown({ enabled, condition, revision }, ["enabled", "condition"], path, send)), `${what}: changed`);
   };
   return (
     <div class="row racks-use">
@@ -381,7 +381,8 @@ function Acts({ node }: { node: Node }) {
   const name = node.node;
   const act = async (verb: string, question: { title: string; text: string; action: string; danger?: boolean }, body?: unknown): Promise<void> => {
     if (!(await confirm(question))) return;
-    await attempt(() => post(at`/v1/nodes/${name}/${verb}`, body, { ifMatch: node.revision }), `${name}: asked for`);
+    const path = at`/v1/nodes/${name}`;
+    await attempt(() => changeShown(node, ["lifecycle", "alive", "off"], path, (extra) => post(`${path}/${verb}`, body, extra)), `${name}: asked for`);
   };
   const machines = count(node.vms, "machine");
   const drainable = node.lifecycle === "ON_DUTY" || node.lifecycle === "JOINING";

@@ -1,6 +1,6 @@
 // Accounts: all of them (#/users), and one (#/users/NAME).
 import { useEffect, useLayoutEffect, useState } from "preact/hooks";
-import { all, at, del, get, patch } from "../../api";
+import { all, at, changeShown, del, get, patch } from "../../api";
 import { go, route, setQuery, to } from "../../route";
 import { can, me, resume, type User } from "../../session";
 import { Ago, attempt, Busy, Button, Clock, confirm, count, Empty, Failure, Head, State, Table, Text, toast } from "../../ui";
@@ -226,13 +226,17 @@ function Reach({ memberships }: { memberships: string[] }) {
   );
 }
 
+/** What of an account one looks at before one disables or deletes it. */
+const DECIDED: (keyof User)[] = ["enabled", "rights", "memberships", "created_at"];
+
 function Actions({ user, own, onChange, onFail }: { user: User; own: boolean; onChange: (user: User) => void; onFail: () => Promise<void> }) {
   const [open, setOpen] = useState<"" | "change" | "password">("");
+  const path = at`/v1/users/${user.name}`;
   const enable = async (enabled: boolean): Promise<void> => {
     const about = own ? "It is your own: you will be signed out." : "It can be enabled again; its tokens do not come back.";
     const sure = enabled || (await confirm({ title: `Disable ${user.name}?`, text: `All its sessions and tokens end for good. ${about}`, action: "Disable", danger: true }));
     if (!sure) return;
-    const done = await attempt(async () => onChange(await patch<User>(at`/v1/users/${user.name}`, { enabled }, { ifMatch: user.revision })), `${user.name} is ${enabled ? "enabled" : "disabled"}.`);
+    const done = await attempt(async () => onChange(await changeShown(user, DECIDED, path, (extra) => patch<User>(path, { enabled }, extra))), `${user.name} is ${enabled ? "enabled" : "disabled"}.`);
     if (!done) await onFail();
     else if (own && !enabled) await resume();
   };
@@ -240,7 +244,7 @@ function Actions({ user, own, onChange, onFail }: { user: User; own: boolean; on
     const about = own ? " It is your own: you will be signed out." : "";
     const text = `The account goes, and all its tokens and sessions with it. What it made stays.${about} This cannot be undone.`;
     if (!(await confirm({ title: `Delete ${user.name}?`, text, action: "Delete", danger: true, typed: user.name }))) return;
-    const done = await attempt(() => del(at`/v1/users/${user.name}`, { ifMatch: user.revision }), `The account ${user.name} is gone.`);
+    const done = await attempt(() => changeShown(user, DECIDED, path, (extra) => del(path, extra)), `The account ${user.name} is gone.`);
     if (!done) await onFail();
     else if (own) await resume();
     else go(to("users"));
