@@ -6,14 +6,9 @@ SHELL := /bin/bash
 BIN := .venv/bin
 BUILT := .venv/.built-for-run
 READY := .venv/.ready-for-tests
-WORKERS ?= 4
 DOSE ?= 1
 MACHINES ?=
 NODES ?= 3
-# What runs on a real clock may fail because the machine was busy: it is looked at once more, and both looks are shown. More
-# than five of those in a run, or one that fails twice, is a failure. Virtual time has no such excuse; `make soak` takes none.
-SECOND_LOOK := --reruns 1 --max-suite-reruns 5 --rerun-show-tracebacks --rerun-exclude-path tests/sim --rerun-exclude-path tests/upgrade
-
 .PHONY: help run demo web test check format shots bench soak lock clean
 
 help: ## Show what there is
@@ -36,7 +31,7 @@ web: $(BUILT) ## Build the web page anew (`make run` does it when its sources ha
 test: $(READY) ## Set everything up and prove it: every check, every test, real servers (about 30 minutes)
 	@$(MAKE) --no-print-directory static
 	@$(BIN)/python web/build.py
-	$(BIN)/pytest -n $(WORKERS) --dist worksteal $(SECOND_LOOK)
+	$(BIN)/pytest -q --lanes
 
 check: $(READY) ## What to run before each commit: format, lint, types, imports, unit tests (a minute or two)
 	@$(MAKE) --no-print-directory static

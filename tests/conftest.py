@@ -10,7 +10,7 @@ import signal
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import pytest
 
@@ -23,7 +23,11 @@ pytest.register_assert_rewrite(
     "hostler.testing.ttl",
 )
 
+import dose  # noqa: E402
 import running  # noqa: E402
+from harness import artefacts, lanes  # noqa: E402
+from harness.pace import Pace  # noqa: E402
+from harness.report import RunReport  # noqa: E402
 from hypothesis import HealthCheck, settings  # noqa: E402
 
 if TYPE_CHECKING:
@@ -62,20 +66,34 @@ def _same_umask() -> Iterator[None]:
     os.umask(before)
 
 
-_TIME_LIMIT = pytest.StashKey[Any]()
+def pytest_addoption(parser: pytest.Parser) -> None:
+    lanes.add_option(parser)
+    parser.addoption("--learn-costs", action="store_true", help="keep how long tests take, for the order of lanes")
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_timeout_set_timer(item: pytest.Item, settings: Any) -> None:
-    """Only remembered here."""
-    item.stash[_TIME_LIMIT] = settings
+def pytest_cmdline_main(config: pytest.Config) -> None:
+    lanes.choose_workers(config)
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_setup(item: pytest.Item) -> None:
-    """The time limit ends with the first failure; the second look has one, too, or what hangs there would for ever."""
-    if getattr(item, "execution_count", 1) > 1 and _TIME_LIMIT in item.stash:
-        item.config.hook.pytest_timeout_set_timer(item=item, settings=item.stash[_TIME_LIMIT])
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("lanes"):
+        config.pluginmanager.register(lanes.LanePlugin(config), "lanes")
+    dose.rotation()
+    folder = artefacts.folder_of_run(config.rootpath, lambda: time.strftime("%Y%m%d-%H%M%S"))
+    learn = config.getoption("learn_costs")
+    config.pluginmanager.register(RunReport(folder, lambda: _notes(folder), learn=learn), "run-report")
+    config.pluginmanager.register(artefacts.Artefacts(folder), "artefacts")
+    if not hasattr(config, "workerinput") and not config.option.collectonly:
+        pace = Pace()
+        config.add_cleanup(pace.stop)
+        running.PIDS.add(pace.pid)
+
+
+def _notes(folder: Path) -> Iterator[str]:
+    yield f"seeds: {dose.VARIABLE}={dose.rotation()} runs the same ones again"
+    if any(folder.glob("*/")):
+        yield f"what failed is kept in {folder}"
 
 
 def pytest_sessionfinish() -> None:
@@ -137,8 +155,8 @@ def _threads() -> set[threading.Thread]:
 
 
 def _children() -> set[int]:
-    """Processes that this one started and that have not ended."""
-    found: set[int] = set()
+    """Processes that this one started, or had forked, and that have not ended."""
+    found = running.forked()
     for task in Path("/proc/self/task").iterdir():
         try:
             listed = (task / "children").read_text()

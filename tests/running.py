@@ -7,6 +7,7 @@ import time
 from typing import Any
 
 import pytest
+from harness.fork_server import ForkServer
 from shared_server import SharedServer
 
 from hostler.testing.servers import EtcdCluster, EtcdServer, ServerFailed, ServerMissing
@@ -28,6 +29,22 @@ def shared_etcd(kind: str) -> EtcdCluster:
         _shared[kind] = cluster
         PIDS.update(cluster.pid(index) for index in range(len(cluster.endpoints)))
     return _shared[kind]
+
+
+_fork_servers: list[ForkServer] = []
+
+
+def fork_server() -> ForkServer:
+    """The server of this worker that forks `hostler` processes, started when first asked for."""
+    if not _fork_servers:
+        _fork_servers.append(ForkServer())
+        PIDS.add(_fork_servers[0].pid)
+    return _fork_servers[0]
+
+
+def forked() -> set[int]:
+    """The processes that this worker's fork server started and that have not ended."""
+    return _fork_servers[0].children() if _fork_servers else set()
 
 
 _ttl_servers: dict[str, TtlServer] = {}
@@ -74,6 +91,8 @@ async def no_task_left(before: set[asyncio.Task[Any]]) -> None:
 
 def stop_all() -> None:
     """At the end of the run."""
+    while _fork_servers:
+        _fork_servers.pop().stop()
     while _shared:
         _shared.popitem()[1].stop()
     for kind, server in _ttl_servers.items():

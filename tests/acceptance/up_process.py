@@ -6,16 +6,20 @@ import asyncio
 import json
 import os
 import re
-import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
+
+import running
 
 from hostler.testing.servers import ServerProcess
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    from harness.fork_server import ForkedProcess
 
 START = 60.0
 """Seconds that a process may take to start, on a machine that is busy with other tests."""
@@ -31,14 +35,29 @@ async def until(condition: Callable[[], object], within: float, what: Callable[[
 
 
 class HostlerProcess(ServerProcess):
-    """One of our own processes; `environ` beside what this process has, `before` what it is run by."""
+    """One of our own processes, forked; `environ` beside what this process has.
+
+    `before`: what it is run by; then an interpreter of its own is started.
+    """
 
     def __init__(
         self, *arguments: object, folder: Path, environ: dict[str, str] | None = None, before: Sequence[str] = ()
     ) -> None:
         log = folder / f"{arguments[0]}-{len(list(folder.glob('*.out')))}.out"
-        set_in = ["env", *(f"{name}={value}" for name, value in (environ or {}).items())]
-        super().__init__([*before, *set_in, *PROGRAM, *map(str, arguments)], log)
+        if before:
+            set_in = ["env", *(f"{name}={value}" for name, value in (environ or {}).items())]
+            super().__init__([*before, *set_in, *PROGRAM, *map(str, arguments)], log)
+            return
+        self.log, self.killed = log, False
+        with log.open("ab") as output, Path(os.devnull).open("rb") as nothing:
+            self._process = running.fork_server().start(  # type: ignore[assignment]
+                list(map(str, arguments)),
+                environ=os.environ | (environ or {}),
+                cwd=str(Path.cwd()),
+                stdin=nothing.fileno(),
+                stdout=output.fileno(),
+                stderr=output.fileno(),
+            )
 
     @property
     def code(self) -> int | None:
@@ -91,25 +110,44 @@ class Done:
 
 
 async def hostler(*arguments: object, stdin: str = "", within: float = 100.0, **environ: str) -> Done:
-    """Run a command to its end."""
-    process = await asyncio.create_subprocess_exec(
-        *PROGRAM,
-        *map(str, arguments),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=os.environ | environ,
-    )
+    """Run a command to its end, forked."""
+    with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        given.write(stdin.encode())
+        given.seek(0)
+        process = running.fork_server().start(
+            list(map(str, arguments)),
+            environ=os.environ | environ,
+            cwd=str(Path.cwd()),
+            stdin=given.fileno(),
+            stdout=out.fileno(),
+            stderr=err.fileno(),
+        )
+        try:
+            async with asyncio.timeout(within):
+                await _ended(process)
+        except TimeoutError:
+            raise AssertionError(f"hostler {' '.join(map(str, arguments))}: did not end within {within:g} s") from None
+        finally:
+            process.kill()
+            code = process.wait()
+        said, complained = (_read(stream) for stream in (out, err))
+    assert "Traceback" not in complained, complained
+    return Done(code, said, complained)
+
+
+async def _ended(process: ForkedProcess) -> None:
+    ended = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    loop.add_reader(process, ended.set)
     try:
-        async with asyncio.timeout(within):
-            out, err = await process.communicate(stdin.encode())
-    except TimeoutError:
-        process.kill()
-        await process.wait()
-        raise AssertionError(f"hostler {' '.join(map(str, arguments))}: did not end within {within:g} s") from None
-    assert process.returncode is not None
-    assert "Traceback" not in err.decode(), err.decode()
-    return Done(process.returncode, out.decode(), err.decode())
+        await ended.wait()
+    finally:
+        loop.remove_reader(process)
+
+
+def _read(stream: IO[bytes]) -> str:
+    stream.seek(0)
+    return stream.read().decode()
 
 
 async def well(*arguments: object, **options: Any) -> Done:
