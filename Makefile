@@ -7,6 +7,8 @@ BIN := .venv/bin
 BUILT := .venv/.built-for-run
 READY := .venv/.ready-for-tests
 DOSE ?= 1
+ONLY ?=
+MINUTES ?= 0
 MACHINES ?=
 NODES ?= 3
 .PHONY: help run demo web test check format shots bench soak lock clean
@@ -28,14 +30,14 @@ demo: $(BUILT) ## See the store at work, in ten seconds
 web: $(BUILT) ## Build the web page anew (`make run` does it when its sources have changed)
 	@$(BIN)/python web/build.py --force
 
-test: $(READY) ## Set everything up and prove it: every check, every test, real servers (about 30 minutes)
+test: $(READY) ## Set everything up and prove it: every check, every test, real servers (under 8 minutes)
 	@$(MAKE) --no-print-directory static
 	@$(BIN)/python web/build.py
 	$(BIN)/pytest -q --lanes
 
-check: $(READY) ## What to run before each commit: format, lint, types, imports, unit tests (a minute or two)
+check: $(READY) ## What to run before each commit: format, lint, types, imports, fast tests (45 seconds)
 	@$(MAKE) --no-print-directory static
-	$(BIN)/pytest -n 2 -q tests/unit
+	$(BIN)/pytest -q -n 2 -m "not slow" tests/unit
 
 .PHONY: static
 static:
@@ -56,8 +58,9 @@ shots: $(READY) ## Take the pictures of docs/images anew, while the web tests ru
 bench: $(READY) ## Measure, side by side with the bare engines (figures: docs/performance.md)
 	$(BIN)/python scripts/bench
 
-soak: $(READY) ## The long campaigns at full dose, or at DOSE times that (figures: docs/reliability.md)
-	HOSTLER_DOSE=$(DOSE) $(BIN)/pytest -n 2 --dist worksteal --timeout 7200 tests/conformance tests/acceptance tests/sim
+soak: $(READY) ## The long campaigns at full dose, or at DOSE times that; goes on where it stopped (docs/testing.md)
+	@$(BIN)/python web/build.py
+	$(BIN)/python scripts/soak --dose $(DOSE) --only "$(ONLY)" --minutes $(MINUTES)
 
 lock: ## Renew requirements.lock from pyproject.toml
 	$(BIN)/python -m uv --version >/dev/null 2>&1 || $(BIN)/pip install --quiet uv
@@ -66,7 +69,7 @@ lock: ## Renew requirements.lock from pyproject.toml
 
 clean: ## Remove what was built here
 	rm -rf .venv dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
-	rm -rf src/hostler/site src/hostler/.site-* web/node_modules
+	rm -rf src/hostler/site src/hostler/.site-* web/node_modules .artefacts .soak
 
 $(BUILT): scripts/setup requirements.lock pyproject.toml web/node.lock
 	@scripts/setup run

@@ -8,6 +8,7 @@ its tests share a fixture.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections import defaultdict
@@ -89,7 +90,7 @@ class LanePlugin:
         worker: dict[str, Any] | None = getattr(config, "workerinput", None)
         self.lane = None if worker is None else lane_of_worker(worker["workerid"])
         if self.lane is not None:
-            os.nice(LANES[self.lane].nice)
+            _run_at(LANES[self.lane].nice)
 
     def pytest_ignore_collect(self, collection_path: Path) -> bool | None:
         """Leave out what belongs to another lane."""
@@ -216,6 +217,18 @@ class LaneScheduling:
         if lane is not None:
             return self._waiting.get(lane, [])
         return next(filter(None, self._waiting.values()), [])
+
+
+def _run_at(nice: int) -> None:
+    """Give this worker a share of the processors of its own, and a low priority if `nice` says so.
+
+    Linux shares the processors among sessions first (autogroups), and a `nice` value counts inside a session only. So
+    every worker leads a session, and the session gets the value too.
+    """
+    os.setsid()
+    os.nice(nice)
+    with contextlib.suppress(OSError):  # no autogroups here: then the line above is enough
+        Path("/proc/self/autogroup").write_text(str(nice))
 
 
 def _lane(node: WorkerController) -> str | None:
