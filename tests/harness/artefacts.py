@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 VARIABLE = "TEST_ARTEFACTS"
 LARGEST_FILE = 2 << 20
 LARGEST_FOLDER = 40 << 20
+RUNS_KEPT = 20
 _EVIDENCE: dict[str, str] = {}
 
 
@@ -103,7 +104,10 @@ def _copy(source: Path, target: Path) -> None:
 
 
 def folder_of_run(root: Path, number: Callable[[], str]) -> Path:
-    """Return the folder of this run, the same in all its workers."""
+    """Return the folder of this run, the same in all its workers. Of earlier runs the newest are kept."""
     if VARIABLE not in os.environ:
-        os.environ[VARIABLE] = str(root / ".artefacts" / number())
+        runs = root / ".artefacts"
+        for old in sorted(runs.glob("*/"))[: -RUNS_KEPT + 1]:
+            shutil.rmtree(old, ignore_errors=True)
+        os.environ[VARIABLE] = str(runs / number())
     return Path(os.environ[VARIABLE])
