@@ -124,7 +124,8 @@ class ForkServer:
                 [sys.executable, "-m", "harness.fork_server", str(theirs.fileno())],
                 pass_fds=(theirs.fileno(),),
                 stdin=subprocess.DEVNULL,
-                env=os.environ | {"PYTHONPATH": str(TESTS)},
+                env=os.environ
+                | {"PYTHONPATH": os.pathsep.join(filter(None, (str(TESTS), os.environ.get("PYTHONPATH"))))},
             )
         self.pid = self._process.pid
 
