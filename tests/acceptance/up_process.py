@@ -37,11 +37,16 @@ async def until(condition: Callable[[], object], within: float, what: Callable[[
 class HostlerProcess(ServerProcess):
     """One of our own processes, forked; `environ` beside what this process has.
 
-    `before`: what it is run by; then an interpreter of its own is started.
+    `before`: what it is run by; then an interpreter of its own is started. `network`: the namespace it is in.
     """
 
     def __init__(
-        self, *arguments: object, folder: Path, environ: dict[str, str] | None = None, before: Sequence[str] = ()
+        self,
+        *arguments: object,
+        folder: Path,
+        environ: dict[str, str] | None = None,
+        before: Sequence[str] = (),
+        network: str | None = None,
     ) -> None:
         log = folder / f"{arguments[0]}-{len(list(folder.glob('*.out')))}.out"
         if before:
@@ -49,14 +54,13 @@ class HostlerProcess(ServerProcess):
             super().__init__([*before, *set_in, *PROGRAM, *map(str, arguments)], log)
             return
         self.log, self.killed = log, False
-        with log.open("ab") as output, Path(os.devnull).open("rb") as nothing:
+        with log.open("ab") as output:
             self._process = running.fork_server().start(  # type: ignore[assignment]
-                list(map(str, arguments)),
+                arguments,
                 environ=os.environ | (environ or {}),
-                cwd=str(Path.cwd()),
-                stdin=nothing.fileno(),
                 stdout=output.fileno(),
                 stderr=output.fileno(),
+                network=network,
             )
 
     @property
@@ -115,9 +119,8 @@ async def hostler(*arguments: object, stdin: str = "", within: float = 100.0, **
         given.write(stdin.encode())
         given.seek(0)
         process = running.fork_server().start(
-            list(map(str, arguments)),
+            arguments,
             environ=os.environ | environ,
-            cwd=str(Path.cwd()),
             stdin=given.fileno(),
             stdout=out.fileno(),
             stderr=err.fileno(),

@@ -2,9 +2,9 @@
 
 An interpreter that starts and imports the control plane takes over half a second of processor time; a fork takes some
 milliseconds. Each worker of a run has one such server. A request names arguments, environment, folder and the three
-standard streams; the answer is the process id, and later the exit code. Forked processes lead a session of their own,
-and die when the server does, which dies with its worker. Tests of starting itself use `exec=True` of
-`HostlerProcess`.
+standard streams; the answer is the process id, and later the exit code. It may also name a script that is run instead
+of `hostler`, and a network namespace. Forked processes lead a session of their own, and die when the server does,
+which dies with its worker. Tests of starting itself start an interpreter.
 """
 
 from __future__ import annotations
@@ -16,14 +16,19 @@ import importlib
 import json
 import os
 import random
+import runpy
 import select
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import IO, TYPE_CHECKING, Any, Self
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
 
 MESSAGE = 1 << 20
 TESTS = Path(__file__).parents[1]
@@ -55,6 +60,7 @@ MODULES = (
 )
 """What a process would import once it runs."""
 _PR_SET_PDEATHSIG = 1
+_CLONE_NEWNET = 0x40000000
 
 
 class ForkedProcess:
@@ -63,11 +69,25 @@ class ForkedProcess:
     cpu = 0.0
     """Processor time of all that have ended and were waited for, in seconds."""
 
-    def __init__(self, answers: socket.socket) -> None:
+    def __init__(self, answers: socket.socket, pipes: list[IO[Any] | None]) -> None:
         self._answers, self._rest = answers, b""
+        self.stdin, self.stdout, self.stderr = pipes
         self.returncode: int | None = None
         self.pid = int(self._next()["pid"])
         answers.setblocking(False)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close_pipes()
+        self.wait()
+
+    def close_pipes(self) -> None:
+        for pipe in (self.stdin, self.stdout, self.stderr):
+            if pipe is not None:
+                with contextlib.suppress(BrokenPipeError):
+                    pipe.close()
 
     def fileno(self) -> int:
         """Readable once it has ended."""
@@ -130,15 +150,76 @@ class ForkServer:
         self.pid = self._process.pid
 
     def start(
-        self, arguments: list[str], *, environ: dict[str, str], cwd: str, stdin: int, stdout: int, stderr: int
+        self,
+        arguments: Sequence[object],
+        *,
+        script: Path | None = None,
+        environ: Mapping[str, str] | None = None,
+        cwd: Path | str | None = None,
+        stdin: int = subprocess.DEVNULL,
+        stdout: int = subprocess.DEVNULL,
+        stderr: int = subprocess.DEVNULL,
+        text: bool = False,
+        network: str | None = None,
     ) -> ForkedProcess:
-        """Fork `hostler ARGUMENTS`. The streams are open files of this process."""
+        """Fork `hostler ARGUMENTS`, or `python SCRIPT ARGUMENTS`.
+
+        The streams are open files of this process, or PIPE, DEVNULL, STDOUT of `subprocess`. `environ`: all of it,
+        not only what differs. `network`: the name of a network namespace.
+        """
+        asked = {
+            "arguments": list(map(str, arguments)),
+            "script": None if script is None else str(script),
+            "environ": dict(os.environ if environ is None else environ),
+            "cwd": str(cwd or Path.cwd()),
+            "network": network,
+        }
         ours, theirs = socket.socketpair()
-        with theirs:
-            asked = json.dumps({"arguments": arguments, "environ": environ, "cwd": cwd}).encode()
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(theirs)
+            pipes: list[IO[Any] | None] = [None, None, None]
+            fds: list[int] = []
+            for number, stream in enumerate((stdin, stdout, stderr)):
+                fd = stream
+                if stream == subprocess.STDOUT:
+                    fd = fds[1]
+                elif stream == subprocess.DEVNULL:
+                    fd = os.open(os.devnull, os.O_RDWR)
+                    stack.callback(os.close, fd)
+                elif stream == subprocess.PIPE:
+                    ends = os.pipe()
+                    fd, mine = ends if number == 0 else ends[::-1]
+                    stack.callback(os.close, fd)
+                    pipes[number] = open(mine, ("w" if number == 0 else "r") + ("" if text else "b"))  # noqa: SIM115
+                fds.append(fd)
             self._commands.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, MESSAGE)
-            socket.send_fds(self._commands, [asked], [theirs.fileno(), stdin, stdout, stderr])
-        return ForkedProcess(ours)
+            socket.send_fds(self._commands, [json.dumps(asked).encode()], [theirs.fileno(), *fds])
+            return ForkedProcess(ours, pipes)
+
+    def run(
+        self,
+        arguments: Sequence[object],
+        *,
+        input: bytes = b"",  # noqa: A002 - as `subprocess.run` has it
+        timeout: float = 60.0,
+        **options: Any,
+    ) -> subprocess.CompletedProcess[str]:
+        """Fork a process, and wait for its end; what it wrote, as text."""
+        with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+            given.write(input)
+            given.seek(0)
+            streams = {"stdin": given.fileno(), "stdout": out.fileno(), "stderr": err.fileno()}
+            process = self.start(arguments, **(streams | options))
+            try:
+                code = process.wait(timeout)
+            finally:
+                process.kill()
+                process.wait()
+            written = []
+            for stream in (out, err):
+                stream.seek(0)
+                written.append(stream.read().decode())
+        return subprocess.CompletedProcess(list(map(str, arguments)), code, *written)
 
     def children(self) -> set[int]:
         """Return the processes that were forked and have not ended."""
@@ -229,12 +310,15 @@ def _child(asked: dict[str, Any], streams: list[int]) -> None:
         os.chdir(asked["cwd"])
         random.seed()
         time.tzset()
-        import hostler.__main__ as program
-
-        sys.argv = [program.__file__, *asked["arguments"]]
+        tempfile.tempdir = None  # by the environment of this process
+        if asked["network"]:
+            _enter_network(asked["network"])
         try:
-            program.main()
+            _run(asked)
+            code = 0
         except SystemExit as error:
+            if isinstance(error.code, str):
+                print(error.code, file=sys.stderr)
             code = error.code if isinstance(error.code, int) else 0 if error.code is None else 1
     except BaseException as error:  # noqa: BLE001 - the process ends here, and its output says why
         sys.excepthook(type(error), error, error.__traceback__)
@@ -243,6 +327,26 @@ def _child(asked: dict[str, Any], streams: list[int]) -> None:
             sys.stdout.flush()
             sys.stderr.flush()
         os._exit(code)
+
+
+def _run(asked: dict[str, Any]) -> None:
+    if asked["script"]:
+        sys.argv = [asked["script"], *asked["arguments"]]
+        sys.path.insert(0, str(Path(asked["script"]).parent))
+        runpy.run_path(asked["script"], run_name="__main__")
+        return
+    import hostler.__main__ as program
+
+    sys.argv = [program.__file__, *asked["arguments"]]
+    program.main()
+
+
+def _enter_network(name: str) -> None:
+    """Move this process into a network namespace that `ip netns` made."""
+    handle = os.open(f"/run/netns/{name}", os.O_RDONLY | os.O_CLOEXEC)
+    if ctypes.CDLL(None, use_errno=True).setns(handle, _CLONE_NEWNET) != 0:
+        raise OSError(ctypes.get_errno(), f"network namespace {name}")
+    os.close(handle)
 
 
 if __name__ == "__main__":
