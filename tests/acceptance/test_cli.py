@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import resource
@@ -10,9 +11,13 @@ import sqlite3
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
+import running
+from dose import seeds
+from harness import pace
 
 from hostler.testing.servers import free_ports
 
@@ -33,26 +38,23 @@ def url(tmp_path: Path) -> str:
     return f"sqlite://{tmp_path}/store.db"
 
 
-def hostler(
-    environ: dict[str, str], *arguments: str, code: int = 0, within: float = 100, **options: object
-) -> subprocess.CompletedProcess[str]:
-    done: subprocess.CompletedProcess[str] = subprocess.run(  # type: ignore[call-overload]
-        [*HOSTLER, *arguments], capture_output=True, text=True, timeout=within, env=environ, check=False, **options
-    )
+def hostler(environ: dict[str, str], *arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+    """Run a command, forked; it must end with that code."""
+    done = running.fork_server().run(arguments, environ=environ)
     assert done.returncode == code, (arguments, done.returncode, done.stdout, done.stderr)
     assert "Traceback" not in done.stderr
     return done
 
 
 def test_help_answers_within_three_tenths_of_a_cpu_second(environ: dict[str, str]) -> None:
-    hostler(environ, "--help")  # the first run may compile
-    took = []
-    while not took or (min(took) > 0.3 and len(took) < 8):  # processors that others share are slower
+    for _ in range(2):  # the first run may compile
+        began = time.monotonic()
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        assert "store" in hostler(environ, "--help").stdout
+        done = subprocess.run([*HOSTLER, "--help"], capture_output=True, text=True, env=environ, check=True)
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        took.append((after.ru_utime - before.ru_utime) + (after.ru_stime - before.ru_stime))
-    assert min(took) <= 0.3, took
+        assert "store" in done.stdout
+    took = (after.ru_utime - before.ru_utime) + (after.ru_stime - before.ru_stime)
+    pace.check(took, 0.3, since=began, what="--help: its processor time")
 
 
 def test_no_command_shows_help_and_a_wrong_one_says_so(environ: dict[str, str]) -> None:
@@ -86,14 +88,7 @@ def test_every_bad_store_is_two_clear_lines(environ: dict[str, str], tmp_path: P
         f"etcd://127.0.0.1:{dead}?timeout=1": 5,
     }
     for store, code in expected.items():
-        done = subprocess.run(
-            [*HOSTLER, "store", "put", "/a", "b", "--store", store or " "],
-            capture_output=True,
-            text=True,
-            timeout=100,
-            env=environ,
-            check=False,
-        )
+        done = running.fork_server().run(["store", "put", "/a", "b", "--store", store or " "], environ=environ)
         lines = done.stderr.splitlines()
         assert len(lines) == 2, (store, done.stderr)
         assert lines[0].startswith("hostler: "), store
@@ -120,25 +115,27 @@ def test_a_pipe_that_closes_early_is_no_error(environ: dict[str, str], url: str)
 
 
 def test_an_output_or_input_that_is_closed_or_full_is_no_traceback(environ: dict[str, str]) -> None:
+    targets = (">&-", "2>&-", ">/dev/full", ">&- 2>&-", "<&-", "<&- >&- 2>&-")
     asking = "vm delete web --server http://127.0.0.1:1 --token t"
-    for target in (">&-", "2>&-", ">/dev/full", ">&- 2>&-", "<&-", "<&- >&- 2>&-"):
-        for arguments in ("--version", "store get /a --store memory://", "store status --store memory://", asking):
-            command = " ".join(HOSTLER) + f" {arguments} {target}"
-            done = subprocess.run(
-                ["bash", "-c", command], capture_output=True, text=True, timeout=100, env=environ, check=False
-            )
-            assert "Traceback" not in done.stderr, command
-            assert "unexpected" not in done.stderr, (command, done.stderr)
+    commands = ("--version", "store get /a --store memory://", "store status --store memory://", asking)
+    every = list(itertools.product(commands, targets))
+    for number in seeds(test=len(targets), pool=len(every)):
+        command = "exec " + " ".join((*HOSTLER, *every[number]))
+        done = subprocess.run(
+            ["bash", "-c", command], capture_output=True, text=True, timeout=60, env=environ, check=False
+        )
+        assert "Traceback" not in done.stderr, command
+        assert "unexpected" not in done.stderr, (command, done.stderr)
 
 
 def test_a_watch_shows_what_another_process_does_and_ctrl_c_ends_it_quietly(environ: dict[str, str], url: str) -> None:
     hostler(environ, "store", "put", "--store", url, "/a", "1")
-    watch = subprocess.Popen(
-        [*HOSTLER, "store", "watch", "/a", "--store", url, "-o", "json"],
+    watch = running.fork_server().start(
+        ["store", "watch", "/a", "--store", url, "-o", "json"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env=environ,
+        environ=environ,
     )
     try:
         assert watch.stdout is not None
@@ -148,25 +145,24 @@ def test_a_watch_shows_what_another_process_does_and_ctrl_c_ends_it_quietly(envi
         event = json.loads(watch.stdout.readline())
         assert (event["key"], event["value"], event["previous"]["value"]) == ("/a", "2", "1")
         watch.send_signal(signal.SIGINT)
-        out, err = watch.communicate(timeout=60)
-        assert watch.returncode == 130
+        out, err = watch.stdout.read(), watch.stderr.read()
+        assert watch.wait() == 130
         assert (out, err.strip()) == ("", "")
     finally:
         watch.kill()
+        watch.close_pipes()
         watch.wait()
 
 
 def test_the_demo_needs_nobody_and_ends_well(environ: dict[str, str], tmp_path: Path) -> None:
-    took: list[float] = []
-    while not took or (min(took) > 15 and len(took) < 3):  # on a machine that is busy
-        started = time.monotonic()
-        shown = hostler(environ, "demo", stdin=subprocess.DEVNULL).stdout
-        took.append(time.monotonic() - started)
-    assert min(took) < 15, took
+    with ThreadPoolExecutor(1) as beside:
+        kept_once = beside.submit(hostler, environ, "demo", "--data", str(tmp_path / "kept"))
+        with pace.within(8.0, "the demo"):
+            shown = hostler(environ, "demo").stdout
+        kept_once.result()
     for proof in ("sees put /labs/cem", "won", "lost", "sees delete /labs/node-7/alive", "(version 1)", "Your turn"):
         assert proof in shown
     assert "\x1b" not in shown
-    hostler(environ, "demo", "--data", str(tmp_path / "kept"))
     hostler(environ, "demo", "--data", str(tmp_path / "kept"))
     kept = f"sqlite://{tmp_path}/kept/demo.db"
     assert "/labs/ada" in hostler(environ, "store", "list", "--store", kept).stdout
@@ -174,7 +170,7 @@ def test_the_demo_needs_nobody_and_ends_well(environ: dict[str, str], tmp_path: 
 
 def test_the_benchmark_measures_everything_and_leaves_no_key(environ: dict[str, str], url: str, tmp_path: Path) -> None:
     options = ("--seconds", "0.1", "--clients", "1,4", "--json", "-", "--markdown", str(tmp_path / "t.md"))
-    found = json.loads(hostler(environ, "bench", "store", url, *options, within=100).stdout)
+    found = json.loads(hostler(environ, "bench", "store", url, *options).stdout)
     names = {row["name"].split(",")[0] for row in found["rows"]}
     assert names >= {"put", "get", "txn of 3", "range of 1", "watch: put to event"}
     assert all(row["ours"]["per_second"] > 0 for row in found["rows"])

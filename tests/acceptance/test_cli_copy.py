@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import random
-import sys
 import time
-from asyncio.subprocess import PIPE
 from typing import TYPE_CHECKING
 
 import pytest
+import running
+import up_process
 from dose import dose
+from harness import pace
 
 from hostler.entry.transfer.fill import MARKER
 from hostler.entry.transfer.walk import items
@@ -24,8 +25,7 @@ if TYPE_CHECKING:
 
     from hostler.ports.store import Store
 
-HOSTLER = [sys.executable, "-m", "hostler"]
-KEYS = 100_000
+KEYS = dose(test=20_000, full=100_000)
 
 
 @pytest.fixture(scope="module")
@@ -61,10 +61,8 @@ async def copy(source: str, target: str, *options: str) -> tuple[int, str, str]:
 
 async def hostler(*arguments: str) -> tuple[int, str, str]:
     """Exit code, standard output, standard error."""
-    process = await asyncio.create_subprocess_exec(*HOSTLER, *arguments, stdout=PIPE, stderr=PIPE)
-    out, err = await process.communicate()
-    assert b"Traceback" not in err
-    return process.returncode or 0, out.decode(), err.decode()
+    done = await up_process.hostler(*arguments)
+    return done.code, done.out, done.err
 
 
 async def test_a_key_that_is_not_utf8_ends_copy_and_backup_with_its_name_and_others_can_move(
@@ -93,7 +91,6 @@ async def test_a_key_that_is_not_utf8_ends_copy_and_backup_with_its_name_and_oth
         assert "key b'/bad/\\x80': not UTF-8" in err
 
 
-@pytest.mark.timeout(900)
 async def test_sqlite_to_etcd_to_sqlite_is_identical(tmp_path: Path, etcd: EtcdServer) -> None:
     one, two = f"sqlite://{tmp_path}/one.db", f"sqlite://{tmp_path}/two.db"
     data = made_up(KEYS)
@@ -111,7 +108,6 @@ async def test_sqlite_to_etcd_to_sqlite_is_identical(tmp_path: Path, etcd: EtcdS
         await store.delete_prefix("/copy/")
 
 
-@pytest.mark.timeout(900)
 @pytest.mark.parametrize("engine", ["sqlite", "etcd"])
 async def test_a_copy_killed_again_and_again_still_ends_identical(
     tmp_path: Path, etcd: EtcdServer, engine: str
@@ -141,18 +137,18 @@ async def test_a_copy_killed_again_and_again_still_ends_identical(
 
 async def _kill_in_the_middle(source: str, target: str, watched: Store, keys: int) -> None:
     """Start the copy, and kill it as soon as the target holds more than so many keys."""
-    process = await asyncio.create_subprocess_exec(*HOSTLER, "store", "copy", source, target)
-    until = time.monotonic() + 200
+    process = running.fork_server().start(["store", "copy", source, target])
+    until = time.monotonic() + pace.patience(30)
     try:
-        while process.returncode is None and time.monotonic() < until:
+        while process.poll() is None:
+            assert time.monotonic() < until, f"the target never held {keys} keys"
             page = await watched.range("/copy/", limit=keys, keys_only=True)
             if await watched.get(MARKER) is not None and len(page.items) >= keys:
                 break
             await asyncio.sleep(0.005)
     finally:
-        if process.returncode is None:
-            process.kill()
-        await process.wait()
+        process.kill()
+        process.wait()
 
 
 async def test_a_target_with_keys_is_refused_with_code_4(tmp_path: Path) -> None:

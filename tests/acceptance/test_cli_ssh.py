@@ -19,8 +19,10 @@ from pathlib import Path
 
 import asyncssh
 import msgspec
+import running
 from api_server import Api, run_machine, serving
 from doubles import DoorMachines, Guest
+from harness import pace
 
 from hostler.drivers.machines.simulated import MemoryPlace, SimulatedMachines
 from hostler.entry.lab_key import terminal_key
@@ -33,8 +35,8 @@ from hostler.ports.machines import Door
 
 
 class Ran:
-    def __init__(self, code: int, out: bytes, err: bytes) -> None:
-        self.code, self.out, self.err = code, out, err.decode()
+    def __init__(self, code: int, out: bytes, err: str) -> None:
+        self.code, self.out, self.err = code, out, err
 
 
 class Place:
@@ -57,9 +59,18 @@ class Place:
     def arguments(self, *words: str, group: str = "vm") -> list[str]:
         return [sys.executable, "-m", "hostler", group, *words]
 
-    async def run(self, *words: str, stdin: bytes = b"", within: float = 120, group: str = "vm") -> Ran:
+    async def run(self, *words: str, group: str = "vm") -> Ran:
+        """Run the command, forked, to its end."""
+        done = await asyncio.to_thread(
+            running.fork_server().run, [group, *words], environ=self.environ, cwd=self.home, timeout=pace.patience(30)
+        )
+        assert "Traceback" not in done.stderr
+        return Ran(done.returncode, done.stdout.encode(), done.stderr)
+
+    async def run_on_pipes(self, *words: str, stdin: bytes) -> Ran:
+        """Start an interpreter with the command, give it that through a pipe, and wait for its end."""
         process = await asyncio.create_subprocess_exec(
-            *self.arguments(*words, group=group),
+            *self.arguments(*words),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
@@ -67,14 +78,14 @@ class Place:
             cwd=self.home,
         )
         try:
-            async with asyncio.timeout(within):
+            async with asyncio.timeout(pace.patience(30)):
                 out, err = await process.communicate(stdin)
         finally:
             if process.returncode is None:
                 process.kill()
                 await process.wait()
         assert "Traceback" not in err.decode()
-        return Ran(process.returncode or 0, out, err)
+        return Ran(process.returncode or 0, out, err.decode())
 
     async def told(self, **changes: object) -> None:
         """The machine's record says otherwise."""
@@ -116,10 +127,10 @@ async def test_a_command_runs_there_and_its_exit_code_is_ours(tmp_path: Path) ->
 async def test_bytes_go_both_ways_untouched_and_the_end_of_input_is_passed_on(tmp_path: Path) -> None:
     data = random.Random(7).randbytes(3_000_000)
     async with placed(tmp_path) as place:
-        ran = await place.run("ssh", "one", "cat", stdin=data)
+        ran = await place.run_on_pipes("ssh", "one", "cat", stdin=data)
         assert (ran.code, ran.err) == (0, "")
         assert hashlib.sha256(ran.out).digest() == hashlib.sha256(data).digest()
-        ran = await place.run("ssh", "one", stdin=b"without a command it is a shell")  # the double's is cat
+        ran = await place.run_on_pipes("ssh", "one", stdin=b"without a command it is a shell")  # the double's is cat
         assert ran.out == b"without a command it is a shell"
 
 
@@ -176,27 +187,27 @@ async def test_the_key_is_made_once_by_whoever_comes_first_and_is_for_its_owner_
 
 async def test_a_signal_ends_what_runs_there_and_tells_so(tmp_path: Path) -> None:
     async with placed(tmp_path) as place:
-        process = await asyncio.create_subprocess_exec(
-            *place.arguments("ssh", "one", "echo $$ > pid; exec sleep 300"), env=place.environ, cwd=place.home
+        process = running.fork_server().start(
+            ["vm", "ssh", "one", "echo $$ > pid; exec sleep 300"], environ=place.environ, cwd=place.home
         )
         pid_file = Path(place.guest.folder) / "pid"
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(pace.patience(20)):
             while not (pid_file.exists() and pid_file.read_text()):
-                await asyncio.sleep(0.05)
+                await asyncio.sleep(0.02)
             process.send_signal(signal.SIGTERM)
-            assert await process.wait() == 128 + signal.SIGTERM
+            assert await asyncio.to_thread(process.wait) == 128 + signal.SIGTERM
             while Path(f"/proc/{pid_file.read_text().strip()}").exists():
-                await asyncio.sleep(0.05)
+                await asyncio.sleep(0.02)
 
 
 async def test_a_connection_that_is_lost_is_told(tmp_path: Path) -> None:
     async with placed(tmp_path) as place:
-        running = asyncio.create_task(place.run("ssh", "one", "touch here; exec sleep 300"))
-        async with asyncio.timeout(60):
+        lost = asyncio.create_task(place.run("ssh", "one", "touch here; exec sleep 300"))
+        async with asyncio.timeout(pace.patience(20)):
             while not (Path(place.guest.folder) / "here").exists():
-                await asyncio.sleep(0.05)
+                await asyncio.sleep(0.02)
         place.guest.cut()
-        ran = await running
+        ran = await lost
         assert ran.code == 255
         assert "the connection was lost" in ran.err
 
@@ -207,7 +218,7 @@ async def test_a_reader_that_goes_away_ends_it_quietly(tmp_path: Path) -> None:
         shell = await asyncio.create_subprocess_exec(
             "bash", "-c", line, env=place.environ, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
         )
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(pace.patience(20)):
             out, err = await shell.communicate()
         assert (out, err) == (b"y\ny\n141\n", b"")
 
@@ -225,12 +236,12 @@ async def test_a_shell_on_a_terminal_is_raw_and_knows_its_size_and_kind(tmp_path
             env=place.environ,
             start_new_session=True,
         )
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(pace.patience(20)):
             while not place.guest.sizes:
-                await asyncio.sleep(0.05)
+                await asyncio.sleep(0.02)
             assert (place.guest.sizes, place.guest.terms) == ([(101, 31)], ["vt220"])
             while termios.tcgetattr(theirs) == before:
-                await asyncio.sleep(0.05)
+                await asyncio.sleep(0.02)
             fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 80, 0, 0))
             process.send_signal(signal.SIGWINCH)
             assert await process.wait() == 0
@@ -244,14 +255,14 @@ async def test_tilde_and_dot_leave_a_shell_that_hangs(tmp_path: Path) -> None:
     async with placed(tmp_path) as place:
         ours, theirs = pty.openpty()
         before = termios.tcgetattr(theirs)
-        process = await asyncio.create_subprocess_exec(
-            *place.arguments("ssh", "one"), stdin=theirs, stdout=theirs, stderr=theirs, env=place.environ
+        process = running.fork_server().start(
+            ["vm", "ssh", "one"], stdin=theirs, stdout=theirs, stderr=theirs, environ=place.environ
         )
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(pace.patience(20)):
             while not place.guest.sizes or termios.tcgetattr(theirs) == before:  # typed earlier, it waits for a line
-                await asyncio.sleep(0.05)
+                await asyncio.sleep(0.02)
             os.write(ours, b"x\r~.")
-            assert await process.wait() == 255
+            assert await asyncio.to_thread(process.wait) == 255
         os.close(ours)
         os.close(theirs)
 

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 MESSAGE = 1 << 20
 TESTS = Path(__file__).parents[1]
 MODULES = (
+    "asyncssh",
     "hostler.drivers.hasher",
     "hostler.drivers.inbox.redis",
     "hostler.drivers.machines.qemu.driver",
