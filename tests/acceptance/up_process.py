@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 import running
+from harness import pace
 
 from hostler.testing.servers import ServerProcess
 
@@ -21,20 +22,32 @@ if TYPE_CHECKING:
 
     from harness.fork_server import ForkedProcess
 
-START = 60.0
-"""Seconds that a process may take to start, on a machine that is busy with other tests."""
+START = 20.0
+"""Seconds that a process may take to start: `until` waits longer where the machine is slow."""
 PROGRAM = [sys.executable, "-m", "hostler"]
 
 
 async def until(condition: Callable[[], object], within: float, what: Callable[[], str]) -> None:
-    """Wait for it."""
-    end = time.monotonic() + within
+    """Wait for it, longer where the machine is slow."""
+    patience = pace.patience(within)
+    end = time.monotonic() + patience
     while not condition():
-        assert time.monotonic() < end, f"not within {within:g} s: {what()}"
+        assert time.monotonic() < end, f"not within {patience:g} s: {what()}"
         await asyncio.sleep(0.02)
 
 
-class HostlerProcess(ServerProcess):
+class ForkedServer(ServerProcess):
+    """A process that the fork server of this worker forks: `hostler`, or a script. Its output goes to `log`."""
+
+    def __init__(self, arguments: Sequence[object], log: Path, **options: Any) -> None:
+        self.log, self.killed = log, False
+        with log.open("ab") as output:
+            self._process = running.fork_server().start(  # type: ignore[assignment]
+                arguments, stdout=output.fileno(), stderr=output.fileno(), **options
+            )
+
+
+class HostlerProcess(ForkedServer):
     """One of our own processes, forked; `environ` beside what this process has.
 
     `before`: what it is run by; then an interpreter of its own is started. `network`: the namespace it is in.
@@ -51,17 +64,9 @@ class HostlerProcess(ServerProcess):
         log = folder / f"{arguments[0]}-{len(list(folder.glob('*.out')))}.out"
         if before:
             set_in = ["env", *(f"{name}={value}" for name, value in (environ or {}).items())]
-            super().__init__([*before, *set_in, *PROGRAM, *map(str, arguments)], log)
-            return
-        self.log, self.killed = log, False
-        with log.open("ab") as output:
-            self._process = running.fork_server().start(  # type: ignore[assignment]
-                arguments,
-                environ=os.environ | (environ or {}),
-                stdout=output.fileno(),
-                stderr=output.fileno(),
-                network=network,
-            )
+            ServerProcess.__init__(self, [*before, *set_in, *PROGRAM, *map(str, arguments)], log)
+        else:
+            super().__init__(arguments, log, environ=os.environ | (environ or {}), network=network)
 
     @property
     def code(self) -> int | None:
@@ -79,10 +84,11 @@ class HostlerProcess(ServerProcess):
 
     def wait_for(self, text: str, within: float = START) -> None:
         """As `says`, for fixtures without a loop."""
-        end = time.monotonic() + within
+        patience = pace.patience(within)
+        end = time.monotonic() + patience
         while text not in self.text:
             assert self.running, f"ended with {self.code} without saying {text!r}: {self.tail()}"
-            assert time.monotonic() < end, f"not within {within:g} s: {text!r}: {self.tail()}"
+            assert time.monotonic() < end, f"not within {patience:g} s: {text!r}: {self.tail()}"
             time.sleep(0.02)
 
     async def ends(self, within: float = START) -> int:
@@ -113,8 +119,9 @@ class Done:
         return json.loads(self.out)
 
 
-async def hostler(*arguments: object, stdin: str = "", within: float = 100.0, **environ: str) -> Done:
+async def hostler(*arguments: object, stdin: str = "", within: float = 30.0, **environ: str) -> Done:
     """Run a command to its end, forked."""
+    within = pace.patience(within)
     with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         given.write(stdin.encode())
         given.seek(0)

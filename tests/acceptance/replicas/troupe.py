@@ -7,10 +7,13 @@ import contextlib
 import fcntl
 import os
 import signal
-import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
+
+from harness import pace
+from harness.artefacts import safe
+from up_process import PROGRAM, ForkedServer
 
 from hostler.errors import HostlerError
 from hostler.keys.replica import DEMONSTRATION, LEADER, REPLICA
@@ -25,25 +28,26 @@ if TYPE_CHECKING:
     from hostler.ports.ttl import TtlStorage
 
 SCRIPT = Path(__file__).parent / "stubborn_process.py"
-START = 45.0
-"""Seconds that a process may take for what takes a second, on a machine that is busy with other tests."""
-TTL = 4.0
-"""Seconds that a leader may stand still on such a machine."""
+START = 15.0
+"""Seconds that a process may take for what takes a second: `until` waits longer where the machine is slow."""
+TTL = 3.0
+"""Seconds that a leader may stand still on a machine that is busy with other tests."""
 LONG = 20.0
 """The ttl where nobody waits for its end."""
 
 
 async def until(condition: Callable[[], object], within: float, what: str | Callable[[], str]) -> float:
     """Wait for it; the instant (monotonic) at which it was seen. `what` is asked for once the time is over."""
-    end = time.monotonic() + within
+    patience = pace.patience(within)
+    end = time.monotonic() + patience
     while not condition():
-        assert time.monotonic() < end, f"not within {within:g} s: {what if isinstance(what, str) else what()}"
+        assert time.monotonic() < end, f"not within {patience:g} s: {what if isinstance(what, str) else what()}"
         await asyncio.sleep(0.01)
     return time.monotonic()
 
 
-class ReplicaProcess(ServerProcess):
-    """`hostler replica`, or the test script in one of its modes."""
+class ReplicaProcess(ForkedServer):
+    """`hostler replica`, or the test script in one of its modes; forked, unless something is to run it."""
 
     def __init__(
         self,
@@ -57,12 +61,14 @@ class ReplicaProcess(ServerProcess):
         arguments: Sequence[str] = (),
     ) -> None:
         self.address = address
-        own = [sys.executable, "-m", "hostler", "replica", "--demonstration", "--store", url, "--ttl", f"{ttl:g}"]
-        own += ["--address", address]
-        own += arguments
-        script = [sys.executable, str(SCRIPT), str(mode), url, f"{ttl:g}", address]
+        own = ["replica", "--demonstration", "--store", url, "--ttl", f"{ttl:g}", "--address", address, *arguments]
         log = folder / f"{address.replace(':', '-')}-{len(list(folder.glob('*.log')))}.log"
-        super().__init__([*before, *(own if mode is None else script)], log)
+        if before:
+            ServerProcess.__init__(self, [*before, *PROGRAM, *own], log)
+        elif mode is None:
+            super().__init__(own, log)
+        else:
+            super().__init__([mode, url, f"{ttl:g}", address], log, script=SCRIPT)
 
     def __repr__(self) -> str:
         return f"<{self.address}: {self.tail(5)}>"
@@ -194,13 +200,15 @@ class Stage:
         return sorted(processes, key=lambda process: process is not leader)
 
     async def leader(self) -> ReplicaProcess:
-        """The process that leads, by the record; waits until there is one."""
+        """The process that leads, by the record; waits until there is one, and until it knows that it leads."""
         await until(
             lambda: self.changes and self.changes[-1].record, START, lambda: f"somebody leads: {self.processes}"
         )
         record = self.changes[-1].record
         assert record is not None
-        return next(p for p in reversed(self.processes) if p.address == record.address)
+        process = next(p for p in reversed(self.processes) if p.address == record.address)
+        await process.says(f"leading with fence {record.fence}")
+        return process
 
     async def suspend(self, process: ReplicaProcess) -> float:
         """SIGSTOP, on the embedded store outside a commit (docs/decisions/0004); when."""
@@ -251,17 +259,21 @@ class Stage:
     def check_fences(self) -> None:
         """No write came after one of a higher fence, and no fence led twice."""
         fences = [tally.fence for tally in self.tallies]
-        assert fences == sorted(fences), f"a write of an older leader got through: {turns(self.tallies)}"
+        self.safe(fences == sorted(fences), f"a write of an older leader got through: {turns(self.tallies)}")
         holders = {(tally.fence, tally.holder) for tally in self.tallies}
-        assert len(holders) == len(set(fences)), f"two holders of one fence: {holders}"
+        self.safe(len(holders) == len(set(fences)), f"two holders of one fence: {holders}")
         led = [change.record.fence for change in self.changes if change.record]
-        assert led == sorted(led)
+        self.safe(led == sorted(led), f"fences went back: {led}")
 
     def check_tally(self) -> None:
         """Nothing was counted twice or left out, over all takeovers."""
         self.check_fences()
         counts = [tally.count for tally in self.tallies]
-        assert counts == list(range(1, len(counts) + 1)), f"the tally went wrong: {turns(self.tallies)}"
+        self.safe(counts == list(range(1, len(counts) + 1)), f"the tally went wrong: {turns(self.tallies)}")
+
+    def safe(self, holds: object, claim: str) -> None:
+        """Fail unless that holds; who led and what was written is kept."""
+        safe(holds, claim, leaders=self.changes, writes=self.tallies)
 
     async def _watch_leaders(self) -> None:
         seen: str | None = None
