@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import re
 import signal
-import sys
 from pathlib import Path
 
 from troupe import START, until
+from up_process import ForkedServer
 
-from hostler.testing.servers import ServerProcess
 from hostler.wiring import open_store
 
 PAGE = Path(__file__).parents[3] / "docs" / "leadership.md"
@@ -20,13 +19,13 @@ async def test_the_example_counts_on_without_a_gap_over_stops_and_kills(tmp_path
     script = tmp_path / "counter.py"
     script.write_text(program)
     url = f"sqlite://{tmp_path}/store.db"
-    processes: list[ServerProcess] = []
+    processes: list[ForkedServer] = []
 
-    def start(name: str) -> ServerProcess:
-        processes.append(ServerProcess([sys.executable, str(script), url, name, "2"], tmp_path / f"{name}.log"))
+    def start(name: str) -> ForkedServer:
+        processes.append(ForkedServer([url, name, "2"], tmp_path / f"{name}.log", script=script))
         return processes[-1]
 
-    def leads(process: ServerProcess) -> bool:
+    def leads(process: ForkedServer) -> bool:
         return "under fence" in process.log.read_text()
 
     try:

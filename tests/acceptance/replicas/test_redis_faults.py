@@ -8,6 +8,7 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
+from harness import pace
 from troupe import START, Stage, until
 
 from hostler.testing.ttl_servers import RedisServer
@@ -16,10 +17,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from troupe import ReplicaProcess
+    from harness import pace
+from troupe import ReplicaProcess
 
-SLACK = 8.0
-"""Seconds that a busy machine may add to a measured time."""
+SLACK = 1.0
+"""Seconds beyond what the protocol allows, at the machine's own pace."""
 
 
 @pytest.fixture
@@ -42,7 +44,7 @@ async def leads_on(stage: Stage, leader: ReplicaProcess, fence: int) -> None:
         "a ttl passes",
     )
     assert leader.running, leader.tail()
-    assert [fence for _, fence in led(stage)] == [fence], stage.changes
+    stage.safe([fence for _, fence in led(stage)] == [fence], "another led meanwhile")
     assert await stage.leader() is leader
 
 
@@ -55,23 +57,23 @@ def led(stage: Stage) -> list[tuple[str, int]]:
 def check_terms(stage: Stage) -> None:
     """Each fence that ever led is higher than those before it, and one process led with it."""
     fences = [fence for _, fence in led(stage)]
-    assert all(before < after for before, after in itertools.pairwise(fences)), stage.changes
+    stage.safe(all(before < after for before, after in itertools.pairwise(fences)), f"fences went back: {fences}")
     said = [
         int(fence)
         for process in stage.processes
         for fence in re.findall(r"leading with fence (\d+)$", process.log.read_text(), re.MULTILINE)
     ]
-    assert sorted(said) == fences, f"{stage.changes} {stage.processes}"
+    stage.safe(sorted(said) == fences, f"{fences} led, {sorted(said)} believed so: {stage.processes}")
 
 
 async def hands_over(stage: Stage, leader: ReplicaProcess, waiting: ReplicaProcess, *, gone_at: float) -> None:
     """The leader ends by itself while the server is away, and who stands by waits for it to come back."""
     assert await leader.ends(within=stage.ttl * 4 + START) == 1
     # It believes for at most the ttl and lives for at most a quarter more.
-    assert time.monotonic() - gone_at < stage.ttl * 1.25 + SLACK
+    pace.check(time.monotonic() - gone_at - stage.ttl * 1.25, SLACK, since=gone_at, what="beyond its time, its end")
     await passes(stage.ttl * 1.5, since=gone_at)
     assert waiting.running, waiting.tail()
-    assert len(led(stage)) == 1, f"somebody led while the server was away: {stage.changes}"
+    stage.safe(len(led(stage)) == 1, "somebody led while the server was away")
 
 
 async def succeeded(stage: Stage, fence: int, successor: ReplicaProcess) -> None:
@@ -93,7 +95,7 @@ async def succeeded(stage: Stage, fence: int, successor: ReplicaProcess) -> None
 async def test_a_redis_that_stands_still_for_less_than_half_of_the_ttl_is_ridden_over(
     redis: RedisServer, tmp_path: Path
 ) -> None:
-    async with Stage(redis.url, tmp_path, ttl=12.0) as stage:
+    async with Stage(redis.url, tmp_path, ttl=6.0) as stage:
         leader, waiting = await stage.troupe(2)
         fence = stage.fence
         redis.suspend()
@@ -123,7 +125,7 @@ async def test_a_redis_that_stands_still_for_longer_than_the_ttl_hands_over_once
 async def test_a_redis_that_is_killed_and_restarted_at_once_with_its_data_is_ridden_over(
     redis: RedisServer, tmp_path: Path
 ) -> None:
-    async with Stage(redis.url, tmp_path, ttl=12.0) as stage:
+    async with Stage(redis.url, tmp_path, ttl=6.0) as stage:
         leader, waiting = await stage.troupe(2)
         fence = stage.fence
         redis.kill()

@@ -10,11 +10,12 @@ from pathlib import Path
 
 import pytest
 from dose import dose
+from harness import pace
 from troupe import START, ReplicaProcess, Stage, until
 
 STORES = ["etcd", "sqlite"]
-SLACK = 8.0
-"""Seconds that a busy machine may add to a measured time."""
+SLACK = 1.0
+"""Seconds beyond what the protocol allows, at the machine's own pace."""
 
 
 @pytest.mark.parametrize("place", [*STORES, "redis"], indirect=True)
@@ -26,7 +27,9 @@ async def test_a_suspended_leader_is_succeeded_and_when_it_wakes_it_writes_nothi
             fence = stage.fence
             suspended_at = await stage.suspend(sleeper)
             change = await stage.led_by_another(fence, within=stage.ttl + START)
-            assert change.at - suspended_at < stage.ttl + SLACK
+            pace.check(
+                change.at - suspended_at - stage.ttl, SLACK, since=suspended_at, what="beyond the ttl, a takeover"
+            )
             successor = await stage.leader()
             assert successor is not sleeper
             if stage.keeps_data:
@@ -35,7 +38,7 @@ async def test_a_suspended_leader_is_succeeded_and_when_it_wakes_it_writes_nothi
             sleeper.signal(signal.SIGCONT)
             woken_at = time.monotonic()
             assert await sleeper.ends(within=START) == 1
-            assert time.monotonic() - woken_at < stage.ttl / 4 + SLACK
+            pace.check(time.monotonic() - woken_at, stage.ttl / 4 + SLACK, since=woken_at, what="its end")
             if stage.keeps_data:
                 await stage.counted()
             assert successor.running
@@ -51,7 +54,7 @@ async def test_what_a_sleeper_goes_on_trying_to_write_is_refused_by_the_guard_al
         sleeper = await _put_to_sleep_and_wake(stage, "stubborn")
         await sleeper.says("was refused after its loss", within=START)
         await stage.counted(20)
-        assert not sleeper.said("wrote after its loss")
+        stage.safe(not sleeper.said("wrote after its loss"), f"a sleeper wrote: {sleeper.tail()}")
         stage.check_fences()
 
 
@@ -100,7 +103,7 @@ async def test_a_leader_whose_event_loop_spins_is_dead_a_quarter_of_the_ttl_afte
         # Its leadership ended one ttl after its last renewal, which was a quarter of the ttl before it span, or on a
         # busy machine half of it.
         assert stage.ttl * 0.75 < ended_at - asked_at
-        assert ended_at - spun_at < stage.ttl * 1.25 + SLACK
+        pace.check(ended_at - spun_at - stage.ttl * 1.25, SLACK, since=spun_at, what="beyond its time, its end")
         assert spinner.said("was lost and the process did not stop in time"), spinner.tail()
         await stage.led_by_another(fence, within=START)
         await stage.counted()
@@ -119,7 +122,7 @@ async def test_a_process_suspended_in_mid_commit_holds_up_the_embedded_store_unt
         fence = await stage.counted()
         await _suspend_while_it_holds_the_lock(stage, sleeper.pid)
         await asyncio.sleep(stage.ttl * 1.5)
-        assert stage.fence == fence, "somebody led although nobody can write"
+        stage.safe(stage.fence == fence, "somebody led although nobody can write")
         assert successor.running
         sleeper.kill()
         await stage.led_by_another(fence, within=START)
@@ -130,7 +133,7 @@ async def test_a_process_suspended_in_mid_commit_holds_up_the_embedded_store_unt
 
 async def _suspend_while_it_holds_the_lock(stage: Stage, pid: int) -> None:
     inode = os.stat(stage.url.removeprefix("sqlite://") + ".lock").st_ino
-    end = time.monotonic() + START
+    end = time.monotonic() + pace.patience(START)
     process = next(process for process in stage.processes if process.pid == pid)
     while True:
         process.signal(signal.SIGSTOP)

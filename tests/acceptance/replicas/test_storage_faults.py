@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from datetime import datetime
 from pathlib import Path
@@ -11,14 +10,15 @@ from pathlib import Path
 import pytest
 from apart import run_apart
 from dose import dose
+from harness import pace
 from troupe import START, Stage
 
 from hostler.testing.servers import EtcdCluster, EtcdServer
 
 FAKETIME = ("/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1", "/usr/lib/faketime/libfaketime.so.1")
 HOUR = 3600
-SLACK = 8.0
-"""Seconds that a busy machine may add to a measured time."""
+SLACK = 1.0
+"""Seconds beyond what the protocol allows, at the machine's own pace."""
 
 
 async def test_a_server_that_stands_still_for_longer_than_the_ttl_ends_the_leadership(
@@ -32,7 +32,8 @@ async def test_a_server_that_stands_still_for_longer_than_the_ttl_ends_the_leade
             suspended_at = time.monotonic()
             assert await leader.ends(within=stage.ttl * 4 + START) == 1
             # It believes for at most the ttl and lives for at most a quarter more.
-            assert time.monotonic() - suspended_at < stage.ttl * 1.25 + SLACK
+            took = time.monotonic() - suspended_at
+            pace.check(took - stage.ttl * 1.25, SLACK, since=suspended_at, what="beyond its time, its end")
             assert waiting.running, "who stands by waits for the storage to come back"
         finally:
             own_etcd.resume()
@@ -44,7 +45,7 @@ async def test_a_server_that_stands_still_for_longer_than_the_ttl_ends_the_leade
 
 async def test_a_short_absence_of_the_server_is_ridden_over(tmp_path: Path) -> None:
     with EtcdServer() as server:
-        async with Stage(server.url, tmp_path, ttl=15.0) as stage:
+        async with Stage(server.url, tmp_path, ttl=8.0) as stage:
             leader, waiting = await stage.troupe(2)
             fence = await stage.counted()
             server.restart()
@@ -103,8 +104,8 @@ async def test_the_leading_member_of_three_is_suspended_and_killed(tmp_path: Pat
 async def test_a_member_cut_off_from_the_others_lets_nobody_write_twice(tmp_path: Path) -> None:
     """In namespaces of its own, which end with the process: the leading member still reaches clients, not its peers."""
     script = Path(__file__).parent / "partition_process.py"
-    patience = 300 if not os.environ.get("HOSTLER_DOSE") else 1000
-    found = await run_apart(script, tmp_path, dose(test=1, full=10), within=patience)
+    rounds = dose(test=1, full=10)
+    found = await run_apart(script, tmp_path, rounds, within=pace.patience(60 + 20 * rounds))
     assert found["writes"] >= 40, found
     assert found["fences"] >= 1, found
     assert found["refused_while_cut_off"], found
@@ -126,14 +127,14 @@ async def test_the_clock_of_a_replica_may_jump(stage: Stage, tmp_path: Path) -> 
         fence = stage.fence
         for jump in (f"+{HOUR}", f"-{HOUR}", f"+{10 * HOUR}"):
             clock.write_text(jump)
-            await asyncio.sleep(stage.ttl * 0.6)
+            await asyncio.sleep(stage.ttl * 0.4)  # longer than from one renewal to the next
             assert leader.running, leader.tail()
             assert stage.fence == fence
             assert stage.terms() == ["jumping:1"]
         leader.kill()
         killed_at = time.monotonic()
         change = await stage.led_by_another(fence, within=START)
-        assert change.at - killed_at < stage.ttl + SLACK
+        pace.check(change.at - killed_at - stage.ttl, SLACK, since=killed_at, what="beyond the ttl, a takeover")
         waiting.stop()
         assert await waiting.ends(within=START) == 0
         said_at = datetime.strptime(waiting.tail(1).split()[0], "%H:%M:%S").astimezone()

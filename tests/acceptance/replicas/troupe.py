@@ -201,14 +201,17 @@ class Stage:
 
     async def leader(self) -> ReplicaProcess:
         """The process that leads, by the record; waits until there is one, and until it knows that it leads."""
-        await until(
-            lambda: self.changes and self.changes[-1].record, START, lambda: f"somebody leads: {self.processes}"
-        )
-        record = self.changes[-1].record
-        assert record is not None
-        process = next(p for p in reversed(self.processes) if p.address == record.address)
-        await process.says(f"leading with fence {record.fence}")
+        await until(lambda: self._leads() is not None, START, lambda: f"somebody leads: {self.processes}")
+        process = self._leads()
+        assert process is not None
         return process
+
+    def _leads(self) -> ReplicaProcess | None:
+        record = self.changes[-1].record if self.changes else None
+        if record is None:
+            return None
+        process = next(p for p in reversed(self.processes) if p.address == record.address)
+        return process if process.said(f"leading with fence {record.fence}") else None
 
     async def suspend(self, process: ReplicaProcess) -> float:
         """SIGSTOP, on the embedded store outside a commit (docs/decisions/0004); when."""
