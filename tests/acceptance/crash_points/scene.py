@@ -113,6 +113,14 @@ class Scene:
         """Who ended, how, and with which words."""
         return [f"{name} ended with {child.code}: {child.said[-2:]}" for name, child in self.restarts]
 
+    def explained(self, name: str, child: Child) -> bool:
+        """Whether the child was killed, or lost its leadership and said so: a machine that is slow may cost it that."""
+        if child.code == -9:
+            return True
+        said = any(text.startswith("problem: leadership ") for text in child.said)
+        ended = "was lost and the process did not stop in time" in (self._folder / f"{name}.log").read_text()
+        return name == "replica" and child.code == 1 and (said or ended)
+
     # Where to die
 
     async def arm(self, role: str, target: tuple[str, int] | None, *, both: bool) -> list[Child]:
