@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -33,7 +34,9 @@ PART = {
 def document(routes: Sequence[Route]) -> dict[str, Any]:
     """The whole document, of what is listed."""
     routes = [route for route in routes if route.listed]
-    given, taken = _components(routes)
+    given_ones = (kind for route in routes for kind in (route.answer, route.brief) if kind is not None)
+    bodies = (route.body for route in routes if route.body is not None)
+    given, taken = _components(tuple(dict.fromkeys(given_ones)), tuple(dict.fromkeys(bodies)))
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:
         operations = paths.setdefault(route.path, {})
@@ -63,11 +66,13 @@ def document(routes: Sequence[Route]) -> dict[str, Any]:
 # Types
 
 
-def _components(routes: Sequence[Route]) -> tuple[dict[str, Any], dict[type[Record], dict[str, str]]]:
-    """All schemas; and for each type that is taken, the reference to it."""
-    given_ones = (kind for route in routes for kind in (route.answer, route.brief) if kind is not None)
-    answers = list(dict.fromkeys(given_ones))
-    bodies = list(dict.fromkeys(route.body for route in routes if route.body is not None))
+@functools.lru_cache(maxsize=4)
+def _components(answers: tuple[Any, ...], bodies: tuple[Any, ...]) -> tuple[dict[str, Any], dict[Any, dict[str, str]]]:
+    """All schemas; and for each type that is taken, the reference to it.
+
+    Types do not change while the process runs, and inspecting them takes longer than all else of a server's start:
+    every further server of a process has the same schemas.
+    """
     _, given = msgspec.json.schema_components([*answers, Problem], ref_template=REF)
     references, taken = msgspec.json.schema_components(bodies, ref_template=REF)
     for schema in given.values():
