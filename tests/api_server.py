@@ -1,4 +1,9 @@
-"""A real server and real services on a real store, without controllers or agents: what it is told stays as it is."""
+"""The API with real services on a real store, without controllers or agents: what it is told stays as it is.
+
+Requests go to the ASGI app in this process. Tests of what is between a caller and the app (framing, TLS, connections
+that end, WebSockets, clients) ask for a server: `serving(sockets=True)` or `await api.listen()`; from then on all
+requests go through it. `test_api_serving.py` compares the two.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +16,12 @@ import tempfile
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 import aiohttp
 import msgspec
+from multidict import CIMultiDict
+from yarl import URL
 
 import hostler
 from hostler.drivers.artifacts.folder import FolderArtifacts
@@ -52,7 +60,7 @@ from hostler.model.vm import MachineState, VmHandle, VmSpec
 from hostler.ports.machines import Label, MachinePlan
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Callable, Sequence
 
     from hostler.ports.machines import Machines
     from hostler.ports.store import Store
@@ -85,15 +93,127 @@ class Reply(msgspec.Struct):
         return msgspec.json.decode(self.body)
 
 
-class Api:
-    """A running server, and a client that shows everything."""
+class StreamedReply:
+    """An answer that has begun; `content` is read as it comes."""
 
-    def __init__(self, server: Server, app: App, services: Services, http: aiohttp.ClientSession) -> None:
-        self.server, self.app, self.services, self.http = server, app, services, http
+    def __init__(self, status: int, headers: Any, content: Any) -> None:
+        self.status, self.headers, self.content = status, headers, content
+
+    async def read(self) -> bytes:
+        """The whole body."""
+        return bytes(await self.content.read())
+
+
+class _Exchange:
+    """One request to an ASGI app in this process, in a task of its own, as a server has it."""
+
+    def __init__(
+        self, app: App, at: URL, method: str, target: str, *, headers: Sequence[tuple[str, str]], data: bytes | None
+    ) -> None:
+        sent = [(name.lower().encode("latin-1"), _header(value)) for name, value in headers]
+        names = {name for name, _ in sent}
+        if b"host" not in names:
+            sent.insert(0, (b"host", at.authority.encode()))
+        if data is not None and b"transfer-encoding" not in names:
+            sent.append((b"content-length", b"%d" % len(data)))
+        path, _, query = target.partition("?")
+        scope = {
+            "type": "http",
+            "asgi": {"version": "3.0", "spec_version": "2.3"},
+            "http_version": "1.1",
+            "server": (at.host, at.port),
+            "client": ("127.0.0.1", 50000),
+            "scheme": at.scheme,
+            "root_path": "",
+            "method": method,
+            "path": unquote(path) if "%" in path else path,
+            "raw_path": path.encode("ascii"),
+            "query_string": query.encode("ascii"),
+            "headers": sent,
+            "state": {},
+        }
+        self._data: bytes | None = data or b""
+        self._bodiless = method == "HEAD"
+        self._gone = asyncio.Event()
+        self.answer: asyncio.Future[tuple[int, Any]] = asyncio.get_running_loop().create_future()
+        self.content = asyncio.StreamReader(limit=2**26)
+        self._task = asyncio.create_task(app(scope, self._receive, self._send), name=f"request {method} {path[:80]}")
+        self._task.add_done_callback(self._ended)
+
+    async def leave(self) -> None:
+        """The caller is gone: tell the app, and wait until it has noticed."""
+        self._gone.set()
+        await asyncio.wait((self._task,))
+        self._task.result()
+
+    async def _receive(self) -> dict[str, Any]:
+        if self._data is not None:
+            data, self._data = self._data, None
+            return {"type": "http.request", "body": data, "more_body": False}
+        await self._gone.wait()
+        return {"type": "http.disconnect"}
+
+    async def _send(self, message: dict[str, Any]) -> None:
+        if self._gone.is_set():
+            return
+        if message["type"] == "http.response.start":
+            headers = CIMultiDict(
+                (name.decode("latin-1"), value.decode("latin-1")) for name, value in message["headers"]
+            )
+            self.answer.set_result((message["status"], headers))
+            return
+        if not self._bodiless and message.get("body"):
+            self.content.feed_data(message["body"])
+        if not message.get("more_body"):
+            self.content.feed_eof()
+            self._gone.set()
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if not self.answer.done():
+            failed = None if task.cancelled() else task.exception()
+            self.answer.set_exception(failed or ConnectionError("the app ended without an answer"))
+        elif not self.content.at_eof():
+            self.content.feed_eof()
+
+
+def _header(value: str) -> bytes:
+    return value.strip(" \t").encode()
+
+
+class Api:
+    """The app, and a caller that shows everything. `url` is where a server serves it, or would."""
+
+    def __init__(self, app: App, services: Services, stack: AsyncExitStack) -> None:
+        self.app, self.services, self._stack = app, services, stack
         self.store: Store = services.store
-        self.url = server.url
+        self.url = "http://127.0.0.1:1"  # where nothing listens
         self.admin = ""
         self._names = itertools.count(1)
+        self._server: Server | None = None
+        self._http: aiohttp.ClientSession | None = None
+
+    async def listen(self) -> None:
+        """Serve on a socket from now on; all requests go through it."""
+        if self._server is not None:
+            return
+        server = await self._stack.enter_async_context(Server(_Started(self.app)))
+        connector = aiohttp.TCPConnector(limit=0)
+        self._http = await self._stack.enter_async_context(aiohttp.ClientSession(connector=connector))
+        self._server, self.url = server, server.url
+
+    @property
+    def server(self) -> Server:
+        assert self._server is not None, "it serves in this process only: sockets=True, or await api.listen()"
+        return self._server
+
+    @property
+    def http(self) -> aiohttp.ClientSession:
+        assert self._http is not None, "it serves in this process only: sockets=True, or await api.listen()"
+        return self._http
+
+    @property
+    def port(self) -> int:
+        return URL(self.url).port or 0
 
     async def call(
         self, method: str, path: str, *, token: str | None = "", json: Any = None, data: Any = None, **headers: str
@@ -104,11 +224,28 @@ class Api:
             sent.setdefault("Authorization", f"Bearer {token or self.admin}")
         if json is not None:
             data, sent = msgspec.json.encode(json), {"Content-Type": "application/json", **sent}
-        from yarl import URL
-
-        url = URL(self.url + path, encoded=True)
-        async with self.http.request(method, url, data=data, headers=sent) as answer:
+        async with self.stream(method, path, list(sent.items()), data) as answer:
             return Reply(answer.status, answer.headers, await answer.read())
+
+    @asynccontextmanager
+    async def stream(
+        self, method: str, path: str, headers: Sequence[tuple[str, str]] = (), data: Any = None
+    ) -> AsyncIterator[StreamedReply]:
+        """An answer to be read as it comes; it is left at the end of the block. Headers as they are, none added."""
+        if self._http is not None:
+            url = URL(self.url + path, encoded=True)
+            endless = aiohttp.ClientTimeout(total=None)
+            async with self._http.request(
+                method, url, data=data, headers=CIMultiDict(headers), allow_redirects=False, timeout=endless
+            ) as answer:
+                yield StreamedReply(answer.status, answer.headers, answer.content)
+                return
+        exchange = _Exchange(self.app, URL(self.url), method, path, headers=headers, data=data)
+        try:
+            status, answered = await exchange.answer
+            yield StreamedReply(status, answered, exchange.content)
+        finally:
+            await exchange.leave()
 
     async def user(self, role: Role, *memberships: str, name: str | None = None) -> str:
         """A new account's token."""
@@ -205,8 +342,10 @@ def _new_id() -> str:
 
 
 @asynccontextmanager
-async def api_on(store: Store, plan: ServerPlan | None = None, **more: Any) -> AsyncIterator[Api]:
-    """A server on an open store."""
+async def api_on(
+    store: Store, plan: ServerPlan | None = None, *, sockets: bool = False, **more: Any
+) -> AsyncIterator[Api]:
+    """The API on an open store; `sockets`: behind a server."""
     async with AsyncExitStack() as stack:
         view = View(store, clock=SystemClock())
         following = asyncio.create_task(view.run(), name="view")
@@ -222,18 +361,34 @@ async def api_on(store: Store, plan: ServerPlan | None = None, **more: Any) -> A
             more["calls"] = InvokeService(router, view)
         services = services_on(store, view, **{"artifacts": FolderArtifacts(nowhere), **more})
         app = build(services, plan)
-        server = await stack.enter_async_context(Server(app))
-        http = await stack.enter_async_context(aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)))
-        api = Api(server, app, services, http)
+        await app.start()
+        stack.push_async_callback(app.aclose)
+        api = Api(app, services, stack)
+        if sockets:
+            await api.listen()
         api.admin = await services.users.first_admin() or ""
         while app.feed.floor is None:
             await asyncio.sleep(0.001)
         yield api
 
 
+class _Started:
+    """An app that was started before its server."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+        self.close, self.aclose = app.close, app.aclose
+
+    async def start(self) -> None:
+        """Nothing is left to do."""
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        await self._app(scope, receive, send)
+
+
 @asynccontextmanager
 async def serving(url: str = "memory://", plan: ServerPlan | None = None, **more: Any) -> AsyncIterator[Api]:
-    """A server on a store of its own."""
+    """The API on a store of its own."""
     async with hostler.open_store(url) as store, api_on(store, plan, **more) as api:
         yield api
 

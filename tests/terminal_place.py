@@ -94,7 +94,9 @@ async def placed(tmp_path: Path, **plan: Any) -> AsyncIterator[Place]:
     async with (
         ShellGuest() as guest,
         serving(
-            plan=ServerPlan(lab_key=key, **plan), machines_of=lambda node: doubles if node == "n1" else None
+            plan=ServerPlan(lab_key=key, **plan),
+            machines_of=lambda node: doubles if node == "n1" else None,
+            sockets=True,
         ) as api,
     ):
         guest.allowed.append(terminal_key(key)[0].convert_to_public())

@@ -10,7 +10,7 @@ from api_server import VM_BODY, serving
 
 async def main(folder: str) -> None:
     """Serve what the fuzzer shall find: a project with a machine, a node, an account."""
-    async with serving(f"sqlite://{folder}/api.db") as api:
+    async with serving(f"sqlite://{folder}/api.db", sockets=True) as api:
         await api.node("n1")
         await api.call("POST", "/v1/orgs/acme/projects/web/vms", json=VM_BODY)
         await api.call("POST", "/v1/users", json={"name": "ann", "password": "password", "memberships": ["acme"]})

@@ -29,7 +29,7 @@ needs = ["org:cart"]
 
 @pytest.fixture
 async def api() -> AsyncIterator[Api]:
-    async with serving(artifacts=SaidArtifacts()) as api:
+    async with serving(artifacts=SaidArtifacts(), sockets=True) as api:
         yield api
 
 

@@ -72,7 +72,7 @@ def forgets(reply: Reply, name: str) -> bool:
 async def test_a_password_gives_a_session_in_a_cookie_that_no_script_reads(api: Api) -> None:
     ann = await browser(api)
     morsel = ann.morsel
-    assert morsel.key == f"hostler_{api.server.port}"
+    assert morsel.key == f"hostler_{api.port}"
     assert (morsel["httponly"], morsel["samesite"], morsel["path"], morsel["domain"]) == (True, "Strict", "/", "")
     assert not morsel["secure"]
     assert SESSION - 60 < int(morsel["max-age"]) <= SESSION
@@ -202,7 +202,7 @@ async def test_the_cookie_is_called_after_the_port_of_the_host_header(api: Api, 
     reply = await signed_in(api, Host=host)
     if name is None:
         assert problem(reply) == (400, "invalid")
-        cookie = f"hostler_{api.server.port}=x"
+        cookie = f"hostler_{api.port}=x"
         assert (await api.call("GET", PATH, token=None, Host=host, Cookie=cookie)).status == 204
         return
     here = Browser(api, reply)
@@ -261,7 +261,7 @@ async def test_a_form_of_another_site_does_nothing(api: Api) -> None:
 
 async def test_where_the_browser_says_whose_page_asks_it_must_be_ours(api: Api) -> None:
     ann = await browser(api)
-    port = api.server.port
+    port = api.port
     others = ["http://evil.example", f"http://127.0.0.1:{port + 1}", "http://127.0.0.1", f"http://localhost:{port}"]
     others += ["null", "", "http://[", f"http://127.0.0.1:{port}.evil.example", f"http://x@127.0.0.1:{port}"]
     for origin in others:
@@ -288,6 +288,7 @@ async def test_a_token_in_a_header_counts_and_the_cookie_beside_it_does_not(api:
 
 
 async def test_no_websocket_takes_a_cookie(api: Api) -> None:
+    await api.listen()
     ann = await browser(api)
     await ann.call("POST", VMS, json=VM_BODY)
     headers = {"Cookie": ann.cookie, "Origin": api.url, "Hostler-Csrf": ann.csrf}
@@ -317,15 +318,14 @@ async def test_after_logging_out_the_cookie_is_forgotten_and_counts_for_nothing(
 @pytest.mark.parametrize("change", [{"enabled": False}, {"password": "another password"}, None])
 async def test_what_ends_sessions_ends_a_browsers_and_its_events(api: Api, change: dict[str, Any] | None) -> None:
     ann = await browser(api)
-    url = f"{api.url}/v1/events?beat=1"
-    async with api.http.get(url, headers={"Cookie": ann.cookie}) as events:
+    async with api.stream("GET", "/v1/events?beat=1", [("Cookie", ann.cookie)]) as events:
         assert events.status == 200
         if change is None:
             await api.services.users.delete(Request(HOSTLER), "ann")
         else:
             await api.services.users.update(Request(HOSTLER), "ann", UserUpdate(**change))
         async with asyncio.timeout(60):
-            assert b"ended: the token no longer counts" in await events.content.read()
+            assert b"ended: the token no longer counts" in await events.read()
     late = await ann.call("GET", PATH)
     assert problem(late) == (401, "unauthenticated")
     assert forgets(late, ann.morsel.key)
@@ -336,15 +336,15 @@ async def test_junk_for_a_cookie_is_nobody_and_breaks_nothing(api: Api) -> None:
     name, good = ann.morsel.key, ann.cookie
     junk = [f"{good}; {good}", f"{good}; {name}=x", f"{name}=x; {good}", f"{name}=", name, "=", ";;;", f'{name}="x"']
     junk += [f"{name}={'x' * 5000}", f"{name}=é", f"{name}=a b", f"{name}=a,b", f"other={ann.morsel.value}", "é=\xff"]
-    junk += [f"hostler_{api.server.port + 1}={ann.morsel.value}", f"__Host-{good}", f"{name}x={ann.morsel.value}"]
+    junk += [f"hostler_{api.port + 1}={ann.morsel.value}", f"__Host-{good}", f"{name}x={ann.morsel.value}"]
     for cookie in junk:
         for method in ("GET", "POST"):
             reply = await ann.call(method, VMS, json=VM_BODY if method == "POST" else None, Cookie=cookie)
             assert reply.status in (401, 429), cookie
     two = [("Cookie", good), ("Cookie", good)]
-    async with api.http.get(api.url + VMS, headers=two) as answer:
+    async with api.stream("GET", VMS, two) as answer:
         assert answer.status == 401
-    async with api.http.get(api.url + VMS, headers=[("Cookie", "theme=dark; a=b"), ("Cookie", good)]) as answer:
+    async with api.stream("GET", VMS, [("Cookie", "theme=dark; a=b"), ("Cookie", good)]) as answer:
         assert answer.status == 200, "others may have cookies here, too"
     reply = await ann.call("GET", VMS, Cookie="theme=dark")
     assert (reply.status, "Set-Cookie" in reply.headers) == (401, False)
@@ -364,7 +364,7 @@ async def test_who_has_no_cookie_is_told_nothing_and_who_has_a_worthless_one_tha
     for headers in ({}, {"Cookie": "theme=dark"}, {"Sec_Fetch_Site": "same-origin"}):
         reply = await api.call("GET", PATH, token=None, **headers)
         assert (reply.status, reply.body, "Set-Cookie" in reply.headers) == (204, b"", False)
-    name = f"hostler_{api.server.port}"
+    name = f"hostler_{api.port}"
     for value in ("", "x", "hst_" + "x" * 43):
         reply = await api.call("GET", PATH, token=None, Cookie=f"{name}={value}")
         assert problem(reply) == (401, "unauthenticated")
@@ -433,7 +433,7 @@ async def test_the_page_says_how_often_the_events_show_life(api: Api) -> None:
     ann = await browser(api)
     loop = asyncio.get_running_loop()
     began = loop.time()
-    async with api.http.get(f"{api.url}/v1/events?beat=1&kinds=node", headers={"Cookie": ann.cookie}) as events:
+    async with api.stream("GET", "/v1/events?beat=1&kinds=node", [("Cookie", ann.cookie)]) as events:
         async with asyncio.timeout(60):
             while b": alive" not in await events.content.readline():
                 pass

@@ -31,7 +31,7 @@ KEY = base64.b64encode(bytes(16)).decode()
 
 @pytest.fixture
 async def api() -> AsyncIterator[Api]:
-    async with serving() as api:
+    async with serving(sockets=True) as api:
         yield api
 
 
@@ -40,7 +40,7 @@ async def with_machine() -> AsyncIterator[tuple[Api, SimulatedMachines, str]]:
     """A server whose process has the machine `one`."""
     async with (
         SimulatedMachines(MemoryPlace(), clock=SystemClock(), rng=random.Random(1)) as machines,
-        serving(machines_of={"n1": machines}.get) as api,
+        serving(machines_of={"n1": machines}.get, sockets=True) as api,
     ):
         yield api, machines, await run_machine(api, machines)
 

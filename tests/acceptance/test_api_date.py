@@ -22,7 +22,7 @@ NOW = 1_767_225_600.0
 @pytest.fixture
 async def api() -> AsyncIterator[Api]:
     """A server by whose clock it is always the same time."""
-    async with serving() as api, Server(build(api.services), wall=lambda: NOW) as server:
+    async with serving(sockets=True) as api, Server(build(api.services), wall=lambda: NOW) as server:
         api.url = server.url
         yield api
 
@@ -73,7 +73,7 @@ async def test_a_simulation_says_how_fast_its_time_goes_and_others_say_nothing(a
 
 
 async def test_the_time_is_that_of_now() -> None:
-    async with serving() as api:
+    async with serving(sockets=True) as api:
         before = time.time()
         said = parsedate_to_datetime((await api.call("GET", "/v1/overview")).headers["Date"]).timestamp()
         assert before - 5 < said <= time.time()

@@ -11,10 +11,9 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
-import aiohttp
 import msgspec
 import pytest
-from api_server import VM_BODY, Api, api_on, serving
+from api_server import VM_BODY, Api, StreamedReply, api_on, serving
 from dose import dose
 
 import hostler
@@ -43,7 +42,7 @@ class Block(msgspec.Struct):
 class Listener:
     """Reads one stream as the standard says."""
 
-    def __init__(self, answer: aiohttp.ClientResponse) -> None:
+    def __init__(self, answer: StreamedReply) -> None:
         self._answer = answer
         self.last = ""
 
@@ -84,11 +83,10 @@ class Listener:
 
 @asynccontextmanager
 async def listening(api: Api, query: str = "", *, token: str = "", last: str | None = None) -> AsyncIterator[Listener]:
-    headers = {"Authorization": f"Bearer {token or api.admin}"}
+    headers = [("Authorization", f"Bearer {token or api.admin}")]
     if last is not None:
-        headers["Last-Event-ID"] = last
-    timeout = aiohttp.ClientTimeout(total=None)
-    async with api.http.get(f"{api.url}/v1/events{query}", headers=headers, timeout=timeout) as answer:
+        headers.append(("Last-Event-ID", last))
+    async with api.stream("GET", f"/v1/events{query}", headers) as answer:
         assert answer.status == 200, await answer.read()
         assert answer.headers["Content-Type"] == "text/event-stream"
         listener = Listener(answer)
@@ -96,7 +94,6 @@ async def listening(api: Api, query: str = "", *, token: str = "", last: str | N
         assert first is not None
         assert first.id
         yield listener
-        answer.close()
 
 
 async def _vm(api: Api, name: str, path: str = VMS) -> dict[str, Any]:
@@ -169,7 +166,10 @@ async def test_a_client_that_is_cut_off_anywhere_and_resumes_sees_every_event_on
     # A short memory, so that resuming has to read the store's history as well.
     plan = ServerPlan(heartbeat=0.05, history=8)
     seen: list[Any] = []
-    async with hostler.open_store(urls[engine]()) as store, api_on(_namespaced(store, engine), plan) as api:
+    async with (
+        hostler.open_store(urls[engine]()) as store,
+        api_on(_namespaced(store, engine), plan, sockets=True) as api,
+    ):
         place = str(api.app.feed.head[0])
         async with asyncio.timeout(60), asyncio.TaskGroup() as group:
             group.create_task(_writing(api.store, total, random.Random(seed)))
@@ -349,7 +349,7 @@ async def test_an_expired_token_ends_its_stream_though_nothing_happens(api: Api)
 
 
 async def test_more_streams_than_allowed_are_refused() -> None:
-    async with serving(plan=ServerPlan(max_streams=2)) as api:
+    async with serving(plan=ServerPlan(max_streams=2), sockets=True) as api:
         async with listening(api), listening(api):
             answer = await api.call("GET", "/v1/events")
             assert answer.status == 503
@@ -407,7 +407,7 @@ def test_an_account_has_a_share_however_many_there_are() -> None:
 
 
 async def test_a_reader_that_does_not_read_costs_no_memory_and_misses_nothing() -> None:
-    async with serving(plan=ServerPlan(history=50)) as api:
+    async with serving(plan=ServerPlan(history=50), sockets=True) as api:
         sock = socket.socket()
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
         sock.connect(("127.0.0.1", api.server.port))
@@ -431,7 +431,7 @@ async def test_a_reader_that_does_not_read_costs_no_memory_and_misses_nothing() 
 
 
 async def test_closing_the_server_ends_streams_within_seconds() -> None:
-    async with serving() as api, asyncio.timeout(60), listening(api) as one, listening(api) as two:
+    async with serving(sockets=True) as api, asyncio.timeout(60), listening(api) as one, listening(api) as two:
         api.server._server.config.timeout_graceful_shutdown = 60  # after which they would be cut
         started = time.monotonic()
         await api.server.__aexit__(None, None, None)

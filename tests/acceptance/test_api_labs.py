@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator
 
 import pytest
 from api_server import Api, serving
-from yarl import URL
 
 import hostler
 from hostler.errors import Conflict, NotFound, Stale, Unavailable
@@ -196,6 +195,7 @@ async def test_who_only_watches_uses_no_lab_of_any_spelling_of_the_own_name(api:
 
 
 async def test_a_message_that_cannot_be_shown_is_refused_with_its_reason(api: Api) -> None:
+    await api.listen()
     await api.lab("ada")
     for text in ("", "x" * 501, "two\nlines", " "):
         answer = await api.call("POST", f"{LABS}/ada/message", json={"text": text})
@@ -223,15 +223,14 @@ async def test_events_and_figures_tell_of_labs(api: Api) -> None:
     await api.lab("ada")
     await api.lab("bob")
     for token, subjects in ((mine, [b'"subject":"ada"']), (stranger, [])):
-        headers = {"Authorization": f"Bearer {token}"}
-        url = URL(f"{api.url}/v1/events?kinds=lab&after={revision}")
-        async with api.http.get(url, headers=headers) as answer:
+        headers = [("Authorization", f"Bearer {token}")]
+        async with api.stream("GET", f"/v1/events?kinds=lab&after={revision}", headers) as answer:
             seen = b""
             async with asyncio.timeout(90):
                 while not seen.endswith(b": alive\n\n") and seen.count(b"data:") < max(1, len(subjects)):
                     if not subjects and b"id:" in seen:
                         break
-                    seen += await answer.content.readany()
+                    seen += await answer.content.read(65536)
         assert all(subject in seen for subject in subjects)
         assert b"bob" not in seen
     figures = (await api.call("GET", "/metrics")).body.decode()
@@ -242,6 +241,7 @@ async def test_events_and_figures_tell_of_labs(api: Api) -> None:
 
 
 async def test_the_client_starts_waits_extends_and_stops(api: Api) -> None:
+    await api.listen()
     async with hostler.Client(api.url, api.admin) as client:
         answer = await client.labs.start("ada", 5)
         assert answer.news.event is LabEvent.REQUESTED
@@ -274,6 +274,7 @@ async def test_the_client_starts_waits_extends_and_stops(api: Api) -> None:
 
 
 async def test_a_lab_that_another_follows_is_gone_when_the_other_is_there(api: Api) -> None:
+    await api.listen()
     await api.lab("ada", 5)
     async with hostler.Client(api.url, api.admin) as client:
         first = asyncio.Event()

@@ -134,6 +134,7 @@ async def test_everything_in_a_rack_has_its_place(api: Api) -> None:
 
 
 async def test_the_client_knows_all_of_it(api: Api) -> None:
+    await api.listen()
     async with hostler.Client(api.url, api.admin) as client:
         document = InventoryDocument(regions=tuple(DOCUMENT["regions"]))
         plan = await client.inventory.plan(document)
@@ -166,6 +167,7 @@ async def test_the_client_knows_all_of_it(api: Api) -> None:
 
 
 async def test_the_floor_is_one_answer_and_a_file_is_read_as_the_command_line_reads_it(api: Api) -> None:
+    await api.listen()
     feeds = "pdus: [{name: p, ports: 3}], tors: [{name: t, ports: 2}]"
     text = f"racks:\n  - {{name: R9, {feeds}, blades: {{count: 2}}}}\n"
     async with hostler.Client(api.url, api.admin) as client:

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from api_server import Api, serving
 from blueprint_scene import believing, blueprint, spec
-from yarl import URL
 
 from hostler.engine.inventory.document import inventory_in
 from hostler.engine.request import HOSTLER, Request
@@ -295,8 +294,8 @@ async def _status(api: Api, route: Route, path: str, token: str | None, name: st
     if route.name == "workload.apply":
         body = BODIES[route.name] | {"name": path.rpartition("/")[2]}
     if route.name == "control.events":
-        headers = {} if token is None else {"Authorization": f"Bearer {token}"}
-        async with api.http.get(URL(api.url + path), headers=headers) as answer:
+        headers = [] if token is None else [("Authorization", f"Bearer {token}")]
+        async with api.stream("GET", path, headers) as answer:
             return answer.status
     return (await api.call(route.method, path, token=token, json=body)).status
 

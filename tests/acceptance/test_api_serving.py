@@ -5,20 +5,23 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import re
 import ssl
 import time
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
 import trustme
-from api_server import VM_BODY, Api, api_on, serving
+from api_server import VM_BODY, Api, Reply, api_on, serving
 
 import hostler
 from hostler.entry.server.app import build
 from hostler.entry.server.logs import configure
 from hostler.entry.server.serve import Server
+from hostler.entry.server.services import ServerPlan
 from hostler.model.access import Role
 
 VMS = "/v1/orgs/acme/projects/web/vms"
@@ -28,6 +31,86 @@ VMS = "/v1/orgs/acme/projects/web/vms"
 async def api() -> AsyncIterator[Api]:
     async with serving() as api:
         yield api
+
+
+REQUESTS: tuple[tuple[str, str, dict[str, Any]], ...] = (
+    ("POST", VMS, {"json": VM_BODY, "Idempotency_Key": "k"}),
+    ("POST", VMS, {"json": VM_BODY, "Idempotency_Key": "k"}),
+    ("POST", VMS, {"json": VM_BODY}),
+    ("POST", VMS, {"data": b"{", "Content_Type": "application/json"}),
+    ("POST", VMS, {"data": b"{}", "Content_Type": "text/plain"}),
+    ("POST", VMS, {"data": b"x" * (3 << 20), "Content_Type": "application/json"}),
+    ("GET", f"{VMS}/one", {}),
+    ("GET", f"{VMS}/%6Fne?stale=true", {}),
+    ("GET", f"{VMS}/%2F", {}),
+    ("GET", f"{VMS}?limit=1&after=x%20y", {}),
+    ("HEAD", VMS, {}),
+    ("PATCH", f"{VMS}/one", {"json": {"labels": {"a": "é"}}, "If_Match": '"1"'}),
+    ("PATCH", f"{VMS}/one", {"json": {"labels": {"a": "é"}}}),
+    ("POST", f"{VMS}/one/stop", {}),
+    ("DELETE", f"{VMS}/one", {}),
+    ("GET", "/v1/vms", {"token": None}),
+    ("GET", "/v1/vms", {"token": None, "Authorization": "Bearer é "}),
+    ("GET", "/v1/nothing/..", {}),
+    ("PUT", "/v1/overview", {}),
+    ("POST", "/v1/sessions", {"token": None, "json": {"name": "ann", "password": "password"}}),
+    ("POST", "/v1/sessions/browser", {"token": None, "json": {"name": "ann", "password": "guess"}}),
+    ("GET", "/v1/sessions/browser", {"token": None, "X_Forwarded_Proto": "https", "X_Forwarded_For": "192.0.2.1"}),
+    ("GET", "/v1/audit", {}),
+    ("GET", "/openapi.json", {"token": None}),
+    ("GET", "/", {"token": None}),
+    ("GET", "/healthz", {"token": None, "X_Request_Id": "mine "}),
+)
+OF_THE_SERVER = frozenset(("date", "connection", "x-request-id", "transfer-encoding"))
+OF_THE_CLIENT = frozenset((b"accept", b"accept-encoding", b"user-agent", b"authorization", b"host", b"connection"))
+CHANGES = re.compile(
+    rb'"(id|token|instance|at|[a-z]+_at|subject|csrf|key)":("[^"]*"|[0-9.e+-]+)|nonce[^;>"]*|content="[^"]{24}"'
+)
+
+
+async def test_a_server_answers_as_the_app_in_this_process_does(tmp_path: Path) -> None:
+    """Most tests of the API call the app; so a server must pass on what comes, and what is answered, as it is."""
+
+    async def exchanged(*, sockets: bool) -> tuple[list[Any], list[Any]]:
+        asked: list[Any] = []
+        plan = ServerPlan(site=tmp_path, trusted_proxies=("127.0.0.0/8",), max_body=1 << 20)
+        async with serving(plan=plan, sockets=sockets) as api:
+            await api.user(Role.MEMBER, "acme", name="ann")
+            believe = api.app._proxies.believe
+
+            def recorded(scope: Any) -> None:
+                asked.append(_scope(scope))
+                believe(scope)
+
+            api.app._proxies.believe = recorded  # type: ignore[method-assign]
+            replies = [await api.call(method, path, **more) for method, path, more in REQUESTS]
+            async with api.stream("GET", "/v1/events", [("Authorization", f"Bearer {api.admin}")]) as stream:
+                replies.append(Reply(stream.status, stream.headers, (await stream.content.readline())[:3]))
+        return asked, [(reply.status, _headers(reply.headers), CHANGES.sub(b"", reply.body)) for reply in replies]
+
+    (asked, answered), (asked_on_socket, answered_on_socket) = [
+        await exchanged(sockets=sockets) for sockets in (False, True)
+    ]
+    for number, request in enumerate((*REQUESTS, ("GET", "/v1/events"))):
+        assert asked[number] == asked_on_socket[number], request[:2]
+        assert answered[number] == answered_on_socket[number], request[:2]
+    assert len(asked) == len(asked_on_socket) == len(answered) == len(answered_on_socket) == len(REQUESTS) + 1
+    assert {status for status, _, _ in answered} >= {200, 201, 204, 400, 401, 404, 405, 409, 412, 413, 415}
+
+
+def _scope(scope: Any) -> Any:
+    """What the app is told of a request, without what the library of the socket's client adds."""
+    added = ((b"content-length", b"0"), (b"content-type", b"application/octet-stream"))
+    headers = [each for each in scope["headers"] if each[0] not in OF_THE_CLIENT and each not in added]
+    known = ("type", "http_version", "scheme", "method", "path", "raw_path", "query_string", "root_path")
+    return {name: scope[name] for name in known}, scope["client"][0], sorted(headers)
+
+
+def _headers(headers: Any) -> list[tuple[str, str]]:
+    """Without what another answer has otherwise: times, ids, secrets, lengths of those."""
+    changing = {"etag", "content-length", "location", "set-cookie", "content-security-policy"}
+    found = [(name.lower(), value) for name, value in headers.items() if name.lower() not in OF_THE_SERVER]
+    return sorted((name, "" if name in changing else value) for name, value in found)
 
 
 async def test_alive_and_ready_need_no_token(api: Api) -> None:
@@ -143,6 +226,7 @@ async def test_a_lost_answer_is_told_as_uncertain_and_the_same_key_repeats_it_sa
 
 
 async def test_tls(api: Api, tmp_path: Any) -> None:
+    await api.listen()
     authority = trustme.CA()
     issued = authority.issue_cert("localhost", "127.0.0.1")
     issued.private_key_pem.write_to_path(tmp_path / "key")
@@ -160,6 +244,7 @@ async def test_tls(api: Api, tmp_path: Any) -> None:
 
 
 async def test_the_server_closes_quickly_with_idle_connections_and_half_a_request(api: Api) -> None:
+    await api.listen()
     idle = await asyncio.open_connection("127.0.0.1", api.server.port)
     half = await asyncio.open_connection("127.0.0.1", api.server.port)
     half[1].write(

@@ -232,7 +232,7 @@ async def test_a_server_has_so_many_terminals_and_no_more(tmp_path: Path) -> Non
 
 
 async def test_a_server_without_a_key_has_no_terminals(tmp_path: Path) -> None:
-    async with serving() as api:
+    async with serving(sockets=True) as api:
         with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
             await browse(api)
         assert refused.value.status == 503

@@ -75,7 +75,7 @@ async def placed(url: str = "memory://") -> AsyncIterator[Place]:
     async with (
         SimulatedMachines(MemoryPlace(), clock=clock, rng=random.Random(1)) as simulated,
         echoing() as port,
-        serving(url, machines_of=lambda node: doubles if node == "n1" else None) as api,
+        serving(url, machines_of=lambda node: doubles if node == "n1" else None, sockets=True) as api,
     ):
         vm = await run_machine(api, simulated)
         doubles.ports |= {(vm, Door.SSH): port, (vm, Door.CONSOLE): port}
@@ -360,7 +360,7 @@ async def elsewhere(**tls: Path) -> AsyncIterator[tuple[Api, ProcessPeers, Relay
     async with (
         SimulatedMachines(MemoryPlace(), clock=clock, rng=random.Random(1)) as simulated,
         echoing() as port,
-        serving() as api,
+        serving(sockets=True) as api,
     ):
         vm = await run_machine(api, simulated)
         doubles.ports |= {(vm, door): port for door in Door}

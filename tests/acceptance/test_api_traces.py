@@ -70,6 +70,7 @@ async def test_why_tells_the_steps_to_those_who_see_the_project(api: Api) -> Non
 
 
 async def test_the_client_reads_the_same(api: Api) -> None:
+    await api.listen()
     await decided(api)
     async with hostler.Client(api.url, api.admin) as client:
         why = await client.traces.why("vm/acme/web/www")

@@ -230,6 +230,7 @@ async def test_a_workload_is_ready_when_all_is_as_wished(api: Api) -> None:
 
 
 async def test_the_client_applies_waits_scales_and_deletes(api: Api) -> None:
+    await api.listen()
     async with hostler.Client(api.url, api.admin) as client:
         wanted = WorkloadApply(name="web", spec=VmSpec(cpus=1, memory_mib=64), instances=1)
         made = await client.workloads.apply(wanted)

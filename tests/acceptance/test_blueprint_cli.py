@@ -51,7 +51,7 @@ class Place:
 
     async def _serve(self) -> None:
         self._loop = asyncio.get_running_loop()
-        async with serving(artifacts=SaidArtifacts("org.example:lost:1.0.0")) as self.api:
+        async with serving(artifacts=SaidArtifacts("org.example:lost:1.0.0"), sockets=True) as self.api:
             for node in ("n1", "n2"):
                 await self.api.node(node)
             self._there.set()

@@ -103,7 +103,7 @@ async def placed(tmp_path: Path, org: str = "acme", project: str = "web") -> Asy
     async with (
         SimulatedMachines(MemoryPlace(), clock=SystemClock(), rng=random.Random(1)) as simulated,
         Guest(str(inside)) as guest,
-        serving(machines_of=lambda node: doubles if node == "n1" else None) as api,
+        serving(machines_of=lambda node: doubles if node == "n1" else None, sockets=True) as api,
     ):
         vm = await run_machine(api, simulated, org, project)
         doubles.ports[vm, Door.SSH] = guest.port

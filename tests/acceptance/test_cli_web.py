@@ -14,7 +14,7 @@ from hostler.model.access import Role
 
 @pytest.fixture
 async def api() -> AsyncIterator[Api]:
-    async with serving() as api:
+    async with serving(sockets=True) as api:
         yield api
 
 

@@ -47,7 +47,7 @@ SIMULATED = "sim."
 
 @pytest.fixture
 async def api() -> AsyncIterator[Api]:
-    async with serving() as made:
+    async with serving(sockets=True) as made:
         yield made
 
 
@@ -282,7 +282,7 @@ async def test_a_token_that_was_guessed_a_hundred_times_is_let_in_nevertheless(a
 
 
 async def test_no_event_is_missed_or_doubled_when_the_server_is_restarted() -> None:
-    async with hostler.open_store("memory://") as store, api_on(store) as api:
+    async with hostler.open_store("memory://") as store, api_on(store, sockets=True) as api:
         port = api.server.port
         async with Client(api.url, api.admin) as client, client.events(kinds=("vm",)) as events:
             following = asyncio.create_task(_subjects(events, 30))

@@ -245,7 +245,7 @@ async def test_hostlers_own_server_takes_shows_and_gives_artifacts(tmp_path: Pat
     source = tmp_path / "greeting.py"
     source.write_bytes(CODE)
     folder = FolderArtifacts(tmp_path / "artifacts")
-    async with serving(artifacts=folder) as api, Client(api.url, api.admin) as client:
+    async with serving(artifacts=folder, sockets=True) as api, Client(api.url, api.admin) as client:
         published = await client.artifacts.publish(ONE, source)
         assert published.sha256 == described().sha256
         assert published.published_at > 0
@@ -286,7 +286,10 @@ async def test_files_wait_for_their_turn(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr("hostler.entry.server.artifacts.GOING", 3)
     source = tmp_path / "greeting.py"
     source.write_bytes(CODE)
-    async with serving(artifacts=FolderArtifacts(tmp_path / "artifacts")) as api, Client(api.url, api.admin) as client:
+    async with (
+        serving(artifacts=FolderArtifacts(tmp_path / "artifacts"), sockets=True) as api,
+        Client(api.url, api.admin) as client,
+    ):
         names = [f"org.example:greeting:{number}" for number in range(10)]
         await asyncio.gather(*(client.artifacts.publish(name, source) for name in names))
         await asyncio.gather(*(client.artifacts.fetch(name, tmp_path / name) for name in names))
@@ -319,7 +322,7 @@ async def test_who_does_not_read_or_hardly_writes_keeps_nobody_else_waiting(
     source.write_bytes(CODE + b"# more\n" * 1_500_000)
     folder = FolderArtifacts(tmp_path / "artifacts")
     await folder.publish(described(data=source.read_bytes()), source)
-    async with serving(artifacts=folder) as api:
+    async with serving(artifacts=folder, sockets=True) as api:
         greedy, other = await api.user(Role.VIEWER), await api.user(Role.VIEWER)
         path = f"/v1/artifacts/{ONE}/file"
         with await _unread(api, greedy):
@@ -349,7 +352,7 @@ async def test_what_comes_to_the_server_is_looked_at_before_it_is_kept(
     folder = FolderArtifacts(tmp_path / "artifacts")
     kind = {"Content_Type": "application/octet-stream"}
     path = "/v1/artifacts/{}/file?name={}"
-    async with serving(artifacts=folder) as api:
+    async with serving(artifacts=folder, sockets=True) as api:
         viewer = await api.user(Role.VIEWER)
         for artifact, name, data, headers, expected in (
             (ONE, "greeting.py", CODE, kind, 201),

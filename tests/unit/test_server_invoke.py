@@ -69,7 +69,7 @@ async def place(**publish: Any) -> AsyncIterator[Place]:
             async def ask(self, *arguments: Any, **more: Any) -> Any:
                 return await made["service"].ask(*arguments, **more)
 
-        api = await stack.enter_async_context(serving(calls=Late()))
+        api = await stack.enter_async_context(serving(calls=Late(), sockets=True))
         view = api.services.view
         router = Router(api.store, lines, clock=SystemClock(), rng=random.Random(1), why=Why(api.store, view))
         made["service"] = InvokeService(router, view)

@@ -105,7 +105,7 @@ class Planes:
 
     async def cheap(self, **more: Any) -> Plane:
         """A server in this very loop, without controllers or agents: what it is told stays as it is."""
-        api = await self._stack.enter_async_context(serving(**more))
+        api = await self._stack.enter_async_context(serving(sockets=True, **more))
         plane = Plane(api.url, api.admin, self._http)
         plane.api = api
         self._hosts.add(plane.host)
