@@ -177,7 +177,7 @@ class _Exchange:
 
 
 def _header(value: str) -> bytes:
-    return value.strip(" \t").encode()
+    return value.lstrip(" \t").encode()  # as the parser of the server has it
 
 
 class Api:

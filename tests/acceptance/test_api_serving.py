@@ -59,7 +59,7 @@ REQUESTS: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("GET", "/v1/audit", {}),
     ("GET", "/openapi.json", {"token": None}),
     ("GET", "/", {"token": None}),
-    ("GET", "/healthz", {"token": None, "X_Request_Id": "mine "}),
+    ("GET", "/healthz", {"token": None, "X_Request_Id": " mine", "If_None_Match": " x "}),
 )
 OF_THE_SERVER = frozenset(("date", "connection", "x-request-id", "transfer-encoding"))
 OF_THE_CLIENT = frozenset((b"accept", b"accept-encoding", b"user-agent", b"authorization", b"host", b"connection"))
