@@ -8,12 +8,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from dose import dose
+from dose import dose, rotation, seeds
 
 from hostler.entry.server.table import API
 
 HERE = Path(__file__).parent
-EXAMPLES = dose(test=4, full=150)
+EXAMPLES = dose(test=2, full=150)
+PARTS = 5
+"""Every boundary value of every field is tried of one operation in so many; of others with each commit."""
 
 
 class Running:
@@ -62,12 +64,18 @@ def test_no_request_that_can_be_made_of_the_document_breaks_it(server: Running, 
     Left out: the event stream, which never ends, and the console, which answers 501 where no machine runs; both have
     tests of their own. That what fits the schema is also accepted is not promised (a name may be taken).
     """
+    tried = {route.name for number, route in enumerate(API) if number % PARTS in seeds(test=1, pool=PARTS)}
+    left = [route.name for route in API if route.name not in tried]
+    if left:
+        (tmp_path / "schemathesis.toml").write_text(
+            f"[[operations]]\ninclude-operation-id = {left}\nphases.coverage.enabled = false\n"
+        )
     command = [
         *(str(Path(sys.executable).with_name("schemathesis")), "run", f"{server.url}/openapi.json"),
         *("--header", f"Authorization: Bearer {server.token}"),
         *("--exclude-path", "/v1/events", "--exclude-path-regex", "/console$"),
         *("--exclude-checks", "positive_data_acceptance,ignored_auth"),
-        *("--max-examples", str(EXAMPLES), "--generation-database", "none", "--no-color"),
+        *("--max-examples", str(EXAMPLES), "--generation-database", "none", "--no-color", "--seed", str(rotation())),
         *("--suppress-health-check", "all", "--request-timeout", "60"),
     ]
     ended = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
