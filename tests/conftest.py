@@ -80,6 +80,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("lanes"):
         config.pluginmanager.register(lanes.LanePlugin(config), "lanes")
     dose.rotation()
+    dose.changed_paths()
     folder = artefacts.folder_of_run(config.rootpath, lambda: time.strftime("%Y%m%d-%H%M%S"))
     learn = config.getoption("learn_costs")
     config.pluginmanager.register(RunReport(folder, lambda: _notes(folder), learn=learn), "run-report")
