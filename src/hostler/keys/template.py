@@ -55,6 +55,7 @@ class Template:
         self._quick = _quick(self._segments)
         self._known: dict[str, str] = {}
         self._only = self.names[0] if len(self.names) == 1 else None
+        self._root = self._cut({}) if self.names else ""
         if len(set(self.names)) < len(self.names) or RESERVED.intersection(self.names):
             raise ValueError(f"template {template}: a name is used twice or is one of {sorted(RESERVED)}")
 
@@ -131,6 +132,9 @@ class Template:
 
         Invalid: a part is given and one before it, or one of its own segment, is not.
         """
+        return self._cut(values) if values or not self._root else self._root  # caches list whole families all the time
+
+    def _cut(self, values: dict[str, str | int]) -> str:
         done: list[str] = []
         left = dict(values)
         for segment in self._segments:

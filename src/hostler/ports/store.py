@@ -14,6 +14,7 @@ A driver never repeats a write whose outcome it does not know.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import math
 from typing import TYPE_CHECKING, Literal, Protocol, Self, TypeAlias, runtime_checkable
@@ -23,7 +24,7 @@ import msgspec
 from hostler.errors import Invalid, TooLarge
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+    from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
     from types import TracebackType
 
 MAX_REQUEST_BYTES = 1_572_864
@@ -345,9 +346,15 @@ class TellsLeases(Protocol):
 
 def watching(store: Store, prefix: str, *, start_revision: int | None = None, previous: bool) -> Watch:
     """`Store.watch`, also of a store of somebody else's that does not know `previous`: it tells it always."""
-    if previous or "previous" not in inspect.signature(store.watch).parameters:
-        return store.watch(prefix, start_revision=start_revision)
-    return store.watch(prefix, start_revision=start_revision, previous=False)
+    watch = store.watch
+    if previous or not _takes_previous(getattr(watch, "__func__", watch)):
+        return watch(prefix, start_revision=start_revision)
+    return watch(prefix, start_revision=start_revision, previous=False)
+
+
+@functools.lru_cache(maxsize=64)
+def _takes_previous(watch: Callable[..., Watch]) -> bool:
+    return "previous" in inspect.signature(watch).parameters
 
 
 # What every driver checks at the door, so that all refuse the same things.
