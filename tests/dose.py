@@ -56,6 +56,11 @@ def part(items: Iterable[T], *, test: int) -> list[T]:
     return [every[number] for number in sorted(numbers)]
 
 
+def every_nth(numbers: range, nth: int) -> range:
+    """Return every `nth` of the numbers in `make test`, beginning with another one at each commit; all in soak."""
+    return numbers if os.environ.get("HOSTLER_DOSE") else numbers[rotation() % nth :: nth]
+
+
 def mutants_to_run(mutants: Iterable[T], *paths: str) -> list[T]:
     """Return the mutants (or planted defects) to run: all in soak, or if one of `paths` was changed, else a fifth.
 

@@ -14,6 +14,8 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
+from harness.artefacts import keep
+
 from hostler.drivers.inbox.memory import MemoryDoor, MemoryInbox
 from hostler.drivers.store.memory import MemoryStore
 from hostler.engine.labs.worker import LabWorker
@@ -24,6 +26,8 @@ from hostler.kit.together import run_together
 from hostler.kit.virtual import VirtualClock, run_virtual
 from hostler.model.lab import LabCatalogue
 from hostler.sim.wire import Weather, Wire
+
+from .evidence import name_run
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
@@ -179,7 +183,12 @@ class Door:
                     await asyncio.wait([host.task for host in self.hosts.values()], timeout=60)
                     await asyncio.sleep(2 * self.weather.slowest + 5)  # what was on its way arrives
 
-        return run_virtual(main, loop=self.loop)
+        try:
+            return run_virtual(main, loop=self.loop)
+        except BaseException as error:
+            name_run(error, f"{self.workers} workers, seed {self.seed}", getattr(self, "store", None))
+            keep("said", self.said)
+            raise
 
     def spawn(self, name: str) -> None:
         """A new process of that name, unless the story is over."""

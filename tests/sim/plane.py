@@ -37,6 +37,8 @@ from hostler.kit.virtual import VirtualClock, run_virtual
 from hostler.model.vm import MachineState, Power
 from hostler.sim.wire import Weather, Wire
 
+from .evidence import name_run
+
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
 
@@ -358,7 +360,11 @@ class Plane:
                     self.supervised = False
                     await self._end()
 
-        return run_virtual(main, loop=self.loop)
+        try:
+            return run_virtual(main, loop=self.loop)
+        except BaseException as error:
+            name_run(error, f"{type(self).__name__} with seed {self.seed}", getattr(self, "store", None))
+            raise
 
     def spawn(self, name: str) -> None:
         """Start the process of that name."""

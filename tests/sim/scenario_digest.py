@@ -1,6 +1,6 @@
-"""Every scenario of the library, each told as one line: run in processes of their own.
+"""Scenarios of the library, each told as one line: run in processes of their own.
 
-python -m sim.scenario_digest forwards|backwards SEED…
+python -m sim.scenario_digest STEP NAME,NAME,… SEED,SEED,…
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ def told(name: str, seed: int) -> str:
     return f"{name} {seed} {len(outcome.log)} {' '.join(digests)}"
 
 
-def main(step: str, *seeds: str) -> None:
-    """Every scenario, or every third, or (-1) all from the last to the first: so whatever one run leaves behind is left
-    to others."""
-    runs = [(name, int(seed)) for seed in seeds for name in library.names()]
+def main(step: str, names: str, seeds: str) -> None:
+    """Tell every scenario, or every third, or (-1) all from the last to the first: so whatever one run leaves behind is
+    left to others."""
+    runs = [(name, int(seed)) for seed in seeds.split(",") for name in names.split(",")]
     for name, seed in runs[:: int(step)]:
         print(told(name, seed))
 

@@ -11,7 +11,7 @@ import random
 from typing import TYPE_CHECKING, Literal
 
 import pytest
-from dose import dose
+from dose import seeds
 
 from hostler.errors import NotFound, Refused
 from hostler.model.api import Drain
@@ -32,15 +32,16 @@ from hostler.sim.world import BladePlan, World, WorldPlan, run_world
 from hostler.sim.world.traffic import Rate
 
 from .deployments import Watch, apply, delete, rollback
+from .evidence import name_run
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
     from typing import Any
 
-LARGE_SEEDS = dose(test=6, full=500)
-"""Three or four seconds of processor time each."""
-SMALL_SEEDS = dose(test=14, full=2_000)
-"""One second each."""
+LARGE_SEEDS = [1 + seed for seed in seeds(test=1, pool=6, full=500)]
+"""Two seconds of processor time each."""
+SMALL_SEEDS = [1 + seed for seed in seeds(test=2, pool=14, full=2_000)]
+"""Half a second each."""
 
 
 class Churn:
@@ -246,7 +247,10 @@ def told(
     blades = tuple(BladePlan(node=f"r{n // 20}-b{n % 20}", labels={"zone": "ab"[n % 2]}) for n in range(nodes))
     plan = WorldPlan(blades=blades, replicas=2, agents=agents, slices=True, log=False)
 
+    worlds: list[World] = []
+
     async def story(world: World) -> None:
+        worlds.append(world)
         watch = Watch(world)
         for name in range(blueprints):
             for which in "ab":
@@ -265,25 +269,25 @@ def told(
     try:
         run_world(plan, story, seed=seed)
     except BaseException as error:
-        error.add_note(f"{nodes} nodes, seed {seed}")
+        name_run(error, f"{nodes} nodes, seed {seed}", worlds[0].store if worlds else None)
         raise
 
 
 @pytest.mark.timeout(36_000)
 def test_a_thousand_nodes_with_fifty_blueprints_come_to_what_these_say() -> None:
-    for seed in range(1, LARGE_SEEDS + 1):
+    for seed in LARGE_SEEDS:
         told(seed, nodes=1_000, blueprints=50, moments=50, most=8)
 
 
 @pytest.mark.timeout(36_000)
 @pytest.mark.parametrize("part", range(2))
 def test_twenty_nodes_with_six_blueprints_come_to_what_these_say(part: int) -> None:
-    for seed in range(1 + part, SMALL_SEEDS + 1, 2):
+    for seed in SMALL_SEEDS[part::2]:
         told(seed, nodes=20, blueprints=6, moments=40, most=30)
 
 
 @pytest.mark.timeout(36_000)
 @pytest.mark.parametrize("part", range(2))
 def test_eight_nodes_with_real_agents_on_a_bad_network_come_to_what_four_blueprints_say(part: int) -> None:
-    for seed in range(1 + part, SMALL_SEEDS + 1, 2):
+    for seed in SMALL_SEEDS[part::2]:
         told(seed, nodes=8, blueprints=4, moments=40, most=16, agents="real")

@@ -7,7 +7,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from dose import dose
+from dose import seeds
 
 from hostler.drivers.store.faulty import Faults, FaultyStore
 from hostler.engine.deployments.limits import Limits
@@ -393,7 +393,7 @@ def test_answers_that_get_lost_change_nothing() -> None:
         await stage.die("b")
         await stage.until(lambda: stage.settled(spec("org:web:3", instances=7)), within=900)
 
-    for seed in range(dose(test=4, full=100)):
+    for seed in seeds(test=2, pool=4, full=100):
         play(story, seed=seed)
 
 

@@ -9,22 +9,35 @@ import logging
 from collections import Counter
 
 import pytest
-from dose import dose
+from dose import dose, mutants_to_run, part
 
 from .mutants import MUTANTS
 from .replicas import Host
 from .world import Elector, Process, Rules, Wrong, run_schedule
 
 PARTS = 10
+"""Parts of each campaign. `make test` runs two of them, others with each commit."""
+RUN = part(range(PARTS), test=2)
 ELECTIONS = dose(test=120, full=7_000)
+"""Schedules of all parts."""
 REPLICAS = dose(test=60, full=3_000)
+CONCERNED = (
+    *(
+        "src/hostler/engine/elections.py",
+        "src/hostler/engine/leadership.py",
+        "src/hostler/drivers/ttl/store.py",
+        "src/hostler/kit/processes.py",
+    ),
+    *("src/hostler/sim/wire.py", "tests/sim/world.py", "tests/sim/mutants.py", "tests/sim/test_election_schedules.py"),
+)
+"""What finds the mutants, and what they are mutants of."""
 ENOUGH = 200
 """Seeds within which each mutant must be found."""
 
 
-def run_part(part: int, schedules: int, make: type[Process]) -> Counter[str]:
+def run_part(number: int, schedules: int, make: type[Process]) -> Counter[str]:
     happened: Counter[str] = Counter()
-    for seed in range(part, schedules, PARTS):
+    for seed in range(number, schedules, PARTS):
         tally = run_schedule(seed, make, keys=1 if make is Elector else 1 + seed // PARTS % 3)
         for name in ("leaderships", "lost", "writes", "refused", "stops", "kills"):
             happened[name] += getattr(tally, name)
@@ -32,21 +45,23 @@ def run_part(part: int, schedules: int, make: type[Process]) -> Counter[str]:
 
 
 @pytest.mark.timeout(7_200)
-@pytest.mark.parametrize("part", range(PARTS))
-def test_no_schedule_breaks_an_election(part: int) -> None:
-    happened = run_part(part, ELECTIONS, Elector)
+@pytest.mark.parametrize("number", RUN)
+def test_no_schedule_breaks_an_election(number: int) -> None:
+    happened = run_part(number, ELECTIONS, Elector)
     quiet = [name for name in ("leaderships", "lost", "writes", "stops", "kills") if not happened[name]]
     assert not quiet, f"a schedule without trouble proves little: {happened}"
 
 
 @pytest.mark.timeout(7_200)
-@pytest.mark.parametrize("part", range(PARTS))
-def test_no_schedule_breaks_a_replica(part: int) -> None:
-    happened = run_part(part, REPLICAS, Host)
+@pytest.mark.parametrize("number", RUN)
+def test_no_schedule_breaks_a_replica(number: int) -> None:
+    happened = run_part(number, REPLICAS, Host)
     assert min(happened[name] for name in ("leaderships", "lost", "writes")) > 0, happened
 
 
-@pytest.mark.parametrize(("rules", "found_as"), [pytest.param(*rest, id=name) for name, *rest in MUTANTS])
+@pytest.mark.parametrize(
+    ("rules", "found_as"), [pytest.param(*rest, id=name) for name, *rest in mutants_to_run(MUTANTS, *CONCERNED)]
+)
 def test_a_defect_is_found(rules: Rules, found_as: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.CRITICAL)
     for seed in range(ENOUGH):

@@ -1,5 +1,7 @@
 """Something happens while a machine is on its way from one node to another: at every instant of it, in small steps.
 
+`make soak` takes every step, `make test` every fifth, others with each commit.
+
 Whatever that is, the machine never runs twice, is never gone unless it was wished away, keeps what is on its disk, and
 in the end somebody has said what became of the move.
 """
@@ -10,6 +12,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 import pytest
+from dose import every_nth
 
 from hostler.engine.nodes import NodeService
 from hostler.engine.request import HOSTLER, Request
@@ -29,7 +32,7 @@ if TYPE_CHECKING:
 
 SENDING = 0.4
 STEP = 0.04
-INSTANTS = 30
+INSTANTS = every_nth(range(30), 5)
 """So that the last ones come when all is over."""
 
 
@@ -166,7 +169,7 @@ async def snapshots_are_told(plane: Plane) -> None:
 
 @pytest.mark.parametrize("what", HAPPENINGS)
 def test_whatever_happens_during_a_move_the_machine_is_once_and_whole(what: str) -> None:
-    for at in range(INSTANTS):
+    for at in INSTANTS:
         story(what, at)
 
 
@@ -287,21 +290,21 @@ def story_with_a_lost_answer(at: int, kind: str = "cut") -> int:
     return Plane(seed=at, loss=loss).run(scenario)
 
 
-LOST = 30
+LOST = every_nth(range(1, 30), 5)
 """Answers: more than a move has."""
 
 
 def test_a_handover_whose_answer_is_lost_is_found_out_about() -> None:
     """All answers of the agents, one after the other: among them is the one to the handover."""
-    assert {story_with_a_lost_answer(at, "lost") for at in range(1, LOST)} == {1}
+    assert {story_with_a_lost_answer(at, "lost") for at in LOST} == {1}
 
 
 def test_a_handover_that_happens_when_nobody_waits_for_it_any_more_is_found_out_about() -> None:
     """Whoever asks meanwhile sees an arrival that is gone, and must not take that for a move that was given up."""
-    for at in range(1, LOST):
+    for at in LOST:
         story_with_a_lost_answer(at, "late")
 
 
 def test_a_node_that_hears_no_more_after_a_handover_lets_nothing_go_on() -> None:
-    for at in range(1, LOST):
+    for at in LOST:
         story_with_a_lost_answer(at)

@@ -15,7 +15,8 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 import pytest
-from dose import dose
+from dose import seeds
+from harness.artefacts import keep
 
 from hostler.engine.nodes import NodeService
 from hostler.engine.request import HOSTLER, Request
@@ -275,6 +276,7 @@ def run_schedule(seed: int) -> Counter[str]:
         return schedule.run()
     except BaseException as error:
         error.add_note(f"seed {seed}; {dict(schedule.seen)}")
+        keep("tally", schedule.seen)
         raise
 
 
@@ -282,7 +284,7 @@ CHUNK = 10
 
 
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("chunk", range(dose(test=12, full=300)))
+@pytest.mark.parametrize("chunk", seeds(test=2, pool=12, full=300))
 def test_whatever_breaks_no_machine_runs_twice_and_all_converges(chunk: int) -> None:
     seen: Counter[str] = Counter()
     for seed in range(chunk * CHUNK, (chunk + 1) * CHUNK):

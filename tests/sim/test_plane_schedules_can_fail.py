@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
+from dose import mutants_to_run
 
 from hostler.engine.agent import worker
 from hostler.engine.agent.handover import Given, Handovers
@@ -116,6 +117,12 @@ def hasty(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(worker.Workers, "_expect", start)
 
 
+CONCERNED = (
+    *("src/hostler/engine/agent", "src/hostler/engine/controllers", "src/hostler/sim/wire.py", "tests/sim/plane.py"),
+    *("tests/sim/test_plane_moves.py", "tests/sim/test_plane_schedules.py"),
+    "tests/sim/test_plane_schedules_can_fail.py",
+)
+"""What finds the defects, and where they are put in."""
 DEFECTS: Any = [
     (impatient, run_schedule),
     (unconfirmed, run_schedule),
@@ -130,7 +137,9 @@ DEFECTS: Any = [
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize(("defect", "told"), DEFECTS, ids=lambda part: getattr(part, "__name__", ""))
+@pytest.mark.parametrize(
+    ("defect", "told"), mutants_to_run(DEFECTS, *CONCERNED), ids=lambda part: getattr(part, "__name__", "")
+)
 def test_a_broken_rule_is_found(
     defect: Callable[[pytest.MonkeyPatch], None], told: Callable[[int], object], monkeypatch: pytest.MonkeyPatch
 ) -> None:

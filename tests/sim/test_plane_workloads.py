@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from dose import dose
+from dose import every_nth
 
 from hostler.engine.nodes import NodeService
 from hostler.engine.quotas import QuotaService
@@ -321,8 +321,8 @@ MOST = 600
 """Points that no verb has: more of them means that the enumeration does not end."""
 
 
-def played_at(verb: str, at: int, **fault: Any) -> str:
-    """The verb, with the fault armed from just before it until all is as wished; where it happened."""
+def played_at(verb: str, at: int, **fault: Any) -> Crash | Loss:
+    """The verb, with the fault armed from just before it until all is as wished; the fault, with where it happened."""
     first, act, machines = VERBS[verb]
 
     async def story(plane: WorkloadPlane) -> None:
@@ -344,7 +344,7 @@ def played_at(verb: str, at: int, **fault: Any) -> str:
         plane.check_writers()
     done = plane.crash or plane.loss
     assert done is not None
-    return done.where
+    return done
 
 
 @pytest.mark.parametrize("victims", [("replica",), ("agent",), ("replica", "agent")], ids="+".join)
@@ -352,11 +352,12 @@ def played_at(verb: str, at: int, **fault: Any) -> str:
 def test_whoever_is_killed_at_whatever_point_there_are_as_many_machines_as_are_wished_for(
     verb: str, victims: tuple[str, ...]
 ) -> None:
-    step = 1 if (verb, victims) == ("scale up", ("replica",)) else max(1, 10 // dose(test=1, full=10))
-    for at in range(1, MOST, step):
+    nth = 5 if (verb, victims) == ("scale up", ("replica",)) else 11
+    for at in every_nth(range(1, MOST), nth):
         watched = "replica" if "replica" in victims else "agent"
-        if not played_at(verb, at, crash=Crash(watched, victims, at)):
-            assert at > 8, "there is nothing to kill"
+        crash = played_at(verb, at, crash=Crash(watched, victims, at))
+        if not crash.where:
+            assert crash.passed >= 8, "there is nothing to kill"
             return
     raise AssertionError("more points than there can be")
 
@@ -364,8 +365,9 @@ def test_whoever_is_killed_at_whatever_point_there_are_as_many_machines_as_are_w
 @pytest.mark.parametrize("kind", ["lost", "cut", "late", "never", "unavailable"])
 @pytest.mark.parametrize("verb", VERBS)
 def test_whatever_answer_is_lost_nothing_is_doubled(verb: str, kind: str) -> None:
-    for at in range(1, MOST, max(1, 7 // dose(test=1, full=7))):
-        if not played_at(verb, at, loss=Loss("replica", kind, at)):
-            assert at > 2, "there is nothing to lose"
+    for at in every_nth(range(1, MOST), 7):
+        loss = played_at(verb, at, loss=Loss("replica", kind, at))
+        if not loss.where:
+            assert loss.passed >= 2, "there is nothing to lose"
             return
     raise AssertionError("more points than there can be")

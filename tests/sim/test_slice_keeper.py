@@ -7,7 +7,7 @@ import random
 
 import msgspec
 import pytest
-from dose import dose
+from dose import seeds
 
 from hostler.errors import NotFound, Unavailable
 from hostler.keys.deployment import ENDPOINT, ROUTER, SLICE
@@ -526,7 +526,7 @@ def test_a_write_whose_answer_is_lost_is_read_first(kind: str, nth: int) -> None
     played(play)
 
 
-@pytest.mark.parametrize("seed", range(dose(test=6, full=200)))
+@pytest.mark.parametrize("seed", seeds(test=3, pool=6, full=200))
 def test_over_a_store_that_fails_in_every_way_all_converges(seed: int) -> None:
     async def play(it: Scene) -> None:
         faults, rng = it.store.faults, random.Random(seed)

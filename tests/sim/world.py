@@ -24,6 +24,8 @@ from hostler.kit.virtual import VirtualClock, run_virtual
 from hostler.ports.store import ModRevision, Put
 from hostler.sim.wire import Weather, Wire
 
+from .evidence import name_run
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -426,5 +428,5 @@ def run_schedule(seed: int, make: type[Process] = Elector, rules: Rules | None =
     try:
         return run_virtual(world.run, loop=world.loop)
     except Exception as error:
-        error.add_note(f"seed {seed} ({make.__name__}, {keys} keys)")
+        name_run(error, f"seed {seed} ({make.__name__}, {keys} keys): {world.tally}", getattr(world, "store", None))
         raise

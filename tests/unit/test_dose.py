@@ -85,6 +85,16 @@ def test_consecutive_commits_run_every_mutant(commit: Callable[[int], None]) -> 
     assert set(run) == set(MUTANTS)
 
 
+def test_consecutive_commits_run_every_number(commit: Callable[[int], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    run: list[int] = []
+    for number in range(1000, 1005):
+        commit(number)
+        run += dose.every_nth(range(1, 32), 5)
+    assert sorted(run) == list(range(1, 32))
+    monkeypatch.setenv("HOSTLER_DOSE", "0.01")
+    assert dose.every_nth(range(1, 32), 5) == range(1, 32)
+
+
 def test_at_least_one_mutant_runs(commit: Callable[[int], None]) -> None:
     commit(17)
     assert len(dose.mutants_to_run(MUTANTS[:2], SUITE)) == 1
