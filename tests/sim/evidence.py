@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from harness.artefacts import Unsafe, keep
 
 from hostler.sim.scenario.run import run_scenario
+from hostler.sim.world import run_world
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from hostler.drivers.store.memory import MemoryStore
     from hostler.sim.scenario.run import Outcome
     from hostler.sim.scenario.scenario import Scenario
+    from hostler.sim.world import World, WorldPlan
+
+T = TypeVar("T")
 
 
 def name_run(error: BaseException, run: str, store: MemoryStore | None) -> None:
@@ -20,6 +26,21 @@ def name_run(error: BaseException, run: str, store: MemoryStore | None) -> None:
     keep("run", run)
     if store is not None:
         keep("history", history(store))
+
+
+def run_named_world(plan: WorldPlan, story: Callable[[World], Awaitable[T]], *, seed: int, run: str) -> T:
+    """`run_world`, whose failure names the run and its seed."""
+    worlds: list[World] = []
+
+    async def watched(world: World) -> T:
+        worlds.append(world)
+        return await story(world)
+
+    try:
+        return run_world(plan, watched, seed=seed)
+    except BaseException as error:
+        name_run(error, f"{run}, seed {seed}", worlds[0].store if worlds else None)
+        raise
 
 
 def history(store: MemoryStore) -> str:

@@ -37,6 +37,8 @@ from hostler.model.node import Heartbeat, Lifecycle, NodeRecord
 from hostler.model.rollout import BlueprintRevision, SliceOwner
 from hostler.ports.store import Get, Put, Version
 
+from .evidence import name_run
+
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
@@ -381,11 +383,18 @@ def play(story: Callable[[Stage], Awaitable[None]], *, seed: int = 1) -> None:
     """Run it in virtual time."""
     clock = VirtualClock()
 
+    stages: list[Stage] = []
+
     async def run() -> None:
         async with staged(clock, seed=seed) as stage:
+            stages.append(stage)
             await story(stage)
 
-    run_virtual(run, seed=seed)
+    try:
+        run_virtual(run, seed=seed)
+    except BaseException as error:
+        name_run(error, f"stage with seed {seed}", stages[0].store if stages else None)
+        raise
 
 
 def spec(artifact: str = "org:web:1", instances: int = 3, **more: Any) -> SliceSpec:

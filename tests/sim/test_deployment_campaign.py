@@ -28,11 +28,11 @@ from hostler.sim.fault import (
     StoreUnavailable,
     WatchLost,
 )
-from hostler.sim.world import BladePlan, World, WorldPlan, run_world
+from hostler.sim.world import BladePlan, World, WorldPlan
 from hostler.sim.world.traffic import Rate
 
 from .deployments import Watch, apply, delete, rollback
-from .evidence import name_run
+from .evidence import run_named_world
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -247,10 +247,7 @@ def told(
     blades = tuple(BladePlan(node=f"r{n // 20}-b{n % 20}", labels={"zone": "ab"[n % 2]}) for n in range(nodes))
     plan = WorldPlan(blades=blades, replicas=2, agents=agents, slices=True, log=False)
 
-    worlds: list[World] = []
-
     async def story(world: World) -> None:
-        worlds.append(world)
         watch = Watch(world)
         for name in range(blueprints):
             for which in "ab":
@@ -266,11 +263,7 @@ def told(
         await watch.met(within=900, may_fail=churn.refused)
         watch.held()
 
-    try:
-        run_world(plan, story, seed=seed)
-    except BaseException as error:
-        name_run(error, f"{nodes} nodes, seed {seed}", worlds[0].store if worlds else None)
-        raise
+    run_named_world(plan, story, seed=seed, run=f"{nodes} nodes")
 
 
 @pytest.mark.timeout(36_000)

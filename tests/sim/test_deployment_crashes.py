@@ -17,11 +17,10 @@ from dose import every_nth
 from hostler.keys.deployment import BLUEPRINT, DEPLOYMENT, ENDPOINT, RETRIES, SLICE, SLICE_DECISION, SLICE_OWNER
 from hostler.keys.node import MEMBER
 from hostler.model.api import Drain
-from hostler.sim.world import run_world
 from hostler.sim.world.wire import WorldWire
 
 from .deployments import Watch, apply, blueprint, plan, rollback, spec
-from .evidence import name_run
+from .evidence import run_named_world
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
@@ -152,12 +151,8 @@ def told(name: str, trip: Trip, replicas: int = 1) -> list[str]:
         if leader is not None:
             led[leader.name] = None
 
-    try:
-        with tripping(trip, worlds):
-            run_world(plan(3, replicas=replicas), story, seed=trip.at)
-    except BaseException as error:
-        name_run(error, f"{name} with {replicas} replicas, seed {trip.at}", worlds[0].store if worlds else None)
-        raise
+    with tripping(trip, worlds):
+        run_named_world(plan(3, replicas=replicas), story, seed=trip.at, run=f"{name} with {replicas} replicas")
     return list(led)
 
 
@@ -184,7 +179,7 @@ def enumerate_kills(name: str, who: str, replicas: int = 1) -> int:
         try:
             changes += len(told(name, trip, replicas)) > 1
         except BaseException as error:
-            error.add_note(f"{name}, {who} killed at step {at} (also the seed): {trip.where}")
+            error.add_note(f"{name}, {who} killed at step {at}: {trip.where}")
             raise
         if not trip.where:
             assert trip.passed >= 8, f"{name}: only {trip.passed} steps were found"

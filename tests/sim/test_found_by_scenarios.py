@@ -7,6 +7,8 @@ import pytest
 from hostler.sim.scenario.library import find
 from hostler.sim.scenario.run import run_scenario
 
+from .evidence import check_passed
+
 
 @pytest.mark.parametrize(
     ("scenario", "seed"),
@@ -18,5 +20,4 @@ from hostler.sim.scenario.run import run_scenario
     ],
 )
 def test_it_holds_since(scenario: str, seed: int) -> None:
-    outcome = run_scenario(find(scenario), seed)
-    assert outcome.passed, outcome.violations
+    check_passed(find(scenario), run_scenario(find(scenario), seed))

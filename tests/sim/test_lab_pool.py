@@ -100,14 +100,14 @@ class PoolPlane(LabPlane):
     async def wished(self, project: str) -> Any:
         return (await VM.list(self.store, org=POOL_ORG, project=project)).entries
 
-    async def has(self, number: int, project: str = "5", within: float = PATIENCE) -> list[str]:
+    async def has(self, number: int, project: str = "5", within: float = PATIENCE, every: float = 0.1) -> list[str]:
         """Until so many are ready, and there are no others."""
 
         async def enough() -> bool:
             vms = await self.wished(project)
             return len(await self.ready(project)) == number == len(vms)
 
-        await self.holds(enough, within)
+        await self.holds(enough, within, every)
         return await self.ready(project)
 
     async def holds(
@@ -416,7 +416,7 @@ def test_one_that_takes_more_than_ten_minutes_is_replaced() -> None:
         took = await plane.holds(lambda: _counted(plane, "replaced", 1), within=1000, every=1.0)
         assert 590 < took < 650
         plane.faults.delays["start"] = 1.0
-        await plane.has(1, within=3000)
+        await plane.has(1, within=3000, every=1.0)
 
     play(story, boot=2000.0)
 

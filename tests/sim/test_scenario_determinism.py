@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from dose import dose, part
+from dose import part, seeds
 from harness.artefacts import safe
 
 from hostler.sim.scenario import library
@@ -18,7 +18,7 @@ from hostler.sim.scenario import library
 from .scenario_digest import told
 
 TESTS = Path(__file__).parents[1]
-SEEDS = [str(seed) for seed in range(1, 1 + dose(test=1, full=20))]
+SEEDS = [str(1 + seed) for seed in seeds(test=1, pool=20)]
 NAMES = part(library.names(), test=12)
 STEPS = {"0": 1, "1": -1, "random": 4 if len(SEEDS) == 1 else 1}
 """By which the process with that hash seed goes through the names: all of them, backwards, or every fourth in turn."""

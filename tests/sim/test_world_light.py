@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from dose import dose
+from dose import seeds
 
 from hostler.keys.node import ALIVE, MEMBER
 from hostler.model.api import Drain, VmUpdate
@@ -15,6 +15,7 @@ from hostler.model.workload_api import WorkloadApply, WorkloadScale
 from hostler.sim.fault import FAULTS
 from hostler.sim.world import World, WorldPlan, run_world
 
+from .evidence import run_named_world
 from .test_world_faults import ANYWHERE, SIX
 from .world_scene import broken, handles, make, overlaps, plan, running, said, there
 
@@ -38,8 +39,8 @@ def test_whatever_breaks_all_is_well_when_it_is_over(name: str) -> None:
         assert not list(overlaps(world))
         assert not world.failures
 
-    for seed in range(dose(test=1, full=20)):
-        run_world(light(boot_time=1.0 * (seed % 2)), story, seed=seed)
+    for seed in seeds(test=1, pool=20):
+        run_named_world(light(boot_time=1.0 * (seed % 2)), story, seed=seed, run=name)
 
 
 def test_handles_tell_the_same_as_those_of_real_agents() -> None:
