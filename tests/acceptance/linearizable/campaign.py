@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import signal
-import subprocess
-import sys
 import time
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
+import running
 from client_process import Orders
+from harness import pace
+from harness.artefacts import safe
 
 from hostler.testing import check_linearizable, read_history
 from hostler.testing.history import unexpected_errors
@@ -33,10 +34,8 @@ class Process:
         self.killed = False
         self._errors = Path(f"{orders.journal}.stderr")
         with self._errors.open("wb") as errors:
-            self._process = subprocess.Popen(
-                ["setpriv", "--pdeathsig", "KILL", "--", sys.executable, str(PROGRAM), msgspec.json.encode(orders)],
-                stdin=subprocess.DEVNULL,
-                stderr=errors,
+            self._process = running.fork_server().start(
+                [msgspec.json.encode(orders).decode()], script=PROGRAM, stderr=errors.fileno()
             )
 
     @property
@@ -65,7 +64,7 @@ class Process:
 
     def check(self) -> None:
         """Wait for its end; AssertionError if it was not a good one."""
-        code = self._process.wait(timeout=120)
+        code = self._process.wait(pace.patience(40))
         assert self.killed or code == 0, f"{self.orders.name} ended with {code}:\n{self._errors.read_text()}"
 
 
@@ -82,10 +81,11 @@ class Campaign:
         keys: int,
         calls: int,
         seconds: float,
+        pause: float = 0.0,
         broken: str = "",
     ) -> None:
         self.url, self.directory = url, directory
-        self._shape = {"clients": clients, "keys": keys, "calls": calls, "broken": broken}
+        self._shape = {"clients": clients, "keys": keys, "calls": calls, "pause": pause, "broken": broken}
         self.processes: list[Process] = []
         for _ in range(count):
             self.add()
@@ -93,12 +93,13 @@ class Campaign:
 
     def _begin(self, seconds: float) -> None:
         """Once all are ready, so that the time is for calls, however long a busy machine takes to start them."""
-        end = time.monotonic() + 120
+        end = time.monotonic() + pace.patience(20)
         while not all(process.ready for process in self.processes):
             assert time.monotonic() < end, "they do not start"
             time.sleep(0.02)
+        self.began = time.monotonic()
         go = self.directory / "go"
-        go.with_suffix(".new").write_text(str(time.monotonic() + seconds))
+        go.with_suffix(".new").write_text(str(self.began + seconds))
         go.with_suffix(".new").rename(go)
 
     def add(self) -> Process:
@@ -134,21 +135,31 @@ class Campaign:
 @contextlib.contextmanager
 def campaign(url: str, directory: Path, **shape: object) -> Iterator[Campaign]:
     """A campaign that leaves no process behind."""
-    running = Campaign(url, directory, **shape)  # type: ignore[arg-type]
+    entered = Campaign(url, directory, **shape)  # type: ignore[arg-type]
     try:
-        yield running
+        yield entered
     finally:
-        running.stop()
+        entered.stop()
 
 
-def judge(history: list[Call], *, least_done: int, title: str) -> Violation | None:
-    """Say what was recorded, make sure that it was enough to mean something, and check it."""
+def check(history: list[Call], **options: Any) -> None:
+    """Fail unless it was enough to mean something, and one store can have answered like that."""
+    violation = judge(history, **options)
+    safe(violation is None, f"not linearizable: {violation}", history=history)
+
+
+def judge(history: list[Call], *, least_done: float, since: float, title: str) -> Violation | None:
+    """Say what was recorded, make sure that it was enough to mean something, and check it.
+
+    `least_done`: calls that must have been answered on a machine that is not slow.
+    """
+    least = int(least_done / pace.slowdown(since))
     outcomes = Counter(call.outcome for call in history)
     written = sum(call.outcome == "done" and call.writes for call in history)
     print(f"{title}: {len(history)} calls, {dict(outcomes)}, {written} acknowledged writes")
     assert not unexpected_errors(history), unexpected_errors(history)[:3]
-    assert outcomes["done"] >= least_done, f"only {outcomes['done']} calls were answered"
-    assert written >= least_done // 5
+    assert outcomes["done"] >= least, f"only {outcomes['done']} calls were answered, not {least}"
+    assert written >= least // 5, f"only {written} writes were acknowledged"
     started = time.monotonic()
     violation = check_linearizable(history)
     print(f"{title}: checked in {time.monotonic() - started:.2f} s")

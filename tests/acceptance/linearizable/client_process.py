@@ -31,6 +31,8 @@ class Orders(msgspec.Struct):
     clients: int
     keys: int
     calls: int
+    pause: float = 0.0
+    """Seconds between two calls of a client, on average."""
     broken: str = ""
     """How to betray the store's promises, so that the campaign can be seen to fail: `stale`, `denial`."""
 
@@ -89,7 +91,9 @@ class Client:
                 await self._one(f"/register/{rng.randrange(self._orders.keys)}")
             except (Unavailable, Uncertain):
                 await asyncio.sleep(rng.uniform(0.01, 0.1))
-            if rng.random() < 0.1:
+            if self._orders.pause:
+                await asyncio.sleep(rng.uniform(0, 2 * self._orders.pause))
+            elif rng.random() < 0.1:
                 await asyncio.sleep(rng.uniform(0, 0.01))
 
     async def _one(self, key: str) -> None:
