@@ -103,14 +103,14 @@ def pytest_sessionfinish() -> None:
 
 @pytest.fixture
 def etcd() -> EtcdCluster:
-    """An etcd that all tests of this worker share: use keys of your own, and leave it as it was."""
-    return running.shared_etcd("etcd")
+    """An etcd that all tests of this worker share, one after the other: it is empty."""
+    return running.empty_etcd("etcd")
 
 
 @pytest.fixture
 def etcd_cluster() -> EtcdCluster:
-    """Three etcd members that all tests of this worker share."""
-    return running.shared_etcd("etcd-cluster")
+    """Three etcd members that all tests of this worker share, one after the other: they are empty."""
+    return running.empty_etcd("etcd-cluster")
 
 
 @pytest.fixture(autouse=True)

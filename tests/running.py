@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
+import urllib.request
 from typing import Any
 
 import pytest
@@ -29,6 +31,16 @@ def shared_etcd(kind: str) -> EtcdCluster:
         _shared[kind] = cluster
         PIDS.update(cluster.pid(index) for index in range(len(cluster.endpoints)))
     return _shared[kind]
+
+
+def empty_etcd(kind: str) -> EtcdCluster:
+    """The same, without a key: what an earlier test left is deleted."""
+    cluster = shared_etcd(kind)
+    everything = json.dumps({"key": "AA==", "range_end": "AA=="}).encode()  # from the first key on
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    with direct.open(f"http://{cluster.endpoints[0]}/v3/kv/deleterange", everything, timeout=30) as answer:
+        answer.read()
+    return cluster
 
 
 _fork_servers: list[ForkServer] = []

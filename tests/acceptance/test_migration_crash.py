@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import running
 
 import hostler
 from hostler.keys.node import CLUSTER
@@ -19,6 +19,8 @@ from hostler.model.vm import LockInfo, MachineState, VirtualMachine, VmHandle, V
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from harness.fork_server import ForkedProcess
 
     from hostler.testing.servers import EtcdCluster
 
@@ -32,7 +34,7 @@ ALL = {f"vm-{number}" for number in range(COUNT)}
 class Mover:
     """Processes that move machines, one at a time, forked from a warm one."""
 
-    def __init__(self, process: subprocess.Popen[str]) -> None:
+    def __init__(self, process: ForkedProcess) -> None:
         self._process = process
 
     def move(self, old: str, new: str, **more: Any) -> dict[str, Any]:
@@ -47,8 +49,8 @@ class Mover:
 @pytest.fixture(scope="module")
 def mover() -> Iterator[Mover]:
     script = Path(__file__).with_name("migrating_process.py")
-    with subprocess.Popen(
-        [sys.executable, str(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    with running.fork_server().start(
+        [], script=script, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
         yield Mover(process)
         assert process.stdin is not None
@@ -157,8 +159,5 @@ async def test_killed_again_and_again_it_still_comes_to_its_end(mover: Mover, st
 async def test_the_same_into_etcd(
     mover: Mover, state: Path, tmp_path: Path, etcd: EtcdCluster, at: tuple[int, str]
 ) -> None:
-    await clean(etcd.url)
-    try:
-        await round_of(mover, copied(state, tmp_path / "etcd"), etcd.url, *at)
-    finally:
-        await clean(etcd.url)
+    await round_of(mover, copied(state, tmp_path / "etcd"), etcd.url, *at)
+    await clean(etcd.url)  # and nothing else is there
