@@ -8,7 +8,7 @@ import re
 from typing import TYPE_CHECKING
 
 import pytest
-from promptly import promptly
+from harness import pace
 
 from hostler.errors import Forbidden, Invalid, Unavailable
 from hostler.testing.servers import EtcdServer
@@ -62,13 +62,10 @@ async def test_a_handshake_that_fails_is_unavailable_within_the_deadline(
         "no tls": f"etcd://{tls.endpoints[0]}?timeout=1",
         "no certificate": f"etcds://{mutual.endpoints[0]}?ca={mutual.directory}/ca.pem&timeout=1",
     }[problem]
-
-    async def refused() -> None:
+    with pace.within(1.5, "the refusal"):
         async with open_store(url) as store:
             with pytest.raises(Unavailable):
                 await store.put("a", b"b")
-
-    await promptly(2.5, refused)
 
 
 async def test_a_certificate_that_is_not_trusted_is_named_as_the_reason(tls: EtcdServer) -> None:

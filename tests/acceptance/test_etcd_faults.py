@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from dose import dose
-from promptly import promptly
+from harness import pace
 
 from hostler.drivers.store.etcd import EtcdStore
 from hostler.drivers.store.etcd import rpc_pb2 as pb
@@ -194,12 +194,8 @@ async def test_a_store_that_nobody_listens_at_is_unavailable_within_the_deadline
             "status": store.status,
             "compact": lambda: store.compact(1),
         }
-
-        async def refused() -> None:
-            with pytest.raises(Unavailable):
-                await calls[verb]()
-
-        await promptly(1.2, refused)
+        with pace.within(0.8, "the refusal"), pytest.raises(Unavailable):
+            await calls[verb]()
 
 
 async def test_a_host_that_accepts_and_says_nothing_is_unavailable_and_nothing_is_written(
@@ -446,12 +442,8 @@ async def test_a_keep_alive_without_an_answer_ends_with_its_deadline(hasty: Etcd
     proxy.stalled = True
     with pytest.raises(Uncertain):
         await lease.keep_alive()
-
-    async def unanswered() -> None:
-        with pytest.raises((Uncertain, Unavailable)):
-            await lease.keep_alive()
-
-    await promptly(3.0, unanswered)
+    with pace.within(1.5, "the end"), pytest.raises((Uncertain, Unavailable)):
+        await lease.keep_alive()
     proxy.heal()
     while True:
         with suppress(Uncertain, Unavailable):

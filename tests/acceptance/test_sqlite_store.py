@@ -13,7 +13,7 @@ from pathlib import Path
 
 import apsw
 import pytest
-from promptly import promptly
+from harness import pace
 
 from hostler import Closed, Damaged, Delete, Get, Invalid, LeaseGone, Put, Unavailable, Version
 from hostler.drivers.store.sqlite import SqliteStore, schema
@@ -109,12 +109,8 @@ async def test_a_suspended_process_in_mid_commit_makes_the_others_unavailable_no
     async with SqliteStore(path, timeout=0.5) as store:
         held = schema.open_lock(path)
         with schema.write_turn(path, held):
-
-            async def refused() -> None:
-                with pytest.raises(Unavailable, match="no turn to write"):
-                    await store.put("a", b"1")
-
-            await promptly(2.0, refused)
+            with pace.within(1.0, "the refusal"), pytest.raises(Unavailable, match="no turn to write"):
+                await store.put("a", b"1")
             assert await store.get("a") is None
         os.close(held)
         await store.put("b", b"2")
