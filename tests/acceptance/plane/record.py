@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from harness.artefacts import safe
+
 from hostler.keys.node import COMMAND
 from hostler.keys.replica import LEADER
 from hostler.kit.clock import SystemClock
@@ -67,8 +69,8 @@ class Machines:
         """At no instant did a machine run in two places, or twice in one."""
         for vm, runs in self.runs().items():
             for first, second in itertools.pairwise(runs):
-                assert first.off is not None, f"machine {vm} ran twice at once: {first} {second}"
-                assert first.off <= second.on, f"machine {vm} ran twice at once: {first} {second}"
+                apart = first.off is not None and first.off <= second.on
+                safe(apart, f"machine {vm} ran twice at once: {first} {second}", runs=self.runs())
 
 
 async def history(store: Store, *prefixes: str) -> list[Event]:
@@ -88,12 +90,14 @@ async def history(store: Store, *prefixes: str) -> list[Event]:
 async def check_commands(store: Store) -> int:
     """Every command was written by who led at that instant, and nobody else; how many there were."""
     fence, count = 0, 0
-    for event in await history(store, LEADER.prefix(), COMMAND.prefix()):
+    events = await history(store, LEADER.prefix(), COMMAND.prefix())
+    for event in events:
         if event.kv.key == LEADER.fill(n=1):
             fence = LeaderRecord.decode(event.kv.value).fence if event.type == "put" else 0
         elif event.type == "put" and COMMAND.match(event.kv.key):
             command = VmCommand.decode(event.kv.value)
             count += 1
             where = f"revision {event.kv.mod_revision} of {event.kv.key}"
-            assert command.fence == fence, f"{where}: written under fence {command.fence}, while {fence} led"
+            claim = f"{where}: written under fence {command.fence}, while {fence} led"
+            safe(command.fence == fence, claim, history=events)
     return count

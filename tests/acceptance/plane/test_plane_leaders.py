@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 from dose import dose
+from harness import pace
+from harness.artefacts import safe
 from up_process import START, until
 
 from hostler.errors import Unavailable, Uncertain
@@ -19,12 +21,13 @@ from plane.company import GAP, LEADERSHIP_TTL, SETTLED, Company
 from plane.record import Run
 from plane.traffic import ORG, PROJECT
 
-ELECTION = 20.0
-"""Seconds without an answer while etcd's members elect one of them, on a busy machine."""
-AWAY = dose(test=20, full=60)
+ELECTION = 5.0
+"""Seconds without an answer while etcd's members elect one of them, at the machine's own pace."""
+AWAY = dose(test=12, full=60)
+"""Seconds: longer than leaderships, leases and the fencing time last."""
 
 
-@pytest.mark.timeout(600 if AWAY == 20 else 7200)
+@pytest.mark.timeout(300 if AWAY == 12 else 7200)
 async def test_leaders_and_members_of_the_store_fail_and_the_survivors_go_on(tmp_path: Path) -> None:
     with EtcdCluster(3) as etcd:
         async with Company(etcd, tmp_path) as company:
@@ -82,7 +85,7 @@ async def a_member_is_killed(company: Company, *, leading: bool) -> None:
     at = time.monotonic()
     company.etcd.kill(member)
     await company.works(next(iter(company.replicas)))
-    await until(lambda: time.monotonic() > at + 3, START, lambda: "a while passes")
+    await until(lambda: time.monotonic() > at + 2, START, lambda: "a while passes")
     company.check_answered(at, ELECTION)
     company.etcd.restart(member, wait=False)
     await asyncio.to_thread(company.etcd.wait_healthy)
@@ -113,11 +116,11 @@ async def the_store_is_away(company: Company, seconds: float) -> None:
     waiting = [view.id for view in steady.values() if view.on_node_loss is OnNodeLoss.WAIT]
     after = company.machines.runs()
     for vm in waiting:
-        assert before[vm] == meanwhile[vm] == after[vm], f"{vm} was disturbed: {before[vm]} {after[vm]}"
+        safe(before[vm] == meanwhile[vm] == after[vm], f"{vm} was disturbed: {before[vm]} {after[vm]}")
     for vm in {view.id for view in steady.values()} - set(waiting):
         # They stop by themselves when the store is away for as long as that, and are started once.
         more = len(after[vm]) - len(before[vm])
-        assert more <= (1 if seconds > 5 else 0), f"{vm} was disturbed: {before[vm]} {after[vm]}"
+        safe(more <= (1 if seconds > 5 else 0), f"{vm} was disturbed: {before[vm]} {after[vm]}")
     company.machines.check_never_twice()
 
 
@@ -126,7 +129,7 @@ async def refused(company: Company, address: str, since: float) -> tuple[VmCreat
     wish, key = company.wishes.new("refused", OnNodeLoss.WAIT), uuid.uuid4().hex
     async with company.client(address, retries=0) as client:
         while client.stale_for == 0.0:
-            assert time.monotonic() < since + START, f"{address} does not know that it is stale"
+            assert time.monotonic() < since + pace.patience(START), f"{address} does not know that it is stale"
             page = await client.vms.list(ORG, PROJECT, stale=True)
             await asyncio.sleep(0.1)
         assert page.items, "there is nothing in what it remembers"
@@ -151,5 +154,5 @@ def check_undisturbed(company: Company, before: dict[str, list[Run]], steady: di
     """Not one machine that nobody changed was stopped or moved."""
     after = company.machines.runs()
     for view in steady.values():
-        assert before[view.id] == after[view.id], f"{view.name} was disturbed: {before[view.id]} {after[view.id]}"
+        safe(before[view.id] == after[view.id], f"{view.name} was disturbed: {before[view.id]} {after[view.id]}")
     company.machines.check_never_twice()
