@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
 import running
-from playwright.async_api import Browser, Page, async_playwright, expect
+from playwright.async_api import Browser, Page, async_playwright
 from pytest_asyncio import fixture
 from web_browser import Chromium, Trouble
+from web_expect import expect, milliseconds
 from web_plane import PASSWORD, Plane, Planes
 from web_type import NARROW, SHOTS, WIDE, Check, Enter, NewPage, Shot, SignIn
 
@@ -25,10 +26,6 @@ BUILT = Path(hostler.__file__).parent / "site" / "index.html"
 AXE = ROOT / "web" / "node_modules" / "axe-core" / "axe.min.js"
 IMAGES = ROOT / "docs" / "images"
 LARGEST_IMAGE = 200_000
-
-LONG = 60_000
-"""Milliseconds that are waited for what is there in one on a machine that is not busy with other tests."""
-expect.set_options(timeout=LONG)
 
 
 @pytest.fixture(scope="session")
@@ -60,14 +57,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if item.path.parent == HERE:
             item.add_marker(pytest.mark.asyncio(loop_scope="session"), append=False)
             if config.getoption("timeout", None) is None and item.get_closest_marker("timeout") is None:
-                item.add_marker(pytest.mark.timeout(300))
+                item.add_marker(pytest.mark.timeout(180))
 
 
 @fixture(scope="session", loop_scope="session")
 async def connection(chromium: Chromium) -> AsyncIterator[Browser]:
     """To the browser, for this worker's tests."""
     async with async_playwright() as playwright:
-        browser = await playwright.chromium.connect_over_cdp(chromium.address, timeout=2 * LONG)
+        browser = await playwright.chromium.connect_over_cdp(chromium.address, timeout=milliseconds(20))
         yield browser
         await browser.close()
 
@@ -112,7 +109,7 @@ def new_page(browser: Browser, trouble: Trouble) -> NewPage:
     async def made(size: tuple[int, int] = WIDE, **options: Any) -> Page:
         chosen = {"color_scheme": "light", "locale": "en-GB", "timezone_id": "UTC", **options}
         context = await browser.new_context(viewport={"width": size[0], "height": size[1]}, **chosen)
-        context.set_default_timeout(LONG)
+        context.set_default_timeout(milliseconds(10))
         await trouble.watch(context)
         return await context.new_page()
 
@@ -125,16 +122,31 @@ async def page(new_page: NewPage) -> Page:
     return await new_page()
 
 
-@fixture(loop_scope="session")
-async def planes(
-    tmp_path: Path, site: None, trouble: Trouble, monkeypatch: pytest.MonkeyPatch
-) -> AsyncIterator[Planes]:
-    """Control planes of every kind; see web_plane.py."""
-    monkeypatch.delenv("HOSTLER_SHOTS", raising=False)  # to a control plane it would be a setting that it does not know
+@asynccontextmanager
+async def planes_in(folder: Path, hosts: set[str]) -> AsyncIterator[Planes]:
     async with AsyncExitStack() as stack:
+        patch = stack.enter_context(pytest.MonkeyPatch.context())
+        patch.delenv("HOSTLER_SHOTS", raising=False)  # to a control plane it would be a setting that it does not know
         http = await stack.enter_async_context(aiohttp.ClientSession())
-        yield Planes(tmp_path, stack, http, trouble.own)
+        yield Planes(folder, stack, http, hosts)
+
+
+@fixture(loop_scope="session")
+async def planes(tmp_path: Path, site: None, trouble: Trouble) -> AsyncIterator[Planes]:
+    """Control planes of every kind, for one test; see web_plane.py."""
+    async with planes_in(tmp_path, trouble.own) as planes:
+        yield planes
         trouble.end()
+
+
+@fixture(scope="module", loop_scope="session")
+async def shared_planes(tmp_path_factory: pytest.TempPathFactory, site: None) -> AsyncIterator[Planes]:
+    """Control planes that the tests of a module share: a test that kills or configures one has its own.
+
+    A test that opens a page of one calls `trouble.own.add(plane.host)`; `enter` does.
+    """
+    async with planes_in(tmp_path_factory.mktemp("planes"), set()) as planes:
+        yield planes
 
 
 @fixture(loop_scope="session")
@@ -168,10 +180,11 @@ def sign_in() -> SignIn:
 
 
 @pytest.fixture
-def enter() -> Enter:
+def enter(trouble: Trouble) -> Enter:
     """Open a page as somebody who is signed in already: quicker than the form."""
 
     async def entered(page: Page, plane: Plane, name: str = "admin", at: str = "#/overview") -> None:
+        trouble.own.add(plane.host)
         shown = {"token": plane.admin} if name == "admin" else {"name": name, "password": PASSWORD}
         answer = await page.context.request.post(f"{plane.url}/v1/sessions/browser", data=shown)
         assert answer.ok, await answer.text()

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 from blueprint_scene import SaidArtifacts, believing, blueprint, spec
-from playwright.async_api import Page, expect
+from playwright.async_api import Page
+from web_expect import expect
 from web_plane import Plane, Planes
 from web_type import SHOTS, Check, Enter, NewPage, Shot
 
@@ -151,7 +152,7 @@ async def test_a_blueprint_is_planned_applied_and_seen_to_converge(  # noqa: PLR
     await page.get_by_role("button", name="Apply shop").click()
 
     await expect(page.get_by_role("heading", name="shop", level=1)).to_be_visible()
-    await expect(page.get_by_text("ready, 3 of 3 instances ready")).to_be_visible(timeout=90_000)
+    await expect(page.get_by_text("ready, 3 of 3 instances ready"), within=10).to_be_visible()
     active = page.get_by_role("button", name=re.compile(r"#\d+ active: instance of 1.0.0 on"))
     await expect(active).to_have_count(3)
     await expect(page.get_by_role("button", name="Roll back")).to_have_count(0)  # there is nothing to go back to
@@ -218,13 +219,13 @@ async def test_a_canary_is_seen_with_its_gate_and_comes_back_by_itself_or_by_the
             await page.get_by_role("tab", name="Slices").evaluate("one => one.scrollIntoView()")
             await shot(page, "canary")
             verdict = page.get_by_role("status").filter(has_text="1 of org.example:greeting:2.0.0 are ready.")
-            await expect(verdict).to_contain_text("Passed: ", timeout=120_000)
-            await expect(page.get_by_text("ready, 1 of 1 instance ready")).to_be_visible(timeout=90_000)
+            await expect(verdict, within=10).to_contain_text("Passed: ")
+            await expect(page.get_by_text("ready, 1 of 1 instance ready"), within=10).to_be_visible()
 
             await page.get_by_role("tab", name="Change").click()
             await change(page, "3.0.0", "[{ weight = 50, hold = 20 }]")
             back = page.get_by_text("calls failed, and at most 1.00% may. 2.0.0 serves.")
-            await expect(back).to_be_visible(timeout=90_000)
+            await expect(back, within=10).to_be_visible()
             await expect(page.get_by_role("row", name="3.0.0 new")).to_contain_text(
                 re.compile(r"\d+ \([23]\d(\.\d)? %\)")
             )
@@ -235,7 +236,7 @@ async def test_a_canary_is_seen_with_its_gate_and_comes_back_by_itself_or_by_the
         await expect(dialog.get_by_role("region", name="Plan")).to_contain_text("rolling, whatever its strategy says")
         await expect(dialog.get_by_label("From revision 3 to revision 1")).to_contain_text("− type")
         await dialog.get_by_role("button", name="Roll back to revision 1").click()
-        await expect(page.get_by_text("of 2 instances ready")).to_be_visible(timeout=90_000)
+        await expect(page.get_by_text("of 2 instances ready"), within=10).to_be_visible()
         await page.get_by_role("tab", name="History").click()
         await expect(page.get_by_role("row", name="back to revision 1")).to_contain_text("4 (present)")
 
@@ -265,15 +266,15 @@ async def test_what_was_on_a_node_that_died_comes_up_elsewhere(
         await apply(client, "1.0.0", 2)
         await enter(page, plane, at="#/deployments/shop")
         on = page.get_by_role("region", name=f"Instances of {BASE} by node")
-        await expect(page.get_by_text("ready, 2 of 2 instances ready")).to_be_visible(timeout=90_000)
+        await expect(page.get_by_text("ready, 2 of 2 instances ready"), within=10).to_be_visible()
         node = (await client.blueprints.slices()).items[0].node
         other = {"n1": "n2", "n2": "n1"}[node]
         await expect(on.get_by_role("row", name=node)).to_contain_text("active")
         plane.processes[int(node[1])].kill()
-        await expect(on.get_by_role("row", name=node)).to_have_count(0, timeout=90_000)
+        await expect(on.get_by_role("row", name=node), within=10).to_have_count(0)
         both = on.get_by_role("row", name=other).get_by_role("button", name="active")
-        await expect(both).to_have_count(2, timeout=90_000)
-        await expect(page.get_by_text("ready, 2 of 2 instances ready")).to_be_visible(timeout=90_000)
+        await expect(both, within=10).to_have_count(2)
+        await expect(page.get_by_text("ready, 2 of 2 instances ready"), within=10).to_be_visible()
 
 
 async def test_without_the_right_to_deploy_one_looks_and_is_offered_nothing_else(

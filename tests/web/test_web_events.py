@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from playwright.async_api import Page, expect
+from playwright.async_api import Page
+from web_expect import expect
 from web_plane import Plane
 from web_type import Check, Enter, Shot, SignIn
 

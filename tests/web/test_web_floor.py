@@ -6,7 +6,8 @@ import asyncio
 import re
 from typing import Any
 
-from playwright.async_api import Page, expect
+from playwright.async_api import Page
+from web_expect import expect
 from web_frames import Frames
 from web_plane import Plane
 from web_type import Enter
@@ -57,7 +58,7 @@ async def test_ten_thousand_blades_of_a_real_server_are_found_and_walked_over(
     await nodes(cheap_plane)
     await enter(page, cheap_plane, at="#/racks")
     legend = page.get_by_role("list", name="States of blades")
-    await expect(page.get_by_role("heading", name="250 racks, 10,000 blades")).to_be_visible(timeout=90_000)
+    await expect(page.get_by_role("heading", name="250 racks, 10,000 blades"), within=10).to_be_visible()
     await expect(legend.get_by_role("button", name=re.compile("^No agent yet"))).to_contain_text("250")
     await expect(legend.get_by_role("button", name=re.compile("^Silent"))).to_contain_text("336")
 

@@ -7,8 +7,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from playwright.async_api import Page, Route, expect
+from harness import pace
+from playwright.async_api import Page, Route
+from pytest_asyncio import fixture
 from up_process import until, well
+from web_expect import expect
 from web_plane import PASSWORD, Plane, Planes
 from web_type import NARROW, WIDE, Check, Enter, NewPage, Shot, SignIn
 
@@ -399,7 +402,7 @@ async def test_a_page_that_nobody_looks_at_gives_its_stream_back_and_goes_on_lat
     await page.evaluate(hidden, True)
     await page.clock.fast_forward(61_000)
     await expect(sign).to_have_text("Ended")
-    await until(lambda: feed.streams == 0, 60, lambda: "the stream's end")
+    await until(lambda: feed.streams == 0, pace.patience(5), lambda: "the stream's end")
     await page.clock.fast_forward(30_000)  # it is given back, and no other is begun
     await expect(sign).to_have_text("Ended")
     assert feed.streams == 0
@@ -413,9 +416,10 @@ async def test_a_page_that_nobody_looks_at_gives_its_stream_back_and_goes_on_lat
 # What every page must hold to
 
 
-async def furnished(planes: Planes) -> Plane:
+@fixture(scope="module", loop_scope="session")
+async def furnished(shared_planes: Planes) -> Plane:
     """Something on every page, with names that want to be more than names."""
-    plane = await planes.up(labs=LABS)
+    plane = await shared_planes.up(labs=LABS)
     spec = {"cpus": 1, "memory_mib": 64}
     body = {"name": HOSTILE, "spec": spec, "labels": {"app": HOSTILE_TEXT}}
     await plane.call("POST", "/v1/orgs/acme/projects/web/vms", body)
@@ -426,11 +430,10 @@ async def furnished(planes: Planes) -> Plane:
 
 @pytest.mark.parametrize("size", [WIDE, NARROW], ids=["wide", "narrow"])
 async def test_every_page_is_readable_by_everybody(
-    planes: Planes, new_page: NewPage, enter: Enter, axe: Check, *, narrow: Check, size: tuple[int, int]
+    furnished: Plane, new_page: NewPage, enter: Enter, axe: Check, *, narrow: Check, size: tuple[int, int]
 ) -> None:
-    plane = await furnished(planes)
     page = await new_page(size)
-    await enter(page, plane)
+    await enter(page, furnished)
     for name in PAGES:
         await see(page, name)
         await expect(heading(page)).to_have_count(1)
@@ -439,14 +442,9 @@ async def test_every_page_is_readable_by_everybody(
         await axe(page)
 
 
-async def test_names_are_text_wherever_they_are_shown(planes: Planes, new_page: NewPage, enter: Enter) -> None:
-    plane = await furnished(planes)
+async def test_names_are_text_wherever_they_are_shown(furnished: Plane, new_page: NewPage, enter: Enter) -> None:
     page = await new_page()
-    answer = await page.context.request.post(
-        f"{plane.url}/v1/sessions/browser", data={"name": HOSTILE, "password": "correct horse"}
-    )
-    assert answer.ok
-    await page.goto(plane.url + "/")
+    await enter(page, furnished, HOSTILE)
     await expect(page.get_by_role("link", name=HOSTILE_TEXT)).to_be_visible()
     for name in PAGES:
         await see(page, name)

@@ -11,12 +11,14 @@ from typing import Any
 
 import pytest
 from doubles import DoorMachines
+from harness import pace
 from msgspec.structs import replace
-from playwright.async_api import Locator, Page, expect
-from real_plane import WITHIN, RealPlane
+from playwright.async_api import Locator, Page
+from real_plane import RealPlane
 from terminal_guest import ShellGuest
 from terminal_place import Place
 from warm_image import CPUS, MEMORY_MIB, warm_images
+from web_expect import expect
 from web_plane import Plane, Planes
 from web_type import Check, Enter, NewPage, Shot, SignIn
 
@@ -205,7 +207,6 @@ def real(tmp_path: Path) -> Iterator[RealPlane]:
     plane.end()
 
 
-@pytest.mark.timeout(300)
 async def test_a_student_types_in_a_real_machine(real: RealPlane, planes: Planes, page: Page, enter: Enter) -> None:
     assert real.up is not None
     plane = planes.known(await real.up.url(), (real.data / "admin.token").read_text().strip())
@@ -213,19 +214,19 @@ async def test_a_student_types_in_a_real_machine(real: RealPlane, planes: Planes
     await enter(page, plane, "ada", "#/labs")
     await page.get_by_role("button", name="Start A real one").click()
     terminal = page.get_by_role("region", name="Terminal of A real one")
-    await expect(terminal.get_by_text("Connected")).to_be_visible(timeout=WITHIN * 1000)
+    await expect(terminal.get_by_text("Connected"), within=15).to_be_visible()
     await terminal.locator(".xterm-screen").click()
     await page.keyboard.type("uname -a\n")
-    await expect(terminal.locator(".xterm-rows")).to_contain_text("x86_64 GNU/Linux", timeout=WITHIN * 1000)
+    await expect(terminal.locator(".xterm-rows"), within=15).to_contain_text("x86_64 GNU/Linux")
     await page.get_by_role("button", name="Stop", exact=True).click()
     await page.get_by_role("button", name="Stop it").click()
     gone = page.get_by_text("Lab 1 is gone: it was stopped.")
-    await expect(gone).to_be_visible(timeout=WITHIN * 1000)
+    await expect(gone, within=15).to_be_visible()
     assert (await plane.call("GET", "/v1/vms"))["items"] == []
 
 
 async def _typed(guest: ShellGuest, text: bytes) -> None:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(pace.patience(5)):
         while text not in guest.typed:
             await asyncio.sleep(0.02)
 

@@ -7,7 +7,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from playwright.async_api import Locator, Page, expect
+from playwright.async_api import Locator, Page
+from web_expect import expect
 from web_plane import Plane, Planes
 from web_type import Check, Enter, Shot
 
@@ -329,7 +330,7 @@ async def test_a_node_is_killed_and_the_page_shows_how_it_heals(page: Page, plan
     plane.processes[number].kill()
     await expect(rows.filter(has_text=f"b{number}")).to_contain_text("Silent")
     other = rows.filter(has_text=f"b{3 - number}")
-    await expect(other.get_by_role("cell").last).to_have_text("1", timeout=90_000)
+    await expect(other.get_by_role("cell").last, within=10).to_have_text("1")
     await other.get_by_role("link").click()
     await expect(aside(page).get_by_role("link", name="acme/web/www")).to_be_visible()
     await page.goto(f"{plane.url}/#/racks/r1/b{number}")

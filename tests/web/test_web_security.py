@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from playwright.async_api import Page, expect
+from harness import pace
+from playwright.async_api import Page
 from pytest_asyncio import fixture
 from up_process import until
 from web_browser import Trouble
+from web_expect import expect
 from web_plane import Plane
 from web_type import Check, Enter
 
@@ -68,7 +70,7 @@ async def test_the_session_is_nowhere_that_a_script_or_a_neighbour_could_find_it
     assert (cookie["httpOnly"], cookie["sameSite"], cookie["path"]) == (True, "Strict", "/")
     assert cookie["domain"] == "127.0.0.1"  # and no dot before it: of this host alone
     secrets = [cheap_plane.admin, cookie["value"]]
-    await until(lambda: len(bodies) >= 2, 60, lambda: f"both answers: {bodies}")
+    await until(lambda: len(bodies) >= 2, pace.patience(5), lambda: f"both answers: {bodies}")
     assert len(bodies) == 2, "who is it, and the sign-in"
     held = await page.evaluate("""async () => JSON.stringify([
       document.cookie, document.documentElement.outerHTML, location.href, document.referrer, history.state,

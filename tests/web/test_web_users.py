@@ -6,7 +6,8 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from playwright.async_api import Locator, Page, expect
+from playwright.async_api import Locator, Page
+from web_expect import expect
 from web_plane import PASSWORD, Plane
 from web_type import Check, Enter, Shot
 

@@ -6,8 +6,8 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-import pytest
-from playwright.async_api import Locator, Page, expect
+from playwright.async_api import Locator, Page
+from web_expect import expect
 from web_plane import Plane, Planes
 from web_type import Check, Enter, NewPage, Shot
 
@@ -336,7 +336,6 @@ async def test_who_may_not_change_machines_is_offered_nothing(
     await expect(other.get_by_role("alert")).to_contain_text("there is none such")
 
 
-@pytest.mark.timeout(300)
 async def test_twenty_thousand_machines_are_shown_and_searched(planes: Planes, page: Page, enter: Enter) -> None:
     """The bounds leave room for a machine that is busy; docs/web.md has what was measured."""
     from hostler.keys.vm import VM
@@ -357,7 +356,7 @@ async def test_twenty_thousand_machines_are_shown_and_searched(planes: Planes, p
         await store.txn([], puts)
     await enter(page, plane, at="#/vms")
     await expect(rows(page).first).to_be_visible()
-    await expect(page.locator(".filters-count")).to_have_text("20,000 machines", timeout=120_000)
+    await expect(page.locator(".filters-count"), within=10).to_have_text("20,000 machines")
     assert await rows(page).count() < 100
     sent = await page.evaluate(
         """performance.getEntriesByType("resource").filter((one) => one.name.includes("brief=true"))

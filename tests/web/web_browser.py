@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from harness import pace
+
 from hostler.testing.servers import ServerProcess
 
 if TYPE_CHECKING:
@@ -31,7 +33,8 @@ OPTIONS = [
     *("--force-color-profile=srgb", "--font-render-hinting=none", "--hide-scrollbars", "--mute-audio"),
     *("--lang=en-GB", "--remote-debugging-port=0", "about:blank"),
 ]
-START = 60.0
+START = 10.0
+"""Seconds that it may take to start on a quiet machine, where it takes less than two, and to end."""
 LONGEST_FOLDER = 60
 """It makes a socket below it, and the path of one has at most 107 characters."""
 
@@ -51,7 +54,7 @@ class Chromium:
         self.address = self._listening()
 
     def _listening(self) -> str:
-        said, end = self._profile / "DevToolsActivePort", time.monotonic() + START
+        said, end = self._profile / "DevToolsActivePort", time.monotonic() + pace.patience(START)
         while not (said.exists() and len(lines := said.read_text().split()) == 2):
             if not self.process.running or time.monotonic() > end:
                 said_last = self.process.tail()
@@ -64,7 +67,7 @@ class Chromium:
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.kill()
-        end = time.monotonic() + START
+        end = time.monotonic() + pace.patience(START)
         while self._profile.exists():  # what it started writes until it is gone too
             shutil.rmtree(self._profile, ignore_errors=time.monotonic() < end)
 
@@ -100,9 +103,9 @@ class Trouble:
     def missed(self) -> list[str]:
         return [pattern for pattern in self._expected if not any(re.search(pattern, one) for one in self.seen)]
 
-    async def come(self, within: float = 30.0) -> None:
+    async def come(self, within: float = 2.0) -> None:
         """Until all that is expected is there: a page may tell of it a moment after what caused it."""
-        end = time.monotonic() + within
+        end = time.monotonic() + pace.patience(within)
         while self.missed and time.monotonic() < end:
             await asyncio.sleep(0.02)
 

@@ -11,16 +11,17 @@ from urllib.parse import urlsplit
 import aiohttp
 import msgspec
 from api_server import Api, Reply, serving
+from harness import pace
 from up_process import HostlerProcess
 
 from hostler.testing.servers import EtcdServer
 
 PASSWORD = "correct horse"
-TTL = 8
-"""Of leaderships and nodes, where the end of one is waited for: who hangs for half of it has not lost it."""
+TTL = 3
+"""Of leaderships and nodes, where the end of one is waited for."""
 NODE_TIMES = ("--node-ttl", TTL, "--fencing-time", 2 * TTL)
-START = 90.0
-"""Seconds that a process may take to start; on a machine that is not busy it takes one or two."""
+START = 10.0
+"""Seconds that a process may take to start on a quiet machine, where it takes less than one."""
 
 
 class Plane:
@@ -92,7 +93,7 @@ class Plane:
 
 async def serving_at(process: HostlerProcess, word: str = "ready") -> str:
     """Where it serves, once it does."""
-    await process.says(f"{word} http", START)
+    await process.says(f"{word} http", pace.patience(START))
     return (await process.url(word)).rstrip("/")
 
 
@@ -144,7 +145,7 @@ class Planes:
                 self._agents(plane, etcd.url, nodes, prefix)
             if number == 0:
                 told = "the administrator's token, shown this once: "
-                await plane.process.says(told, START)
+                await plane.process.says(told, pace.patience(START))
                 plane.url = await serving_at(plane.process, "serving")
                 plane.admin = plane.process.text.partition(told)[2].split()[0]
         plane.others = [await serving_at(process, "serving") for process in plane.processes[1:replicas]]
