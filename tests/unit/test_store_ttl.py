@@ -6,6 +6,8 @@ import asyncio
 from contextlib import suppress
 from typing import Any
 
+import pytest
+
 from hostler.drivers.store.memory import MemoryStore
 from hostler.drivers.ttl.store import StoreTtlStorage
 from hostler.engine.elections import Elections
@@ -179,5 +181,28 @@ def test_a_lost_confirmation_a_slow_renewal_and_an_outage_do_not_make_two_leader
             await first.wait_lost()
             wire.down = False
             await one.aclose()
+
+    run_virtual(main)
+
+
+class SlowGrants(MemoryStore):
+    """By the time that a lease is told of, it may be over."""
+
+    async def grant(self, ttl: float) -> Any:
+        lease = await super().grant(ttl)
+        await self._clock.sleep(2.0)
+        return lease
+
+
+def test_a_record_whose_life_is_over_before_it_is_written_is_unavailable_and_not_there() -> None:
+    async def main() -> None:
+        async with StoreTtlStorage(SlowGrants(clock=VirtualClock())) as storage:
+            with pytest.raises(Unavailable, match="longer than its life of 1 s; nothing was written"):
+                await storage.insert_if_not_exist("key", "one", ttl=1)
+            assert await storage.get("key") is None
+            assert await storage.insert_if_not_exist("key", "one", ttl=60)
+            with pytest.raises(Unavailable):
+                await storage.compare_and_swap("key", "one", "two", ttl=1)
+            assert await storage.get("key") == "one"
 
     run_virtual(main)

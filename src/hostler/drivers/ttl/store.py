@@ -100,6 +100,10 @@ class StoreTtlStorage(Closing):
             result = await self._store.txn([condition], [operation])
         except Uncertain:
             raise  # the lease, and the record if it is there, end by themselves
+        except LeaseGone:
+            raise Unavailable(
+                f"record {key!r}: the store took longer than its life of {ttl:g} s; nothing was written, try again"
+            ) from None
         except HostlerError:
             await _revoked(lease)
             raise
