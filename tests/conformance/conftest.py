@@ -30,12 +30,16 @@ class Driver:
 @pytest.fixture
 def driver(request: pytest.FixtureRequest, tmp_path: Path) -> Driver:
     """By indirect parameter: one of DRIVERS, with its data in a folder of its own or on a shared server."""
-    name: str = request.param
+    return open_driver(request.param, tmp_path, request)
+
+
+def open_driver(name: str, folder: Path, request: pytest.FixtureRequest) -> Driver:
+    """One of DRIVERS, with its data in a folder or on a shared server."""
     if name == "memory":
         return Driver(name, "memory://")
     if name == "file":
-        return Driver(name, f"file://{tmp_path}/state.json")
+        return Driver(name, f"file://{folder}/state.json")
     if name == "sqlite":
-        return Driver(name, f"sqlite://{tmp_path}/state.db")
+        return Driver(name, f"sqlite://{folder}/state.db")
     server: EtcdCluster = request.getfixturevalue(name.replace("-", "_"))
     return Driver(name, server.url)

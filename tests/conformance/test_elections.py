@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
 import pytest
+from dose import seeds
+from harness import pace
 
 import hostler
-from hostler.testing import ElectionClaim, check_elections, election_claims
+from hostler.testing import ElectionClaim, VirtualClock, check_elections, election_claims, run_virtual
 
-from .patience import together_or_alone
-from .test_ttl_storage import DRIVERS, url_of
+from .together import all_hold
+from .ttl_drivers import DRIVERS, opener, url_of, virtual
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
 CASES = [
@@ -27,19 +30,25 @@ CASES = [
 @pytest.mark.parametrize(("driver", "claim"), CASES)
 async def test_claim(driver: str, claim: ElectionClaim, tmp_path: Path) -> None:
     url = url_of(driver, tmp_path)
-    await claim.check(lambda: hostler.open_ttl_storage(url), persistent=driver != "memory")
+    await claim.check(lambda: hostler.open_ttl_storage(url), persistent=driver != "memory", on_time=pace.check)
 
 
-@pytest.mark.parametrize("driver", DRIVERS)
-async def test_claims_that_wait_for_the_end_of_a_leadership(driver: str, tmp_path: Path) -> None:
-    url = url_of(driver, tmp_path)
-    waiting = [claim.name for claim in election_claims() if claim.waits]
-    assert len(waiting) >= 15
+@pytest.mark.parametrize("drivers", [("sqlite", "file", "redis"), ("etcd", "dynamodb", "cassandra")], ids="-".join)
+async def test_claims_that_wait_for_the_end_of_a_leadership(drivers: Sequence[str], tmp_path: Path) -> None:
+    """Those of several drivers at once; those of the storage in memory are tried in virtual time, below."""
+    waiting = [claim for claim in election_claims() if claim.waits]
+    assert len(waiting) >= 20
+    async with AsyncExitStack() as stack:
+        openers = {driver: await stack.enter_async_context(opener(driver, tmp_path)) for driver in drivers}
+        await all_hold(
+            {
+                f"{driver}: {claim}": claim.check(open_for(claim.name), on_time=pace.check)
+                for driver, open_for in openers.items()
+                for claim in waiting
+            }
+        )
 
-    async def check(names: Sequence[str]) -> None:
-        await check_elections(lambda: hostler.open_ttl_storage(url), persistent=driver != "memory", only=names)
 
-    # One file, rewritten whole for each write: of eighteen at once the last would come too late on a busy machine.
-    size = 6 if driver == "file" else len(waiting)
-    for at in range(0, len(waiting), size):
-        await together_or_alone(check, waiting[at : at + size])
+@pytest.mark.parametrize("seed", seeds(test=5, pool=50))
+def test_all_claims_hold_in_memory_in_virtual_time(seed: int) -> None:
+    run_virtual(lambda: check_elections(virtual, persistent=False, clock=VirtualClock()), seed=seed)

@@ -13,7 +13,7 @@ from hostler.drivers.inbox.memory import Dead, MemoryBoard, MemoryDoor, MemoryIn
 from hostler.errors import Invalid
 from hostler.model.lab import LabServer
 from hostler.ports.inbox import Published, Shown, Taken
-from hostler.testing import check_inbox, inbox_claims
+from hostler.testing import check_inbox, inbox_claims, run_virtual
 from hostler.testing.inbox.doors import MemoryLabDoor
 
 Mutant = type[MemoryDoor] | type[MemoryInbox] | type[MemoryBoard]
@@ -308,15 +308,15 @@ class PublishesBeforeItLooks(MemoryBoard):
 @pytest.mark.parametrize(
     ("mutant", "claim"), [pytest.param(*pair, id=f"{pair[0].__name__}-{n}") for n, pair in enumerate(MUTANTS)]
 )
-async def test_a_defect_is_found(mutant: Mutant, claim: str) -> None:
+def test_a_defect_is_found(mutant: Mutant, claim: str) -> None:
     with pytest.raises(ExceptionGroup) as caught:
-        await check_inbox(door_with(mutant), rounds=3, only=[claim])
+        run_virtual(lambda: check_inbox(door_with(mutant), rounds=3, only=[claim]))
     (failure,) = caught.value.exceptions
     assert claim.replace("_", " ") in failure.__notes__[0]
 
 
-async def test_what_the_mutants_are_made_of_is_sound() -> None:
-    await check_inbox(MemoryLabDoor, rounds=3, only={claim for _, claim in MUTANTS})
+def test_what_the_mutants_are_made_of_is_sound() -> None:
+    run_virtual(lambda: check_inbox(MemoryLabDoor, rounds=3, only={claim for _, claim in MUTANTS}))
 
 
 def test_claims_have_names_of_their_own() -> None:

@@ -4,17 +4,27 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import msgspec
 import pytest
+from dose import seeds
+from harness import pace
+from msgspec.structs import replace
 
 from hostler.kit.virtual import VirtualClock, run_virtual
 from hostler.model.inventory import Capacity
 from hostler.ports.machines import Machines
-from hostler.testing import FilePlace, MachineClaim, MachineFaults, MemoryPlace, check_machines, machine_claims
+from hostler.testing import (
+    FilePlace,
+    MachineClaim,
+    MachineFaults,
+    MachineSetup,
+    MemoryPlace,
+    check_machines,
+    machine_claims,
+)
 from hostler.wiring import open_machines
 
-from .patience import in_some_try
 from .simulated import SETUP, simulated
+from .together import all_hold
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,24 +36,26 @@ DRIVERS = ("memory", "folder")
 def opener(driver: str, folder: Path) -> Callable[[], Machines]:
     if driver == "memory":
         place = MemoryPlace()
-        return lambda: simulated(place)
-    return lambda: simulated(FilePlace(folder / "machines"))
+        return lambda: simulated(place, clock=VirtualClock())
+    return lambda: simulated(FilePlace(folder / "machines"), clock=VirtualClock())
+
+
+def virtual(setup: MachineSetup) -> MachineSetup:
+    """In virtual time nothing is late."""
+    return replace(setup, late=0.1, elsewhere=lambda: simulated(MemoryPlace("elsewhere"), clock=VirtualClock()))
 
 
 @pytest.mark.parametrize("claim", machine_claims(), ids=str)
 @pytest.mark.parametrize("driver", DRIVERS)
-async def test_claim(driver: str, claim: MachineClaim, tmp_path: Path) -> None:
-    if claim.fences or claim.waits:
-        await in_some_try(lambda number: claim.check(opener(driver, tmp_path / str(number)), setup=SETUP))
-    else:
-        await claim.check(opener(driver, tmp_path), setup=SETUP)
+def test_claim(driver: str, claim: MachineClaim, tmp_path: Path) -> None:
+    run_virtual(lambda: claim.check(opener(driver, tmp_path), setup=virtual(SETUP)))
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", seeds(test=3, pool=30))
 def test_all_claims_hold_in_virtual_time_of_machines_that_take_theirs(seed: int) -> None:
     place = MemoryPlace()
     slow = {"create": 2.0, "start": 7.0, "stop": 3.0, "delete": 1.0, "restore": 4.0, "snapshot": 1.0, "reset": 0.5}
-    setup = msgspec.structs.replace(SETUP, within=60, grace=5.0, hold=20.0, late=0.1)
+    setup = replace(virtual(SETUP), within=60, grace=5.0, stops_within=10.0, hold=20.0)
 
     async def main() -> None:
         await check_machines(
@@ -53,15 +65,17 @@ def test_all_claims_hold_in_virtual_time_of_machines_that_take_theirs(seed: int)
     run_virtual(main, seed=seed)
 
 
-async def test_all_claims_hold_of_what_the_wiring_opens(tmp_path: Path) -> None:
-    setup = msgspec.structs.replace(SETUP, unknown_image=None)  # it takes every image
+@pytest.mark.parametrize("fences", [False, True])
+async def test_all_claims_hold_of_what_the_wiring_opens(fences: bool, tmp_path: Path) -> None:
+    """In real time, each at a place of its own beside the others."""
+    setup = replace(SETUP, unknown_image=None, hold=0.5, on_time=pace.check)  # it takes every image
     capacity = Capacity(cpus=4, memory_mib=1024)
 
-    async def check(number: int) -> None:
-        folder = tmp_path / f"node-{number}"
-        await check_machines(lambda: open_machines("simulated", folder, capacity=capacity), setup=setup)
+    def opener(claim: MachineClaim) -> Callable[[], Machines]:
+        return lambda: open_machines("simulated", tmp_path / claim.name, capacity=capacity)
 
-    await in_some_try(check)
+    claims = [claim for claim in machine_claims() if claim.fences is fences]
+    await all_hold({claim.name: claim.check(opener(claim), setup=setup) for claim in claims})
 
 
 def test_the_driver_is_one_of_the_port() -> None:

@@ -8,7 +8,8 @@ import secrets
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from dose import dose
+from dose import dose, mutants_to_run
+from harness.artefacts import Unsafe, keep
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
@@ -360,16 +361,19 @@ class Mutated(Side):
 
 
 def drive(side: Side, examples: int) -> None:
-    run_state_machine_as_test(
-        lambda: StoreMachine(side),
-        settings=settings(
-            max_examples=examples,
-            stateful_step_count=40,
-            deadline=None,
-            print_blob=True,
-            suppress_health_check=list(HealthCheck),
-        ),
+    """A disagreement is kept with the steps that lead to it."""
+    once = settings(
+        max_examples=examples,
+        stateful_step_count=40,
+        deadline=None,
+        print_blob=True,
+        suppress_health_check=list(HealthCheck),
     )
+    try:
+        run_state_machine_as_test(lambda: StoreMachine(side), settings=once)
+    except AssertionError as error:
+        keep("history", "\n".join(getattr(error, "__notes__", ())))
+        raise Unsafe(f"the driver and the model disagree: {error}") from error
 
 
 @pytest.mark.parametrize("driver", DRIVERS, indirect=True)
@@ -397,7 +401,18 @@ DEFECTS = (
 )
 
 
-@pytest.mark.parametrize("mutant", DEFECTS, ids=lambda mutant: mutant.__name__)
+DECIDES = (
+    "src/hostler/ports/store.py",
+    "src/hostler/drivers/store/memory.py",
+    "src/hostler/drivers/store/mvcc.py",
+    "tests/conformance/model.py",
+    "tests/conformance/mutants.py",
+    "tests/conformance/test_model.py",
+)
+"""Whether a defect is found."""
+
+
+@pytest.mark.parametrize("mutant", mutants_to_run(DEFECTS, *DECIDES), ids=lambda mutant: mutant.__name__)
 def test_a_store_with_a_defect_disagrees_with_the_model(
     mutant: type[MemoryStore], monkeypatch: pytest.MonkeyPatch
 ) -> None:

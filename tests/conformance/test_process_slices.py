@@ -7,7 +7,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from dose import dose
+from dose import dose, rotation
 from slicing import publish
 
 from hostler.drivers.slices.process.driver import ProcessSlices
@@ -29,6 +29,7 @@ SETUP = SliceSetup(
     crash=crash,
     leave=lambda slices: slices.aclose(stop=False),
     points=dose(test=2, full=40),
+    turn=rotation(),
 )
 
 

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import pytest
+from dose import seeds
+from harness import pace
 
 from hostler.drivers.store.memory import MemoryStore
-from hostler.testing import FaultyStore, check_store, store_claims
+from hostler.testing import FaultyStore, VirtualClock, check_store, run_virtual, store_claims
 
-from .conftest import DRIVERS
-from .patience import in_some_try, together_or_alone
+from .conftest import DRIVERS, open_driver
+from .together import all_hold
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from hostler.testing import Claim
 
     from .conftest import Driver
@@ -29,19 +32,31 @@ CASES = [
 
 @pytest.mark.parametrize(("driver", "claim"), CASES, indirect=["driver"])
 async def test_claim(driver: Driver, claim: Claim) -> None:
-    await claim.check(driver.open, persistent=driver.persistent)
+    await claim.check(driver.open, persistent=driver.persistent, on_time=pace.check)
 
 
-@pytest.mark.parametrize("driver", DRIVERS, indirect=True)
-async def test_claims_that_wait_for_leases(driver: Driver) -> None:
-    waiting = [claim.name for claim in store_claims(persistent=driver.persistent) if claim.waits]
-    assert len(waiting) >= 8
+async def test_claims_that_wait_for_leases(request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    """All of all drivers at once; those of the store in memory are tried in virtual time, below."""
+    waiting = [claim for claim in store_claims() if claim.waits]
+    assert len(waiting) >= 10
+    drivers = [open_driver(name, tmp_path, request) for name in DRIVERS if name != "memory"]
+    await all_hold(
+        {
+            f"{driver.name}: {claim}": claim.check(driver.open, on_time=pace.check)
+            for driver in drivers
+            for claim in waiting
+        }
+    )
 
-    async def check(names: Sequence[str]) -> None:
-        await check_store(driver.open, persistent=driver.persistent, only=names)
 
-    await together_or_alone(check, waiting)
+@pytest.mark.parametrize("seed", seeds(test=3, pool=30))
+def test_all_claims_hold_in_memory_in_virtual_time(seed: int) -> None:
+    run_virtual(lambda: check_store(lambda: MemoryStore(clock=VirtualClock()), persistent=False), seed=seed)
 
 
-async def test_a_faulty_store_without_faults_is_a_store() -> None:
-    await in_some_try(lambda _: check_store(lambda: FaultyStore(MemoryStore(), random.Random(0)), persistent=False))
+@pytest.mark.parametrize("seed", seeds(test=1, pool=10))
+def test_a_faulty_store_without_faults_is_a_store(seed: int) -> None:
+    def faulty() -> FaultyStore:
+        return FaultyStore(MemoryStore(clock=VirtualClock()), random.Random(0))
+
+    run_virtual(lambda: check_store(faulty, persistent=False), seed=seed)

@@ -2,33 +2,24 @@
 
 from __future__ import annotations
 
-import asyncio
-from typing import TYPE_CHECKING
-
 import pytest
 
-import hostler.testing.store.claim as suite
 from hostler.drivers.store.memory import MemoryStore
-from hostler.testing import check_store, store_claims
+from hostler.testing import VirtualClock, check_store, run_virtual, store_claims
 
 from .mutants import MUTANTS
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
 
 @pytest.mark.parametrize(("mutant", "claim"), [pytest.param(*pair, id=pair[0].__name__) for pair in MUTANTS])
-async def test_a_defect_is_found(
-    mutant: Callable[[], MemoryStore], claim: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    await check_store(MemoryStore, persistent=False, only=[claim])
-    monkeypatch.setattr(suite, "WITHIN", 2.5)
+def test_a_defect_is_found(mutant: type[MemoryStore], claim: str) -> None:
+    async def check(kind: type[MemoryStore]) -> None:
+        await check_store(lambda: kind(clock=VirtualClock()), persistent=False, only=[claim])
+
+    run_virtual(lambda: check(MemoryStore))
     with pytest.raises(ExceptionGroup) as caught:
-        await check_store(mutant, persistent=False, only=[claim])
+        run_virtual(lambda: check(mutant))
     (failure,) = caught.value.exceptions
     assert claim.replace("_", " ") in failure.__notes__[0]
-    for task in asyncio.all_tasks() - {asyncio.current_task()}:
-        task.cancel()  # of a mutant whose defect is to leave some
 
 
 async def test_every_claim_that_fails_is_named() -> None:

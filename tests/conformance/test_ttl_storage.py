@@ -2,38 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
 import pytest
-from dose import dose
-from running import shared_etcd, ttl_server
+from dose import dose, seeds
+from harness import pace
 
 import hostler
 from hostler.ports.ttl import Watchable
-from hostler.testing import TtlClaim, check_ttl_storage, ttl_storage_claims
+from hostler.testing import TtlClaim, check_ttl_storage, run_virtual, ttl_storage_claims
 
-from .patience import together_or_alone
+from .together import all_hold
+from .ttl_drivers import DRIVERS, REAL, WATCHABLE, opener, url_of, virtual
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-DRIVERS = ("memory", "sqlite", "file", "etcd", "redis", "dynamodb", "cassandra")
-WATCHABLE = ("memory", "sqlite", "file", "etcd", "redis")
 FAST = ("memory", "redis")
 """Two clients race 1,000 times for each verb on these in every run; on the others 100 times (`make soak`: 1,000)."""
 
 
 def rounds(driver: str) -> int:
     return dose(test=1000 if driver in FAST else 100, full=1000)
-
-
-def url_of(driver: str, folder: Path) -> str:
-    if driver == "memory":
-        return "memory://"
-    if driver in ("sqlite", "file"):
-        return f"{driver}://{folder}/state"
-    return shared_etcd("etcd").url if driver == "etcd" else ttl_server(driver).url
 
 
 CASES = [
@@ -52,16 +43,29 @@ async def test_who_can_watch_says_so(driver: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(("driver", "claim"), CASES)
 async def test_claim(driver: str, claim: TtlClaim, tmp_path: Path) -> None:
     url = url_of(driver, tmp_path)
-    await claim.check(lambda: hostler.open_ttl_storage(url), persistent=driver != "memory", rounds=rounds(driver))
+    await claim.check(
+        lambda: hostler.open_ttl_storage(url),
+        persistent=driver != "memory",
+        rounds=rounds(driver),
+        on_time=pace.check,
+    )
 
 
-@pytest.mark.parametrize("driver", DRIVERS)
-async def test_claims_that_wait_for_the_end_of_a_life(driver: str, tmp_path: Path) -> None:
-    url = url_of(driver, tmp_path)
-    waiting = [claim.name for claim in ttl_storage_claims() if claim.waits]
-    assert len(waiting) >= 8
+async def test_claims_that_wait_for_the_end_of_a_life(tmp_path: Path) -> None:
+    """All of all drivers at once; those of the storage in memory are tried in virtual time, below."""
+    waiting = [claim for claim in ttl_storage_claims() if claim.waits]
+    assert len(waiting) >= 9
+    async with AsyncExitStack() as stack:
+        openers = {driver: await stack.enter_async_context(opener(driver, tmp_path)) for driver in REAL}
+        await all_hold(
+            {
+                f"{driver}: {claim}": claim.check(open_for(claim.name), on_time=pace.check)
+                for driver, open_for in openers.items()
+                for claim in waiting
+            }
+        )
 
-    async def check(names: Sequence[str]) -> None:
-        await check_ttl_storage(lambda: hostler.open_ttl_storage(url), persistent=driver != "memory", only=names)
 
-    await together_or_alone(check, waiting)
+@pytest.mark.parametrize("seed", seeds(test=3, pool=30))
+def test_all_claims_hold_in_memory_in_virtual_time(seed: int) -> None:
+    run_virtual(lambda: check_ttl_storage(virtual, persistent=False, rounds=50), seed=seed)

@@ -11,7 +11,7 @@ import pytest
 from hostler import Closed
 from hostler.drivers.store.memory import MemoryStore
 from hostler.drivers.ttl.store import StoreTtlStorage
-from hostler.testing import check_ttl_storage, ttl_storage_claims
+from hostler.testing import VirtualClock, check_ttl_storage, run_virtual, ttl_storage_claims
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,7 +21,7 @@ MUTANTS: list[tuple[type[Sound], str]] = []
 
 class Sound(StoreTtlStorage):
     def __init__(self) -> None:
-        super().__init__(MemoryStore())
+        super().__init__(MemoryStore(clock=VirtualClock()))
 
 
 def found_by(claim: str) -> Callable[[type[Sound]], type[Sound]]:
@@ -158,15 +158,15 @@ class AnswersWhenClosed(Sound):
 
 
 @pytest.mark.parametrize(("mutant", "claim"), [pytest.param(*pair, id=f"{pair[0].__name__}") for pair in MUTANTS])
-async def test_a_defect_is_found(mutant: type[Sound], claim: str) -> None:
+def test_a_defect_is_found(mutant: type[Sound], claim: str) -> None:
     with pytest.raises(ExceptionGroup) as caught:
-        await check_ttl_storage(mutant, persistent=False, rounds=20, only=[claim])
+        run_virtual(lambda: check_ttl_storage(mutant, persistent=False, rounds=20, only=[claim]))
     (failure,) = caught.value.exceptions
     assert claim.replace("_", " ") in failure.__notes__[0]
 
 
-async def test_what_the_mutants_are_made_of_is_sound() -> None:
-    await check_ttl_storage(Sound, persistent=False, rounds=20, only={claim for _, claim in MUTANTS})
+def test_what_the_mutants_are_made_of_is_sound() -> None:
+    run_virtual(lambda: check_ttl_storage(Sound, persistent=False, rounds=20, only={claim for _, claim in MUTANTS}))
 
 
 def test_claims_have_names_of_their_own() -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager, contextmanager
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from hostler.errors import HostlerError, Unavailable
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Iterator, Sequence
 
 E = TypeVar("E", bound=HostlerError)
 
@@ -27,25 +27,65 @@ class Named(Protocol):
 C = TypeVar("C", bound=Named)
 
 
+class OnTime(Protocol):
+    """Judges how long something took; raises AssertionError if that is too long.
+
+    `since` is the loop's time when it began, so that a judge can know how fast the machine was meanwhile. Claims about
+    safety (never early, never twice) are not judged by it: they hold on a machine of any speed.
+    """
+
+    def __call__(self, took: float, limit: float, *, since: float, what: str) -> None: ...
+
+
+def on_time(took: float, limit: float, *, since: float, what: str) -> None:  # noqa: ARG001 - at any speed the same
+    """The judge of a machine that has nothing else to do: no longer than the limit."""
+    assert took <= limit, f"{what} took {took:.3f} s, and {limit:g} s are allowed"
+
+
+class TooSlow(Exception):
+    """What a claim looks at ended in its time, before this machine could look: there is nothing more to see.
+
+    Raised after it was proven by the instants of this process that it was not early.
+    """
+
+
+def loop_time() -> float:
+    """The event loop's time, which is virtual where the test is."""
+    return asyncio.get_running_loop().time()
+
+
 @asynccontextmanager
 async def trying(name: str, *, within: float) -> AsyncIterator[None]:
     """Around the trial of a claim: what goes wrong is noted with the claim in words."""
     try:
         async with asyncio.timeout(within):
             yield
+    except TooSlow:
+        return
     except Exception as error:
         error.add_note(f"claim: {name.replace('_', ' ')}")
         raise
 
 
+async def side_by_side(*parts: Coroutine[Any, Any, None]) -> None:
+    """Do the parts of a claim at once; when one fails, the others end."""
+    tasks = [asyncio.create_task(part) for part in parts]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+
+
 async def connected(ask: Callable[[], Awaitable[object]], *, within: float) -> None:
     """Until the storage answers: how long it takes to connect is no part of any claim."""
-    end = asyncio.get_running_loop().time() + within
+    end = loop_time() + within
     while True:
         try:
             await ask()
         except Unavailable:
-            if asyncio.get_running_loop().time() > end:
+            if loop_time() > end:
                 raise
         else:
             return

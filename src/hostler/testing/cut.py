@@ -50,8 +50,11 @@ async def cut(verb: Coroutine[Any, Any, Any], at: int) -> int:
     return runner.waits
 
 
-def points(waits: int, most: int) -> Sequence[int]:
-    """Where to cut a verb that waits so often: everywhere, or at so many places that are spread over it."""
+def points(waits: int, most: int, turn: int = 0) -> Sequence[int]:
+    """Where to cut a verb that waits so often: everywhere, or at so many places that are spread over it.
+
+    `turn` moves them: those of all turns together are every place.
+    """
     if waits <= most:
         return range(1, waits + 1)
-    return sorted({1 + round(index * (waits - 1) / (most - 1)) for index in range(most)})
+    return sorted({1 + (turn + index * waits // most) % waits for index in range(most)})

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import deque
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, TypeVar
 
 from hostler.errors import Unavailable, Uncertain
+from hostler.kit.clock import SystemClock
 from hostler.kit.closing import Closing
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from hostler.kit.clock import Clock
     from hostler.ports.ttl import TtlStorage
 
 T = TypeVar("T")
@@ -27,11 +30,14 @@ class BreakableTtlStorage(Closing):
     (reads: Unavailable); `hang` it never returns; `deaf` it never returns, not even when it is cancelled, until `hear`.
     """
 
-    def __init__(self, storage: TtlStorage) -> None:
-        self._storage = storage
+    def __init__(self, storage: TtlStorage, *, clock: Clock | None = None) -> None:
+        self._storage, self._clock = storage, clock or SystemClock()
         self.mood: Mood = "fine"
         self.moods: deque[Mood] = deque()
         self.calls = 0
+        self.done_at = self.told_at = -math.inf
+        """When the last write began that was done, and the last that was done and told of, by the clock."""
+        self._told: list[tuple[float, float]] = []
         self._listening = asyncio.Event()
         self._begun = asyncio.Event()
 
@@ -39,6 +45,10 @@ class BreakableTtlStorage(Closing):
         """Let that many calls from now be fine, and the one after them meet this."""
         self.moods.extend(["fine"] * calls)
         self.moods.append(mood)
+
+    def told_by(self, instant: float) -> float:
+        """When the last write began of which it was told by then that it is done, by the clock."""
+        return max((began for began, told in self._told if told <= instant), default=-math.inf)
 
     def hear(self) -> None:
         """Be fine again; what was deaf ends."""
@@ -82,10 +92,16 @@ class BreakableTtlStorage(Closing):
         mood = self.moods.popleft() if self.moods else self.mood
         self.calls += 1
         self._begun.set()
-        if mood == "fine":
-            return await do()
-        if mood == "lost":
-            await do()
+        if mood in ("fine", "lost"):
+            began = self._clock.now()
+            result = await do()
+            if writes and result:
+                self.done_at = began
+            if mood == "fine":
+                if writes and result:
+                    self.told_at = began
+                    self._told.append((began, self._clock.now()))
+                return result
         elif mood == "hang":
             await asyncio.Event().wait()
         elif mood == "deaf":

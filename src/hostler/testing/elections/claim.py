@@ -6,19 +6,23 @@ import asyncio
 import importlib
 import json
 import secrets
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from hostler.engine.elections import Elections, fence_key
-from hostler.testing.claim import check_all, connected, trying
+from hostler.kit.clock import SystemClock
+from hostler.testing.claim import TooSlow, check_all, connected, loop_time, on_time, trying
 from hostler.testing.elections.breakable import BreakableTtlStorage
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Sequence
 
     from hostler.engine.elections import Leadership
+    from hostler.kit.clock import Clock
     from hostler.ports.ttl import TtlStorage
+    from hostler.testing.claim import OnTime
 
     Body = Callable[["ElectionTrial"], Awaitable[None]]
 
@@ -27,6 +31,11 @@ WITHIN = 30.0
 TTL = 2.0
 """The life of a leadership that a claim sees the end of."""
 LONG = 60.0
+CLIENTS = 3
+"""Clients of the storage that the processes of a claim share, beside the one that looks."""
+POLL = 0.02
+JUST = 0.05
+"""Seconds that a process may need to learn of an answer that has come."""
 BESIDE = 4
 """Claims that wait at once: each has several clients, and a leadership of two seconds needs quick answers."""
 _CHAPTERS = ("use", "loss", "fences", "closing", "doors")
@@ -45,13 +54,21 @@ class ElectionClaim(msgspec.Struct, frozen=True):
     def __str__(self) -> str:
         return self.name
 
-    async def check(self, open_storage: Callable[[], TtlStorage], *, persistent: bool = True) -> None:
+    async def check(
+        self,
+        open_storage: Callable[[], TtlStorage],
+        *,
+        persistent: bool = True,
+        clock: Clock | None = None,
+        on_time: OnTime = on_time,
+    ) -> None:
         """Try the claim; AssertionError or what the storage raised, with a note that names it."""
         async with trying(self.name, within=4 * WITHIN):
-            trial = ElectionTrial(open_storage, persistent=persistent)
+            trial = ElectionTrial(open_storage, persistent=persistent, clock=clock, on_time=on_time)
             try:
                 await trial.open()
-                await self.body(trial)
+                with suppress(TooSlow):
+                    await self.body(trial)
                 await trial.finish()
             finally:
                 await trial.aclose()
@@ -63,9 +80,19 @@ class ElectionTrial:
     storage: TtlStorage
     """To look, and to do what an operator would."""
 
-    def __init__(self, open_storage: Callable[[], TtlStorage], *, persistent: bool) -> None:
+    def __init__(
+        self,
+        open_storage: Callable[[], TtlStorage],
+        *,
+        persistent: bool,
+        clock: Clock | None = None,
+        on_time: OnTime = on_time,
+    ) -> None:
         self._open_storage, self._persistent = open_storage, persistent
+        self.clock: Clock = clock or SystemClock()
+        self.on_time = on_time
         self._opened: list[TtlStorage] = []
+        self._made = 0
         self._elections: list[Elections] = []
         self._keys: set[str] = set()
         self._left: set[str] = set()
@@ -87,8 +114,8 @@ class ElectionTrial:
 
     async def elections(self, *, holder: str | None = None) -> tuple[Elections, BreakableTtlStorage]:
         """A process that stands for election, and the storage as it sees it."""
-        storage = BreakableTtlStorage(await self._enter() if self._persistent else self.storage)
-        elections = Elections(storage, new_id=None if holder is None else lambda: holder)
+        storage = BreakableTtlStorage(await self._client(), clock=self.clock)
+        elections = Elections(storage, clock=self.clock, new_id=None if holder is None else lambda: holder)
         self._elections.append(elections)
         return elections, storage
 
@@ -112,9 +139,27 @@ class ElectionTrial:
 
     async def free(self, ttl: float = TTL, key: str | None = None) -> None:
         """Until the key is free: it must be, one life from now."""
-        async with asyncio.timeout(ttl + self.storage.lateness(ttl) + 1):
+        began = loop_time()
+        async with asyncio.timeout(WITHIN):
             while await self.storage.get(key or self.key) is not None:  # noqa: ASYNC110 - not every storage can watch
-                await asyncio.sleep(0.02)
+                await asyncio.sleep(POLL)
+        limit = ttl + self.storage.lateness(ttl) + 2 * POLL
+        self.on_time(loop_time() - began, limit, since=began, what="the end of a record")
+
+    def must_stand(self, leadership: Leadership, storage: BreakableTtlStorage) -> None:
+        """The leadership is held, or no renewal came through for a whole life, by the record of its storage.
+
+        Then it had to end: this machine was too slow for it, which `on_time` must agree with, and the claim ends here.
+        """
+        if leadership.held:
+            return
+        ended_at = self.clock.now() if leadership.lost_at is None else leadership.lost_at
+        renewed_at = storage.told_by(ended_at - JUST)
+        unrenewed = ended_at - renewed_at
+        assert unrenewed >= leadership.ttl, f"it ended {unrenewed:.3f} s after it was renewed: {leadership.lost}"
+        since = loop_time() - (self.clock.now() - renewed_at)
+        self.on_time(unrenewed, leadership.ttl / 2, since=since, what="the time between two renewals")
+        raise TooSlow
 
     async def finish(self) -> None:
         """Close everybody: no task and no record may be left, the counters excepted."""
@@ -138,6 +183,15 @@ class ElectionTrial:
         if value is not None:
             await self.storage.compare_and_delete(key, value)
 
+    async def _client(self) -> TtlStorage:
+        """One for a process: another than that of the process before it."""
+        if not self._persistent:
+            return self.storage
+        if len(self._opened) <= CLIENTS:
+            return await self._enter()
+        self._made += 1
+        return self._opened[1 + self._made % CLIENTS]
+
     async def _enter(self) -> TtlStorage:
         storage = self._open_storage()
         await storage.__aenter__()
@@ -150,7 +204,7 @@ async def acquired(elections: Elections, key: str, *, ttl: float = LONG, value: 
     """A leadership that must be had, perhaps after the record before it has ended."""
     async with asyncio.timeout(WITHIN):
         while (leadership := await elections.acquire(key, value, ttl=ttl)) is None:  # noqa: ASYNC110 - as above
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(POLL)
     return leadership
 
 
@@ -175,18 +229,24 @@ def election_claims() -> Sequence[ElectionClaim]:
 
 
 async def check_elections(
-    open_storage: Callable[[], TtlStorage], *, persistent: bool = True, only: Collection[str] | None = None
+    open_storage: Callable[[], TtlStorage],
+    *,
+    persistent: bool = True,
+    only: Collection[str] | None = None,
+    clock: Clock | None = None,
+    on_time: OnTime = on_time,
 ) -> None:
     """Check elections on a driver of ttl storages; raises a group with every claim that does not hold.
 
     `open_storage()` returns a storage that is not open yet; each call gives a new client of the same data, and several
     may be open at once. `persistent=False`: the data lives in the object, so all share one. `only` names the claims to
-    check (see `election_claims`). It takes about a minute: leaderships end in real time.
+    check (see `election_claims`). It takes about half a minute: leaderships end in real time, unless `clock` and the
+    event loop are virtual. `on_time` judges how long things take.
     """
     beside = asyncio.Semaphore(BESIDE)
 
     async def attempt(claim: ElectionClaim) -> None:
         async with beside:
-            await claim.check(open_storage, persistent=persistent)
+            await claim.check(open_storage, persistent=persistent, clock=clock, on_time=on_time)
 
     await check_all("elections", election_claims(), attempt, only)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from typing import TYPE_CHECKING
 
+from hostler.engine.elections import PATIENCE
 from hostler.errors import Closed, Unavailable, Uncertain
-from hostler.testing.claim import refused
+from hostler.testing.claim import loop_time, refused, side_by_side
 
-from .claim import LONG, TTL, ElectionTrial, acquired, claim
+from .claim import LONG, TTL, WITHIN, ElectionTrial, acquired, claim
 
 if TYPE_CHECKING:
+    from hostler.engine.elections import Elections, Leadership
     from hostler.testing.elections.breakable import Mood
 
 FAULTS: tuple[Mood, ...] = ("unavailable", "lost", "never")
@@ -63,49 +64,63 @@ async def closing_during_a_renewal_removes_the_record(t: ElectionTrial) -> None:
 @claim(waits=True)
 async def closing_while_a_renewal_hangs_is_quick_and_removes_the_record(t: ElectionTrial) -> None:
     hanging: tuple[Mood, ...] = ("hang", "deaf")
-    for mood in hanging:
-        leadership, elections, storage = await t.leader(ttl=TTL)
-        storage.moods.append(mood)
+    await side_by_side(*(_close_while_it_hangs(t, mood) for mood in hanging))
+
+
+async def _close_while_it_hangs(t: ElectionTrial, mood: Mood) -> None:
+    key = t.another_key(mood)
+    elections, storage = await t.elections()
+    leadership = await acquired(elections, key, ttl=TTL)
+    storage.moods.append(mood)
+    await storage.begun()
+    began = loop_time()
+    closing = asyncio.create_task(elections.aclose())
+    await t.free(2 * PATIENCE, key)
+    storage.hear()
+    await closing
+    t.on_time(loop_time() - began, 3 * PATIENCE, since=began, what="closing")
+    assert leadership.released or leadership.lost_at is None or leadership.lost_at >= leadership.deadline
+
+
+async def _hang_at(t: ElectionTrial, step: int) -> tuple[Elections, str, asyncio.Task[Leadership | None]]:
+    """An acquisition whose storage hangs at a step."""
+    elections, storage = await t.elections()
+    key = t.another_key(f"step-{step}")
+    storage.after(step, "hang")
+    acquiring = asyncio.create_task(elections.acquire(key, "10.0.0.1", ttl=LONG))
+    while storage.calls <= step:
         await storage.begun()
-        started = time.monotonic()
-        closing = asyncio.create_task(elections.aclose())
-        await t.free(1.5)
-        storage.hear()
-        await closing
-        assert time.monotonic() - started < 4
-        assert leadership.released
+    return elections, key, acquiring
 
 
-@claim()
+@claim(waits=True)
 async def closing_during_an_acquisition_ends_it_and_leaves_nothing(t: ElectionTrial) -> None:
-    for step in range(STEPS):
-        elections, storage = await t.elections()
-        storage.after(step, "hang")
-        acquiring = asyncio.create_task(elections.acquire(t.key, "10.0.0.1", ttl=LONG))
-        while storage.calls <= step:
-            await storage.begun()
-        started = time.monotonic()
-        await elections.aclose()
-        assert time.monotonic() - started < 4
-        assert await t.storage.get(t.key) is None
-        with refused(Closed):
-            await acquiring
+    await side_by_side(*(_close_at(t, step) for step in range(STEPS)))
 
 
-@claim()
+async def _close_at(t: ElectionTrial, step: int) -> None:
+    elections, key, acquiring = await _hang_at(t, step)
+    began = loop_time()
+    await elections.aclose()
+    t.on_time(loop_time() - began, 2 * PATIENCE, since=began, what="closing")
+    assert await t.storage.get(key) is None
+    with refused(Closed):
+        await acquiring
+
+
+@claim(waits=True)
 async def a_cancelled_acquisition_leaves_nothing(t: ElectionTrial) -> None:
-    for step in range(STEPS):
-        elections, storage = await t.elections()
-        storage.after(step, "hang")
-        acquiring = asyncio.create_task(elections.acquire(t.key, "10.0.0.1", ttl=LONG))
-        while storage.calls <= step:
-            await storage.begun()
-        acquiring.cancel()
-        await asyncio.wait((acquiring,))
-        assert acquiring.cancelled()
-        assert await t.storage.get(t.key) is None
-        assert await elections.acquire(t.key, "10.0.0.1", ttl=LONG) is not None
-        await elections.aclose()
+    await side_by_side(*(_cancel_at(t, step) for step in range(STEPS)))
+
+
+async def _cancel_at(t: ElectionTrial, step: int) -> None:
+    elections, key, acquiring = await _hang_at(t, step)
+    acquiring.cancel()
+    await asyncio.wait((acquiring,))
+    assert acquiring.cancelled()
+    assert await t.storage.get(key) is None
+    assert await elections.acquire(key, "10.0.0.1", ttl=LONG) is not None
+    await elections.aclose()
 
 
 @claim()
@@ -127,13 +142,19 @@ async def an_acquisition_that_meets_a_fault_leads_or_leaves_nothing(t: ElectionT
 
 @claim(waits=True)
 async def an_acquisition_ends_although_the_storage_hangs(t: ElectionTrial) -> None:
-    for step in (0, 1, STEPS - 1):
-        elections, storage = await t.elections()
-        storage.after(step, "hang")
-        async with asyncio.timeout(2 * TTL + 4):
-            with refused(Uncertain):
-                await elections.acquire(t.key, "10.0.0.1", ttl=TTL)
-        assert await t.storage.get(t.key) is None
+    await side_by_side(*(_ends_though_it_hangs(t, step) for step in (0, 1, STEPS - 1)))
+
+
+async def _ends_though_it_hangs(t: ElectionTrial, step: int) -> None:
+    elections, storage = await t.elections()
+    key = t.another_key(f"step-{step}")
+    storage.after(step, "hang")
+    began = loop_time()
+    async with asyncio.timeout(WITHIN):
+        with refused(Uncertain):
+            await elections.acquire(key, "10.0.0.1", ttl=TTL)
+    t.on_time(loop_time() - began, TTL + 3 * PATIENCE, since=began, what="an acquisition")
+    assert await t.storage.get(key) is None
 
 
 @claim()

@@ -10,7 +10,7 @@ from hostler.ports.store import Put
 from hostler.ports.ttl import StoreBacked
 from hostler.testing.claim import refused
 
-from .claim import LONG, TTL, ElectionTrial, acquired, claim
+from .claim import LONG, TTL, WITHIN, ElectionTrial, acquired, claim
 
 if TYPE_CHECKING:
     from hostler.testing.elections.breakable import Mood
@@ -38,7 +38,7 @@ async def the_fence_grows_over_expiry(t: ElectionTrial) -> None:
     await first.wait_lost()
     await t.free()
     assert await t.counter() == first.fence
-    second, _, _ = await t.leader(ttl=TTL)
+    second, _, _ = await t.leader()
     assert second.fence > first.fence
     storage.hear()
 
@@ -123,4 +123,5 @@ async def the_guard_of_a_leader_that_lapsed_fails(t: ElectionTrial) -> None:
     await t.free()
     assert not (await store.txn([leadership.guard()], [Put(work, b"late")])).succeeded
     storage.hear()
-    await asyncio.wait_for(leadership.wait_lost(), TTL)
+    async with asyncio.timeout(WITHIN):
+        await leadership.wait_lost()

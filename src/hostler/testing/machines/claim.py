@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import importlib
 import secrets
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -12,13 +11,15 @@ import msgspec
 from hostler.kit.clock import SystemClock
 from hostler.model.vm import MachineState, VmSpec
 from hostler.ports.machines import Label, Machine, MachinePlan
-from hostler.testing.claim import check_all, trying
-from hostler.testing.claim import refused as refused  # noqa: PLC0414 - one of the words that claims are written in
+from hostler.testing.claim import check_all, on_time, trying
+from hostler.testing.claim import loop_time as loop_time  # noqa: PLC0414 - a word that claims are written in
+from hostler.testing.claim import refused as refused  # noqa: PLC0414 - another
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Sequence
 
     from hostler.ports.machines import Machines
+    from hostler.testing.claim import OnTime
 
     Body = Callable[["MachineTrial"], Awaitable[None]]
 
@@ -43,14 +44,20 @@ class MachineSetup(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds in which any single verb ends."""
     grace: float = 5.0
     """Seconds in which a machine that is asked to shut down has done so."""
+    stops_within: float = 2.0
+    """Seconds in which a machine that has not shut down in time is off."""
     hold: float = 1.0
     """How long a claim holds fenced machines whose end it waits for; longer than a machine takes to start."""
     late: float = 0.5
     """How many seconds later a machine that is not held may stop."""
     now: Now = lambda _: SystemClock().now()
     """What the driver's clock says."""
+    on_time: OnTime = on_time
+    """Judges how long things take."""
     points: int = 40
     """At how many of its suspensions, at most, each verb is cut."""
+    turn: int = 0
+    """Another number: other suspensions, where they are too many."""
     save: Save | None = None
     """Put a text on a running machine's disk. None, of this and the next two: what they would show is not claimed."""
     show: Show | None = None
@@ -225,11 +232,6 @@ async def check_machines(
 
 
 # Words that claims are written in.
-
-
-def loop_time() -> float:
-    """The event loop's time, which is virtual where the test is."""
-    return asyncio.get_running_loop().time()
 
 
 def core(machine: Machine | None) -> tuple[object, ...] | None:

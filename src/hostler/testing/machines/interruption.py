@@ -37,7 +37,7 @@ def _cut_anywhere(name: str, prepare: Prepare, verb: Verb) -> None:
         waits = await cut(verb(t, vm), 0)
         expected = _of_any_name(await t.machines.inspect(vm))
         await t.machines.delete(vm)
-        for at in points(waits + _MORE if waits < t.setup.points else waits, t.setup.points):
+        for at in points(waits + _MORE if waits < t.setup.points else waits, t.setup.points, t.setup.turn):
             vm = await prepare(t, "a")
             made = await t.machines.inspect(vm)
             await cut(verb(t, vm), at)
@@ -117,7 +117,7 @@ async def whatever_was_cut_can_be_destroyed(t: MachineTrial) -> None:
     ]
     await t.machines.hold(600)
     for prepare, verb in verbs:
-        for at in range(1, 6):
+        for at in points(5, t.setup.points, t.setup.turn):
             vm = await prepare(t, "a")
             await cut(verb(t, vm), at)
             await t.machines.delete(vm)
@@ -127,7 +127,7 @@ async def whatever_was_cut_can_be_destroyed(t: MachineTrial) -> None:
 
 @claim()
 async def a_machine_that_was_half_destroyed_is_made_again(t: MachineTrial) -> None:
-    for at in points(await _waits_of_delete(t), t.setup.points):
+    for at in points(await _waits_of_delete(t), t.setup.points, t.setup.turn):
         vm = await _with_snapshot(t, "a")
         await cut(_delete(t, vm), at)
         left = await t.machines.inspect(vm)

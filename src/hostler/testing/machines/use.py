@@ -112,7 +112,7 @@ async def a_machine_that_is_asked_to_stop_stops(t: MachineTrial) -> None:
     began = loop_time()
     assert (await t.machines.stop(vm, grace=t.setup.grace)).state is STOPPED
     assert await t.state(vm) is STOPPED
-    assert loop_time() - began <= t.setup.grace + t.setup.within
+    t.setup.on_time(loop_time() - began, t.setup.grace + t.setup.stops_within, since=began, what="a stop")
 
 
 @claim()

@@ -61,6 +61,8 @@ class SliceSetup(msgspec.Struct, frozen=True, kw_only=True):
     grace: float = 5.0
     points: int = 20
     """At how many of its suspensions, at most, each verb is cut."""
+    turn: int = 0
+    """Another number: other suspensions, where they are too many."""
 
 
 class SliceClaim(msgspec.Struct, frozen=True):

@@ -29,7 +29,7 @@ def _cut_anywhere(name: str, prepare: Verb | None, verb: Verb, life: Life | None
         waits = await cut(verb(t, run), 0)
         assert await t.life(run) is life
         await t.slices.unload(run)
-        for at in points(waits, t.setup.points):
+        for at in points(waits, t.setup.points, t.setup.turn):
             run = await prepared(t, 1)
             await cut(verb(t, run), at)
             if at % 2:

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from hostler.testing.claim import check_all, trying
+from hostler.testing.claim import check_all, on_time, trying
 from hostler.testing.claim import refused as refused  # noqa: PLC0414 - one of the words that claims are written in
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Sequence
 
     from hostler.ports.store import Event, KeyValue, Page, Store, Watch
+    from hostler.testing.claim import OnTime
 
 WITHIN = 30.0
 """Seconds in which whatever a claim waits for must have happened; leases are timed by themselves."""
@@ -51,10 +52,12 @@ class Claim(msgspec.Struct, frozen=True):
     def __str__(self) -> str:
         return self.name
 
-    async def check(self, open_store: Callable[[], Store], *, persistent: bool = True) -> None:
+    async def check(
+        self, open_store: Callable[[], Store], *, persistent: bool = True, on_time: OnTime = on_time
+    ) -> None:
         """Try the claim; AssertionError or what the store raised, with a note that names it."""
         async with trying(self.name, within=4 * WITHIN):
-            await self._try(Trial(open_store, persistent=persistent))
+            await self._try(Trial(open_store, persistent=persistent, on_time=on_time))
 
     async def _try(self, trial: Trial) -> None:
         try:
@@ -72,8 +75,8 @@ class Trial:
     store: Store
     """Open from the start."""
 
-    def __init__(self, open_store: Callable[[], Store], *, persistent: bool) -> None:
-        self._open_store = open_store
+    def __init__(self, open_store: Callable[[], Store], *, persistent: bool, on_time: OnTime = on_time) -> None:
+        self._open_store, self.on_time = open_store, on_time
         self._opened: list[Store] = []
         self.persistent = persistent
         self.prefix = f"/check-store/{secrets.token_hex(6)}/"
@@ -154,7 +157,11 @@ def store_claims(*, persistent: bool = True) -> Sequence[Claim]:
 
 
 async def check_store(
-    open_store: Callable[[], Store], *, persistent: bool = True, only: Collection[str] | None = None
+    open_store: Callable[[], Store],
+    *,
+    persistent: bool = True,
+    only: Collection[str] | None = None,
+    on_time: OnTime = on_time,
 ) -> None:
     """Check that a driver does what the store port promises; raises a group with every claim that does not hold.
 
@@ -162,14 +169,14 @@ async def check_store(
     be open at once; a store whose data lives in the object itself says `persistent=False` and is then tried with one
     client at a time, and claims about re-opening it are not made. What the store holds already is left alone, but its
     history may be compacted; nobody else may write to it meanwhile, for exact revisions are claimed. `only` names the
-    claims to check (see `store_claims`).
+    claims to check (see `store_claims`). `on_time` judges how long things take.
 
-    It takes about a minute. Leases are waited for in real time.
+    It takes about half a minute: leases are waited for by the time of the event loop.
     """
     await check_all(
         "store",
         store_claims(persistent=persistent),
-        lambda claim: claim.check(open_store, persistent=persistent),
+        lambda claim: claim.check(open_store, persistent=persistent, on_time=on_time),
         only,
     )
 

@@ -3,19 +3,91 @@
 from __future__ import annotations
 
 import asyncio
-import time
+from typing import TYPE_CHECKING
 
 from hostler.errors import LeaseGone
 from hostler.ports.store import Delete, Get, Lease, Put, Version
+from hostler.testing.claim import TooSlow, loop_time
 
-from .claim import TTL, Trial, claim, refused, take, take_until
+from .claim import TTL, WITHIN, Trial, claim, refused, take, take_until
+
+if TYPE_CHECKING:
+    from hostler.ports.store import Store
 
 
-async def _gone(t: Trial, lease: Lease) -> None:
+ROUGHLY = 1.2
+"""Seconds by which a store may be wrong about what is left of a lease."""
+
+
+class _Grant:
+    """A lease whose end a claim sees: it comes never early, by the instants of this process, and not late."""
+
+    def __init__(self, t: Trial, lease: Lease, asked_at: float) -> None:
+        self._t, self.lease, self.asked_at, self.granted_at = t, lease, asked_at, loop_time()
+
+    @classmethod
+    async def new(cls, t: Trial, ttl: float) -> _Grant:
+        asked_at = loop_time()
+        return cls(t, await t.store.grant(ttl), asked_at)
+
+    async def put(self, key: str, value: bytes = b"") -> int:
+        try:
+            return await self._t.store.put(key, value, lease=self.lease)
+        except LeaseGone:
+            raise self.too_slow() from None
+
+    async def keep_alive(self) -> None:
+        asked_at = loop_time()
+        try:
+            await self.lease.keep_alive()
+        except LeaseGone:
+            raise self.too_slow() from None
+        self.asked_at, self.granted_at = asked_at, loop_time()
+
+    def too_slow(self) -> TooSlow:
+        """It has ended before it was looked at: the machine was too slow, if it was not early."""
+        self.must_have_stood()
+        took = loop_time() - self.granted_at
+        self._t.on_time(took, self.lease.ttl * 0.9, since=self.granted_at, what="what comes before the end of a lease")
+        return TooSlow()
+
+    def must_have_stood(self) -> None:
+        """What belonged to it is gone now."""
+        early = self.asked_at + self.lease.ttl - loop_time()
+        assert early <= 0, f"it ended {early:.3f} s before its time"
+
+    def may_still_stand(self) -> None:
+        """It has not ended yet, or has this instant."""
+        latest = self.lease.ttl + self._t.store.lease_lateness(self.lease.ttl)
+        self._t.on_time(loop_time() - self.granted_at, latest, since=self.granted_at, what="the end of a lease")
+
+    async def remaining(self) -> float:
+        """What is said to be left of it: right to a second, by the instants of this process."""
+        before = loop_time()
+        seconds = await self.lease.remaining()
+        least, most = self.asked_at + self.lease.ttl - loop_time(), self.granted_at + self.lease.ttl - before
+        assert least - ROUGHLY <= seconds <= min(most + ROUGHLY, self.lease.ttl), f"{seconds}: {least} to {most}"
+        return seconds
+
+    def ends_now(self) -> None:
+        """It was just seen to end."""
+        self.must_have_stood()
+        self.may_still_stand()
+
+    async def gone(self, store: Store, key: str) -> None:
+        """Until a key of the lease is gone."""
+        async with asyncio.timeout(4 * WITHIN):
+            while await store.get(key) is not None:
+                self.may_still_stand()
+                await asyncio.sleep(0.02)
+        self.must_have_stood()
+
+
+async def _gone(t: Trial, grant: _Grant) -> None:
     """Wait until the lease has ended."""
-    key = t.key(f"of-lease-{lease.id}")
+    key = t.key(f"of-lease-{grant.lease.id}")
     async with t.store.watch(key) as watch:
-        await t.store.put(key, b"", lease=lease)
+        await grant.put(key)
         await take(watch, 2)
 
 
@@ -35,18 +107,16 @@ async def a_lease_reports_what_was_granted(t: Trial) -> None:
 @claim(waits=True)
 async def expiry_deletes_the_keys_on_time_in_one_transaction(t: Trial) -> None:
     async with t.store.watch(t.prefix) as watch:
-        asked_at = time.monotonic()
-        lease = await t.store.grant(TTL)
-        granted_at = time.monotonic()
+        grant = await _Grant.new(t, TTL)
         for name in ("c", "a", "b"):
-            await t.store.put(t.key(name), name.encode(), lease=lease)
+            await grant.put(t.key(name), name.encode())
         await t.store.put(t.key("free"), b"")
         before = {kv.key: kv for kv in (await t.all()).items}
+        if len(before) < 4:
+            raise grant.too_slow()
         await take(watch, 4)
         events = await take(watch, 3)
-        seen_at = time.monotonic()
-    assert seen_at >= asked_at + lease.ttl, "early"
-    assert seen_at <= granted_at + lease.ttl + t.store.lease_lateness(lease.ttl), "late"
+        grant.ends_now()
     assert [event.type for event in events] == ["delete"] * 3
     assert [event.kv.key for event in events] == [t.key(name) for name in "abc"]
     assert [event.previous for event in events] == [before[t.key(name)] for name in "abc"]
@@ -56,16 +126,9 @@ async def expiry_deletes_the_keys_on_time_in_one_transaction(t: Trial) -> None:
 
 @claim(waits=True)
 async def a_key_stands_until_its_lease_ends_and_no_longer(t: Trial) -> None:
-    asked_at = time.monotonic()
-    lease = await t.store.grant(TTL)
-    granted_at = time.monotonic()
-    revision = await t.store.put(t.key("a"), b"", lease=lease)
-    latest = granted_at + lease.ttl + t.store.lease_lateness(lease.ttl)
-    await asyncio.sleep(max(0.0, asked_at + lease.ttl - 0.3 - time.monotonic()))
-    kv = await t.store.get(t.key("a"))
-    assert kv is not None or time.monotonic() >= asked_at + lease.ttl, "early"
-    await asyncio.sleep(max(0.0, latest - time.monotonic()))
-    assert await t.store.get(t.key("a")) is None
+    grant = await _Grant.new(t, TTL)
+    revision = await grant.put(t.key("a"))
+    await grant.gone(t.store, t.key("a"))
     async with t.store.watch(t.prefix, start_revision=revision + 1) as watch:
         (event,) = await take(watch, 1)
     assert event.type == "delete"
@@ -73,58 +136,49 @@ async def a_key_stands_until_its_lease_ends_and_no_longer(t: Trial) -> None:
 
 @claim(waits=True)
 async def many_leases_each_end_at_their_own_time(t: Trial) -> None:
-    spans: dict[str, tuple[float, float]] = {}
+    grants: dict[str, _Grant] = {}
     async with t.store.watch(t.prefix) as watch:
         for number, ttl in enumerate((2.6, TTL, 2.2, 1.4, TTL, 1.8)):
-            asked_at = time.monotonic()
-            lease = await t.store.grant(ttl)
-            end = time.monotonic() + lease.ttl
-            spans[t.key(f"{number}")] = (asked_at + lease.ttl, end + t.store.lease_lateness(lease.ttl))
-            await t.store.put(t.key(f"{number}"), b"", lease=lease)
-        await take(watch, 6)
-        for _ in range(6):
+            grant = grants[t.key(f"{number}")] = await _Grant.new(t, ttl)
+            await grant.put(t.key(f"{number}"))
+        for _ in range(12):
             (event,) = await take(watch, 1)
-            earliest, latest = spans.pop(event.kv.key)
-            assert event.type == "delete"
-            assert earliest <= time.monotonic() <= latest
+            if event.type == "delete":
+                grants.pop(event.kv.key).ends_now()
+    assert not grants
 
 
 @claim(waits=True)
 async def keep_alive_lets_a_lease_live_another_ttl_from_then(t: Trial) -> None:
-    lease = await t.store.grant(TTL)
-    await t.store.put(t.key("a"), b"", lease=lease)
+    grant = await _Grant.new(t, TTL)
+    await grant.put(t.key("a"))
     async with t.store.watch(t.prefix) as watch:
         for _ in range(3):
-            await asyncio.sleep(lease.ttl * 0.6)
-            asked_at = time.monotonic()
-            await lease.keep_alive()
-        kept_at = time.monotonic()
+            await asyncio.sleep(grant.lease.ttl * 0.4)
+            await grant.keep_alive()
         (event,) = await take(watch, 1)
-        seen_at = time.monotonic()
+        grant.ends_now()
     assert event.type == "delete"
-    assert asked_at + lease.ttl <= seen_at <= kept_at + lease.ttl + t.store.lease_lateness(lease.ttl)
 
 
 @claim(waits=True)
 async def remaining_falls_and_rises_with_keep_alive_and_ends_at_zero(t: Trial) -> None:
-    lease = await t.store.grant(3)
-    first = await lease.remaining()
-    assert lease.ttl - 1.2 <= first <= lease.ttl
-    await asyncio.sleep(1.3)
-    second = await lease.remaining()
+    grant = await _Grant.new(t, 2 * TTL)
+    first = await grant.remaining()
+    await asyncio.sleep(1.3 * TTL)
+    second = await grant.remaining()
     assert second < first
-    assert abs(second - (lease.ttl - 1.3)) <= 1.2
-    await lease.keep_alive()
-    third = await lease.remaining()
-    assert second < third <= lease.ttl
-    await _gone(t, lease)
-    assert await lease.remaining() == 0.0
+    await grant.keep_alive()
+    assert await grant.remaining() > second
+    await _gone(t, grant)
+    assert await grant.lease.remaining() == 0.0
 
 
 @claim(waits=True)
 async def a_lease_that_ended_cannot_be_kept_alive(t: Trial) -> None:
-    lease = await t.store.grant(TTL)
-    await _gone(t, lease)
+    grant = await _Grant.new(t, TTL)
+    await _gone(t, grant)
+    lease = grant.lease
     with refused(LeaseGone):
         await lease.keep_alive()
     await lease.revoke()
@@ -135,15 +189,16 @@ async def a_lease_that_ended_cannot_be_kept_alive(t: Trial) -> None:
 
 @claim(waits=True)
 async def a_key_moved_to_another_lease_ends_with_that_one(t: Trial) -> None:
-    short, long = await t.store.grant(TTL), await t.store.grant(TTL + 2)
-    for name in ("moved", "freed", "stays-short"):
-        await t.store.put(t.key(name), b"1", lease=short)
-    await t.store.put(t.key("moved"), b"2", lease=long)
-    await t.store.put(t.key("freed"), b"2")
+    short, long = await _Grant.new(t, 2 * TTL), await _Grant.new(t, 2 * TTL + 2)  # etcd tells no shorter ones apart
     async with t.store.watch(t.prefix) as watch:
-        first, second = await take(watch, 2)
-    assert first.kv.key == t.key("stays-short")
-    assert second.kv.key == t.key("moved")
+        for name in ("moved", "freed", "stays-short"):
+            await short.put(t.key(name), b"1")
+        await long.put(t.key("moved"), b"2")
+        await t.store.put(t.key("freed"), b"2")
+        ended = [event.kv.key for event in await take(watch, 7) if event.type == "delete"]
+        if t.key("stays-short") != ended[0]:
+            raise short.too_slow()
+    assert ended == [t.key("stays-short"), t.key("moved")]
     assert list(await t.state()) == [t.key("freed")]
 
 
@@ -259,10 +314,10 @@ async def another_client_can_attach_to_a_lease(t: Trial) -> None:
 @claim(waits=True)
 async def every_client_sees_an_expiry(t: Trial) -> None:
     other = await t.second()
-    lease = await t.store.grant(TTL)
-    await t.store.put(t.key("a"), b"", lease=lease)
+    grant = await _Grant.new(t, TTL)
     async with other.watch(t.prefix) as watch:
-        (event,) = await take(watch, 1)
+        await grant.put(t.key("a"))
+        _, event = await take(watch, 2)
     assert event.type == "delete"
     assert await other.get(t.key("a")) is None
     assert await t.store.get(t.key("a")) is None
@@ -270,33 +325,28 @@ async def every_client_sees_an_expiry(t: Trial) -> None:
 
 @claim(waits=True, reopens=True)
 async def a_lease_keeps_the_time_it_has_left_over_a_restart(t: Trial) -> None:
-    asked_at = time.monotonic()
-    lease = await t.store.grant(3)
-    granted_at = time.monotonic()
-    await t.store.put(t.key("a"), b"", lease=lease)
-    await asyncio.sleep(0.8)
+    grant = await _Grant.new(t, 2 * TTL)
+    await grant.put(t.key("a"))
+    await asyncio.sleep(0.8 * TTL)
     store = await t.reopen()
-    assert (await t.got(t.key("a"))).lease == lease.id
-    async with store.watch(t.prefix) as watch:
-        (event,) = await take(watch, 1)
-        seen_at = time.monotonic()
-    assert event.type == "delete"
-    assert asked_at + lease.ttl <= seen_at <= granted_at + lease.ttl + store.lease_lateness(lease.ttl)
+    kv = await store.get(t.key("a"))
+    if kv is None:
+        raise grant.too_slow()
+    assert kv.lease == grant.lease.id
+    await grant.gone(store, t.key("a"))
 
 
 @claim(waits=True, reopens=True)
 async def a_lease_that_ends_while_the_store_is_closed_is_gone_when_it_opens(t: Trial) -> None:
-    lease = await t.store.grant(TTL)
-    granted_at = time.monotonic()
-    revision = await t.store.put(t.key("a"), b"", lease=lease)
-    latest = granted_at + lease.ttl + t.store.lease_lateness(lease.ttl)
+    grant = await _Grant.new(t, TTL)
+    revision = await grant.put(t.key("a"))
     await t.aclose()
-    await asyncio.sleep(max(0.0, latest - time.monotonic()))
+    await asyncio.sleep(1.5 * grant.lease.ttl)
     store = await t.open()
-    assert await store.get(t.key("a")) is None
+    await grant.gone(store, t.key("a"))  # one that began anew when it opened would stand for too long
     async with store.watch(t.prefix, start_revision=revision + 1) as watch:
         await store.put(t.key("mark"), b"")
         (event,) = await take_until(watch, t.key("mark"))
     assert (event.type, event.kv.key) == ("delete", t.key("a"))
     with refused(LeaseGone):
-        await store.put(t.key("b"), b"", lease=lease.id)
+        await store.put(t.key("b"), b"", lease=grant.lease.id)

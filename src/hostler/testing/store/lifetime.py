@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from typing import TYPE_CHECKING
 
 from hostler.errors import Closed, Unavailable, Uncertain
 from hostler.ports.store import Put, Status, Store, Watch
+from hostler.testing.claim import loop_time
 
 from .claim import WITHIN, Trial, claim, refused, take
 
@@ -134,8 +134,8 @@ async def a_closed_store_leaves_no_task_and_no_thread(t: Trial) -> None:
     tasks, threads = asyncio.all_tasks(), _threads()
     for _ in range(3):
         await _live_once(t)
-    end = time.monotonic() + 2  # what was cancelled or told to stop needs a moment
-    while (asyncio.all_tasks() - tasks or _threads() - threads) and time.monotonic() < end:  # noqa: ASYNC110
+    end = loop_time() + 2  # what was cancelled or told to stop needs a moment
+    while (asyncio.all_tasks() - tasks or _threads() - threads) and loop_time() < end:  # noqa: ASYNC110
         await asyncio.sleep(0.01)
     assert asyncio.all_tasks() <= tasks, f"left: {asyncio.all_tasks() - tasks}"
     assert _threads() <= threads, f"left: {_threads() - threads}"

@@ -5,18 +5,19 @@ from __future__ import annotations
 import asyncio
 import importlib
 import secrets
-import time
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from hostler.errors import Unavailable
 from hostler.ports.ttl import Watchable
-from hostler.testing.claim import check_all, connected, trying
+from hostler.testing.claim import TooSlow, check_all, connected, loop_time, on_time, trying
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Sequence
 
     from hostler.ports.ttl import TtlStorage
+    from hostler.testing.claim import OnTime
 
     Body = Callable[["TtlTrial"], Awaitable[None]]
 
@@ -25,6 +26,7 @@ WITHIN = 30.0
 TTL = 1.0
 """The life of a record that a claim sees the end of."""
 LONG = 60.0
+POLL = 0.02
 ROUNDS = 1000
 """How often two clients race for each verb."""
 _CHAPTERS = ("use", "lives", "races", "watching", "lifetime")
@@ -45,11 +47,16 @@ class TtlClaim(msgspec.Struct, frozen=True):
         return self.name
 
     async def check(
-        self, open_storage: Callable[[], TtlStorage], *, persistent: bool = True, rounds: int = ROUNDS
+        self,
+        open_storage: Callable[[], TtlStorage],
+        *,
+        persistent: bool = True,
+        rounds: int = ROUNDS,
+        on_time: OnTime = on_time,
     ) -> None:
         """Try the claim; AssertionError or what the storage raised, with a note that names it."""
         async with trying(self.name, within=8 * WITHIN):
-            trial = TtlTrial(open_storage, persistent=persistent, rounds=rounds)
+            trial = TtlTrial(open_storage, persistent=persistent, rounds=rounds, on_time=on_time)
             try:
                 await trial.open()
                 if not self.watches or isinstance(trial.storage, Watchable):
@@ -66,8 +73,10 @@ class TtlTrial:
     other: TtlStorage
     """The same one if the data lives in the object."""
 
-    def __init__(self, open_storage: Callable[[], TtlStorage], *, persistent: bool, rounds: int) -> None:
-        self._open_storage, self.persistent, self.rounds = open_storage, persistent, rounds
+    def __init__(
+        self, open_storage: Callable[[], TtlStorage], *, persistent: bool, rounds: int, on_time: OnTime = on_time
+    ) -> None:
+        self._open_storage, self.persistent, self.rounds, self.on_time = open_storage, persistent, rounds, on_time
         self._opened: list[TtlStorage] = []
         self._keys: set[str] = set()
         self._prefix = f"check-ttl/{secrets.token_hex(6)}/"
@@ -103,19 +112,30 @@ class TtlTrial:
         while self._opened:
             await self._opened.pop().aclose()
 
+    async def insert(self, key: str, value: str, *, ttl: float) -> None:
+        """Insert a record that must not be there. Unavailable: its life was over before it could be written."""
+        began = loop_time()
+        try:
+            assert await self.storage.insert_if_not_exist(key, value, ttl=ttl)
+        except Unavailable:
+            took = loop_time() - began
+            if took < ttl:
+                raise
+            self.on_time(took, ttl / 2, since=began, what="an insertion")
+            raise TooSlow from None
+
     async def lapsed(self, key: str, ttl: float, began: float) -> None:
         """Until the record is gone: not before its time, counted from `began`, and not later than the driver says."""
-        written = time.monotonic()
+        written, latest = loop_time(), ttl + self.storage.lateness(ttl)
         while True:
-            asked = time.monotonic()
+            asked = loop_time()
             value = await self.other.get(key)
             if value is None:
-                early = began + ttl - time.monotonic()
+                early = began + ttl - loop_time()
                 assert early <= 0, f"gone {early:.3f} s before its time"
                 return
-            late = asked - (written + ttl + self.storage.lateness(ttl))
-            assert late <= 0, f"still there {late:.3f} s after the latest end"
-            await asyncio.sleep(0.02)
+            self.on_time(asked - written, latest, since=written, what="the end of a record")
+            await asyncio.sleep(POLL)
 
     async def _enter(self) -> TtlStorage:
         storage = self._open_storage()
@@ -151,16 +171,18 @@ async def check_ttl_storage(
     persistent: bool = True,
     rounds: int = ROUNDS,
     only: Collection[str] | None = None,
+    on_time: OnTime = on_time,
 ) -> None:
     """Check that a driver does what the ttl storage port promises; raises a group with every claim that does not hold.
 
     `open_storage()` returns a storage that is not open yet; each call gives a new client of the same data, and several
     may be open at once. `persistent=False`: the data lives in the object, so one client is tried twice. `rounds`: how
-    often two clients race for each verb. `only` names the claims to check (see `ttl_storage_claims`).
+    often two clients race for each verb. `only` names the claims to check (see `ttl_storage_claims`). `on_time` judges
+    how long things take.
     """
     await check_all(
         "ttl storage",
         ttl_storage_claims(),
-        lambda claim: claim.check(open_storage, persistent=persistent, rounds=rounds),
+        lambda claim: claim.check(open_storage, persistent=persistent, rounds=rounds, on_time=on_time),
         only,
     )
