@@ -18,7 +18,7 @@ from hostler.model.vm import OnNodeLoss, Power, VmSpec
 
 ORG, PROJECT = "acme", "web"
 SPEC = VmSpec(cpus=1, memory_mib=64)
-ASK_EVERY = 0.1
+ASK_EVERY = 0.2
 ACT_EVERY = 0.25
 PATIENCE = 3.0
 """Seconds that a client waits for one answer."""
