@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 import aiohttp
 import pytest
 from dose import dose
+from harness import pace
+from harness.artefacts import safe
 from up_process import HostlerProcess, hostler, well
 
 from hostler.drivers.machines.simulated import read_intervals
@@ -20,9 +22,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 VMS = "/v1/orgs/default/projects/default/vms"
-TIMES = ("--node-ttl", 3, "--fencing-time", 6, "--leadership-ttl", 3)
-WITHIN = 60.0
-"""Seconds for what takes a few, on a machine that is busy with other tests."""
+FENCING_TIME = 5
+TIMES = ("--node-ttl", 2, "--fencing-time", FENCING_TIME, "--leadership-ttl", 2)
+WITHIN = 15.0
+"""Seconds for what takes a few; waits are longer where the machine is slow."""
 AWAY = ("suspended", "killed")
 
 
@@ -47,7 +50,8 @@ class Scene:
     def __init__(self, etcd: EtcdServer, folder: Path) -> None:
         self.etcd, self.folder, self.data = etcd, folder, folder / "data"
         self.environ = {"HOSTLER_DATA": str(self.data)}
-        arguments = ("--store", etcd.url, "--data", self.data, "--listen", "127.0.0.1:0", "--nodes", 2)
+        store = etcd.url_of(etcd.endpoints, timeout="2")
+        arguments = ("--store", store, "--data", self.data, "--listen", "127.0.0.1:0", "--nodes", 2)
         self.up = HostlerProcess("up", *arguments, *TIMES, folder=folder)
         self.http: aiohttp.ClientSession
         self.by_command = 0
@@ -65,14 +69,14 @@ class Scene:
 
     async def answers(self, path: str, status: int) -> None:
         """Wait until it does."""
-        end = time.monotonic() + WITHIN
+        end = time.monotonic() + pace.patience(WITHIN)
         while (found := await self.call("GET", path)).status != status:
             assert time.monotonic() < end, f"{path}: {found}"
             await asyncio.sleep(0.1)
 
     async def settled(self) -> dict[str, Any]:
         """The machines by name, once all of them are as wished."""
-        end = time.monotonic() + WITHIN
+        end = time.monotonic() + pace.patience(WITHIN)
         while True:
             found = await self.call("GET", VMS)
             if found.status == 200 and all(view["settled"] for view in found.body["items"]):
@@ -94,7 +98,7 @@ class Scene:
 
     async def until_last_end(self, vm: str, wanted: Callable[[float | None], bool]) -> float | None:
         """Wait for the end of a machine's last run to be as wanted; None: it runs."""
-        limit = time.monotonic() + WITHIN
+        limit = time.monotonic() + pace.patience(WITHIN)
         while not wanted(end := self.ran()[vm][-1][1]):
             assert time.monotonic() < limit, self.ran()[vm]
             await asyncio.sleep(0.1)
@@ -125,7 +129,6 @@ async def scene(process: Scene) -> AsyncIterator[Scene]:
         yield process
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("how", AWAY)
 async def test_machines_run_on_and_everybody_is_told_the_truth(scene: Scene, how: str) -> None:
     await well("vm", "create", "web", "--wait", **scene.environ)
@@ -143,12 +146,12 @@ async def test_machines_run_on_and_everybody_is_told_the_truth(scene: Scene, how
         told |= await _writes_are_refused(scene)
         await _commands_say_so(scene)
         ages = [await _age(scene)]
-        while time.monotonic() < began + dose(test=15 if how == "suspended" else 8, full=60):
+        while time.monotonic() < began + dose(test=9 if how == "suspended" else 7, full=60):
             assert (await scene.call("GET", "/healthz")).status == 200
             assert (await scene.call("GET", "/readyz")).status == 503
             ages.append(await _age(scene))
-            assert scene.ran() == ran, "a machine was started or stopped while the store was away"
-            await asyncio.sleep(0.5)
+            safe(scene.ran() == ran, "a machine was started or stopped while the store was away", ran=scene.ran())
+            await asyncio.sleep(0.2)
         assert ages == sorted(ages), "old news do not get younger"
     finally:
         scene.back(how)
@@ -159,7 +162,7 @@ async def test_machines_run_on_and_everybody_is_told_the_truth(scene: Scene, how
     for name in ("web", "db"):
         assert after[name] == before[name], "it was touched"
     still = scene.ran()
-    assert {vm: still[vm] for vm in ran} == ran, "a machine was started anew, needlessly"
+    safe({vm: still[vm] for vm in ran} == ran, "a machine was started anew, needlessly", ran=still)
     assert "running on local-" in (await well("vm", "create", "last", "--wait", **scene.environ)).out
     assert scene.up.running
 
@@ -239,7 +242,7 @@ async def _promises_were_kept(scene: Scene, told: dict[str, Answer]) -> None:
         assert answer.status == 503
         assert answer.problem in ("unavailable", "uncertain")
         if answer.problem == "unavailable":
-            assert name not in there, f"{name} was made, though it was told: {answer}"
+            safe(name not in there, f"{name} was made, though it was told: {answer}")
     ids: dict[str, set[str]] = {name: set() for name in told}
     for name, _ in itertools.product(told, range(2)):
         again = await scene.create(name, f"key-{name}")
@@ -253,7 +256,6 @@ async def _promises_were_kept(scene: Scene, told: dict[str, Answer]) -> None:
     assert sorted(names) == sorted(["web", "db", *told])
 
 
-@pytest.mark.timeout(300)
 async def test_a_machine_that_is_to_be_fenced_stops_in_time_and_comes_back(scene: Scene) -> None:
     await well("vm", "create", "web", "--wait", **scene.environ)
     await well("vm", "create", "kept", "--on-node-loss", "fence", "--wait", **scene.environ)
@@ -265,7 +267,7 @@ async def test_a_machine_that_is_to_be_fenced_stops_in_time_and_comes_back(scene
     try:
         end = await scene.until_last_end(kept, lambda end: end is not None)
         assert end is not None
-        assert end - began <= 6, "it ran longer without the store than it promised"
+        safe(end - began <= FENCING_TIME, "it ran longer without the store than it promised", ran=scene.ran())
         assert scene.ran()[web] == ran[web]
     finally:
         scene.etcd.resume()

@@ -11,6 +11,8 @@ from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from harness import pace
+from harness.artefacts import safe
 from up_process import HostlerProcess
 
 from hostler import Client
@@ -26,8 +28,8 @@ if TYPE_CHECKING:
 
 GROUP = "org.example"
 BASE = f"{GROUP}:probe"
-SETTLED = 90.0
-"""Seconds in which a blueprint is as it was wished for, on a machine that is busy with other tests."""
+SETTLED = 30.0
+"""Seconds in which a blueprint is as it was wished for; waits are longer where the machine is slow."""
 TIMES = ("--node-ttl", 6, "--fencing-time", 12)
 PROBE = '''
 """Says who it is."""
@@ -134,7 +136,7 @@ class Stage:
         """Wish for it, if it is said what, and wait until it is so, or was given up."""
         if slices:
             await self.apply(name, *slices)
-        status = await self.client.blueprints.wait(name, settled=True, within=within)
+        status = await self.client.blueprints.wait(name, settled=True, within=pace.patience(within))
         assert status is not None
         return status
 
@@ -153,9 +155,10 @@ class Stage:
 
     async def until(self, condition: Callable[[], Any], within: float = SETTLED) -> None:
         """Wait for what a coroutine function finds."""
-        end = time.monotonic() + within
+        patience = pace.patience(within)
+        end = time.monotonic() + patience
         while not (found := await condition()):
-            assert time.monotonic() < end, f"not within {within:g} s: {found}"
+            assert time.monotonic() < end, f"not within {patience:g} s: {found}"
             await asyncio.sleep(0.05)
 
 
@@ -264,6 +267,12 @@ class Load:
     @property
     def calls(self) -> int:
         return len(self.answers) + len(self.failures)
+
+    def check_none_failed(self) -> None:
+        """Not one call failed; and so many were made as were to be, at the machine's pace."""
+        safe(not self.failures, f"{len(self.failures)} of {self.calls} calls failed", failures=self.failures)
+        least = 0.9 * self._rate * self.seconds / pace.slowdown(self._began)
+        assert self.calls >= least, f"only {self.calls} calls in {self.seconds:.1f} s, not {least:.0f}"
 
     def versions(self, since: float = 0.0) -> Counter[str]:
         """How many answers came from each version."""

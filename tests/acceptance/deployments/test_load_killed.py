@@ -1,4 +1,4 @@
-"""Nodes die under load, agents come back, on a real etcd: hardly a call is lost, and only what runs counts."""
+"""Nodes die under load, agents come back, on a real etcd: not one call fails, and only what runs counts."""
 
 from __future__ import annotations
 
@@ -36,17 +36,14 @@ async def test_a_node_is_killed_under_load_and_an_agent_comes_back(tmp_path: Pat
             probe = await stage.push("1.0.0")
             assert (await stage.settled("shop", SliceSpec(artifact=probe, instances=INSTANCES))).settled
 
-            calls, failures = 0, []
             for number in range(ROUNDS):
                 victim, *others = (*stage.nodes[2 - number % 3 :], *stage.nodes[: 2 - number % 3])
                 async with Load(stage.client, RATE) as load:
                     await _answered_by(stage, load, victim)
                     stage.kill_node(victim)
                     await _served_by(stage, others)
-                calls, failures = calls + load.calls, failures + load.failures
+                load.check_none_failed()
                 await stage.agent(victim).says("registered")
-            assert calls > RATE * ROUNDS
-            assert len(failures) < 0.001 * calls, f"{len(failures)} of {calls}: {failures[:5]}"
 
             stage.agents[others[0]].kill()
             assert workers(tmp_path / others[0]), "slices outlive their agent"

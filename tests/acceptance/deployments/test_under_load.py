@@ -9,6 +9,8 @@ import time
 from typing import TYPE_CHECKING
 
 from dose import dose
+from harness import pace
+from harness.artefacts import safe
 from slice_stage import ClusterStage, Load, workers
 from store_log import StoreLog
 
@@ -28,7 +30,7 @@ INSTANCES = 4
 TIMES = ("--node-ttl", 20, "--fencing-time", 40)
 """An agent comes back sooner than that: its node was never away."""
 WATCHED = 0.5
-"""Seconds in which whoever follows the store has heard of a change, on a machine that is busy with other tests."""
+"""Seconds in which whoever follows the store has heard of a change, at the machine's own pace."""
 
 
 async def test_leaders_and_agents_are_killed_and_no_call_fails(tmp_path: Path) -> None:
@@ -38,7 +40,7 @@ async def test_leaders_and_agents_are_killed_and_no_call_fails(tmp_path: Path) -
             assert (await stage.settled("shop", SliceSpec(artifact=versions[0], instances=INSTANCES))).settled
             leader = stage.processes[0]
             for number in range(1, ROUNDS + 1):
-                other = stage.replica()
+                other, began = stage.replica(), time.monotonic()
                 async with (
                     Client(await other.url("serving"), stage.token, retries=0) as client,
                     Load(client, RATE) as load,
@@ -50,11 +52,9 @@ async def test_leaders_and_agents_are_killed_and_no_call_fails(tmp_path: Path) -
                         await _drained(stage)
                         await _there_and_back(stage, versions[number - 1], versions[number])
                     await _withdrawn(stage, load)
-                assert load.failures == [], f"{len(load.failures)} of {load.calls}"
-                # Alone on its machine it keeps the rate; beside all other tests it may fall behind.
-                assert load.calls > (0.9 if ROUNDS > 1 else 0.5) * RATE * load.seconds
-                assert log.lateness(load.answers) < WATCHED
-                assert log.illegal == []
+                load.check_none_failed()
+                pace.check(log.lateness(load.answers), WATCHED, since=began, what="a call to what was gone")
+                safe(not log.illegal, f"states that may not follow each other: {log.illegal}")
                 assert log.moves > number * INSTANCES * 10
                 leader = other
 
@@ -129,13 +129,16 @@ async def _withdrawn(stage: ClusterStage, load: Load) -> None:
     """An instance that would still answer gets no call once its endpoint is gone."""
     first = (await stage.endpoints())[0]
     stage.etcd.ctl("del", ENDPOINT.fill(artifact=first.artifact, method="who", instance=first.instance))
-    heard = time.monotonic() + WATCHED
+    gone = time.monotonic()
 
     def called() -> list[int]:
+        heard = gone + WATCHED * pace.slowdown(gone)
         return [answer["instance"] for _, answer in load.answers if answer["at"] > heard]
 
     async def often_enough() -> bool:
         return len(called()) > 20 * INSTANCES
 
     await stage.until(often_enough)
-    assert set(called()) == set(range(1, INSTANCES + 1)) - {first.instance}
+    allowed = set(range(1, INSTANCES + 1)) - {first.instance}
+    safe(set(called()) <= allowed, f"instances {set(called())} were called, {first.instance} too", calls=load.answers)
+    assert set(called()) == allowed
