@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import time
 import uuid
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
+from harness import pace
+from harness.artefacts import safe
 from running import ttl_server
 
 from hostler import Elections
@@ -17,9 +20,9 @@ from hostler.testing import BreakableTtlStorage
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-TTL = 8.0
-MARGIN = 20.0
-"""Seconds that a busy machine may be late."""
+TTL = 4.0
+MARGIN = 1.0
+"""Seconds beyond what the protocol allows, at the machine's own pace."""
 
 
 class JumpingClock(SystemClock):
@@ -84,8 +87,8 @@ async def test_a_clock_that_jumps_ahead_takes_over_early_with_a_higher_fence_and
         ahead.moved = 3600
         second = await two.acquire(key, "10.0.0.2", ttl=TTL)
         assert second is not None, "the test is about an early takeover"
-        assert second.fence > first.fence
-        async with asyncio.timeout(TTL / 4 + MARGIN):
+        safe(second.fence > first.fence, f"fence {second.fence} follows {first.fence}")
+        with pace.within(TTL / 4 + MARGIN, "to hear of it"):
             await first.wait_lost()  # its next renewal finds the other's record
         assert second.held
         ahead.moved = 0
@@ -107,12 +110,12 @@ async def test_a_holder_that_cannot_hear_of_an_early_takeover_stops_at_its_own_d
         clock.moved, ahead.moved = -3600, 3600
         second = await two.acquire(key, "10.0.0.2", ttl=TTL)
         assert second is not None
-        assert second.fence > first.fence
-        deadline = first.deadline
-        async with asyncio.timeout(TTL + MARGIN):
-            await first.wait_lost()
+        safe(second.fence > first.fence, f"fence {second.fence} follows {first.fence}")
+        deadline, since = first.deadline, time.monotonic()
+        await asyncio.wait_for(first.wait_lost(), pace.patience(TTL + MARGIN))
         assert first.lost_at is not None
-        assert deadline <= first.lost_at < deadline + MARGIN
+        assert deadline <= first.lost_at
+        pace.check(first.lost_at - deadline, MARGIN, since=since, what="beyond its deadline, its end")
         assert not first.held
         assert second.held
         cut_off.hear()
@@ -127,7 +130,7 @@ async def test_the_clock_of_a_leader_may_go_back() -> None:
         assert leadership is not None
         before = leadership.deadline
         clock.moved = -3600
-        async with asyncio.timeout(TTL + MARGIN):
+        async with asyncio.timeout(pace.patience(TTL)):
             while leadership.deadline == before:
                 assert leadership.held
                 await asyncio.sleep(0.05)

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 import pytest
 from dose import dose
+from harness import pace
+from harness.artefacts import safe
 
 from hostler.drivers.store.etcd import EtcdStore
 from hostler.errors import Unavailable, Uncertain
@@ -22,8 +24,8 @@ if TYPE_CHECKING:
     from hostler.ports.store import Store
 
 T = TypeVar("T")
-WITHIN = 40.0
-"""Seconds for what takes a few, on a machine that is busy."""
+WITHIN = 15.0
+"""Seconds for what takes a few; waits are longer where the machine is slow."""
 
 
 @pytest.fixture
@@ -35,7 +37,7 @@ def cluster() -> Iterator[EtcdCluster]:
 async def test_the_first_endpoint_may_be_dead(cluster: EtcdCluster) -> None:
     [nobody] = free_ports(1)
     url = cluster.url_of([f"127.0.0.1:{nobody}", *cluster.endpoints], timeout="60")
-    async with open_store(url) as store, asyncio.timeout(30):
+    async with open_store(url) as store, asyncio.timeout(pace.patience(10)):
         await store.put("first/dead", b"1")
         async with store.watch("first/") as watch:
             await store.put("first/dead", b"2")
@@ -60,9 +62,9 @@ async def test_the_loss_of_the_member_in_use_costs_at_most_one_call(what: str, c
         await store.put("loss/a", b"2")  # the one that is lost would not answer in time
         assert await store.get("loss/a") is not None
         await lease.keep_alive()
-        values = [(await asyncio.wait_for(anext(watch), WITHIN)).kv.value]
+        values = [(await asyncio.wait_for(anext(watch), pace.patience(WITHIN))).kv.value]
         while values[-1] != b"2":
-            values.append((await asyncio.wait_for(anext(watch), WITHIN)).kv.value)
+            values.append((await asyncio.wait_for(anext(watch), pace.patience(WITHIN))).kv.value)
         assert values in ([b"2"], [b"1", b"2"])
 
 
@@ -75,7 +77,7 @@ async def test_a_member_without_its_cluster_refuses_at_once_and_the_call_goes_el
         for other in others:
             cluster.kill(other)
         outcomes: list[object] = [None]
-        async with asyncio.timeout(WITHIN):
+        async with asyncio.timeout(pace.patience(WITHIN)):
             while not isinstance(outcomes[-1], Unavailable):
                 outcomes += await asyncio.gather(store.put("alone", b"during"), return_exceptions=True)
         assert all(isinstance(outcome, Uncertain | Unavailable) for outcome in outcomes[1:])
@@ -99,14 +101,14 @@ async def test_writes_while_the_leader_is_lost_are_made_once_or_said_to_be_uncer
                 asyncio.create_task(_write_until(store, f"{prefix}{number}-", outcomes, stop.is_set))
                 for number in range(8)
             ]
-            async with asyncio.timeout(WITHIN):
+            async with asyncio.timeout(pace.patience(WITHIN)):
                 while len(outcomes) < 50:
                     await asyncio.sleep(0.02)
             getattr(cluster, what)(leader)
             new = await _in_thread(cluster.leader)
             assert new != leader
             done = len(outcomes)
-            async with asyncio.timeout(WITHIN):
+            async with asyncio.timeout(pace.patience(WITHIN)):
                 while sum(o == "written" for o in list(outcomes.values())[done:]) < 50:
                     await asyncio.sleep(0.02)
             stop.set()
@@ -119,10 +121,12 @@ async def test_writes_while_the_leader_is_lost_are_made_once_or_said_to_be_uncer
             page = await store.range(prefix)
             there = {kv.key: kv for kv in page.items}
             for key, outcome in outcomes.items():
-                assert outcome != "written" or key in there, f"{key} was acknowledged and is lost"
-                assert outcome != "unavailable" or key not in there, f"{key} was said not to be written"
-            assert all(kv.version == 1 for kv in there.values())
-            seen = [(await asyncio.wait_for(anext(watch), WITHIN)).kv for _ in there]
+                safe(outcome != "written" or key in there, f"{key} was acknowledged and is lost", outcomes=outcomes)
+                safe(
+                    outcome != "unavailable" or key not in there, f"{key} was said not to be written", outcomes=outcomes
+                )
+            safe(all(kv.version == 1 for kv in there.values()), "a write was made twice", there=there)
+            seen = [(await asyncio.wait_for(anext(watch), pace.patience(WITHIN))).kv for _ in there]
             assert [kv.key for kv in seen] == [kv.key for kv in sorted(there.values(), key=lambda kv: kv.mod_revision)]
 
 
@@ -137,27 +141,20 @@ async def test_a_watch_moves_on_when_its_member_falls_silent(cluster: EtcdCluste
             assert (await suspended.status()).details["member"] == member
         cluster.suspend(victim)
         await other.put("silent/a", b"")
-        assert (await asyncio.wait_for(anext(watch), WITHIN)).kv.key == "silent/a"
+        assert (await asyncio.wait_for(anext(watch), pace.patience(WITHIN))).kv.key == "silent/a"
 
 
 async def test_a_lease_outlives_its_leader_and_ends_within_what_is_declared(cluster: EtcdCluster) -> None:
-    lived: list[float] = []
     async with open_store(cluster.url) as store:
-        for _ in range(3):  # on a machine that is busy it may take longer to find a leader
-            lease = await store.grant(5)
-            granted = time.monotonic()
-            await store.put("leased", b"", lease=lease)
-            killed = cluster.leader()
-            cluster.kill(killed)
-            while await _get(store, "leased") is not None:
-                await asyncio.sleep(0.05)
-            lived.append(time.monotonic() - granted)
-            assert lease.ttl <= lived[-1] + 0.1
-            if lived[-1] <= lease.ttl + store.lease_lateness(lease.ttl):
-                return
-            cluster.restart(killed)
-            await _in_thread(cluster.wait_healthy)
-    pytest.fail(f"it lived for {lived} s")
+        lease = await store.grant(5)
+        granted = time.monotonic()
+        await store.put("leased", b"", lease=lease)
+        cluster.kill(cluster.leader())
+        while await _get(store, "leased") is not None:
+            await asyncio.sleep(0.05)
+        lived = time.monotonic() - granted
+        safe(lease.ttl <= lived + 0.1, f"a lease of {lease.ttl} s lived for {lived:.2f} s")
+        pace.check(lived, lease.ttl + store.lease_lateness(lease.ttl), since=granted, what="the life of a lease")
 
 
 async def _write_until(store: Store, prefix: str, outcomes: dict[str, str], stopped: Callable[[], bool]) -> None:
@@ -176,7 +173,7 @@ async def _write_until(store: Store, prefix: str, outcomes: dict[str, str], stop
 
 
 async def _until_written(store: Store, key: str, value: bytes) -> None:
-    async with asyncio.timeout(WITHIN):
+    async with asyncio.timeout(pace.patience(WITHIN)):
         while True:
             try:
                 await store.put(key, value)

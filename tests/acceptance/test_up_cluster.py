@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from up_process import HostlerProcess, hostler, until, well
 
-from hostler.testing.servers import EtcdServer
-
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from hostler.testing.servers import EtcdServer
 
 TIMES = ("--node-ttl", 6, "--fencing-time", 12)
 
@@ -29,7 +30,7 @@ class Company:
         return self.processes[-1]
 
     def replica(self) -> HostlerProcess:
-        listen = ("--listen", "127.0.0.1:0", "--leadership-ttl", 8, "--data", self.folder / "replica")
+        listen = ("--listen", "127.0.0.1:0", "--leadership-ttl", 4, "--data", self.folder / "replica")
         return self.start("replica", "--store", self.etcd.url, *listen, *TIMES)
 
     def agent(self, node: str) -> HostlerProcess:
@@ -45,15 +46,14 @@ class Company:
 
 
 @pytest.fixture
-def company(tmp_path: Path) -> Iterator[Company]:
-    with EtcdServer() as etcd:
-        company = Company(etcd, tmp_path)
-        try:
-            yield company
-        finally:
-            for process in company.processes:
-                process.signal(signal.SIGCONT)
-                process.kill()
+def company(etcd: EtcdServer, tmp_path: Path) -> Iterator[Company]:
+    company = Company(etcd, tmp_path)
+    try:
+        yield company
+    finally:
+        for process in company.processes:
+            process.signal(signal.SIGCONT)
+            process.kill()
 
 
 async def test_replicas_and_agents_on_one_cluster_are_one_control_plane(company: Company) -> None:
@@ -126,7 +126,7 @@ async def test_what_a_state_file_holds_is_moved_into_the_cluster_once(company: C
     state, folder = company.folder / "state.json", company.folder / "d"
     data = {"HOSTLER_DATA": str(folder)}
     file_mode = {"PLASMAVMC_STORAGE_BACKEND": "file", "PLASMAVMC_STATE_PATH": str(state)}
-    up = ("up", "--data", folder, "--listen", "127.0.0.1:0", "--leadership-ttl", 8, *TIMES)
+    up = ("up", "--data", folder, "--listen", "127.0.0.1:0", "--leadership-ttl", 4, *TIMES)
     first = company.start(*up, environ=file_mode)
     await first.url()
     before = (await well("vm", "create", "web", "--wait", "-o", "json", **data)).json
@@ -153,7 +153,7 @@ async def test_nothing_starts_on_a_state_file_whose_machines_were_moved_until_it
     company: Company,
 ) -> None:
     state = company.folder / "state.json"
-    up = ("up", "--data", company.folder / "d", "--listen", "127.0.0.1:0", "--leadership-ttl", 8, *TIMES)
+    up = ("up", "--data", company.folder / "d", "--listen", "127.0.0.1:0", "--leadership-ttl", 4, *TIMES)
     file_mode = {"PLASMAVMC_STORAGE_BACKEND": "file", "PLASMAVMC_STATE_PATH": str(state)}
     endpoint = company.etcd.url.replace("etcd://", "http://")
     cluster = {"PLASMAVMC_CHAINFIRE_ENDPOINT": endpoint, "PLASMAVMC_STATE_PATH": str(state)}
@@ -163,8 +163,8 @@ async def test_nothing_starts_on_a_state_file_whose_machines_were_moved_until_it
         process.signal(signal.SIGTERM)
         assert await process.ends() == 0
     away = cluster | {"PLASMAVMC_CHAINFIRE_ENDPOINT": "http://127.0.0.1:1", "HOSTLER_STORAGE_FALLBACK": "true"}
-    for environ in (file_mode, away):
-        refused = await hostler(*up, **environ)
+    other = ("up", "--data", company.folder / "e", *up[3:])
+    for refused in await asyncio.gather(hostler(*up, **file_mode), hostler(*other, **away)):
         assert refused.code != 0
         assert "its machines were moved into a cluster" in refused.err, refused
         command = refused.err.partition("hostler store delete ")[2].split()
@@ -203,13 +203,16 @@ async def test_two_hosts_on_one_cluster_need_names_of_their_own(company: Company
 
 async def test_a_cluster_that_is_away_at_start_is_an_error_unless_the_file_is_allowed(tmp_path: Path) -> None:
     away = {"PLASMAVMC_CHAINFIRE_ENDPOINT": "http://127.0.0.1:1", "PLASMAVMC_STATE_PATH": str(tmp_path / "s.json")}
-    up = ("up", "--data", tmp_path / "d", "--listen", "127.0.0.1:0")
-    refused = await hostler(*up, **away)
-    assert (refused.code, "HOSTLER_STORAGE_FALLBACK" in refused.err) == (5, True), refused
-    allowed = HostlerProcess(*up, folder=tmp_path, environ=away | {"HOSTLER_STORAGE_FALLBACK": "true"})
+    allowed = HostlerProcess(
+        *("up", "--data", tmp_path / "d", "--listen", "127.0.0.1:0"),
+        folder=tmp_path,
+        environ=away | {"HOSTLER_STORAGE_FALLBACK": "true"},
+    )
     try:
+        refused = await hostler("up", "--data", tmp_path / "e", "--listen", "127.0.0.1:0", **away)
+        assert (refused.code, "HOSTLER_STORAGE_FALLBACK" in refused.err) == (5, True), refused
         await allowed.url()
-        await until(lambda: "WARNING" in allowed.text, 60, lambda: allowed.text)
+        await until(lambda: "WARNING" in allowed.text, 10, lambda: allowed.text)
         assert "state file" in allowed.text
         made = await well("vm", "create", "web", "--wait", HOSTLER_DATA=str(tmp_path / "d"))
         assert "running" in made.out
