@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 from dose import dose
 from harness import pace
+from harness.artefacts import safe
 
 import hostler
 from hostler.drivers.store.file import FileStore, disk
@@ -27,7 +28,7 @@ from hostler.errors import Compacted, Damaged, HostlerError, Invalid, LeaseGone,
 from hostler.kit import durable
 from hostler.ports.store import Lease, Put, Store, Version
 
-WITHIN = 60.0
+WITHIN = 30.0
 
 
 @pytest.fixture
@@ -114,20 +115,18 @@ asyncio.run(main(sys.argv[1]))
 
 
 async def test_another_process_sees_an_event_within_50_ms(path: Path) -> None:
-    medians: list[float] = []
+    late: list[float] = []
     async with child(PUTTER, f"file://{path}") as process:
         assert process.stdin is not None
         async with opened(path) as store, store.watch("/beat") as watch:
             assert await line(process) == "open"
-            while not medians or (min(medians) >= 0.05 and len(medians) < 15):  # a machine may be busy for a while
-                late: list[float] = []
-                for _ in range(20):
-                    process.stdin.write(b"\n")
-                    await asyncio.wait_for(anext(watch), WITHIN)
-                    seen = time.clock_gettime(time.CLOCK_BOOTTIME)
-                    late.append(seen - float(await line(process)))
-                medians.append(statistics.median(late))
-    assert min(medians) < 0.05, medians
+            began = time.monotonic()
+            for _ in range(40):
+                process.stdin.write(b"\n")
+                await asyncio.wait_for(anext(watch), WITHIN)
+                seen = time.clock_gettime(time.CLOCK_BOOTTIME)
+                late.append(seen - float(await line(process)))
+    pace.check(statistics.median(late), 0.05, since=began, what="an event")
 
 
 async def test_a_read_sees_what_another_store_wrote_before_it_began(path: Path) -> None:
@@ -587,20 +586,16 @@ asyncio.run(main(sys.argv[1], float(sys.argv[2])))
 
 
 async def test_a_lease_of_a_killed_process_ends_on_time_in_another_and_is_seen_by_its_watch(path: Path) -> None:
-    lived: list[float] = []
     async with opened(path) as store, store.watch("/leased") as watch:
-        in_time = 1.5 + store.lease_lateness(1.5)
-        while not lived or (min(lived) > in_time and len(lived) < 5):  # a machine that is busy may be late
-            began = time.monotonic()
-            async with child(GRANTER, f"file://{path}", 1.5) as process:
-                assert (await asyncio.wait_for(anext(watch), WITHIN)).type == "put"
-                granted = time.monotonic()
-                process.kill()
-            assert (await asyncio.wait_for(anext(watch), WITHIN)).type == "delete"
-            ended = time.monotonic()
-            assert ended - began >= 1.5
-            lived.append(ended - granted)
-    assert min(lived) <= in_time, lived
+        began = time.monotonic()
+        async with child(GRANTER, f"file://{path}", 1.5) as process:
+            assert (await asyncio.wait_for(anext(watch), WITHIN)).type == "put"
+            granted = time.monotonic()
+            process.kill()
+        assert (await asyncio.wait_for(anext(watch), WITHIN)).type == "delete"
+        ended = time.monotonic()
+        safe(ended - began >= 1.5, f"a lease of 1.5 s ended after {ended - began:.2f} s")
+        pace.check(ended - granted, 1.5 + store.lease_lateness(1.5), since=granted, what="the life of a lease")
 
 
 async def test_a_lease_keeps_the_time_it_had_left_while_nobody_has_the_store_open(path: Path) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 import apsw
 import pytest
 from harness import pace
+from harness.artefacts import safe
 
 from hostler import Closed, Damaged, Delete, Get, Invalid, LeaseGone, Put, Unavailable, Version
 from hostler.drivers.store.sqlite import SqliteStore, schema
@@ -77,19 +78,15 @@ async def test_another_process_sees_an_event_within_50_ms(path: Path) -> None:
         try:
             assert watcher.stdout is not None
             assert await asyncio.to_thread(watcher.stdout.readline) == "ready\n"
-            # The machine may stall one of us now and then, or be busy for a while; the rule is what holds for nearly
-            # all of them at other times.
-            nearly_all: list[float] = []
-            while not nearly_all or (min(nearly_all) >= 0.05 and len(nearly_all) < 15):
-                late: list[float] = []
-                for n in range(40):
-                    await store.put("/w/k", str(n).encode())
-                    written = time.clock_gettime(time.CLOCK_MONOTONIC)
-                    value, seen = json.loads(await asyncio.to_thread(watcher.stdout.readline))
-                    assert value == str(n)
-                    late.append(seen - written)
-                nearly_all.append(sorted(late)[int(len(late) * 0.9)])
-            assert min(nearly_all) < 0.05, nearly_all
+            late: list[float] = []
+            began = time.monotonic()
+            for n in range(60):
+                await store.put("/w/k", str(n).encode())
+                written = time.clock_gettime(time.CLOCK_MONOTONIC)
+                value, seen = json.loads(await asyncio.to_thread(watcher.stdout.readline))
+                assert value == str(n)
+                late.append(seen - written)
+            pace.check(sorted(late)[int(len(late) * 0.9)], 0.05, since=began, what="an event (p90)")
         finally:
             watcher.kill()
             watcher.wait()
@@ -130,8 +127,8 @@ async def test_a_lease_ends_although_its_granter_was_killed(path: Path) -> None:
             assert (await anext(watch)).type == "put"
             assert (await asyncio.wait_for(anext(watch), 30)).type == "delete"
         ended = time.monotonic()
-        assert ended - began >= 1.0
-        assert ended - granted < 20  # it is noticed by itself, on a machine that is busy perhaps late
+        safe(ended - began >= 1.0, f"a lease of 1 s ended after {ended - began:.2f} s")
+        pace.check(ended - granted, 1.0 + store.lease_lateness(1.0), since=granted, what="the life of a lease")
 
 
 async def test_a_lease_keeps_its_time_over_a_restart(path: Path) -> None:
@@ -425,20 +422,16 @@ async def test_closing_ends_a_long_read(path: Path) -> None:
     async with SqliteStore(path) as store:
         for n in range(40):
             await store.txn([], [Put(f"k{n}/{i}", b"x" * 1000) for i in range(128)])
-    shares: list[float] = []
-    while not shares or (min(shares) > 1 / 4 and len(shares) < 5):  # the pace of a machine that is busy changes
-        store = await SqliteStore(path).__aenter__()
-        started = time.monotonic()
-        await asyncio.gather(*(store.check() for _ in range(10)))
-        all_of_them = (time.monotonic() - started) * 100
-        checking = asyncio.gather(*(store.check() for _ in range(1_000)), return_exceptions=True)
-        await asyncio.sleep(0.05)
-        started = time.monotonic()
+    store = await SqliteStore(path).__aenter__()
+    started = time.monotonic()
+    await asyncio.gather(*(store.check() for _ in range(10)))
+    all_of_them = (time.monotonic() - started) * 100
+    checking = asyncio.gather(*(store.check() for _ in range(1_000)), return_exceptions=True)
+    await asyncio.sleep(0.05)
+    with pace.within(all_of_them / 8, "closing"):
         await store.aclose()
-        shares.append((time.monotonic() - started) / all_of_them)
-        checking.cancel()
-        await asyncio.gather(checking, return_exceptions=True)
-    assert min(shares) < 1 / 4, shares
+    checking.cancel()
+    await asyncio.gather(checking, return_exceptions=True)
 
 
 def test_a_program_that_could_not_open_a_locked_store_ends(path: Path) -> None:
@@ -481,14 +474,14 @@ async def test_writers_and_other_processes_are_served_while_much_is_forgotten(pa
         await store.delete_prefix("k1")
         async with store.watch("w") as watch:
             await store.compact(300)
-            took = []
+            took, since = [], time.monotonic()
             for n in range(50):
                 began = time.monotonic()
                 await other.put("w", str(n).encode())
                 event = await asyncio.wait_for(anext(watch), 30)
                 took.append(time.monotonic() - began)
                 assert event.kv.value == str(n).encode()
-            assert sum(each > 1 for each in took) <= 2, took  # a machine that is busy may stand still once
+            pace.check(max(took), 0.5, since=since, what="a write and its event")
         await upkeep(store)
         assert not store._reader.purge_pending()
         rows = store._reader._cursor.execute("SELECT count(*) FROM log").fetchall()[0][0]

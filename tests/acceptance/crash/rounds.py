@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import apsw
+from harness import pace
+from harness.artefacts import Unsafe, keep
 from ledger import Ledger
 from writing_process import now
 
@@ -123,7 +125,7 @@ class Subject:
             pause(rng.uniform(0, 0.15))
 
     def _await_note(self, journal: Path, note: bytes) -> None:
-        end = time.monotonic() + 90
+        end = time.monotonic() + pace.patience(20)
         while not (journal.exists() and note in journal.read_bytes()):
             if Path(f"{journal}.error").exists():
                 raise AssertionError(Path(f"{journal}.error").read_text())
@@ -132,11 +134,16 @@ class Subject:
 
     async def inspect(self, *, await_expiry: bool) -> None:
         """Open what was left and compare."""
-        async with hostler.open_store(self.url) as store:
-            await self.ledger.check(store)
-            if await_expiry:
-                self.expired += await self.ledger.await_expiry(store)
-        self._check_files()
+        try:
+            async with hostler.open_store(self.url) as store:
+                await self.ledger.check(store)
+                if await_expiry:
+                    self.expired += await self.ledger.await_expiry(store)
+            self._check_files()
+        except AssertionError as error:
+            for journal in self.journals.glob("*.jsonl"):
+                keep(f"journal-{journal.stem}", journal.read_text(errors="replace"))
+            raise Unsafe(str(error)) from error
 
     def _check_files(self) -> None:
         names = {path.name for path in self.directory.iterdir()}

@@ -10,23 +10,24 @@ from pathlib import Path
 
 import pytest
 from dose import dose
+from harness import pace
+from harness.artefacts import safe
 
 PROGRAM = Path(__file__).with_name("full_disk_process.py")
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("engine", ["sqlite", "file"])
 def test_a_full_disk_refuses_writes_clearly_and_loses_nothing(engine: str, tmp_path: Path) -> None:
-    rounds = dose(test=4, full=40)
+    rounds = dose(test=2, full=40)
     namespaces = ["--mount"] if os.geteuid() == 0 else ["--mount", "--user", "--map-root-user"]
     done = subprocess.run(
         ["unshare", *namespaces, sys.executable, str(PROGRAM), engine, str(tmp_path), "6", str(rounds)],
         capture_output=True,
         check=False,
         text=True,
-        timeout=280,
+        timeout=pace.patience(60),
     )
-    assert done.returncode == 0, done.stderr
+    safe(done.returncode == 0, done.stderr)
     story = json.loads(done.stdout)
     print(
         f"{engine}: {rounds} rounds, {story['written']} writes taken, {story['refused']} refused; {story['messages']}"
