@@ -13,7 +13,7 @@ import hostler
 from hostler.testing import ElectionClaim, VirtualClock, check_elections, election_claims, run_virtual
 
 from .together import all_hold
-from .ttl_drivers import DRIVERS, opener, url_of, virtual
+from .ttl_drivers import FAR, NEAR, opener, url_of, virtual
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 CASES = [
     pytest.param(driver, claim, id=f"{driver}-{claim}")
-    for driver in DRIVERS
+    for driver in NEAR
     for claim in election_claims()
     if not claim.waits
 ]
@@ -31,6 +31,13 @@ CASES = [
 async def test_claim(driver: str, claim: ElectionClaim, tmp_path: Path) -> None:
     url = url_of(driver, tmp_path)
     await claim.check(lambda: hostler.open_ttl_storage(url), persistent=driver != "memory", on_time=pace.check)
+
+
+@pytest.mark.parametrize("driver", FAR)
+async def test_claims_on_a_storage_whose_clients_are_shared(driver: str, tmp_path: Path) -> None:
+    names = [claim.name for claim in election_claims() if not claim.waits]
+    async with opener(driver, tmp_path) as open_for:
+        await check_elections(open_for("all"), only=names, on_time=pace.check)
 
 
 @pytest.mark.parametrize("drivers", [("sqlite", "file", "redis"), ("etcd", "dynamodb", "cassandra")], ids="-".join)

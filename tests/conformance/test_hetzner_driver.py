@@ -230,11 +230,11 @@ async def test_without_the_nodes_folder_its_machines_are_known_and_take_their_sp
 async def test_after_too_many_calls_none_is_made_before_its_time(standin: StandIn, tmp_path: Path) -> None:
     async with hetzner(tmp_path, standin) as machines:
         await machines.create(plan_of())
-        standin.recovers_in = 3.0
+        standin.recovers_in = 1.2
         standin.inject("429")
         with pytest.raises(TooManyTries, match="called too often; try again in") as caught:
             await machines.inspect("vm-1")
-        assert 0 < caught.value.after <= 3.0
+        assert 0 < caught.value.after <= 1.2
         calls = len(standin.calls)
         for _ in range(5):
             with pytest.raises(TooManyTries):
@@ -258,7 +258,7 @@ async def test_no_machine_is_taken_when_few_calls_are_left(standin: StandIn, tmp
 
 
 async def test_a_server_that_is_busy_is_waited_for_but_not_for_ever(standin: StandIn, tmp_path: Path) -> None:
-    async with hetzner(tmp_path, standin, pace=replace(PACE, locked_within=2.0)) as machines:
+    async with hetzner(tmp_path, standin, pace=replace(PACE, locked_within=0.5)) as machines:
         await machines.create(plan_of())
         standin.inject("locked", match="poweron", times=3)
         assert (await machines.start("vm-1")).state is MachineState.RUNNING

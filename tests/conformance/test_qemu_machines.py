@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 import tiny_image
 from dose import part
+from msgspec.structs import replace
 from qemu_opened import empty_images
 from warm_image import warm_images
 
@@ -17,7 +18,7 @@ from hostler.drivers.machines.qemu.acceleration import verdict
 from hostler.drivers.machines.qemu.rights import users_here
 from hostler.testing import MachineClaim, machine_claims
 
-from .qemu import Guests, NoGuests, qemu, setup
+from .qemu import GUEST, NO_GUEST, qemu
 
 if TYPE_CHECKING:
     from hostler.drivers.machines.qemu.images.folder import ImageFolder
@@ -46,13 +47,14 @@ INSIDE = {
 OTHERS = [claim.name for claim in machine_claims() if claim.name not in INSIDE | COLD]
 """These see a machine from outside. In `make soak` all have a guest; in `make test` some do, others with each commit,
 and the rest has a disk that is empty: the same processes, files and sockets, without the work of a boot."""
-WITH_GUEST = INSIDE | set(part(OTHERS, test=8))
+WITH_GUEST = INSIDE | set(part(OTHERS, test=6))
 
 
 @pytest.fixture(scope="session")
-def images() -> dict[str, ImageFolder]:
+def images(tmp_path_factory: pytest.TempPathFactory) -> dict[str, ImageFolder]:
     tiny = tiny_image.tiny_images()
-    return {"cold": tiny, "warm": warm_images()}
+    empty = asyncio.run(empty_images(tmp_path_factory.mktemp("images")))
+    return {"cold": tiny, "warm": warm_images(), "empty": empty}
 
 
 @pytest.fixture(scope="session")
@@ -64,15 +66,13 @@ def accelerator(images: dict[str, ImageFolder]) -> str:
 
 @pytest.mark.parametrize("claim", machine_claims(), ids=str)
 async def test_claim(claim: MachineClaim, images: dict[str, ImageFolder], accelerator: str, tmp_path: Path) -> None:
-    if claim.name in COLD:
-        guests, of = Guests(), images["cold"]
-    elif claim.name in WITH_GUEST:
-        guests, of = Guests(), images["warm"]
-    else:
-        guests, of = NoGuests(), await empty_images(tmp_path / "images")
+    kind = "cold" if claim.name in COLD else "warm" if claim.name in WITH_GUEST else "empty"
+    setup = replace(
+        NO_GUEST if kind == "empty" else GUEST,
+        elsewhere=lambda: qemu(tmp_path / "elsewhere", images[kind], accelerator),
+    )
     try:
-        async with setup(guests, qemu(tmp_path / "elsewhere", of, accelerator)) as known:
-            await claim.check(lambda: qemu(tmp_path / "node", of, accelerator), setup=known)
+        await claim.check(lambda: qemu(tmp_path / "node", images[kind], accelerator), setup=setup)
     finally:
         left = processes_in(tmp_path)
     assert left == [], "processes are left"

@@ -49,7 +49,7 @@ async def test_claims_that_wait_for_leases(request: pytest.FixtureRequest, tmp_p
     )
 
 
-@pytest.mark.parametrize("seed", seeds(test=3, pool=30))
+@pytest.mark.parametrize("seed", seeds(test=2, pool=30))
 def test_all_claims_hold_in_memory_in_virtual_time(seed: int) -> None:
     run_virtual(lambda: check_store(lambda: MemoryStore(clock=VirtualClock()), persistent=False), seed=seed)
 

@@ -14,7 +14,7 @@ from hostler.ports.ttl import Watchable
 from hostler.testing import TtlClaim, check_ttl_storage, run_virtual, ttl_storage_claims
 
 from .together import all_hold
-from .ttl_drivers import DRIVERS, REAL, WATCHABLE, opener, url_of, virtual
+from .ttl_drivers import DRIVERS, FAR, NEAR, REAL, WATCHABLE, opener, url_of, virtual
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,11 +27,16 @@ def rounds(driver: str) -> int:
     return dose(test=1000 if driver in FAST else 100, full=1000)
 
 
+def opens_others(claim: TtlClaim) -> bool:
+    """Whether it is about opening and closing."""
+    return claim.body.__module__.endswith(".lifetime")
+
+
 CASES = [
     pytest.param(driver, claim, id=f"{driver}-{claim}")
     for driver in DRIVERS
     for claim in ttl_storage_claims()
-    if not claim.waits and (driver in WATCHABLE or not claim.watches)
+    if not claim.waits and (driver in WATCHABLE or not claim.watches) and (driver in NEAR or opens_others(claim))
 ]
 
 
@@ -51,6 +56,13 @@ async def test_claim(driver: str, claim: TtlClaim, tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("driver", FAR)
+async def test_claims_on_a_storage_whose_clients_are_shared(driver: str, tmp_path: Path) -> None:
+    names = [claim.name for claim in ttl_storage_claims() if not claim.waits and not opens_others(claim)]
+    async with opener(driver, tmp_path) as open_for:
+        await check_ttl_storage(open_for("all"), rounds=rounds(driver), only=names, on_time=pace.check)
+
+
 async def test_claims_that_wait_for_the_end_of_a_life(tmp_path: Path) -> None:
     """All of all drivers at once; those of the storage in memory are tried in virtual time, below."""
     waiting = [claim for claim in ttl_storage_claims() if claim.waits]
@@ -66,6 +78,6 @@ async def test_claims_that_wait_for_the_end_of_a_life(tmp_path: Path) -> None:
         )
 
 
-@pytest.mark.parametrize("seed", seeds(test=3, pool=30))
+@pytest.mark.parametrize("seed", seeds(test=2, pool=30))
 def test_all_claims_hold_in_memory_in_virtual_time(seed: int) -> None:
     run_virtual(lambda: check_ttl_storage(virtual, persistent=False, rounds=50), seed=seed)

@@ -29,6 +29,9 @@ REMOTE = ("etcd", "redis", "dynamodb", "cassandra")
 DRIVERS = ("memory", *LOCAL, *REMOTE)
 REAL = (*LOCAL, *REMOTE)
 """Those whose records live in real time. What waits in memory is tried in virtual time."""
+NEAR = ("memory", *LOCAL, "etcd", "redis")
+FAR = ("dynamodb", "cassandra")
+"""Their clients take long to make, so claims share them."""
 WATCHABLE = ("memory", "sqlite", "file", "etcd", "redis")
 CLIENTS = 4
 """Clients of a server that claims share."""

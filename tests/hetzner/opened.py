@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from dose import dose
+from dose import dose, rotation
+from harness import pace
 
 from hostler.drivers.machines.hetzner import HetznerMachines, HetznerOptions, Pace
 from hostler.drivers.machines.hetzner.labels import server_name
@@ -71,7 +72,9 @@ def setup_of(standin: StandIn) -> MachineSetup:
         unknown_image="no-such-image",
         within=60,
         grace=0.3,
-        points=dose(test=4, full=40),
+        on_time=pace.check,
+        points=dose(test=2, full=40),
+        turn=rotation(),
         save=save,
         show=show,
         boots=boots,

@@ -153,12 +153,14 @@ class ElectionTrial:
         """
         if leadership.held:
             return
-        ended_at = self.clock.now() if leadership.lost_at is None else leadership.lost_at
+        now = self.clock.now()
+        ended_at = now if leadership.lost_at is None else leadership.lost_at
+        assert ended_at >= leadership.deadline, f"it was given up before its deadline: {leadership.lost}"
         renewed_at = storage.told_by(ended_at - JUST)
-        unrenewed = ended_at - renewed_at
-        assert unrenewed >= leadership.ttl, f"it ended {unrenewed:.3f} s after it was renewed: {leadership.lost}"
-        since = loop_time() - (self.clock.now() - renewed_at)
-        self.on_time(unrenewed, leadership.ttl / 2, since=since, what="the time between two renewals")
+        since = loop_time() - (now - renewed_at)
+        early = renewed_at + leadership.ttl - leadership.deadline
+        self.on_time(early, JUST, since=since, what="sending a renewal")  # from when on its deadline counts
+        self.on_time(ended_at - renewed_at, leadership.ttl / 2, since=since, what="the time between two renewals")
         raise TooSlow
 
     async def finish(self) -> None:

@@ -67,7 +67,7 @@ async def _ride_over(t: ElectionTrial, mood: Mood) -> None:
     for _ in range(3):
         storage.mood = mood
         await storage.begun()
-        await asyncio.sleep(TTL / 4)
+        await asyncio.sleep(TTL / 8)
         storage.mood = "fine"
         await storage.begun()
         t.must_stand(leadership, storage)
