@@ -6,12 +6,13 @@ import asyncio
 import os
 import re
 import signal
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 import pytest
 from blueprint_scene import SaidArtifacts, believing, blueprint, spec
+from harness import pace
 from playwright.async_api import Page
 from web_expect import expect
 from web_plane import Plane, Planes
@@ -25,7 +26,7 @@ from hostler.model.deployment import Blueprint, Gate, SliceSettings, SliceSpec, 
 from hostler.model.rollout import Deployment, Phase
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator
+    from collections.abc import Callable, Iterator
 
 BASE = "org.example:greeting"
 SOURCE = '''
@@ -64,7 +65,7 @@ instances = 1
 [slices.strategy]
 type = "canary"
 stages = {stages}
-gate = {{ max_error_rate = 0.01, min_calls = 10, max_latency_ms = {latency} }}
+gate = {{ max_error_rate = 0.01, min_calls = {calls}, max_latency_ms = {latency} }}
 """
 SEEN = "[{ weight = 20, hold = 18 }, { weight = 50, hold = 30 }]"
 HARM = "<script>alert(1)</script>"
@@ -98,22 +99,30 @@ async def publish(client: Client, folder: Path, version: str, *, bad: bool = Fal
     await client.artifacts.publish(f"{BASE}:{version}", written(folder, version, bad=bad))
 
 
-@asynccontextmanager
-async def load(client: Client) -> AsyncIterator[None]:
-    """Somebody calls all the time."""
+class Load:
+    """Somebody calls all the time, now and then or often."""
 
-    async def keep_calling() -> None:
+    def __init__(self, client: Client) -> None:
+        self._client, self._often = client, asyncio.Event()
+
+    async def __aenter__(self) -> Self:
+        self._calling = asyncio.create_task(self._keep_calling())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._calling.cancel()
+        await asyncio.wait((self._calling,))
+
+    def call_often(self) -> None:
+        self._often.set()
+
+    async def _keep_calling(self) -> None:
         while True:
             with suppress(HostlerError):
-                await client.invoke(BASE, "greet", {"name": "Ada"})
-            await asyncio.sleep(0.05)
-
-    calling = asyncio.create_task(keep_calling())
-    try:
-        yield
-    finally:
-        calling.cancel()
-        await asyncio.wait((calling,))
+                await self._client.invoke(BASE, "greet", {"name": "Ada"})
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._often.wait(), 0.4)
+            await asyncio.sleep(0.02)
 
 
 async def test_a_blueprint_is_planned_applied_and_seen_to_converge(  # noqa: PLR0917 - fixtures
@@ -196,13 +205,13 @@ async def test_a_canary_is_seen_with_its_gate_and_comes_back_by_itself_or_by_the
         for version in ("1.0.0", "2.0.0", "3.0.0"):
             await publish(client, tmp_path, version, bad=version == "3.0.0")
         await apply(client, "1.0.0", 2)
-        async with load(client):  # from the beginning: routers that are quiet are asked seldom
+        async with Load(client) as load:  # from the beginning: routers that are quiet are asked seldom
             await asyncio.gather(
-                client.blueprints.wait("shop", settled=True, within=60),
+                client.blueprints.wait("shop", settled=True, within=pace.patience(15)),
                 enter(page, plane, at="#/deployments/shop?tab=change"),
             )
-            # Held for so long that who is slow sees it too.
-            await change(page, "2.0.0", SEEN if SHOTS else "[{ weight = 50, hold = 12 }]")
+            # Held for calls until all of it was seen: of so many, one in a second comes to the new version.
+            await change(page, "2.0.0", SEEN if SHOTS else "[{ weight = 50, hold = 1 }]", calls=40)
             stages = page.get_by_role("list", name="Stages of the canary")
             await expect(stages.get_by_role("listitem").first).to_contain_text("held")
             await expect(page.get_by_role("img", name="Share of calls that go to 2.0.0")).to_be_visible()
@@ -218,6 +227,8 @@ async def test_a_canary_is_seen_with_its_gate_and_comes_back_by_itself_or_by_the
                 await page.wait_for_timeout(30_000)
             await page.get_by_role("tab", name="Slices").evaluate("one => one.scrollIntoView()")
             await shot(page, "canary")
+            await expect(stages.get_by_role("listitem").first).to_contain_text("held")
+            load.call_often()
             verdict = page.get_by_role("status").filter(has_text="1 of org.example:greeting:2.0.0 are ready.")
             await expect(verdict, within=10).to_contain_text("Passed: ")
             await expect(page.get_by_text("ready, 1 of 1 instance ready"), within=10).to_be_visible()
@@ -246,9 +257,9 @@ async def apply(client: Client, version: str, instances: int) -> None:
     await client.blueprints.apply("shop", Blueprint(slices=slices))
 
 
-async def change(page: Page, version: str, stages: str) -> None:
+async def change(page: Page, version: str, stages: str, calls: int = 10) -> None:
     await page.get_by_role("textbox", name="Blueprint").fill(
-        CANARY.format(version=version, stages=stages, latency=250 if SHOTS else 60_000)
+        CANARY.format(version=version, stages=stages, calls=calls, latency=250 if SHOTS else 60_000)
     )
     await page.get_by_role("button", name="Show the plan").click()
     await expect(page.get_by_role("region", name="Plan")).to_contain_text("canary: ")

@@ -8,7 +8,7 @@ from typing import Any
 
 from playwright.async_api import Page
 from web_expect import expect
-from web_frames import Frames
+from web_frames import check_frames
 from web_plane import Plane
 from web_type import Enter
 
@@ -84,4 +84,4 @@ async def test_ten_thousand_blades_of_a_real_server_are_found_and_walked_over(
 
     await page.get_by_role("button", name="Further away").click()
     await page.get_by_role("button", name="Further away").click()
-    await Frames(page, ".racks-view").check()  # each of which draws all ten thousand
+    await check_frames(page, ".racks-view")  # each of which draws all ten thousand

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import statistics
 import time
 from pathlib import Path
 from typing import Any
@@ -12,15 +11,17 @@ from typing import Any
 import msgspec
 import pytest
 from playwright.async_api import Page, Route
+from pytest_asyncio import fixture
+from web_browser import Trouble
 from web_expect import expect
-from web_frames import Frames, others_work, some_round
-from web_plane import Plane
+from web_frames import SPIN, check_frames
+from web_plane import Plane, Planes
 from web_type import Enter, NewPage
 
 LARGEST = 60_000
 """Bytes on the wire until the page can be used. 150,000 are promised, and with those the terminal could come unseen."""
-LONGEST = 1.0
-"""Seconds until then."""
+TURNS = 300_000_000
+"""Turns of a loop that take as long as the page may take until then: a third of a second on a quiet machine."""
 WHEN_USABLE = """
 window.usable = new Promise((done) => {
   const look = () => {
@@ -45,35 +46,34 @@ async def loaded(page: Page, address: str) -> tuple[int, float]:
     return sum(sizes), usable / 1000
 
 
+async def known_work(page: Page) -> float:
+    """Seconds that half of the known work takes in a new process of the browser, as the page has one."""
+    await page.goto("about:blank")
+    script = f"(turns) => {{ const began = performance.now(); ({SPIN})(turns); return performance.now() - began; }}"
+    took = float(await page.evaluate(script, TURNS // 2)) / 1000
+    await page.context.close()
+    return took
+
+
+@fixture(scope="module", loop_scope="session")
+async def served(shared_planes: Planes) -> Plane:
+    return await shared_planes.up()
+
+
 @pytest.mark.parametrize("who", ["nobody", "admin"])
-async def test_the_first_load_is_small_and_quick(new_page: NewPage, plane: Plane, who: str) -> None:
-    sizes: list[int] = []
-    quickest = float("inf")
-
-    async def median() -> float:
-        nonlocal quickest
-        times = []
-        for _ in range(5):
-            page = await new_page()
-            if who == "admin":
-                signed_in = await page.context.request.post(
-                    f"{plane.url}/v1/sessions/browser", data={"token": plane.admin}
-                )
-                assert signed_in.ok
-            size, usable = await loaded(page, plane.url + "/")
-            sizes.append(size)
-            times.append(usable)
-            await page.context.close()
-        quickest = min(quickest, *times)
-        return statistics.median(times)
-
-    def hindered() -> bool:
-        return others_work() and quickest <= LONGEST
-
-    usable = await some_round(median, lambda seconds: seconds <= LONGEST, hindered)
-    print(f"{who}: {max(sizes)} bytes, usable after {usable:.3f} s, at best {quickest:.3f} s")
-    assert 10_000 < max(sizes) <= LARGEST
-    assert usable <= LONGEST or hindered()
+async def test_the_first_load_is_small_and_quick(new_page: NewPage, served: Plane, trouble: Trouble, who: str) -> None:
+    """Before and after it the browser does known work: what else the machine does slows both down alike."""
+    trouble.own.add(served.host)
+    before = await known_work(await new_page())
+    page = await new_page()
+    if who == "admin":
+        signed_in = await page.context.request.post(f"{served.url}/v1/sessions/browser", data={"token": served.admin})
+        assert signed_in.ok
+    size, usable = await loaded(page, served.url + "/")
+    known = before + await known_work(await new_page())
+    print(f"{who}: {size} bytes, usable after {usable:.3f} s; the known work took {known:.3f} s")
+    assert 10_000 < size <= LARGEST
+    assert usable <= known
 
 
 # Long lists
@@ -103,7 +103,7 @@ async def test_a_hundred_thousand_machines_are_listed_with_few_elements_and_scro
     await expect(table.get_by_text("machine-000000", exact=True)).to_be_visible()
     assert asked == 50
     assert await page.evaluate("document.querySelectorAll('*').length") < 2000
-    await Frames(page, ".virtual", 400).check()
+    await check_frames(page, ".virtual", 400)
     await table.press("End")
     await expect(table.get_by_text("machine-099999", exact=True)).to_be_visible()
     await page.get_by_role("searchbox", name="Search").fill("machine-054321")
@@ -135,9 +135,9 @@ async def test_ten_thousand_blades_scroll(page: Page, cheap_plane: Plane, enter:
     )
     while await page.evaluate(scrolls) < 3:
         await page.get_by_role("button", name="Closer").click()
-    await Frames(page, ".racks-view", 20).check()  # as much as can be in sight and still scrolls
+    await check_frames(page, ".racks-view", 20)  # as much as can be in sight and still scrolls
     await page.get_by_role("button", name="Closer").click()
-    await Frames(page, ".racks-view", 60).check()
+    await check_frames(page, ".racks-view", 60)
 
 
 def rack(number: int) -> dict[str, Any]:

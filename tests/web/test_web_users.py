@@ -175,6 +175,21 @@ async def test_what_somebody_else_did_meanwhile_is_not_overwritten(
     assert (await cheap_plane.call("GET", "/v1/users/ada"))["memberships"] == ["acme", "lab"]
 
 
+async def test_a_change_is_not_refused_for_what_the_form_does_not_show(
+    page: Page, cheap_plane: Plane, enter: Enter, expect_trouble: Callable[..., None]
+) -> None:
+    expect_trouble("412")  # the first answer; the page looks what differs, and finds nothing
+    await cheap_plane.user("ada", "member", "acme")
+    await enter(page, cheap_plane, at="#/users/ada")
+    await button(page, "Change").click()
+    dialog = page.get_by_role("dialog")
+    await cheap_plane.call("PATCH", "/v1/users/ada", {"password": "another horse"})
+    await field(dialog, "Full name").fill("Ada")
+    await button(dialog, "Save").click()
+    await expect(dialog).to_have_count(0)
+    assert (await cheap_plane.call("GET", "/v1/users/ada"))["full_name"] == "Ada"
+
+
 async def test_without_the_right_accounts_are_not_offered_and_the_address_says_what_is_missing(
     page: Page, cheap_plane: Plane, enter: Enter, axe: Check
 ) -> None:

@@ -1,11 +1,13 @@
 // Making an account, changing one, and setting a password.
 import { useState } from "preact/hooks";
-import { at, patch, post } from "../../api";
+import { at, changeShown, patch, post } from "../../api";
 import { me, type Right, type User } from "../../session";
 import { Actions, Button, Check, Dialog, Failure, Form, Select, Text } from "../../ui";
 import { covers, lacking, NONE, PROTECTED, RIGHTS, type Rights, roleOf, ROLES, wrongMembership } from "./words";
 
 export const SHORTEST = 8;
+/** What the form shows of an account, and writes: where one of these is another by now, the change is refused. */
+const SHOWN: (keyof User)[] = ["full_name", "rights", "memberships", "created_at"];
 
 /** A new account, or what there is to change of one. `onDone` gets it as it is then. */
 export function UserForm({ user, onClose, onDone }: { user?: User; onClose: () => void; onDone: (user: User) => void }) {
@@ -28,8 +30,10 @@ export function UserForm({ user, onClose, onDone }: { user?: User; onClose: () =
     const shared = { full_name: fullName, rights, memberships: wanted };
     setProblem(null);
     try {
-      if (user) onDone(await patch<User>(at`/v1/users/${user.name}`, shared, { ifMatch: user.revision }));
-      else onDone(await post<User>("/v1/users", { ...shared, name, password: password || null }));
+      if (user) {
+        const path = at`/v1/users/${user.name}`;
+        onDone(await changeShown(user, SHOWN, path, (extra) => patch<User>(path, shared, extra)));
+      } else onDone(await post<User>("/v1/users", { ...shared, name, password: password || null }));
     } catch (error) {
       setProblem(error);
     }
