@@ -142,7 +142,8 @@ async def test_what_is_old_says_so(
     await enter(page, cheap_plane)
     await expect(page.get_by_role("link", name="Nodes: 1")).to_be_visible()
     await page.route("**/v1/events?*", lambda request: request.abort())
-    api.app.feed.close()  # every stream ends, and the page cannot begin another
+    async with page.expect_event("requestfailed", lambda request: "/v1/events?" in request.url):
+        api.app.feed.close()  # every stream ends, and the page cannot begin another
     old = page.get_by_role("status").filter(has_text="as of")
     await expect(old).to_be_visible()
     await expect(page.get_by_role("alert")).to_contain_text("What you see may be old")

@@ -221,9 +221,9 @@ async def test_the_picture_lets_the_page_scroll_and_has_room_for_a_finger(
     box = await picture.bounding_box()
     assert box is not None
     tall = 0
-    for y in range(10, 200):
+    for y in range(10, 200, 2):
         await page.mouse.move(box["x"] + 150, box["y"] + y)
-        tall += "r1/b2:" in (await picture.get_attribute("title") or "")
+        tall += 2 * ("r1/b2:" in (await picture.get_attribute("title") or ""))
     assert tall >= 24, f"a blade is {tall} pixels tall"
 
 
