@@ -91,6 +91,18 @@ def pytest_configure(config: pytest.Config) -> None:
         running.PIDS.add(pace.pid)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Keep what is there before the first test out of garbage collection: looking through it takes 0.1 s each time."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.enable()
+
+
 def _notes(folder: Path) -> Iterator[str]:
     yield f"seeds: {dose.VARIABLE}={dose.rotation()} runs the same ones again"
     if any(folder.glob("*/")):
