@@ -10,7 +10,6 @@ import pytest
 from dose import dose
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tries import in_some_try
 
 from hostler.drivers.store.memory import MemoryStore
 from hostler.errors import Closed, Compacted, FutureRevision, Invalid, TooLarge
@@ -28,7 +27,7 @@ from hostler.ports.store import (
     Value,
     Version,
 )
-from hostler.testing import store_claims
+from hostler.testing import VirtualClock, run_virtual, store_claims
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
@@ -40,15 +39,14 @@ TOO_CLOSE_TO_THE_LIMIT = "a_request_of_the_greatest_size_is_taken_and_one_byte_m
 
 
 def conforming() -> NamespacedStore:
-    return NamespacedStore(MemoryStore(), Namespace("Standard", slash_roots=(*SLASH_ROOTS, "/check-store/")))
+    return NamespacedStore(MemoryStore(clock=VirtualClock()), Namespace("Standard", slash_roots=(*SLASH_ROOTS, "/check-store/")))
 
 
 @pytest.mark.parametrize(
     "claim", [claim for claim in store_claims(persistent=False) if claim.name != TOO_CLOSE_TO_THE_LIMIT], ids=str
 )
-async def test_a_store_in_a_namespace_is_a_store(claim: Claim) -> None:
-    check = in_some_try(claim.check) if claim.waits else claim.check
-    await check(conforming, persistent=False)
+def test_a_store_in_a_namespace_is_a_store(claim: Claim) -> None:
+    run_virtual(lambda: claim.check(conforming, persistent=False))
 
 
 async def test_a_request_has_room_for_its_keys_as_they_stand() -> None:
