@@ -1,20 +1,41 @@
-"""The tiny guest of a test run: built once, by whichever worker needs it first, and kept for the next run.
+"""The tiny guest of a test run: built by whichever worker needs it first, in a folder of images that all workers share.
 
-It is built by the product, from packages that stay in its cache, in a folder of images that all workers share. So a new
-kernel or a changed guest is used from the next run on, and an unchanged one costs some seconds.
+It is kept for the next run, and built anew where anything changed that it is made from: the code of the driver and of
+its images, QEMU, or what apt knows of packages.
 """
 
 from __future__ import annotations
 
 import asyncio
 import fcntl
-import os
+import functools
+import hashlib
+import subprocess
+import sys
 from pathlib import Path
 
+import hostler.drivers.machines.qemu
 from hostler.drivers.machines.qemu.images.folder import ImageFolder
+from hostler.errors import NotFound
 
 FOLDER = Path(__file__).parent.parent / ".local" / "images"
 NAME = "tiny"
+
+
+_APT = Path("/var/lib/apt/lists")
+
+
+@functools.cache
+def made_from() -> str:
+    """Return a digest of all that guests and their saved states are made from."""
+    digest = hashlib.sha256(sys.version.encode())
+    driver = Path(hostler.drivers.machines.qemu.__file__).parent
+    for path in sorted(path for path in driver.rglob("*") if path.is_file() and "__pycache__" not in path.parts):
+        digest.update(f"{path.relative_to(driver)} {hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
+    for path in sorted(_APT.glob("*_Packages*")):
+        digest.update(f"{path.name} {path.stat().st_mtime_ns} {path.stat().st_size}\n".encode())
+    said = subprocess.run(["qemu-system-x86_64", "--version"], capture_output=True, check=False).stdout
+    return hashlib.sha256(digest.digest() + said).hexdigest()
 
 
 def tiny_images() -> ImageFolder:
@@ -24,10 +45,17 @@ def tiny_images() -> ImageFolder:
     with (FOLDER.parent / "images.run").open("a+", encoding="ascii") as turn:
         fcntl.flock(turn, fcntl.LOCK_EX)
         turn.seek(0)
-        run = os.environ.get("PYTEST_XDIST_TESTRUNUID") or f"pid{os.getpid()}"
-        if turn.read() != run:
+        if turn.read() != made_from() or not _has(images):
             asyncio.run(images.build("tiny", NAME, progress=lambda *_: None))
             turn.seek(0)
             turn.truncate()
-            turn.write(run)
+            turn.write(made_from())
     return images
+
+
+def _has(images: ImageFolder) -> bool:
+    try:
+        images.find(NAME)
+    except NotFound:
+        return False
+    return True

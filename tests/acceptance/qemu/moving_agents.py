@@ -1,6 +1,6 @@
 """Two agents that hand a machine from one to the other, and are killed at a step of it.
 
-python moving_agents.py FOLDER VM NUMBER STEP
+moving_agents FOLDER VM NUMBER STEP
 
 They are one process here: both die at once, as on a host whose kernel kills them. Told no step, they live to the end.
 """
@@ -32,7 +32,7 @@ def killing(at: str) -> Callable[[str], Awaitable[None]]:
     return step
 
 
-async def main(folder: Path, vm: str, number: int, at: str) -> None:
+async def move(folder: Path, vm: str, number: int, at: str) -> None:
     images = ImageFolder(FOLDER)
     async with (
         QemuMachines(folder / "here", images=images, options=OPTIONS, step=killing(at)) as here,
@@ -42,5 +42,6 @@ async def main(folder: Path, vm: str, number: int, at: str) -> None:
         await here.send(vm, number, lambda door: there.channel(vm, door))
 
 
-if __name__ == "__main__":
-    asyncio.run(main(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), sys.argv[4]))
+def main() -> None:
+    """For the fork server."""
+    asyncio.run(move(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), sys.argv[4]))

@@ -10,18 +10,21 @@ import asyncio
 import os
 import shutil
 import signal
-import sys
 import time
 from collections import defaultdict
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
+import running
+from harness.artefacts import safe
+from harness.pace import patience
+from pausing_agent import PAUSES
 from up_process import Done, HostlerProcess, hostler, until
 
 from hostler import Client, open_store
 from hostler.keys.node import ARRIVAL, COMMAND
-from hostler.testing.servers import EtcdServer, ServerProcess
+from hostler.testing.servers import EtcdServer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,8 +33,8 @@ if TYPE_CHECKING:
     from hostler.model.api import VmView
 
 NODES = ("r1-a", "r1-b")
-WITHIN = 150.0
-"""Seconds for what takes some on a quiet machine: guests are emulated, and others may use the processor."""
+SOME = 20.0
+"""Seconds for what takes some on a quiet machine: guests are emulated."""
 TIMES = ("--node-ttl", 20, "--fencing-time", 40)
 """An agent that is started again has its node at once; nobody shall be taken for silent because two cores are busy."""
 LEADERSHIP_TTL = 6
@@ -39,26 +42,16 @@ GONE = (FileNotFoundError, ProcessLookupError, PermissionError)
 """What one reads of a process that has just ended."""
 
 
-class PausingAgent(HostlerProcess):
-    """`hostler agent` that can be had to wait in the middle of a move."""
-
-    def __init__(self, pauses: Path, *arguments: object, folder: Path, environ: dict[str, str]) -> None:
-        log = folder / f"agent-{len(list(folder.glob('*.out')))}.out"
-        words = ["env", *(f"{name}={value}" for name, value in environ.items()), sys.executable]
-        script = str(Path(__file__).parent / "pausing_agent.py")
-        ServerProcess.__init__(self, [*words, script, str(pauses), "agent", *map(str, arguments)], log)
-
-
 class MovingPlane:
     """All of it; when it is left, every process has ended, those of machines too.
 
-    `environs`: what the agent of a node has in its environment beside the usual.
+    `environs`: what the agent of a node has in its environment beside the usual, from its next start on.
     """
 
     def __init__(self, folder: Path, images: ImageFolder, environs: dict[str, dict[str, str]] | None = None) -> None:
         self.folder, self.pauses = folder, folder / "pauses"
         self.pauses.mkdir()
-        self._images, self._environs = images, environs or {}
+        self._images, self.environs = images, environs or {}
         self._etcd = EtcdServer()
         self.replica: HostlerProcess
         self.agents: dict[str, HostlerProcess] = {}
@@ -68,6 +61,7 @@ class MovingPlane:
     async def __aenter__(self) -> Self:
         try:
             self._etcd.__enter__()
+            running.PIDS.add(self._etcd.pid(0))
             self.start_replica()
             for node in NODES:
                 shutil.copytree(
@@ -77,9 +71,9 @@ class MovingPlane:
                 )
                 self.start_agent(node)
             for node in NODES:
-                await self.agents[node].says("registered", WITHIN)
+                await self.agents[node].says("registered", patience(SOME))
             told = "the administrator's token, shown this once: "
-            await self.replica.says(told, WITHIN)
+            await self.replica.says(told, patience(SOME))
             self.environ = {
                 "HOSTLER_TOKEN": self.replica.text.partition(told)[2].split()[0],
                 "XDG_STATE_HOME": str(self.folder / "state"),
@@ -109,15 +103,27 @@ class MovingPlane:
             "replica", *where, "--leadership-ttl", LEADERSHIP_TTL, *TIMES, folder=self.folder,
             environ={"HOSTLER_LOCK_TTL": "3"},
         )  # fmt: skip
+        running.PIDS.add(self.replica.pid)
 
     async def ask_replica(self) -> None:
         """From now on the one that runs now is asked."""
         self.environ["HOSTLER_SERVER"] = await self.replica.url("serving")
 
     def start_agent(self, node: str) -> None:
-        environ = {"HOSTLER_ACCELERATOR": "tcg"} | self._environs.get(node, {})  # as the warm images were made
+        environ = {PAUSES: str(self.pauses), "HOSTLER_ACCELERATOR": "tcg"} | self.environs.get(
+            node, {}
+        )  # as the warm images were made
         words = ("--node", node, "--machines", "qemu", "--store", self._etcd.url, "--data", self.data(node), *TIMES)
-        self.agents[node] = PausingAgent(self.pauses, *words, folder=self.folder, environ=environ)
+        here = Path(__file__).parent
+        self.agents[node] = HostlerProcess(
+            "agent",
+            *words,
+            folder=self.folder,
+            environ=environ,
+            program="pausing_agent",
+            paths=[str(here), str(here.parents[1])],
+        )
+        running.PIDS.add(self.agents[node].pid)
 
     def said(self) -> str:
         """The last words of every process, and what was asked to wait."""
@@ -133,7 +139,7 @@ class MovingPlane:
 
     async def paused_at(self, step: str) -> None:
         reached = self.pauses / f"{step}.reached"
-        await until(reached.exists, WITHIN, lambda: f"nobody comes to {step}: {self.said()}")
+        await until(reached.exists, patience(SOME), lambda: f"nobody comes to {step}: {self.said()}")
 
     def go_on(self, step: str) -> None:
         (self.pauses / step).unlink()
@@ -142,7 +148,7 @@ class MovingPlane:
 
     async def cli(self, *arguments: object, code: int = 0) -> Done:
         """A command, and how it must end."""
-        done = await hostler(*arguments, within=WITHIN, **self.environ)
+        done = await hostler(*arguments, within=patience(SOME), **self.environ)
         assert done.code == code, f"{arguments}: {done}\n{self.said()}"
         return done
 
@@ -152,13 +158,26 @@ class MovingPlane:
     def client(self) -> Client:
         return Client(self.environ["HOSTLER_SERVER"], self.environ["HOSTLER_TOKEN"])
 
+    async def clear(self) -> None:
+        """Leave no machine, and both nodes as they were at the beginning: for the next test."""
+        for pause in self.pauses.iterdir():
+            pause.unlink()
+        async with self.client() as client:
+            for node in NODES:
+                await client.nodes.activate(node)
+            there = [view.id async for view in client.vms.list("default", "default")]
+            for vm in there:
+                await client.vms.delete("default", "default", vm)
+            for vm in there:
+                await client.vms.wait("default", "default", vm, gone=True, within=patience(SOME))
+
     async def seen(self, vm: str, is_so: Callable[[VmView], bool]) -> VmView:
         """The machine as the API tells of it, once it is so."""
-        end = time.monotonic() + WITHIN
+        end = time.monotonic() + patience(SOME)
         async with self.client() as client:
             while not is_so(view := await client.vms.get("default", "default", vm)):
                 assert time.monotonic() < end, f"{vm}: it is still {view}\n{self.said()}"
-                await asyncio.sleep(0.1)
+                await asyncio.sleep(0.05)
         return view
 
     # What there is
@@ -187,7 +206,7 @@ class MovingPlane:
         (other,) = set(NODES) - {node}
         await until(
             lambda: not self.there(other) and self.there(node) == sorted(vms),
-            WITHIN,
+            patience(SOME),
             lambda: f"{self.there(other)} on {other}, {self.there(node)} on {node}: {self.said()}",
         )
         async with open_store(self._etcd.url) as store:
@@ -212,7 +231,9 @@ class Watch:
         self._had: dict[int, int] = {}
         self._order: dict[str, list[int]] = defaultdict(list)
         """Of each machine, the processes in which it ran, the last one last."""
-        self.wrong: list[str] = []
+        self.history: list[str] = []
+        """Each time that one was seen to have run."""
+        self._wrong: list[str] = []
 
     @property
     def ran(self) -> set[int]:
@@ -229,7 +250,10 @@ class Watch:
         await asyncio.gather(self._task, return_exceptions=True)
         if kind is None:
             assert not ended, self._task
-            assert not self.wrong, self.wrong
+            self.check()
+
+    def check(self) -> None:
+        safe(not self._wrong, "; ".join(self._wrong), history=self.history)
 
     async def _watch(self) -> None:
         while True:
@@ -242,9 +266,10 @@ class Watch:
             if had - self._had.get(pid, 0) < self.RUN:
                 continue
             self._had[pid] = had
+            self.history.append(f"{time.monotonic():.2f} {where} in process {pid}: {had / 1e6:.0f} ms")
             order = self._order[where.name]
             if pid in order[:-1]:
-                self.wrong.append(f"{where} ran again in process {pid} after it had run in {order[-1]}")
+                self._wrong.append(f"{where} ran again in process {pid} after it had run in {order[-1]}")
             elif pid not in order:
                 order.append(pid)
 

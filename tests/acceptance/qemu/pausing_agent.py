@@ -1,15 +1,14 @@
 """`hostler agent`, which waits where a test wants it.
 
-python pausing_agent.py FOLDER ARGUMENT…
-
-A file FOLDER/NAME has it wait at the step NAME until the file is gone; FOLDER/NAME.reached says that it does. Beside
-the driver's own steps there is HALF: some of a machine's memory has gone to the other node, and more will.
+The environment names a folder (`PAUSES`). A file FOLDER/NAME has it wait at the step NAME until the file is gone;
+FOLDER/NAME.reached says that it does. Beside the driver's own steps there is HALF: some of a machine's memory has gone
+to the other node, and more will.
 """
 
 from __future__ import annotations
 
 import asyncio
-import sys
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
 
     from hostler.ports.machines import Channel
 
+PAUSES = "TEST_PAUSES"
 HALF = "send.half"
 HALF_BYTES = 8 * 2**20
 """A guest that has just booted has some 70 MiB to send."""
@@ -81,8 +81,9 @@ def pausing(pauses: Pauses) -> None:
     sending.Gate = PausingGate  # type: ignore[misc]
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """For the fork server."""
     from hostler.__main__ import main
 
-    pausing(Pauses(Path(sys.argv.pop(1))))
+    pausing(Pauses(Path(os.environ[PAUSES])))
     main()

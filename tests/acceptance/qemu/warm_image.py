@@ -1,10 +1,12 @@
-"""A tiny guest that is kept booted, apart from the one that other tests boot; made once, and kept for the next run."""
+"""A tiny guest that is kept booted, apart from the one that other tests boot: one saved state for all workers.
+
+It is kept for the next run, and made anew where anything changed that it is made from (`tiny_image.made_from`).
+"""
 
 from __future__ import annotations
 
 import asyncio
 import fcntl
-import os
 import shutil
 
 import tiny_image
@@ -26,13 +28,12 @@ def warm_images() -> ImageFolder:
     with (FOLDER / "run").open("a+", encoding="ascii") as turn:
         fcntl.flock(turn, fcntl.LOCK_EX)
         turn.seek(0)
-        run = os.environ.get("PYTEST_XDIST_TESTRUNUID") or f"pid{os.getpid()}"
-        if turn.read() != run:
+        if turn.read() != tiny_image.made_from() or not list(FOLDER.glob(f"*/warm/{CPUS}x{MEMORY_MIB}/*.state")):
             _link(images)
             asyncio.run(images.warm("tiny", cpus=CPUS, memory_mib=MEMORY_MIB, progress=lambda *_: None))
             turn.seek(0)
             turn.truncate()
-            turn.write(run)
+            turn.write(tiny_image.made_from())
     return images
 
 
