@@ -1,4 +1,4 @@
-"""Every step of every verb, each killed with one kind of kill, or with all of them.
+"""Every step of every verb, killed with every kind of kill, or with some of them, others with each commit.
 
 The steps of a verb are found by doing it once undisturbed. One machine at a time stands in a scene, and goes through
 what is to be tried on it one after another: what a kill breaks, the next steps would meet.
@@ -7,10 +7,13 @@ what is to be tried on it one after another: what a kill breaks, the next steps 
 from __future__ import annotations
 
 import os
+import random
 import time
 from functools import partial
 from itertools import zip_longest
 from typing import TYPE_CHECKING
+
+from dose import rotation, seeds
 
 from .story import Kill, Life, Point
 
@@ -26,11 +29,15 @@ ONLY = os.environ.get("HOSTLER_CRASH_POINT", "")
 FOLDER = "tests/acceptance/qemu_crash_points"
 
 
-class Campaign:
-    """`full`: every kind of kill at each step; otherwise one each, by the seed. `fenced`: its machines are."""
+KILLS = 3
+"""Of each verb in `make test`."""
 
-    def __init__(self, scene: QemuScene, seed: int, *, full: bool, fenced: bool) -> None:
-        self._scene, self._seed, self._full, self._fenced = scene, seed, full, fenced
+
+class Campaign:
+    """`fenced`: its machines are."""
+
+    def __init__(self, scene: QemuScene, *, fenced: bool) -> None:
+        self._scene, self._fenced = scene, fenced
         self.killed: dict[str, int] = {}
         """By who was."""
 
@@ -131,12 +138,11 @@ class Campaign:
     def _kills(self, verb: str, points: list[Point]) -> list[Kill]:
         print(f"{verb}: {len(points)} steps: {', '.join(map(str, points))}")
         # By name: in which order two agents come to theirs is a race, and a seed shall tell the same twice.
-        every = [[Kill(point, kind) for kind in point.kinds()] for point in sorted(points)]
+        every = [Kill(point, kind) for point in sorted(points) for kind in point.kinds()]
         if ONLY:
-            return [kill for kills in every for kill in kills if f"{verb}/{kill}" == ONLY]
-        if self._full:
-            return [kill for kills in every for kill in kills]
-        return [kills[(self._seed + index) % len(kills)] for index, kills in enumerate(every)]
+            return [kill for kill in every if f"{verb}/{kill}" == ONLY]
+        random.Random(verb).shuffle(every)  # so that those of one commit are of several kinds
+        return [every[number] for number in seeds(test=KILLS, pool=len(every), full=0)]
 
     async def _try(self, name: str, verb: Verb, kill: Kill | None) -> None:
         begun = time.monotonic()
@@ -144,7 +150,7 @@ class Campaign:
             await verb(kill)
         except BaseException as error:
             if kill is not None:
-                error.add_note(f"seed {self._seed}; again: HOSTLER_CRASH_POINT='{name}/{kill}' pytest {FOLDER}")
+                error.add_note(f"seed {rotation()}; again: HOSTLER_CRASH_POINT='{name}/{kill}' pytest {FOLDER}")
             raise
         if kill is not None:
             self.killed[kill.kind] = self.killed.get(kill.kind, 0) + 1

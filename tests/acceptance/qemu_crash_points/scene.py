@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 import guest_login
 from crash_points.scene import LOOK, NODES, ORG, PROJECT, Scene, Wrong
+from harness.artefacts import safe
+from harness.pace import patience
 
 from hostler.drivers.machines.qemu import firewall
 from hostler.drivers.machines.qemu.limits import Limits, bases
@@ -32,8 +34,8 @@ if TYPE_CHECKING:
 
 AT = (ORG, PROJECT)
 SPEC = VmSpec(cpus=1, memory_mib=128, ssh_keys=(guest_login.KEY.export_public_key().decode().strip(),))
-SETTLES_WITHIN = 150.0
-"""Seconds for what a quiet machine does in five."""
+SETTLES_WITHIN = 20.0
+"""Seconds, at most, for what a quiet machine does in five."""
 TTLS = {"node_ttl": 20.0, "fencing_time": 40.0, "leadership_ttl": 20.0, "lock_ttl": 1.0}
 """Nobody waits for a lease to end here, and none shall because two cores are busy with guests."""
 LEAKS = 3
@@ -119,7 +121,7 @@ class QemuScene(Scene):
         """What a command says inside a machine, by SSH."""
         access = (await self.handle(vm)).access
         assert access is not None
-        async with asyncio.timeout(SETTLES_WITHIN):
+        async with asyncio.timeout(patience(SETTLES_WITHIN)):
             connection = await guest_login.login(access)
             async with connection:
                 return str((await connection.run(command, check=True)).stdout).strip()
@@ -153,22 +155,22 @@ class QemuScene(Scene):
         """Of a machine that is off: nothing is broken in it, and there are so many snapshots inside."""
         disk = self._home(node, vm) / "disk.qcow2"
         looked = subprocess.run(["qemu-img", "check", disk], capture_output=True, text=True, check=False)
-        if looked.returncode not in (0, LEAKS):
-            raise Wrong(f"{vm}: its disk is broken: {looked.stdout}")
+        safe(looked.returncode in (0, LEAKS), f"{vm}: its disk is broken", check=looked.stdout)
         listed = subprocess.run(["qemu-img", "snapshot", "-l", disk], capture_output=True, text=True, check=True)
         inside = listed.stdout.strip().splitlines()[2:]
-        if len(inside) != snapshots:
-            raise Wrong(f"{vm}: {snapshots} snapshots were wished for, and these are on its disk: {inside}")
+        safe(len(inside) == snapshots, f"{vm}: {snapshots} snapshots were wished for, and its disk has {inside}")
 
     def _home(self, node: str, vm: str) -> Path:
         return self.machines / node / "vms" / vm
 
     async def _until(self, missing: Callable[[], Awaitable[str | None]]) -> None:
-        end = time.monotonic() + SETTLES_WITHIN
+        end = time.monotonic() + patience(SETTLES_WITHIN)
         while (what := await missing()) is not None:
             self.watching.check()
             if time.monotonic() > end:
-                raise Wrong(f"not {SETTLES_WITHIN:g} s later: {what}; ended: {self.ended()}\n{self._last_words()}")
+                raise Wrong(
+                    f"not within {patience(SETTLES_WITHIN):g} s: {what}; ended: {self.ended()}\n{self._last_words()}"
+                )
             await asyncio.sleep(LOOK)
 
     async def _unsettled(self) -> str | None:

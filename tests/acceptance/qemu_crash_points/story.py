@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from crash_points.scene import NODES
+from harness.artefacts import safe
 
 from hostler.model.api import VmCreate
 from hostler.model.vm import OnNodeLoss
@@ -128,7 +129,7 @@ class Life:
     async def check_restored(self, number: int) -> None:
         """It has the notes that it had then, and no other."""
         said = (await self.scene.say(self.vm, "cat kept")).split()
-        assert said == [str(note) for note in range(1, number + 1)], f"snapshot {number} holds {said}"
+        safe(said == [str(note) for note in range(1, number + 1)], f"snapshot {number} holds {said}")
 
     async def scribble(self) -> None:
         """Something that it need not keep."""
@@ -140,12 +141,12 @@ class Life:
         expected = [str(number) for number in range(1, self._notes + 1)]
         said = (await self.scene.say(self.vm, f"echo {self._notes} >> kept; sync; {TICKS} {BOOT}; cat kept")).split()
         boot, kept = said[0], said[1:]
-        assert kept == expected, f"{kept} was kept of {expected}"
+        safe(kept == expected, f"{kept} was kept of {expected}")
         self._boot = boot
 
     async def check_undisturbed(self) -> None:
         """The guest never stopped running."""
-        assert await self.scene.say(self.vm, BOOT) == self._boot, "the guest was started anew, though only agents died"
+        safe(await self.scene.say(self.vm, BOOT) == self._boot, "the guest was started anew, though only agents died")
 
     async def _do(self, act: Callable[[Client, str], Awaitable[None]], kill: Kill | None) -> list[Point]:
         scene = self.scene
