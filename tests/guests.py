@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 import asyncssh
+from harness.pace import patience
 
 from hostler.model.vm import Step
 
@@ -17,15 +18,17 @@ if TYPE_CHECKING:
 
 KEY = asyncssh.generate_private_key("ssh-ed25519")
 KEYS = (KEY.export_public_key().decode().strip(),)
-WITHIN = 150.0
-"""For what a quiet machine does in some seconds."""
+SOME = 20.0
+"""Seconds, at most, for what a quiet machine does in some: `patience(SOME)`."""
+WITHIN = 60.0
+"""For those who take a number and know nothing of the machine's pace."""
 
 
-async def until(machines: Machines, vm: str, is_so: Callable[[Machine], bool], within: float = WITHIN) -> Machine:
+async def until(machines: Machines, vm: str, is_so: Callable[[Machine], bool], within: float = SOME) -> Machine:
     """The machine, once it is so."""
     seen: Machine | None = None
     try:
-        async with asyncio.timeout(within):
+        async with asyncio.timeout(patience(within)):
             while True:
                 seen = await machines.inspect(vm)
                 assert seen is not None, f"{vm}: it is gone"
@@ -50,7 +53,7 @@ async def available(machines: Machines, vm: str) -> Access:
 async def login(access: Access) -> asyncssh.SSHClientConnection:
     """Into the machine that was made, and no other."""
     known = asyncssh.import_known_hosts("".join(f"* {key}\n" for key in access.host_keys))
-    async with asyncio.timeout(WITHIN):
+    async with asyncio.timeout(patience(SOME)):
         return await asyncssh.connect(
             access.host,
             access.port,
@@ -64,6 +67,6 @@ async def login(access: Access) -> asyncssh.SSHClientConnection:
 
 async def run(machines: Machines, vm: str, command: str, *, check: bool = True) -> str:
     """What a command says inside a machine, once that is available."""
-    async with await login(await available(machines, vm)) as connection, asyncio.timeout(WITHIN):
+    async with await login(await available(machines, vm)) as connection, asyncio.timeout(patience(SOME)):
         done = await connection.run(command, check=check)
     return str(done.stdout).strip()

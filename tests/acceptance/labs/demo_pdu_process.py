@@ -22,6 +22,7 @@ from typing import Any, Self, TypeVar
 
 import asyncssh
 from guests import KEY, KEYS
+from harness.pace import patience
 from labman import LabMan, Server
 from up_process import HostlerProcess, hostler, until
 from warm_image import CPUS, FOLDER, MEMORY_MIB
@@ -35,7 +36,7 @@ from hostler.testing.servers import EtcdServer, find_binary
 from hostler.testing.ttl_servers import RedisServer
 
 T = TypeVar("T")
-PATIENCE = 150.0
+PATIENCE = patience(30.0)
 """For what a quiet machine does in some seconds."""
 DARK, LIT = "r1-b1", "r2-b1"
 LAB, USER, HOST = 5, "ada", "lab-5-1"

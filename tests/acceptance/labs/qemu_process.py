@@ -20,6 +20,7 @@ from typing import Any
 import aiohttp
 import asyncssh
 from guests import KEY, KEYS
+from harness.pace import patience
 from labman import LabMan, Server
 from real_plane import RealPlane, working_below
 from terminal_guest import Browser
@@ -31,7 +32,7 @@ from hostler.model.lab import utc_time
 from hostler.testing.servers import find_binary
 from hostler.testing.ttl_servers import RedisServer
 
-PATIENCE = 150.0
+PATIENCE = patience(20.0)
 """For what a quiet machine does in some seconds."""
 WARM, COLD = 5, 7
 WITHOUT = ("--inh-caps=-net_admin", "--bounding-set=-net_admin")

@@ -12,6 +12,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Self
 
 import asyncssh
+from harness.pace import patience
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from hostler.drivers.machines.qemu.network import Attached
     from hostler.drivers.machines.qemu.rights import Rights
 
-BOOT_WITHIN = 100.0
+BOOT_WITHIN = 20.0
 SANDBOX = "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny"
 
 
@@ -43,7 +44,7 @@ class BareGuest:
     async def __aenter__(self) -> Self:
         try:
             await asyncio.to_thread(self._start)
-            async with asyncio.timeout(BOOT_WITHIN):
+            async with asyncio.timeout(patience(BOOT_WITHIN)):
                 await self._ready()
         except BaseException:
             self.kill()
@@ -64,7 +65,7 @@ class BareGuest:
         """What the command says, and its exit status if that is not 0."""
         known = asyncssh.import_known_hosts(f"* {self._host_key.export_public_key().decode()}")
         async with (
-            asyncio.timeout(BOOT_WITHIN),
+            asyncio.timeout(patience(BOOT_WITHIN)),
             asyncssh.connect(
                 self._attached.host,
                 self._attached.port,

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import tiny_image
-from guests import KEY, KEYS, WITHIN, is_available, run, until
+from guests import KEY, KEYS, SOME, is_available, run, until
 
 from hostler.drivers.machines.qemu import QemuMachines, QemuOptions
 from hostler.drivers.machines.qemu.acceleration import verdict
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from hostler.drivers.machines.qemu import ImageFolder
 
-__all__ = ["KEY", "SPEC", "WITHIN", "driver", "is_available", "plan", "run", "until"]
+__all__ = ["KEY", "SOME", "SPEC", "driver", "is_available", "plan", "run", "until"]
 SPEC = VmSpec(cpus=1, memory_mib=128, ssh_keys=KEYS)
 
 

@@ -14,10 +14,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-import tiny_image
-from driven import WITHIN, driver, is_available, plan, run, until
+from driven import SOME, driver, is_available, plan, run, until
+from harness.pace import patience
+from warm_image import FOLDER, OPTIONS
 
 from hostler.drivers.machines.qemu.images.folder import ImageFolder
+from hostler.drivers.machines.qemu.machine import RETRY_EVERY
 
 MIB = 2**20
 LEFT, WRITTEN = 12, 60
@@ -25,13 +27,13 @@ LEFT, WRITTEN = 12, 60
 
 
 async def main(folder: Path) -> dict[str, object]:
-    images = ImageFolder(tiny_image.FOLDER)
-    copied = sum(path.stat().st_size for path in images.files(tiny_image.NAME).iterdir() if path.is_file())
+    images = ImageFolder(FOLDER)
+    copied = sum(path.stat().st_size for path in images.files("tiny").iterdir() if path.is_file())
     size = copied // MIB + 256
     subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}m", "tmpfs", str(folder)], check=True)
     found: dict[str, object] = {}
     told: list[str] = []
-    async with driver(folder / "node", images, reserve_gib=0.02) as machines:
+    async with driver(folder / "node", images, reserve_gib=0.02, accelerator=OPTIONS.accelerator) as machines:
         machines.listen(told.append)
         await machines.create(plan("a", disk_gib=1))
         await machines.start("a")
@@ -45,10 +47,10 @@ async def main(folder: Path) -> dict[str, object]:
         full = await until(machines, "a", lambda machine: machine.detail != "")
         found |= {"state": full.state, "detail": full.detail, "told": "a" in told}
         found["refuses"] = (await machines.offer()).refuses
-        await asyncio.sleep(3)
+        await asyncio.sleep(2 * RETRY_EVERY)  # it is let try again, in vain
         found["still"] = (await until(machines, "a", lambda _: True)).detail == full.detail and not writing.done()
         filler.unlink()
-        found["written"] = await asyncio.wait_for(writing, WITHIN)
+        found["written"] = await asyncio.wait_for(writing, patience(SOME))
         found["detail after"] = (await until(machines, "a", lambda machine: machine.detail == "")).detail
         found["refuses after"] = (await machines.offer()).refuses
         found["readable"] = await run(machines, "a", "dmesg | grep -ci 'I/O error' || true")

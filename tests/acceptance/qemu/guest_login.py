@@ -6,7 +6,8 @@ import asyncio
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
-from guests import KEY, KEYS, WITHIN, available, login, run
+from guests import KEY, KEYS, SOME, available, login, run
+from harness.pace import patience
 from warm_image import OPTIONS
 
 from hostler.drivers.machines.qemu.driver import QemuMachines
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from hostler.drivers.machines.qemu.images.folder import ImageFolder
     from hostler.ports.machines import Machines
 
-__all__ = ["KEY", "WITHIN", "available", "login", "node", "not_available", "plan", "run"]
+__all__ = ["KEY", "SOME", "available", "login", "node", "not_available", "plan", "run"]
 
 
 def plan(vm: str, *, memory_mib: int = 128, fenced: bool = False) -> MachinePlan:
@@ -41,7 +42,7 @@ async def node(folder: Path, images: ImageFolder) -> AsyncIterator[QemuMachines]
 
 async def not_available(machines: Machines, vm: str) -> None:
     """Until it was noticed that a guest begins anew."""
-    async with asyncio.timeout(WITHIN):
+    async with asyncio.timeout(patience(SOME)):
         while (machine := await machines.inspect(vm)) and machine.readiness is not None:
             if machine.readiness.step is not Step.AVAILABLE:
                 return

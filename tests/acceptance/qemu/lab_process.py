@@ -15,8 +15,9 @@ import time
 from pathlib import Path
 
 import asyncssh
-from guest_login import KEY, WITHIN, available
+from guest_login import KEY, SOME, available
 from guests import KEYS
+from harness.pace import patience
 from warm_image import CPUS, FOLDER, MEMORY_MIB, OPTIONS
 
 from hostler.drivers.machines.qemu import ImageFolder, QemuMachines, QemuOptions, warm
@@ -85,11 +86,11 @@ async def logged_in(machines: QemuMachines, vm: str, memory_mib: int) -> dict[st
     access = await available(machines, vm)
     known = asyncssh.import_known_hosts(f"* {access.host_keys[0]}")
     usual = {"client_keys": [KEY], "known_hosts": known, "config": None, "agent_path": None}
-    async with asyncio.timeout(WITHIN), asyncssh.connect(access.host, username="student", **usual) as student:
+    async with asyncio.timeout(patience(SOME)), asyncssh.connect(access.host, username="student", **usual) as student:
         seconds = time.monotonic() - begun
         said = str((await student.run(SAYS)).stdout).split("\n")[:-1]
     try:
-        async with asyncio.timeout(WITHIN), asyncssh.connect(access.host, username="hostler", **usual):
+        async with asyncio.timeout(patience(SOME)), asyncssh.connect(access.host, username="hostler", **usual):
             other = "let in"
     except asyncssh.PermissionDenied:
         other = "refused"

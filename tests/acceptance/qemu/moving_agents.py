@@ -1,6 +1,6 @@
 """Two agents that hand a machine from one to the other, and are killed at a step of it.
 
-moving_agents FOLDER VM NUMBER STEP
+moving FOLDER VM NUMBER STEP
 
 They are one process here: both die at once, as on a host whose kernel kills them. Told no step, they live to the end.
 """
@@ -44,4 +44,5 @@ async def move(folder: Path, vm: str, number: int, at: str) -> None:
 
 def main() -> None:
     """For the fork server."""
-    asyncio.run(move(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), sys.argv[4]))
+    _, folder, vm, number, at = sys.argv[1:]
+    asyncio.run(move(Path(folder), vm, int(number), at))

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import msgspec
 from guest_login import available, login, plan, run
+from harness.pace import patience
 from warm_image import FOLDER, OPTIONS
 
 from hostler.drivers.machines.qemu.driver import QemuMachines
@@ -25,7 +26,7 @@ from hostler.testing.servers import find_binary
 VM = "traveller"
 BOOT = "cat /proc/sys/kernel/random/boot_id"
 COUNT = "i=0; while :; do i=$((i+1)); echo $i; usleep 20000; done"
-LOAD = "(while :; do dd if=/dev/zero of=/tmp/load bs=64k count=160; done) > /dev/null 2>&1 &"
+LOAD = "(while :; do dd if=/dev/zero of=/tmp/load bs=64k count=160; usleep 50000; done) > /dev/null 2>&1 &"
 
 
 def ip(*words: str) -> None:
@@ -75,7 +76,7 @@ async def main(folder: Path) -> dict[str, object]:
 async def heard(lines: list[int], more: int) -> None:
     """Until the session has said so many more lines."""
     wanted = len(lines) + more
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(patience(10)):
         while len(lines) < wanted:
             await asyncio.sleep(0.02)
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
+from harness.pace import patience
 from up_process import Done, HostlerProcess, hostler
 
 from hostler.client import Client
@@ -25,8 +26,10 @@ if TYPE_CHECKING:
 
     from hostler.model.api import VmView
 
-WITHIN = 240.0
-"""Seconds for what takes some on a quiet machine: guests are emulated, and others may use the processor."""
+SOME = 20.0
+"""Seconds, at most, for what takes some on a quiet machine: `patience(SOME)`."""
+WITHIN = 60.0
+"""For those who take a number and know nothing of the machine's pace."""
 NUMBERS = range(1, 30)
 """Of machines: as many as a place of these tests may ever have had."""
 
@@ -54,18 +57,18 @@ class RealPlane:
         """Start it; it is ready when this returns."""
         arguments = ("up", "--machines", "qemu", "--listen", "127.0.0.1:0", *options)
         self.up = HostlerProcess(*arguments, folder=self.folder, environ=self.environ)
-        self.up.wait_for("ready http", WITHIN)
+        self.up.wait_for("ready http", patience(SOME))
         return self.up
 
     async def stop(self) -> None:
         """Ask it to end."""
         assert self.up is not None
         self.up.signal(signal.SIGTERM)
-        assert await self.up.ends(WITHIN) == 0, self.up.tail()
+        assert await self.up.ends(patience(SOME)) == 0, self.up.tail()
 
     async def cli(self, *arguments: object, code: int = 0, stdin: str = "") -> Done:
         """A command, and how it must end."""
-        done = await hostler(*arguments, stdin=stdin, within=WITHIN, **self.environ)
+        done = await hostler(*arguments, stdin=stdin, within=patience(SOME), **self.environ)
         assert done.code == code, f"{arguments}: {done}"
         return done
 
@@ -194,12 +197,12 @@ def command_line(pid: int) -> list[str]:
     return Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")[:-1]
 
 
-async def seen(client: Client, vm: str, is_so: Callable[[VmView], object], within: float = WITHIN) -> VmView:
+async def seen(client: Client, vm: str, is_so: Callable[[VmView], object], within: float = SOME) -> VmView:
     """The machine as the API tells of it, once it is so."""
-    end = time.monotonic() + within
+    end = time.monotonic() + patience(within)
     while not is_so(view := await client.vms.get("default", "default", vm)):
         assert time.monotonic() < end, f"{vm}: it is still {view}"
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(0.05)
     return view
 
 

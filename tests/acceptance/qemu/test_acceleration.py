@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from told_guest import WITHIN
+from harness.pace import patience
+from told_guest import SOME
 
 from hostler.drivers.machines.qemu import acceleration
 from hostler.drivers.machines.qemu.rights import Rights, accelerator_groups, users_here
@@ -29,7 +30,7 @@ asyncio.run(acceleration.verdict(Path(sys.argv[1]), Path(sys.argv[1]), uids=None
 """
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(300)
 async def test_the_verdict_is_found_without_holding_anybody_up_and_stays(images: ImageFolder, tmp_path: Path) -> None:
     _, files = images.find("tiny")
     users = users_here(None)
@@ -43,7 +44,7 @@ async def test_the_verdict_is_found_without_holding_anybody_up_and_stays(images:
 
     beating = asyncio.ensure_future(beat())
     began = time.monotonic()
-    async with asyncio.timeout(WITHIN):
+    async with asyncio.timeout(patience(SOME)):
         found = await acceleration.verdict(tmp_path, files, uids=users)
     took = time.monotonic() - began
     beating.cancel()
@@ -58,7 +59,7 @@ async def test_the_verdict_is_found_without_holding_anybody_up_and_stays(images:
     assert not list(files.glob("core*"))
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(300)
 async def test_a_probe_has_no_more_rights_than_a_machine(
     images: ImageFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -69,7 +70,7 @@ async def test_a_probe_has_no_more_rights_than_a_machine(
     opens = may_open_the_device()
     is_there = Path(acceleration.DEVICE).exists()
     monkeypatch.setattr(acceleration, "DEVICE", str(looks_open))
-    async with asyncio.timeout(WITHIN):
+    async with asyncio.timeout(patience(SOME)):
         found = await acceleration.verdict(tmp_path, images.files("tiny"), uids=users_here(None))
     if not opens:
         assert found.accelerator == "tcg"
@@ -87,7 +88,7 @@ async def test_a_probe_whose_process_is_killed_ends_with_it(tmp_path: Path) -> N
         *(sys.executable, "-c", ASKS, str(tmp_path), str(tmp_path / "kvm")),
         env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"},
     )
-    async with asyncio.timeout(WITHIN):
+    async with asyncio.timeout(patience(SOME)):
         while not (tmp_path / "pid").exists():
             assert asking.returncode is None, "it ended without a probe"
             await asyncio.sleep(0.02)
@@ -95,7 +96,7 @@ async def test_a_probe_whose_process_is_killed_ends_with_it(tmp_path: Path) -> N
     assert is_running(probe)
     asking.send_signal(signal.SIGKILL)
     await asking.wait()
-    async with asyncio.timeout(WITHIN):
+    async with asyncio.timeout(patience(SOME)):
         while is_running(probe):
             await asyncio.sleep(0.02)
 

@@ -9,14 +9,13 @@ import asyncio
 import os
 import random
 import signal
-import sys
 import tempfile
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import msgspec
 import pytest
+from apart import run_apart
 from dose import seeds
 from harness.artefacts import safe
 from harness.pace import patience
@@ -280,26 +279,7 @@ async def test_a_session_on_a_bridge_counts_on_while_its_machine_goes_from_host_
 ) -> None:
     """The whole control plane is in namespaces of its own, which end with the process."""
     del images
-    namespaces = ["--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
-    if os.geteuid() != 0:
-        namespaces += ["--user", "--map-root-user"]
-    here = Path(__file__).parent
-    known = [str(here), str(here.parent), str(here.parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
-    process = await asyncio.create_subprocess_exec(
-        *(find_binary("unshare"), *namespaces, sys.executable, str(here / "migrating_session.py"), tmp_path),
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(known)},
-    )
-    try:
-        async with asyncio.timeout(patience(60)):
-            output, _ = await process.communicate()
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
-    assert process.returncode == 0, output.decode()
-    found = msgspec.json.decode(output.splitlines()[-1])
+    found = await run_apart(Path(__file__).parent / "migrating_session.py", tmp_path, within=patience(60))
     assert found["same boot"] is True
     assert found["moves"] == 2, "its address is the same"
     assert found["nodes"][0] == found["nodes"][2] != found["nodes"][1]

@@ -6,7 +6,6 @@ import asyncio
 import os
 import signal
 import subprocess
-import sys
 import time
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -14,7 +13,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
+from apart import run_apart
 from guest_login import node, plan, run
+from harness.pace import patience
+from up_process import HostlerProcess
 from warm_image import OPTIONS, warm_images
 
 from hostler.drivers.machines.qemu import departure, state
@@ -22,14 +24,13 @@ from hostler.drivers.machines.qemu.driver import QemuMachines
 from hostler.drivers.machines.qemu.images.folder import ImageFolder
 from hostler.errors import HostlerError, NotFound, Refused, Unavailable
 from hostler.model.vm import MachineState
-from hostler.testing.servers import find_binary
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
     from hostler.ports.machines import Channel, Door
 
-pytestmark = pytest.mark.timeout(500)
+pytestmark = pytest.mark.timeout(300)
 VM = "traveller"
 BOOT = "cat /proc/sys/kernel/random/boot_id"
 LOAD = "(while :; do dd if=/dev/urandom of=/tmp/load bs=64k count=128; sync; done) > /dev/null 2>&1 & "
@@ -232,7 +233,7 @@ async def test_what_fails_on_the_way_leaves_it_running_where_it_was(images: Imag
         assert await both.send(52) is MachineState.DEPARTED
         kill()
         await both.here.delete(VM)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(patience(10)):
             while both.there._machines[VM].alive:
                 await asyncio.sleep(0.01)
         await both.there.start(VM)
@@ -302,46 +303,25 @@ async def kill_agents_at_every_step(images: ImageFolder, tmp_path: Path) -> None
                 await both.there.delete(VM)
 
 
-def paths() -> dict[str, str]:
-    here = Path(__file__).parent
-    known = [str(here), str(here.parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
-    return os.environ | {"PYTHONPATH": os.pathsep.join(known)}
-
-
 async def agents(folder: Path, number: int, step: str) -> int:
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, str(Path(__file__).parent / "moving_agents.py"), folder, VM, str(number), step), env=paths()
+    """How a process ends that has both of them, and is killed at that step."""
+    here = Path(__file__).parent
+    process = HostlerProcess(
+        *("moving", folder, VM, number, step),
+        folder=folder,
+        program="moving_agents",
+        paths=[str(here), str(here.parents[1])],
     )
     try:
-        return await asyncio.wait_for(process.wait(), 120)
+        return await process.ends(patience(15))
     finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
+        process.kill()
 
 
 async def test_a_session_on_a_bridge_goes_on_while_its_machine_moves(images: ImageFolder, tmp_path: Path) -> None:
     """In namespaces of its own, which end with the process."""
     del images
-    namespaces = ["--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
-    if os.geteuid() != 0:
-        namespaces += ["--user", "--map-root-user"]
-    script = str(Path(__file__).parent / "moving_session.py")
-    process = await asyncio.create_subprocess_exec(
-        *(find_binary("unshare"), *namespaces, sys.executable, script, tmp_path),
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
-        env=paths(),
-    )
-    try:
-        async with asyncio.timeout(400):
-            output, _ = await process.communicate()
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
-    assert process.returncode == 0, output.decode()
-    found = msgspec.json.decode(output.splitlines()[-1])
+    found = await run_apart(Path(__file__).parent / "moving_session.py", tmp_path, within=patience(30))
     assert found["same boot"] is True
     assert found["moves"] == 2
     assert found["lines lost"] == 0
@@ -401,15 +381,15 @@ async def test_all_that_an_emulated_guest_wrote_arrives(tmp_path: Path, monkeypa
     await bare(images, "writer", WRITER)
     async with pair(tmp_path, images) as both:
         await both.here.start(VM)
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(patience(10)):
             while not any(await memory_of(both.here, 0x4F000, 4)):
-                await asyncio.sleep(0.1)
+                await asyncio.sleep(0.02)
         await both.there.receive(plan(VM), 1)
         assert await both.send(1) is MachineState.DEPARTED
         sent, arrived = [await memory_of(machines, 0, 2**20) for machines in (both.here, both.there)]
         old = [at for at in range(0, 2**20, 4096) if sent[at : at + 4096] != arrived[at : at + 4096]]
         assert old == [], f"{len(old)} pages are not as they were when it stopped"
         await both.there.start(VM)
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(patience(10)):
             while await memory_of(both.there, 0x10000, 4) == arrived[0x10000:0x10004]:
-                await asyncio.sleep(0.1)
+                await asyncio.sleep(0.02)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import asyncssh
+from harness.pace import patience
 
 from hostler.drivers.machines.qemu.seed import Identity, firmware_files, new_host_key
 
@@ -20,8 +21,8 @@ if TYPE_CHECKING:
 
     from hostler.model.image import Image
 
-WITHIN = 100.0
-"""Seconds for a step that takes three where nothing else runs."""
+SOME = 20.0
+"""Seconds, at most, for a step that takes three where nothing else runs: `patience(SOME)`."""
 KEY = asyncssh.generate_private_key("ssh-ed25519")
 HOST_KEY = new_host_key()
 
@@ -77,7 +78,7 @@ class ToldGuest:
             *self._argv(), cwd=self.folder, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL
         )
         try:
-            async with asyncio.timeout(WITHIN):
+            async with asyncio.timeout(patience(SOME)):
                 self._qmp, self._tell_qmp = await self._door("qmp.sock")
                 self._channel, self._tell_channel = await self._door("guest.sock")
                 self.console, self.type = await self._door("console.sock")
@@ -149,7 +150,7 @@ class ToldGuest:
 
     async def line(self) -> str:
         """What the guest says next on its channel; empty: it went off."""
-        async with asyncio.timeout(WITHIN):
+        async with asyncio.timeout(patience(SOME)):
             return (await self._channel.readline()).decode().strip()
 
     def tell(self, text: str) -> None:
@@ -159,14 +160,14 @@ class ToldGuest:
     async def ended(self) -> int:
         """How QEMU ended, by itself."""
         assert self._process is not None
-        async with asyncio.timeout(WITHIN):
+        async with asyncio.timeout(patience(SOME)):
             return await self._process.wait()
 
     async def run(self, command: str, *, key: asyncssh.SSHKey = KEY) -> str:
         """What a command says to who logs in, and its exit status if that is not 0; with the host key that we made."""
         known = asyncssh.import_known_hosts(f"* {HOST_KEY.public}")
         async with (
-            asyncio.timeout(WITHIN),
+            asyncio.timeout(patience(SOME)),
             asyncssh.connect(
                 "127.0.0.1",
                 self.port,
