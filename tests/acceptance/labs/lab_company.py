@@ -83,7 +83,7 @@ class Company:
         """Until it finds nothing missing; meanwhile nothing is ever wrong."""
         end = time.monotonic() + within
         while (what := await missing()) is not None:
-            assert not self.witness.wrong, self.witness.wrong[:10]
+            self.witness.check_so_far()
             assert time.monotonic() < end, f"not within {within:g} s: {what}\n{self.last_words()}"
             await asyncio.sleep(LOOK)
 
@@ -172,6 +172,7 @@ def check_order(witness: Witness, crowd: list[list[Asked]]) -> None:
         for queue in (PROVISION, DECOMMISSION):
             mine = [asked for asked in each if asked.queue == queue and asked.sound]
             user, found = each[0].user, witness.answers.get((each[0].user, queue.removeprefix("vmmanager:")), [])
-            assert len(found) == len(mine), f"{user}: {len(mine)} in {queue}, {len(found)} answers: {found}"
+            witness.safe(len(found) == len(mine), f"{user}: {len(mine)} in {queue}, {len(found)} answers: {found}")
             for asked, answer in zip(mine, found):
-                assert misfit(asked, answer) is None, f"{misfit(asked, answer)}; {mine}; {[a.news for a in found]}"
+                why = misfit(asked, answer)
+                witness.safe(why is None, f"out of order: {why}; {mine}; {[each.news for each in found]}")

@@ -1,7 +1,8 @@
 """`crash_points.launcher` with workers of labs, and points around each verb of the door.
 
-What a worker writes is called `txn +labs of a worker`; what a leader writes has no such word. Leases of workers are
-short, and reclaiming comes often, so that a test that waits for them is short, too.
+What a worker writes is called `txn +labs of a worker`; what a leader writes has no such word. What it writes or
+publishes of a lab alone is called by what the lab is then (`txn +labs available`): how often it writes on the way there
+is a race. Leases of workers are short, and reclaiming comes often, so that a test that waits for them is short, too.
 """
 
 from __future__ import annotations
@@ -22,7 +23,10 @@ from hostler.drivers.machines.simulated import FilePlace, SimulatedMachines
 from hostler.drivers.machines.simulated.fault import MachineFaults, Odds
 from hostler.engine import killer
 from hostler.entry import lab_worker, labs
-from hostler.keys.lab import LAB_WORKER
+from hostler.keys.lab import LAB, LAB_WORKER
+from hostler.keys.trace import TRACE
+from hostler.model.lab import LabUser
+from hostler.ports.store import Delete, Put
 from hostler.wiring import open_board, open_inbox
 
 if TYPE_CHECKING:
@@ -44,7 +48,7 @@ LATER = (
     "redis.asyncio",
 )
 WORKER_TTL, RECLAIM_EVERY = 1.5, 0.3
-_PRESENCE = LAB_WORKER.prefix()
+_PRESENCE, _LABS, _TRACES = LAB_WORKER.prefix(), LAB.prefix(), TRACE.prefix()
 
 
 class LabStore(PointedStore):
@@ -56,7 +60,16 @@ class LabStore(PointedStore):
         if any(comparison.key.startswith(_PRESENCE) for comparison in when) and len(then) == 1 and otherwise:
             request = self._store.txn(when, then, otherwise)
             return await self._points.around("txn +labs of a worker", request)
+        labs = [op for op in then if isinstance(op, Put) and op.key.startswith(_LABS)]
+        if labs and all(op in labs or op.key.startswith(_TRACES) for op in then if isinstance(op, Put | Delete)):
+            record = LabUser.decode(labs[-1].value)
+            status = "gone" if record.lab is None else _called(record.lab.phase, available=record.lab.available)
+            return await self._points.around(f"txn +labs {status}", self._store.txn(when, then, otherwise))
         return await super().txn(when, then, otherwise)
+
+
+def _called(status: str, *, available: bool) -> str:
+    return "available" if available else str(status)
 
 
 class Pointed:
@@ -104,7 +117,9 @@ class PointedBoard(Pointed):
     _inner: Board
 
     async def publish(self, changes: Sequence[Published]) -> int:
-        return await self._points.around("publish", self._inner.publish(changes))
+        server = changes[-1].server if changes else None
+        status = "gone" if server is None else _called(server.status, available=server.available)
+        return await self._points.around(f"publish {status}", self._inner.publish(changes))
 
 
 def _sleep() -> int:

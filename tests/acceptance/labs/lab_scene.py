@@ -1,14 +1,17 @@
 """Labs on a folder and a Redis database of their own: two replicas, two workers alone and a node, each a process.
 
-Whoever dies is started again at once, as a supervisor does; until it is up, the others go on.
+Whoever dies is started again at once, as a supervisor does; until it is up, the others go on. Who ends unasked must
+have said that it lost its leadership: on a busy machine that may be.
 """
 
 from __future__ import annotations
 
 import asyncio
+import signal
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from crash_points.children import PATIENCE
+from harness.pace import patience
 from redis.asyncio import Redis
 from witness import Witness
 
@@ -21,7 +24,6 @@ from hostler.model.vm import Step
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from crash_points.children import Child, Launcher
 
@@ -30,6 +32,10 @@ NODE = "r1-1"
 ROLES = {"replica-1": "replica", "replica-2": "replica", "worker-1": "worker", "worker-2": "worker", NODE: "agent"}
 TTLS = {"node_ttl": 2.0, "fencing_time": 4.0, "leadership_ttl": 1.5, "lock_ttl": 1.0}
 LOOK = 0.02
+SOME = 20.0
+"""Seconds, at most, for what a quiet machine does in some."""
+LOST = "leadership "
+"""How a process begins to say that it leads no more."""
 
 
 class LabScene:
@@ -48,9 +54,14 @@ class LabScene:
         self.crashes: list[Child] = []
         """Who came to the point it was told, and died or is suspended."""
         self.ended: list[str] = []
-        """Who ended otherwise: on a busy machine a leadership may be lost."""
+        """Who ended unasked, and said why."""
+        self._unexplained: list[str] = []
+        self._arming: Callable[[Child], None] = lambda _: None
+        self._logs: dict[Child, int] = {}
+        """How long the log was when a child was started."""
         self.killed = 0
         self.witness = Witness(self.store, self.redis, lambda: [folder / "machines" / NODE])
+        self._arms: set[asyncio.Future[None]] = set()
         self._ending = False
 
     async def __aenter__(self) -> Self:
@@ -87,18 +98,27 @@ class LabScene:
             flags |= {"redis": self._url, "labs": str(self._folder / "labs.toml")}
         if role == "replica":
             flags |= {"listen": "127.0.0.1:0"}
-        self.children[name] = self._launcher.start(role, self._heard, **flags)
+        log = Path(flags["log"])
+        child = self.children[name] = self._launcher.start(role, self._heard, **flags)
+        self._logs[child] = log.stat().st_size if log.exists() else 0
 
     def _heard(self, child: Child, message: dict[str, Any]) -> None:
         name = next(name for name, known in self.children.items() if known is child)
         if message["is"] == "crash":
             self.crashes.append(child)
         elif message["is"] == "ended" and not self._ending:
-            if child.code == -9:
+            self._start(name)
+            if child.code == -signal.SIGKILL:
                 self.killed += 1
             else:
-                self.ended.append(f"{name} ended with {child.code}: {child.said[-2:]}")
-            self._start(name)
+                self._ended_unasked(name, child)
+                self._arming(self.children[name])  # it takes the place of one that would have come to the point
+
+    def _ended_unasked(self, name: str, child: Child) -> None:
+        log = (self._folder / f"{name}.log").read_bytes()[self._logs[child] :].decode(errors="replace")
+        what = f"{name} ended with {child.code}: {child.said[-3:]}; {log[-500:]}"
+        explained = f"hostler: {LOST}" in log or any(said.startswith(f"problem: {LOST}") for said in child.said)
+        (self.ended if explained and child.code == 1 else self._unexplained).append(what)
 
     async def up(self) -> None:
         """Until everybody is up, one leads, the node is on duty, and as many machines are ready as shall be."""
@@ -110,13 +130,31 @@ class LabScene:
         `sleeps`: it does not die but is suspended.
         """
         self.crashes.clear()
-        watched = [child for child in self.children.values() if child.role != "agent"]
-        for child in watched:
-            others = [other for other in self.children.values() if other is not child] if everybody else []
-            await child.arm(target, others, **more)
+
+        def others(child: Child) -> list[Child]:
+            return [other for other in self.children.values() if other is not child] if everybody else []
+
+        def arm_next(child: Child) -> None:
+            if child.role != "agent" and not self.crashes:
+                arming = asyncio.ensure_future(child.arm(target, others(child), **more))
+                self._arms.add(arming)
+                arming.add_done_callback(self._arms.discard)
+
+        for child in list(self.children.values()):
+            if child.role != "agent":
+                await child.arm(target, others(child), **more)
+        self._arming = arm_next
+
+    async def came(self, within: float) -> bool:
+        """Whether somebody comes to the point: all may be seen to be done before its last step has ended."""
+        end = asyncio.get_running_loop().time() + within
+        while not self.crashes and asyncio.get_running_loop().time() < end:
+            await asyncio.sleep(LOOK)
+        return bool(self.crashes)
 
     async def disarm(self) -> list[tuple[str, int]]:
         """The points that were passed, in order."""
+        self._arming = lambda _: None
         watched = [child for child in (*self.children.values(), *self.crashes) if child.role != "agent"]
         for child in watched:
             await child.disarm()
@@ -125,11 +163,16 @@ class LabScene:
 
     async def until(self, missing: Callable[[], Any]) -> None:
         loop = asyncio.get_running_loop()
-        end = loop.time() + PATIENCE
+        end = loop.time() + patience(SOME)
         while (what := await missing()) is not None:
-            assert not self.witness.wrong, self.witness.wrong
-            assert loop.time() < end, f"not {PATIENCE:g} s later: {what}; {self.ended}; {self._last_words()}"
+            self.check()
+            assert loop.time() < end, f"not within {patience(SOME):g} s: {what}; {self.ended}; {self._last_words()}"
             await asyncio.sleep(LOOK)
+
+    def check(self) -> None:
+        """Nothing that must never be was seen, and nobody ended who was not asked to and said nothing of it."""
+        self.witness.check_so_far()
+        assert not self._unexplained, self._unexplained
 
     def _last_words(self) -> str:
         logs = (f"{log.name}: {log.read_text(errors='replace')[-1500:]}" for log in self._folder.glob("*.log"))

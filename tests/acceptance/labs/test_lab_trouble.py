@@ -43,4 +43,5 @@ async def test_labs_come_and_go_though_every_verb_of_their_machines_may_fail(
                 for user in users:
                     await rounds.done(verb, user)
             assert scene.killed == 1
+            scene.check()
             scene.witness.check()

@@ -1,7 +1,7 @@
 """Who watches the store while labs come and go: every change of every lab and of every machine, in order.
 
-What must never be is noted at once (`wrong`); what must be in the end is looked for by `missing`: what Redis shows,
-what the store says and which machines there are is the same, and nobody's request is left.
+What must never be is noted at once, and is `Unsafe` at the next check; what must be in the end is looked for by
+`missing`: what Redis shows, what the store says and which machines there are is the same, and nobody's request is left.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import asyncio
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
+from harness.artefacts import safe
 from labman import check
 
 from hostler.drivers.machines.simulated import read_intervals
@@ -45,7 +46,9 @@ class Witness:
 
     def __init__(self, store: Store, redis: Any, places: Callable[[], Iterable[Path]]) -> None:
         self._store, self._redis, self._places = store, redis, places
-        self.wrong: list[str] = []
+        self.history: list[str] = []
+        """Every change that it saw, in order."""
+        self._wrong: list[str] = []
         self.answers: dict[tuple[str, str], list[Answer]] = {}
         """By user and queue, in the order in which they were worked."""
         self.told: dict[str, list[LabNews]] = {}
@@ -86,8 +89,9 @@ class Witness:
             user = parts["user"]
             before = self._labs.get(user)
             self.writes += 1
+            self.history.append(f"lab of {user}: {record}")
             if record is None:
-                self.wrong.append(f"the record of {user} was removed though it is new: {before}")
+                self._wrong.append(f"the record of {user} was removed though it is new: {before}")
                 continue
             self._labs[user] = record
             self._note(user, before, record)
@@ -97,43 +101,52 @@ class Witness:
         new = [news for news in record.news if not known or news.number > known[-1].number]
         for news in new:
             if news.number != (known[-1].number + 1 if known else 1):
-                self.wrong.append(f"{user}: news {news} after {known[-1:]}")
+                self._wrong.append(f"{user}: news {news} after {known[-1:]}")
             known.append(news)
         if before is not None and record.generation < before.generation:
-            self.wrong.append(f"{user}: generation {record.generation} after {before.generation}")
+            self._wrong.append(f"{user}: generation {record.generation} after {before.generation}")
         worked = [
             queue for queue, token in record.worked.items() if before is None or before.worked.get(queue) != token
         ]
         if worked and (len(worked) > 1 or len(new) != 1):
-            self.wrong.append(f"{user}: one write worked {worked}, and told {new}")
+            self._wrong.append(f"{user}: one write worked {worked}, and told {new}")
         for queue in worked:
             self.answers.setdefault((user, queue), []).append(Answer(record.news[-1], before))
 
     async def _watch_vms(self, since: int) -> None:
         async for parts, vm in self._changes(VM, since):
             self.machine_writes += 1
+            self.history.append(f"machine of {parts}: {vm}")
             if parts["org"] != ORG:
                 continue
             user, name = parts["project"], parts["vm"]
             if self._owners.setdefault(name, user) != user:
-                self.wrong.append(f"{name} is of {user}, and was of {self._owners[name]}")
+                self._wrong.append(f"{name} is of {user}, and was of {self._owners[name]}")
             live = self._live.setdefault(user, set())
             if vm is None or vm.deleting:
                 live.discard(name)
             else:
                 live.add(name)
             if len(live) > 1:
-                self.wrong.append(f"{user} has machines {sorted(live)}")
+                self._wrong.append(f"{user} has machines {sorted(live)}")
 
     def machines_of(self, user: str) -> list[str]:
         """All that the user ever had."""
         return [vm for vm, owner in self._owners.items() if owner == user]
 
+    def safe(self, holds: object, claim: str) -> None:
+        """Fail with all that was seen unless a claim about safety holds."""
+        safe(holds, claim, history=self.history)
+
+    def check_so_far(self) -> None:
+        """Nothing that must never be has been seen."""
+        self.safe(not self._wrong, "; ".join(self._wrong[:10]))
+
     # In the end
 
     def check(self) -> None:
         """Nothing that must never be has been; no user's machines ever ran at one instant."""
-        assert not self.wrong, self.wrong[:10]
+        self.check_so_far()
         assert not any(task.done() for task in self._tasks), self._tasks
         now = SystemClock().now()
         runs: dict[str, list[tuple[float, float, str]]] = {}
@@ -144,7 +157,7 @@ class Witness:
                 mine.extend((start, now if end is None else end, vm) for start, end in intervals)
         for user, intervals_of in runs.items():
             for (_, end, first), (start, _, second) in pairwise(sorted(intervals_of)):
-                assert start >= end, f"{user}: {first} ran until {end:g}, {second} from {start:g}"
+                self.safe(start >= end, f"{user}: {first} ran until {end:g}, {second} from {start:g}")
 
     async def missing(self) -> str | None:
         """What is not yet as it must be when nobody asks for anything any more; None: nothing."""
