@@ -11,6 +11,7 @@ import json
 import time
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from harness.pace import patience
 from labman import Server, check
 from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
@@ -22,8 +23,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 LOOK = 0.05
-LOST_AFTER = 10.0
-"""Seconds after a loss in which everything that was not lost has been worked."""
+LOST_AFTER = 2.5
+"""Seconds, at most, after a loss in which everything that was not lost has been worked."""
 _PUSH = "if redis.call('SET', KEYS[1], '1', 'NX', 'EX', 3600) then redis.call('RPUSH', KEYS[2], ARGV[1]) end return 1"
 
 
@@ -84,7 +85,9 @@ class Student:
         while True:
             found = await insist(self._look, self._patience)
             lost_at = self._losses.at
-            certain = lost_at is None or time.monotonic() > lost_at + LOST_AFTER  # no record: it may be lost itself
+            certain = lost_at is None or time.monotonic() > lost_at + patience(
+                LOST_AFTER
+            )  # no record: it may be lost itself
             if is_so(found) and (found is not None or certain):
                 return found
             assert time.monotonic() < end, f"{self.user}: {queue} of lab {self._lab}: still {found}"

@@ -15,17 +15,20 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from dose import dose
+from dose import dose, seeds
+from harness.pace import patience
 from lab_company import Asked, Company, check_order, wishes
 from lab_student import connected, insist, push_once
 
-SEEDS = range(1, 1 + dose(test=1, full=6))
-USERS = 60
+SEEDS = seeds(test=1, pool=6)
+USERS = dose(test=24, full=60)
 EACH = 10
 PUSHERS = 10
 BLOWS = dose(test=4, full=12)
-PAUSE = 0.4
-WITHIN = 200.0
+PAUSE = dose(test=8, full=4) / 10
+"""Seconds at most between what a pusher pushes, so that requests come while all is killed."""
+SOME = 30.0
+"""Seconds, at most, for what a quiet machine does in some; the lease of a dead worker is ten of them."""
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -52,8 +55,8 @@ async def test_whatever_is_killed_or_suspended_every_request_is_worked_once_and_
             found = sum(map(len, company.witness.answers.values()))
             return None if found >= asked else f"{found} answers to {asked} requests; after {blows}"
 
-        await company.until(unanswered, WITHIN)
-        await company.until(company.witness.missing, WITHIN)
+        await company.until(unanswered, patience(SOME))
+        await company.until(company.witness.missing, patience(SOME))
         check_order(company.witness, crowd)
         company.witness.check()
         for process in company.processes.values():
@@ -72,7 +75,7 @@ async def pushed(company: Company, crowd: list[list[Asked]], seed: int) -> None:
             while left := [each for each in left if each]:
                 at, asked = rng.choice(left).popleft()
                 push = partial(push_once, client, f"{asked.user}:{at}", asked.queue, asked.raw)
-                await insist(push, WITHIN)
+                await insist(push, patience(SOME))
                 await asyncio.sleep(rng.random() * PAUSE)
         finally:
             await client.aclose()

@@ -12,13 +12,14 @@ from functools import partial
 from pathlib import Path
 
 from dose import dose
+from harness.pace import patience
 from lab_company import LEADERSHIP_TTL, Company
 from lab_student import Losses, Student
 
 STUDENTS = 20
 ROUNDS = dose(test=1, full=8)
-PATIENCE = 150.0
-"""For what a quiet machine does in a second."""
+PATIENCE = 30.0
+"""Seconds, at most, for what a quiet machine does in some: a leadership must end, or a lease."""
 SUSPENDED = 3.0
 ASLEEP = (1.0, 12.0)
 """Seconds for which another one leads already; the second are more than a worker lives that gives no sign of it."""
@@ -26,7 +27,10 @@ ASLEEP = (1.0, 12.0)
 
 @asynccontextmanager
 async def students(company: Company, losses: Losses) -> AsyncIterator[list[Student]]:
-    crowd = [Student(company.redis.url, f"user-{number:02}", losses, patience=PATIENCE) for number in range(STUDENTS)]
+    crowd = [
+        Student(company.redis.url, f"user-{number:02}", losses, patience=patience(PATIENCE))
+        for number in range(STUDENTS)
+    ]
     try:
         yield crowd
     finally:
@@ -51,7 +55,7 @@ async def work(company: Company, crowd: list[Student], goes_on: Callable[[], boo
     async with asyncio.TaskGroup() as group:
         for number, student in enumerate(crowd):
             group.create_task(at_work(student, number, goes_on=goes_on))
-    await company.until(company.witness.missing, PATIENCE)
+    await company.until(company.witness.missing, patience(PATIENCE))
     company.witness.check()
 
 
@@ -107,7 +111,7 @@ async def test_a_redis_that_is_killed_suspended_or_flushed_loses_nobody_a_lab(tm
         await working
         company.check_alive()
         await company.client.flushall()
-        await company.until(company.witness.missing, PATIENCE)
+        await company.until(company.witness.missing, patience(PATIENCE))
         shown = {key.decode().rpartition(":")[2] async for key in company.client.scan_iter("vmmanager:servers:*")}
         assert shown == ended
         print(f"\n{asked} requests before Redis lost any, {sum(sum(s.asked.values()) for s in crowd) - asked} after")
@@ -115,7 +119,7 @@ async def test_a_redis_that_is_killed_suspended_or_flushed_loses_nobody_a_lab(tm
 
 async def some_work(company: Company, working: asyncio.Task[None]) -> None:
     """Until so much has been done that a fault comes in the middle of it."""
-    before, end = company.witness.writes, time.monotonic() + PATIENCE
+    before, end = company.witness.writes, time.monotonic() + patience(PATIENCE)
     while company.witness.writes < before + 5 * STUDENTS:
         assert time.monotonic() < end, f"nothing is done: {company.last_words()}"
         if working.done():
@@ -134,11 +138,11 @@ async def test_a_leader_that_is_put_to_sleep_and_woken_disturbs_nobody(tmp_path:
         try:
             for number in range(ROUNDS):
                 await some_work(company, working)
-                await company.until(partial(_led_by_another, company, ""), PATIENCE)
+                await company.until(partial(_led_by_another, company, ""), patience(PATIENCE))
                 leader = await company.leader()
                 assert leader in names, company.last_words()
                 company.processes[leader].signal(signal.SIGSTOP)
-                await company.until(partial(_led_by_another, company, leader), 30 * LEADERSHIP_TTL)
+                await company.until(partial(_led_by_another, company, leader), patience(3 * LEADERSHIP_TTL))
                 await asyncio.sleep(ASLEEP[number % len(ASLEEP)])
                 company.processes[leader].signal(signal.SIGCONT)
                 await some_work(company, working)

@@ -16,8 +16,9 @@ import pytest
 import running
 from crash_points.children import Launcher
 from dose import dose
+from harness.pace import patience
 from lab_scene import LabScene
-from lab_story import CLAIM, MADE, STEPS, Point, Rounds
+from lab_story import CLAIM, LAST_STEP, MADE, STEPS, Point, Rounds
 
 from hostler.testing.servers import EtcdServer
 from hostler.testing.ttl_servers import RedisServer
@@ -68,6 +69,7 @@ async def asleep(scene: LabScene, rounds: Rounds, user: str, point: Point) -> bo
     await scene.arm(point, sleeps=True)
     await rounds.ask("provision", user)
     await scene.until(lambda: nobody_sleeps(scene, user))
+    await scene.came(patience(LAST_STEP))
     sleepers = list(scene.crashes)
     for child in scene.children.values():
         if child not in sleepers and child.role != "agent":

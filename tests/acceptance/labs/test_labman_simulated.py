@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from harness.pace import patience
 from labman import DAY, DECOMMISSION, PROVISION, LabMan, Server
 from up_process import HostlerProcess, well
 
@@ -21,7 +22,7 @@ import hostler as library
 from hostler.testing.servers import EtcdServer
 from hostler.testing.ttl_servers import RedisServer
 
-PATIENCE = 120.0
+PATIENCE = patience(30.0)
 """For what a quiet machine does in less than a second."""
 TOML = """
 [default]
