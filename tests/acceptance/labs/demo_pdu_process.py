@@ -41,9 +41,9 @@ PATIENCE = patience(30.0)
 DARK, LIT = "r1-b1", "r2-b1"
 LAB, USER, HOST = 5, "ada", "lab-5-1"
 TENANT = ("acme", "web")
-TIMES = ("--node-ttl", 5, "--fencing-time", 12)
+TIMES = ("--node-ttl", 4, "--fencing-time", 8)
 """Nobody shall be taken for silent because two cores are busy."""
-GRACE = 3
+GRACE = 1
 """Seconds of silence before a node is switched off."""
 RACKS = """
 racks:

@@ -17,7 +17,7 @@ from hostler.testing.ttl_servers import RedisServer
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-USERS = dose(test=8, full=32)
+USERS = dose(test=5, full=32)
 
 
 @pytest.fixture

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 from apart import run_apart
+from harness.pace import patience
 from warm_image import warm_images
-
-WITHIN = 300.0
 
 
 @pytest.fixture(scope="module")
@@ -16,13 +15,13 @@ def _images() -> None:
     warm_images()
 
 
-@pytest.mark.timeout(WITHIN)
+@pytest.mark.timeout(300)
 @pytest.mark.usefixtures("_images")
 async def test_a_lab_is_logged_into_as_its_user_at_its_own_address_whether_it_booted_or_was_warm(
     tmp_path: Path,
 ) -> None:
     """In namespaces of its own, which end with the process."""
-    found = await run_apart(Path(__file__).parent / "lab_process.py", tmp_path, within=WITHIN - 10)
+    found = await run_apart(Path(__file__).parent / "lab_process.py", tmp_path, within=patience(30))
     network, why, *bridges = found.pop("refused")
     assert (network, bridges) == ("user", [])
     assert "network bridge: a bridge takes CAP_NET_ADMIN" in why
