@@ -51,6 +51,7 @@ class HostlerProcess(ForkedServer):
     """One of our own processes, forked; `environ` beside what this process has.
 
     `before`: what it is run by; then an interpreter of its own is started. `network`: the namespace it is in.
+    `script`: a program that is run instead of Hostler's.
     """
 
     def __init__(
@@ -60,13 +61,14 @@ class HostlerProcess(ForkedServer):
         environ: dict[str, str] | None = None,
         before: Sequence[str] = (),
         network: str | None = None,
+        script: Path | None = None,
     ) -> None:
         log = folder / f"{arguments[0]}-{len(list(folder.glob('*.out')))}.out"
         if before:
             set_in = ["env", *(f"{name}={value}" for name, value in (environ or {}).items())]
             ServerProcess.__init__(self, [*before, *set_in, *PROGRAM, *map(str, arguments)], log)
         else:
-            super().__init__(arguments, log, environ=os.environ | (environ or {}), network=network)
+            super().__init__(arguments, log, environ=os.environ | (environ or {}), network=network, script=script)
 
     @property
     def code(self) -> int | None:

@@ -39,7 +39,9 @@ TOO_CLOSE_TO_THE_LIMIT = "a_request_of_the_greatest_size_is_taken_and_one_byte_m
 
 
 def conforming() -> NamespacedStore:
-    return NamespacedStore(MemoryStore(clock=VirtualClock()), Namespace("Standard", slash_roots=(*SLASH_ROOTS, "/check-store/")))
+    return NamespacedStore(
+        MemoryStore(clock=VirtualClock()), Namespace("Standard", slash_roots=(*SLASH_ROOTS, "/check-store/"))
+    )
 
 
 @pytest.mark.parametrize(

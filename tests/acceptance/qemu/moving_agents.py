@@ -42,7 +42,6 @@ async def move(folder: Path, vm: str, number: int, at: str) -> None:
         await here.send(vm, number, lambda door: there.channel(vm, door))
 
 
-def main() -> None:
-    """For the fork server."""
+if __name__ == "__main__":
     _, folder, vm, number, at = sys.argv[1:]
     asyncio.run(move(Path(folder), vm, int(number), at))

@@ -114,14 +114,13 @@ class MovingPlane:
             node, {}
         )  # as the warm images were made
         words = ("--node", node, "--machines", "qemu", "--store", self._etcd.url, "--data", self.data(node), *TIMES)
-        here = Path(__file__).parent
+        script = Path(__file__).with_name("pausing_agent.py")
         self.agents[node] = HostlerProcess(
             "agent",
             *words,
             folder=self.folder,
             environ=environ,
-            program="pausing_agent",
-            paths=[str(here), str(here.parents[1])],
+            script=script,
         )
         running.PIDS.add(self.agents[node].pid)
 

@@ -81,8 +81,7 @@ def pausing(pauses: Pauses) -> None:
     sending.Gate = PausingGate  # type: ignore[misc]
 
 
-def main() -> None:
-    """For the fork server."""
+if __name__ == "__main__":
     from hostler.__main__ import main
 
     pausing(Pauses(Path(os.environ[PAUSES])))

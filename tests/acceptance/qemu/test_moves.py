@@ -305,13 +305,8 @@ async def kill_agents_at_every_step(images: ImageFolder, tmp_path: Path) -> None
 
 async def agents(folder: Path, number: int, step: str) -> int:
     """How a process ends that has both of them, and is killed at that step."""
-    here = Path(__file__).parent
-    process = HostlerProcess(
-        *("moving", folder, VM, number, step),
-        folder=folder,
-        program="moving_agents",
-        paths=[str(here), str(here.parents[1])],
-    )
+    script = Path(__file__).with_name("moving_agents.py")
+    process = HostlerProcess("moving", folder, VM, number, step, folder=folder, script=script)
     try:
         return await process.ends(patience(15))
     finally:
