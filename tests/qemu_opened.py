@@ -15,10 +15,15 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-async def empty_images(path: Path, seeding: Seeding = Seeding.NONE) -> ImageFolder:
+async def empty_images(path: Path, seeding: Seeding = Seeding.NONE, *, sector: bytes = b"") -> ImageFolder:
+    """An image `tiny` without a system. `sector`: the first of its disk, which its machines run."""
     folder = ImageFolder(path)
     async with folder.scratch() as scratch:
         subprocess.run(["qemu-img", "create", "-q", "-f", "qcow2", "disk", "1M"], cwd=scratch.path, check=True)
+        if sector:
+            (scratch.path / "raw").write_bytes(sector.ljust(2**20, b"\0"))
+            subprocess.run(["qemu-img", "convert", "-O", "qcow2", "raw", "disk"], cwd=scratch.path, check=True)
+            (scratch.path / "raw").unlink()
         fields = {"disk_bytes": 2**20, "user": "u", "seeding": seeding, "probe": Probe.NONE, "source": "a test"}
         await folder.register("tiny", scratch, fields | {"memory_mib": 64})
     return folder

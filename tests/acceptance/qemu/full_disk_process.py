@@ -1,4 +1,4 @@
-"""A machine on a disk that fills up and is freed again. Run in mount and process namespaces of its own.
+"""A machine on a disk that fills up and is freed again. Run in network, mount and process namespaces of its own.
 
     python full_disk_process.py FOLDER
 
@@ -20,6 +20,7 @@ from warm_image import FOLDER, OPTIONS
 
 from hostler.drivers.machines.qemu.images.folder import ImageFolder
 from hostler.drivers.machines.qemu.machine import RETRY_EVERY
+from hostler.testing.servers import find_binary
 
 MIB = 2**20
 LEFT, WRITTEN = 12, 60
@@ -31,6 +32,7 @@ async def main(folder: Path) -> dict[str, object]:
     copied = sum(path.stat().st_size for path in images.files("tiny").iterdir() if path.is_file())
     size = copied // MIB + 256
     subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}m", "tmpfs", str(folder)], check=True)
+    subprocess.run([find_binary("ip"), "link", "set", "lo", "up"], check=True)
     found: dict[str, object] = {}
     told: list[str] = []
     async with driver(folder / "node", images, reserve_gib=0.02, accelerator=OPTIONS.accelerator) as machines:
