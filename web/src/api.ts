@@ -93,11 +93,11 @@ export async function all<T>(path: string): Promise<T[]> {
 const CHANGE_TRIES = 4;
 
 /**
- * Change a record as it was shown at `path`. Where the record was written since then, the refusal stands only if one of `fields`
+ * Change a record as it was shown; `read` reads it again, or is the path it has. Where the record was written since then, the refusal stands only if one of `fields`
  * differs, those that the user decided by. Otherwise the change is sent again with the new revision: an agent that updates
  * its node's capacity does not refuse a drain.
  */
-export async function changeShown<T extends { revision: number }, R>(shown: T, fields: (keyof T)[], path: string, send: (extra: Extra) => Promise<R>): Promise<R> {
+export async function changeShown<T extends { revision: number }, R>(shown: T, fields: (keyof T)[], read: string | (() => Promise<T>), send: (extra: Extra) => Promise<R>): Promise<R> {
   const decided = (record: T): string => JSON.stringify(fields.map((field) => record[field]));
   let revision = shown.revision;
   for (let tried = 1; ; tried += 1) {
@@ -105,7 +105,7 @@ export async function changeShown<T extends { revision: number }, R>(shown: T, f
       return await send({ ifMatch: revision });
     } catch (error) {
       if (asProblem(error).status !== 412 || tried >= CHANGE_TRIES) throw error;
-      const now = await get<T>(path);
+      const now = await (typeof read === "string" ? get<T>(read) : read());
       if (decided(now) !== decided(shown)) throw error;
       revision = now.revision;
     }

@@ -1,7 +1,7 @@
 // What is open: a rack, a pdu or tor, or a blade with its node, its machines and slices, its history and its why.
 import type { ComponentChildren } from "preact";
 import { useEffect, useState } from "preact/hooks";
-import { asProblem, at, changeShown, type Extra, get, patch, post, type Problem, withQuery } from "../../api";
+import { asProblem, at, changeShown, type Extra, get, patch, post, Problem, withQuery } from "../../api";
 import { on } from "../../live";
 import { ObjectLink } from "../../objects";
 import { to } from "../../route";
@@ -111,14 +111,16 @@ function Parts({ rack, parts, current = "" }: { rack: Rack; parts: Part[]; curre
   );
 }
 
-/** Enabled or not, and where it is in its life. */
-function Use(props: { rack: Rack; what: string; path: string; enabled: boolean; condition: Condition; revision?: number }) {
+type InUse = { enabled: boolean; condition: Condition; revision: number };
+
+/** Enabled or not, and where it is in its life. `read` reads it again, where the path alone does not answer that. */
+function Use(props: { rack: Rack; what: string; path: string; enabled: boolean; condition: Condition; revision?: number; read?: () => Promise<InUse> }) {
   if (!can("modify_inventory")) return null;
-  const { what, path, enabled, condition, revision } = props;
+  const { what, path, enabled, condition, revision, read = () => get<InUse>(path) } = props;
   const set = async (change: { enabled?: boolean; condition?: Condition }, question: string): Promise<void> => {
     if (!(await confirm({ title: question, text: "Nodes that depend on it take new machines only while it is enabled and operational. What runs there stays.", action: "Do it" }))) return;
     const send = (extra?: Extra): Promise<unknown> => patch(path, change, extra);
-    await attempt(() => (revision === undefined ? send() : changeShown({ enabled, condition, revision }, ["enabled", "condition"], path, send)), `${what}: changed`);
+    await attempt(() => (revision === undefined ? send() : changeShown<InUse, unknown>({ enabled, condition, revision }, ["enabled", "condition"], read, send)), `${what}: changed`);
   };
   return (
     <div class="row racks-use">
@@ -146,6 +148,14 @@ function Use(props: { rack: Rack; what: string; path: string; enabled: boolean; 
 
 // A pdu or tor
 
+/** A feed as it is now: only its rack tells. */
+async function readFeed(rack: string, part: Part): Promise<Feed> {
+  const { pdus, tors } = await get<RackDetail>(at`/v1/racks/${rack}`);
+  const found = (part.kind === "pdu" ? pdus : tors).find((one) => fold(one.name) === fold(part.name));
+  if (!found) throw new Problem(404, "about:hostler/not-found", "Not found", `${rack}/${part.name} is not in the inventory any more.`, "Look at the rack");
+  return found;
+}
+
 export function FeedPanel({ rack, part }: { rack: Rack; part: Part }) {
   const detail = details.value.get(rack.key);
   const all: Feed[] = (part.kind === "pdu" ? detail?.pdus : detail?.tors) ?? [];
@@ -169,6 +179,7 @@ export function FeedPanel({ rack, part }: { rack: Rack; part: Part }) {
           enabled={feed.enabled}
           condition={feed.condition}
           revision={feed.revision}
+          read={() => readFeed(rack.name, part)}
         />
       )}
       {sim.value && <Break component={component(rack, part.name)} kind={part.kind as "pdu" | "tor"} key={part.name} />}
@@ -250,11 +261,13 @@ function useNode(node: string, there: boolean): [Known | null, Problem | null] {
 
 export function BladePanel({ rack, part }: { rack: Rack; part: Part }) {
   const node = nodeOf(rack, part.name);
-  const there = (rack.states[part.index] ?? "no_node") !== "no_node";
-  const [known, problem] = useNode(node, there);
-  const [tab, setTab] = useState("now");
   const detail = details.value.get(rack.key);
   const blade = detail?.blades.find((one) => fold(one.name) === fold(part.name));
+  const state = rack.states[part.index] ?? "no_node";
+  // A blade may be out for repair with or without an agent: which, its rack tells.
+  const there = state === "out_for_repair" ? (blade?.lifecycle ?? null) !== null : state !== "no_node";
+  const [known, problem] = useNode(node, there);
+  const [tab, setTab] = useState("now");
   const hardware = amiss.value.get(component(rack, part.name));
   return (
     <>
