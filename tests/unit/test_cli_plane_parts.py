@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any
 import click
 import pytest
 from click.testing import CliRunner
-from tries import in_some_try
+from harness.pace import check, patience
 
+from hostler.engine.killer import GRACE
 from hostler.engine.service import Pipeline
 from hostler.entry.cli import main
 from hostler.entry.cli.reach import Server, chosen_server, server_options
@@ -33,7 +34,7 @@ from hostler.settings import load
 from hostler.settings.option import METRICS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    pass
 
 # Values
 
@@ -231,47 +232,79 @@ def lost(ago: float, ttl: float) -> Any:
     return Leadership(key="k", ttl=ttl, deadline=now - ago, lost_at=None, released=False)
 
 
-def watched(leadership: Any, then: Callable[[Watchdog], None], within: float) -> bool:
-    """Whether the process would have been ended."""
-    ended = threading.Event()
-    watchdog = Watchdog(SystemClock(), end=lambda _: ended.set())
-    watchdog.guard(leadership)
-    then(watchdog)
-    found = ended.wait(within)
-    watchdog.stopped()
-    for thread in threading.enumerate():
-        if thread.name == "hostler watchdog":
-            thread.join(30)
-    return found
+SHORT, LONG = 0.4, 40.0
+"""Lives of leaderships: one whose grace is over soon, and one whose grace no machine is too slow for."""
 
 
-def test_work_that_does_not_stop_ends_the_process() -> None:
-    assert watched(lost(0, 1.0), lambda _: None, 30)
+class Looks(SystemClock):
+    """A clock that tells how often it was looked at."""
+
+    def __init__(self) -> None:
+        self._left = threading.Semaphore(0)
+
+    def now(self) -> float:
+        self._left.release()
+        return super().now()
+
+    def wait_for(self, number: int) -> None:
+        for _ in range(number):
+            assert self._left.acquire(timeout=patience(5))
 
 
-@in_some_try
-def test_a_long_sleep_leaves_the_time_to_stop_and_work_that_stopped_ends_nothing() -> None:
-    begin = time.monotonic()
-    assert watched(lost(3600, 2.0), lambda _: None, 30)
-    assert time.monotonic() - begin >= 0.4, "it was ended at once: nobody could have stopped in time"
-    assert not watched(lost(3600, 2.0), lambda watchdog: watchdog.stopped(), 1.5)
+class Watched:
+    """A watchdog that says what it would have ended."""
+
+    def __init__(self, leadership: Any) -> None:
+        self.clock, self.ended = Looks(), threading.Event()
+        self.began = time.monotonic()
+        self.watchdog = Watchdog(self.clock, end=lambda _: self.ended.set())
+        self.watchdog.guard(leadership)
+
+    def over(self) -> bool:
+        """Whether the process would have been ended. Nothing is watched any more when this returns."""
+        for thread in threading.enumerate():
+            if thread.name == "hostler watchdog":
+                thread.join(patience(5))
+                assert not thread.is_alive(), "it still watches"
+        return self.ended.is_set()
+
+
+def test_work_that_does_not_stop_ends_the_process_when_its_grace_is_over() -> None:
+    """Whether the leadership was lost this moment, or an hour ago while the machine slept."""
+    for ago in (0.0, 3600.0):
+        watched = Watched(lost(ago, SHORT))
+        assert watched.ended.wait(patience(5))
+        took = time.monotonic() - watched.began
+        assert took >= SHORT / GRACE, "it was ended at once: nobody could have stopped in time"
+        check(took, SHORT / GRACE * 2 + 0.1, since=watched.began, what="the grace")
+        watched.watchdog.stopped()
+        assert watched.over()
+
+
+def test_work_that_stopped_ends_nothing() -> None:
+    watched = Watched(lost(3600, LONG))
+    watched.clock.wait_for(1)
+    watched.watchdog.stopped()
+    assert not watched.over()
 
 
 def test_a_leadership_that_stands_or_was_given_up_ends_nothing() -> None:
-    standing = lost(-60, 1.0)
-    assert not watched(standing, lambda _: None, 1.0)
-    released = lost(5, 1.0)
+    standing = Watched(lost(-60, SHORT))
+    standing.clock.wait_for(10)  # it would end the process at the fifth look
+    standing.watchdog.stopped()
+    assert not standing.over()
+    released = lost(5, LONG)
     released.released = True
-    assert not watched(released, lambda _: None, 1.0)
+    assert not Watched(released).over()
 
 
 class Slow:
-    """A controller that takes its time to stop."""
+    """A controller that does not stop before something has happened."""
 
     name = "slow"
 
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
+    def __init__(self, before: threading.Event) -> None:
+        self._before = before
 
     async def start(self, standing: Any) -> None: ...
 
@@ -279,22 +312,21 @@ class Slow:
         await asyncio.Event().wait()
 
     async def stop(self) -> None:
-        await asyncio.sleep(self._seconds)
+        async with asyncio.timeout(patience(5)):
+            while not self._before.is_set():
+                await asyncio.sleep(0.005)
 
 
-@pytest.mark.parametrize(("seconds", "ends"), [(0.0, False), (2.0, True)])
-@in_some_try
-async def test_the_work_is_over_when_the_last_controller_has_stopped_whatever_comes_after(
-    seconds: float, ends: bool
-) -> None:
-    ended = threading.Event()
-    watchdog = Watchdog(SystemClock(), end=lambda _: ended.set())
-    pipeline = Pipeline((watchdog, Slow(seconds)), lambda _: None)
-    watchdog.guard(lost(0, 2.0))
+@pytest.mark.parametrize("stops", [True, False])
+async def test_the_work_is_over_when_the_last_controller_has_stopped_whatever_comes_after(stops: bool) -> None:
+    """Tidying up after that takes as long as it takes: nothing is watched any more."""
+    watched = Watched(lost(0, LONG if stops else SHORT))
+    at_once = threading.Event()
+    at_once.set()
+    pipeline = Pipeline((watched.watchdog, Slow(at_once if stops else watched.ended)), lambda _: None)
     await pipeline.start(None)  # type: ignore[arg-type]
     await pipeline.stop()
-    await asyncio.sleep(1.0)  # twice the grace of tidying up: that is what is tested
-    assert ended.is_set() is ends
+    assert await asyncio.to_thread(watched.over) is not stops
 
 
 # Signals

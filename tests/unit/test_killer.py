@@ -257,7 +257,9 @@ def lived(child: Child, *, napped: float = 0.0) -> None:
         assert "ends" in record, record
         return
     stalled = record.get("stalled", 0.0)
-    safe(stalled - napped > child.ttl / 2, "a leadership that was renewed was ended", record=record, said=child.errors())
+    safe(
+        stalled - napped > child.ttl / 2, "a leadership that was renewed was ended", record=record, said=child.errors()
+    )
     assert slowdown(child.began) > 2.0, f"it stood still for {stalled:.2f} s on a machine that was not slow: {record}"
 
 
