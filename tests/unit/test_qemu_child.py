@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import signal
+import sys
 import threading
 import time
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 from qemu_scene import eventually
 
+import hostler
 from hostler.drivers.machines.qemu.child import end
 
 
@@ -57,3 +59,36 @@ async def test_who_is_cancelled_leaves_no_process() -> None:
     with pytest.raises(asyncio.CancelledError):
         await ending
     assert process.returncode == -signal.SIGKILL
+
+
+STARTS = """
+import subprocess, sys
+sys.path.insert(0, sys.argv[2])
+from hostler.drivers.machines.qemu.child import ending_with_us
+late = ["sh", "-c", f"sleep {sys.argv[1]}; exec \\"$@\\"", "sh", *ending_with_us(["sleep", "600"])]
+print(subprocess.Popen(late, stdout=subprocess.DEVNULL).pid, flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("delay", [0, 0.3])
+async def test_it_ends_with_who_started_it_also_if_that_one_ends_before_it_has_begun(delay: float) -> None:
+    starter = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", STARTS, str(delay), str(Path(hostler.__file__).parents[1])),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+    )
+    assert starter.stdout is not None
+    process = Path("/proc") / (await starter.stdout.readline()).decode().strip()
+
+    def runs() -> bool:
+        try:
+            return ") Z" not in (process / "stat").read_text()
+        except OSError:
+            return False
+
+    if not delay:
+        await eventually(lambda: (process / "cmdline").read_bytes() == b"sleep\x00600\x00")
+    starter.kill()
+    await starter.wait()
+    await eventually(lambda: not runs())

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from hostler.drivers.machines.qemu.child import end
+from hostler.drivers.machines.qemu.child import end, ending_with_us
 from hostler.drivers.machines.qemu.command import BINARY, MACHINE, SANDBOX
 from hostler.drivers.machines.qemu.images.folder import link_file
 from hostler.drivers.machines.qemu.rights import Rights, accelerator_groups, environment, rights_for
@@ -146,13 +146,12 @@ async def _booted(stage: Path, rights: Rights) -> str:
     loaded = os.getloadavg()[0] > (os.cpu_count() or 1)
     within = WITHIN_UNDER_LOAD if loaded else WITHIN
     argv = [
-        *("setpriv", "--pdeathsig=KILL", "--"),  # killed, we leave no guest behind
         *(BINARY, "-machine", MACHINE, "-accel", "kvm", "-cpu", "host", "-m", str(MEMORY_MIB), "-smp", "1"),
         *("-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", "-sandbox", SANDBOX, "-serial", "stdio"),
         *("-kernel", "kernel", "-initrd", "initrd", "-append", "console=ttyS0 quiet panic=-1 hostler.probe"),
     ]
     process = await asyncio.create_subprocess_exec(
-        *rights.wrap(argv),
+        *rights.wrap(ending_with_us(argv)),  # killed, we leave no guest behind
         cwd=stage,
         env=environment(),
         stdin=asyncio.subprocess.DEVNULL,

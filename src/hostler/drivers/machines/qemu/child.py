@@ -1,4 +1,4 @@
-"""The end of a program that we started by asyncio."""
+"""The end of a program that we started by asyncio, by us or with us."""
 
 from __future__ import annotations
 
@@ -11,6 +11,25 @@ from hostler.drivers.machines.qemu.whole import whole
 
 if TYPE_CHECKING:
     import asyncio
+    from collections.abc import Sequence
+
+
+def ending_with_us(argv: Sequence[str], by: signal.Signals = signal.SIGKILL) -> list[str]:
+    """Return the command that runs `argv` and gets that signal when this process ends. Put changes of user before it.
+
+    The kernel is told by the new process. If this one has ended by then, nothing is run: it is not the parent any more.
+    """
+    still_ours = '[ "$PPID" = "$0" ] || exit 1; exec "$@"'
+    return [
+        "setpriv",
+        f"--pdeathsig={by.name.removeprefix('SIG')}",
+        "--",
+        "sh",
+        "-c",
+        still_ours,
+        f"{os.getpid()}",
+        *argv,
+    ]
 
 
 async def end(process: asyncio.subprocess.Process, by: signal.Signals = signal.SIGKILL) -> None:

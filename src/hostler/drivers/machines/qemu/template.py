@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from hostler.drivers.machines.qemu import acceleration, warm
-from hostler.drivers.machines.qemu.child import end
+from hostler.drivers.machines.qemu.child import end, ending_with_us
 from hostler.drivers.machines.qemu.disk import Disk
 from hostler.drivers.machines.qemu.folder import LOG, MachineFolder
 from hostler.drivers.machines.qemu.images.folder import LINKED
@@ -75,7 +75,7 @@ async def make(image: Path, shape: warm.Shape, *, uids: str | None = None, progr
         await Disk(folder, shape.image.disk_format, wrap=rights.wrap).create(shape.image.disk_bytes)
         rights.own(folder)
         # It dies with us: nobody would find it again.
-        argv = rights.wrap(["setpriv", "--pdeathsig=KILL", "--", *warm.template_command(shape)], cpus=shape.cpus)
+        argv = rights.wrap(ending_with_us(warm.template_command(shape)), cpus=shape.cpus)
         async with _running(folder, argv, lock, subject) as process:
             await _Template(folder, shape, subject, progress, rights.uid).saved(process)
         await asyncio.to_thread(warm.keep, image, shape, folder / STATE)

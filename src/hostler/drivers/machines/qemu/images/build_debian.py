@@ -20,7 +20,7 @@ import tarfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hostler.drivers.machines.qemu.child import end
+from hostler.drivers.machines.qemu.child import end, ending_with_us
 from hostler.drivers.machines.qemu.images import debian, kernel
 from hostler.drivers.machines.qemu.images.build_tiny import KERNEL
 from hostler.drivers.machines.qemu.images.cpio import Archive
@@ -206,7 +206,7 @@ class DebianBuild:
         """What a program says. It has the scratch folder as long as it lives, and is told to end if we do."""
         path = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin"
         process = await asyncio.create_subprocess_exec(
-            *("setpriv", "--pdeathsig", "TERM", *argv),
+            *ending_with_us(argv, signal.SIGTERM),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
