@@ -25,7 +25,7 @@ from hostler.errors import Refused, Unavailable
 from hostler.testing.servers import find_binary
 
 PLACE, MAC = "a place of the test", "02:11:22:33:44:55"
-PING = "sudo ping -c 1 -W 3 {} fd00:77::1 > /dev/null && echo answered || echo silence"
+PING = "sudo ping -c 1 -W 2 {} fd00:77::1 > /dev/null && echo answered || echo silence"
 
 
 def ip(*words: str) -> str:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import msgspec
 from guests import KEY, KEYS, SOME, available, login, run
 from harness.pace import patience
 from warm_image import OPTIONS
@@ -30,9 +31,10 @@ def plan(vm: str, *, memory_mib: int = 128, fenced: bool = False) -> MachinePlan
 
 
 @asynccontextmanager
-async def node(folder: Path, images: ImageFolder) -> AsyncIterator[QemuMachines]:
+async def node(folder: Path, images: ImageFolder, **options: Any) -> AsyncIterator[QemuMachines]:
     """A node whose machines end with the test, however that ends."""
-    async with QemuMachines(folder, images=images, options=OPTIONS) as machines:
+    settled = msgspec.structs.replace(OPTIONS, **options)
+    async with QemuMachines(folder, images=images, options=settled) as machines:
         try:
             yield machines
         finally:

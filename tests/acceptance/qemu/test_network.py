@@ -13,11 +13,14 @@ from typing import TYPE_CHECKING
 import pytest
 from apart import run_apart
 from bare_guest import BareGuest
+from guest_login import node, plan, run
+from harness.pace import patience
+from warm_image import warm_images
 
 from hostler.drivers.machines.qemu import firewall
 from hostler.drivers.machines.qemu.limits import Limits, Shape, settings_of
 from hostler.drivers.machines.qemu.network import Attached, network_of, port_was_taken
-from hostler.drivers.machines.qemu.rights import Rights, rights_for, users_here
+from hostler.drivers.machines.qemu.rights import rights_for, users_here
 from hostler.testing.servers import find_binary
 
 if TYPE_CHECKING:
@@ -26,7 +29,6 @@ if TYPE_CHECKING:
     from hostler.drivers.machines.qemu.images.folder import ImageFolder
 
 MAC = "02:00:00:00:00:01"
-WITHIN = 300.0
 SHAPE = Shape(128, 1, 50)
 
 
@@ -43,7 +45,7 @@ async def secret() -> AsyncIterator[int]:
         yield server.sockets[0].getsockname()[1]
 
 
-@pytest.mark.timeout(WITHIN)
+@pytest.mark.timeout(300)
 async def test_a_guest_is_logged_into_through_a_loopback_port_and_does_not_reach_the_loopback_itself(
     tmp_path: Path, images: ImageFolder
 ) -> None:
@@ -76,25 +78,27 @@ async def test_a_guest_is_logged_into_through_a_loopback_port_and_does_not_reach
     assert not _groups(limits)
 
 
-@pytest.mark.timeout(WITHIN)
-async def test_an_isolated_guest_is_logged_into_and_reaches_nothing(tmp_path: Path, images: ImageFolder) -> None:
-    folder = _folder(tmp_path)
-    network = network_of("isolated", None, place=str(tmp_path), uids=None)
-    await network.open()
-    attached = await network.attach(1, MAC)
-    async with secret() as port, BareGuest(folder, images, Rights(), attached, MAC) as guest:
-        assert "secret" not in await guest.run(f"nc -w 5 10.0.2.2 {port} < /dev/null 2>&1")
-        assert "timed out" in await guest.run("nslookup localhost 10.0.2.3 2>&1")
+@pytest.mark.timeout(300)
+async def test_an_isolated_guest_is_logged_into_and_reaches_nothing(tmp_path: Path) -> None:
+    async with secret() as port, node(tmp_path, warm_images(), network="isolated") as machines:
+        await machines.create(plan("one"))
+        await machines.start("one")
+        heard, resolved = await asyncio.gather(
+            run(machines, "one", f"nc -w 3 10.0.2.2 {port} < /dev/null 2>&1", check=False),
+            run(machines, "one", "nslookup localhost 10.0.2.3 2>&1", check=False),
+        )
+        assert "secret" not in heard
+        assert "timed out" in resolved
 
 
-@pytest.mark.timeout(WITHIN)
+@pytest.mark.timeout(300)
 async def test_a_guest_on_a_bridge_has_an_address_of_its_own_and_is_held_to_it(
     tmp_path: Path, images: ImageFolder
 ) -> None:
     """In namespaces of its own, which end with the process."""
     assert firewall.find_nft(), "nft: not installed; run scripts/setup test"
     script = Path(__file__).parent / "bridge_process.py"
-    found = await run_apart(script, _folder(tmp_path), within=WITHIN - 10)
+    found = await run_apart(script, _folder(tmp_path), within=patience(30))
     no_bridge, no_address = found.pop("refused")
     assert "there is none of that name; make it: ip link add br0 type bridge" in no_bridge
     assert "no IPv6 address with a prefix of 64 bits; give it one" in no_address
