@@ -17,7 +17,7 @@ from playwright.async_api import Locator, LocatorAssertions, Page, PageAssertion
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-SOON = 5.0
+SOON = 4.0
 """Seconds in which a page shows what a test expects of it, unless the test says otherwise."""
 LOOK = 150.0
 """Milliseconds of one call of Playwright, which looks at once and after 100 milliseconds."""
