@@ -20,8 +20,8 @@ from web_type import Enter, NewPage
 
 LARGEST = 60_000
 """Bytes on the wire until the page can be used. 150,000 are promised, and with those the terminal could come unseen."""
-TURNS = 300_000_000
-"""Turns of a loop that take as long as the page may take until then: a third of a second on a quiet machine."""
+TURNS = 500_000_000
+"""Turns of a loop that take as long as the page may take until then: half a second on a quiet machine."""
 WHEN_USABLE = """
 window.usable = new Promise((done) => {
   const look = () => {
