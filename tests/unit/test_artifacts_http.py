@@ -332,8 +332,6 @@ async def test_who_does_not_read_or_hardly_writes_keeps_nobody_else_waiting(
         monkeypatch.setattr(module + "GRACE", 2.0)
         monkeypatch.setattr(module + "SLOWEST", 64 * 1024 * 1024)
         monkeypatch.setattr(module + "WAIT_WITHIN", 60.0)
-        with await _unread(api, greedy):
-            assert (await api.call("GET", path, token=greedy)).status == 200  # it was cut off
 
         async def dripping() -> Any:
             while True:
@@ -341,8 +339,13 @@ async def test_who_does_not_read_or_hardly_writes_keeps_nobody_else_waiting(
                 await asyncio.sleep(0.05)
 
         kind = {"Content_Type": "application/octet-stream"}
-        reply = await api.call("PUT", "/v1/artifacts/a:b:1/file?name=b.py", data=dripping(), **kind)
-        assert reply.status == 408
+        with await _unread(api, greedy):
+            read, written = await asyncio.gather(
+                api.call("GET", path, token=greedy),
+                api.call("PUT", "/v1/artifacts/a:b:1/file?name=b.py", data=dripping(), **kind),
+            )
+        assert read.status == 200  # the other was cut off
+        assert written.status == 408
 
 
 async def test_what_comes_to_the_server_is_looked_at_before_it_is_kept(

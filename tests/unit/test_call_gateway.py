@@ -204,7 +204,7 @@ async def test_what_is_told_of_a_failure_says_truly_whether_it_started(
 async def test_what_never_waits_is_not_made_faster_than_it_is_read(tmp_path: Path) -> None:
     async with opened(tmp_path) as (router, _, path):
         slice_ = await Rude.welcomed(path)
-        slice_.say(call("flood", within=2.0))
+        slice_.say(call("flood", within=1.0))
         await until(lambda: router.made)
         assert router.made < 10_000  # of 20 MB
         await until(lambda: router.ended)  # its time was over, and nobody had read it

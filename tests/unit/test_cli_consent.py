@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -27,6 +28,12 @@ NAMED = [
     (("node", "remove", "n1"), "n1"),
 ]
 VOUCHED = [("node", "confirm-off", "n1")]
+
+
+@pytest.fixture(autouse=True)
+def _tries_again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that is not there is asked again a few times: nothing here is about the pauses between."""
+    monkeypatch.setattr("hostler.client.wire.Backoff", lambda *_, **__: SimpleNamespace(next=lambda: 0.0))
 
 
 class Terminal(io.StringIO):

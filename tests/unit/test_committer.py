@@ -13,7 +13,7 @@ from hostler.drivers.store.committer import Committer, Request
 from hostler.errors import Closed, Conflict, Unavailable, Uncertain
 
 WITHIN = 30.0
-SOON = 1.5
+SOON = 0.7
 """A deadline that passes, and that the thread has begun before."""
 
 

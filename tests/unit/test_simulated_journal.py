@@ -214,7 +214,7 @@ async def test_two_places_have_ids_of_their_own(tmp_path: Path) -> None:
 async def test_intervals_are_read_while_the_place_is_in_use(tmp_path: Path) -> None:
     began = SystemClock().now()
     async with opened(tmp_path) as m:
-        await m.hold(2.0)
+        await m.hold(1.0)
         for vm in ("a", "b", "c"):
             await m.create(plan(vm, fenced=vm == "a"))
         for vm in ("a", "b"):
@@ -226,7 +226,7 @@ async def test_intervals_are_read_while_the_place_is_in_use(tmp_path: Path) -> N
         ((start, end),) = found["a"]
         assert began < start
         assert end is not None
-        assert began + 2.0 <= end < began + 60, "it ended by itself, and nobody has looked"
+        assert began + 1.0 <= end < began + 60, "it ended by itself, and nobody has looked"
         await asyncio.sleep(end - SystemClock().now() + 0.05)
         assert read_intervals(tmp_path) == {vm: m.intervals(vm) for vm in ("a", "b")}
         assert m.intervals("a") == [(start, end)]
