@@ -228,7 +228,7 @@ HOOKS = """
 
 async def test_start_and_health_that_raise_or_hang(tmp_path: Path) -> None:
     artifacts = await publish(tmp_path, "a:hooks:1", HOOKS)
-    async with opened(tmp_path, artifacts, healthy_within=5.0) as slices:
+    async with opened(tmp_path, artifacts, healthy_within=3.0) as slices:
 
         def run(number: int, start: str, healthy: str, **more: str) -> Run:
             return run_of("a:hooks:1", number, environment={"START": start, "HEALTHY": healthy, **more})
@@ -242,12 +242,12 @@ async def test_start_and_health_that_raise_or_hang(tmp_path: Path) -> None:
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(1.5):
                     await slices.activate(run(2, "hang", "yes"))
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(20):
                 await slices.unload(run(2, "hang", "yes"))
             assert 2 not in {one.run.instance for one in await slices.list()}
 
         async def unwell() -> None:
-            with pytest.raises(Refused, match="not healthy: healthy raised OSError: disk is full, after 5 s"):
+            with pytest.raises(Refused, match="not healthy: healthy raised OSError: disk is full, after 3 s"):
                 await slices.activate(run(3, "fine", "raise"))
 
         async def later() -> None:
@@ -270,7 +270,7 @@ async def test_calls_under_way_have_the_grace_and_then_end(tmp_path: Path) -> No
             asyncio.create_task(long.call("nap", seconds=30)),
         ]
         await asyncio.sleep(0.2)
-        assert (await slices.deactivate(run, grace=4)).life is Life.LOADED
+        assert (await slices.deactivate(run, grace=2)).life is Life.LOADED
         assert await answers[0] is None
         stopped = await answers[1]
         assert isinstance(stopped, Failed)
@@ -335,7 +335,7 @@ async def test_what_an_agent_that_was_killed_left_running_is_adopted(tmp_path: P
 
 async def test_a_worker_that_nobody_asks_ends_by_itself_and_one_that_hangs_counts_as_ended(tmp_path: Path) -> None:
     artifacts = await publish(tmp_path, V1, GREET)
-    slices = ProcessSlices(tmp_path / "slices", artifacts, orphaned_after=4.0, look_every=0.5, answers_within=5.0)
+    slices = ProcessSlices(tmp_path / "slices", artifacts, orphaned_after=3.0, look_every=0.3, answers_within=3.5)
     await slices.open()
     slices.admit(TOKENS)
     news: list[str] = []

@@ -14,12 +14,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from harness import pace
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 TESTS = Path(__file__).parents[2]
-PATIENCE = 120.0
-"""Seconds in which everything must have happened, on a machine that is busy with other tests."""
+PATIENCE = 30.0
+"""Seconds in which everything must have happened; waits are longer where the machine is slow."""
 
 
 class Launcher:
@@ -102,7 +104,7 @@ class Child:
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Until that holds or it has ended; looked at after each of its messages."""
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(pace.patience(PATIENCE)):
             while not condition() and self.running:
                 self._stirred.clear()
                 await self._stirred.wait()

@@ -12,6 +12,9 @@ import uuid
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
+from harness import pace
+from harness.artefacts import Unsafe
+
 from hostler import Client, open_store
 from hostler.drivers.machines.simulated import read_intervals
 from hostler.drivers.machines.simulated.journal import _read_journal
@@ -44,7 +47,7 @@ LOOK = 0.02
 TOKEN = "the administrator's token, shown this once: "
 
 
-class Wrong(AssertionError):
+class Wrong(Unsafe):
     """Something that must never be."""
 
 
@@ -137,7 +140,7 @@ class Scene:
 
     async def wish(self, do: Callable[[Client, str], Awaitable[T]]) -> T:
         """Ask until it is answered; each time with the same Idempotency-Key."""
-        key, end = uuid.uuid4().hex, time.monotonic() + PATIENCE
+        key, end = uuid.uuid4().hex, time.monotonic() + pace.patience(PATIENCE)
         while True:
             try:
                 url = self.children["replica"].told("serving ")
@@ -197,7 +200,7 @@ class Scene:
         return _read_journal(self._place(node), whole=True).rows
 
     async def _until(self, missing: Callable[[], Awaitable[str | None]]) -> None:
-        end = time.monotonic() + PATIENCE
+        end = time.monotonic() + pace.patience(PATIENCE)
         while (what := await missing()) is not None:
             if time.monotonic() > end:
                 raise Wrong(f"not {PATIENCE:g} s later: {what}; restarts: {self.ended()}; {self._last_words()}")
