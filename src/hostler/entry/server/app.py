@@ -12,6 +12,7 @@ import itertools
 import math
 import re
 import secrets
+from functools import cached_property
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -115,7 +116,6 @@ class App:
         self._parts = {route.name: route.parts for route in self.routes}
         self._quiet = frozenset(route.name for route in self.routes if route.quiet)
         self._doors = frozenset(route.name for route in self.routes if route.door is not None)
-        self._document = msgspec.json.encode(document(self.routes))
         self.feed = Feed(services.store, clock=services.clock, history=plan.history)
         self.terminals = Keeper(
             services.store,
@@ -131,6 +131,11 @@ class App:
         self._following: asyncio.Task[None] | None = None
         self._large = Turn("body", busy="other large ones are being read")
         self._place, self._numbers = secrets.token_hex(4), itertools.count(1)
+
+    @cached_property
+    def _document(self) -> bytes:
+        """The OpenAPI document, built when it is first requested: it takes longer than the rest of a start."""
+        return msgspec.json.encode(document(self.routes))
 
     async def start(self) -> None:
         """Begin to follow the store."""
