@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 from driven import driver, is_available, plan, run, until
-from real_plane import WITHIN, RealPlane, command_line, seen, working_below
+from harness.pace import check, patience
+from real_plane import SOME, RealPlane, command_line, seen, working_below
+from told_guest import FILL
 from warm_image import OPTIONS, warm_images
 
 from hostler.drivers.machines.qemu.serial import LOG, LOG_BYTES, OLDER_LOG
@@ -149,7 +151,7 @@ async def check_names(client: Client) -> None:
 
 async def fills_its_disk(client: Client, inside: Inside) -> None:
     """That is its own trouble: it runs, and can be logged into."""
-    filled = await inside("bad", "sudo fallocate -l 2G /fill 2>/dev/null || sudo dd if=/dev/zero of=/fill bs=64k; df /")
+    filled = await inside("bad", f"sudo sh -c '{FILL}' 2> /dev/null; df /")
     assert "100%" in filled, filled
     assert await inside("bad", "echo more > more || echo no room") == "no room"
     view = await client.vms.get(ORG, PROJECT, "bad")
@@ -170,12 +172,14 @@ async def floods(plane: RealPlane, client: Client, bad: str, inside: Inside) -> 
     quiet = await takes_snapshot("quiet")
     await inside("bad", f"sudo sh -c '{quoted(FLOOD)}' > /dev/null 2>&1")
     cpu, began = cpu_seconds(plane.up.pid), time.monotonic()
-    assert await takes_snapshot("loud") < 5 * quiet + 10
+    loud = time.monotonic()
+    # Both guests and the control plane share the cores with the flood.
+    check(await takes_snapshot("loud"), 4 * quiet + 2, since=loud, what="a snapshot beside the flood")
     # By then more has come out of it than is kept: twice a full half of the log was put aside.
     halves: set[tuple[int, int]] = set()
     while len(halves) < 2 or time.monotonic() - began < WATCHED:
-        assert time.monotonic() - began < WITHIN, f"not enough came out of it: {halves}"
-        await asyncio.sleep(0.2)
+        assert time.monotonic() - began < patience(SOME), f"not enough came out of it: {halves}"
+        await asyncio.sleep(0.05)
         if (folder / OLDER_LOG).exists():
             halves.add(((aside := (folder / OLDER_LOG).stat()).st_ino, aside.st_mtime_ns))
     used = (cpu_seconds(plane.up.pid) - cpu) / (time.monotonic() - began)
@@ -204,7 +208,7 @@ while :; do sleep 1000; done
 """
 """Takes the place of what the guest begins as: it restarts itself once more, and then says nothing at all."""
 BOOT_SECONDS = 4
-WATCHED = 4.0
+WATCHED = 2.0
 
 
 async def has_impatient_image(plane: RealPlane, images: ImageFolder) -> None:
@@ -220,7 +224,7 @@ def cpu_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(300)
 async def test_guests_and_names_of_the_worst_kind_harm_nobody_but_themselves(
     plane: RealPlane, images: ImageFolder
 ) -> None:
@@ -249,7 +253,7 @@ async def test_guests_and_names_of_the_worst_kind_harm_nobody_but_themselves(
         await floods(plane, client, bad.id, inside)
 
         # It answers with a key that is not the one that was made for it.
-        script = f"rm /fill; sync; {OTHER_KEY}; cat > /mute; chmod 755 /mute; sync; {RESTART}"
+        script = f"rm /fill* /last; sync; {OTHER_KEY}; cat > /mute; chmod 755 /mute; sync; {RESTART}"
         await plane.cli("vm", "ssh", "bad", f"sudo sh -c '{quoted(script)}'", stdin=MUTE)
         other = await seen(client, "bad", lambda view: view.readiness and "host key" in view.readiness.cause)
         assert other.readiness is not None
@@ -267,7 +271,7 @@ async def test_guests_and_names_of_the_worst_kind_harm_nobody_but_themselves(
         assert restless.phase is Phase.RUNNING
         # One restart may be told of as several resets, so this may still be said of the boot before its last: until it
         # stays said.
-        async with asyncio.timeout(WITHIN):
+        async with asyncio.timeout(patience(SOME)):
             shown = ""
             while not ("did not say that it is up" in shown and "restarted itself" in shown):
                 mute = await seen(client, "bad", lambda view: view.readiness and view.readiness.cause)

@@ -18,6 +18,7 @@ from qemu_opened import Opened, empty_images
 from qemu_opened import plan as empty_plan
 from warm_image import OPTIONS, warm_images
 
+from hostler.drivers.machines.qemu import driver as driver_module
 from hostler.drivers.machines.qemu import state, warm
 from hostler.errors import Damaged
 from hostler.model.vm import MachineState, Origin, Step
@@ -128,7 +129,10 @@ async def test_a_guest_that_restarts_itself_for_ever_is_told_of(tmp_path: Path) 
 
 
 @pytest.mark.timeout(300)
-async def test_a_guest_whose_process_does_not_answer_is_told_of(tmp_path: Path, images: ImageFolder) -> None:
+async def test_a_guest_whose_process_does_not_answer_is_told_of(
+    tmp_path: Path, images: ImageFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(driver_module, "REATTACH_WITHIN", 1.0)
     folder = tmp_path / "node"
     async with driver(folder, images, accelerator=OPTIONS.accelerator) as machines:
         await machines.create(plan("a"))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import asyncssh
 import pytest
 from harness.pace import check, patience
-from told_guest import KEY, SOME, ToldGuest, identity, overlay
+from told_guest import FILL, KEY, SOME, ToldGuest, identity, overlay
 
 from hostler.drivers.machines.qemu.images.build import package_cache
 from hostler.drivers.machines.qemu.images.build_tiny import build_tiny
@@ -23,11 +23,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.timeout(300)
 SCRIPT = "#!/bin/sh\necho ran >> /root/ran\n"
-FILL = (
-    "i=1024; while [ $i -gt 0 ]; do fallocate -l ${i}M /fill$i || i=$((i/2)); i=$((i-1)); done;"
-    " cat /dev/zero > /last; sync"
-)
-"""All but the last mebibytes without writing them."""
 
 
 async def test_a_machine_is_who_it_was_told_and_keeps_what_was_written(images: ImageFolder, tmp_path: Path) -> None:

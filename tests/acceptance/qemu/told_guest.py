@@ -25,6 +25,11 @@ SOME = 20.0
 """Seconds, at most, for a step that takes three where nothing else runs: `patience(SOME)`."""
 KEY = asyncssh.generate_private_key("ssh-ed25519")
 HOST_KEY = new_host_key()
+FILL = (
+    "i=1024; while [ $i -gt 0 ]; do fallocate -l ${i}M /fill$i || i=$((i/2)); i=$((i-1)); done;"
+    " cat /dev/zero > /last; sync"
+)
+"""Fills a guest's disk, all but the last mebibytes without writing them."""
 
 
 def identity(**changes: Any) -> Identity:
