@@ -11,7 +11,8 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import HealthCheck, given, settings
+from dose import dose
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hostler import Comparison, KeyValue, ModRevision, Unavailable, Uncertain, Value, Version, open_store
@@ -161,7 +162,23 @@ WRONG: dict[str, tuple[list[Call], str]] = {
         [put(A, 0, 1, 2), delete(True, 2, 3), put(B, 4, 5, 4), get(kv(B, 4, 2, 2), 6, 7)],
         "no order",
     ),
-    "the wrong create revision": ([put(A, 0, 1, 2), put(B, 2, 3, 3), get(kv(B, 3, 2, 3), 4, 5)], "no order"),
+    "the wrong create revision": ([put(A, 0, 1, 2), put(B, 2, 3, 5), get(kv(B, 5, 2, 3), 4, 5)], "no order"),
+    "changed in the revision of its creation": (
+        [unknown("put", 0, value=A), put(B, 2, 3, 2), get(kv(B, 2, 2, 2), 4, 5)],
+        "such as no key can have",
+    ),
+    "never changed since an older revision": (
+        [unknown("put", 0, value=A), get(kv(A, 5, 1, 3), 2, 3)],
+        "such as no key",
+    ),
+    "created, by an unknown write, after a change of it": (
+        [unknown("put", 0, value=A), put(B, 2, 3, 3), put(C, 4, 5, 9), get(kv(C, 9, 3, 5), 6, 7)],
+        "no order",
+    ),
+    "created, by an unknown write, before it was deleted": (
+        [put(A, 0, 1, 5), delete(True, 2, 3), unknown("put", 4, value=B), put(C, 6, 7, 9), get(kv(C, 9, 2, 3), 8, 9)],
+        "no order",
+    ),
     "the wrong revision": ([put(A, 0, 1, 2), get(kv(A, 3), 2, 3)], "no order"),
 }
 
@@ -443,7 +460,7 @@ def twists(c: Call) -> st.SearchStrategy[Call]:
 
 
 @given(tiny_histories())
-@settings(max_examples=600, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=dose(test=200, full=5000), deadline=None)
 def test_the_verdict_is_that_of_trying_every_order(history: list[Call]) -> None:
     violation = check_linearizable(history)
     assert (violation is None) == possible(history), str(violation)

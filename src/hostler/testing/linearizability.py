@@ -81,7 +81,8 @@ def check_linearizable(history: Iterable[Call]) -> Violation | None:
 class _State(NamedTuple):
     """The key between two calls. Where `exact` is False, `mod` is only the least that its revision can be.
 
-    An absent key has no value and version 0; `mod` is then the least that the revision of its deletion can be.
+    An absent key has no value and version 0; `mod` is then the least that the revision of its deletion can be. Where
+    `created` is not known it is one of `earliest` to `latest`; 0: whatever the revisions read later allow.
     """
 
     value: bytes | None = None
@@ -89,6 +90,8 @@ class _State(NamedTuple):
     created: int | None = 0
     mod: int = 0
     exact: bool = False
+    earliest: int = 0
+    latest: int = 0
 
 
 _ABSENT = _State()
@@ -129,6 +132,8 @@ def _read(found: KeyValue | None, state: _State) -> _State | None:
         return None
     if state.created not in (None, found.create_revision):
         return None
+    if state.created is None and not state.earliest <= found.create_revision <= (state.latest or found.mod_revision):
+        return None
     return _State(state.value, state.version, found.create_revision, found.mod_revision, exact=True)
 
 
@@ -139,7 +144,12 @@ def _written(value: bytes | None, state: _State, revision: int | None) -> _State
     if value is None:
         return _State(mod=mod)
     created = state.created if state.version else revision
-    return _State(value, state.version + 1, created, mod, exact=revision is not None)
+    if created is not None:
+        return _State(value, state.version + 1, created, mod, exact=revision is not None)
+    earliest, latest = (state.earliest, state.latest) if state.version else (mod, 0)
+    if revision is not None:  # as many changes as it has versions came since
+        latest = min(latest or revision, revision - state.version)
+    return _State(value, state.version + 1, None, mod, revision is not None, earliest, latest)
 
 
 def _holds(condition: Comparison, state: _State) -> bool | None:
@@ -335,10 +345,14 @@ class _Search:
 
 
 def _check_found(history: Sequence[Call]) -> Violation | None:
-    """Whatever the others said: a key is created before it is changed, in a revision above 0, and counted from 1."""
+    """Whatever the others said: a key is created above revision 0, as version 1, and each change has a higher one."""
     for call in history:
         found = call.found
-        if found is not None and not (1 <= found.create_revision <= found.mod_revision and found.version >= 1):
+        if found is None:
+            continue
+        changes = found.version - 1
+        later = found.mod_revision - found.create_revision
+        if found.create_revision < 1 or changes < 0 or later < changes or (later > 0 and changes == 0):
             reason = "its revisions or its version are such as no key can have"
             return Violation(call.key, reason, (call,), call)
     return None
