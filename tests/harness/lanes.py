@@ -116,6 +116,7 @@ class LaneScheduling:
     """
 
     def __init__(self, config: pytest.Config) -> None:
+        self._config = config
         self._expected = len(config.getoption("tx"))
         self._costs: dict[str, float] = json.loads(COSTS.read_text()) if COSTS.exists() else {}
         self._collected: dict[WorkerController, dict[str, int]] = {}
@@ -154,6 +155,7 @@ class LaneScheduling:
                 lane = _lane(node)
                 if lane is not None and lane not in self._waiting:
                     self._waiting[lane] = self.groups(tests)
+            self._tell_total(sum(len(group) for groups in self._waiting.values() for group in groups))
         for node in self.nodes:
             self._supply(node)
 
@@ -182,6 +184,12 @@ class LaneScheduling:
         for other in self.nodes:
             self._supply(other)
         return crashed
+
+    def _tell_total(self, tests: int) -> None:
+        """Let the progress be a part of all tests; xdist takes what one worker collected for all."""
+        session = getattr(self._config.pluginmanager.get_plugin("dsession"), "_session", None)
+        if session is not None:
+            session.testscollected = tests
 
     def groups(self, tests: Iterable[str]) -> list[list[str]]:
         """Tests that are handed out together, in the order of what they cost, the most last."""

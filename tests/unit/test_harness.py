@@ -38,7 +38,8 @@ class Worker:
 
 
 def scheduling(costs: dict[str, float], workers: int) -> Any:
-    config = SimpleNamespace(getoption=lambda _: ["popen"] * workers)
+    plugins = SimpleNamespace(get_plugin=lambda _: None)
+    config = SimpleNamespace(getoption=lambda _: ["popen"] * workers, pluginmanager=plugins)
     made = lanes.LaneScheduling(config)  # type: ignore[arg-type]
     made._costs = costs
     return made
