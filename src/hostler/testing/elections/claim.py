@@ -94,6 +94,7 @@ class ElectionTrial:
         self._opened: list[TtlStorage] = []
         self._made = 0
         self._elections: list[Elections] = []
+        self._storages: list[BreakableTtlStorage] = []
         self._keys: set[str] = set()
         self._left: set[str] = set()
         self._prefix = f"check-elections/{secrets.token_hex(6)}/"
@@ -117,6 +118,7 @@ class ElectionTrial:
         storage = BreakableTtlStorage(await self._client(), clock=self.clock)
         elections = Elections(storage, clock=self.clock, new_id=None if holder is None else lambda: holder)
         self._elections.append(elections)
+        self._storages.append(storage)
         return elections, storage
 
     async def leader(self, *, ttl: float = LONG) -> tuple[Leadership, Elections, BreakableTtlStorage]:
@@ -176,7 +178,11 @@ class ElectionTrial:
             await self._remove(fence_key(key))
 
     async def aclose(self) -> None:
-        """Close the clients."""
+        """Close everybody, also after a claim that failed in the middle, and the clients."""
+        for storage in self._storages:
+            storage.hear()
+        for elections in self._elections:
+            await elections.aclose()
         while self._opened:
             await self._opened.pop().aclose()
 

@@ -56,10 +56,10 @@ class _Grant:
         early = self.asked_at + self.lease.ttl - loop_time()
         assert early <= 0, f"it ended {early:.3f} s before its time"
 
-    def may_still_stand(self) -> None:
-        """It has not ended yet, or has this instant."""
+    def may_still_stand(self, at: float) -> None:
+        """It had not ended at an instant, or had just."""
         latest = self.lease.ttl + self._t.store.lease_lateness(self.lease.ttl)
-        self._t.on_time(loop_time() - self.granted_at, latest, since=self.granted_at, what="the end of a lease")
+        self._t.on_time(at - self.granted_at, latest, since=self.granted_at, what="the end of a lease")
 
     async def remaining(self) -> float:
         """What is said to be left of it: right to a second, by the instants of this process."""
@@ -72,13 +72,16 @@ class _Grant:
     def ends_now(self) -> None:
         """It was just seen to end."""
         self.must_have_stood()
-        self.may_still_stand()
+        self.may_still_stand(loop_time())
 
     async def gone(self, store: Store, key: str) -> None:
         """Until a key of the lease is gone."""
         async with asyncio.timeout(4 * WITHIN):
-            while await store.get(key) is not None:
-                self.may_still_stand()
+            while True:
+                asked = loop_time()
+                if await store.get(key) is None:
+                    break
+                self.may_still_stand(asked)
                 await asyncio.sleep(0.02)
         self.must_have_stood()
 
