@@ -28,11 +28,12 @@ async def _until_stopped(t: MachineTrial, vm: str, end: float) -> None:
     """It stops at `end`, never earlier, and not later than the driver may be."""
     while True:
         asked = loop_time()  # what a look tells was so when it began, however long it takes
-        if await t.state(vm) is STOPPED:
+        if (state := await t.state(vm)) is not RUNNING:
             break
         t.setup.on_time(asked - end, t.setup.late, since=end, what="stopping a machine that is not held")
         await asyncio.sleep(0.02)
     assert loop_time() >= end - EARLY, f"it stopped {end - loop_time():.2f} s before its time"
+    assert state is STOPPED
 
 
 @claim(fences=True)
