@@ -103,7 +103,7 @@ class Load:
     """Somebody calls all the time, now and then or often."""
 
     def __init__(self, client: Client) -> None:
-        self._client, self._often = client, asyncio.Event()
+        self._client, self._pause = client, 0.4
 
     async def __aenter__(self) -> Self:
         self._calling = asyncio.create_task(self._keep_calling())
@@ -114,15 +114,13 @@ class Load:
         await asyncio.wait((self._calling,))
 
     def call_often(self) -> None:
-        self._often.set()
+        self._pause = 0.02
 
     async def _keep_calling(self) -> None:
         while True:
             with suppress(HostlerError):
                 await self._client.invoke(BASE, "greet", {"name": "Ada"})
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._often.wait(), 0.4)
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(self._pause)
 
 
 async def test_a_blueprint_is_planned_applied_and_seen_to_converge(  # noqa: PLR0917 - fixtures

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Callable
 
-from playwright.async_api import Page
+from harness import pace
+from playwright.async_api import Page, Route
 from web_expect import expect
 from web_plane import Plane, Planes
 from web_type import Check, Enter, Shot
@@ -141,9 +143,16 @@ async def test_what_is_old_says_so(
     await api.node("n1")
     await enter(page, cheap_plane)
     await expect(page.get_by_role("link", name="Nodes: 1")).to_be_visible()
-    await page.route("**/v1/events?*", lambda request: request.abort())
-    async with page.expect_event("requestfailed", lambda request: "/v1/events?" in request.url):
-        api.app.feed.close()  # every stream ends, and the page cannot begin another
+    tried = asyncio.Event()
+
+    async def refuse(route: Route) -> None:
+        await route.abort()
+        tried.set()
+
+    await page.route("**/v1/events?*", refuse)
+    api.app.feed.close()  # every stream ends, and the page cannot begin another
+    async with asyncio.timeout(pace.patience(5)):
+        await tried.wait()
     old = page.get_by_role("status").filter(has_text="as of")
     await expect(old).to_be_visible()
     await expect(page.get_by_role("alert")).to_contain_text("What you see may be old")
