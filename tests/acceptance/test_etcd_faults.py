@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 WITHIN = 30.0
 """Seconds for what takes a moment, on a machine that is busy."""
+HASTY = 1.0
+"""The deadline of calls that are to reach it."""
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +63,7 @@ async def store(proxy: FaultyProxy) -> AsyncIterator[EtcdStore]:
 @pytest.fixture
 async def hasty(proxy: FaultyProxy) -> AsyncIterator[EtcdStore]:
     """The same with a short deadline, for what lasts until then."""
-    async with EtcdStore([proxy.endpoint], timeout=2.0) as opened:
+    async with EtcdStore([proxy.endpoint], timeout=HASTY) as opened:
         while True:
             with suppress(Unavailable):
                 await opened.get("connected")
@@ -442,7 +444,7 @@ async def test_a_keep_alive_without_an_answer_ends_with_its_deadline(hasty: Etcd
     proxy.stalled = True
     with pytest.raises(Uncertain):
         await lease.keep_alive()
-    with pace.within(1.5, "the end"), pytest.raises((Uncertain, Unavailable)):
+    with pace.within(HASTY + 0.5, "the end"), pytest.raises((Uncertain, Unavailable)):
         await lease.keep_alive()
     proxy.heal()
     while True:
