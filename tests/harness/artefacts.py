@@ -72,7 +72,7 @@ class Artefacts:
         return report
 
     def _keep(self, item: pytest.Item, report: pytest.TestReport) -> Path:
-        name = re.sub(r"[^\w.\[\]-]+", "_", item.nodeid.removeprefix("tests/"))[:150]
+        name = re.sub(r"[^\w.-]+", "_", item.nodeid.removeprefix("tests/"))[:150]
         folder = self._folder / name
         folder.mkdir(parents=True, exist_ok=True)
         sections = "\n".join(f"---- {title} ----\n{text}" for title, text in report.sections)

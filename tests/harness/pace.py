@@ -24,8 +24,9 @@ if TYPE_CHECKING:
 
 VARIABLE = "TEST_PACE"
 """The file that the loop writes to; the workers of a run read it there."""
-SLEEP, WORK = 0.15, 40_000
-"""One tick: seconds of sleep, then as many turns of a loop (a few milliseconds)."""
+SLEEP, WORK = 0.3, 300_000
+"""One tick: seconds of sleep, then as many turns of a loop: several of the scheduler's slices, or a machine whose
+processors are shared would not show."""
 _TICK = struct.Struct("<dd")
 _HEAD = struct.Struct("<Qd")
 _TICKS = 1 << 15

@@ -188,8 +188,8 @@ def test_a_process_that_slept_past_its_life_is_dead_as_soon_as_it_wakes(tmp_path
         time.sleep(SHORT * 1.25 + 0.1)
         record = child.record()
         safe("decided" not in record, "it was ended before it slept", record=record)
-        os.kill(child.process.pid, signal.SIGCONT)
         woke, since = time.clock_gettime(time.CLOCK_BOOTTIME), time.monotonic()
+        os.kill(child.process.pid, signal.SIGCONT)
         ended_at = child.ended(within=1.0)
         record = child.record()
         assert child.process.returncode == 1, record
