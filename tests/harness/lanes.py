@@ -43,7 +43,7 @@ class Lane(NamedTuple):
 
 
 LANES = {
-    "virtual": Lane(("sim", "upgrade"), 2, nice=15),
+    "virtual": Lane(("sim", "upgrade"), 2, nice=5),
     "unit": Lane(("unit",), 1),
     "browser": Lane(("web",), 1),
     "real": Lane(("acceptance", "conformance"), 6),
