@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import signal
 import socket
 import subprocess
 from contextlib import suppress
@@ -152,6 +153,14 @@ class ToldGuest:
 
     async def go_on(self) -> None:
         await self.execute("cont")
+
+    async def stall(self, seconds: float) -> None:
+        """Let its process stand still, as on a host that has much else to do."""
+        assert self._process is not None
+        with suppress(ProcessLookupError):
+            os.kill(self._process.pid, signal.SIGSTOP)
+            await asyncio.sleep(seconds)
+            os.kill(self._process.pid, signal.SIGCONT)
 
     async def line(self) -> str:
         """What the guest says next on its channel; empty: it went off."""

@@ -45,7 +45,7 @@ INCLUDE = (
     *("openssh-server", "procps", "sudo", "systemd-resolved", "udev", "vim-tiny"),
 )
 LEFT_OUT = ("/usr/share/doc/*", "/usr/share/man/*", "/usr/share/info/*", "/usr/share/locale/*")
-APPEND = "root=/dev/vda ro console=ttyS0 quiet mitigations=off cryptomgr.notests panic=-1 net.ifnames=0"
+APPEND = "root=/dev/vda ro console=ttyS0 quiet mitigations=off cryptomgr.notests no_timer_check panic=-1 net.ifnames=0"
 DISK_BYTES = 2 * 2**30
 USER = "hostler"
 INITRD_MODULES = ("virtio_pci", "virtio_blk")
