@@ -1,6 +1,6 @@
 """The scenarios that come with Hostler: each loads, is small, and passes with its own seed and many others.
 
-`make test` runs each with its own seed and two of a pool of 22, which rotate with the commit: the pool is more than
+`make test` runs each with its own seed and one of a pool of 22, which rotates with the commit: the pool is more than
 2,000 runs of 170 virtual hours. A run takes about 0.07 s of processor time. `make soak` runs 270 seeds of each.
 """
 
@@ -15,7 +15,7 @@ from hostler.sim.scenario.run import run_scenario
 from .evidence import check_passed
 
 POOL = 22
-SEEDS = [1 + seed for seed in seeds(test=2, pool=POOL, full=270)]
+SEEDS = [1 + seed for seed in seeds(test=1, pool=POOL, full=270)]
 NAMES = library.names()
 
 
