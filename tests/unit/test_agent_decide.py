@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
-from dose import dose
+from dose import seeds
 
 from hostler.engine.agent.decide import NOTHING, Action, Step, Telling, decide, restorable, same, tell
 from hostler.model.node import VmCommand
@@ -128,7 +128,7 @@ def test_from_everywhere_a_few_steps_lead_to_where_wish_and_world_agree() -> Non
             assert len(set(steps)) >= len(steps) - 1, f"{steps} go in circles"
 
 
-@pytest.mark.parametrize("seed", range(dose(test=200, full=20_000)))
+@pytest.mark.parametrize("seed", seeds(test=50, pool=500, full=20_000))
 def test_a_wish_that_changes_on_the_way_leads_there_too(seed: int) -> None:
     rng = random.Random(seed)
     wishes, all_worlds = list(commands()), list(worlds())

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 from agent_stage import FENCING, TTL, Running, Stage, stage
-from dose import dose
+from dose import seeds
 
 from hostler.drivers.machines.simulated import MachineFaults, MemoryPlace, Odds, SimulatedMachines
 from hostler.drivers.store.faulty import FaultyStore
@@ -332,7 +332,7 @@ def test_what_was_commanded_during_an_outage_is_done_after_it() -> None:
     staged(play)
 
 
-@pytest.mark.parametrize("seed", range(dose(test=30, full=3000)))
+@pytest.mark.parametrize("seed", seeds(test=15, pool=150, full=3000))
 def test_fenced_machines_are_off_a_ttl_before_the_leader_may_take_them(seed: int) -> None:
     """However the store fails: off no later than when its key was gone, plus the fencing time, less the ttl."""
 
@@ -599,7 +599,7 @@ def test_a_fenced_machine_that_nobody_commands_is_off_before_anything_is_held_ag
 # All at once
 
 
-@pytest.mark.parametrize("seed", range(dose(test=15, full=1500)))
+@pytest.mark.parametrize("seed", seeds(test=8, pool=80, full=1500))
 def test_whatever_goes_wrong_every_commanded_machine_is_there_in_the_end_and_no_other(seed: int) -> None:
     async def play(it: Stage) -> None:
         rng = random.Random(seed)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,13 @@ SMALL = (
     *("--blades", "20", "--machines", "40", "--ratio-blades", "3", "--ratio-seconds", "60"),
     *("--nodes", "100", "--instances", "500", "--curve", "20"),
 )
+
+
+@pytest.fixture(autouse=True)
+def _frozen() -> Iterator[None]:
+    """What other tests left stays out of garbage collection: the bench takes back what it froze, and all else."""
+    yield
+    gc.freeze()
 
 
 def test_every_part_is_measured_beside_what_was_wanted(tmp_path: Path) -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
-from harness.pace import within
+from harness.pace import check
 
 from hostler import LeadershipLost
 from hostler.drivers.store.memory import MemoryStore
@@ -406,5 +407,6 @@ def test_hundreds_of_leaderships_in_one_process_are_all_kept() -> None:
             await elections.aclose()
             assert not [kv for kv in (await storage.store.range("/many/")).items if not kv.key.endswith(".fence")]
 
-    with within(0.6, "renewing 300 leaderships for 6 s"):
-        run_virtual(main)
+    since, began = time.monotonic(), time.process_time()
+    run_virtual(main)
+    check(time.process_time() - began, 0.6, since=since, what="renewing 300 leaderships for 6 s")

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from dose import dose
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -91,7 +92,7 @@ values = st.one_of(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=dose(test=80, full=3000), deadline=None)
 @given(st.lists(st.tuples(keys, st.none() | values), min_size=1, max_size=12))
 def test_what_was_written_reads_back_to_the_byte_with_its_whole_past(writes: list[tuple[str, bytes | None]]) -> None:
     draft, data = new_draft(), b""
@@ -249,7 +250,7 @@ def test_a_file_cut_anywhere_is_never_read_as_whole() -> None:
             reread(data[:end])
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=dose(test=80, full=3000), deadline=None)
 @given(st.data())
 def test_a_flipped_byte_is_an_error_of_ours_or_reads_as_a_store(data: st.DataObject) -> None:
     file = bytearray(json.dumps(_good()).encode())
@@ -273,7 +274,7 @@ def follow(copy: Copy, data: bytes) -> Content:
     return content
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=dose(test=50, full=1500), deadline=None)
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.none() | st.binary(max_size=3), st.integers(0, 4)), max_size=25))
 def test_copies_that_follow_at_their_own_pace_arrive_at_the_same_state(
     writes: list[tuple[str, bytes | None, int]],

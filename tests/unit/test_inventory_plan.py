@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+from dose import dose
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from inventory_files import SMALL, documents, rack
@@ -39,7 +40,7 @@ def nothing_dangles(records: Records) -> bool:
     return True
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=dose(test=40, full=1000), deadline=None)
 @given(documents(), documents(), st.integers(1, 9))
 def test_applying_a_plan_to_the_old_gives_the_new_and_nothing_dangles_on_the_way(
     before: dict[str, Any], after: dict[str, Any], most: int
@@ -57,7 +58,7 @@ def test_applying_a_plan_to_the_old_gives_the_new_and_nothing_dangles_on_the_way
     assert all(step.fields() for step in steps if step.before is not None and step.after is not None)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=dose(test=20, full=500), deadline=None)
 @given(documents())
 def test_the_plan_of_the_same_is_empty(document: dict[str, Any]) -> None:
     records = records_of(document)
@@ -65,7 +66,7 @@ def test_the_plan_of_the_same_is_empty(document: dict[str, Any]) -> None:
     assert settled(inventory_in(document), records) == records
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=dose(test=20, full=500), deadline=None)
 @given(documents(), documents())
 def test_loading_twice_is_loading_once(before: dict[str, Any], after: dict[str, Any]) -> None:
     once = settled(inventory_in(after), records_of(before))

@@ -6,6 +6,7 @@ import unicodedata
 from typing import Any
 
 import pytest
+from dose import dose
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -67,7 +68,7 @@ def test_any_other_text_is_a_part(good: str) -> None:
     assert VM.parse(VM.fill(**ids)) == ids
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=dose(test=120, full=4000), deadline=None)
 @given(st.sampled_from(TEMPLATES), st.data())
 def test_filling_and_parsing_are_inverses(key: Key[Any], data: st.DataObject) -> None:
     values: dict[str, str | int] = {}
@@ -94,7 +95,7 @@ def test_filling_and_parsing_are_inverses(key: Key[Any], data: st.DataObject) ->
         assert full.startswith(prefix)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=dose(test=80, full=3000), deadline=None)
 @given(
     st.lists(hostile | st.sampled_from(["slices", "endpoints", "a:b:1", "plasmavmc", "vms", "m:1"]), max_size=6).map(
         "/".join
@@ -223,7 +224,7 @@ def test_a_rack_holds_no_hyphen() -> None:
     assert BLADE.fill(rack="ab", blade="c-d").endswith("/rack/ab/blades/c-d")
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=dose(test=60, full=2000), deadline=None)
 @given(st.lists(hostile, max_size=8).map("/".join) | hostile)
 def test_a_key_belongs_to_one_family_at_most(text: str) -> None:
     owners = [key for key in KEYS if key.match(text) is not None]

@@ -297,7 +297,7 @@ def simulate(seed: int, calls: int, *, clients: int, keys: int, trouble: float =
 
 
 @given(st.integers(0, 2**32), st.integers(1, 12), st.integers(1, 4), st.sampled_from([0.0, 0.1, 0.2]))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=dose(test=60, full=3000), deadline=None)
 def test_what_an_atomic_register_answers_is_always_accepted(seed: int, clients: int, keys: int, trouble: float) -> None:
     violation = check_linearizable(simulate(seed, 150, clients=clients, keys=keys, trouble=trouble))
     assert violation is None, str(violation)
@@ -333,7 +333,7 @@ def mutate(history: list[Call], rng: random.Random) -> list[Call]:
 
 
 @given(st.integers(0, 2**32))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=dose(test=60, full=3000), deadline=None)
 def test_one_impossible_answer_is_always_found(seed: int) -> None:
     rng = random.Random(seed)
     history = simulate(seed, 150, clients=6, keys=3)

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from dose import dose
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -207,7 +208,7 @@ tree_objects = st.builds(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=dose(test=80, full=3000), deadline=None)
 @given(tree_objects, st.booleans())
 def test_reading_and_writing_back_changes_nothing(tree: dict[str, Any], ascii_only: bool) -> None:
     data = json.dumps(tree, ensure_ascii=ascii_only).encode()
@@ -216,7 +217,7 @@ def test_reading_and_writing_back_changes_nothing(tree: dict[str, Any], ascii_on
     assert Tree.decode(once.encode()) == once
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=dose(test=60, full=2000), deadline=None)
 @given(st.binary(max_size=60) | st.text(max_size=60).map(str.encode))
 def test_no_bytes_make_it_raise_anything_but_invalid(data: bytes) -> None:
     with contextlib.suppress(Invalid):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from dose import dose
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -74,7 +75,7 @@ texts = st.text("abu/\0é", max_size=6) | st.sampled_from(
 texts |= st.builds(str.__add__, texts, st.text("ab/s", max_size=4))
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=dose(test=200, full=10000), deadline=None)
 @given(texts, texts)
 def test_the_way_there_and_back_is_exact_and_never_merges_two_keys(one: str, other: str) -> None:
     places = []
@@ -88,7 +89,7 @@ def test_the_way_there_and_back_is_exact_and_never_merges_two_keys(one: str, oth
     assert (places[0] == places[1]) == (one == other)
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=dose(test=200, full=10000), deadline=None)
 @given(texts)
 def test_a_place_that_no_key_leads_to_is_not_of_the_namespace(tail: str) -> None:
     key = STANDARD.production(STANDARD.prefix + tail)

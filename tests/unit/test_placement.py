@@ -8,6 +8,7 @@ import time
 import msgspec
 import pytest
 from dose import dose
+from harness.pace import check
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -122,7 +123,7 @@ def will_do(wanted: Wanted, state: NodeState, placed: list[tuple[Wanted, NodeSta
 
 
 @searches
-@settings(max_examples=dose(test=150, full=5000), deadline=None)
+@settings(max_examples=dose(test=50, full=5000), deadline=None)
 @given(nodes=clusters, wishes=crowds)
 def test_a_node_is_found_exactly_if_one_will_do_and_that_one_will_do(
     small: int, nodes: tuple[NodeState, ...], wishes: list[Wanted]
@@ -197,7 +198,7 @@ changes = st.lists(
 
 
 @searches
-@settings(max_examples=dose(test=100, full=3000), deadline=None)
+@settings(max_examples=dose(test=40, full=3000), deadline=None)
 @given(changes=changes, asked=st.lists(wishes(), max_size=4), rng=st.randoms(use_true_random=False))
 def test_what_a_cluster_knows_does_not_depend_on_how_it_came_to_be(
     small: int, changes: list[object], asked: list[Wanted], rng: random.Random
@@ -240,7 +241,7 @@ def test_what_a_cluster_knows_does_not_depend_on_how_it_came_to_be(
         assert known(cluster, asked) == known(Cluster(nodes.values()), asked)
 
 
-@settings(max_examples=dose(test=60, full=2000), deadline=None)
+@settings(max_examples=dose(test=30, full=2000), deadline=None)
 @given(nodes=clusters, wanted=wishes(), node=st.sampled_from(NODES))
 def test_a_machine_that_has_a_node_is_judged_as_if_it_had_none(
     nodes: tuple[NodeState, ...], wanted: Wanted, node: str
@@ -433,13 +434,11 @@ def test_the_same_question_has_the_same_answer_and_equals_are_mixed_by_machine()
 @pytest.mark.timeout(60)
 def test_five_thousand_nodes_take_five_thousand_machines_a_second_at_the_very_least() -> None:
     wishes = [wish(f"vm{number}", project=f"o/{number % 50}") for number in range(3000)]
-    rates: list[float] = []
-    for _ in range(3):  # on a busy machine processors share their caches, and even processor time grows
-        cluster = Cluster(plain(5000, rack_of=40))
-        began = time.process_time()
-        fill(cluster, wishes)
-        rates.append(3000 / (time.process_time() - began))
-    assert max(rates) >= 5000
+    cluster = Cluster(plain(5000, rack_of=40))
+    since, began = time.monotonic(), time.process_time()
+    fill(cluster, wishes)
+    # On a busy machine processors share their caches, and even processor time grows.
+    check(time.process_time() - began, 3000 / 5000, since=since, what="placing 3000 machines")
 
 
 @pytest.mark.timeout(60)
@@ -447,9 +446,9 @@ def test_a_cluster_that_is_full_says_so_quickly() -> None:
     cluster = Cluster(plain(5000, cpus=2, rack_of=40))
     for number in range(5000):
         cluster.use(f"old{number}", f"n{number}", wish(f"old{number}", cpus=2))
-    began = time.process_time()
+    since, began = time.monotonic(), time.process_time()
     assert {place(wish(f"vm{number}"), cluster).node for number in range(3000)} == {None}
-    assert 3000 / (time.process_time() - began) >= 5000
+    check(time.process_time() - began, 3000 / 5000, since=since, what="refusing 3000 machines")
 
 
 # What is remembered and indexed

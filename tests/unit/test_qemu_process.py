@@ -152,12 +152,12 @@ async def test_a_zombie_has_ended(folder: MachineFolder, monkeypatch: pytest.Mon
 
 async def test_who_waits_may_be_cancelled(folder: MachineFolder) -> None:
     run = await process.spawn(folder, SLEEP)
-    before = len(os.listdir("/proc/self/fd"))
+    before = set(os.listdir("/proc/self/fd"))
     for _ in range(3):
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.01):
                 await process.ended(folder, run)
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert set(os.listdir("/proc/self/fd")) <= before
     assert process.alive(folder)
 
 

@@ -10,7 +10,7 @@ import random
 
 import msgspec
 import pytest
-from dose import dose
+from dose import seeds
 from strategy_model import STRATEGIES, V1, V2, V3, Habits, Model, running, slice_spec
 
 from hostler.model.deployment import SliceSpec
@@ -121,7 +121,7 @@ def hostile(seed: int) -> Model:
 
 @pytest.mark.parametrize("part", range(4))
 def test_a_hostile_cluster(part: int) -> None:
-    for seed in range(part, dose(test=100, full=20_000), 4):
+    for seed in seeds(test=40, pool=400, full=20_000)[part::4]:
         model = hostile(seed)
         model.unplaceable = 0.0
         # From here on the world is kind; but versions that do not start never will.
@@ -154,7 +154,7 @@ def rest(model: Model) -> None:
 
 
 def test_an_upgrade_that_fails_leaves_every_old_instance_as_it_was() -> None:
-    for seed, kind in itertools.product(range(dose(test=3, full=500)), ("rolling", "canary", "blue-green")):
+    for seed, kind in itertools.product(seeds(test=2, pool=20, full=500), ("rolling", "canary", "blue-green")):
         model = running(spec_of(V1, 4, kind), seed=seed)
         names = sorted(one.name for one in model.instances)
         model.deaths = 0.3
