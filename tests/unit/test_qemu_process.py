@@ -232,12 +232,13 @@ async def test_where_we_may_not_look_its_user_is_believed_and_nobody_else(
             return os.stat_result([*found[:4], its_user, *found[5:]])
         return found
 
-    listed = os.listdir
+    listed, ended = os.listdir, "999999999"
 
     def listdir(path: str) -> list[str]:
+        """The processes that run, and first one that has ended by the time that it is looked at."""
         if path.startswith("/proc/"):
             raise PermissionError
-        return listed(path)
+        return [ended, *listed(path)]
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "stat", stat)

@@ -200,9 +200,14 @@ def _has_lock(folder: MachineFolder, pid: int) -> bool:
 
 
 def _is_its_user(folder: MachineFolder, pid: int) -> bool:
-    """A machine with a user of its own has its folder in that user's group (`rights`)."""
+    """A machine with a user of its own has its folder in that user's group (`rights`). One that has ended is none."""
     group = os.stat(folder.descriptor).st_gid
-    return group not in (0, os.getegid()) and os.stat(f"/proc/{pid}").st_uid == group
+    if group in (0, os.getegid()):
+        return False
+    try:
+        return os.stat(f"/proc/{pid}").st_uid == group
+    except FileNotFoundError:
+        return False
 
 
 async def readable(descriptor: int) -> None:
