@@ -28,7 +28,7 @@ import running  # noqa: E402
 from harness import artefacts, lanes  # noqa: E402
 from harness.pace import Pace  # noqa: E402
 from harness.report import RunReport  # noqa: E402
-from hypothesis import HealthCheck, settings  # noqa: E402
+from hypothesis import HealthCheck, core, settings  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
@@ -79,7 +79,8 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("lanes"):
         config.pluginmanager.register(lanes.LanePlugin(config), "lanes")
-    dose.rotation()
+    if core.global_force_seed is None:
+        core.global_force_seed = dose.rotation()  # the examples of Hypothesis rotate with the commit, too
     dose.changed_paths()
     folder = artefacts.folder_of_run(config.rootpath, lambda: time.strftime("%Y%m%d-%H%M%S"))
     learn = config.getoption("learn_costs")
