@@ -15,6 +15,7 @@ import gc
 import importlib
 import json
 import os
+import pkgutil
 import random
 import runpy
 import select
@@ -34,10 +35,15 @@ MESSAGE = 1 << 20
 TESTS = Path(__file__).parents[1]
 MODULES = (
     "asyncssh",
+    "encodings.idna",
+    "hostler.drivers.artifacts.source",
+    "hostler.drivers.calling.lines",
+    "hostler.drivers.calling.listener",
     "hostler.drivers.hasher",
     "hostler.drivers.inbox.redis",
     "hostler.drivers.machines.qemu.driver",
     "hostler.drivers.machines.simulated",
+    "hostler.drivers.slices.process.driver",
     "hostler.drivers.store.etcd",
     "hostler.drivers.store.file",
     "hostler.drivers.store.sqlite",
@@ -46,7 +52,6 @@ MODULES = (
     "hostler.engine.labs.worker",
     "hostler.engine.migration",
     "hostler.entry.agent",
-    "hostler.entry.cli.app",
     "hostler.entry.doctor",
     "hostler.entry.lab_worker",
     "hostler.entry.plane",
@@ -56,10 +61,11 @@ MODULES = (
     "hostler.client",
     "rich.console",
     "rich.table",
+    "uvicorn.lifespan.off",
     "uvicorn.lifespan.on",
     "uvicorn.protocols.http.httptools_impl",
 )
-"""What a process would import once it runs."""
+"""What a process would import once it runs; beside them, every module of the command line."""
 _PR_SET_PDEATHSIG = 1
 _CLONE_NEWNET = 0x40000000
 
@@ -240,7 +246,9 @@ class ForkServer:
 
 def main(commands: socket.socket) -> None:
     """Serve until the worker lets go of the other end; then kill what is left."""
-    for name in MODULES:
+    import hostler.entry.cli as commands_of
+
+    for name in (*MODULES, *(found.name for found in pkgutil.iter_modules(commands_of.__path__, "hostler.entry.cli."))):
         importlib.import_module(name)
     gc.collect()
     gc.freeze()

@@ -42,11 +42,18 @@ if TYPE_CHECKING:
     Backend: TypeAlias = Callable[[Settings, Clock, Callable[[str], None]], AbstractAsyncContextManager[Any]]
 
 LATER = (
+    "encodings.idna",
+    "hostler.drivers.artifacts.source",
+    "hostler.drivers.calling.lines",
+    "hostler.drivers.calling.listener",
     "hostler.drivers.hasher",
+    "hostler.drivers.machines.qemu.driver",
+    "hostler.drivers.slices.process.driver",
     "hostler.drivers.store.sqlite",
     "hostler.drivers.ttl.store",
     "hostler.engine.migration",
     "hostler.entry.plane",
+    "uvicorn.lifespan.off",
     "uvicorn.lifespan.on",
     "uvicorn.protocols.http.httptools_impl",
 )
@@ -94,6 +101,7 @@ def main(commands: socket.socket, kind: Kind | None = None) -> None:
     kind = kind or Kind()
     for name in LATER:
         importlib.import_module(name)
+    gc.collect()
     gc.freeze()
     woken, wakes = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.signal(signal.SIGCHLD, lambda *_: None)
