@@ -112,6 +112,7 @@ def agrees(wish: VmCommand, seen: Machine | None, settled: int) -> bool:
     return seen.state is MachineState.STOPPED and shaped
 
 
+@pytest.mark.slow
 def test_from_everywhere_a_few_steps_lead_to_where_wish_and_world_agree() -> None:
     all_worlds = list(worlds())
     for wish in commands():

@@ -312,6 +312,7 @@ async def _unread(api: Api, token: str) -> socket.socket:
     return connection
 
 
+@pytest.mark.slow
 async def test_who_does_not_read_or_hardly_writes_keeps_nobody_else_waiting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,6 +17,7 @@ from hostler.errors import Invalid
 from hostler.ports.store import Delete, Get, Put, Version
 
 
+@pytest.mark.slow
 def test_every_instance_becomes_active_and_a_dead_node_is_replaced() -> None:
     said: list[str] = []
     plan = Plan(parts=("embedded", "loss"), nodes=6, instances=40, blueprints=3, curve=(8, 16))

@@ -13,6 +13,7 @@ from hostler.entry.bench.plane_side import Side
 from hostler.entry.cli import main
 
 
+@pytest.mark.slow
 def test_calls_stand_beside_a_bare_framework_and_beside_the_worker_itself(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -29,6 +29,7 @@ def measured(tmp_path: Path, parts: str, *more: str) -> dict[str, dict[str, Any]
     return {row["what"]: row for row in json.loads(found.read_text())["rows"]}
 
 
+@pytest.mark.slow
 def test_creates_and_durable_placement_stand_beside_the_bare_transaction(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -44,6 +45,7 @@ def test_creates_and_durable_placement_stand_beside_the_bare_transaction(
     assert "creates on sqlite" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_get_over_http_stands_beside_the_bare_framework(tmp_path: Path) -> None:
     rows = measured(tmp_path, "get")
     first, ratio = rows.values()
@@ -53,6 +55,7 @@ def test_a_get_over_http_stands_beside_the_bare_framework(tmp_path: Path) -> Non
     assert ratio["found"] == first["ratio"]
 
 
+@pytest.mark.slow
 def test_a_full_store_is_started_again_and_listed(tmp_path: Path) -> None:
     rows = measured(tmp_path, "many")
     assert all(what.startswith("120 VMs: ") and row["found"] > 0 for what, row in rows.items())
@@ -61,11 +64,13 @@ def test_a_full_store_is_started_again_and_listed(tmp_path: Path) -> None:
     assert rows["120 VMs: memory of the server, at most"]["found"] > 20
 
 
+@pytest.mark.slow
 def test_one_change_wakes_one_of_several_agents(tmp_path: Path) -> None:
     rows = measured(tmp_path, "wake")
     assert rows["5 agents on sqlite: woken by one change, at most"]["found"] == 1
 
 
+@pytest.mark.slow
 def test_help_is_measured_beside_a_python_that_does_nothing(tmp_path: Path) -> None:
     rows = measured(tmp_path, "help")
     assert list(rows) == ["hostler --help", "hostler vm list --help"]

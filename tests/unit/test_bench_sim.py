@@ -24,6 +24,7 @@ def _frozen() -> Iterator[None]:
     gc.freeze()
 
 
+@pytest.mark.slow
 def test_every_part_is_measured_beside_what_was_wanted(tmp_path: Path) -> None:
     found, page = tmp_path / "found.json", tmp_path / "found.md"
     assert main(["bench", "sim", *SMALL, "--json", str(found), "--markdown", str(page)]) == 0

@@ -115,6 +115,7 @@ async def test_who_does_not_read_a_watch_lags_and_whoever_does_gets_all_of_it() 
         world.thread.stop(within=60)
 
 
+@pytest.mark.slow
 async def test_a_world_that_is_busy_makes_reads_unavailable_and_writes_that_were_begun_uncertain(world: World) -> None:
     patient = world.open()
     async with BridgedStore(world.store, world.loop, timeout=0.3) as store, patient:

@@ -201,6 +201,7 @@ async def test_what_is_told_of_a_failure_says_truly_whether_it_started(
     assert failed(1, errors.Uncertain("a")).error == "Uncertain"
 
 
+@pytest.mark.slow
 async def test_what_never_waits_is_not_made_faster_than_it_is_read(tmp_path: Path) -> None:
     async with opened(tmp_path) as (router, _, path):
         slice_ = await Rude.welcomed(path)

@@ -164,6 +164,7 @@ async def test_each_change_of_leader_is_told_once_and_a_claim_is_none(storage: S
     assert troubles == []
 
 
+@pytest.mark.slow
 async def test_a_storage_that_does_not_answer_is_said_once_and_looked_at_again(
     storage: StoreTtlStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -100,6 +100,7 @@ plain = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(plain)
 def test_yaml_reads_back_as_what_was_written(value: object) -> None:
     assert read_yaml(block.dump(value)) == value

@@ -183,6 +183,7 @@ async def test_a_copy_that_died_anywhere_goes_on_and_ends_with_what_the_source_h
         assert outcome.unchanged > 0, "what was there already is not written again"
 
 
+@pytest.mark.slow
 async def test_lost_answers_do_no_harm(source: MemoryStore, target: MemoryStore) -> None:
     rng = random.Random(7)
     data = {f"/{number:04d}": str(number).encode() for number in range(1000)}

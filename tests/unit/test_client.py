@@ -316,6 +316,7 @@ async def test_a_write_is_repeated_with_one_key(server: StandIn, client: Client)
     assert len(set(server.keys)) == 2
 
 
+@pytest.mark.slow
 async def test_repeating_ends_and_says_that_it_may_have_been_done(server: StandIn, client: Client) -> None:
     server.script = ["hang up"]
     with pytest.raises(Uncertain, match="read first.*key='mine'"):
@@ -547,6 +548,7 @@ async def test_what_the_server_refuses_ends_the_stream_at_once(server: StandIn, 
             await anext(events)
 
 
+@pytest.mark.slow
 async def test_patience_ends(server: StandIn) -> None:
     async def down(request: web.Request) -> web.StreamResponse:
         return problem(503, "unavailable", "store: out of reach", "wait")
@@ -655,6 +657,7 @@ async def test_waiting_for_the_end(server: StandIn, client: Client, monkeypatch:
         await client.vms.wait("acme", "web", "www", settled=True, within=60)
 
 
+@pytest.mark.slow
 async def test_waiting_ends_in_time_and_says_where_it_stands(
     server: StandIn, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:

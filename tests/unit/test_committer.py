@@ -99,6 +99,7 @@ async def test_a_writer_who_returns_finds_its_batch_published() -> None:
         assert disk.published == [["a"]]
 
 
+@pytest.mark.slow
 async def test_a_deadline_that_passes_before_the_turn_is_unavailable_and_really_not_written() -> None:
     async with opened(SOON) as disk:
         disk.turn.clear()
@@ -110,6 +111,7 @@ async def test_a_deadline_that_passes_before_the_turn_is_unavailable_and_really_
     assert disk.batches == [["next"]]
 
 
+@pytest.mark.slow
 async def test_a_deadline_that_passes_behind_another_batch_is_unavailable_and_really_not_written() -> None:
     async with opened(SOON) as disk:
         disk.batch.clear()
@@ -122,6 +124,7 @@ async def test_a_deadline_that_passes_behind_another_batch_is_unavailable_and_re
     assert disk.batches == [["first"]]
 
 
+@pytest.mark.slow
 async def test_a_deadline_that_passes_inside_the_batch_is_uncertain() -> None:
     async with opened(SOON) as disk:
         disk.batch.clear()

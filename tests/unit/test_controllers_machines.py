@@ -92,6 +92,7 @@ def test_room_that_is_freed_is_given_to_one_that_waits() -> None:
     play(story)
 
 
+@pytest.mark.slow
 def test_thousands_that_wait_do_not_keep_a_new_one_from_its_node() -> None:
     async def story(world: World) -> None:
         await world.node("n1")

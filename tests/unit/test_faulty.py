@@ -38,6 +38,7 @@ def faulty(seed: int = 1, **knobs: float) -> FaultyStore:
     return FaultyStore(MemoryStore(), random.Random(seed), clock=Sleepy(), faults=Faults(**knobs))
 
 
+@pytest.mark.slow
 def test_without_faults_it_is_a_store_like_any_other() -> None:
     def without_faults() -> FaultyStore:
         return FaultyStore(MemoryStore(clock=VirtualClock()), random.Random(1), clock=VirtualClock())

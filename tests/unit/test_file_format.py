@@ -92,6 +92,7 @@ values = st.one_of(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=dose(test=80, full=3000), deadline=None)
 @given(st.lists(st.tuples(keys, st.none() | values), min_size=1, max_size=12))
 def test_what_was_written_reads_back_to_the_byte_with_its_whole_past(writes: list[tuple[str, bytes | None]]) -> None:
@@ -274,6 +275,7 @@ def follow(copy: Copy, data: bytes) -> Content:
     return content
 
 
+@pytest.mark.slow
 @settings(max_examples=dose(test=50, full=1500), deadline=None)
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.none() | st.binary(max_size=3), st.integers(0, 4)), max_size=25))
 def test_copies_that_follow_at_their_own_pace_arrive_at_the_same_state(
@@ -360,6 +362,7 @@ def test_history_is_bounded_by_count_age_and_size() -> None:
     assert len(list(draft.mvcc.log(0))) == 7
 
 
+@pytest.mark.slow
 def test_ten_thousand_revisions_stay_readable_by_default() -> None:
     draft = new_draft()
     draft.begin()

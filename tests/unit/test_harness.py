@@ -130,6 +130,7 @@ def test_a_limit_holds_at_the_pace_of_the_machine(monkeypatch: pytest.MonkeyPatc
         time.sleep(0.02)
 
 
+@pytest.mark.slow
 def test_code_that_is_slow_by_itself_does_not_slow_the_loop_and_fails() -> None:
     assert os.environ.get(pace.VARIABLE), "the loop runs beside every test run"
 

@@ -179,6 +179,7 @@ def test_what_is_no_inventory_is_refused_in_one_line(text: str) -> None:
     assert str(refused.value).startswith("f.yaml:")
 
 
+@pytest.mark.slow
 def test_a_few_lines_cannot_ask_for_billions() -> None:
     many = {"racks": [rack(f"r{n}", blades=[{"count": 1000}] * 50) for n in range(1000)]}
     wide = {"racks": [rack(f"r{n}", tors=[{"name": "t", "ports": 2000}]) for n in range(1000)]}

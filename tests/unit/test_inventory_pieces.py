@@ -118,6 +118,7 @@ def racks(number: int, blades: int) -> list[dict[str, Any]]:
     return [{"name": f"r{n}", "blades": [{"name": f"b{m}"} for m in range(blades)]} for n in range(number)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", [(10_000, 10), (3, 20_000), (1, 1_000)])
 def test_only_so_much_is_read_at_once(sizes: list[int], shape: tuple[int, int]) -> None:
     some = racks(*shape)
@@ -128,6 +129,7 @@ def test_only_so_much_is_read_at_once(sizes: list[int], shape: tuple[int, int]) 
         assert 0 < max(sizes) <= pieces.AT_ONCE
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("more", "says"),
     [

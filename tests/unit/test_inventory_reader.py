@@ -15,6 +15,7 @@ RACK = "  - {name: r%d, pdus: [{name: P1, ports: 3}], tors: [{name: t, ports: 2}
 LARGE = "racks:\n" + "".join(RACK % n for n in range(SMALL // 80))
 
 
+@pytest.mark.slow
 def test_a_large_file_says_the_same_and_its_mistakes_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     said = read_document(LARGE, "dc.yaml")
     wrong = LARGE + "  - {name: r1}\n"

@@ -207,6 +207,7 @@ def test_a_name_that_grows_too_long_when_folded_is_refused() -> None:
         USER.fill(user=name)
 
 
+@pytest.mark.slow
 def test_folding_never_makes_a_slash_or_a_control_character() -> None:
     for point in range(0x110000):
         if not 0xD800 <= point < 0xE000:

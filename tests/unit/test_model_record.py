@@ -208,6 +208,7 @@ tree_objects = st.builds(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=dose(test=80, full=3000), deadline=None)
 @given(tree_objects, st.booleans())
 def test_reading_and_writing_back_changes_nothing(tree: dict[str, Any], ascii_only: bool) -> None:

@@ -89,6 +89,7 @@ step = st.one_of(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(st.lists(step, max_size=25))
 def test_every_revision_since_the_compaction_reads_as_it_was(steps: list[object]) -> None:

@@ -122,6 +122,7 @@ def will_do(wanted: Wanted, state: NodeState, placed: list[tuple[Wanted, NodeSta
     )
 
 
+@pytest.mark.slow
 @searches
 @settings(max_examples=dose(test=50, full=5000), deadline=None)
 @given(nodes=clusters, wishes=crowds)
@@ -197,6 +198,7 @@ changes = st.lists(
 )
 
 
+@pytest.mark.slow
 @searches
 @settings(max_examples=dose(test=40, full=3000), deadline=None)
 @given(changes=changes, asked=st.lists(wishes(), max_size=4), rng=st.randoms(use_true_random=False))

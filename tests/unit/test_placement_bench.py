@@ -11,6 +11,7 @@ from hostler.entry.bench.placement import REQUESTS
 from hostler.entry.cli import main
 
 
+@pytest.mark.slow
 def test_every_kind_of_request_is_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found, page = tmp_path / "found.json", tmp_path / "found.md"
     arguments = ["--nodes", "50", "--seconds", "0.1", "--json", str(found), "--markdown", str(page)]

@@ -154,6 +154,7 @@ def deep(path: Path, depth: int) -> None:
         os.close(before)
 
 
+@pytest.mark.slow
 async def test_folders_in_folders_without_end_are_removed_like_anything_else(
     place: PlaceFolder, folder: MachineFolder
 ) -> None:

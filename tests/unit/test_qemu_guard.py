@@ -70,6 +70,7 @@ async def test_a_guarded_machine_ends_when_its_hold_does(place: PlaceFolder, fol
     assert now() >= until
 
 
+@pytest.mark.slow
 async def test_a_hold_that_is_renewed_goes_on_and_one_that_is_shortened_is_over(
     place: PlaceFolder, folder: MachineFolder
 ) -> None:

@@ -183,6 +183,7 @@ async def test_one_that_is_full_is_not_asked_by_the_next_calls(monkeypatch: pyte
         assert (len(full.calls), len(other.calls), on.router.retries) == (1, 3, 1)
 
 
+@pytest.mark.slow
 async def test_workers_that_do_not_know_this_process_yet_are_given_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(router_module, "ADMISSION", 60.0)
     async with stage() as on:
@@ -217,6 +218,7 @@ async def test_another_instance_on_the_same_address_refuses_and_the_right_one_is
 # Time
 
 
+@pytest.mark.slow
 async def test_what_is_left_of_the_time_is_passed_on_and_the_end_of_it_cancels() -> None:
     async with stage() as on:
         slow = await on.worker()
@@ -449,6 +451,7 @@ async def test_without_an_endpoint_the_error_tells_why(monkeypatch: pytest.Monke
                 await on.call(wrong)
 
 
+@pytest.mark.slow
 async def test_an_outage_of_the_store_stops_no_call_of_what_is_known() -> None:
     async with stage() as on:
         await on.worker()

@@ -106,6 +106,7 @@ async def test_the_answer_is_what_the_method_returns_and_the_arguments_go_as_the
         assert [item async for item in at.client.stream(OLD, "sell", {"n": 4})] == [{"n": 4}]
 
 
+@pytest.mark.slow
 async def test_each_way_to_fail_has_its_status_and_the_client_its_error() -> None:
     async with place() as at:
         expected = {
@@ -223,6 +224,7 @@ async def test_a_caller_that_goes_away_cancels_the_call(streams: bool) -> None:
         assert (await at.status())[0] == 200
 
 
+@pytest.mark.slow
 async def test_who_does_not_read_a_stream_holds_it_no_longer_than_the_call_may_take(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -118,6 +118,7 @@ async def test_a_last_line_that_lacks_its_end_was_never_written(tmp_path: Path) 
             assert set(await all_of(m)) == {*before, "e"}
 
 
+@pytest.mark.slow
 async def test_every_torn_journal_is_the_state_at_some_step(tmp_path: Path) -> None:
     states: list[dict[str, MachineState]] = [{}]
 
@@ -211,6 +212,7 @@ async def test_two_places_have_ids_of_their_own(tmp_path: Path) -> None:
 # Reading along
 
 
+@pytest.mark.slow
 async def test_intervals_are_read_while_the_place_is_in_use(tmp_path: Path) -> None:
     began = SystemClock().now()
     async with opened(tmp_path) as m:
@@ -348,6 +350,7 @@ asyncio.run(main(sys.argv[1], int(sys.argv[2])))
 """
 
 
+@pytest.mark.slow
 async def test_a_process_that_is_killed_anywhere_leaves_a_place_that_opens(tmp_path: Path) -> None:
     seen: dict[str, list[Any]] = {}
     for seed in range(dose(test=6, full=200)):

@@ -104,7 +104,7 @@ async def test_hooks_may_raise_whatever_they_like(hook: str, kind: str, is_plain
     async def raises_later() -> None:
         raises()
 
-    till = Till({hook: raises if is_plain else raises_later}, healthy_within=0.5)
+    till = Till({hook: raises if is_plain else raises_later}, healthy_within=0.2)
     async with asyncio.timeout(60):
         with pytest.raises(NotDone, match=f"{hook} raised .*{kind}"):
             await till.up_and_down()
@@ -253,6 +253,7 @@ async def test_one_whose_threads_are_all_held_ends_though_it_has_places_left(
     assert "by 2 calls that nobody waits for" in await till.ended()
 
 
+@pytest.mark.slow
 async def test_one_that_works_on_as_many_calls_as_it_may_is_well(
     caller_of: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

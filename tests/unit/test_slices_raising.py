@@ -124,7 +124,7 @@ async def test_a_search_that_finds_nothing_is_told(till: Till) -> None:
 
 @pytest.mark.parametrize("hook", ["start", "stop", "healthy"])
 async def test_a_hook_that_finds_nothing_is_told(hook: str) -> None:
-    till = Till({hook: finds_nothing}, healthy_within=0.5)
+    till = Till({hook: finds_nothing}, healthy_within=0.2)
     async with asyncio.timeout(60):
         with pytest.raises(NotDone, match=f"{hook} raised RuntimeError: finds_nothing raised StopIteration"):
             await till.up_and_down()

@@ -173,6 +173,7 @@ CONDITIONS = st.one_of(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=150)
 @given(
     st.dictionaries(st.integers(1, 12), CONDITIONS, max_size=12),

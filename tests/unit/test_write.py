@@ -107,6 +107,7 @@ def test_the_same_request_sent_many_times_at_once_makes_one_machine(seed: int) -
     play(story, seed=seed)
 
 
+@pytest.mark.slow
 def test_answers_are_kept_for_a_day_and_no_more_than_an_hour_longer() -> None:
     async def story(scene: Scene) -> None:
         await scene.vms.create(keyed("early"), ORG, PROJECT, WISH)
