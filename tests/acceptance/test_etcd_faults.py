@@ -216,9 +216,8 @@ async def test_a_mute_host_does_not_eat_the_deadline_while_another_is_alive(
 ) -> None:
     proxy.stalled = True
     async with EtcdStore([proxy.endpoint, server.endpoints[0]], timeout=60.0) as store:
-        began = time.monotonic()
-        await store.put("beside", b"1")
-        assert time.monotonic() - began < 15
+        with pace.within(1.0, "a write"):
+            await store.put("beside", b"1")
 
 
 async def test_a_read_that_is_swallowed_is_answered_by_another_endpoint_within_its_deadline(

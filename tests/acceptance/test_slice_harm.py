@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from harness import pace
 from slicing import TOKENS, call, publish
 from test_slice_processes import SYSTEM, is_alive, only, opened, run_of, until, users_of_their_own
 
@@ -97,7 +98,7 @@ async def test_a_stop_that_hangs_does_not_keep_the_agent_from_ending(
             ended = next(one for one in await slices.list() if one.run == runs[0])
             assert (ended.life, ended.detail) == (Life.ENDED, "stop has not ended within 0.3 s")
             begun_at = time.monotonic()
-        assert time.monotonic() - begun_at < 50
+        pace.check(time.monotonic() - begun_at, 2.0, since=begun_at, what="the end of the agent")
     assert not any(pid is None or is_alive(pid) for pid in pids)
     assert list((tmp_path / "slices/runs").iterdir()) == []
 
