@@ -308,6 +308,8 @@ class Jobs:
 
     def __init__(self, qemu: Qemu) -> None:
         self.qemu, self.jobs, self.dismissed = qemu, dict[str, dict[str, Any]](), list[str]()
+        self.then: Callable[[], object] = lambda: None
+        """What happens a moment after a job has begun."""
 
     async def serve(self) -> None:
         while True:
@@ -315,6 +317,7 @@ class Jobs:
             arguments = asked.get("arguments", {})
             if asked["execute"] == "snapshot-save":
                 self.jobs[arguments["job-id"]] = {"id": arguments["job-id"], "status": "running"}
+                asyncio.get_running_loop().call_later(0.02, self.then)
             elif asked["execute"] == "job-dismiss":
                 self.dismissed.append(arguments["id"])
                 del self.jobs[arguments["id"]]
@@ -342,7 +345,7 @@ async def test_a_job_is_waited_for_without_looking_all_the_time(
     qemu: Qemu, jobs: Jobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("hostler.drivers.machines.qemu.monitor._LOOK_EVERY", 10 * PATIENCE)
-    asyncio.get_running_loop().call_later(0.05, jobs.end)
+    jobs.then = jobs.end
     before = next(qemu.monitor._numbers)
     await qemu.monitor.job("snapshot-save", {"tag": "s1"}, PATIENCE)
     assert jobs.jobs == {}
@@ -350,7 +353,7 @@ async def test_a_job_is_waited_for_without_looking_all_the_time(
 
 
 async def test_a_job_that_fails_says_why_and_is_gone(qemu: Qemu, jobs: Jobs) -> None:
-    asyncio.get_running_loop().call_later(0.02, jobs.end, "No space left on device")
+    jobs.then = lambda: jobs.end("No space left on device")
     with pytest.raises(Refused, match="snapshot-save: No space left"):
         await qemu.monitor.job("snapshot-save", {"tag": "s1"}, PATIENCE)
     assert jobs.jobs == {}
@@ -369,7 +372,7 @@ async def test_a_job_that_takes_too_long_is_uncertain_and_can_be_settled_later(q
 
 
 async def test_a_job_whose_qemu_is_lost_is_uncertain_and_one_that_never_began_is_not(qemu: Qemu, jobs: Jobs) -> None:
-    asyncio.get_running_loop().call_later(0.02, qemu.peer.hang_up)
+    jobs.then = qemu.peer.hang_up
     with pytest.raises(Uncertain):
         await qemu.monitor.job("snapshot-save", {"tag": "s1"}, PATIENCE)
     with pytest.raises(Unavailable):
