@@ -47,7 +47,7 @@ INSIDE = {
 OTHERS = [claim.name for claim in machine_claims() if claim.name not in INSIDE | COLD]
 """These see a machine from outside. In `make soak` all have a guest; in `make test` some do, others with each commit,
 and the rest has a disk that is empty: the same processes, files and sockets, without the work of a boot."""
-WITH_GUEST = INSIDE | set(part(OTHERS, test=6))
+WITH_GUEST = INSIDE | set(part(OTHERS, test=3))
 
 
 @pytest.fixture(scope="session")

@@ -19,7 +19,7 @@ from .scenario_digest import told
 
 TESTS = Path(__file__).parents[1]
 SEEDS = [str(1 + seed) for seed in seeds(test=1, pool=20)]
-NAMES = part(library.names(), test=12)
+NAMES = part(library.names(), test=8)
 STEPS = {"0": 1, "1": -1, "random": 4 if len(SEEDS) == 1 else 1}
 """By which the process with that hash seed goes through the names: all of them, backwards, or every fourth in turn."""
 

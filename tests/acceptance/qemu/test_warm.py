@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from dose import dose
 from guest_login import available, node, not_available, plan, run
 from harness.pace import patience
 from warm_image import CPUS, MEMORY_MIB, warm_images
@@ -125,6 +126,8 @@ async def test_a_shape_that_is_not_kept_warm_boots(images: ImageFolder, tmp_path
         assert "-kernel" in words
         assert "-incoming" not in words
         assert not any(warm.ARGUMENT in word for word in words)
+        if dose(test=0, full=1):
+            assert not await was_warm(machines, "one")
 
 
 async def test_a_guest_that_has_too_little_memory_is_refused_at_once(images: ImageFolder) -> None:
