@@ -75,7 +75,7 @@ class Plane:
             self.token = self.token or replica.text.partition(told)[2].split()[0]
         for node in ("r1-a", "r1-b"):
             agent = self.start("agent", "--node", node, "--store", self.store, "--data", self.folder / node)
-            await agent.says("registered")
+            await agent.says("registered\n")
             self.nodes[node] = self.folder / node / "machines" / node
 
     async def end(self) -> None:

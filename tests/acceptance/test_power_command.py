@@ -240,9 +240,9 @@ async def test_a_node_that_falls_silent_is_switched_off_and_its_machine_runs_els
         "HOSTLER_TOKEN": replica.text.partition(told)[2].split()[0],
     }
     first = start("agent", "--node", "r1-a", "--data", folder / "a")
-    await first.says("registered")
+    await first.says("registered\n")
     await well("vm", "create", "web", "--wait", **admin)
-    await start("agent", "--node", "r1-b", "--data", folder / "b").says("registered")
+    await start("agent", "--node", "r1-b", "--data", folder / "b").says("registered\n")
     first.kill()
     await replica.says("power of node r1-a: it is off: port of r1-a is off")
     while (found := (await well("vm", "show", "web", "-o", "json", **admin)).json)["node"] != "r1-b":

@@ -62,7 +62,7 @@ async def test_replicas_and_agents_on_one_cluster_are_one_control_plane(company:
     second = company.replica()
     await second.says("leads with fence")
     for node in ("r1-a", "r1-b"):
-        await company.agent(node).says("registered")
+        await company.agent(node).says("registered\n")
     standby = await company.admin(second)
     made = await well("vm", "create", "web", "--wait", **standby)
     assert "running on r1-" in made.out
@@ -79,14 +79,14 @@ async def test_an_agent_that_ends_leaves_its_machines_and_the_next_one_goes_on(c
     replica = company.replica()
     await replica.says("leading with fence")
     agent = company.agent("r1-a")
-    await agent.says("registered")
+    await agent.says("registered\n")
     admin = await company.admin(replica)
     before = (await well("vm", "create", "web", "--wait", "-o", "json", **admin)).json
     agent.signal(signal.SIGTERM)
     assert await agent.ends() == 0
     assert (await well("vm", "show", "web", "-o", "json", **admin)).json["phase"] == "silent"
     again = company.agent("r1-a")
-    await again.says("registered")
+    await again.says("registered\n")
     await well("vm", "start", "web", "--wait", **admin)
     after = (await well("vm", "show", "web", "-o", "json", **admin)).json
     assert (after["address"], after["phase"]) == (before["address"], "running")

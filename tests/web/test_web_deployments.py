@@ -271,7 +271,7 @@ async def test_what_was_on_a_node_that_died_comes_up_elsewhere(
     async with Client(plane.url, plane.admin) as client:
         await publish(client, tmp_path, "1.0.0")
         for process in plane.processes[1:]:
-            await process.says("registered")
+            await process.says("registered\n")
         await apply(client, "1.0.0", 2)
         await enter(page, plane, at="#/deployments/shop")
         on = page.get_by_role("region", name=f"Instances of {BASE} by node")

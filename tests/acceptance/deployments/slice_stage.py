@@ -18,6 +18,7 @@ from up_process import HostlerProcess
 from hostler import Client
 from hostler.errors import HostlerError
 from hostler.model.deployment import Blueprint, SliceSpec
+from hostler.model.node import Lifecycle
 from hostler.wiring import pack_artifact
 
 if TYPE_CHECKING:
@@ -80,6 +81,8 @@ SOON = {"HOSTLER_SLICE_MIN_READY": "1"}
 class Stage:
     """A control plane and an open client. What is started in it, the workers of slices too, ends with it."""
 
+    nodes: tuple[str, ...] = ()
+
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.processes: list[HostlerProcess] = []
@@ -90,6 +93,7 @@ class Stage:
         try:
             url, token = await self._begin()
             self.client = await self._stack.enter_async_context(Client(url, token))
+            await self._until_on_duty()
         except BaseException:
             await self.__aexit__()
             raise
@@ -111,6 +115,13 @@ class Stage:
 
     async def _begin(self) -> tuple[str, str]:
         raise NotImplementedError
+
+    async def _until_on_duty(self) -> None:
+        """Wait until instances can be placed on every node: what is placed before goes to fewer."""
+        async with asyncio.timeout(pace.patience(10)):
+            for node in self.nodes:
+                while (await self.client.nodes.get(node)).lifecycle is not Lifecycle.ON_DUTY:
+                    await asyncio.sleep(0.02)
 
     def start(self, *arguments: object, environ: dict[str, str] | None = None) -> HostlerProcess:
         """One more process."""
@@ -196,7 +207,7 @@ class ClusterStage(Stage):
         for node in self.nodes:
             self.agent(node)
         for agent in self.agents.values():
-            await agent.says("registered")
+            await agent.says("registered\n")
         told = "the administrator's token, shown this once: "
         self.token = first.text.partition(told)[2].split()[0]
         return await first.url("serving"), self.token

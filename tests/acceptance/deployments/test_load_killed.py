@@ -43,11 +43,11 @@ async def test_a_node_is_killed_under_load_and_an_agent_comes_back(tmp_path: Pat
                     stage.kill_node(victim)
                     await _served_by(stage, others)
                 load.check_none_failed()
-                await stage.agent(victim).says("registered")
+                await stage.agent(victim).says("registered\n")
 
             stage.agents[others[0]].kill()
             assert workers(tmp_path / others[0]), "slices outlive their agent"
-            await stage.agent(others[0]).says("registered")
+            await stage.agent(others[0]).says("registered\n")
             await _served_by(stage, stage.nodes)
 
             async def nothing_is_left_over() -> bool:

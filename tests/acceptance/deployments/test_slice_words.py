@@ -60,7 +60,7 @@ async def test_what_a_slice_printed_is_seen_wherever_it_runs_and_through_its_cra
             *("--data", tmp_path / "far"),
             environ={"HOSTLER_ARTIFACTS": str(stage.data / "artifacts")},
         )
-        await agent.says("registered")
+        await agent.says("registered\n")
         await stage.until(on_duty)
         assert (await stage.settled("far", SliceSpec(artifact=far, instances=1))).settled
         environ = {"HOSTLER_DATA": str(stage.data)}

@@ -82,7 +82,7 @@ async def _agent_came_back(stage: ClusterStage, log: StoreLog, load: Load) -> No
     before, leases = workers(stage.folder / node), log.leases(node)
     assert before
     stage.agents[node].kill()
-    await stage.agent(node).says("registered")
+    await stage.agent(node).says("registered\n")
 
     async def hangs_on_another() -> bool:
         return not log.leases(node) & leases

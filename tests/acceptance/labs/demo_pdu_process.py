@@ -262,7 +262,7 @@ class Story:
         """One node, with a machine of a tenant who wants it fenced."""
         loaded = await self._datacenter.cli("inventory", "load", self._datacenter.folder / "racks.yaml", "--yes")
         assert "+ rack r1: 1 pdu, 1 tor, 1 blade" in loaded, loaded
-        await self._datacenter.agents[DARK].says("registered", PATIENCE)
+        await self._datacenter.agents[DARK].says("registered\n", PATIENCE)
         spec = VmSpec(cpus=CPUS, memory_mib=MEMORY_MIB, image="tiny", ssh_keys=KEYS)
         wanted = VmCreate(name="www", spec=spec, on_node_loss=OnNodeLoss.FENCE)
         self._web = (await self._client.vms.create(*TENANT, wanted)).id
@@ -276,7 +276,7 @@ class Story:
         await self._web_runs()
         self._at("both run")
         assert {each[:2] for each in self._datacenter.guests()} == {(DARK, self._lab), (DARK, self._web)}
-        await self._datacenter.start(LIT).says("registered", PATIENCE)
+        await self._datacenter.start(LIT).says("registered\n", PATIENCE)
         await self._takes_machines("r2")
         self._at("there is another node")
         return found
@@ -308,7 +308,7 @@ class Story:
         told, datacenter = self.told, self._datacenter
         running = sorted(datacenter.guests())
         assert datacenter.machines(DARK) == sorted((self._lab, self._web))
-        await datacenter.start(DARK).says("registered", PATIENCE)
+        await datacenter.start(DARK).says("registered\n", PATIENCE)
         await self._takes_machines("r1")
         await until(lambda: not datacenter.machines(DARK), PATIENCE, lambda: f"left: {datacenter.machines(DARK)}")
         self._at("it is back")

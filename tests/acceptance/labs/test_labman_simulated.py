@@ -199,7 +199,7 @@ async def with_an_agent_apart(folder: Path, redis: RedisServer) -> AsyncIterator
         try:
             url = await processes[0].url("serving")
             processes.append(HostlerProcess("agent", "--node", "r1-a", *shared, "--data", folder, folder=folder))
-            await processes[1].says("registered")
+            await processes[1].says("registered\n")
             token = processes[0].text.partition("the administrator's token, shown this once: ")[2].split()[0]
             yield processes[1], {"HOSTLER_SERVER": url, "HOSTLER_TOKEN": token}
         finally:

@@ -71,7 +71,7 @@ class MovingPlane:
                 )
                 self.start_agent(node)
             for node in NODES:
-                await self.agents[node].says("registered", patience(SOME))
+                await self.agents[node].says("registered\n", patience(SOME))
             told = "the administrator's token, shown this once: "
             await self.replica.says(told, patience(SOME))
             self.environ = {

@@ -55,7 +55,7 @@ class Fleet:
     def new_agent(self) -> HostlerProcess:
         """Another one, for the same node; it is there when this returns."""
         agent = self._start("agent", "--node", NODE, "--machines", "qemu")
-        agent.wait_for("registered", patience(SOME))
+        agent.wait_for("registered\n", patience(SOME))
         self.agent = agent
         return agent
 

@@ -248,7 +248,7 @@ async def again(plane: MovingPlane, node: str) -> None:
     """Another agent of the node."""
     plane.agents[node].kill()
     plane.start_agent(node)
-    await plane.agents[node].says("registered", patience(20))
+    await plane.agents[node].says("registered\n", patience(20))
 
 
 async def stay_or_be_stopped(plane: MovingPlane) -> None:
