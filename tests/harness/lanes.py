@@ -46,7 +46,7 @@ LANES = {
     "virtual": Lane(("sim", "upgrade"), 2, nice=5),
     "unit": Lane(("unit",), 1),
     "browser": Lane(("web",), 1),
-    "real": Lane(("acceptance", "conformance"), 8),
+    "real": Lane(("acceptance", "conformance"), 6),
 }
 
 
