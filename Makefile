@@ -33,10 +33,12 @@ web: $(BUILT) ## Build the web page anew (`make run` does it when its sources ha
 	@$(BIN)/python web/build.py --force
 
 test: $(READY) ## Set everything up and prove it: every check, every test, real servers (9 minutes)
-	@$(MAKE) --no-print-directory static
 	@$(BIN)/python web/build.py
 	@$(BIN)/python -m compileall -q -j 2 src tests
-	$(BIN)/pytest -q --lanes
+	@$(MAKE) --no-print-directory static >.static.log 2>&1 & static=$$!; failed=0; \
+	$(BIN)/pytest -q --lanes || failed=$$?; \
+	wait $$static || { failed=1; echo "format, lint, types or imports failed (make static):"; cat .static.log; }; \
+	exit $$failed
 
 check: $(READY) ## What to run before each commit: format, lint, types, imports, fast tests (45 seconds)
 	@$(MAKE) --no-print-directory static
@@ -72,7 +74,7 @@ lock: ## Renew requirements.lock from pyproject.toml
 
 clean: ## Remove what was built here
 	rm -rf .venv dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
-	rm -rf src/hostler/site src/hostler/.site-* web/node_modules .artefacts .soak
+	rm -rf src/hostler/site src/hostler/.site-* web/node_modules .artefacts .soak .static.log
 
 $(BUILT): scripts/setup requirements.lock pyproject.toml web/node.lock
 	@scripts/setup run

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
     from hostler.drivers.machines.simulated import Place
+    from hostler.engine.cluster_id import Memory
     from hostler.keys.entry import Entry
     from hostler.model.node import Heartbeat
     from hostler.ports.machines import Channel, Door, Machine
@@ -73,6 +74,8 @@ class Stage:
         faults: MachineFaults | None = None,
         step: Any = None,
         clock: VirtualClock | None = None,
+        memory: Memory | None = None,
+        accept: bool = False,
         **plan: Any,
     ) -> Running:
         place = place or MemoryPlace(f"place {next(self._ids)}")
@@ -87,6 +90,8 @@ class Stage:
             rng=random.Random(self.rng.random()),
             new_id=lambda: f"id-{next(self._ids)}",
             peers=self,
+            memory=memory,
+            accept=accept,
         )
         running = Running(agent, machines, place)
         self.running.append(running)

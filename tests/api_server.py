@@ -36,6 +36,7 @@ from hostler.engine.nodes import NodeService
 from hostler.engine.overview import OverviewService
 from hostler.engine.quotas import QuotaService
 from hostler.engine.request import HOSTLER, Request
+from hostler.engine.retained import RetainedService
 from hostler.engine.tickets import PeerTickets, Tickets
 from hostler.engine.traces import TraceService
 from hostler.engine.users import UserService
@@ -196,7 +197,7 @@ class Api:
         """Serve on a socket from now on; all requests go through it."""
         if self._server is not None:
             return
-        server = await self._stack.enter_async_context(Server(_Started(self.app)))
+        server = await self._stack.enter_async_context(Server(Started(self.app)))
         connector = aiohttp.TCPConnector(limit=0)
         self._http = await self._stack.enter_async_context(aiohttp.ClientSession(connector=connector))
         self._server, self.url = server, server.url
@@ -309,10 +310,12 @@ def services_on(
     writer = Writer(store, clock=clock, new_id=_new_id, healthy=view.healthy)
     artifacts = more.pop("artifacts", None) or FolderArtifacts(_nowhere())
     blueprints = BlueprintService(store, writer, view, artifacts, clock=clock, rng=random.Random(1))
+    vms = VmService(store, writer, view, clock=clock, rng=random.Random(1), new_id=_new_id)
     return Services(
         store=store,
         view=view,
-        vms=VmService(store, writer, view, clock=clock, rng=random.Random(1), new_id=_new_id),
+        vms=vms,
+        retained=RetainedService(store, writer, view, vms, clock=clock, new_id=_new_id),
         labs=LabService(store, writer, view, catalogue=catalogue, clock=clock, rng=random.Random(1)),
         workloads=WorkloadService(store, writer, view, clock=clock, rng=random.Random(1)),
         blueprints=blueprints,
@@ -372,7 +375,7 @@ async def api_on(
         yield api
 
 
-class _Started:
+class Started:
     """An app that was started before its server."""
 
     def __init__(self, app: App) -> None:

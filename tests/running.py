@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 import time
 import urllib.request
-from typing import Any
+from typing import Any, Self
 
 import pytest
 from harness.fork_server import ForkServer
 from shared_server import SharedServer
 
+from hostler import open_ttl_storage
 from hostler.testing.servers import EtcdCluster, EtcdServer, ServerFailed, ServerMissing
 from hostler.testing.ttl_servers import CassandraServer, DynamodbServer, RedisServer, TtlServer
 
@@ -60,7 +62,24 @@ def forked() -> set[int]:
 
 
 _ttl_servers: dict[str, TtlServer] = {}
-_shared_cassandra = SharedServer(CassandraServer)
+
+
+class _CassandraWithTable(CassandraServer):
+    """Has keyspace and table before any test uses it: Cassandra may fail for a while after two clients created them."""
+
+    def __enter__(self) -> Self:
+        super().__enter__()
+        creating = threading.Thread(target=lambda: asyncio.run(self._create_table()))  # a test's loop may run here
+        creating.start()
+        creating.join()
+        return self
+
+    async def _create_table(self) -> None:
+        async with open_ttl_storage(self.url) as storage:
+            await storage.get("created")
+
+
+_shared_cassandra = SharedServer(_CassandraWithTable)
 
 
 def ttl_server(kind: str) -> TtlServer:

@@ -131,8 +131,19 @@ class TooManyTries(Unavailable):
         self.after = after
 
 
+class OverBudget(TooManyTries):
+    """More requests or writes than an account or an address may make; nothing was written."""
+
+
 class Uncertain(HostlerError):
-    """The answer was lost: it may have been written or not."""
+    """The answer was lost: it may have been written or not.
+
+    `answered`: the store did answer, so nothing is on its way any more, and one read decides.
+    """
+
+    def __init__(self, message: str = "", *, answered: bool = False) -> None:
+        super().__init__(message)
+        self.answered = answered
 
 
 class DeadlinePassed(Uncertain):

@@ -31,6 +31,7 @@ SESSION = 12 * 3600.0
 async def api() -> AsyncIterator[Api]:
     async with serving() as api:
         await api.user(Role.MEMBER, "acme", name="ann")
+        assert (await api.call("POST", "/v1/orgs/acme/projects", json={"name": "web"})).status == 201
         yield api
 
 

@@ -12,11 +12,17 @@ from api_server import VM_BODY, Api, api_on, serving
 
 from hostler.drivers.store.faulty import FaultyStore
 from hostler.drivers.store.memory import MemoryStore
+from hostler.entry import doctor
+from hostler.entry.doctor_machines import paused
 from hostler.keys.access import AUDIT
+from hostler.keys.node import BRAKE, CLOCK_DISPUTE, FENCING, LEADER_CLOCK
 from hostler.keys.replica import LEADER, REPLICA, TAKEOVER
+from hostler.keys.vm import HANDLE
 from hostler.model.access import Audit, Role
 from hostler.model.lab import LabPhase
+from hostler.model.node import BrakeRecord, ClockDispute
 from hostler.model.replica import Farewell, LeaderRecord, ReplicaRecord, Takeover
+from hostler.model.vm import MachineState, Readiness, Step, VmHandle
 
 VMS = "/v1/orgs/acme/projects/web/vms"
 
@@ -53,6 +59,66 @@ async def test_everything_is_counted_as_far_as_the_caller_sees_it(api: Api) -> N
     assert everything["control"] == {"leader": None, "replicas": [], "takeovers": []}
     mine = await overview(api, ann)
     assert (mine["vms"], mine["labs"], mine["nodes"]) == ({"pending": 1}, {}, everything["nodes"])
+
+
+async def test_a_guest_that_is_paused_is_told_of_everywhere(api: Api) -> None:
+    await api.node("n1")
+    made = (await api.call("POST", VMS, json=VM_BODY)).json
+    detail = "the guest is paused, for its disk cannot be written"
+    handle = VmHandle(
+        id=made["id"],
+        node="n1",
+        state=MachineState.RUNNING,
+        readiness=Readiness(step=Step.AVAILABLE, since=0.0),
+        paused=True,
+        detail=detail,
+        seen_at=0.0,
+    )
+    await api.store.txn([], [HANDLE.put(handle, org="acme", project="web", vm=made["id"])])
+    (row,) = (await api.call("GET", "/v1/vms")).json["items"]
+    assert (row["phase"], row["available"]) == ("paused", False)
+    async with asyncio.timeout(60):
+        while not (seen := await overview(api))["attention"]:
+            await asyncio.sleep(0.01)
+    assert seen["vms"] == {"paused": 1}
+    assert [(one["what"], one["count"]) for one in seen["attention"]] == [("vms-paused", 1)]
+    assert seen["attention"][0]["examples"][0]["detail"] == detail
+    assert 'hostler_vms{phase="paused"} 1' in (await api.call("GET", "/metrics")).body.decode()
+    (finding,) = paused(api.services.view)
+    assert finding.what == f"acme/web/{made['name']} on n1 is paused: {detail}"
+
+
+async def test_a_brake_that_holds_is_shown_until_it_is_released(api: Api) -> None:
+    record = BrakeRecord(nodes=("n1", "n2", "n3"), of=5, cause="all of them on tor r1/tor1", at=7.0)
+    await api.store.txn([], [BRAKE.put(record, scope=FENCING)])
+    concerns: list[Any] = []
+    async with asyncio.timeout(60):
+        while not concerns:
+            concerns = [one for one in (await overview(api))["attention"] if one["what"] == "brake-held"]
+    assert concerns[0]["count"] == 3
+    assert concerns[0]["examples"][0] == {"object": "node/n1", "name": "n1", "detail": record.cause, "since": 7.0}
+    assert "hostler_brake_held 1.0" in (await api.call("GET", "/metrics")).body.decode()
+    (finding,) = await doctor._brake(api.store)
+    assert "3 of 5 nodes" in finding.what
+    assert "hostler node brake release" in finding.next
+    assert (await api.call("GET", "/v1/brake")).json["held"]
+    assert (await api.call("POST", "/v1/brake/release")).json["released_by"]
+    async with asyncio.timeout(60):
+        while (await overview(api))["attention"]:
+            pass
+    assert "hostler_brake_held 0.0" in (await api.call("GET", "/metrics")).body.decode()
+    assert await doctor._brake(api.store) == []
+
+
+async def test_a_clock_that_is_in_doubt_needs_attention(api: Api) -> None:
+    dispute = ClockDispute(why="the leader's clock is 90 s ahead of the clock of node n1", node="n1", at=5.0, fence=7)
+    await api.store.txn([], [CLOCK_DISPUTE.put(dispute, name=LEADER_CLOCK)])
+    async with asyncio.timeout(60):
+        while not (attention := (await overview(api))["attention"]):
+            await asyncio.sleep(0.01)
+    [concern] = attention
+    assert (concern["what"], concern["count"]) == ("clock-in-doubt", 1)
+    assert (concern["examples"][0]["object"], concern["examples"][0]["detail"]) == ("node/n1", dispute.why)
 
 
 async def test_who_leads_is_told_with_the_time_that_is_left(api: Api) -> None:

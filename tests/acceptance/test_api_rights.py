@@ -15,15 +15,20 @@ from hostler.engine.request import HOSTLER, Request
 from hostler.entry.server.route import Answer, Asked, Route
 from hostler.entry.server.services import ServerPlan
 from hostler.entry.server.table import table
+from hostler.keys.node import BRAKE, COMMAND, FENCING, RETAINED
 from hostler.model.access import Role
 from hostler.model.api import QuotaSet, TokenCreate, VmCreate
-from hostler.model.node import Lifecycle
+from hostler.model.node import BrakeRecord, Lifecycle, VmCommand
+from hostler.model.retained import Retained
 from hostler.model.vm import VmSpec
 from hostler.model.workload_api import WorkloadApply
 
 EVERYBODY = frozenset(("viewer", "member", "operator", "admin"))
 WORKERS = EVERYBODY - {"viewer"}
-OPERATORS = frozenset(("operator", "admin"))
+OPERATORS = frozenset(("operator of *", "admin of *"))
+"""Nodes, racks and simulated time belong to no org: nobody whose orgs are few may."""
+ADMINISTRATORS = frozenset(("admin of *",))
+"""Limits are changed by nobody whom they bound."""
 ADMINS = frozenset(("admin",))
 ANYONE = EVERYBODY | {"nobody", "guesser"}
 DEPLOYERS = frozenset(("member of *", "operator of *", "admin of *"))
@@ -86,6 +91,12 @@ MAY = {
     "slice.list": EVERYBODY,
     "slice.log": DEPLOYERS,
     "endpoint.list": EVERYBODY,
+    "retained.list": EVERYBODY,
+    "retained.get": EVERYBODY,
+    "retained.restore": WORKERS,
+    "retained.delete": ADMINS,
+    "brake.get": EVERYBODY,
+    "brake.release": OPERATORS,
     "node.list": EVERYBODY,
     "node.get": EVERYBODY,
     "node.drain": OPERATORS,
@@ -113,8 +124,13 @@ MAY = {
     "inventory.plan": OPERATORS,
     "inventory.load": OPERATORS,
     "quota.get": EVERYBODY,
-    "quota.set": ADMINS,
-    "quota.delete": ADMINS,
+    "quota.set": ADMINISTRATORS,
+    "quota.delete": ADMINISTRATORS,
+    "quota.get_org": EVERYBODY,
+    "quota.set_org": ADMINISTRATORS,
+    "quota.delete_org": ADMINISTRATORS,
+    "project.list": EVERYBODY,
+    "project.create": ADMINS,
     "user.list": ADMINS,
     "user.create": ADMINS,
     "user.get": ADMINS,
@@ -187,6 +203,8 @@ BODIES = {
     "inventory.plan": {"racks": []},
     "inventory.load": {"racks": []},
     "quota.set": {"vms": 100},
+    "quota.set_org": {"vms": 100},
+    "project.create": {"name": "new"},
     "user.create": {"name": "new", "memberships": ["acme/web"]},
     "user.update": {"full_name": "Ann"},
     "token.issue": {"name": "t"},
@@ -266,6 +284,17 @@ class World:
             for version in ("1", "2"):
                 wanted = blueprint(spec(f"s{number}:{version}"))
                 await believing(api.services).apply(own, parts["blueprint"], wanted)
+        if "/retained/" in route.path:
+            record = Retained(
+                name="s1",
+                org="acme",
+                project="web",
+                vm=f"gone{number}",
+                vm_name=f"old{number}",
+                spec=VmSpec(cpus=1, memory_mib=64),
+                retained_at=0.0,
+            )
+            await api.services.store.txn([], [RETAINED.put(record, node=parts["node"], name="s1")])
         if "{node}" in route.path:
             leaving = {"node.activate": Lifecycle.DRAINING, "node.forget": Lifecycle.DECOMMISSIONED}
             alive = route.name not in ("node.confirm_off", "node.forget")
@@ -280,14 +309,20 @@ class World:
             parts["token"] = (await api.services.users.issue(own, user, TokenCreate())).value.id
         if route.path.startswith("/v1/labs/"):
             await api.lab(user)
-        if route.name == "quota.delete":
-            await api.services.quotas.set(own, "acme", "web", QuotaSet(vms=1000))
+        if route.name == "brake.release":
+            brake = BrakeRecord(nodes=("n1", "n2", "n3"), of=3, at=0.0)
+            await api.store.txn([], [BRAKE.put(brake, scope=FENCING)])
+        if "{org}" in route.path and not route.in_project:
+            parts["org"] = "labs"  # the one that the callers are members of
+        if route.name in ("quota.delete", "quota.delete_org"):
+            bound = "" if route.name.endswith("_org") else "web"
+            await api.services.quotas.set(own, parts["org"], bound, QuotaSet(vms=1000))
         return route.path.format(**parts)
 
 
 async def _status(api: Api, route: Route, path: str, token: str | None, name: str) -> int:
     body = BODIES.get(route.name)
-    if route.name in ("user.create", "vm.create"):
+    if route.name in ("user.create", "vm.create", "project.create"):
         body = BODIES[route.name] | {"name": name}
     if route.name == "lab.start":
         body = BODIES[route.name] | {"user": name}
@@ -310,8 +345,9 @@ async def test_who_may_does_and_who_may_not_is_refused(api: Api, name: str) -> N
         if name == "session.logout":  # an API token is revoked, not logged out
             login = {"name": f"the-{role.value}", "password": "password"}
             callers[role.value] = (await api.call("POST", "/v1/sessions", token=None, json=login)).json["token"]
-    if MAY[name] is DEPLOYERS:
-        callers["student"] = await api.user(Role.MEMBER, "labs/student", name="student")
+    if MAY[name] in (DEPLOYERS, OPERATORS, ADMINISTRATORS):
+        if not route.in_project:  # which does not exist for them
+            callers["student"] = await api.user(Role.MEMBER, "labs/student", name="student")
         callers |= {f"{role.value} of *": await api.user(role, "*", name=f"{role.value}-of-all") for role in Role}
     for who, token in callers.items():
         path = await world.path(route, "target")
@@ -349,6 +385,37 @@ async def test_to_strangers_a_project_is_not_there_whatever_their_rights(api: Ap
         told, never = {**there.json, "instance": ""}, {**nowhere.json, "instance": ""}
         told["detail"] = told["detail"].replace("acme", "nope")
         assert told == never
+
+
+@pytest.mark.parametrize("name", [name for name, route in ROUTES.items() if "{org}" in route.path])
+async def test_to_strangers_an_org_is_not_there(api: Api, name: str) -> None:
+    """Nor to members of some of its projects, where all of it is asked for."""
+    route, world = ROUTES[name], World(api)
+    for number, role in enumerate(Role):
+        token = await api.user(role, "other", "acme/mobile", "acm", "labs/ada", name=f"stranger-{number}")
+        answer = await api.call(route.method, await world.path(route, "target"), token=token, json=BODIES.get(name))
+        assert answer.status in ((403, 404) if route.writes and not route.in_project else (404,)), (role, answer.status)
+
+
+async def test_rights_on_what_serves_every_org_take_membership_everywhere_and_the_answer_says_so(api: Api) -> None:
+    """An operator of one org drained the node of another's machines once, and read their names in the answer."""
+    await api.node("n1")
+    made = await api.call("POST", "/v1/orgs/acme/projects/web/vms", json={**BODIES["vm.create"], "name": "secret-www"})
+    command = VmCommand(
+        org="acme", project="web", vm=made.json["id"], spec=VmSpec(cpus=1, memory_mib=64), name="secret-www"
+    )
+    await api.services.store.txn([], [COMMAND.put(command, node="n1", vm=command.vm)])
+    operator = await api.user(Role.OPERATOR, "beta", name="op")
+    for method, path, body in (
+        ("POST", "/v1/nodes/n1/drain", {}),
+        ("PUT", "/v1/inventory", {"racks": []}),
+        ("POST", "/v1/inventory/plan", {"racks": []}),
+        ("POST", "/v1/nodes/n1/confirm-off", None),
+    ):
+        answer = await api.call(method, path, token=operator, json=body)
+        assert (answer.status, "secret-www" in str(answer.json)) == (403, False), path
+        assert "and membership in *" in answer.json["detail"]
+        assert "ask an administrator who is a member of *" in str(answer.json)
 
 
 async def test_a_server_that_is_no_simulation_says_so(api: Api) -> None:

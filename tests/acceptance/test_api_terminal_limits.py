@@ -259,7 +259,7 @@ async def test_the_server_closes_quickly_with_open_terminals(place: Place) -> No
         await place.api.server.__aexit__(None, None, None)
     for page in pages:
         assert await page.closed() in (1001, 1012)
-        assert page.all("info") == ["the server closes; connect again"]
+        assert page.all("info") == ["the server closes"]
     assert not len(place.api.app.terminals)
     await until(lambda: not [task for task in asyncio.all_tasks() if "terminal of" in task.get_name()])
 

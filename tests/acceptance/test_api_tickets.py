@@ -427,11 +427,30 @@ async def test_a_machine_that_is_off_or_gone_elsewhere_is_told_so_through_the_re
         with pytest.raises(NotFound, match="none such"):
             async with peers.channel("n9", vm, Door.SSH):
                 pass
+        hasty = ProcessPeers(api.store, peers._tickets, lambda _: None, within=0.2)
         for address, words in (("", "no relay"), ("http://127.0.0.1:1", "cannot be reached"), ("https://x#y", "start")):
             await announce(api, address)
             with pytest.raises(Unavailable, match=words):
-                async with peers.channel("n1", vm, Door.SSH):
+                async with hasty.channel("n1", vm, Door.SSH):
                     pass
+
+
+async def test_a_connection_waits_until_an_agent_that_was_killed_has_registered_again() -> None:
+    async with elsewhere() as (api, peers, _, _, vm):
+        entry = await MEMBER.get(api.store, node="n1")
+        assert entry is not None
+        await announce(api, "http://127.0.0.1:1")  # of the agent that is dead
+
+        async def register() -> None:
+            while len((await TICKET.list(api.store)).entries) < 2:  # until the dead address was tried twice
+                await asyncio.sleep(0.02)
+            await announce(api, entry.value.address)
+
+        registering = asyncio.create_task(register())
+        async with peers.channel("n1", vm, Door.SSH) as channel:
+            await channel.write(b"x")
+            assert await channel.read() == b"x"
+        await registering
 
 
 async def test_the_relay_lets_only_tickets_for_that_very_door_in() -> None:

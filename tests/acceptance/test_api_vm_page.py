@@ -219,8 +219,12 @@ async def test_the_shell_is_for_who_may_change_the_machine_and_its_ticket_for_no
         page = Browser(socket)
         await page.until(kind="connected")
         audit = [(line["verb"], line["who"]) for line in (await api.call("GET", "/v1/audit")).json["items"]]
-        assert ("ticket.shell", "admin") in audit
+        assert [line for line in audit if line[0].startswith("ticket.")] == [], "the ticket was not used"
         assert [line for line in audit if line[0] == "shell.open"] == [("shell.open", "member-2")]
+        other = Browser(await api.http.ws_connect(f"{api.url}{VMS}/one/shell?ticket={ticket['ticket']}"))
+        await other.until(kind="connected")
+        audit = [(line["verb"], line["who"]) for line in (await api.call("GET", "/v1/audit")).json["items"]]
+        assert ("ticket.shell", "admin") in audit
         tokens = await api.call("GET", "/v1/users/member-2/tokens")
         for one in tokens.json["items"]:
             await api.call("DELETE", f"/v1/users/member-2/tokens/{one['id']}")

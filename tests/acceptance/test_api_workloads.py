@@ -61,7 +61,7 @@ async def put_instance(
             spec=shape,
             labels=labels,
             instance=f"web/{number}",
-            on_node_loss="fence",  # type: ignore[arg-type]
+            on_node_loss="wait",  # type: ignore[arg-type]
             created_at=1.0,
         )
         state = MachineState.PENDING if node is None else MachineState.RUNNING

@@ -10,7 +10,7 @@ import subprocess
 import termios
 import uuid
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import running
@@ -184,6 +184,20 @@ async def test_a_quota_is_set_kept_and_removed(data: dict[str, str]) -> None:
     assert (quota["limits"]["vms"], quota["used_vms"]) == (1, 1)
     await well("quota", "remove", **data)
     await well("vm", "create", "two", **data)
+    await well("quota", "set", "--all-projects", "--vms", 2, **data)
+    assert "OF THE ORG" in (await well("quota", "show", **data)).out
+    over = await hostler("vm", "create", "three", **data)
+    assert (over.code, "org default" in over.err) == (9, True), over
+    await well("quota", "remove", "--all-projects", **data)
+
+
+async def test_a_project_is_created_and_listed(data: dict[str, str]) -> None:
+    await well("project", "create", "shop", "--org", "acme", **data)
+    again = await hostler("project", "create", "shop", "--org", "acme", **data)
+    assert (again.code != 0, "exists already" in again.err) == (True, True), again
+    projects = (await well("project", "list", "--org", "acme", "-o", "json", **data)).json
+    assert [(one["org"], one["name"], one["created_by"]) for one in projects] == [("acme", "shop", "admin")]
+    assert "shop" in (await well("project", "list", **data)).out
 
 
 async def test_what_cannot_be_placed_says_why_and_waiting_for_it_ends_with_its_own_code(data: dict[str, str]) -> None:
@@ -327,3 +341,47 @@ async def test_why_and_the_tree_of_events_lead_from_a_machine_to_the_wish_for_it
     assert (await hostler("why", "node/none", **data)).code != 0
     assert (await hostler("events", "--object", named, **data)).code == 2
     await well("vm", "delete", "web", "--wait", **data)
+
+
+async def test_a_machine_whose_record_is_gone_is_retained_restored_and_deleted_for_good(
+    data: dict[str, str], up: Path
+) -> None:
+    project = f"default/{data['HOSTLER_PROJECT']}"
+    await well("vm", "create", "web", "--wait", **data)
+    before = (await well("vm", "show", "web", "-o", "json", **data)).json
+    await _lose_record(up, project, "web", before["id"])
+    (kept,) = await _retained(project, 1, **data)
+    assert (kept["vm"], kept["vm_name"], kept["node"]) == (before["id"], "web", before["node"])
+    assert "web" in (await well("vm", "retained", "list", **data)).out
+    assert kept["node"] in (await well("vm", "retained", "show", kept["name"], **data)).out
+    assert f"web on {kept['node']} until" in (await hostler("doctor", **data)).out
+
+    assert "web: running" in (await well("vm", "retained", "restore", kept["name"], "--wait", **data)).out
+    after = (await well("vm", "show", "web", "-o", "json", **data)).json
+    assert after["node"] == before["node"]
+    await _retained(project, 0, **data)
+
+    await _lose_record(up, project, "web", after["id"])
+    (kept,) = await _retained(project, 1, **data)
+    asked = await hostler("vm", "retained", "delete", kept["name"], **data)
+    assert asked.code == 2, "it needs --yes"
+    await well("vm", "retained", "delete", kept["name"], "--yes", **data)
+    await _retained(project, 0, **data)
+    assert (await hostler("vm", "retained", "show", kept["name"], **data)).code == 3
+
+
+async def _lose_record(up: Path, project: str, name: str, vm: str) -> None:
+    """As a restore from a backup that is older than the machine does."""
+    for key in (f"/plasmavmc/vms/{project}/{vm}", f"/hostler/v1/names/{project}/{name}"):
+        await well("store", "delete", key, HOSTLER_DATA=str(up))
+
+
+async def _retained(project: str, count: int, **data: str) -> list[dict[str, Any]]:
+    """What is retained of the project, once it is so much."""
+    async with asyncio.timeout(pace.patience(20.0)):
+        while True:
+            listed = (await well("vm", "retained", "list", "-o", "json", **data)).json
+            found = [each for each in listed if f"{each['org']}/{each['project']}" == project]
+            if len(found) == count:
+                return found
+            await asyncio.sleep(0.1)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from api_server import Api, api_on, serving
+from up_process import hostler as command
 
 import hostler
 from hostler.client import Client
@@ -25,6 +26,7 @@ from hostler.errors import (
     Unauthenticated,
     Unavailable,
 )
+from hostler.keys.node import MEMBER
 from hostler.keys.vm import HANDLE, VM
 from hostler.model.access import Role
 from hostler.model.api import Drain, Phase, QuotaSet, TokenCreate, UserCreate, UserUpdate, VmCreate, VmUpdate
@@ -74,6 +76,7 @@ async def test_every_route_has_a_method_that_works(api: Api, client: Client, tmp
     await _machines(client)
     await _labs(api, client)
     await _nodes(api, client)
+    await _retained(client)
     await _racks(client)
     await _workloads(client)
     await _artifacts(client, tmp_path)
@@ -82,6 +85,12 @@ async def test_every_route_has_a_method_that_works(api: Api, client: Client, tmp
     await client.quotas.set("acme", "web", QuotaSet(vms=5))
     assert (await client.quotas.get("acme", "web")).limits.vms == 5
     await client.quotas.delete("acme", "web")
+    assert (await client.quotas.set("acme", "", QuotaSet(vms=50))).project == ""
+    assert (await client.quotas.get("acme", "web")).inherited.vms == 50
+    assert (await client.quotas.get("acme", "")).limits.vms == 50
+    await client.quotas.delete("acme", "")
+    assert (await client.projects.create("acme", "mobile")).created_by == "admin"
+    assert "mobile" in {project.name for project in (await client.projects.list(org="acme")).items}
     assert (await client.control.leader()).address is None
     assert (await client.control.replicas()).items == ()
     assert (await client.control.overview()).store.answers
@@ -147,9 +156,19 @@ async def _nodes(api: Api, client: Client) -> None:
     with pytest.raises(Conflict):
         await client.nodes.confirm_off("local-1")
     assert (await client.nodes.confirm_off("local-2")).off is not None
+    assert not (await client.nodes.brake()).held
+    with pytest.raises(Conflict):
+        await client.nodes.release_brake()
     await client.nodes.forget("local-2")
     with pytest.raises(NotFound):
         await client.nodes.get("local-2")
+
+
+async def _retained(client: Client) -> None:
+    assert (await client.retained.list()).items == ()
+    for verb in (client.retained.get, client.retained.restore, client.retained.delete):
+        with pytest.raises(NotFound):
+            await verb("local-1", "none")
 
 
 async def _workloads(client: Client) -> None:
@@ -387,3 +406,15 @@ async def test_a_server_that_closes_is_unavailable_not_a_stack_of_foreign_errors
             await client.users.me()
         with pytest.raises(Unavailable, match="cannot be reached"):
             await client.vms.create("acme", "web", vm())
+
+
+async def test_a_node_of_an_unknown_lifecycle_is_listed(api: Api) -> None:
+    await api.node("local-1")
+    key = MEMBER.fill(node="local-1")
+    written = await api.services.store.get(key)
+    assert written is not None
+    await api.services.store.put(key, written.value.replace(b'"ON_DUTY"', b'"MAINTENANCE"'))
+    done = await command("node", "list", HOSTLER_SERVER=api.url, HOSTLER_TOKEN=api.admin)
+    assert done.code == 0, done
+    [line] = [line for line in done.out.splitlines() if "local-1" in line]
+    assert "unknown (maintenance)" in line

@@ -552,7 +552,7 @@ async def _enter(watch: Watch) -> None:
 
 async def test_a_full_database_is_told_with_what_to_do_and_loses_nothing() -> None:
     with EtcdServer(arguments=["--quota-backend-bytes", str(2 * 1024 * 1024)]) as own:
-        async with open_store(own.url) as store:
+        async with open_store(own.url_of(own.endpoints, quota_mib="2")) as store:
             errors: list[HostlerError] = []
             written = 0
             while len(errors) < 3:
@@ -561,12 +561,17 @@ async def test_a_full_database_is_told_with_what_to_do_and_loses_nothing() -> No
                     written += 1
                 except (Unavailable, Uncertain) as error:
                     errors.append(error)
+                    await store.get("a read in between proves nothing")
             # The one that crosses the limit may have been carried out; those after it were not.
             assert [type(error) for error in errors] == [Uncertain, Unavailable, Unavailable]
-            assert all("compact and defragment" in str(error) for error in errors)
+            assert all("etcd's database is full (" in str(error) and " of 2.0 MiB)" in str(error) for error in errors)
+            assert all(str(error).endswith("; run hostler store repair") for error in errors)
+            assert isinstance(errors[0], Uncertain)
+            assert errors[0].answered
+            assert (await store.status()).alarms == ("NOSPACE",)
             page = await store.range("full/", keys_only=True)
             assert written <= len(page.items) <= written + 1
-            with pytest.raises(Unavailable, match="compact and defragment"):
+            with pytest.raises(Unavailable, match="hostler store repair"):
                 await store.grant(5)
             assert "NOSPACE" in (await store.status()).details["errors"]
             assert await store.delete_prefix("full/") == len(page.items)

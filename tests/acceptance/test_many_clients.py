@@ -17,7 +17,7 @@ from crowd import NAMES, ORG, PROJECT, crowd
 from dose import dose
 from harness import pace
 from harness.artefacts import keep
-from up_process import HostlerProcess
+from up_process import HostlerProcess, token_told
 from vm_history import Remembered, Request, State, Told, Wish, check, resolved, wish_of
 
 import hostler
@@ -66,13 +66,12 @@ class Plane:
 
     async def spread(self) -> None:
         """Two replicas and two agents."""
-        told = "the administrator's token, shown this once: "
         for number in range(2):
             data = self.folder / f"replica-{number}"
             replica = self.start("replica", "--store", self.store, "--data", data, *LEADERSHIP)
             self.urls.append(await replica.url("serving"))
             await replica.says("leading with fence" if number == 0 else "leads with fence")
-            self.token = self.token or replica.text.partition(told)[2].split()[0]
+            self.token = self.token or token_told(replica.text)
         for node in ("r1-a", "r1-b"):
             agent = self.start("agent", "--node", node, "--store", self.store, "--data", self.folder / node)
             await agent.says("registered\n")

@@ -12,7 +12,7 @@ import pytest
 import running
 
 import hostler
-from hostler.keys.node import CLUSTER
+from hostler.keys.node import CLUSTER, EPOCH
 from hostler.keys.transfer import MIGRATION, MOVED
 from hostler.keys.vm import HANDLE, LOCK, NAME, VM
 from hostler.model.vm import LockInfo, MachineState, VirtualMachine, VmHandle, VmSpec
@@ -108,7 +108,7 @@ async def delete_all(new: str) -> None:
 
 async def clean(new: str) -> None:
     async with hostler.open_store(new) as store:
-        for prefix in (VM.prefix(), HANDLE.prefix(), NAME.prefix(), MIGRATION.prefix(), CLUSTER.fill()):
+        for prefix in (VM.prefix(), HANDLE.prefix(), NAME.prefix(), MIGRATION.prefix(), CLUSTER.fill(), EPOCH.prefix()):
             await store.delete_prefix(prefix)
         assert (await store.range("/", limit=1)).items == ()
 

@@ -24,7 +24,11 @@ if TYPE_CHECKING:
 
     from hostler.ports.store import Store
 
-SAMPLE = {"artifact": "a:b:1", "base": "a:b", **dict.fromkeys(("number", "n", "instance", "life", "fence"), "1")}
+SAMPLE = {
+    "artifact": "a:b:1",
+    "base": "a:b",
+    **dict.fromkeys(("number", "n", "instance", "life", "fence", "epoch"), "1"),
+}
 FAMILY_KEYS = [key.fill(**{name: SAMPLE.get(name, name) for name in key.names}) for key in KEYS]
 TEST = NamespaceOptions(use_test_namespace=True)
 CLEAN = NamespaceOptions(use_test_namespace=True, pre_clean_store=True)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from harness import pace
-from up_process import HostlerProcess, until, well
+from up_process import HostlerProcess, token_told, until, well
 
 from hostler.drivers.power.command import INHERITED, CommandPower
 from hostler.entry.doctor_power import power
@@ -234,10 +234,9 @@ async def test_a_node_that_falls_silent_is_switched_off_and_its_machine_runs_els
         HOSTLER_POWER_GRACE="0.5",
     )
     await replica.says("leading with fence")
-    told = "the administrator's token, shown this once: "
     admin = {
         "HOSTLER_SERVER": await replica.url("serving"),
-        "HOSTLER_TOKEN": replica.text.partition(told)[2].split()[0],
+        "HOSTLER_TOKEN": token_told(replica.text),
     }
     first = start("agent", "--node", "r1-a", "--data", folder / "a")
     await first.says("registered\n")

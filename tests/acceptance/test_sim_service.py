@@ -28,6 +28,7 @@ SCENARIO = """
 name: two-racks
 about: Two racks, and nothing happens by itself but one crash after two hours.
 length: 3h
+settings: {brake_share: 0.5}
 inventory:
   racks:
     - name: r1
@@ -41,7 +42,7 @@ inventory:
 timeline:
   - {at: 2h, fault: blade_crash, on: r2/b3, for: 60}
 """
-SMALL, FENCE = VmSpec(cpus=1, memory_mib=256), OnNodeLoss.FENCE
+SMALL, FENCE = VmSpec(cpus=1, memory_mib=256), OnNodeLoss.RECREATE
 
 
 class Service:
@@ -347,7 +348,7 @@ async def test_what_cannot_be_served_is_refused(tmp_path: Path) -> None:
     assert there.code != 0
     assert "belongs to hostler up" in there.err
     assert (taken / "admin.token").read_text() == "somebody's"
-    assert "wrong.yaml:16" in wrong.err, wrong
+    assert "wrong.yaml:17" in wrong.err, wrong
     assert "r2/b4" in wrong.err
     assert nowhere.code == 3, nowhere
 

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
+import tempfile
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 from harness import pace
 from slicing import TOKENS, call, publish
-from test_slice_processes import SYSTEM, is_alive, only, opened, run_of, until, users_of_their_own
+from test_slice_processes import SYSTEM, below, is_alive, only, opened, run_of, until, users_of_their_own
 
+import hostler
 from hostler.drivers.slices.process.driver import ProcessSlices
 from hostler.drivers.slices.process.instance import Instance
 from hostler.errors import Refused, Unavailable
@@ -163,9 +168,9 @@ async def test_one_that_does_not_answer_keeps_nobody_else_from_being_looked_at(
     looks = {1: 0, 2: 0}
     look = Instance.look
 
-    async def counted(one: Instance, within: float) -> None:
+    async def counted(one: Instance, *limits: Any) -> None:
         looks[one.run.instance] += 1
-        await look(one, within)
+        await look(one, *limits)
 
     monkeypatch.setattr(Instance, "look", counted)
     async with opened(tmp_path, artifacts, look_every=0.05, answers_within=3600) as slices:
@@ -227,3 +232,192 @@ async def test_a_gateway_that_cannot_be_opened_is_opened_later_and_all_is_adopte
     assert slices.pid_of(active.run) == pid
     assert len(opened_doors) == 1
     await slices.aclose()
+
+
+LOOK = """
+    import os, signal, socket, subprocess
+    from hostler.slices import method
+
+    @method
+    def read(path: str) -> str:
+        try:
+            with open(path) as file:
+                return file.read()
+        except OSError as error:
+            return type(error).__name__
+
+    @method
+    def write(path: str, mib: int) -> str:
+        try:
+            with open(path, "wb") as file:
+                for _ in range(mib):
+                    file.write(bytes(2**20))
+            return ""
+        except OSError as error:
+            return type(error).__name__
+
+    @method
+    def see() -> dict:
+        with open("/proc/self/status") as file:
+            status = dict(line.rstrip().split(":", 1) for line in file)
+        return {"processes": [name for name in os.listdir("/proc") if name.isdecimal()],
+                "capabilities": int(status["CapPrm"], 16) | int(status["CapBnd"], 16), "uid": os.getuid(),
+                "folders": [os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd")
+                            if os.path.isdir(f"/proc/self/fd/{fd}") and fd.isdecimal()],
+                "mounts": subprocess.run(["unshare", "-Urm", "umount", "/proc"], capture_output=True).returncode == 0}
+
+    @method
+    def reach(path: str) -> str:
+        with socket.socket(socket.AF_UNIX) as one:
+            one.connect(path)
+            return one.recv(100).decode()
+
+    @method
+    def orphan() -> None:
+        subprocess.run(["sh", "-c", "setsid sleep 1000 & exit 0"], env={}, check=True)
+
+    @method
+    async def die_by(what: int) -> None:
+        print("about to die", flush=True)
+        os.kill(os.getpid(), what)
+"""
+AS_NOBODY = """
+import asyncio, sys
+from contextlib import asynccontextmanager
+from pathlib import Path
+sys.path[:0] = sys.argv[3:]
+from slicing import TOKENS, call, publish
+from hostler.drivers.slices.process import rights
+from hostler.drivers.slices.process.driver import ProcessSlices
+from hostler.errors import Refused
+from hostler.model.deployment import SliceSettings
+from hostler.ports.slices import Run
+
+@asynccontextmanager
+async def door(path, token):
+    async def greet(reader, writer):
+        writer.write(b"a gateway")
+        writer.close()
+
+    async with await asyncio.start_unix_server(greet, path):
+        yield
+
+async def main(root):
+    artifacts = await publish(root, "bad:look:1", SOURCE)
+    (root / "admin.token").write_text("a-secret")
+    run = Run(artifact="bad:look:1", instance=1, settings=SliceSettings())
+    async with ProcessSlices(root / "slices", artifacts, python=sys.executable, hidden=root, door=door) as slices:
+        if sys.argv[2]:
+            slices._allowing._paths += ":" + sys.argv[2]
+        slices.admit(TOKENS)
+        active = await slices.activate(run)
+        found = await call(active.address, "see")
+        work = root / "slices/runs"
+        (work,) = [path / "work" for path in work.iterdir()]
+        others = root / "slices/logs" / (work.parent.name + ".log")
+        for path in (root / "admin.token", others, work.parent / "run.json", Path.home() / ".profile",
+                     Path(f"{work}/../../../../admin.token")):
+            assert await call(active.address, "read", path=str(path)) == "FileNotFoundError", path
+        for path in (f"/proc/1/root{root}/admin.token", "/proc/1/cwd/../../../../admin.token", "/proc/1/mem"):
+            assert await call(active.address, "read", path=path) == "PermissionError", path
+        assert await call(active.address, "write", path="mine", mib=1) == ""
+        assert await call(active.address, "write", path="/var/tmp/mine", mib=1) == ""
+        for path in (str(root / "new"), "/etc/new", sys.argv[4] + "/new"):
+            said = await call(active.address, "write", path=path, mib=1)
+            assert said in ("OSError", "PermissionError"), (path, said)
+        assert (found["processes"], found["capabilities"], found["folders"]) == (["1", "2"], 0, []), found
+        assert not found["mounts"]
+        assert active.about == ""
+        assert await call(active.address, "reach", path="/run/hostler/calls.sock") == "a gateway"
+        await slices.unload(run)
+    rights._NAMESPACES = ("--no-such-option",)
+    for owner in (False, True):
+        rights._answers.clear()
+        async with ProcessSlices(root / "slices", artifacts, python=sys.executable, as_owner=owner) as slices:
+            slices.admit(TOKENS)
+            try:
+                loaded = await slices.load(run)
+                assert owner and loaded.about == "it runs as the agent does, and can read its data folder", loaded
+            except Refused as error:
+                assert not owner and "could read its data folder" in str(error), error
+                assert 'or set slice_users = "owner"' in str(error), error
+    print("held")
+
+asyncio.run(main(Path(sys.argv[1])))
+"""
+
+
+@pytest.fixture
+def shared() -> Iterator[Path]:
+    """A folder that other users reach, as those of pytest are not."""
+    folder = Path(tempfile.mkdtemp(prefix="hostler-shared-"))
+    folder.chmod(0o711)
+    yield folder
+    shutil.rmtree(folder)
+
+
+@pytest.mark.parametrize("visible", [False, True], ids=["elsewhere", "below a folder that slices see"])
+async def test_where_the_agent_is_not_root_a_slice_does_not_reach_the_data_folder(shared: Path, visible: bool) -> None:
+    """A slice read `admin.token` there once, and so could do all that the administrator can."""
+    users_of_their_own()  # fails where this is not run as root
+    root = shared / "data"
+    root.mkdir(mode=0o700)
+    os.chown(root, 12345, 12345)
+    script = f"SOURCE = {LOOK!r}\n{AS_NOBODY}"
+    paths = [str(Path(__file__).parents[1]), *(str(Path(one.__file__).parents[1]) for one in (hostler, msgspec))]
+    process = await asyncio.create_subprocess_exec(
+        *("setpriv", "--reuid=12345", "--regid=12345", "--clear-groups", "--inh-caps=-all", "--"),
+        *(str(SYSTEM), "-c", script, str(root), str(shared) if visible else "", *paths),
+        cwd="/",
+        env={"PATH": os.environ["PATH"], "HOME": "/root"},
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    said, _ = await process.communicate()
+    assert (process.returncode, said.decode().splitlines()[-1:]) == (0, ["held"]), said.decode()
+
+
+async def test_a_slice_with_a_user_of_its_own_sees_no_other_process_and_leaves_none(tmp_path: Path) -> None:
+    artifacts = await publish(tmp_path, "bad:look:1", LOOK)
+    options = {"python": str(SYSTEM), "uids": users_of_their_own()}
+    first = ProcessSlices(tmp_path / "slices", artifacts, **options)
+    await first.open()
+    await first.activate(run_of("bad:look:1"))
+    await first.aclose(stop=False)
+    async with opened(tmp_path, artifacts, **options) as slices:
+        active = await only(slices)  # it was adopted
+        found = await call(active.address, "see")
+        assert (found["processes"], found["capabilities"]) == (["1", "2"], 0)
+        assert found["uid"] in users_of_their_own()
+        outer = slices.pid_of(active.run)
+        assert outer is not None
+        await call(active.address, "orphan")
+        family = below(outer)
+        assert len(family) == 4  # and what has no parent any more but the first process
+        with suppress(AssertionError, ConnectionError):
+            await call(active.address, "die_by", what=int(signal.SIGKILL))
+        await until(lambda: slices.pid_of(active.run) is None)
+        assert "its process was ended by SIGKILL" in (await only(slices)).detail
+        await until(lambda: not any(map(is_alive, family)))
+
+
+async def test_files_of_a_slice_are_limited(tmp_path: Path) -> None:
+    artifacts = await publish(tmp_path, "bad:look:1", LOOK)
+    options = {"python": str(SYSTEM), "uids": users_of_their_own(), "disk_mib": 8, "look_every": 0.05}
+    async with opened(tmp_path, artifacts, **options) as slices:
+        active = await slices.activate(run_of("bad:look:1"))
+        assert await call(active.address, "write", path="too-large", mib=9) == "OSError"
+        await call(active.address, "write", path="too-large", mib=0)
+        assert (await only(slices)).life is Life.ACTIVE
+        for number in range(3):
+            with suppress(AssertionError, ConnectionError):
+                await call(active.address, "write", path=f"part-{number}", mib=4)
+        await until(lambda: slices.pid_of(active.run) is None or ended(slices))
+        detail = (await only(slices)).detail
+        assert detail == "its folders hold more than 8 MiB, which slice_disk_mib allows"
+        again = await slices.activate(active.run)  # with empty folders
+        assert again.life is Life.ACTIVE
+
+
+def ended(slices: ProcessSlices) -> bool:
+    return all(one.has_ended for one in slices._instances.values())

@@ -394,7 +394,7 @@ async def test_under_root_each_instance_has_a_user_of_its_own(tmp_path: Path) ->
         assert len(set(users)) == 2
         for path in (tmp_path / "slices").rglob("*"):
             assert path.lstat().st_uid in (0, *users)
-            assert path.name == "work" or path.lstat().st_uid == 0
+            assert path.name in ("work", "tmp") or path.lstat().st_uid == 0
 
 
 @pytest.fixture
@@ -404,6 +404,14 @@ def hidden(tmp_path: Path) -> str:
     folder.mkdir(mode=0o700)
     (folder / "python").symlink_to(sys.executable)
     return str(folder / "python")
+
+
+def below(pid: int) -> list[int]:
+    """A process and all that it started."""
+    found = [pid]
+    for one in found:
+        found += map(int, Path(f"/proc/{one}/task/{one}/children").read_text().split())
+    return found
 
 
 def rights_of(pid: int) -> tuple[int, int, int]:
@@ -420,8 +428,12 @@ async def test_where_others_cannot_run_our_python_that_of_the_system_is_taken(tm
     async with opened(tmp_path, artifacts, python=hidden, uids=uids, users_required=True) as slices:
         active = await slices.activate(run_of())
         assert active.about == ""
-        uid, capabilities, _ = rights_of((await call(active.address, "where"))["pid"])
-        assert (uid in uids, capabilities) == (True, 0)
+        outer = slices.pid_of(active.run)
+        assert outer is not None
+        *_, worker = found = below(outer)
+        assert len(found) == 3  # unshare, the first of its namespaces, and the worker
+        uid, capabilities, no_new = rights_of(worker)
+        assert (uid in uids, capabilities, no_new) == (True, 0, 1)
 
 
 async def test_where_no_python_can_be_run_by_others_that_is_told_or_refused(

@@ -7,7 +7,7 @@ import signal
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from up_process import HostlerProcess, hostler, until, well
+from up_process import HostlerProcess, hostler, token_told, until, well
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,10 +38,10 @@ class Company:
 
     async def admin(self, process: HostlerProcess) -> dict[str, str]:
         """What a command needs to ask this one."""
-        told = "the administrator's token, shown this once: "
+        told = "the administrator's token is kept in "
         for each in self.processes:
             if told in each.text:
-                token = each.text.partition(told)[2].split()[0]
+                token = token_told(each.text)
         return {"HOSTLER_SERVER": await process.url("serving"), "HOSTLER_TOKEN": token}
 
 
@@ -132,7 +132,6 @@ async def test_what_a_state_file_holds_is_moved_into_the_cluster_once(company: C
     before = (await well("vm", "create", "web", "--wait", "-o", "json", **data)).json
     first.signal(signal.SIGTERM)
     assert await first.ends() == 0
-    (folder / "admin.token").unlink()  # accounts stay behind: the cluster has its own
     endpoint = company.etcd.url.replace("etcd://", "http://")
     cluster = {"PLASMAVMC_CHAINFIRE_ENDPOINT": endpoint, "PLASMAVMC_STATE_PATH": str(state)}
     second = company.start(*up, environ=cluster)
@@ -149,7 +148,7 @@ async def test_what_a_state_file_holds_is_moved_into_the_cluster_once(company: C
     assert (await well("vm", "list", "-o", "json", **data)).json == [], "a deleted machine came back"
 
 
-async def test_nothing_starts_on_a_state_file_whose_machines_were_moved_until_its_mark_is_deleted(
+async def test_nothing_starts_on_a_state_file_whose_machines_were_moved_until_it_is_activated(
     company: Company,
 ) -> None:
     state = company.folder / "state.json"
@@ -166,10 +165,10 @@ async def test_nothing_starts_on_a_state_file_whose_machines_were_moved_until_it
     other = ("up", "--data", company.folder / "e", *up[3:])
     for refused in await asyncio.gather(hostler(*up, **file_mode), hostler(*other, **away)):
         assert refused.code != 0
-        assert "its machines were moved into a cluster" in refused.err, refused
-        command = refused.err.partition("hostler store delete ")[2].split()
-        assert command == ["/hostler/v1/moved", "--store", f"file://{state}"]
-    await well("store", "delete", *command)
+        assert "its records were moved" in refused.err, refused
+        command = refused.err.partition("hostler store activate ")[2].split()
+        assert command == ["--store", f"file://{state}"]
+    await well("store", "activate", "--yes", *command)
     process = company.start(*up, environ=file_mode)
     await process.url()
     process.signal(signal.SIGTERM)

@@ -174,7 +174,8 @@ async def test_from_the_first_admin_to_a_session_and_its_end(store: Store, hashe
         with pytest.raises(Unauthenticated, match="wrong"):
             await two.login(Login(name="ada", password="x"), "127.0.0.1")
         await _until(lambda: one.authenticate(session.token, "elsewhere"))
-        await two.update(Request(two.authenticate(session.token)), "ada", UserUpdate(password="another one"))
+        changed = UserUpdate(password="another one", old_password=PASSWORD)
+        await two.update(Request(two.authenticate(session.token)), "ada", changed)
         with pytest.raises(Unauthenticated):
             two.authenticate(session.token)
         await _until_not(lambda: one.authenticate(session.token, "elsewhere"))

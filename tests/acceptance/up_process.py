@@ -167,3 +167,9 @@ async def well(*arguments: object, **options: Any) -> Done:
     done = await hostler(*arguments, **options)
     assert done.code == 0, f"{arguments}: {done}"
     return done
+
+
+def token_told(text: str) -> str:
+    """Return the administrator's token that a replica has just made, from the file that it names."""
+    path = text.partition("the administrator's token is kept in ")[2].splitlines()[0]
+    return Path(path).read_text(encoding="ascii").strip()

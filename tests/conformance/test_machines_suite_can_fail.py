@@ -23,7 +23,7 @@ from .simulated import SETUP, simulated
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from hostler.ports.machines import Channel, Machine, MachinePlan, Offer
+    from hostler.ports.machines import Channel, Machine, MachinePlan, Offer, RetainedMachine
 
 MUTANTS: list[tuple[type[SimulatedMachines], type[MemoryPlace], str]] = []
 replace = msgspec.structs.replace
@@ -760,6 +760,133 @@ class MarksTheTagsOnce(Sound):
         self.changed(plan.label.vm, label=plan.label)
         await asyncio.sleep(0)
         return self.changed(plan.label.vm, tags=plan.tags)
+
+
+@found_by("a_retained_machine_is_out_of_service_and_is_listed_as_retained")
+class OnlyStopsWhatItRetains(Sound):
+    def _keep(self, vm: str, name: str, now: float) -> Sequence[Any]:
+        row = self._expected(vm)
+        super()._keep(vm, name, now)
+        return [row]
+
+
+@found_by("a_retained_machine_outlives_the_driver")
+class ForgetsWhatIsRetained(Sound):
+    async def aclose(self) -> None:
+        self._place.contents.kept.clear()
+        await super().aclose()
+
+
+@found_by("a_reinstated_machine_has_its_snapshots_and_shape")
+class ReinstatesTheDiskAlone(Sound):
+    async def reinstate(self, name: str, plan: MachinePlan) -> Machine:
+        await super().reinstate(name, plan)
+        return self.changed(plan.label.vm, snapshots={})
+
+
+@found_by("a_machine_that_ran_has_its_disk_when_it_is_reinstated")
+class ReinstatesAnEmptyDisk(Sound):
+    async def reinstate(self, name: str, plan: MachinePlan) -> Machine:
+        await super().reinstate(name, plan)
+        return self.changed(plan.label.vm, disk="")
+
+
+@found_by("a_new_machine_of_a_retained_one_s_id_starts_from_nothing")
+class LosesWhatIsRetainedWithItsNamesake(Sound):
+    async def delete(self, vm: str) -> None:
+        await super().delete(vm)
+        for name, kept in list(self._place.contents.kept.items()):
+            if kept.row.vm == vm:
+                self._discard(name)
+
+
+@found_by("a_retained_machine_comes_back_as_another_one")
+class KeepsTheCountOfAnother(Sound):
+    async def reinstate(self, name: str, plan: MachinePlan) -> Machine:
+        resets = self._place.contents.kept[name].row.resets
+        await super().reinstate(name, plan)
+        return self.changed(plan.label.vm, resets=resets)
+
+
+@found_by("a_machine_is_retained_again_and_again")
+class OverwritesWhatIsRetained(Sound):
+    async def retain(self, vm: str, name: str) -> RetainedMachine | None:
+        if self._row(vm) is not None:
+            self._place.contents.kept.pop(name, None)
+        return await super().retain(vm, name)
+
+
+@found_by("what_is_discarded_is_gone_and_nothing_else_is")
+class DiscardsAll(Sound):
+    async def discard(self, name: str) -> None:
+        for each in list(self._place.contents.kept):
+            await super().discard(each)
+
+
+@found_by("what_is_not_there_is_not_retained")
+class RetainsOnlyWhatIsThere(Sound):
+    async def retain(self, vm: str, name: str) -> RetainedMachine | None:
+        self._expected(vm)
+        return await super().retain(vm, name)
+
+
+@found_by("a_retain_that_is_cut_anywhere_is_finished_and_the_disk_is_there_once")
+class RemovesBeforeItKeeps(Sound):
+    async def retain(self, vm: str, name: str) -> RetainedMachine | None:
+        row = self._row(vm)
+        if row is None:
+            return await super().retain(vm, name)
+        await self._do("delete", "done", lambda _: [], gone=vm)
+        await asyncio.sleep(0)
+        self._place.put([switched_off(row, self._now())])
+        return await super().retain(vm, name)
+
+
+@found_by("a_reinstate_that_is_cut_anywhere_is_finished_and_the_disk_is_there_once")
+class DiscardsBeforeItReinstates(Sound):
+    async def reinstate(self, name: str, plan: MachinePlan) -> Machine:
+        kept = self._place.contents.kept.get(name)
+        if kept is not None:
+            self._discard(name)
+            await asyncio.sleep(0)
+            self._place.contents.apply(kept)
+        return await super().reinstate(name, plan)
+
+
+@found_by("a_discard_that_is_cut_anywhere_is_finished_by_repeating_it")
+class DiscardsOnce(Sound):
+    async def discard(self, name: str) -> None:
+        asked = self.__dict__.setdefault("asked", set())
+        if name not in asked or await self.retained() == ():
+            asked.add(name)
+            await super().discard(name)
+
+
+@found_by("what_has_not_arrived_completely_is_not_kept")
+class KeepsHalf(Sound):
+    async def retain(self, vm: str, name: str) -> RetainedMachine | None:
+        row = self._row(vm)
+        if row is not None and row.state is MachineState.ARRIVING:
+            self.changed(vm, whole=True)
+        return await super().retain(vm, name)
+
+
+@found_by("what_has_arrived_completely_is_kept_and_so_is_what_departed")
+class DeletesWhatIsHandedOver(Sound):
+    async def retain(self, vm: str, name: str) -> RetainedMachine | None:
+        row = self._row(vm)
+        if row is not None and row.state in (MachineState.ARRIVING, MachineState.DEPARTED):
+            await self.delete(vm)
+        return await super().retain(vm, name)
+
+
+@found_by("verbs_about_one_retained_machine_follow_each_other")
+class ReinstatesACopy(Sound):
+    def _reinstate(self, name: str, plan: MachinePlan) -> Sequence[Any]:
+        kept = self._place.contents.kept[name]
+        super()._reinstate(name, plan)
+        self._place.contents.apply(replace(kept, row=replace(kept.row, label=replace(kept.row.label, vm="copy"))))
+        return ()
 
 
 CASES = [pytest.param(*case, id=f"{case[0].__name__}-{case[2][:40]}") for case in MUTANTS]

@@ -33,6 +33,7 @@ INSIDE = {
     "a_machine_that_is_asked_to_stop_stops",
     "a_machine_that_is_handed_over_is_left_as_it_is_by_create",
     "a_machine_that_is_off_goes_with_its_disk_and_one_that_runs_does_not_go_so",
+    "a_machine_that_ran_has_its_disk_when_it_is_reinstated",
     "a_machine_that_switches_itself_off_is_stopped_and_told_of",
     "a_machine_whose_other_place_cannot_be_reached_goes_on",
     "a_reset_is_done_once_for_each_number",
@@ -77,6 +78,7 @@ async def test_claim(claim: MachineClaim, images: dict[str, ImageFolder], accele
         left = processes_in(tmp_path)
     assert left == [], "processes are left"
     assert [str(path) for path in tmp_path.glob("*/vms/*")] == [], "files are left"
+    assert [str(path) for path in tmp_path.glob("*/retained/*")] == [], "files are left"
 
 
 def test_what_looks_inside_is_a_claim() -> None:

@@ -249,7 +249,10 @@ class _Handler(BaseHTTPRequestHandler):
             case "PUT", "servers", number:
                 server = self._server_of(number)
                 check_labels(body.get("labels", {}))
-                server.labels = body.get("labels", server.labels)
+                name = body.get("name", server.name)
+                if any(each.name == name and each is not server for each in cloud.servers.values()):
+                    raise ApiError(409, "uniqueness_error", "server name is already used")
+                server.labels, server.name = body.get("labels", server.labels), name
                 return 200, {"server": shown_server(server)}
             case "DELETE", "servers", number:
                 return 200, {"action": shown_action(cloud.delete(self._server_of(number)))}
@@ -266,6 +269,12 @@ class _Handler(BaseHTTPRequestHandler):
                 selector = query.get("label_selector", [""])[0]
                 images = [shown_image(each) for each in cloud.images.values() if selected(each.labels, selector)]
                 return paged("images", images, query)
+            case "PUT", "images", number:
+                if int(number) not in cloud.images:
+                    raise ApiError(404, "not_found", "image not found")
+                check_labels(body.get("labels", {}))
+                cloud.images[int(number)].labels = body["labels"]
+                return 200, {"image": shown_image(cloud.images[int(number)])}
             case "DELETE", "images", number:
                 if cloud.images.pop(int(number), None) is None:
                     raise ApiError(404, "not_found", "image not found")

@@ -18,6 +18,7 @@ from hostler.drivers.ttl.store import StoreTtlStorage
 from hostler.engine.agent.session import Session
 from hostler.engine.agent.worker import Workers
 from hostler.engine.controllers.books import Books
+from hostler.engine.controllers.brake import Brake
 from hostler.engine.controllers.decision import Act, NodeCase, Step
 from hostler.engine.controllers.machines import MachineController
 from hostler.engine.controllers.silence import Silence
@@ -52,7 +53,7 @@ if TYPE_CHECKING:
     from hostler.model.node import Arrival, NodeRecord
     from hostler.model.vm import VirtualMachine
     from hostler.model.workload import Workload
-    from hostler.ports.machines import Machines
+    from hostler.ports.machines import Machine, Machines
     from hostler.ports.peers import Peers
     from hostler.ports.store import Comparison
 
@@ -216,6 +217,19 @@ def silence_taken_for_off() -> Parts:
     return _machines(_Credulous)
 
 
+class _Tidy(Workers):
+    async def _retain(self, seen: Machine) -> None:
+        await self._machines.delete(seen.label.vm)
+        self.removed += 1
+
+
+@found_by("mass-failure-without-power", "disks_kept")
+def disk_given_up_unasked() -> Parts:
+    """Machines that should wait are taken from unreachable nodes, which delete their disks when they are back."""
+    agents = _agents(lambda agent: _turned(agent._workers, _Tidy))
+    return dataclasses.replace(_machines(_Credulous), agent=agents.agent)
+
+
 class _Twice(MachineController):
     def _decided(self, seen: Seen, duty: Duty | None = None) -> Step:
         step = super()._decided(seen, duty)
@@ -259,8 +273,8 @@ def forgotten_with_its_node() -> Parts:
 
 
 class _Silent(MachineController):
-    def _chosen(self, vm: VirtualMachine, wanted: Wanted) -> Decision:
-        found = super()._chosen(vm, wanted)
+    def _chosen(self, seen: Seen, vm: VirtualMachine, wanted: Wanted) -> Decision:
+        found = super()._chosen(seen, vm, wanted)
         return found if found.node is not None else Decision(node=None, score=0.0)
 
 
@@ -311,6 +325,17 @@ def silence_counted_by_a_former_leader() -> Parts:
         return made
 
     return Parts(machines=machines)
+
+
+class _NoBrake(Brake):
+    def may_fence(self, node: str) -> bool:  # noqa: ARG002 - that is the defect
+        return True
+
+
+@found_by("mass-failure-with-power", "brake_kept")
+def no_brake() -> Parts:
+    """Nodes are switched off, and machines taken from them, however many became unreachable together."""
+    return Parts(brake=lambda making, view: _turned(SOUND.brake(making, view), _NoBrake))
 
 
 # Workloads and labs

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from hostler.drivers.ttl.store import StoreTtlStorage
-from hostler.engine.elections import Elections, Leadership, fence_key
+from hostler.engine.elections import Elections, Leadership
 from hostler.ports.store import Delete
 
 from .world import Rules
@@ -23,7 +23,7 @@ class FenceBeforeClaim(Elections):
     async def _acquire(self, key: str, value: str, ttl: float) -> Leadership | None:
         if await self._within(ttl, self.storage.get(key)) is not None:
             return None
-        self._drawn = await self._within(ttl, super()._next_fence(fence_key(key), ttl, self.clock.now() + ttl))
+        self._drawn = await self._within(ttl, super()._next_fence(key, ttl, self.clock.now() + ttl))
         return await super()._acquire(key, value, ttl)
 
     async def _next_fence(self, key: str, ttl: float, until: float) -> int:

@@ -17,6 +17,7 @@ from dose import every_nth
 from hostler.engine.request import HOSTLER
 from hostler.engine.vm_reading import VmQuery
 from hostler.errors import NotFound, Refused
+from hostler.keys.node import COMMAND
 from hostler.model.api import MoveRequest, SnapshotRequest, VmCreate, VmUpdate
 from hostler.model.vm import OnNodeLoss, Power, VmSpec
 
@@ -116,9 +117,23 @@ async def move(plane: Plane) -> None:
             return
 
 
+async def lose_command(plane: Plane) -> None:
+    """Its node no longer has a command: the machine is retained; the leader tells the node again: it is reinstated."""
+    (command,) = (await COMMAND.list(plane.store)).entries
+    plane.kill("replica-1")  # so that the agent is first
+    await plane.store.delete(command.key)
+    (place,) = [place for place in plane.places.values() if place.contents.rows]
+    while True:
+        again = await COMMAND.get(plane.store, **command.parts)
+        if again is not None and place.contents.rows and not place.contents.kept:
+            return
+        await asyncio.sleep(0.25)
+
+
 def kept(plane: Plane) -> None:
-    """What was on its disk is on its disk."""
+    """What was on its disk is on its disk, and nowhere else."""
     rows = [row for place in plane.places.values() for row in place.contents.rows.values()]
+    rows += [kept.row for place in plane.places.values() for kept in place.contents.kept.values()]
     assert [row.disk for row in rows] == ["precious"], rows
 
 
@@ -133,6 +148,7 @@ VERBS: dict[str, tuple[Callable[[Plane], Awaitable[None]], Callable[[Plane], Awa
     "delete": (begin_on, delete, 0),
     "move": (begin_saved, move, 1),
     "move off": (begin_saved_off, move, 1),
+    "retain and reinstate": (begin_saved, lose_command, 1),
 }
 """How it begins, what is done, and how many machines there are in the end."""
 
@@ -150,7 +166,7 @@ def story(verb: str, plane: Plane) -> None:
         await plane.settled()
         fault.armed = False
         await plane.check(machines=machines)
-        if act is move:
+        if act in (move, lose_command):
             kept(plane)
 
     plane.run(scenario)

@@ -73,7 +73,7 @@ def test_a_pdu_fails_and_every_step_tells_why() -> None:
     async def story(world: World) -> None:
         await world.sleep(20)
         world.door.push("provision", LabRequest(webuserid=USER, lab_id=5).encode())
-        for name, loss in (("web", OnNodeLoss.FENCE), ("db", OnNodeLoss.WAIT)):
+        for name, loss in (("web", OnNodeLoss.RECREATE), ("db", OnNodeLoss.WAIT)):
             wanted = VmCreate(name=name, spec=spec, on_node_loss=loss)
             await world.ask(lambda d, name=name, wanted=wanted: d.vms.create(d.request, "acme", name, wanted))
         shop = Blueprint(slices=(SliceSpec(artifact=CART, instances=INSTANCES),))
@@ -147,6 +147,6 @@ def test_a_pdu_fails_and_every_step_tells_why() -> None:
         silence = next(step for step in told.steps if step.what == "silent")
         assert f"{rack}/pdu1" in silence.why, story_
 
-    run_world(
-        WorldPlan(inventory=read_inventory(RACKS), labs=True, slices=True, power=True, power_grace=5.0), story, seed=7
-    )
+    racks = read_inventory(RACKS)
+    plan = WorldPlan(inventory=racks, labs=True, slices=True, power=True, power_grace=5.0, brake_share=0.5)
+    run_world(plan, story, seed=7)

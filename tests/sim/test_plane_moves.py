@@ -175,7 +175,7 @@ def test_whatever_happens_during_a_move_the_machine_is_once_and_whole(what: str)
 
 def test_a_fenced_machine_that_is_moved_is_fenced_there_from_its_first_instant() -> None:
     async def scenario(plane: Plane) -> None:
-        await begin_saved(plane, on_node_loss=OnNodeLoss.FENCE)
+        await begin_saved(plane, on_node_loss=OnNodeLoss.RECREATE)
         here, there = ends(plane)
         await move(plane)
         await plane.settled()

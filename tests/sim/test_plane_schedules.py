@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 AT = (ORG, PROJECT)
 SPAN = 90.0
-LOSS = (OnNodeLoss.FENCE, OnNodeLoss.FENCE, OnNodeLoss.WAIT)
+LOSS = (OnNodeLoss.RECREATE, OnNodeLoss.FENCE, OnNodeLoss.WAIT)
 MACHINE_FAULTS = ("unavailable", "never", "half", "lost", "broken", "deaf", "slow")
 NAMES = ("a", "b", "c", "d")
 ALONE = 5

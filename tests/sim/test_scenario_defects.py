@@ -36,6 +36,7 @@ PROMISED = (
     "fault_domain_ignored",
     "restart_before_the_old_node_is_dead",
     "double_adoption",
+    "no_brake",
 )
 
 

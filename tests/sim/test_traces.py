@@ -109,7 +109,7 @@ async def leader(plane: Plane) -> str:
 def test_a_lost_node_and_a_lost_leader_leave_one_story(ledger: Ledger, seed: int) -> None:
     async def story(plane: Plane) -> None:
         await until(plane, lambda: _all_on_duty(plane))
-        await created(plane, on_node_loss=OnNodeLoss.FENCE)
+        await created(plane, on_node_loss=OnNodeLoss.RECREATE)
         await plane.settled()
         (here,) = [node for node, place in plane.places.items() if place.contents.rows]
         plane.supervised = False

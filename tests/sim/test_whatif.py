@@ -30,7 +30,7 @@ racks:
 """
 
 
-def made(name: str, cpus: int = 2, loss: OnNodeLoss = OnNodeLoss.FENCE, **more: object) -> VmCreate:
+def made(name: str, cpus: int = 2, loss: OnNodeLoss = OnNodeLoss.RECREATE, **more: object) -> VmCreate:
     spec = VmSpec(cpus=cpus, memory_mib=1024)
     return VmCreate(name=name, spec=spec, on_node_loss=loss, **more)  # type: ignore[arg-type]
 
@@ -87,7 +87,7 @@ def test_a_lost_pdu_restarts_what_is_fenced_and_leaves_what_waits() -> None:
     )
     here = {vm.name: copy.handles[name].node for name, vm in copy.vms.items()}
     lost = {name for name, node in here.items() if node.startswith("r1-")}
-    answer = ask(copy, Question(faults=(PowerFault(on="r1/pdu1"),), boot_time=5.0))
+    answer = ask(copy, Question(faults=(PowerFault(on="r1/pdu1"),), boot_time=5.0, brake_share=0.5))
     assert fates(answer) == {name: Fate.RESTARTED if name.startswith("fenced") else Fate.STAYS_OFF for name in lost}
     for machine in answer.affected:
         if machine.fate is Fate.RESTARTED:
@@ -99,7 +99,7 @@ def test_a_lost_pdu_restarts_what_is_fenced_and_leaves_what_waits() -> None:
 
 def test_with_a_power_switch_those_that_wait_come_back_too() -> None:
     copy, _ = living(*(made(f"waits-{n}", loss=OnNodeLoss.WAIT) for n in range(4)))
-    answer = ask(copy, Question(faults=(PowerFault(on="r1/pdu1"),), power=True))
+    answer = ask(copy, Question(faults=(PowerFault(on="r1/pdu1"),), power=True, brake_share=0.5))
     assert answer.affected
     assert set(fates(answer).values()) == {Fate.RESTARTED}
 
@@ -107,7 +107,7 @@ def test_with_a_power_switch_those_that_wait_come_back_too() -> None:
 def test_rules_are_kept_and_told() -> None:
     apart = Affinity(together=False, level=Level.RACK, labels={"app": "db"})
     copy, _ = living(*(made(f"db-{n}", labels={"app": "db"}, affinity=(apart,)) for n in range(2)))
-    answer = ask(copy, Question(faults=(PowerFault(on="r1/pdu1"),)))
+    answer = ask(copy, Question(faults=(PowerFault(on="r1/pdu1"),), brake_share=0.5))
     assert list(fates(answer).values()) == [Fate.NO_ROOM]
     assert "db" in answer.affected[0].why or "rack" in answer.affected[0].why, answer.affected[0]
 

@@ -267,6 +267,27 @@ def test_a_blade_without_power_is_certainly_off() -> None:
     run_world(plan(power=True, power_grace=20.0), story)
 
 
+def test_when_all_agents_are_cut_off_no_node_is_switched_off_and_every_machine_keeps_its_disk() -> None:
+    def disks(world: World) -> dict[str, tuple[str, str]]:
+        places = ((node, host.place.contents.rows) for node, host in world.blades.items())
+        return {vm: (node, row.disk_id) for node, rows in places for vm, row in rows.items()}
+
+    async def story(world: World) -> None:
+        await make(world, "one", "two", "three", "four", "five", "six", loss=OnNodeLoss.WAIT)
+        await running(world, 6)
+        before = disks(world)
+        broken(world, "partition", names=[host.component for host in world.blades.values()], **{"for": 22})
+        await world.sleep(120)
+        assert disks(world) == before
+        await running(world, 6)
+        assert not [entry for entry in said(world, "hardware") if entry.cause == "fencing"]
+        (told,) = [entry.text for entry in said(world, "decision", text="brake: brake:")]
+        assert "6 of 6 nodes became unreachable together" in told
+        assert "all of them agents of store endpoint sim://store" in told
+
+    run_world(plan(power=True, power_grace=5.0, node_ttl=4.0, fencing_time=8.0, brake_share=1 / 3), story)
+
+
 async def running_on_living(world: World, count: int) -> list[str]:
     """Until so many run on blades that can be reached."""
 

@@ -15,7 +15,7 @@ from hostler.engine.write import Writer
 from hostler.keys.inventory import ACTUAL, INSTANCE, TARGET, WORKLOAD
 from hostler.keys.node import ARRIVAL, COMMAND
 from hostler.keys.vm import HANDLE, VM
-from hostler.model.vm import VmSpec
+from hostler.model.vm import OnNodeLoss, VmSpec
 from hostler.model.workload import instance_parts
 from hostler.model.workload_api import WorkloadApply, WorkloadScale
 
@@ -127,7 +127,7 @@ class WorkloadPlane(Plane):
         return WorkloadService(self.store, writer, view, clock=self.clock, rng=self.rng)
 
     async def apply(self, *, view: View | None = None, **fields: Any) -> WorkloadView:
-        wanted = WorkloadApply(**{"name": "web", "spec": SPEC, **fields})
+        wanted = WorkloadApply(**{"name": "web", "spec": SPEC, "on_node_loss": OnNodeLoss.FENCE, **fields})
         return (await self.service(view).apply(Request(HOSTLER), wanted)).value
 
     async def scale(self, instances: int, **more: Any) -> None:

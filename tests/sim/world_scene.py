@@ -33,11 +33,11 @@ racks:
 
 
 def plan(**changes: Any) -> WorldPlan:
-    """Two racks of three blades; the second one has two feeds."""
-    return WorldPlan(**{"inventory": TWO_RACKS, **changes})
+    """Two racks of three blades; the second one has two feeds. The loss of one rack is no mass failure here."""
+    return WorldPlan(**{"inventory": TWO_RACKS, "brake_share": 0.5, **changes})
 
 
-async def make(world: World, *names: str, loss: OnNodeLoss = OnNodeLoss.FENCE, within: float = 600.0) -> None:
+async def make(world: World, *names: str, loss: OnNodeLoss = OnNodeLoss.RECREATE, within: float = 600.0) -> None:
     """Wish for machines that shall run."""
     for name in names:
         wanted = VmCreate(name=name, spec=VmSpec(cpus=1, memory_mib=512), on_node_loss=loss)

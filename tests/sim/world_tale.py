@@ -54,7 +54,11 @@ async def _tale(world: World) -> str:
     for user in ("ada", "bob", "cy"):
         world.door.push("provision", LabRequest(webuserid=user, lab_id=5).encode())
     shop = WorkloadApply(
-        name="shop", instances=5, spec=VmSpec(cpus=1, memory_mib=256), labels={"tier": "front", "x": "y"}
+        name="shop",
+        instances=5,
+        spec=VmSpec(cpus=1, memory_mib=256),
+        labels={"tier": "front", "x": "y"},
+        on_node_loss=OnNodeLoss.FENCE,
     )
     await world.ask(lambda doors: doors.workloads.apply(doors.request, shop))
     for number, (name, on, fields) in enumerate(FAULTS):

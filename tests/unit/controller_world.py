@@ -12,6 +12,7 @@ import msgspec
 from hostler.drivers.store.faulty import FaultyStore
 from hostler.drivers.store.memory import MemoryStore
 from hostler.drivers.ttl.store import StoreTtlStorage
+from hostler.engine.controllers.brake import Brake
 from hostler.engine.controllers.janitor import Janitor
 from hostler.engine.controllers.machines import MachineController
 from hostler.engine.controllers.nodes import NodeController
@@ -150,18 +151,31 @@ class Node:
                 )
 
 
+class Skewed:
+    """A clock whose calendar is `ahead` of the world's."""
+
+    def __init__(self, clock: VirtualClock) -> None:
+        self._clock, self.ahead = clock, 0.0
+        self.now, self.sleep = clock.now, clock.sleep
+
+    def wall(self) -> float:
+        return self._clock.wall() + self.ahead
+
+
 class Leader:
     """Controllers under one leadership, on a store of their own that can break."""
 
     def __init__(self, world: World, name: str) -> None:
         self.world, self.name = world, name
+        self.clock = Skewed(world.clock)
         self.store = FaultyStore(world.raw, random.Random(name), clock=world.clock)
-        self.view = View(self.store, clock=world.clock, rng=random.Random(name))
+        self.view = View(self.store, clock=self.clock, rng=random.Random(name))
         self.elections = Elections(StoreTtlStorage(world.raw), clock=world.clock, new_id=lambda: name)
         self.told: list[str] = []
         self._leadership: Leadership | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self.power: Any = None
+        self.tracer: Any = None
         self.failed: Exception | None = None
 
     @property
@@ -175,16 +189,18 @@ class Leader:
             await asyncio.sleep(0.5)
         self._tasks.append(asyncio.create_task(self.view.run(), name=f"{self.name}: view"))
         await self.view.ready()
-        rng, clock = random.Random(self.name), self.world.clock
-        self.machines = MachineController(
-            self.store, self.view, clock=clock, rng=rng, release=self.world.release, tell=self.told.append
-        )
+        rng, clock = random.Random(self.name), self.clock
+        tools: Any = {"clock": clock, "rng": rng, "tell": self.told.append}
+        self.brake = Brake(self.store, self.view, tracer=self.tracer, **tools)
+        self.machines = MachineController(self.store, self.view, brake=self.brake, release=self.world.release, **tools)
         self.nodes = NodeController(
-            self.store, self.view, clock=clock, rng=rng, power=self.power, tell=self.told.append
+            self.store, self.view, brake=self.brake, power=self.power, tracer=self.tracer, **tools
         )
         ids = iter(range(10**9))
-        self.janitor = Janitor(self.store, self.view, clock=clock, rng=rng, new_id=lambda: f"{next(ids)}")
-        for service in (self.machines, self.nodes, self.janitor):
+        self.janitor = Janitor(
+            self.store, self.view, clock=clock, rng=rng, new_id=lambda: f"{next(ids)}", tell=self.told.append
+        )
+        for service in (self.brake, self.machines, self.nodes, self.janitor):
             await service.start(self)
             self._tasks.append(asyncio.create_task(self._run(service), name=f"{self.name}: {service.name}"))
 
@@ -223,8 +239,9 @@ class World:
         self.released.append(machine.id)
         return [], []
 
-    async def leader(self, name: str = "l1", **options: Any) -> Leader:
+    async def leader(self, name: str = "l1", *, ahead: float = 0.0, **options: Any) -> Leader:
         leader = Leader(self, name)
+        leader.clock.ahead = ahead
         for option, value in options.items():
             setattr(leader, option, value)
         self.leaders.append(leader)
@@ -235,6 +252,10 @@ class World:
         joined = self.nodes[name] = Node(self, name)
         await joined.join(**changes)
         return joined
+
+    async def full_node(self) -> None:
+        """A node that lives and takes no machine: with it, another one that is lost is not all of the cluster."""
+        await self.node("full", capacity=Capacity(cpus=0, memory_mib=0))
 
     # Wishes
 

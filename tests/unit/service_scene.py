@@ -14,6 +14,7 @@ from hostler.engine.quotas import QuotaService
 from hostler.engine.request import Caller, Request
 from hostler.engine.view import View
 from hostler.engine.vms import VmService
+from hostler.engine.workloads.service import WorkloadService
 from hostler.engine.write import Writer
 from hostler.keys.access import ANSWERED, AUDIT
 from hostler.keys.node import ALIVE, COMMAND, MEMBER
@@ -64,6 +65,7 @@ class Scene:
         )
         self.nodes = NodeService(store, self.writer, self.view, clock=clock)
         self.quotas = QuotaService(store, self.writer)
+        self.workloads = WorkloadService(store, self.writer, self.view, clock=clock, rng=self.rng)
 
     def another(self) -> Scene:
         """The services of a second replica on the same store; its view is not run."""

@@ -198,8 +198,9 @@ def test_a_machine_off_for_a_restore_is_not_started_while_the_restore_is_put_off
     assert decide(wish, seen, settled=4) == Step(Action.START)
 
 
-def test_a_leftover_is_destroyed_before_anything_is_made() -> None:
-    assert decide(command(), machine(), leftover=True) == Step(Action.DELETE)
+def test_a_leftover_is_retained_before_anything_is_made() -> None:
+    assert decide(command(), machine(), leftover=True) == Step(Action.RETAIN)
+    assert decide(command(deleting=True), machine(), leftover=True) == Step(Action.DELETE), "its owner deletes it"
     assert decide(command(), None, leftover=True) == Step(Action.CREATE)
 
 

@@ -77,7 +77,7 @@ def test_a_machine_is_not_marked_while_it_goes_or_is_between_two_states() -> Non
     command = replace(COMMANDED, org="o2")
     assert decide(COMMANDED, THERE).action is Action.NOTHING
     assert decide(replace(command, deleting=True), THERE).action is Action.DELETE
-    assert decide(command, THERE, leftover=True).action is Action.DELETE
+    assert decide(command, THERE, leftover=True).action is Action.RETAIN
     assert decide(command, replace(THERE, state=MachineState.STARTING)).action is Action.START
     assert decide(command, replace(THERE, state=MachineState.CREATING)).action is Action.CREATE
 
@@ -99,7 +99,7 @@ def test_a_machine_that_changes_hands_runs_on_and_its_handle_stands_there() -> N
             await it.until(lambda: is_theirs(it, agent))
             assert await it.handle_entry() is None
             assert len(agent.machines.intervals("v")) == 1
-            assert agent.agent.state().orphans == 0
+            assert agent.agent.state().retained == 0
 
     run_virtual(main)
 

@@ -225,7 +225,7 @@ def test_what_arrives_is_no_orphan_while_it_is_expected_and_one_afterwards() -> 
         assert (row.state, row.moved) == (ARRIVING, 1)
         await it.bare.delete(ARRIVAL.fill(node="b", vm="v"))
         await it.until(lambda: not b.place.contents.rows)
-        assert b.agent.state().orphans == 1
+        assert (b.agent.state().removed, b.agent.state().retained) == (1, 0)
 
     staged(play)
 

@@ -16,13 +16,15 @@ from hostler.drivers.machines.simulated import MachineFaults, MemoryPlace, Odds,
 from hostler.drivers.store.faulty import FaultyStore
 from hostler.engine.agent.agent import Agent
 from hostler.engine.agent.plan import AgentPlan
+from hostler.engine.calendar import READ_EVERY
 from hostler.errors import Invalid
-from hostler.keys.node import ALIVE, COMMAND, MEMBER
+from hostler.keys.node import ALIVE, CLOCK, CLUSTER, COMMAND, MEMBER
 from hostler.keys.vm import HANDLE
 from hostler.kit.processes import ProcessLoop
 from hostler.kit.virtual import run_virtual
-from hostler.model.node import DrainMode, Lifecycle, OffConfirmation
+from hostler.model.node import DrainMode, LastControlPlane, Lifecycle, OffConfirmation
 from hostler.model.vm import MachineState, Power
+from hostler.ports.store import Delete
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -64,6 +66,107 @@ def test_a_node_registers_with_what_it_has_and_lives_on_its_lease() -> None:
         await asyncio.sleep(1000.0)
         assert await it.alive() == alive
         assert a.agent.state().sessions == 1
+
+    staged(play)
+
+
+class Kept:
+    """The file beside the machines."""
+
+    def __init__(self) -> None:
+        self.last: LastControlPlane | None = None
+
+    async def read(self) -> LastControlPlane | None:
+        return self.last
+
+    async def write(self, last: LastControlPlane) -> None:
+        self.last = last
+
+
+async def _change_cluster(it: Stage, **changes: Any) -> None:
+    found = await CLUSTER.get(it.bare)
+    assert found is not None
+    await it.bare.txn([], [CLUSTER.put(msgspec.structs.replace(found.value, **changes))])
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"epoch": 6}, "older (epoch 6)"),
+        ({"copy_id": "other"}, "another copy of epoch 7"),
+        ({"id": "other"}, "belongs to cluster other"),
+        (None, "was emptied, or is another one"),
+    ],
+)
+def test_a_node_takes_no_command_from_an_older_or_foreign_control_plane(
+    changes: dict[str, Any] | None, why: str
+) -> None:
+    async def play(it: Stage) -> None:
+        kept = Kept()
+        a = await it.agent(memory=kept)
+        await registered(it, a)
+        await a.leave()
+        await _change_cluster(it, epoch=7, copy_id="mine")
+        a = await it.agent(place=a.place, memory=kept)
+        await it.command()
+        await it.reaches("v", MachineState.RUNNING)
+        await a.leave()
+        assert kept.last is not None
+        assert (kept.last.epoch, kept.last.copy_id) == (7, "mine")
+        if changes is None:
+            await it.bare.delete(CLUSTER.fill())
+        else:
+            await _change_cluster(it, **changes)
+        await it.remove()  # the older store knows nothing of the machine
+        a = await it.agent(place=a.place, memory=kept)
+        await asyncio.sleep(1000.0)
+        state = a.agent.state()
+        assert not state.registered
+        assert why in state.waits_for
+        assert "--accept-cluster" in state.waits_for
+        assert await it.alive() is None
+        machine = await a.machine()
+        assert machine is not None
+        assert machine.state is MachineState.RUNNING
+        await a.leave()
+        b = await it.agent(place=a.place, memory=kept, accept=True)
+        await registered(it, b)
+
+    staged(play)
+
+
+def test_a_node_without_machines_joins_another_control_plane_but_no_older_one() -> None:
+    async def play(it: Stage) -> None:
+        kept = Kept()
+        kept.last = LastControlPlane(cluster="other")
+        a = await it.agent(memory=kept)
+        await registered(it, a)
+        assert kept.last.cluster != "other"
+        await a.leave()
+        kept.last = msgspec.structs.replace(kept.last, epoch=2)
+        b = await it.agent(memory=kept)
+        await asyncio.sleep(100.0)
+        assert not b.agent.state().registered
+        assert "older (epoch 1)" in b.agent.state().waits_for
+
+
+def test_a_node_writes_its_time_when_it_registers_and_every_five_minutes_on_its_lease() -> None:
+    async def play(it: Stage) -> None:
+        a = await it.agent()
+        await registered(it, a)
+        node = CLOCK.parse((await CLOCK.list(it.store)).entries[0].key)["node"]
+        seen = []
+        for _ in range(2):
+            reading, alive = await CLOCK.get(it.store, node=node), await it.alive()
+            assert reading is not None
+            assert alive is not None
+            assert reading.lease == alive.lease
+            seen.append(reading.value.at)
+            await asyncio.sleep(READ_EVERY + TTL)
+        assert READ_EVERY <= seen[1] - seen[0] <= READ_EVERY + TTL
+        await a.crash()
+        await asyncio.sleep(3 * TTL)
+        assert await CLOCK.get(it.store, node=node) is None
 
     staged(play)
 
@@ -326,7 +429,7 @@ def test_what_was_commanded_during_an_outage_is_done_after_it() -> None:
         it.store.up()
         await it.reaches("stops", STOPPED)
         await it.reaches("comes", RUNNING)
-        await it.until(lambda: a.agent.state().orphans == 1)
+        await it.until(lambda: a.agent.state().retained == 1)
         assert len(a.machines.intervals("stays")) == 1
 
     staged(play)
@@ -561,7 +664,7 @@ def test_a_sleeper_asks_before_it_acts_on_what_it_knew(seed: int) -> None:
         await asyncio.sleep(100.0)
         it.store.faults.slow = 1.0
         loop.wake("a")
-        await it.until(lambda: a.agent.state().orphans == 1)
+        await it.until(lambda: a.agent.state().retained == 1)
         assert len(a.machines.intervals("v")) == 1, "it was started though nobody wants it any more"
 
     staged(play, seed, loop=loop)
@@ -585,7 +688,7 @@ def test_a_fenced_machine_that_nobody_commands_is_off_before_anything_is_held_ag
         await asyncio.sleep(TTL + 5.0)
         await it.remove()  # somebody stood for it that the node is off
         removed = True
-        a.machines.script("delete", "unavailable", times=1000)
+        a.machines.script("retain", "unavailable", times=1000)
         it.store.up()
         await it.until(lambda: a.agent.state().sessions == 2)
         await asyncio.sleep(60.0)
@@ -801,3 +904,49 @@ def test_an_operators_word_survives_a_new_offer(monkeypatch: pytest.MonkeyPatch)
         assert (member.lifecycle, member.drain, member.refuses) == (Lifecycle.DRAINING, DrainMode.STOP, "full")
 
     staged(play)
+
+
+def test_another_address_of_its_relay_is_in_the_record_at_once_and_after_the_next_registration() -> None:
+    async def play(it: Stage) -> None:
+        a = await it.agent(address="https://a#sha256:1")
+        await registered(it, a)
+        a.agent.session.announce("https://a#sha256:2")
+        await asyncio.sleep(1.0)
+        member = await it.member()
+        assert member is not None
+        assert member.address == "https://a#sha256:2"
+        alive = await it.alive()
+        assert alive is not None
+        await it.store.txn([], [Delete(alive.key)])
+        await it.until(lambda: a.agent.state().sessions == 2, 60.0)
+        member = await it.member()
+        assert member is not None
+        assert member.address == "https://a#sha256:2"
+
+    staged(play)
+
+
+def test_an_agent_logs_an_outage_of_its_store_and_what_that_stopped(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def play(it: Stage) -> None:
+        a = await it.agent()
+        await it.command("free")
+        await it.command("fenced", fenced=True)
+        await it.reaches("free", RUNNING)
+        await it.reaches("fenced", RUNNING)
+        await registered(it, a)
+        await asyncio.sleep(30.0)
+        it.store.down()
+        await asyncio.sleep(85.0)
+        it.store.up()
+        await asyncio.sleep(20.0)
+
+    staged(play)
+    (stopped,) = [line for line in caplog.messages if "stopped by itself" in line]
+    assert stopped.startswith("machine fenced on node a: stopped by itself, for the store has not answered for 3")
+    said = [line for line in caplog.messages if "the store does not answer" in line or "the store answers" in line]
+    assert len(said) == 2
+    assert "the store does not answer (" in said[0]
+    assert "machines that fence themselves stop 30 s after the last heartbeat" in said[0]
+    assert "the store answers again, after 8" in said[1]

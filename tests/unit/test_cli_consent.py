@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import io
 import sys
+from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
 
 from hostler.entry.cli import main
+from hostler.model.api import Phase, VmView
+from hostler.model.vm import OnNodeLoss, Snapshot, SnapshotState, VmSpec
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
     from pathlib import Path
 
 ABORTED, WRONG, NOT_FOUND, UNAVAILABLE = 130, 2, 3, 5
@@ -71,7 +75,54 @@ def test_what_somebody_has_to_stand_for_wants_a_yes_where_nobody_can_be_asked(
     assert "--yes" in capsys.readouterr().err
     assert main([*words, "--yes", *SERVER]) == UNAVAILABLE
     monkeypatch.setattr(sys, "stdin", Terminal("n\n"))
-    assert main([*words, *SERVER]) == ABORTED
+    assert main([*words, *SERVER]) == UNAVAILABLE  # what is given up is looked up before the question
+
+
+def test_confirm_off_lists_the_disks_and_snapshots_that_are_given_up(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Nodes:
+        async def get(self, node: str) -> object:
+            return SimpleNamespace(node=node, vms=2)
+
+        async def confirm_off(self, node: str) -> None:
+            confirmed.append(node)
+
+    @asynccontextmanager
+    async def reached(_: object) -> AsyncIterator[object]:
+        yield SimpleNamespace(nodes=Nodes())
+
+    async def machines(*_: object) -> AsyncIterator[VmView]:
+        for view in (on("n1", "db"), on("n2", "web")):
+            yield view
+
+    def on(node: str, name: str) -> VmView:
+        fields = dict.fromkeys(VmView.__struct_fields__)
+        known = {
+            "node": node,
+            "name": name,
+            "org": "o",
+            "project": "p",
+            "spec": VmSpec(cpus=1, memory_mib=64, disk_gib=7),
+            "phase": Phase.RUNNING,
+            "on_node_loss": OnNodeLoss.WAIT,
+            "snapshots": {"before": Snapshot(state=SnapshotState.READY, taken_at=1.0)},
+        }
+        return VmView(**{name: value for name, value in {**fields, **known}.items() if name != "unknown"})
+
+    confirmed: list[str] = []
+    monkeypatch.setattr("hostler.entry.cli.node.reached", reached)
+    monkeypatch.setattr("hostler.entry.cli.vm.read.machines", machines)
+    monkeypatch.setattr(sys, "stdin", Terminal("n\n"))
+    assert main(["node", "confirm-off", "N1", *SERVER]) == ABORTED
+    said = capsys.readouterr().err
+    assert "o/p/db (running, on_node_loss=wait): its disk of 7 GiB, snapshots before" in said
+    assert "1 more machine of projects that you do not see" in said
+    assert "web" not in said
+    assert confirmed == []
+    assert main(["node", "confirm-off", "N1", "--yes", *SERVER]) == 0
+    assert "o/p/db" in capsys.readouterr().err
+    assert confirmed == ["N1"]
 
 
 def test_an_image_is_removed_after_a_question_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -66,10 +66,9 @@ async def put_all(store: Store, data: dict[str, bytes]) -> None:
         await store.put(key, value)
 
 
-async def copied(source: Store, target: Store, prefix: str = "", **options: bool) -> Outcome:
-    chosen = {"overwrite": False, "with_leased": False} | options
-    outcome, _ = await copy(source, target, "source", prefix=prefix, report=lambda _: None, **chosen)
-    return outcome
+async def copied(source: Store, target: Store, prefix: str = "", name: str = "source", **options: bool) -> Outcome:
+    chosen = {"overwrite": False, "with_leased": False, "keep_source": False} | options
+    return (await copy(source, target, (name, "target"), prefix=prefix, report=lambda _: None, **chosen)).outcome
 
 
 class Struck:
@@ -143,11 +142,16 @@ async def test_keys_with_a_lease_are_left_out_unless_asked_for(source: MemorySto
     lease = await source.grant(60)
     await source.put("/leased", b"x", lease=lease)
     await source.put("/plain", b"y")
-    outcome, origin = await copy(
-        source, target, "s", prefix="", overwrite=False, with_leased=False, report=lambda _: None
+    done = await copy(
+        *(source, target, ("s", "t")),
+        prefix="",
+        overwrite=False,
+        with_leased=False,
+        keep_source=False,  # type: ignore[arg-type]
+        report=lambda _: None,
     )
     assert await contents(target) == {"/plain": b"y"}
-    assert (outcome.keys, origin.leased) == (1, 1)
+    assert (done.outcome.keys, done.snapshot.leased) == (1, 1)
     await copied(source, target, overwrite=True, with_leased=True)
     found = await target.get("/leased")
     assert found is not None
@@ -208,7 +212,7 @@ async def test_an_unfinished_copy_from_elsewhere_is_not_continued(source: Memory
     with pytest.raises(RuntimeError):
         await copied(source, dying)  # type: ignore[arg-type]
     with pytest.raises(Conflict, match="unfinished transfer from source"):
-        await copy(source, target, "elsewhere", prefix="", overwrite=False, with_leased=False, report=lambda _: None)
+        await copied(source, target, name="elsewhere")
     with pytest.raises(Conflict, match="unfinished"):
         await copied(source, target, overwrite=True)
     async with MemoryStore() as third:

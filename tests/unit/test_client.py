@@ -453,7 +453,7 @@ async def test_a_certificate_is_trusted_by_its_ca_and_by_no_other(tmp_path: Path
         async with Client(server.url, TOKEN, ca=str(tmp_path / "ca.pem")) as client:
             assert (await client.vms.get("acme", "web", "www")).id == "v1"
         async with Client(server.url, TOKEN) as client:
-            with pytest.raises(Invalid, match="not trusted.*give its ca"):
+            with pytest.raises(Invalid, match="not trusted.*name the file of its CA with --ca"):
                 await client.vms.get("acme", "web", "www")
         assert len(server.asked) == 1
     with pytest.raises(Invalid, match="PEM"):

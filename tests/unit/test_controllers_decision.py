@@ -62,8 +62,10 @@ def right(wish: str, told: str, seen: str, case: NodeCase, duty: Duty) -> Act:
         if "gone" in seen or case in (NodeCase.UNKNOWN, NodeCase.OFF):
             return Act.UNPLACE
         return Act.TELL_AGAIN if case is NodeCase.ALIVE else Act.NOTHING
-    if stopped_there:
-        return Act.FORGET_LOST if wish == "deleting" else Act.TAKE
+    if stopped_there and wish == "deleting":
+        return Act.FORGET_LOST
+    if case is NodeCase.OFF:  # the wishes of the table do not ask to be recreated
+        return Act.TAKE
     if not seen.endswith(" here"):
         return Act.ADOPT
     if "destroy" in told:

@@ -140,6 +140,30 @@ def test_many_at_once_never_give_the_same_room_away_twice(seed: int) -> None:
     play(story, seed=seed)
 
 
+def test_room_that_was_taken_without_an_answer_stays_taken_while_the_mirrors_are_late() -> None:
+    async def story(world: World) -> None:
+        leader = await world.leader()
+        await world.node("n1", capacity=Capacity(cpus=1, memory_mib=65536))
+        await asyncio.sleep(1)
+        leader.store.faults.slowest = 1000.0
+        leader.store.script("txn", "lost", prefix=COMMAND.prefix(node="n1"))
+        for prefix in (COMMAND.prefix(node="n1"), HANDLE.prefix()):
+            leader.store.script("event", "slow", prefix=prefix)
+        await world.create("a")
+        await asyncio.sleep(5)
+        assert await world.command("n1", "a") is not None
+        assert leader.view.commands.get(node="n1", vm="a") is None, "the mirrors are late"
+        await world.change("a", power=Power.OFF)  # it is looked at again
+        await asyncio.sleep(1)
+        await world.create("b")
+        await asyncio.sleep(5)
+        assert leader.view.commands.get(node="n1", vm="a") is None, "the mirrors are late"
+        assert await world.command("n1", "b") is None
+        assert await world.state("b") is PENDING
+
+    play(story)
+
+
 def test_each_change_of_the_wish_reaches_the_node() -> None:
     async def story(world: World) -> None:
         await world.leader()
@@ -285,6 +309,26 @@ async def _silent(world: World, name: str) -> bool:
     return await ALIVE.get(world.raw, node=name) is None
 
 
+@pytest.mark.parametrize("loss", OnNodeLoss)
+def test_machines_of_a_node_that_is_awaited_after_a_copy_wait_for_it(loss: OnNodeLoss) -> None:
+    async def story(world: World) -> None:
+        await world.leader()
+        joined = await world.node("n1")
+        await world.create("a", on_node_loss=loss)
+        await world.until_state("a", RUNNING)
+        await world.node("n2")
+        await joined.fall_silent()
+        await world.member("n1", awaited=True)  # as a copy of the store has it
+        await asyncio.sleep(500)
+        handle = await world.handle("a")
+        assert handle is not None
+        assert handle.node == "n1"
+        await world.confirm_off("n1")
+        await world.until(lambda: _on(world, "a", "n2"))
+
+    play(story)
+
+
 def test_a_node_that_comes_and_goes_is_counted_anew() -> None:
     async def story(world: World) -> None:
         await world.leader()
@@ -306,6 +350,7 @@ def test_a_node_that_comes_and_goes_is_counted_anew() -> None:
 def test_a_new_leader_counts_the_silence_anew() -> None:
     async def story(world: World) -> None:
         first = await world.leader("l1")
+        await world.full_node()
         joined = await world.node("n1")
         await world.create("a", on_node_loss=OnNodeLoss.FENCE)
         await world.until_state("a", RUNNING)

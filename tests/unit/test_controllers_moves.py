@@ -270,6 +270,29 @@ def test_a_drain_takes_back_what_was_placed_and_not_begun() -> None:
     play(story)
 
 
+def test_room_stays_kept_for_a_departure_without_an_answer_while_the_mirrors_are_late() -> None:
+    async def story(world: World) -> None:
+        leader = await world.leader()
+        n1 = await world.node("n1", moves=True)
+        await world.create("a")
+        await world.until_state("a", RUNNING)
+        n1.stuck_on = {"a"}  # it never hands over
+        await world.node("n2", moves=True, capacity=Capacity(cpus=1, memory_mib=65536, disk_gib=10))
+        await asyncio.sleep(1.0)
+        leader.store.faults.slowest = 1000.0
+        leader.store.script("txn", "lost", prefix=ARRIVAL.prefix(node="n2"))
+        leader.store.script("event", "slow", prefix=ARRIVAL.prefix(node="n2"))
+        await world.change("a", move=Move(to="n2", number=1))
+        await asyncio.sleep(5.0)
+        assert await world.keys(ARRIVAL.prefix(node="n2"))
+        await world.create("b", node_labels={"node": "n2"})
+        await asyncio.sleep(5.0)
+        assert not leader.view.arrivals_of("a"), "the mirror is late"
+        assert await world.state("b") is MachineState.PENDING
+
+    play(story)
+
+
 def test_room_is_kept_where_a_machine_will_arrive_and_given_back_when_it_does_not() -> None:
     async def story(world: World) -> None:
         await world.leader()

@@ -168,6 +168,7 @@ def test_a_node_that_came_back_while_it_was_switched_off_is_not_taken_for_off() 
                 return True
 
         await world.leader(power=Slow(world, []))
+        await world.full_node()
         joined = await world.node("n1")
         await world.create("a")
         await world.until_state("a", RUNNING)

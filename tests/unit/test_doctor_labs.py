@@ -12,6 +12,7 @@ from hostler.drivers.inbox.memory import MemoryDoor, MemoryInbox
 from hostler.entry import doctor_labs
 from hostler.entry.doctor_labs import labs
 from hostler.entry.finding import Finding, Level
+from hostler.entry.folder import DataFolder
 from hostler.errors import Forbidden, Invalid, Unavailable
 from hostler.settings import load
 
@@ -70,6 +71,25 @@ def test_whether_redis_answers_is_said_without_its_password(
     assert (finding.of, finding.level) == ("redis", level)
     assert what in finding.what
     assert "s3cret" not in finding.what + finding.next
+
+
+def test_the_redis_of_the_control_plane_that_runs_here_is_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def opened(url: str) -> MemoryInbox:
+        asked.append(url)
+        return MemoryInbox(MemoryDoor())
+
+    monkeypatch.setattr(doctor_labs, "open_inbox", opened)
+    folder = DataFolder(tmp_path)
+    folder.keep_redis(URL)  # as `hostler up --redis` does
+    (finding,) = found(tmp_path)
+    assert (finding.of, asked) == ("redis", [URL])
+    assert folder.redis_file.stat().st_mode & 0o077 == 0, "its password is in it"
+    folder.keep_redis(None)
+    assert found(tmp_path) == []
 
 
 def test_a_redis_at_which_nobody_works_is_worth_a_word(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,3 +39,29 @@ async def test_slices_with_users_of_their_own_are_no_finding(tmp_path: Path, mon
 
     monkeypatch.setattr("hostler.drivers.slices.process.rights.Allowing.why_not", fine)
     assert await slices(load({"data": str(tmp_path)}, {})) == []
+
+
+@pytest.mark.parametrize(("users", "found"), [("auto", ["slices are refused"]), ("owner", [])])
+async def test_an_agent_that_is_not_root_and_cannot_confine_slices_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, users: str, found: list[str]
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 12345)
+    monkeypatch.setattr("hostler.drivers.machines.qemu.rights.users_here", lambda _: None)
+    monkeypatch.setattr("hostler.drivers.slices.process.rights._NAMESPACES", ("--no-such-option",))
+    told = await slices(load({"data": str(tmp_path), "slice_users": users}, {}))
+    assert [one.what.partition(":")[0] for one in told] == found
+    assert all('slice_users = "owner"' in one.next for one in told)
+
+
+async def test_a_repository_of_one_machine_is_told_where_several_work_on_a_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fine(_: object) -> str:
+        return ""
+
+    monkeypatch.setattr("hostler.drivers.slices.process.rights.Allowing.why_not", fine)
+    cluster = {"data": str(tmp_path), "store": "etcd://127.0.0.1:1"}
+    (found,) = await slices(load(cluster, {}))
+    assert (found.of, found.level) == ("artifacts", Level.WARN)
+    assert "a slice that is published here runs here alone" in found.what
+    assert await slices(load({**cluster, "artifacts": "https://a:7070/v1/artifacts"}, {})) == []

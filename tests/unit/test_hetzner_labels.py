@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from hcloud.helpers.labels import LabelValidator
 from hetzner.cloud import check_labels
@@ -133,9 +134,13 @@ def test_a_host_key_fits_into_a_label() -> None:
 
 
 def test_a_snapshot_is_named_by_its_labels() -> None:
-    labels = snapshot_labels(LABEL, "before the exam: 1")
-    assert LabelValidator.validate(labels)
-    assert labels["hostler/id"] == CARD.labels()["hostler/id"]
+    retained = msgspec.structs.replace(CARD, home="v-1", retained="v-1", retained_at=5)
+    for card in (CARD, retained):
+        labels = snapshot_labels(card, "before the exam: 1")
+        assert LabelValidator.validate(labels)
+        assert labels["hostler/id"] == card.labels()["hostler/id"]
+        assert card_of(card.labels()) == card
+    assert CARD.labels()["hostler/id"] != retained.labels()["hostler/id"]
 
 
 @pytest.mark.parametrize(

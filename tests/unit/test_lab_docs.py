@@ -53,7 +53,7 @@ def test_the_guide_has_every_name_with_a_value_that_is_taken(tmp_path: Path) -> 
     values = {
         **dict.fromkeys(("title", "image", "user"), '"x"'),
         **dict.fromkeys(("cpus", "at_once", "warm"), "1"),
-        **dict.fromkeys(("life", "grace", "warn"), '"1m"'),
+        **dict.fromkeys(("life", "per_day", "grace", "warn"), '"1m"'),
         "memory": '"256M"',
         "disk": '"10G"',
         "ssh_keys": "[]",

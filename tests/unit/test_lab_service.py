@@ -240,6 +240,10 @@ def test_a_student_starts_and_stops_the_own_lab_without_a_right_and_nothing_else
     async def story(scene: Scene, labs: LabService) -> None:
         mia = Caller("mia", ROLES[Role.VIEWER], ("labs/Mia",))  # accounts are known by their folded names
         assert (await labs.start(asked(mia), "Mia", 3)).value.news.event is LabEvent.REQUESTED
+        entry = await LAB.get(scene.store, user="Mia")
+        lab = None if entry is None else entry.value.lab
+        assert lab is not None
+        assert lab.own, "so its time comes out of the day's"
         await runs(scene, "Mia")
         for write in (labs.extend(asked(mia), "Mia", 1.0), labs.message(asked(mia), "Mia", "hello")):
             with pytest.raises(Forbidden, match="modify_workloads"):

@@ -463,3 +463,79 @@ def test_a_lab_that_waits_for_longer_than_its_life_is_not_shown_as_over() -> Non
     assert waits.lab is not None
     shown = waits.lab.server("mia")
     assert shown.expires == waits.lab.requested_at + 24 * 3600.0 > waits.lab.requested_at + waits.lab.life
+
+
+# What a user has of a lab each day
+
+
+def own_start(record: LabUser | None, now: float, lab_id: int = 3) -> LabUser:
+    return wish.start(record, "mia", lab_id, catalogue=CATALOGUE, now=now, switch=False, own=True)
+
+
+def admit(record: LabUser, now: float, **more: Any) -> LabUser:
+    template = replace(CATALOGUE.find(3) or LabTemplate(), **more)
+    return wish.admitted(record, "vm-1", template, now)
+
+
+def had(record: LabUser, now: float, seconds: float) -> LabUser:
+    """The user starts lab 3, has it for so long, and stops it."""
+    record = admit(own_start(record, now), now)
+    record = wish.stop(record, "mia", None, now=now + seconds)
+    return wish.gone(record, now + seconds, CATALOGUE)
+
+
+def test_a_lab_that_its_user_starts_again_goes_on_with_the_time_that_is_left() -> None:
+    record = had(LabUser(user="mia", changed_at=0.0), 1000.0, 400.0)
+    again = admit(own_start(record, 2000.0), 2000.0)
+    assert again.lab is not None
+    assert (again.lab.life, again.lab.expires_at) == (200.0, 2200.0)
+    record = wish.gone(wish.stopping(again, LabEvent.EXPIRED, "", 2230.0), 2230.0, CATALOGUE)
+    refused = own_start(record, 3000.0)
+    assert refused.lab is None
+    event, _, reason = last(refused)
+    assert event is LabEvent.REFUSED
+    assert "used up (10 min); start it after 1970-01-02T00:00:00Z, or ask your teacher" in reason
+    assert own_start(record, 3000.0, lab_id=5).lab is not None, "another lab has its own time"
+    tomorrow = admit(own_start(record, wish.DAY + 1), wish.DAY + 1)
+    assert tomorrow.lab is not None
+    assert tomorrow.lab.life == 600.0
+
+
+def test_a_teacher_and_a_front_end_start_a_lab_for_its_whole_life() -> None:
+    record = had(LabUser(user="mia", changed_at=0.0), 1000.0, 600.0)
+    for door in ("", "redis"):
+        started = wish.start(record, "mia", 3, catalogue=CATALOGUE, now=2000.0, switch=False, door=door)
+        started = admit(started, 2000.0)
+        assert started.lab is not None
+        assert started.lab.expires_at == 2600.0
+
+
+def test_what_follows_a_lab_that_stops_is_its_users_own_as_well() -> None:
+    record = admit(own_start(None, 0.0), 0.0)
+    record = wish.stop(record, "mia", None, now=500.0)
+    record = wish.gone(own_start(record, 510.0), 520.0, CATALOGUE)
+    record = admit(record, 530.0)
+    assert record.lab is not None
+    assert record.lab.life == 100.0
+
+
+def test_stopping_at_once_uses_a_lab_up_as_well() -> None:
+    record, starts = LabUser(user="mia", changed_at=0.0), 0
+    while own_start(record, 1000.0).lab is not None:
+        record, starts = had(record, 1000.0, 0.0), starts + 1
+    assert starts == 10
+
+
+def test_added_time_and_a_lab_that_failed_to_begin_are_not_counted() -> None:
+    record = admit(own_start(None, 0.0), 0.0)
+    record = wish.extend(record, "mia", 10.0, None, now=1.0)
+    record = wish.stop(record, "mia", None, now=700.0)
+    assert record.used["3"].seconds == 100.0
+    record = admit(own_start(None, 0.0), 0.0)
+    assert wish.stopping(record, LabEvent.FAILED, "no disk", 500.0).used == {}
+
+
+def test_a_catalogue_may_give_more_of_a_lab_each_day() -> None:
+    record = had(LabUser(user="mia", changed_at=0.0), 1000.0, 600.0)
+    template = replace(CATALOGUE.find(3) or LabTemplate(), per_day=900.0)
+    assert wish.left_today(record, 3, template, 2000.0) == 300.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -13,17 +14,26 @@ from service_scene import contents
 from hostler.drivers.store.faulty import FaultyStore
 from hostler.drivers.store.memory import MemoryStore
 from hostler.engine.migration import Migrated, migrate
+from hostler.engine.migration_table import BEFORE, MOVES, Way
 from hostler.errors import Damaged, HostlerError, Refused, Unavailable, Uncertain
-from hostler.keys.access import QUOTA
+from hostler.keys.access import ORG_QUOTA, QUOTA, TOKEN
+from hostler.keys.deployment import BLUEPRINT, SLICE_OWNER
+from hostler.keys.family import KEYS
+from hostler.keys.inventory import INSTANCE, TARGET, USER, WORKLOAD
 from hostler.keys.lab import LAB, LAB_CATALOGUE
-from hostler.keys.node import CLUSTER, COMMAND, MEMBER
+from hostler.keys.node import CLUSTER, COMMAND, EPOCH, MEMBER
+from hostler.keys.replica import FENCE
 from hostler.keys.transfer import MIGRATION, MOVED
 from hostler.keys.vm import HANDLE, LOCK, NAME, VM
-from hostler.model.access import Quota
-from hostler.model.inventory import Capacity
+from hostler.model.access import Quota, Token, TokenKind
+from hostler.model.deployment import Blueprint, SliceSpec
+from hostler.model.inventory import Capacity, User
 from hostler.model.lab import Lab, LabCatalogue, LabPhase, LabUser
-from hostler.model.node import Cluster, Lifecycle, NodeRecord, OffConfirmation, VmCommand
+from hostler.model.node import Cluster, EpochKind, Lifecycle, NodeRecord, OffConfirmation, VmCommand
+from hostler.model.rollout import SliceOwner
 from hostler.model.vm import LockInfo, MachineState, VirtualMachine, VmHandle, VmSpec
+from hostler.model.workload import Target, Workload, WorkloadInstance
+from hostler.ports.store import Put
 from hostler.testing import VirtualClock, run_virtual
 
 SPEC = VmSpec(cpus=2, memory_mib=512)
@@ -279,6 +289,20 @@ def test_a_cluster_that_has_an_id_keeps_it_and_two_files_are_two_migrations() ->
     play(story)
 
 
+@pytest.mark.parametrize(("mine", "theirs", "then"), [(5, 0, 5), (5, 3, 5), (3, 5, 5)])
+def test_fences_go_on_above_those_of_both(mine: int, theirs: int, then: int) -> None:
+    async def story(scene: Scene) -> None:
+        await fill(scene.old)
+        await written(scene.old, FENCE.put(mine, n=1))
+        await written(scene.raw, *([FENCE.put(theirs, n=1)] if theirs else []))
+        await scene.migrate()
+        found = await FENCE.get(scene.raw, n=1)
+        assert found is not None
+        assert found.value == then
+
+    play(story)
+
+
 def test_a_quota_of_the_cluster_is_counted_again() -> None:
     async def story(scene: Scene) -> None:
         await fill(scene.old)
@@ -339,7 +363,7 @@ def test_a_node_with_machines_comes_with_its_record_and_one_without_stays_behind
         await written(scene.old, MEMBER.put(node(off=off), node="local-1"), MEMBER.put(node(), node="local-2"))
         await scene.migrate()
         (member,) = (await MEMBER.list(scene.raw)).entries
-        assert member.value == node(), "that it is off was said of it in another control plane"
+        assert member.value == node(awaited=True), "that it is off was said of it in another control plane"
 
     play(story)
 
@@ -452,6 +476,131 @@ def test_a_file_whose_machines_went_into_one_cluster_gives_none_to_another() -> 
             again = await other.migrate()
             assert "moved into cluster cluster-1, which is not this one" in str(again)
             assert await contents(second) == {}
+
+    play(story)
+
+
+# Everything else
+
+
+def test_every_family_has_a_line_in_the_table_and_in_the_docs() -> None:
+    assert set(MOVES) == set(KEYS)
+    page = (Path(__file__).parents[2] / "docs" / "operating.md").read_text(encoding="utf-8")
+    for key, way in MOVES.items():
+        assert f"| `{key.template}` | {way.value} |" in page
+    moving = {key for key, way in MOVES.items() if way in (Way.ABSENT, Way.ACCOUNT)}
+    assert moving - set(BEFORE) == {LAB_CATALOGUE}
+
+
+GOLDEN = Path(__file__).parents[1] / "upgrade" / "golden" / "0.1"
+
+
+def one_of(family: Any) -> Put:
+    """A record of the family, as a release wrote it."""
+    parts = {part.name: {"int": 2}.get(part.kind, "r1") for part in family._template.parts}
+    return Put(family.fill(**parts), (GOLDEN / f"{family.record.__name__}.json").read_bytes())
+
+
+def test_all_other_records_come_and_what_the_cluster_has_stays() -> None:
+    async def story(scene: Scene) -> None:
+        await fill(scene.old)
+        user = User(name="r1", full_name="R")
+        token = Token(id="t", user="r1", purpose=TokenKind.API, created_at=1.0)
+        puts = [one_of(family) for family in BEFORE if family not in (USER, TOKEN)]
+        puts += [USER.put(user, user="r1"), USER.put(user, user="admin")]
+        puts += [TOKEN.put(token, digest="d1")]
+        puts += [TOKEN.put(msgspec.structs.replace(token, user="admin"), digest="d2")]
+        await written(scene.old, *puts)
+        theirs = USER.put(User(name="admin", full_name="another one"), user="admin")
+        await written(scene.raw, theirs)
+        done = await scene.migrate()
+        there = {kv.key: kv.value for kv in (await scene.raw.range("")).items}
+        assert there[theirs.key] == theirs.value
+        assert TOKEN.fill(digest="d2") not in there, "it would open an account of the same name"
+        for put in puts:
+            if put.key in (theirs.key, TOKEN.fill(digest="d2")):
+                continue
+            if put.key.startswith((QUOTA.prefix(), ORG_QUOTA.prefix(), WORKLOAD.prefix())):
+                assert put.key in there
+            else:
+                assert there[put.key] == put.value
+        quota = await QUOTA.get(scene.raw, org="r1", project="r1")
+        assert quota is not None
+        assert not quota.value.counted
+        assert done.record.records == len(puts) - 2
+        assert "other records" in str(done)
+        assert [entry.value.begun_by for entry in (await EPOCH.list(scene.raw)).entries] == [EpochKind.MIGRATION]
+
+    play(story)
+
+
+def test_a_blueprint_whose_slice_belongs_to_another_one_stays_behind() -> None:
+    async def story(scene: Scene) -> None:
+        blueprint = Blueprint(slices=(SliceSpec(artifact="org.example:a:1.0.0", instances=1),))
+        for name, base in (("mine", "org.example:a"), ("free", "org.example:b")):
+            owner = SliceOwner(blueprint=name, number=1)
+            await written(scene.old, BLUEPRINT.put(blueprint, blueprint=name), SLICE_OWNER.put(owner, base=base))
+        await written(scene.raw, SLICE_OWNER.put(SliceOwner(blueprint="theirs", number=3), base="org.example:a"))
+        await scene.migrate()
+        assert [entry.parts["blueprint"] for entry in (await BLUEPRINT.list(scene.raw)).entries] == ["free"]
+        owners = {entry.parts["base"]: entry.value.blueprint for entry in (await SLICE_OWNER.list(scene.raw)).entries}
+        assert owners == {"org.example:a": "theirs", "org.example:b": "free"}
+
+    play(story)
+
+
+def instance(number: int) -> dict[str, Any]:
+    return {"workload": "web", "instance": str(number)}
+
+
+async def fill_workload(store: Any, count: int = 3) -> None:
+    """A workload with its instances and machines, and one instance that waits for a machine."""
+    await fill(store, count)
+    for number in range(count):
+        vm = msgspec.structs.replace(machine(number), instance=f"web/{number + 1}")
+        index = WorkloadInstance(instance=str(number + 1), vm=vm.id, template=1, created_at=1.0)
+        target = Target(node="local-1", vm=vm.id, decided_at=1.0)
+        await written(store, VM.put(vm, **ids(number)), INSTANCE.put(index, **instance(number + 1)))
+        await written(store, TARGET.put(target, **instance(number + 1)))
+    waiting = WorkloadInstance(instance=str(count + 1), template=1, created_at=1.0)
+    await written(store, INSTANCE.put(waiting, **instance(count + 1)))
+    await written(store, WORKLOAD.put(Workload(name="web", instances=count + 1, spec=SPEC), workload="web"))
+
+
+@pytest.mark.parametrize("done", [False, True])
+@pytest.mark.parametrize("nth", range(1, 9))
+def test_a_workload_is_held_until_all_of_its_machines_have_come(nth: int, done: bool) -> None:
+    async def story(scene: Scene) -> None:
+        await fill_workload(scene.old)
+        assert await cut_at(scene, nth, done=done)
+        found = await WORKLOAD.get(scene.raw, workload="web")
+        machines = await scene.machines()
+        if machines and len((await INSTANCE.list(scene.raw)).entries) < 4:
+            assert found is not None
+            assert found.value.held == "cluster-1"
+        for entry in (await VM.list(scene.raw)).entries:
+            assert await INSTANCE.get(scene.raw, **instance(int(entry.value.instance.rpartition("/")[2]))) is not None
+        await scene.migrate()
+        found = await WORKLOAD.get(scene.raw, workload="web")
+        assert found is not None
+        assert found.value.held == ""
+        assert await scene.machines() == {"vm-0", "vm-1", "vm-2"}
+        there = {entry.key: entry.value for entry in (await INSTANCE.list(scene.raw)).entries}
+        assert there == {entry.key: entry.value for entry in (await INSTANCE.list(scene.old)).entries}
+        assert len((await TARGET.list(scene.raw)).entries) == 3
+
+    play(story)
+
+
+def test_a_workload_that_the_cluster_has_under_the_same_name_stops_the_move_before_it_begins() -> None:
+    async def story(scene: Scene) -> None:
+        await fill_workload(scene.old)
+        await written(scene.raw, WORKLOAD.put(Workload(name="Web", instances=1, spec=SPEC), workload="web"))
+        before = await contents(scene.raw)
+        with pytest.raises(Refused, match="workload web: the cluster has one of that name; nothing was moved"):
+            await scene.migrate()
+        assert await contents(scene.raw) == before
+        assert await MOVED.get(scene.old) is None
 
     play(story)
 

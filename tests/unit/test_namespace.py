@@ -28,7 +28,11 @@ EXAMPLES = {
     "endpoints/a:b:1/m:1": "endpoints/a:b:1/m:1",
     "/hostler/v1/nodes/n-1/vms/v": "hostler/v1/nodes/n-1/vms/v",
 }
-SAMPLE = {"artifact": "a:b:1", "base": "a:b", **dict.fromkeys(("number", "n", "instance", "life", "fence"), "1")}
+SAMPLE = {
+    "artifact": "a:b:1",
+    "base": "a:b",
+    **dict.fromkeys(("number", "n", "instance", "life", "fence", "epoch"), "1"),
+}
 
 
 def sample(key: Key[object]) -> str:

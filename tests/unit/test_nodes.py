@@ -9,16 +9,16 @@ from service_scene import ADMIN, MEMBER_OF_ACME, Scene, asked, contents, play
 
 from hostler.engine.request import Caller
 from hostler.errors import Conflict, Forbidden, Invalid, NotFound, Stale, Unavailable
-from hostler.keys.node import ALIVE, MEMBER
+from hostler.keys.node import ALIVE, BRAKE, FENCING, MEMBER
 from hostler.keys.trace import SILENT
 from hostler.model.access import ROLES, Role
 from hostler.model.api import Drain, NodeView
 from hostler.model.inventory import Capacity, Rights
-from hostler.model.node import DrainMode, Heartbeat, Lifecycle, OffConfirmation
+from hostler.model.node import BrakeRecord, DrainMode, Heartbeat, Lifecycle, OffConfirmation
 from hostler.model.trace import Silent
 
-REPAIRER = Caller("rita", Rights(perform_repairs=True), ())
-OPERATOR = Caller("otto", ROLES[Role.OPERATOR], ())
+REPAIRER = Caller("rita", Rights(perform_repairs=True), ("*",))
+OPERATOR = Caller("otto", ROLES[Role.OPERATOR], ("*",))
 
 WRITES: dict[str, Any] = {
     "drain": lambda s, r, node="local-1": s.nodes.drain(r, node, Drain()),
@@ -118,6 +118,36 @@ def test_only_a_silent_node_can_be_confirmed_off() -> None:
     play(story)
 
 
+def test_an_operator_counts_more_than_a_power_switch_which_a_brake_holds_back() -> None:
+    async def story(scene: Scene) -> None:
+        await scene.node(alive=False, off=OffConfirmation(by="hostler", at=1.0))
+        confirmed = await scene.nodes.confirm_off(asked(REPAIRER), "local-1")
+        assert confirmed.value.off is not None
+        assert confirmed.value.off.by == "rita"
+
+    play(story)
+
+
+def test_the_brake_is_released_by_who_may_drain_once_and_with_an_audit() -> None:
+    async def story(scene: Scene) -> None:
+        assert not (await scene.nodes.brake(MEMBER_OF_ACME)).held
+        with pytest.raises(Conflict, match="does not hold"):
+            await scene.nodes.release_brake(asked(OPERATOR))
+        record = BrakeRecord(nodes=("local-1", "local-2"), of=2, cause="all of them on rack r1", at=1.0)
+        await scene.raw.txn([], [BRAKE.put(record, scope=FENCING)])
+        shown = await scene.nodes.brake(MEMBER_OF_ACME)
+        assert (shown.held, shown.nodes, shown.of, shown.cause) == (True, record.nodes, 2, record.cause)
+        with pytest.raises(Forbidden):
+            await scene.nodes.release_brake(asked(REPAIRER))
+        released = await scene.nodes.release_brake(asked(OPERATOR))
+        assert (released.value.held, released.value.released_by) == (False, "otto")
+        assert released.value == await scene.nodes.brake(MEMBER_OF_ACME)
+        assert (await scene.nodes.release_brake(asked(ADMIN))).value == released.value
+        assert [(audit.who, audit.verb) for audit in await scene.audits()] == [("otto", "brake.release")]
+
+    play(story)
+
+
 def test_a_node_that_never_came_but_has_machines_can_be_confirmed_off_and_one_without_is_not_there() -> None:
     async def story(scene: Scene) -> None:
         with pytest.raises(NotFound):
@@ -180,7 +210,9 @@ def test_who_lacks_the_right_changes_nothing(verb: str) -> None:
     async def story(scene: Scene) -> None:
         await scene.node(alive=False)
         before = await contents(scene.raw)
-        callers = [MEMBER_OF_ACME, Caller("i", Rights(modify_inventory=True)) if verb == "confirm off" else REPAIRER]
+        planner = Caller("i", Rights(modify_inventory=True), ("*",))
+        of_one_org = Caller("olga", ROLES[Role.OPERATOR], ("acme",))
+        callers = [MEMBER_OF_ACME, of_one_org, planner if verb == "confirm off" else REPAIRER]
         for caller in callers:
             with pytest.raises(Forbidden):
                 await WRITES[verb](scene, asked(caller))

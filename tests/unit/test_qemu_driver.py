@@ -31,6 +31,20 @@ async def opened(tmp_path: Path) -> Opened:
     return Opened(tmp_path / "node", await empty_images(tmp_path / "images"))
 
 
+async def test_agents_of_one_data_folder_divide_their_host(opened: Opened, tmp_path: Path) -> None:
+    nodes = tmp_path / "machines"
+    (nodes / "local-1").mkdir(parents=True)
+    async with opened(siblings=nodes) as machines:
+        whole = await machines.offer()
+        (nodes / "local-2").mkdir()
+        (nodes / "local-3").mkdir()  # its machines are there, whether its agent runs or not
+        part = await machines.offer()
+    assert part.capacity.memory_mib == whole.capacity.memory_mib // 3
+    assert part.capacity.cpus == max(1, whole.capacity.cpus // 3)
+    assert ("share" in whole.facts, part.facts["share"]) == (False, "one of 3 nodes on its host")
+    assert part.facts["host"] == boot_id()
+
+
 @pytest.mark.parametrize("content", [b"", b"{", b'{"label":', b"\xff\xfe", b"[]", b"null"])
 async def test_a_torn_state_file_hides_no_other_machine_and_nothing_is_removed(opened: Opened, content: bytes) -> None:
     async with opened() as machines:

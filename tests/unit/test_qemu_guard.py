@@ -7,11 +7,13 @@ import os
 import signal
 import subprocess
 import sys
-from contextlib import suppress
+import time
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from harness import pace
 from qemu_scene import PATIENCE, SLEEP, eventually, machine_of, now
 
 from hostler.drivers.machines.qemu import finding, guard, process
@@ -144,6 +146,116 @@ async def test_the_guard_ends_with_its_machine(place: PlaceFolder, folder: Machi
     async with asyncio.timeout(PATIENCE):
         await process.ended(folder, run)
     assert not Path(f"/proc/{guard_pid}").exists()
+
+
+# What may stop the guard itself: a file that blocks, a stopped process. The machine ends by what the guard read last.
+
+WITHOUT_POSIX_TIMERS = (
+    "import runpy, sys, time; sys.modules['ctypes'] = None; del time.CLOCK_BOOTTIME;"
+    " sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')"
+)
+
+
+@pytest.fixture(params=["POSIX timer", "interval timer"])
+def timer(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """How the guard kills. The interval timer is for hosts without CLOCK_BOOTTIME or without POSIX timers."""
+    if request.param == "interval timer":
+        command = (sys.executable, "-I", "-S", "-c", WITHOUT_POSIX_TIMERS, guard.__file__)
+        monkeypatch.setattr(process, "_GUARD", command)
+    return str(request.param)
+
+
+def timer_now(timer: str) -> float:
+    return now() if timer == "POSIX timer" else time.clock_gettime(time.CLOCK_MONOTONIC)
+
+
+async def hold_and_await_read(place: PlaceFolder, run: Run, until: float) -> None:
+    """Hold, and return when the guard has read it."""
+    place.hold(until)
+    await asyncio.to_thread(place.hold_path.read_text)
+    reads = looks_of(run)
+    await eventually(lambda: looks_of(run) >= reads + 2)
+
+
+def looks_of(run: Run) -> int:
+    """How many system calls of reading the guard has made."""
+    lines = Path(f"/proc/{parent_of(run)}/io").read_text().splitlines()
+    return int(dict(line.split(": ") for line in lines)["syscr"])
+
+
+async def test_a_guard_that_cannot_read_its_hold_kills_in_time(
+    place: PlaceFolder, folder: MachineFolder, timer: str
+) -> None:
+    run = await guarded(place, folder)
+    until = timer_now(timer) + 1.0
+    await hold_and_await_read(place, run, until)
+    blocking = place.path / "blocking"
+    os.mkfifo(blocking)
+    blocking.replace(place.hold_path)
+    async with asyncio.timeout(PATIENCE):
+        await process.ended(folder, run)
+    pace.check(timer_now(timer) - until, 0.3, since=time.monotonic() - 1.0, what="the end after the hold")
+    assert timer_now(timer) >= until
+
+
+async def test_a_guard_that_is_stopped_kills_before_anything_else(
+    place: PlaceFolder, folder: MachineFolder, timer: str
+) -> None:
+    run = await guarded(place, folder)
+    guard_pid, until = parent_of(run), timer_now(timer) + 1.0
+    await hold_and_await_read(place, run, until)
+    os.kill(guard_pid, signal.SIGSTOP)
+    place.hold(timer_now(timer) + 600)  # too late: it has not been read
+    with pidfd(run.pid) as machine:
+        if timer == "interval timer":
+            await eventually(lambda: timer_now(timer) > until + guard.GRACE)
+            os.kill(guard_pid, signal.SIGCONT)
+        async with asyncio.timeout(PATIENCE):
+            await finding.readable(machine)
+    if timer == "POSIX timer":  # it was not continued
+        pace.check(now() - until, 0.3, since=time.monotonic() - 1.0, what="the end after the hold")
+
+
+async def test_a_guard_whose_parent_is_stopped_kills_in_time(place: PlaceFolder) -> None:
+    place.hold(now() + 600)
+    command = [sys.executable, "-I", "-S", guard.__file__, str(place.hold_path), "1", "", *guard.WITH_GUARD, *SLEEP]
+    script = "import subprocess, sys; subprocess.Popen(sys.argv[1:]); sys.stdin.read()"
+    heard, report = os.pipe2(os.O_CLOEXEC)
+    parent = subprocess.Popen(
+        [sys.executable, "-c", script, *command], stdin=subprocess.PIPE, stdout=report, start_new_session=True
+    )
+    try:
+        pid = int((await asyncio.to_thread(os.read, heard, 4096)).split()[0])
+        with pidfd(pid) as machine:
+            os.kill(parent.pid, signal.SIGSTOP)
+            until = now() + 0.3
+            place.hold(until)
+            async with asyncio.timeout(PATIENCE):
+                await finding.readable(machine)
+        pace.check(now() - until, 0.3, since=time.monotonic() - 1.0, what="the end after the hold")
+    finally:
+        os.killpg(parent.pid, signal.SIGKILL)
+        parent.communicate()
+        os.close(heard)
+        os.close(report)
+
+
+async def test_the_guards_timer_counts_the_time_in_which_the_host_is_suspended(
+    place: PlaceFolder, folder: MachineFolder
+) -> None:
+    run = await guarded(place, folder)
+    timers = Path(f"/proc/{parent_of(run)}/timers").read_text()
+    assert f"ClockID: {time.CLOCK_BOOTTIME}" in timers
+    assert f"signal: {int(signal.SIGKILL)}/" in timers
+
+
+@contextmanager
+def pidfd(pid: int) -> Iterator[int]:
+    descriptor = os.pidfd_open(pid)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
 
 
 @pytest.mark.parametrize("known", [True, False])

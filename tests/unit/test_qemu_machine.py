@@ -242,6 +242,7 @@ async def test_a_guest_that_is_being_sent_is_not_let_go_on_here(
         one.alive, one._link.monitor = True, qemu  # type: ignore[assignment]
         one.change(**{field: True})
         one._event("BLOCK_IO_ERROR", {"nospace": True})
+        assert one.seen().paused is (one.state is MachineState.RUNNING)
         await eventually(lambda: len(qemu.asked) > 3)
         assert set(qemu.asked) == {"query-status"}
         one.change(**{field: False})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import socket
 import time
@@ -180,6 +181,26 @@ def test_a_guest_says_only_what_is_its_own_to_say() -> None:
 def test_tables_are_named_after_place_and_machine() -> None:
     assert firewall.table_name("a", 7) == f"{firewall.table_name('a')}_7"
     assert firewall.table_name("a") != firewall.table_name("b")
+
+
+@pytest.mark.parametrize("kind", ["user", "isolated"])
+async def test_tables_of_machines_from_a_bridge_go_with_them(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    tables = {firewall.table_name("a", number) for number in (1, 2, 3)} | {firewall.table_name("b", 1)}
+
+    async def nft(*words: str, said: str = "") -> tuple[str, str]:
+        if words == ("-f", "-"):
+            tables.difference_update(line.split()[-1] for line in said.splitlines() if line.startswith("delete"))
+            return "", ""
+        return json.dumps({"nftables": [{"table": {"name": name}} for name in sorted(tables)]}), ""
+
+    monkeypatch.setattr(firewall, "why_not", lambda: "")
+    monkeypatch.setattr(firewall, "_nft", nft)
+    net = network_of(kind, None, place="a", uids=None)
+    await net.reclaim({2, 3})
+    assert tables == {firewall.table_name("a", 2), firewall.table_name("a", 3), firewall.table_name("b", 1)}
+    await net.detach(2)
+    await net.detach(4)
+    assert tables == {firewall.table_name("a", 3), firewall.table_name("b", 1)}
 
 
 async def test_tables_of_other_places_and_of_others_are_nobody_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 import resource
+import time
 from pathlib import Path
 
 import pytest
@@ -288,6 +290,25 @@ async def test_a_group_that_somebody_took_for_a_leftover_is_made_again(
     await limits.apply(1, 4001, Shape(128))
     assert len(made) == 2
     assert (made[-1] / "cgroup.procs").read_text() == "4001"
+
+
+async def test_machines_that_are_limited_at_the_same_time_are_all_remembered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("cpu", "memory"):
+        (tmp_path / "sys" / name).mkdir(parents=True)
+    mounts = [("/", f"/sys/{name}", "cgroup", name) for name in ("cpu", "memory")]
+    limits = Limits(tmp_path, "id", proc=_kernel(tmp_path, "2:cpu:/\n3:memory:/\n", mounts), within=tmp_path)
+    await limits.open()
+    replace = Path.replace
+
+    def late(path: Path, target: Path) -> Path:
+        time.sleep(0.02)  # another thread writes its own file meanwhile
+        return replace(path, target)
+
+    monkeypatch.setattr(Path, "replace", late)
+    await asyncio.gather(*(limits.apply(number, 4000 + number, Shape(128)) for number in range(8)))
+    assert sorted(limits.remembered()) == [str(tmp_path / "sys" / name) for name in ("cpu", "memory")]
 
 
 async def test_a_group_whose_process_is_about_to_end_is_waited_for(

@@ -11,11 +11,12 @@ import pytest
 from dose import dose
 from service_scene import ADMIN, MEMBER_OF_ACME, ORG, PROJECT, SMALL, STRANGER, Scene, asked, contents, play
 
-from hostler.engine.quotas import count, counted, quota_recount, quota_release
+from hostler.engine.quotas import Bound, Share, count, counted, quota_recount, quota_release, quota_transfer, share
+from hostler.engine.request import Caller
 from hostler.errors import Conflict, Forbidden, HostlerError, NotFound, QuotaExceeded, Stale
-from hostler.keys.access import QUOTA
+from hostler.keys.access import ORG_QUOTA, QUOTA
 from hostler.keys.vm import NAME, VM
-from hostler.model.access import Quota
+from hostler.model.access import ROLES, Quota, Role
 from hostler.model.api import QuotaSet, VmCreate, VmUpdate
 from hostler.model.inventory import Capacity
 from hostler.model.vm import VmSpec
@@ -27,26 +28,35 @@ async def limited(scene: Scene, **limits: int) -> None:
     await scene.quotas.set(asked(ADMIN), ORG, PROJECT, QuotaSet(**limits))
 
 
+async def org_limited(scene: Scene, **limits: int) -> None:
+    await scene.quotas.set(asked(ADMIN), ORG, "", QuotaSet(**limits))
+
+
 async def sum_is_right(scene: Scene) -> Quota:
     """The quota as it is; what it says is used is what there is."""
-    entry = await counted(scene.raw, ORG, PROJECT)
+    (bound, entry), (whole, of_org) = (await counted(scene.raw, ORG, PROJECT)).bounds
+    if of_org is not None:
+        await _is_right(scene, whole, of_org.value)
     assert entry is not None
-    has = await count(scene.raw, ORG, PROJECT)
-    quota = entry.value
+    await _is_right(scene, bound, entry.value)
+    return entry.value
+
+
+async def _is_right(scene: Scene, bound: Bound, quota: Quota) -> None:
+    has = await count(scene.raw, bound)
     assert (quota.used_vms, quota.used) == (
         has.vms,
         Capacity(cpus=has.cpus, memory_mib=has.memory_mib, disk_gib=has.disk_gib),
     )
-    return quota
 
 
-async def gone(scene: Scene, vm: str) -> bool:
+async def gone(scene: Scene, vm: str, project: str = PROJECT) -> bool:
     """What the leader does at the end of a machine."""
-    entry = await VM.get(scene.store, org=ORG, project=PROJECT, vm=vm)
+    entry = await VM.get(scene.store, org=ORG, project=project, vm=vm)
     if entry is None:
         return True
     when, then = await quota_release(scene.store, entry.value)
-    delete = [VM.delete(**entry.parts), NAME.delete(org=ORG, project=PROJECT, name=entry.value.name)]
+    delete = [VM.delete(**entry.parts), NAME.delete(org=ORG, project=project, name=entry.value.name)]
     return (await scene.store.txn([VM.unchanged(entry), *when], [*delete, *then])).succeeded
 
 
@@ -208,6 +218,89 @@ def test_setting_and_lifting_can_be_repeated_and_compared() -> None:
     play(story)
 
 
+OWNER = Caller("otto", ROLES[Role.ADMIN], (ORG, f"{ORG}/{PROJECT}", f"{ORG}/other"))
+"""Administrator of the org alone."""
+
+
+@pytest.mark.parametrize("limits", [{"vms": 2}, {"cpus": 2}, {"memory_mib": 1024}, {"disk_gib": 20}])
+def test_the_quota_of_an_org_bounds_the_sum_of_its_projects(limits: dict[str, int]) -> None:
+    async def story(scene: Scene) -> None:
+        first = await scene.made("a")
+        await org_limited(scene, **limits)
+        await scene.vms.create(asked(OWNER), ORG, "other", VmCreate(name="b", spec=SMALL))
+        before = await contents(scene.raw)
+        for project in (PROJECT, "other"):
+            with pytest.raises(QuotaExceeded, match=f"^org {ORG}: {next(iter(limits))} would be"):
+                await scene.vms.create(asked(OWNER), ORG, project, VmCreate(name="c", spec=SMALL))
+        assert await contents(scene.raw) == before
+        if "vms" not in limits:
+            larger = VmUpdate(cpus=2, memory_mib=1024, disk_gib=30)
+            with pytest.raises(QuotaExceeded, match=f"^org {ORG}"):
+                await scene.vms.update(asked(), ORG, PROJECT, "a", larger)
+        await scene.vms.create(asked(ADMIN), "elsewhere", PROJECT, VmCreate(name="d", spec=SMALL))
+        assert await gone(scene, first.id)
+        await scene.vms.create(asked(OWNER), ORG, "other", VmCreate(name="c", spec=SMALL))
+        view = await scene.quotas.get(OWNER, ORG)
+        assert (view.project, view.used_vms, view.limits) == ("", 2, QuotaSet(**limits))
+
+    play(story)
+
+
+def test_the_tighter_of_both_quotas_counts_and_a_project_shows_what_it_inherits() -> None:
+    async def story(scene: Scene) -> None:
+        await org_limited(scene, vms=3)
+        assert (await scene.quotas.get(MEMBER_OF_ACME, ORG, PROJECT)).inherited == QuotaSet(vms=3)
+        await limited(scene, vms=1)
+        await scene.made("a")
+        with pytest.raises(QuotaExceeded, match=f"^project {ORG}/{PROJECT}: vms would be 2"):
+            await scene.made("b")
+        await limited(scene, vms=9)
+        await scene.made("b")
+        await scene.made("c")
+        with pytest.raises(QuotaExceeded, match=f"^org {ORG}: vms would be 4"):
+            await scene.made("d")
+        await sum_is_right(scene)
+        await scene.quotas.delete(asked(ADMIN), ORG, "")
+        await scene.made("d")
+        assert (await scene.quotas.get(MEMBER_OF_ACME, ORG, PROJECT)).inherited == QuotaSet()
+
+    play(story)
+
+
+def test_a_machine_that_changes_hands_within_an_org_does_not_change_what_the_org_has() -> None:
+    async def story(scene: Scene) -> None:
+        await scene.made("a")
+        await org_limited(scene, vms=1)
+        await counted(scene.raw, ORG, PROJECT)
+        when, then = await quota_transfer(scene.raw, Bound(ORG, PROJECT), Bound(ORG, "other"), share(SMALL))
+        assert (await scene.raw.txn(when, then)).succeeded
+        assert (await scene.quotas.get(ADMIN, ORG)).used_vms == 1
+        with pytest.raises(QuotaExceeded):
+            await quota_transfer(scene.raw, Bound("pool", "x"), Bound(ORG, "other"), Share(1))
+
+    play(story)
+
+
+def test_limits_are_changed_by_nobody_whom_they_bound() -> None:
+    """An administrator of the org set the limits of the org's own projects once."""
+
+    async def story(scene: Scene) -> None:
+        await limited(scene, vms=1)
+        before = await contents(scene.raw)
+        for project in (PROJECT, ""):
+            with pytest.raises(Forbidden, match=r"takes manage_accounts and membership in \*; ask an administrator"):
+                await scene.quotas.set(asked(OWNER), ORG, project, QuotaSet(vms=1_000))
+            with pytest.raises(Forbidden, match=r"membership in \*"):
+                await scene.quotas.delete(asked(OWNER), ORG, project)
+        assert await contents(scene.raw) == before
+        assert (await scene.quotas.get(OWNER, ORG)).used_vms == 0
+        for caller in (MEMBER_OF_ACME, STRANGER):  # of one project, and of another org
+            with pytest.raises(NotFound, match="org acme: not found"):
+                await scene.quotas.get(caller, ORG)
+
+    play(story)
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_the_sum_is_right_whoever_writes_at_once_and_the_limit_is_never_passed(seed: int) -> None:
     """Two replicas, the leader that takes machines away, and somebody who sets and lifts the quota all the while."""
@@ -218,6 +311,7 @@ def test_the_sum_is_right_whoever_writes_at_once_and_the_limit_is_never_passed(s
         faults.slow, faults.slowest, faults.lost, faults.unavailable = 0.4, 0.02, 0.03, 0.03
         scenes = (scene, scene.another())
         limits = QuotaSet(vms=6, cpus=12)
+        whole = QuotaSet(vms=7, cpus=12)
 
         async def client(number: int) -> None:
             vms = scenes[number % 2].vms
@@ -245,7 +339,9 @@ def test_the_sum_is_right_whoever_writes_at_once_and_the_limit_is_never_passed(s
             for _ in range(2):
                 for verb in (
                     lambda: scene.quotas.set(asked(ADMIN), ORG, PROJECT, limits),
+                    lambda: scene.quotas.set(asked(ADMIN), ORG, "", whole),
                     lambda: scene.quotas.delete(asked(ADMIN), ORG, PROJECT),
+                    lambda: scene.quotas.delete(asked(ADMIN), ORG, ""),
                 ):
                     with contextlib.suppress(HostlerError):
                         await verb()
@@ -253,6 +349,10 @@ def test_the_sum_is_right_whoever_writes_at_once_and_the_limit_is_never_passed(s
             while await QUOTA.get(scene.raw, org=ORG, project=PROJECT) is None:
                 with contextlib.suppress(HostlerError):
                     await scene.quotas.set(asked(ADMIN), ORG, PROJECT, limits)
+
+            while await ORG_QUOTA.get(scene.raw, org=ORG) is None:
+                with contextlib.suppress(HostlerError):
+                    await scene.quotas.set(asked(ADMIN), ORG, "", whole)
 
         await asyncio.gather(operator(), *(client(number) for number in range(12)))
         # What was counted once and then only added to and taken from: it must still be what there is.
@@ -267,6 +367,7 @@ def test_the_sum_is_right_whoever_writes_at_once_and_the_limit_is_never_passed(s
 def test_many_creates_at_once_fill_a_quota_to_the_brim_and_not_beyond(seed: int) -> None:
     async def story(scene: Scene) -> None:
         await limited(scene, vms=10)
+        await org_limited(scene, vms=11)
         scene.store.faults.slow, scene.store.faults.slowest = 0.5, 0.01
         scenes = (scene, scene.another())
         outcomes = await asyncio.gather(*(scenes[n % 2].made(f"vm{n}") for n in range(30)), return_exceptions=True)
@@ -274,6 +375,29 @@ def test_many_creates_at_once_fill_a_quota_to_the_brim_and_not_beyond(seed: int)
         assert {type(error) for error in refused} <= {QuotaExceeded, Conflict}
         assert QuotaExceeded in {type(error) for error in refused} or len(refused) == 20
         assert (await sum_is_right(scene)).used_vms == 30 - len(refused) <= 10
+
+    play(story, seed=seed)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_creates_in_several_projects_at_once_fill_the_quota_of_the_org_and_not_more(seed: int) -> None:
+    async def story(scene: Scene) -> None:
+        await org_limited(scene, vms=10)
+        scene.store.faults.slow, scene.store.faults.slowest = 0.5, 0.01
+        projects = [PROJECT, "b", "c"]
+        caller = Caller("mo", ROLES[Role.MEMBER], tuple(f"{ORG}/{project}" for project in projects))
+
+        async def made(number: int) -> None:
+            vms = (scene, other)[number % 2].vms
+            await vms.create(asked(caller), ORG, projects[number % 3], VmCreate(name=f"vm{number}", spec=SMALL))
+
+        other = scene.another()
+        outcomes = await asyncio.gather(*(made(number) for number in range(30)), return_exceptions=True)
+        refused = {type(outcome) for outcome in outcomes if outcome is not None}
+        assert refused <= {QuotaExceeded, Conflict}
+        has = await count(scene.raw, Bound(ORG))
+        assert has.vms == outcomes.count(None) <= 10
+        assert (await scene.quotas.get(ADMIN, ORG)).used_vms == has.vms
 
     play(story, seed=seed)
 

@@ -174,7 +174,7 @@ def test_everything_that_is_wrong_is_told_with_its_line() -> None:
         (14, "workloads[0].name: is missing"),
         (14, "workloads[0].memory: '1x' is no size"),
         (14, "workloads[0].rollout.max_surge: must be from 0"),
-        (15, "vms[0].on_node_loss: must be fence or wait"),
+        (15, "vms[0].on_node_loss: must be recreate, fence or wait"),
         (16, "labs[0].user: webuserid 'a:b': must not hold ':'"),
         (17, "catalogue.default.life: expected `float` > 0.0"),
         (19, "timeline[0].on: r1/pdu9 is not in the inventory"),

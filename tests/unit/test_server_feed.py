@@ -16,6 +16,7 @@ from hostler.drivers.store.memory import MemoryStore
 from hostler.entry.server.feed import WHOLE, Feed, Numbering, item_of, position_of, revision_now, spelled, start_of
 from hostler.errors import Invalid, Unavailable
 from hostler.keys.lab import LAB
+from hostler.keys.mirror import Mirror
 from hostler.keys.node import ALIVE
 from hostler.keys.vm import HANDLE, VM
 from hostler.kit.clock import SystemClock
@@ -35,8 +36,8 @@ def _event(key: str, revision: int, value: bytes = b"{}", previous: bytes | None
 
 
 @asynccontextmanager
-async def _feeding(store: Store, history: int = 100) -> AsyncIterator[Feed]:
-    feed = Feed(store, clock=SystemClock(), history=history)
+async def _feeding(store: Store, history: int = 100, *mirrors: Mirror[Any]) -> AsyncIterator[Feed]:
+    feed = Feed(store, clock=SystemClock(), history=history, mirrors=mirrors)
     task = asyncio.create_task(feed.run())
     try:
         yield feed
@@ -402,3 +403,32 @@ async def test_the_feed_remembers_what_an_engine_need_not_tell_it() -> None:
         ("alive", "put", None, None),
     ]
     assert json.loads(found[4].text.split(b"data: ")[1])["subject"] == "r1/pdu1"
+
+
+async def test_a_change_is_published_once_what_requests_are_answered_from_has_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("hostler.entry.server.feed.MIRRORED_WITHIN", 30.0)
+    async with MemoryStore() as store:
+        mirror = Mirror(store, VM, clock=SystemClock())
+        await mirror.refresh()
+        async with _feeding(store, 100, mirror) as feed:
+            await _until(feed, await revision_now(store))
+            revision = await store.put(VM.fill(org="a", project="b", vm="v1"), VM.encode(_vm()))
+            await asyncio.sleep(0.05)
+            assert feed.head[0] < revision, "a client that heard of it would read the state before it"
+            await mirror.refresh()
+            await _until(feed, revision)
+            assert mirror.get(org="a", project="b", vm="v1") is not None
+
+
+async def test_a_mirror_that_stands_still_holds_changes_back_once_and_not_each() -> None:
+    async with MemoryStore() as store:
+        mirror = Mirror(store, VM, clock=SystemClock())
+        await mirror.refresh()
+        async with _feeding(store, 100, mirror) as feed:
+            await _until(feed, await revision_now(store))
+            for name in map(str, range(40)):
+                revision = await store.put(VM.fill(org="a", project="b", vm=name), VM.encode(_vm(name)))
+            async with asyncio.timeout(20):  # each by itself would be held back for a second
+                await _until(feed, revision)

@@ -31,6 +31,7 @@ EXPECTED = {
     errors.KeyReused: 422,
     errors.Unavailable: 503,
     errors.TooManyTries: 429,
+    errors.OverBudget: 429,
     errors.Uncertain: 503,
     errors.DeadlinePassed: 504,
     errors.Raised: 502,
@@ -45,8 +46,8 @@ def _made(kind: type[errors.HostlerError]) -> errors.HostlerError:
         return errors.Lagged("/x", 7)
     if kind is errors.Missed:
         return errors.Missed("events were missed; list again", 7)
-    if kind is errors.TooManyTries:
-        return errors.TooManyTries("login: too many tries; wait", 2.2)
+    if issubclass(kind, errors.TooManyTries):
+        return kind("login: too many tries; wait", 2.2)
     return kind("subject: what happened; what to do next")
 
 

@@ -212,7 +212,7 @@ async def caller_of() -> AsyncIterator[Any]:
 
     async def connect(till: Till) -> Caller:
         serving = Serving(till.calls, TOKENS)
-        opened.append((serving, await Caller.connect(await serving.open("127.0.0.1"))))
+        opened.append((serving, await Caller.connect(serving.open("127.0.0.1"))))
         return opened[-1][1]
 
     yield connect

@@ -97,7 +97,7 @@ class Till:
 @pytest.fixture
 async def till() -> AsyncIterator[Till]:
     till = Till()
-    till.address = await till.serving.open("127.0.0.1")
+    till.address = till.serving.open("127.0.0.1")
     yield till
     assert await till.calls.drained(30)
     till.serving.close()

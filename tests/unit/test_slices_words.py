@@ -83,7 +83,7 @@ async def caller() -> AsyncIterator[Caller]:
     calls = Calls(SliceModule(sys.modules[__name__]), Context(artifact="shop:till:1", instance=3), concurrency=3)
     calls.is_active = True
     serving = Serving(calls, TOKENS)
-    caller = await Caller.connect(await serving.open("127.0.0.1"))
+    caller = await Caller.connect(serving.open("127.0.0.1"))
     yield caller
     assert await caller.call("works") == 1  # on the same connection
     assert calls.in_flight == 0

@@ -7,7 +7,7 @@ import gc
 import random
 import struct
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,6 +20,7 @@ from slicing import TOKEN, TOKENS, Caller
 
 from hostler.drivers.calling.gateway import Gateway
 from hostler.errors import NotFound
+from hostler.kit.connections import InboundConnection
 from hostler.kit.frames import MAX_FRAME, frame
 from hostler.model.deployment import SliceSettings
 from hostler.ports.calls import Call, CallFailed, Cancel, Denied, Failed, Fault, Hello, Item, Result
@@ -139,7 +140,7 @@ async def till() -> AsyncIterator[Till]:
     events.clear()
     gates.clear()
     till = Till(concurrency=5)
-    till.address = await till.serving.open("127.0.0.1")
+    till.address = till.serving.open("127.0.0.1")
     yield till
     for gate in gates.values():
         gate.set()
@@ -298,26 +299,35 @@ async def test_who_is_not_known_is_denied(till: Till) -> None:
     assert await _end_of(early.reader)
     await early.close()
     await until(lambda: not till.serving.connections)
-    assert not till.serving.strangers
+    assert not strangers(till)
+
+
+def strangers(till: Till, *, most: int | None = None) -> Collection[InboundConnection]:
+    """The connections that have not said who calls; there may be `most` of them from now on."""
+    accepting = till.serving.accepting
+    assert accepting is not None
+    if most is not None:
+        accepting.limits = msgspec.structs.replace(accepting.limits, unproven=most)
+    return accepting.unproven
 
 
 async def test_strangers_are_few_and_do_not_stay(till: Till, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hostler.slices.serving.MAX_STRANGERS", 3)
+    strangers(till, most=3)
     monkeypatch.setattr("hostler.slices.serving.HELLO_WITHIN", 0.1)
     host, _, port = till.address.rpartition(":")
     silent = [await asyncio.open_connection(host, int(port)) for _ in range(6)]
-    await until(lambda: not till.serving.strangers)
+    await until(lambda: not strangers(till))
     for reader, writer in silent:
         assert await _end_of(reader)
         writer.close()
     assert await (await till.caller()).call("add", a=1) == 3
 
 
-async def test_many_who_say_nothing_do_not_shut_out_who_calls(till: Till, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hostler.slices.serving.MAX_STRANGERS", 3)
+async def test_many_who_say_nothing_do_not_shut_out_who_calls(till: Till) -> None:
+    strangers(till, most=3)
     host, _, port = till.address.rpartition(":")
     silent = [await asyncio.open_connection(host, int(port)) for _ in range(8)]
-    await until(lambda: len(till.serving.strangers) == 3)
+    await until(lambda: len(strangers(till)) == 3)
     assert await (await till.caller()).call("add", a=1) == 3
     for _, writer in silent:
         writer.close()
@@ -374,7 +384,7 @@ async def test_hostile_bytes_neither_crash_nor_stay(till: Till) -> None:
             assert await good.call("add", a=round_, within=None) == round_ + 2
         _ = reader
     await until(lambda: till.calls.in_flight == 0 and len(till.serving.connections) == 1)
-    assert not till.serving.strangers
+    assert not strangers(till)
     assert await good.call("add", a=1) == 3
     gc.collect()
     await asyncio.sleep(0)

@@ -51,6 +51,15 @@ def test_a_reader_that_does_not_keep_up_gets_the_end_and_is_told() -> None:
     assert place.position == scroll.end == 16
 
 
+def test_output_from_before_the_connection_is_marked_as_replayed() -> None:
+    scroll = Scroll()
+    scroll.say("before")
+    live = scroll.end
+    scroll.say("after")
+    assert scroll.after(Place(), live) == ('{"type":"output","data":"before","replay":true}', Place(6))
+    assert scroll.after(Place(6), live) == ('{"type":"output","data":"after"}', Place(11))
+
+
 def test_who_comes_is_told_the_last_state_unless_it_follows_anyway() -> None:
     scroll = Scroll()
     assert scroll.greeting(Place()) is None
@@ -58,10 +67,19 @@ def test_who_comes_is_told_the_last_state_unless_it_follows_anyway() -> None:
     assert scroll.greeting(Place()) is None
     _, place = read_on(scroll, Place())
     assert "it starts" in (scroll.greeting(place) or "")
-    scroll.note(protocol.connected(), state=True)
+    scroll.note(protocol.connected("1"), state=True)
     scroll.note(protocol.info("something else"))
     assert scroll.greeting(place) is None
-    assert scroll.greeting(scroll.begin) == protocol.connected()
+    assert scroll.greeting(scroll.begin) == protocol.connected("1")
+
+
+def test_an_empty_screen_is_shown_the_last_shell_alone() -> None:
+    scroll = Scroll()
+    scroll.say("the picture of an editor")
+    scroll.start_shell()
+    scroll.say("$ ")
+    assert [message["data"] for message in read_on(scroll, scroll.begin)[0]] == ["$ "]
+    assert len(read_on(scroll, Place())[0]) == 1, "who has missed the end of the first shell is shown that as well"
 
 
 def test_notes_alone_do_not_grow_without_end() -> None:
@@ -73,7 +91,7 @@ def test_notes_alone_do_not_grow_without_end() -> None:
 
 def test_what_is_said_to_the_browser_is_as_it_was_agreed() -> None:
     assert protocol.output('"\x1b[0m€') == '{"type":"output","data":"\\"\\u001b[0m€"}'
-    assert protocol.connected() == '{"type":"connected"}'
+    assert protocol.connected("1f") == '{"type":"connected","shell":"1f"}'
     told = msgspec.json.decode(protocol.provisioning("soon", "waiting", 3))
     assert told == {"type": "provisioning", "message": "soon", "status": "waiting", "position": 3}
 

@@ -17,6 +17,7 @@ from hostler.engine.tickets import DRIFT, LIFE, SHARED_FOR, PeerTickets, Tickets
 from hostler.engine.write import Writer
 from hostler.errors import Unauthenticated, Unavailable, Uncertain
 from hostler.keys.access import AUDIT, TICKET
+from hostler.keys.vm import VM
 from hostler.kit.virtual import VirtualClock, run_virtual
 from hostler.model.access import Ticket
 from hostler.model.api import TicketView
@@ -58,18 +59,30 @@ def virtual(test: Callable[[], Awaitable[None]]) -> Callable[[], None]:
 
 
 @virtual
-async def test_a_ticket_is_kept_as_its_digest_with_a_lease_and_its_issue_is_audited() -> None:
+async def test_a_ticket_is_kept_as_its_digest_with_a_lease_and_audited_when_it_is_used() -> None:
     async with placed() as place:
         told = await place.issue()
         (entry,) = (await TICKET.list(place.store)).entries
         assert entry.parts["digest"] == digest_of(told.ticket)
         assert entry.lease is not None
         assert (entry.value.vm, entry.value.door, entry.value.by) == ("vm-1", "ssh", "hostler")
-        (audit,) = (await AUDIT.list(place.store)).entries
-        assert (audit.value.verb, audit.value.who) == ("ticket.ssh", "hostler")
+        assert not (await AUDIT.list(place.store)).entries, "issuing tickets fills no store"
         everything = b"".join(kv.value + kv.key.encode() for kv in (await place.store.range("")).items)
         assert told.ticket.encode() not in everything
         assert told.ticket not in repr(told)
+        await place.tickets.use(await place.tickets.read(told.ticket, Door.SSH), HOSTLER)
+        (audit,) = (await AUDIT.list(place.store)).entries
+        assert (audit.value.verb, audit.value.who, audit.value.name) == ("ticket.ssh", "hostler", "www")
+        assert (audit.value.subject, audit.value.before) == (VM.fill(org="acme", project="web", vm="vm-1"), 7)
+
+
+@virtual
+async def test_tickets_that_are_not_used_leave_nothing_behind() -> None:
+    async with placed() as place:
+        for _ in range(50):
+            await place.issue()
+        await place.clock.sleep(LIFE + 2)
+        assert not (await place.store.range("")).items
 
 
 @virtual
@@ -77,7 +90,7 @@ async def test_of_all_who_show_a_ticket_at_once_one_gets_in() -> None:
     async with placed() as place:
         told = await place.issue()
         found = [await place.tickets.read(told.ticket, Door.SSH) for _ in range(8)]
-        outcomes = await asyncio.gather(*(place.tickets.use(each) for each in found), return_exceptions=True)
+        outcomes = await asyncio.gather(*(place.tickets.use(each, HOSTLER) for each in found), return_exceptions=True)
         assert [each for each in outcomes if each is None] == [None]
         assert sum(isinstance(each, Unauthenticated) for each in outcomes) == 7
         with pytest.raises(Unauthenticated):
@@ -90,7 +103,7 @@ async def test_a_ticket_counts_at_its_own_door_only_and_is_not_used_up_at_anothe
         told = await place.issue(Door.CONSOLE)
         with pytest.raises(Unauthenticated):
             await place.tickets.read(told.ticket, Door.SSH)
-        await place.tickets.use(await place.tickets.read(told.ticket, Door.CONSOLE))
+        await place.tickets.use(await place.tickets.read(told.ticket, Door.CONSOLE), HOSTLER)
 
 
 @virtual
@@ -187,5 +200,5 @@ async def test_a_use_whose_answer_is_lost_lets_nobody_in() -> None:
 
         place.store.txn, before = lost, place.store.txn
         with pytest.raises(Unavailable, match="take another"):
-            await place.tickets.use(found)
+            await place.tickets.use(found, HOSTLER)
         place.store.txn = before

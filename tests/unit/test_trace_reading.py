@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from service_scene import ADMIN, MEMBER_OF_ACME, ORG, PROJECT, SMALL, STRANGER, Scene, asked, play
 
+from hostler.drivers.store.memory import MemoryStore
 from hostler.engine.annals import Annals
 from hostler.engine.request import Caller
 from hostler.engine.traces import TraceService
@@ -16,18 +17,19 @@ from hostler.engine.write import instants
 from hostler.errors import Conflict, Invalid, NotFound
 from hostler.keys.access import AUDIT
 from hostler.keys.deployment import BLUEPRINT, DEPLOYMENT, SLICE
-from hostler.keys.inventory import INSTANCE, WORKLOAD
+from hostler.keys.inventory import INSTANCE, USER, WORKLOAD
 from hostler.keys.lab import LAB
-from hostler.keys.node import MEMBER
+from hostler.keys.node import EPOCH, MEMBER
 from hostler.keys.trace import TRACE
-from hostler.keys.vm import HANDLE, VM
+from hostler.keys.vm import HANDLE, NAME, VM
 from hostler.model.access import ROLES, Audit, Role
 from hostler.model.deployment import Blueprint, SliceRecord, SliceSpec, SliceState
 from hostler.model.lab import LabUser
+from hostler.model.node import Epoch, EpochKind
 from hostler.model.rollout import Deployment, Phase
 from hostler.model.trace import Impact, Touch, Trace
 from hostler.model.trace_api import Sort
-from hostler.model.vm import VmSpec
+from hostler.model.vm import VirtualMachine, VmSpec
 from hostler.model.workload import Workload
 from hostler.ports.store import Delete, Put
 
@@ -475,5 +477,40 @@ def test_a_slice_and_its_blueprint_tell_how_they_came_to_be() -> None:
         assert (await all_of(scene, text=f"slice/{spec.base}"))[0].subject == f"slice {spec.base}"
         with pytest.raises(NotFound):
             await service(scene).why(MEMBER_OF_ACME, f"slice/{spec.base}")
+
+    play(story)
+
+
+# After a copy or restore
+
+
+def test_why_invents_no_cause_after_a_copy() -> None:
+    async def story(scene: Scene) -> None:
+        first = await decided(scene, spelled(10.0, "user"), subject=USER.fill(user="ada"), at=10.0)
+        placed = spelled(20.0, "placed")
+        vm = VM.fill(org=ORG, project=PROJECT, vm="v1")
+        record = VirtualMachine(id="v1", name="web", org=ORG, project=PROJECT, spec=SMALL, created_at=1.0)
+        put = Put(vm, record.encode())
+        named = NAME.put("v1", org=ORG, project=PROJECT, name="web")
+        await decided(scene, placed, subject=vm, at=20.0, then=(put, named), cause=f"@{first}")
+        kept = (await scene.raw.range("/")).items
+        async with MemoryStore(clock=scene.clock) as copied:
+            await copied.txn([], [Put(kv.key, kv.value) for kv in kept])  # one revision for all of them
+            epoch = Epoch(begun_by=EpochKind.COPY, source="sqlite:///old.db", at=30.0)
+            border = (await copied.txn([], [EPOCH.put(epoch, epoch=30)])).revision
+            traces = TraceService(copied, scene.view, clock=scene.clock)
+            found = await traces.why(ADMIN, f"vm/{ORG}/{PROJECT}/web")
+            assert [(step.id, step.parent) for step in found.steps] == [(placed, "")]
+            assert "copied from sqlite:///old.db at 1970-01-01T00:00:30Z" in found.border
+            listed = await traces.list(ADMIN, limit=100)
+            assert [item.id for item in listed.items] == [placed, spelled(10.0, "user")]
+            assert not listed.before
+            # What happens from now on is followed as ever, up to the border.
+            later = spelled(40.0, "later")
+            trace = Trace(id=later, actor="machines", what="start", subject=vm, at=40.0)
+            await copied.txn([], [put, Put(TRACE.prefix() + later, TRACE.encode(trace))])
+            found = await traces.why(ADMIN, f"vm/{ORG}/{PROJECT}/web")
+            assert [step.id for step in found.steps] == [later, placed]
+            assert found.steps[0].revision > border
 
     play(story)

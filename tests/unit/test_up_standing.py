@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 from hostler.drivers.store.memory import MemoryStore
+from hostler.engine.store_guard import StoreGuard
 from hostler.entry import up
+from hostler.kit.clock import SystemClock
 from hostler.settings import load
 
 
@@ -40,7 +42,9 @@ async def test_a_disk_that_is_full_for_a_while_does_not_end_it(tmp_path: Path, m
     monkeypatch.setattr(up, "STAND_AGAIN", 0.01)
     plane: Any = SimpleNamespace(controllers=tuple)
     async with asyncio.timeout(60):
-        await one._stand(MemoryStore(), plane, "127.0.0.1:1")
+        await one._stand(
+            MemoryStore(), plane, "127.0.0.1:1", StoreGuard(MemoryStore(), None, clock=SystemClock(), new_id=str)
+        )
     assert stood == [one._folder.read(one._folder.replica_file)]
     assert len(said) == 2
     assert all("cannot be written: No space left on device" in line for line in said)

@@ -59,7 +59,9 @@ async def test_nobody_sees_a_hash_and_the_store_holds_no_password() -> None:
         view = await place.users.get(ada, "ada")
         assert view.has_password
         assert "kept" not in str(view)
-        await place.users.update(Request(ada, key="k1"), "ada", UserUpdate(password="another one"))
+        await place.users.update(
+            Request(ada, key="k1"), "ada", UserUpdate(password="another one", old_password=PASSWORD)
+        )
         everything = b"".join([kv.value for kv in (await place.store.range("/")).items])
         for secret in (PASSWORD, "another one", "secret"):
             assert secret.encode() not in everything
@@ -499,7 +501,7 @@ async def test_recovery_makes_an_admin_where_there_is_none_or_a_weak_one() -> No
     "record",
     [
         UserCreate(name="ada", password="SECRET-SECRET"),
-        UserUpdate(password="SECRET-SECRET"),
+        UserUpdate(password="SECRET-SECRET", old_password="SECRET"),
         Login(name="ada", password="SECRET-SECRET"),
         TokenIssued(token="SECRET", id="t1", user="ada", expires_at=None),
         User(name="ada", password_hash="SECRET"),

@@ -7,8 +7,11 @@ import asyncio
 import pytest
 from accounts import ADMIN, PASSWORD, Place, one_replica, virtual
 
-from hostler.engine.access.slowing import Slowing, origin
-from hostler.errors import TooManyTries, Unauthenticated, Unavailable
+from hostler.engine.access.door import ACCOUNT_TRIES
+from hostler.engine.access.slowing import Slowing
+from hostler.engine.request import Request
+from hostler.errors import Forbidden, Invalid, TooManyTries, Unauthenticated, Unavailable
+from hostler.kit.source_address import origin
 from hostler.kit.virtual import VirtualClock
 from hostler.model.api import Login, TokenIssued, UserCreate, UserUpdate
 
@@ -159,6 +162,34 @@ async def test_who_hangs_up_before_the_answer_has_tried_nevertheless() -> None:
             await asyncio.gather(task, return_exceptions=True)
         with pytest.raises(TooManyTries):
             await tried(place, "ada", source="10.0.9.1")
+
+
+@virtual
+async def test_a_session_alone_does_not_change_the_password_and_guesses_are_slowed() -> None:
+    async with one_replica() as place:
+        ada = await place.caller("ada")
+
+        async def change(old: str, key: str | None = None) -> None:
+            await place.users.update(Request(ada, key=key), "ada", UserUpdate(password="mine now 1", old_password=old))
+
+        with pytest.raises(Invalid, match="old_password"):
+            await place.users.update(Request(ada), "ada", UserUpdate(password="mine now 1"))
+        for _ in range(ACCOUNT_TRIES):
+            with pytest.raises(Forbidden, match="the old password is wrong"):
+                await change("a guess")
+        with pytest.raises(TooManyTries):
+            await change("a guess")
+        await asyncio.sleep(120)
+        await tried(place, "ada", PASSWORD)  # it is as it was
+        await change(PASSWORD, key="k1")
+        await change(PASSWORD, key="k1")  # the same request again is answered as before
+        await tried(place, "ada", "mine now 1")
+
+        await place.users.update(ADMIN, "ada", UserUpdate(password="reset by ADMIN"))
+        await tried(place, "ada", "reset by ADMIN")
+        await place.users.create(ADMIN, UserCreate(name="bob"))
+        bob = place.users.authenticate(await place.token("bob"))  # has no password yet
+        await place.users.update(Request(bob), "bob", UserUpdate(password="the first one"))
 
 
 @virtual

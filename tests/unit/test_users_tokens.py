@@ -275,7 +275,7 @@ async def test_another_password_ends_sessions_and_leaves_api_tokens() -> None:
         session, token = await place.users.login(LOGIN, "a"), await place.token("ada")
         await place.users.update(Request(ada), "ada", UserUpdate(full_name="Ada"))
         assert counts(place, session.token)
-        await place.users.update(Request(ada), "ada", UserUpdate(password="something new"))
+        await place.users.update(Request(ada), "ada", UserUpdate(password="something new", old_password=PASSWORD))
         assert (counts(place, session.token), counts(place, token)) == (False, True)
         with pytest.raises(Unauthenticated):
             await place.users.login(LOGIN, "a")

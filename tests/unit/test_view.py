@@ -23,11 +23,13 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
 
-def play(story: Callable[[FaultyStore, View], Awaitable[None]], *, seed: int = 0) -> None:
+def play(
+    story: Callable[[FaultyStore, View], Awaitable[None]], *, seed: int = 0, write_every: float | None = None
+) -> None:
     async def main() -> None:
         clock = VirtualClock()
         async with FaultyStore(MemoryStore(clock=clock), random.Random(seed), clock=clock) as store:
-            view = View(store, clock=clock, rng=random.Random(seed))
+            view = View(store, clock=clock, rng=random.Random(seed), write_every=write_every)
             running = asyncio.create_task(view.run(), name="view")
             try:
                 await story(store, view)
@@ -159,3 +161,17 @@ def test_a_closed_store_ends_it_and_leaves_no_task() -> None:
         assert isinstance(running.exception(), Closed)
 
     run_virtual(main)
+
+
+def test_a_store_that_takes_no_write_is_healthy_for_reads_and_not_writable_until_a_write_succeeds() -> None:
+    async def story(store: FaultyStore, view: View) -> None:
+        await view.ready()
+        assert (view.writable(), view.problem()) == (True, "")
+        store.script("grant", "unavailable", times=20)
+        await asyncio.sleep(5 + 2)
+        assert (view.healthy(), view.writable(), view.stale_for()) == (True, False, 0.0)
+        assert view.problem()
+        await asyncio.sleep(20)
+        assert (view.writable(), view.problem()) == (True, "")
+
+    play(story, write_every=5.0)

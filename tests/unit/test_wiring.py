@@ -90,7 +90,9 @@ def test_machines_of_qemu_run_as_the_settings_say(tmp_path: Path) -> None:
     more = {"qemu_uids": "5000-6000", "accelerator": "tcg", "disk_reserve_gib": "3", "cpu_overcommit": "2"}
     settled = settings.load({**flags, **more}, {}, toml="")
     capacity = Capacity(cpus=1, memory_mib=1)
-    machines = open_machines("qemu", tmp_path / "machines" / "a", capacity=capacity, settings=settled, nodes=3)
+    machines = open_machines(
+        "qemu", tmp_path / "machines" / "a", capacity=capacity, settings=settled, nodes=3, siblings=tmp_path
+    )
     assert isinstance(machines, QemuMachines)
     options = QemuOptions(
         network="bridge:br0",
@@ -101,6 +103,7 @@ def test_machines_of_qemu_run_as_the_settings_say(tmp_path: Path) -> None:
         reserve_gib=3.0,
         cpu_overcommit=2,
         shared_by=3,
+        siblings=tmp_path,
     )
     assert machines._options == options
     assert (machines._images.path, machines._images.default) == (tmp_path / "images", "debian")

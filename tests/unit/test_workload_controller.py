@@ -149,6 +149,27 @@ async def _run(scene: Scene) -> None:
 # What does not fit together
 
 
+def test_about_a_workload_that_is_held_nothing_is_decided() -> None:
+    async def story(scene: Scene) -> None:
+        await scene.apply(instances=2)
+        before = await scene.vms()
+        assert len(before) == 2
+        entry = await WORKLOAD.get(scene.raw, workload="web")
+        assert entry is not None
+        held = msgspec.structs.replace(entry.value, held="c0ffee", instances=1)
+        await WORKLOAD.replace(scene.raw, entry, held)
+        await scene.raw.delete(INSTANCE.fill(workload="web", instance="2"))
+        await asyncio.sleep(500)
+        assert await scene.vms() == before
+        entry = await WORKLOAD.get(scene.raw, workload="web")
+        assert entry is not None
+        await WORKLOAD.replace(scene.raw, entry, msgspec.structs.replace(entry.value, held=""))
+        await asyncio.sleep(500)
+        assert sum(vm.deleting for vm in (await scene.vms()).values()) == 1
+
+    play(story)
+
+
 def test_an_instance_whose_machine_somebody_deleted_is_made_again() -> None:
     async def story(scene: Scene) -> None:
         await scene.apply(instances=3)

@@ -10,7 +10,7 @@ from msgspec import UNSET
 from hostler.engine.workloads.document import read_workload
 from hostler.errors import Invalid
 from hostler.model.vm import Level, OnNodeLoss, RestartPolicy, VmSpec
-from hostler.model.workload import Rollout
+from hostler.model.workload import Rollout, Workload
 from hostler.model.workload_api import WorkloadApply, WorkloadRule, apply_of
 
 SMALL = "name: web\ncpus: 1\nmemory: 512MiB\n"
@@ -39,6 +39,13 @@ restart: on_failure
 rollout: {max_surge: 2}
 labels: {tier: 1}
 """
+
+
+def test_a_workload_that_does_not_say_waits_for_a_lost_node_and_a_stored_one_keeps_what_it_meant() -> None:
+    assert read_workload(SMALL).on_node_loss is OnNodeLoss.WAIT
+    assert WorkloadApply(name="web", spec=VmSpec(cpus=1, memory_mib=512)).on_node_loss is OnNodeLoss.WAIT
+    old = b'{"name": "web", "instances": 1, "spec": {"cpus": 1, "memory_mib": 512}}'
+    assert Workload.decode(old).on_node_loss is OnNodeLoss.FENCE
 
 
 def test_a_small_file_and_a_whole_one() -> None:

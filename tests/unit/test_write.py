@@ -179,6 +179,24 @@ def test_a_create_that_never_arrived_is_uncertain_and_repeating_it_makes_one_mac
     play(story)
 
 
+def test_a_write_that_a_full_store_answered_was_not_made_and_the_caller_learns_what_is_full() -> None:
+    async def story(scene: Scene) -> None:
+        full = Uncertain(
+            "etcd Txn: etcd's database is full (2.0 GiB of 2.0 GiB); run hostler store repair", answered=True
+        )
+
+        async def refuse(*_: object, **__: object) -> None:
+            raise full
+
+        scene.store.txn = refuse  # type: ignore[method-assign,assignment]
+        before = scene.clock.now()
+        with pytest.raises(Unavailable, match="nothing was written; etcd Txn: etcd's database is full"):
+            await scene.vms.create(keyed(), ORG, PROJECT, WISH)
+        assert scene.clock.now() == before, "one read decides"
+
+    play(story)
+
+
 def test_a_write_that_nobody_can_look_up_is_uncertain_and_its_repetition_tells() -> None:
     async def story(scene: Scene) -> None:
         scene.store.script("txn", "lost", prefix="/plasmavmc/vms/")

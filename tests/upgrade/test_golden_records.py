@@ -27,6 +27,7 @@ from hostler.model import (
     node,
     reason,
     replica,
+    retained,
     rollout,
     trace,
     vm,
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 
 GOLDEN = Path(__file__).parent / "golden"
 MODULES: tuple[ModuleType, ...] = (
-    *(access, deployment, inventory, lab, migration, node, reason, replica, rollout, trace, vm, workload),
+    *(access, deployment, inventory, lab, migration, node, reason, replica, retained, rollout, trace, vm, workload),
 )
 RECORDS: dict[str, type[Record]] = {
     name: cls

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Iterator
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from web_type import Check, Enter, NewPage, Shot, SignIn
 
 from hostler.entry.lab_key import terminal_key
 from hostler.entry.server.services import ServerPlan
+from hostler.entry.terminal import protocol
 from hostler.keys.lab import LAB
 from hostler.keys.vm import HANDLE
 from hostler.kit.clock import SystemClock
@@ -154,12 +155,11 @@ async def test_a_student_starts_and_stops_a_lab_while_the_teacher_looks_on(
     assert sorted(seen) == sorted((who, f"lab.{verb}") for who, verb in wanted)
 
 
-async def test_the_terminal_of_a_lab_is_in_the_page_and_a_teacher_takes_it_over_only_after_being_asked(
-    planes: Planes, new_page: NewPage, enter: Enter, *, tmp_path: Path, shot: Shot, axe: Check
-) -> None:
+@asynccontextmanager
+async def lab_of_ann(planes: Planes, tmp_path: Path) -> AsyncIterator[tuple[Plane, ShellGuest]]:
+    """A lab of the student ann, whose teacher is tom, with a shell behind it."""
     doubles, key = DoorMachines({}), tmp_path / "lab_ed25519"
-    async with AsyncExitStack() as stack:
-        guest = await stack.enter_async_context(ShellGuest())
+    async with ShellGuest() as guest:
         guest.allowed.append(terminal_key(key)[0].convert_to_public())
         plane = await planes.cheap(
             plan=ServerPlan(lab_key=key),
@@ -172,6 +172,13 @@ async def test_the_terminal_of_a_lab_is_in_the_page_and_a_teacher_takes_it_over_
         await plane.user("tom", "member", "labs")
         wall = SystemClock().wall()
         await place.lab(lab_id=1, requested_at=wall, expires_at=wall + 1500.0)
+        yield plane, guest
+
+
+async def test_the_terminal_of_a_lab_is_in_the_page_and_a_teacher_takes_it_over_only_after_being_asked(
+    planes: Planes, new_page: NewPage, enter: Enter, *, tmp_path: Path, shot: Shot, axe: Check
+) -> None:
+    async with lab_of_ann(planes, tmp_path) as (plane, guest):
         page, teacher = await new_page(), await new_page()
         await enter(page, plane, "ann", "#/labs")
         terminal = page.get_by_role("region", name="Terminal of Files and rights")
@@ -195,6 +202,54 @@ async def test_the_terminal_of_a_lab_is_in_the_page_and_a_teacher_takes_it_over_
         await teacher.get_by_role("button", name="Open it").click()
         await expect(teacher.locator(".xterm-rows")).to_contain_text("shell 1 is here")
         await expect(terminal).to_contain_text("opened elsewhere")
+
+
+async def test_a_page_that_is_loaded_again_or_takes_over_types_nothing(
+    planes: Planes, new_page: NewPage, enter: Enter, tmp_path: Path
+) -> None:
+    async with lab_of_ann(planes, tmp_path) as (plane, guest):
+        page, teacher = await new_page(), await new_page()
+        await enter(page, plane, "ann", "#/labs")
+        await _type_at(page, "ask\n")
+        await _typed(guest, b"R")  # a question that the shell asks now is answered
+        answer = guest.typed.partition(b"ask\r")[2]
+        assert re.fullmatch(rb"\x1b\[\d+;\d+R", answer)
+        await page.reload()
+        await _type_at(page, "who\n", after="where is the cursor?")
+        await _typed(guest, b"who\r")
+        await enter(teacher, plane, "tom", "#/labs/ann")
+        await teacher.get_by_role("button", name="Open the terminal…").click()
+        await teacher.get_by_role("button", name="Open it").click()
+        await _type_at(teacher, "who\n", after="where is the cursor?")
+        await _typed(guest, b"who\r", times=2)
+        assert guest.typed == b"ask\r" + answer + b"who\rwho\r"
+
+
+async def test_a_terminal_connects_again_by_itself_and_a_new_shell_begins_on_an_empty_screen(
+    planes: Planes, page: Page, enter: Enter, tmp_path: Path
+) -> None:
+    async with lab_of_ann(planes, tmp_path) as (plane, _):
+        assert plane.api is not None
+        await enter(page, plane, "ann", "#/labs")
+        await _type_at(page, "draw\n")
+        shown = page.locator(".xterm-rows")
+        await expect(shown).to_contain_text("the picture of an editor")
+        plane.api.app.terminals.end("ann", protocol.GOING_AWAY, "the server closes")
+        await expect(shown).to_contain_text("shell 2")
+        await expect(shown).not_to_contain_text("the picture of an editor")
+        await expect(page.locator(".terminal-state")).to_have_text("Connected")
+        await page.reload()
+        await expect(shown).to_contain_text("shell 2")
+        await expect(page.locator(".terminal-state")).to_have_text("Connected")
+        await _type_at(page, "exit 3\n")
+        await expect(page.get_by_role("button", name="Connect again")).to_be_visible()
+
+
+async def _type_at(page: Page, text: str, *, after: str = "shell") -> None:
+    """Type into the terminal of the page once it shows the text `after`."""
+    await expect(page.locator(".xterm-rows")).to_contain_text(after)
+    await page.locator(".xterm-screen").click()
+    await page.keyboard.type(text)
 
 
 @pytest.fixture
@@ -225,9 +280,9 @@ async def test_a_student_types_in_a_real_machine(real: RealPlane, planes: Planes
     assert (await plane.call("GET", "/v1/vms"))["items"] == []
 
 
-async def _typed(guest: ShellGuest, text: bytes) -> None:
+async def _typed(guest: ShellGuest, text: bytes, *, times: int = 1) -> None:
     async with asyncio.timeout(pace.patience(5)):
-        while text not in guest.typed:
+        while guest.typed.count(text) < times:
             await asyncio.sleep(0.02)
 
 

@@ -203,8 +203,14 @@ async def test_without_the_right_accounts_are_not_offered_and_the_address_says_w
     await expect(page.get_by_text("everything (*)")).to_have_count(0)
 
 
-async def test_everybody_changes_the_own_name_and_password_and_stays_signed_in(
-    page: Page, cheap_plane: Plane, enter: Enter, *, axe: Check, narrow: Check, shot: Shot
+async def test_everybody_changes_the_own_name_and_password_and_stays_signed_in(  # noqa: PLR0917 - its fixtures
+    page: Page,
+    cheap_plane: Plane,
+    enter: Enter,
+    axe: Check,
+    narrow: Check,
+    shot: Shot,
+    expect_trouble: Callable[..., None],
 ) -> None:
     await cheap_plane.user("ada", "viewer", "acme/web", full_name=NASTY)
     await enter(page, cheap_plane, "ada", "#/account")
@@ -220,6 +226,14 @@ async def test_everybody_changes_the_own_name_and_password_and_stays_signed_in(
     await shot(page, "account")
 
     await field(page, "New password").fill("a better one")
+    await field(page, "New password again").fill("a better one")
+    await button(page, "Change password").click()
+    await expect(page.get_by_text("Your present password is needed.")).to_be_visible()
+    expect_trouble("403")
+    await field(page, "Present password").fill("a guess")
+    await button(page, "Change password").click()
+    await expect(page.get_by_text("the old password is wrong")).to_be_visible()
+    await field(page, "Present password").fill(PASSWORD)
     await field(page, "New password again").fill("a bitter one")
     await button(page, "Change password").click()
     await expect(page.get_by_text("The two are not the same.")).to_be_visible()

@@ -1,4 +1,4 @@
-"""The browser of the web tests: Debian's Chromium, one process for a worker's tests, and what its pages complain of."""
+"""The browser of the web tests: Chromium without a window, one process for a worker, and what its pages complain of."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from hostler.testing.servers import ServerProcess
 if TYPE_CHECKING:
     from playwright.async_api import BrowserContext, ConsoleMessage, Request
 
-BINARY = "chromium"
-MISSING = "chromium is not installed, and the page is tested in it: run scripts/setup test"
+BINARY = "chromium-headless-shell"
+MISSING = "chromium-headless-shell is not installed, and the page is tested in it: run scripts/setup test"
 OPTIONS = [
-    *("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run"),
+    *("--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run"),
     *("--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-extensions"),
     *("--disable-default-apps", "--disable-breakpad", "--metrics-recording-only", "--password-store=basic"),
     # A page that no one looks at is slowed down; here several are looked at, one after the other.

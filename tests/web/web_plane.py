@@ -12,7 +12,7 @@ import aiohttp
 import msgspec
 from api_server import Api, Reply, serving
 from harness import pace
-from up_process import HostlerProcess
+from up_process import HostlerProcess, token_told
 
 from hostler.testing.servers import EtcdServer
 
@@ -144,10 +144,10 @@ class Planes:
             if number == replicas - 1:  # agents need the store only, and come up beside the last one
                 self._agents(plane, etcd.url, nodes, prefix)
             if number == 0:
-                told = "the administrator's token, shown this once: "
+                told = "the administrator's token is kept in "
                 await plane.process.says(told, pace.patience(START))
                 plane.url = await serving_at(plane.process, "serving")
-                plane.admin = plane.process.text.partition(told)[2].split()[0]
+                plane.admin = token_told(plane.process.text)
         plane.others = [await serving_at(process, "serving") for process in plane.processes[1:replicas]]
         self._hosts.update(urlsplit(url).netloc for url in (plane.url, *plane.others))
         return plane

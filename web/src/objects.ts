@@ -5,7 +5,7 @@ import { type ComponentChildren, h, type VNode } from "preact";
 import { to } from "./route";
 
 export interface Thing {
-  /** vm, node, rack, region, lab, labs, workload, blueprint, slice, user, token, quota, leader, other. */
+  /** vm, node, rack, region, lab, labs, workload, blueprint, slice, user, token, quota, project, leader, other. */
   kind: string;
   /** For people: "machine acme/web/www". */
   words: string;
@@ -41,6 +41,8 @@ const KEYS: [RegExp, string][] = [
   [/^\/hostler\/v1\/labs\/([^/]+)$/, "lab"],
   [/^\/hostler\/v1\/lab-catalogues\/([^/]+)$/, "labs"],
   [/^\/hostler\/v1\/quotas\/([^/]+)\/([^/]+)$/, "quota"],
+  [/^\/hostler\/v1\/org-quotas\/([^/]+)$/, "quota"],
+  [/^\/hostler\/v1\/projects\/([^/]+)\/([^/]+)$/, "project"],
   [/^blueprints\/([^/]+)$/, "blueprint"],
   [/^\/hostler\/v1\/blueprint-history\/([^/]+)\/[^/]+$/, "blueprint"],
   [/^\/hostler\/v1\/(?:slice-owners|deployments|slice-retries|slice-decisions)\/([^/]+)$/, "slice"],
@@ -108,7 +110,8 @@ function linkOf(kind: string, parts: string[]): string | null {
     case "user":
       return to("users", [first]);
     case "quota":
-      return to("vms", [], { org: first, project: second });
+    case "project":
+      return to("vms", [], second ? { org: first, project: second } : { org: first });
     case "leader":
       return to("overview");
     case "workload":
@@ -128,7 +131,7 @@ export function thing(text: string): Thing {
   const told = COMMAND.exec(text);
   if (told) return { kind: "vm", words: `machine ${told[1]}`, name: told[1] ?? "", object: `vm/${told[1]}`, link: null };
   const [, kind = "", rest = ""] = /^([a-z]+)[ /](.+)$/.exec(text) ?? [];
-  if (kind === "labs" || kind === "quota" || kind === "user" || ASKED.has(kind)) return named(kind, rest.split("/"));
+  if (kind === "labs" || kind === "quota" || kind === "project" || kind === "user" || ASKED.has(kind)) return named(kind, rest.split("/"));
   return { kind: "other", words: text, name: text, object: "", link: null };
 }
 

@@ -40,8 +40,10 @@ export const signedOutBecause = signal("");
 /** For people, and so that nobody is taken for another: a full name can be chosen at will. */
 export const titled = (user: User): string => (user.full_name && user.full_name !== user.name ? `${user.full_name} (${user.name})` : user.name);
 
-export const can = (right: Right): boolean => me.value?.rights[right] ?? false;
 export const everywhere = computed(() => me.value?.memberships.includes("*") ?? false);
+/** Rights on what serves every org: they count for members of everything alone. */
+const SHARED = new Set<Right>(["modify_inventory", "perform_repairs", "inject_faults", "step_time"]);
+export const can = (right: Right): boolean => (me.value?.rights[right] ?? false) && (!SHARED.has(right) || everywhere.value);
 /** Who may deploy: what they say runs on every node. */
 export const deploys = computed(() => can("modify_workloads") && everywhere.value);
 export const sees = (org: string, project: string): boolean =>

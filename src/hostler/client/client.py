@@ -8,7 +8,7 @@ from hostler.client.address import Address
 from hostler.client.artifacts import Artifacts
 from hostler.client.blueprints import Blueprints
 from hostler.client.events import Events
-from hostler.client.groups import Control, Nodes, Quotas, Users
+from hostler.client.groups import Control, Nodes, Projects, Quotas, RetainedMachines, Users
 from hostler.client.invoke import WITHIN, Invocation
 from hostler.client.labs import Labs
 from hostler.client.machines import Vms
@@ -61,9 +61,11 @@ class Client(Closing):
         self.blueprints = Blueprints(self._wire)
         self.artifacts = Artifacts(self._wire)
         self.nodes = Nodes(self._wire)
+        self.retained = RetainedMachines(self._wire)
         self.racks = Racks(self._wire)
         self.inventory = Inventory(self._wire)
         self.users = Users(self._wire)
+        self.projects = Projects(self._wire)
         self.quotas = Quotas(self._wire)
         self.control = Control(self._wire)
         self.traces = Traces(self._wire)

@@ -1,4 +1,4 @@
-"""`client.nodes`, `client.users`, `client.quotas`, `client.control`."""
+"""`client.nodes`, `client.retained`, `client.users`, `client.quotas`, `client.control`."""
 
 from __future__ import annotations
 
@@ -7,11 +7,15 @@ from typing import TYPE_CHECKING
 from hostler.model.api import (
     AuditPage,
     AuditView,
+    BrakeView,
     Drain,
     LeaderView,
     Login,
     NodePage,
     NodeView,
+    ProjectCreate,
+    ProjectList,
+    ProjectView,
     QuotaView,
     ReplicaPage,
     TicketView,
@@ -20,8 +24,10 @@ from hostler.model.api import (
     TokenPage,
     UserPage,
     UserView,
+    VmView,
 )
 from hostler.model.overview_api import Overview
+from hostler.model.retained_api import RetainedPage, RetainedRestore, RetainedView
 
 if TYPE_CHECKING:
     from hostler.client.pages import Pages
@@ -59,12 +65,44 @@ class Nodes:
         """Stand for it that a silent node is off: its machines are started elsewhere."""
         return await self._act(node, "confirm-off", None, if_match, key)
 
+    async def brake(self) -> BrakeView:
+        """Whether the brake on mass failure holds."""
+        return await self._wire.read(BrakeView, "brake")
+
+    async def release_brake(self, *, if_match: int | None = None, key: str | None = None) -> BrakeView:
+        """Let the nodes be fenced that hold the brake, one at a time."""
+        return await self._wire.write("POST", BrakeView, "brake", "release", if_match=if_match, key=key)
+
     async def forget(self, node: str, *, if_match: int | None = None, key: str | None = None) -> None:
         """Forget a node that is decommissioned, or silent and empty."""
         await self._wire.send("DELETE", "nodes", node, if_match=if_match, key=key)
 
     async def _act(self, node: str, verb: str, body: Drain | None, if_match: int | None, key: str | None) -> NodeView:
         return await self._wire.write("POST", NodeView, "nodes", node, verb, body=body, if_match=if_match, key=key)
+
+
+class RetainedMachines:
+    """Machines that are out of service and are kept with their disks."""
+
+    def __init__(self, wire: Wire) -> None:
+        self._wire = wire
+
+    async def list(self) -> RetainedPage:
+        """All that one sees, the newest first."""
+        return await self._wire.read(RetainedPage, "retained")
+
+    async def get(self, node: str, name: str) -> RetainedView:
+        """One."""
+        return await self._wire.read(RetainedView, "retained", node, name)
+
+    async def restore(self, node: str, name: str, *, as_name: str | None = None, key: str | None = None) -> VmView:
+        """Bring its virtual machine back to that disk; or make a new one of it, `as_name`."""
+        body = RetainedRestore(name=as_name)
+        return await self._wire.write("POST", VmView, "retained", node, name, "restore", body=body, key=key)
+
+    async def delete(self, node: str, name: str, *, key: str | None = None) -> RetainedView:
+        """Delete it for good, with disk and snapshots."""
+        return await self._wire.write("DELETE", RetainedView, "retained", node, name, key=key)
 
 
 class Users:
@@ -126,8 +164,24 @@ class Users:
         await self._wire.send("DELETE", "users", name, "tokens", token_id, repeat=False)
 
 
+class Projects:
+    """Projects of orgs."""
+
+    def __init__(self, wire: Wire) -> None:
+        self._wire = wire
+
+    async def list(self, *, org: str | None = None) -> ProjectList:
+        """The projects that you see."""
+        return await self._wire.read(ProjectList, "projects", query={"org": org})
+
+    async def create(self, org: str, name: str, *, key: str | None = None) -> ProjectView:
+        """A new project."""
+        body = ProjectCreate(name=name)
+        return await self._wire.write("POST", ProjectView, "orgs", org, "projects", body=body, key=key)
+
+
 class Quotas:
-    """What projects may have."""
+    """What projects may have; with an empty `project`, what all projects of the org may have together."""
 
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
@@ -190,4 +244,4 @@ class Control:
 
 
 def _quota(org: str, project: str) -> tuple[str, ...]:
-    return "orgs", org, "projects", project, "quota"
+    return ("orgs", org, "projects", project, "quota") if project else ("orgs", org, "quota")

@@ -158,11 +158,15 @@ class Vms:
         to: str,
         *,
         stop: bool = False,
+        drop_snapshots: bool = False,
         if_match: int | None = None,
         key: str | None = None,
     ) -> VmView:
-        """Bring it to another node, as it runs; with `stop` it may be stopped for that where it cannot be otherwise."""
-        body = MoveRequest(to=to, stop=stop)
+        """Bring it to another node, as it runs; with `stop` it may be stopped for that where it cannot be otherwise.
+
+        A machine that has snapshots is only moved with `drop_snapshots`: they are lost by that.
+        """
+        body = MoveRequest(to=to, stop=stop, drop_snapshots=drop_snapshots)
         return await self._wire.write(
             "POST", VmView, *_vms(org, project), vm, "move", body=body, if_match=if_match, key=key
         )

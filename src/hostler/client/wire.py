@@ -12,6 +12,7 @@ import random
 import uuid
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from pathlib import Path
+from ssl import SSLCertVerificationError
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 import aiohttp
@@ -299,7 +300,7 @@ class _Translated:
                 f"server {self._url}: what answers there speaks no https; try http, or another port"
             ) from None
         if isinstance(error, aiohttp.ClientConnectorCertificateError | aiohttp.ClientSSLError):
-            raise Invalid(f"server {self._url}: its certificate is not trusted ({_why(error)}); give its ca") from None
+            raise Invalid(f"server {self._url}: {_untrusted(error)}") from None
         if isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError):
             raise NotSent(
                 f"server {self._url}: cannot be reached ({_why(error)}); see that it runs, and that the url is right"
@@ -317,6 +318,24 @@ def _checked(token: str | None) -> str | None:
     if token is not None and (not token or not token.isascii() or not token.isprintable() or " " in token):
         raise Invalid("token: must be the one line that it was issued as, without spaces around it")
     return token
+
+
+_EXPIRED, _NOT_YET = 10, 9
+"""Of OpenSSL's X509_V_ERR."""
+
+
+def _untrusted(error: BaseException) -> str:
+    """Return what is wrong with the server's certificate, and what to do about that."""
+    cause: object = getattr(error, "certificate_error", None) or getattr(error, "os_error", error)
+    if not isinstance(cause, SSLCertVerificationError):
+        why = getattr(cause, "reason", None) or str(cause) or type(cause).__name__
+        return f"no TLS connection ({str(why).replace('_', ' ').lower()}); see its tls_cert, and that it speaks TLS"
+    why = cause.verify_message.lower().rstrip(".")
+    if cause.verify_code in (_EXPIRED, _NOT_YET):
+        return f"its certificate is not trusted ({why}); renew it there, and see that both clocks are right"
+    if "mismatch" in why:
+        return f"its certificate is not trusted ({why}); use a name that it is issued for, or issue it for this one"
+    return f"its certificate is not trusted ({why}); name the file of its CA with --ca, or HOSTLER_CA"
 
 
 def _why(error: BaseException) -> str:

@@ -13,6 +13,7 @@ from hostler.engine.happening import OF_AUDIT, Happening, instant_of, is_reporte
 from hostler.engine.write import instants
 from hostler.errors import Compacted, Invalid
 from hostler.keys.access import AUDIT
+from hostler.keys.node import EPOCH
 from hostler.keys.trace import TRACE
 from hostler.model.trace_api import Sort
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator
 
     from hostler.kit.clock import Clock
+    from hostler.model.node import Epoch
     from hostler.ports.store import KeyValue, Page, Store
 
 PAGE = 500
@@ -158,6 +160,26 @@ class Annals:
         self._missing: set[int] = set()
         self._covered: tuple[int, int] | None = None
         self.unreadable = 0
+        self.border = 0
+        """What has this revision or a lower one was written by a copy or restore: its revision tells nothing."""
+        self.epoch: Epoch | None = None
+        """How the store came to be, if it was copied or restored."""
+
+    async def find_border(self) -> None:
+        """Learn where the history of this store begins. To be called first."""
+        begun = (await EPOCH.list(self._store, strict=False)).entries
+        if begun:
+            newest = max(begun, key=lambda entry: entry.mod_revision)
+            self.border, self.epoch = newest.mod_revision, newest.value
+
+    def order(self, happening: Happening) -> tuple[int, float]:
+        """Greater for what happened later: by revision, and before the border by the clock."""
+        return (happening.revision, 0.0) if happening.revision > self.border else (self.border, happening.at or 0.0)
+
+    def _is_later(self, one: KeyValue, other: KeyValue) -> bool:
+        if max(one.create_revision, other.create_revision) > self.border:
+            return one.create_revision > other.create_revision
+        return (instant_of(one.key) or 0.0) > (instant_of(other.key) or 0.0)
 
     async def back(self, end: float | None = None) -> AsyncGenerator[Happening | None, None]:
         """Everything that happened before `end`, newest first; None stands for what nobody can read.
@@ -166,16 +188,16 @@ class Annals:
         """
         ahead = AHEAD if end is None else 0.0
         end = self._clock.wall() + AHEAD if end is None else end
-        traces = _Reader(self._traces.back(end, ahead=ahead))
-        audit = _Reader(self._audit.back(end, ahead=ahead))
+        traces = _Reader(self._traces.back(end, ahead=ahead), self.border)
+        audit = _Reader(self._audit.back(end, ahead=ahead), self.border)
         while True:
             one, other = await traces.peek(), await audit.peek()
             if one is None and other is None:
                 return
-            if one is None or (other is not None and other.create_revision > one.create_revision):
+            if one is None or (other is not None and self._is_later(other, one)):
                 yield self._read(audit.take())
                 continue
-            if other is not None and other.create_revision == one.create_revision:
+            if other is not None and other.create_revision == one.create_revision > self.border:
                 audit.take()
             yield self._read(traces.take())
 
@@ -183,7 +205,7 @@ class Annals:
         """What happened in that revision, before `near` or little later; None: nobody wrote it down, or no longer."""
         if revision in self._known:
             return self._known[revision]
-        if revision <= 0 or revision in self._missing or self._is_covered(revision):
+        if revision <= self.border or revision in self._missing or self._is_covered(revision):
             return None
         near = self._clock.wall() if near is None else near
         for line in (self._traces, self._audit):
@@ -211,7 +233,7 @@ class Annals:
 
         Only for revisions in which nothing else is known to have happened.
         """
-        if not is_reported(key):
+        if not is_reported(key) or revision <= self.border:
             return None
         try:
             kv = await self._store.get(key, revision=revision)
@@ -224,7 +246,7 @@ class Annals:
     async def before(self, key: str, revision: int) -> int:
         """The revision that the key had before that one; 0: it was not there, or the store has forgotten."""
         try:
-            kv = await self._store.get(key, revision=revision - 1) if revision > 1 else None
+            kv = await self._store.get(key, revision=revision - 1) if revision > self.border + 1 else None
         except (Compacted, Invalid):
             return 0
         return 0 if kv is None else kv.mod_revision
@@ -248,6 +270,8 @@ class Annals:
         if happening is None:
             self.unreadable += 1
             return None
+        if happening.revision <= self.border:
+            return happening  # it shares its revision with what has nothing to do with it
         known = self._known.get(happening.revision)
         if known is None or known.sort is not Sort.DECISION:
             self._known[happening.revision] = happening
@@ -257,8 +281,8 @@ class Annals:
 class _Reader:
     """One line, one by one, in order of the revisions as far as they are known."""
 
-    def __init__(self, lists: AsyncIterator[list[KeyValue]]) -> None:
-        self._lists = lists
+    def __init__(self, lists: AsyncIterator[list[KeyValue]], border: int) -> None:
+        self._lists, self._border = lists, border
         self._waiting: list[KeyValue] = []  # the next is the last
 
     async def peek(self) -> KeyValue | None:
@@ -268,7 +292,7 @@ class _Reader:
                 found = await anext(self._lists)
             except StopAsyncIteration:
                 return None
-            self._waiting = sorted(found, key=lambda kv: kv.create_revision)
+            self._waiting = sorted(found, key=lambda kv: (max(kv.create_revision, self._border), kv.key))
         return self._waiting[-1]
 
     def take(self) -> KeyValue:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from hostler.model.lab import LabUser
     from hostler.model.vm import VirtualMachine
 
-WATCHED = (Phase.FAILED, Phase.SILENT, Phase.PENDING)
+WATCHED = (Phase.FAILED, Phase.SILENT, Phase.PAUSED, Phase.PENDING)
 """Phases whose machines are known by name."""
 REFUSALS = (LabEvent.REFUSED, LabEvent.FAILED)
 LOOKED_AT = 2_000

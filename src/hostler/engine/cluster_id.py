@@ -1,20 +1,69 @@
-"""The id of this control plane: machines carry it, so that nobody touches those of another one."""
+"""The identity of a control plane: its id, its epoch, and which identities a data folder may still obey.
+
+Machines carry the id, so that another control plane leaves them alone. The epoch grows whenever the records are copied,
+restored or put back into service, so that of two stores with the same id only the newest one commands nodes.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import logging
+from typing import TYPE_CHECKING, Protocol
 
-from hostler.errors import Conflict, Unavailable, Uncertain
+import msgspec
+
+from hostler.errors import Conflict, Damaged, Unavailable, Uncertain
 from hostler.keys.node import CLUSTER
-from hostler.model.node import Cluster
+from hostler.keys.replica import FENCE
+from hostler.keys.transfer import MOVED
+from hostler.model.node import Cluster, LastControlPlane
+from hostler.ports.store import Get
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from hostler.keys.entry import Entry
     from hostler.kit.clock import Clock
+    from hostler.model.migration import Moved
     from hostler.ports.store import Store
 
 _TRIES = 3
+_log = logging.getLogger("hostler.store")
+ACCEPT = "--accept-cluster"
+
+
+class Memory(Protocol):
+    """Keeps the control plane that a folder last obeyed. Durable: what `write` returned from outlives a power failure.
+
+    Unavailable: it cannot be read or written now. Damaged: the file holds something else.
+    """
+
+    async def read(self) -> LastControlPlane | None:
+        """Return the last one; None: the folder has obeyed none yet."""
+
+    async def write(self, last: LastControlPlane) -> None:
+        """Replace it."""
+
+
+class Identity(msgspec.Struct, frozen=True):
+    """What a store says about itself, all as of one revision."""
+
+    cluster: Entry[Cluster] | None
+    moved: Moved | None
+    fence: int
+    revision: int
+
+
+async def read_identity(store: Store) -> Identity:
+    """Read the identity of the store."""
+    keys = CLUSTER.fill(), MOVED.fill(), FENCE.fill(n=1)
+    found = await store.txn([], [Get(key) for key in keys])
+    cluster, moved, fence = found.responses
+    return Identity(
+        None if cluster is None else CLUSTER.entry(cluster),  # type: ignore[arg-type]
+        None if moved is None else MOVED.entry(moved).value,  # type: ignore[arg-type]
+        0 if fence is None else FENCE.entry(fence).value,  # type: ignore[arg-type]
+        found.revision,
+    )
 
 
 async def cluster_id(store: Store, clock: Clock, new_id: Callable[[], str]) -> str:
@@ -28,3 +77,96 @@ async def cluster_id(store: Store, clock: Clock, new_id: Callable[[], str]) -> s
         except (Conflict, Uncertain):
             continue  # it is there now, or may be: look
     raise Unavailable(f"{CLUSTER.fill()}: the store does not say whether it was written; try again")
+
+
+def seen_now(identity: Identity, last: LastControlPlane | None) -> LastControlPlane | None:
+    """What a folder that obeys this store remembers from now on; None: the store has no identity yet."""
+    if identity.cluster is None:
+        return None
+    cluster = identity.cluster.value
+    same = last is not None and (last.cluster, last.epoch) == (cluster.id, cluster.epoch)
+    fence = max(identity.fence, last.fence) if same and last is not None else identity.fence
+    fields = {"cluster": cluster.id, "epoch": cluster.epoch, "copy_id": cluster.copy_id, "fence": fence}
+    return LastControlPlane(**fields) if last is None else msgspec.structs.replace(last, **fields)  # type: ignore[arg-type]
+
+
+def moved_away(moved: Moved) -> str:
+    """Why nothing may work on a store with this mark."""
+    if moved.read_only:
+        return f"it is a copy for reading; the store in service is {moved.to}"
+    into = f" to {moved.to}" if moved.to else ""
+    whose = f" (cluster id {moved.cluster})" if moved.cluster else ""
+    return f"its records were moved{into}{whose}, and that store has taken over"
+
+
+def is_foreign(last: LastControlPlane | None, identity: Identity) -> bool:
+    """Whether the store belongs to another control plane than the last one, or to none."""
+    if last is None:
+        return False
+    cluster = identity.cluster
+    return cluster is None or last.cluster not in (cluster.value.id, *cluster.value.aliases)
+
+
+def objection(last: LastControlPlane | None, identity: Identity) -> str:
+    """Why a folder that obeyed `last` must not obey this store; empty: it may."""
+    if identity.moved is not None:
+        return moved_away(identity.moved)
+    if last is None:
+        return ""
+    if identity.cluster is None:
+        return (
+            f"the store holds no cluster record, but cluster {last.cluster} was in command here last: the store was"
+            " emptied, or is another one"
+        )
+    cluster = identity.cluster.value
+    if is_foreign(last, identity):
+        return f"the store belongs to cluster {cluster.id}, but cluster {last.cluster} was in command here last"
+    if cluster.id != last.cluster:
+        return ""  # the old control plane was moved into this one, which counts its own epochs and fences
+    if cluster.epoch < last.epoch:
+        return (
+            f"the store is older (epoch {cluster.epoch}) than the one that was in command here last (epoch"
+            f" {last.epoch}): its records were copied or restored elsewhere since. If this one is to go on, make it the"
+            " newest: hostler store activate"
+        )
+    if cluster.epoch == last.epoch and cluster.copy_id != last.copy_id:
+        return f"the store is another copy of epoch {cluster.epoch} than the one that was in command here last"
+    if cluster.epoch == last.epoch and identity.fence < last.fence:
+        return (
+            f"the store is older (fence {identity.fence}) than when it was in command here last (fence {last.fence}):"
+            " a backup was restored; make it the newest with: hostler store activate"
+        )
+    return ""
+
+
+async def remembered(memory: Memory) -> LastControlPlane | None:
+    """Return what the memory holds. Unavailable: it is damaged, so nothing may be obeyed before a person looked."""
+    try:
+        return await memory.read()
+    except Damaged as error:
+        raise Unavailable(f"{error}; if this store is the right one, start once with {ACCEPT}") from None
+
+
+async def remember(memory: Memory | None, identity: Identity, last: LastControlPlane | None) -> LastControlPlane | None:
+    """Return what is remembered from now on, once it is durable.
+
+    Unavailable: another control plane or epoch could not be written down. A higher fence alone is not worth an outage:
+    it is written next time.
+    """
+    now = seen_now(identity, last)
+    if now is None or now == last:
+        return last
+    if memory is not None:
+        try:
+            await memory.write(now)
+        except Unavailable as error:
+            if last is None or msgspec.structs.replace(now, fence=last.fence) != last:
+                raise
+            _log.warning("the highest fence is not remembered: %s", error)
+            return last
+    return now
+
+
+def next_epoch(at: float, *known: int) -> int:
+    """An epoch above all of these. It is the time in seconds, so that of two copies of one store the later is newer."""
+    return max(int(at), *(epoch + 1 for epoch in known))

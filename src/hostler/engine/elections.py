@@ -21,10 +21,11 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from hostler.engine.leadership import PATIENCE, Leadership
-from hostler.errors import Closed, Damaged, HostlerError, Invalid, Unavailable, Uncertain
+from hostler.errors import Closed, Damaged, HostlerError, Invalid, Refused, Unavailable, Uncertain
 from hostler.keys.replica import FENCE, LEADER
 from hostler.kit.backoff import Backoff
 from hostler.kit.clock import SystemClock
+from hostler.model.replica import LeaderRecord
 from hostler.ports.store import check_key, check_ttl
 
 if TYPE_CHECKING:
@@ -54,8 +55,12 @@ class Elections:
         clock: Clock | None = None,
         new_id: Callable[[], str] | None = None,
         rng: random.Random | None = None,
+        least_fence: Callable[[], int] = lambda: 0,
     ) -> None:
+        """`least_fence`: every fence of election key 1 is above it, however little the storage remembers."""
         self.storage = storage
+        self._least_fence = least_fence
+        self._highest: dict[str, int] = {}  # by key: the highest fence that this process has seen
         self.clock: Clock = clock or SystemClock()
         self.rng = rng or random.Random()  # noqa: S311 - spreads retries; guards nothing
         self.holder = (new_id or (lambda: uuid.uuid4().hex))()
@@ -134,15 +139,18 @@ class Elections:
         # Each try has a claim of its own: what an earlier one sent may arrive late, and must not find this one's.
         claim, record = self._record(value, f"{self.holder}#{self._tries}", 0), ""
         closing = self._acquiring[key]
-        if await self._within(ttl, self.storage.get(key), unless=closing) is not None:
+        held = await self._within(ttl, self.storage.get(key), unless=closing)
+        if held is not None:
+            self._note(key, _fence_of(held))
             return None
         ends_at = self.clock.now() + ttl
         try:
             inserting = self.storage.insert_if_not_exist(key, claim, ttl=ttl)
             if not await self._within(ttl, inserting, unless=closing):
                 return None
-            drawing = self._next_fence(fence_key(key), ttl, ends_at)
+            drawing = self._next_fence(key, ttl, ends_at)
             fence = await self._within(ends_at - self.clock.now(), drawing, unless=closing)
+            self._note(key, fence)
             record = self._record(value, self.holder, fence)
             started = self.clock.now()
             confirming = self._confirmed(key, claim, record, ttl, ends_at)
@@ -216,12 +224,24 @@ class Elections:
             await self.clock.sleep(backoff.next())
         return False
 
-    async def _next_fence(self, key: str, ttl: float, until: float) -> int:
-        """A number higher than every one before it."""
+    def _note(self, key: str, fence: int) -> None:
+        self._highest[key] = max(fence, self._highest.get(key, 0))
+
+    async def _next_fence(self, election: str, ttl: float, until: float) -> int:
+        """A number higher than every one before it. Refused: the storage has forgotten some of them."""
         backoff = Backoff(ttl / 1000, ttl / 10, rng=self.rng)
+        key, least = fence_key(election), self._highest.get(election, 0)
+        if election == LEADER.fill(n=1):
+            least = max(least, self._least_fence())
         while self._goes_on(until):
             kept = await self.storage.get(key)
             fence = 1 + (_number(key, kept) if kept is not None else 0)
+            if fence <= least:
+                raise Refused(
+                    f"fence {key}: the storage says {fence - 1}, but fence {least} was given out before: it was"
+                    " emptied, restored or exchanged; name the store in service, or make this one the newest:"
+                    " hostler store activate"
+                )
             with suppress(Uncertain):  # then the next round reads what is there; a number may be left out
                 if kept is None:
                     drawn = await self.storage.insert_if_not_exist(key, str(fence), ttl=0)
@@ -256,6 +276,14 @@ async def _ended(step: asyncio.Task[Any], alarm: asyncio.Task[None]) -> None:
 
 def _closed() -> Closed:
     return Closed("elections: closed; make new ones to stand again")
+
+
+def _fence_of(record: str) -> int:
+    """The fence in the record of a leader; 0: it has none, or the record is not ours."""
+    try:
+        return LeaderRecord.decode(record.encode()).fence
+    except Invalid:
+        return 0
 
 
 def _number(key: str, text: str) -> int:

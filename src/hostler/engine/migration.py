@@ -5,6 +5,9 @@ in the cluster after it came there never comes back, wherever a run was killed a
 A machine comes with its handle, its name, the command to its node and that node's record, or not at all; locks stay
 behind. A node is one place: where the cluster has one of the same name with machines elsewhere, nothing is moved.
 
+All other records come before the machines, family by family, each where the cluster has none (`migration_table`). A
+workload is held until all of its machines have come: nothing is decided about it while some are missing.
+
 A lab comes in the transaction that moves its machine: whoever leads there deletes machines of labs that are nobody's,
 and ends labs that have none. Which labs there are comes first; labs that have no machine follow at the end.
 
@@ -19,24 +22,33 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from hostler.engine.cluster_id import cluster_id
+from hostler.engine.cluster_id import cluster_id, next_epoch
+from hostler.engine.migration_table import AFTER, BEFORE
 from hostler.engine.quotas import quota_recount
 from hostler.errors import Damaged, Invalid, Refused, Unavailable, Uncertain
+from hostler.keys.access import ORG_QUOTA, QUOTA, TOKEN
+from hostler.keys.deployment import BLUEPRINT, SLICE_OWNER
+from hostler.keys.inventory import USER, WORKLOAD
 from hostler.keys.lab import LAB, LAB_CATALOGUE
-from hostler.keys.node import CLUSTER, COMMAND, MEMBER
+from hostler.keys.node import CLUSTER, COMMAND, EPOCH, MEMBER
+from hostler.keys.replica import FENCE
 from hostler.keys.transfer import MIGRATION, MOVED
 from hostler.keys.vm import HANDLE, NAME, VM
 from hostler.kit.plural import counted
 from hostler.model.api import MAX_NAME
 from hostler.model.lab import ORG
 from hostler.model.migration import Migration, Moved
-from hostler.ports.store import Put, Version
+from hostler.model.name import fold
+from hostler.model.node import Epoch, EpochKind
+from hostler.model.workload import instance_parts
+from hostler.ports.store import PIECE_BYTES, ModRevision, Put, Version
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from typing import Literal, TypeAlias
 
     from hostler.keys.entry import Entry
+    from hostler.keys.key import Key
     from hostler.kit.clock import Clock
     from hostler.model.vm import VirtualMachine
     from hostler.ports.store import Comparison, KeyValue, Operation, Store
@@ -45,6 +57,9 @@ if TYPE_CHECKING:
     """What a step compares and writes, and the marker that it leaves."""
 
 PAGE = 200
+CHUNK = 30
+"""Records that are moved in one transaction, where they belong to no machine."""
+FAMILIES = (*BEFORE, *AFTER)
 _PAUSES = (0.0, 0.05, 0.2, 0.8, 3.2)
 """Before each try of one step."""
 
@@ -66,17 +81,21 @@ class Migrated(msgspec.Struct, frozen=True):
         taken = f", {record.renamed} of them under a new name because theirs was taken" if record.renamed else ""
         left = counted(record.present, "stood there already and was", "stood there already and were")
         there = f"; {left} left alone" if record.present else ""
-        return f"{counted(record.moved, 'machine was', 'machines were')} moved into the cluster{taken}{there}"
+        others = f", and {counted(record.records, 'other record')}" if record.records else ""
+        return f"{counted(record.moved, 'machine was', 'machines were')} moved into the cluster{taken}{others}{there}"
 
 
-async def migrate(old: Store, new: Store, *, source: str, clock: Clock, new_id: Callable[[], str]) -> Migrated:
-    """Move the machines of `old` into `new`. `source` says to people where they came from.
+async def migrate(
+    old: Store, new: Store, *, source: str, clock: Clock, new_id: Callable[[], str], target: str = ""
+) -> Migrated:
+    """Move the records of `old` into `new`. `source` and `target` say to people where they came from and are now.
 
     Unavailable: a store did not answer; what was moved is moved, and the same call goes on from there. Refused: the
-    cluster has a node of the same name at another place; nothing was moved, or no more of what is on that node.
+    cluster has a node of the same name at another place, or a workload of the same name; nothing was moved, or no more
+    of what is on that node or in that workload.
     """
     cluster = await cluster_id(old, clock, new_id)
-    run = _Run(old, new, cluster, clock)
+    run = _Run(old, new, cluster, clock, source=source, target=target)
     entry = await MIGRATION.get(new, cluster=cluster)
     if entry is None:
         mark = await MOVED.get(old)
@@ -84,11 +103,14 @@ async def migrate(old: Store, new: Store, *, source: str, clock: Clock, new_id: 
             gone = Migration(source=source, started_at=mark.value.started_at, finished_at=mark.value.finished_at)
             return Migrated(gone, before=True, elsewhere=mark.value.cluster)
         await run.check_nodes()
+        await run.check_workloads()
     elif entry.value.finished_at is not None:
         await run.mark(finished=True)
         return Migrated(entry.value, before=True)
     await run.mark()
     entry = await run.begin(source)
+    for family in BEFORE:
+        entry = await run.family(entry, family)
     while True:
         page = await old.range(VM.prefix(), after=entry.value.after or None, limit=PAGE)
         for kv in page.items:
@@ -101,14 +123,18 @@ async def migrate(old: Store, new: Store, *, source: str, clock: Clock, new_id: 
             entry = await run.lab_step(entry, kv)
         if not page.more:
             break
+    for family in AFTER:
+        entry = await run.family(entry, family)
+    await run.release_workloads()
     entry = await run.finish(entry)
     await run.mark(finished=True)
     return Migrated(entry.value, before=False)
 
 
 class _Run:
-    def __init__(self, old: Store, new: Store, cluster: str, clock: Clock) -> None:
+    def __init__(self, old: Store, new: Store, cluster: str, clock: Clock, *, source: str, target: str) -> None:
         self._old, self._new, self._cluster, self._clock = old, new, cluster, clock
+        self._source, self._target = source, target
 
     async def begin(self, source: str) -> Entry[Migration]:
         """The record of it, found or made."""
@@ -148,6 +174,109 @@ class _Run:
             return entry
         raise self._unanswered()
 
+    async def family(self, entry: Entry[Migration], family: Key[Any]) -> Entry[Migration]:
+        """All records of a family, some at a time. The marker afterwards, as above."""
+        number = FAMILIES.index(family)
+        at_once = 1 if family is BLUEPRINT else CHUNK  # a blueprint comes with all its slices
+        after: str | None = None
+        while True:
+            page = await self._old.range(family.prefix(), after=after, limit=at_once)
+            items = tuple(kv for kv in page.items if family.match(kv.key) is not None)
+            if items:
+                entry = await self._chunk(entry, number, items)
+            if not page.more:
+                return entry
+            after = page.items[-1].key
+
+    async def _chunk(self, entry: Entry[Migration], number: int, items: tuple[KeyValue, ...]) -> Entry[Migration]:
+        for kv in items if sum(len(kv.value) for kv in items) > PIECE_BYTES else ():
+            entry = await self._chunk(entry, number, (kv,))  # together they are too large
+        cursor = f"{number:02} {items[-1].key}"
+        for pause in _PAUSES:
+            await self._clock.sleep(pause)
+            if entry.value.others_after >= cursor or entry.value.finished_at is not None:
+                return entry
+            when: list[Comparison] = []
+            then: list[Operation] = []
+            for kv in items:
+                if f"{number:02} {kv.key}" > entry.value.others_after:
+                    more_when, more_then = await self._record(kv)
+                    when += more_when
+                    then += more_then
+            moved = entry.value.records + len(then)
+            done = msgspec.structs.replace(entry.value, others_after=cursor, records=moved)
+            entry = await self._marked(entry, done, when, then)
+        if entry.value.others_after >= cursor:
+            return entry
+        raise self._unanswered()
+
+    async def _record(self, kv: KeyValue) -> tuple[list[Comparison], list[Operation]]:
+        """What moves one record that belongs to no machine; nothing, if the cluster has one."""
+        if await self._new.get(kv.key) is not None:
+            return [], []
+        when: list[Comparison] = [Version(kv.key) == 0]
+        if (token := TOKEN.readable(kv)) is not None:
+            return await self._token(kv, token.value.user)
+        quota = QUOTA.readable(kv) or ORG_QUOTA.readable(kv)
+        if quota is not None:
+            return when, [Put(kv.key, msgspec.structs.replace(quota.value, counted=False).encode())]
+        if (workload := WORKLOAD.readable(kv)) is not None:
+            return when, [Put(kv.key, msgspec.structs.replace(workload.value, held=self._cluster).encode())]
+        if BLUEPRINT.match(kv.key) is not None:
+            return await self._blueprint(kv)
+        for family in AFTER:
+            if (parts := family.match(kv.key)) is not None and not await self._is_held(parts["workload"]):
+                return [], []  # what the cluster has of that workload is its own, or was deleted there
+        return when, [Put(kv.key, kv.value)]
+
+    async def _token(self, kv: KeyValue, user: str) -> tuple[list[Comparison], list[Operation]]:
+        """A token opens the account that it was issued for, and no other of the same name."""
+        key = USER.fill(user=user)
+        mine, theirs = await self._old.get(key), await self._new.get(key)
+        if mine is None or theirs is None or mine.value != theirs.value:
+            return [], []
+        return [Version(kv.key) == 0, ModRevision(key) == theirs.mod_revision], [Put(kv.key, kv.value)]
+
+    async def _blueprint(self, kv: KeyValue) -> tuple[list[Comparison], list[Operation]]:
+        """A blueprint with its slices, unless one of them belongs to a blueprint of the cluster."""
+        name = BLUEPRINT.parse(kv.key)["blueprint"]
+        when: list[Comparison] = [Version(kv.key) == 0]
+        then: list[Operation] = [Put(kv.key, kv.value)]
+        for owner in (await SLICE_OWNER.list(self._old, strict=False)).entries:
+            if fold(owner.value.blueprint) != name:
+                continue
+            if await self._new.get(owner.key) is not None:
+                return [], []
+            when.append(Version(owner.key) == 0)
+            then.append(Put(owner.key, SLICE_OWNER.encode(owner.value)))
+        return when, then
+
+    async def _is_held(self, workload: str) -> bool:
+        found = await WORKLOAD.get(self._new, workload=workload)
+        return found is not None and found.value.held == self._cluster
+
+    async def check_workloads(self) -> None:
+        """Refused: the cluster has a workload of the same name as one here."""
+        for entry in (await WORKLOAD.list(self._old, strict=False)).entries:
+            if await self._new.get(entry.key) is not None:
+                raise Refused(
+                    f"workload {entry.value.name}: the cluster has one of that name; nothing was moved: start on the"
+                    " state file alone and delete or rename that workload there, or delete the one in the cluster"
+                )
+
+    async def release_workloads(self) -> None:
+        """All machines have come: from now on the cluster decides about the workloads."""
+        for mine in (await WORKLOAD.list(self._old, strict=False)).entries:
+            for pause in _PAUSES:
+                await self._clock.sleep(pause)
+                there = await WORKLOAD.get(self._new, workload=mine.parts["workload"])
+                if there is None or there.value.held != self._cluster:
+                    break
+                free = msgspec.structs.replace(there.value, held="")
+                await self._tried([WORKLOAD.unchanged(there)], [WORKLOAD.put(free, workload=mine.parts["workload"])])
+            else:
+                raise self._unanswered()
+
     async def finish(self, entry: Entry[Migration]) -> Entry[Migration]:
         """The record that stays, and the file's id as one of the cluster's: the machines that run carry it."""
         for pause in _PAUSES:
@@ -168,6 +297,8 @@ class _Run:
         identity = await CLUSTER.get(self._new)
         record = Moved(
             cluster="" if identity is None else identity.value.id,
+            to=self._target,
+            epoch=0 if identity is None else identity.value.epoch,
             started_at=self._clock.wall() if found is None else found.value.started_at,
             finished_at=self._clock.wall() if finished else None,
         )
@@ -194,14 +325,25 @@ class _Run:
         mine, theirs = await CLUSTER.get(self._old), await CLUSTER.get(self._new)
         if mine is None:
             return [], []
+        at = self._clock.wall()
+        number = next_epoch(at, mine.value.epoch, 1 if theirs is None else theirs.value.epoch)
+        fence_when, fence_then = await self._fence()
+        # What was moved has a revision of the cluster, which says nothing about what caused it: hence the border.
+        border = EPOCH.put(Epoch(begun_by=EpochKind.MIGRATION, source=self._source, at=at), epoch=number)
         if theirs is None:
-            return [CLUSTER.absent()], [CLUSTER.put(mine.value)]
+            begun = msgspec.structs.replace(mine.value, epoch=number, copy_id=f"{self._cluster}-{number}")
+            return [CLUSTER.absent(), *fence_when], [CLUSTER.put(begun), border, *fence_then]
         known = (theirs.value.id, *theirs.value.aliases)
         more = tuple(each for each in (mine.value.id, *mine.value.aliases) if each not in known)
-        if not more:
-            return [], []
         both = msgspec.structs.replace(theirs.value, aliases=(*theirs.value.aliases, *more))
-        return [CLUSTER.unchanged(theirs)], [CLUSTER.put(both)]
+        return [CLUSTER.unchanged(theirs), *fence_when], [CLUSTER.put(both), border, *fence_then]
+
+    async def _fence(self) -> tuple[list[Comparison], list[Operation]]:
+        """Fences go on above those that the file has given out: its nodes have commands with them."""
+        mine, theirs = await FENCE.get(self._old, n=1), await FENCE.get(self._new, n=1)
+        if mine is None or (theirs is not None and theirs.value >= mine.value):
+            return [], []
+        return [FENCE.absent(n=1) if theirs is None else FENCE.unchanged(theirs)], [FENCE.put(mine.value, n=1)]
 
     async def _node(self, node: str) -> tuple[list[Comparison], list[Operation]]:
         """For a machine that comes with its node: the record comes too. One that stands there is written anew, so that
@@ -212,7 +354,11 @@ class _Run:
             mine = None
         theirs = await MEMBER.get(self._new, node=node)
         if theirs is None:
-            put = [] if mine is None else [MEMBER.put(msgspec.structs.replace(mine.value, off=None), node=node)]
+            put = (
+                []
+                if mine is None
+                else [MEMBER.put(msgspec.structs.replace(mine.value, off=None, awaited=True), node=node)]
+            )
             return [MEMBER.absent(node=node)], [*put]
         place = "" if mine is None else mine.value.place
         if not place or place != theirs.value.place:
@@ -269,9 +415,21 @@ class _Run:
             node_when, node_then = await self._node(node)
             when += node_when
             then += node_then
+        for kept in await self._instance_of(vm):
+            if await self._new.get(kept.key) is None:
+                when.append(Version(kept.key) == 0)
+                then.append(kept)
         lab_when, lab_then = await self._lab_of(ids)
         quota_when, quota_then = await quota_recount(self._new, ids["org"], ids["project"])
         return [*when, *lab_when, *quota_when], [*then, *lab_then, *quota_then], done
+
+    async def _instance_of(self, vm: VirtualMachine) -> list[Put]:
+        """The records of the workload's instance that this machine is; none, if its workload is not on its way here."""
+        parts = instance_parts(vm.instance)
+        if parts is None or not await self._is_held(parts["workload"]):
+            return []
+        found = [await self._old.get(family.fill(**parts)) for family in AFTER]
+        return [Put(kv.key, kv.value) for kv in found if kv is not None]
 
     async def _lab_of(self, ids: dict[str, str]) -> tuple[list[Comparison], list[Operation]]:
         """The lab that this machine is, if it is one, and its user has none there. What cannot be read comes too: then

@@ -8,9 +8,9 @@ import msgspec
 
 from hostler.engine.request import Written, check_limit
 from hostler.errors import Conflict, Damaged, Invalid, NotFound
-from hostler.keys.node import ALIVE, ARRIVAL, COMMAND, MEMBER
+from hostler.keys.node import ALIVE, ARRIVAL, BRAKE, COMMAND, FENCING, MEMBER
 from hostler.keys.trace import SILENT
-from hostler.model.api import ImageList, ImageView, NodePage, NodeView
+from hostler.model.api import BrakeView, ImageList, ImageView, NodePage, NodeView
 from hostler.model.inventory import Capacity
 from hostler.model.node import ImageNeeds, Lifecycle, NodeRecord, OffConfirmation
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from hostler.keys.entry import Entry
     from hostler.kit.clock import Clock
     from hostler.model.api import Drain
+    from hostler.model.node import BrakeRecord
     from hostler.ports.store import Comparison, KeyValue, Store
 
 Change: TypeAlias = "Callable[[NodeRecord], NodeRecord]"
@@ -83,7 +84,38 @@ class NodeService:
         items = tuple(_image(name, needs) for name, needs in sorted(found.items()))
         return ImageList(items=items, any=takes_any)
 
+    async def brake(self, caller: Caller) -> BrakeView:  # noqa: ARG002 - all may
+        """Whether the brake on mass failure holds, and because of which nodes."""
+        return _brake(await BRAKE.get(self._store, scope=FENCING))
+
     # Writing
+
+    async def release_brake(self, request: Request) -> Written[BrakeView]:
+        """Let the nodes be fenced that hold the brake now. Conflict: it does not hold."""
+        request.caller.require("modify_inventory")
+        by, at = request.caller.name, self._clock.wall()
+
+        async def attempt() -> Written[BrakeView]:
+            entry = await BRAKE.get(self._store, scope=FENCING)
+            if entry is None:
+                raise Conflict("brake: it does not hold, so there is nothing to release; look at the list of nodes")
+            request.check_match("brake", entry.mod_revision)
+            if entry.value.released:
+                view = _brake(entry)
+                await self._writer.remember(request, [BRAKE.unchanged(entry)], status=200, answer=view)
+                return Written(view, entry.mod_revision, 200)
+            new = msgspec.structs.replace(entry.value, released_by=by, released_at=at)
+            view = msgspec.structs.replace(_brake(msgspec.structs.replace(entry, value=new)), revision=0)
+            revision = await self._writer.commit(
+                *(request, "brake.release", entry.key, entry.mod_revision),
+                [BRAKE.unchanged(entry)],
+                [BRAKE.put(new, scope=FENCING)],
+                status=200,
+                answer=view,
+            )
+            return Written(msgspec.structs.replace(view, revision=revision), revision, 200)
+
+        return await self._writer.once(request, BrakeView, lambda: self._writer.retried("brake", attempt))
 
     async def drain(self, request: Request, node: str, how: Drain) -> Written[NodeView]:
         """Take no more machines, and lose those that are there, as `how` says. A drained node stays as it is."""
@@ -92,7 +124,9 @@ class NodeService:
         def change(record: NodeRecord) -> NodeRecord:
             if record.lifecycle is Lifecycle.DECOMMISSIONED:
                 return record
-            return msgspec.structs.replace(record, lifecycle=Lifecycle.DRAINING, drain=how.mode)
+            return msgspec.structs.replace(
+                record, lifecycle=Lifecycle.DRAINING, drain=how.mode, drop_snapshots=how.drop_snapshots
+            )
 
         return await self._change(request, node, "node.drain", change)
 
@@ -113,8 +147,8 @@ class NodeService:
         by, at = request.caller.name, self._clock.wall()
 
         def change(record: NodeRecord) -> NodeRecord:
-            if record.off is not None:
-                return record
+            if record.off is not None and not record.off.by_power:
+                return record  # what a power switch said is held back by a brake, an operator's word is not
             return msgspec.structs.replace(record, off=OffConfirmation(by=by, at=at))
 
         await self._make_known(node)
@@ -239,9 +273,26 @@ class NodeService:
             objection=self._view.inventory.objection(node),
             drain=record.drain,
             off=record.off,
+            awaited=record.awaited,
             registered_at=record.registered_at,
             revision=entry.mod_revision,
         )
+
+
+def _brake(entry: Entry[BrakeRecord] | None) -> BrakeView:
+    if entry is None:
+        return BrakeView(held=False)
+    record = entry.value
+    return BrakeView(
+        held=not record.released,
+        nodes=record.nodes,
+        of=record.of,
+        cause=record.cause,
+        since=record.at,
+        released_by=record.released_by,
+        released_at=record.released_at,
+        revision=entry.mod_revision,
+    )
 
 
 def _image(name: str, needs: list[ImageNeeds]) -> ImageView:

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 from hostler.engine.census import Census
 from hostler.errors import HostlerError
-from hostler.keys.node import ALIVE, MEMBER
+from hostler.keys.node import ALIVE, FENCING, LEADER_CLOCK, MEMBER
 from hostler.keys.replica import LEADER, REPLICA, TAKEOVER
+from hostler.kit.plural import sized
 from hostler.model.api import Phase
 from hostler.model.blueprint_api import BlueprintPhase
 from hostler.model.node import Lifecycle
@@ -24,7 +25,7 @@ from hostler.model.overview_api import (
     StoreSeen,
     TakeoverView,
 )
-from hostler.ports.store import TellsLeases
+from hostler.ports.store import FULL, TellsLeases
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -57,6 +58,9 @@ WAITS_LONG = 30.0
 """Seconds after which a machine without a node needs a look."""
 REFUSED_WITHIN = 3600.0
 """Seconds for which a lab that was refused is worth a look."""
+FILLING = 0.6
+"""Of its quota: from there on the store needs a look."""
+REPAIR = "run hostler store repair, or raise etcd's --quota-backend-bytes"
 _EXPECTED = (Lifecycle.DECOMMISSIONED, Lifecycle.SHUTTING_DOWN)
 """Nodes that need not give a sign of life."""
 _MEMBERS, _ALIVE = MEMBER.prefix(), ALIVE.prefix()
@@ -91,7 +95,7 @@ class OverviewService:
         ready = all(mirror.revision for mirror in self._view.mirrors.values())
         return Overview(
             at=self._clock.wall(),
-            ready=ready and self._view.healthy(),
+            ready=ready and self._view.writable(),
             control=control,
             store=self._store_seen(),
             nodes=nodes,
@@ -100,8 +104,11 @@ class OverviewService:
             blueprints=_counted(one.phase.value for one in blueprints),
             deployments=tuple(map(_at_work, at_work[:AT_WORK])),
             attention=(
+                *self._about_brake(),
+                *self._about_store(),
                 *self._about_machines(caller, vms),
                 *self._about_nodes(silent),
+                *self._about_clocks(),
                 *_about_blueprints(blueprints),
                 *self._about_labs(caller),
             ),
@@ -147,7 +154,15 @@ class OverviewService:
             engine="" if status is None else status.engine,
             version="" if status is None else status.version,
             size_bytes=None if status is None else status.size_bytes,
+            quota_bytes=None if status is None else status.quota_bytes,
+            writable=self._view.writable(),
+            problem=self._view.problem(),
         )
+
+    async def store_status(self) -> Status | None:
+        """Read at most every `STATUS_EVERY` seconds; None: it was never read."""
+        await self._controlled()
+        return self._status
 
     # What there is
 
@@ -164,7 +179,7 @@ class OverviewService:
         silent = []
         for key, entry in self._view.members.entries.items():
             record = entry.value
-            state = _STATES[record.lifecycle]
+            state = _STATES.get(record.lifecycle, "unknown")
             if record.lifecycle not in _EXPECTED and _ALIVE + key[len(_MEMBERS) :] not in alive:
                 state = "silent" if record.off is None else "off"
                 if record.off is None:
@@ -183,8 +198,16 @@ class OverviewService:
 
     # What needs a look
 
+    def _about_store(self) -> Iterable[Concern]:
+        status, problem = self._status, self._view.problem()
+        if status is not None and status.fraction >= FILLING:
+            what = "store-full" if FULL in status.alarms else "store-filling"
+            yield _about_the_store(what, f"{fill_of(status)}; {problem.rpartition('; ')[2] or REPAIR}")
+        elif problem and self._view.healthy():
+            yield _about_the_store("store-refuses", problem)
+
     def _about_machines(self, caller: Caller, counts: dict[str, int]) -> Iterable[Concern]:
-        for phase in (Phase.FAILED, Phase.SILENT):
+        for phase in (Phase.FAILED, Phase.SILENT, Phase.PAUSED):
             if count := counts.get(phase.value, 0):
                 yield Concern(what=f"vms-{phase.value}", count=count, examples=self._machines(caller, phase))
         waiting, some = self._census.waiting(caller, FEW)
@@ -209,6 +232,23 @@ class OverviewService:
         )
         yield Concern(what="nodes-silent", count=len(silent), examples=examples)
 
+    def _about_brake(self) -> Iterable[Concern]:
+        entry = self._view.brakes.get(scope=FENCING)
+        if entry is not None and not entry.value.released:
+            record = entry.value
+            some = tuple(
+                Example(object=f"node/{node}", name=node, detail=record.cause, since=record.at)
+                for node in record.nodes[:FEW]
+            )
+            yield Concern(what="brake-held", count=len(record.nodes), examples=some)
+
+    def _about_clocks(self) -> Iterable[Concern]:
+        told = self._view.clock_disputes.get(name=LEADER_CLOCK)
+        if told is not None:
+            node, why = told.value.node, told.value.why
+            examples = (Example(object=f"node/{node}", name=node, detail=why, since=told.value.at),) if node else ()
+            yield Concern(what="clock-in-doubt", count=1, examples=examples)
+
     def _about_labs(self, caller: Caller) -> tuple[Concern, ...]:
         refused = self._census.refusals(caller, self._clock.wall() - REFUSED_WITHIN)
         if not refused:
@@ -224,6 +264,17 @@ class OverviewService:
             for entry in newest[:FEW]
         ]
         return (Concern(what="labs-refused", count=len(refused), examples=tuple(examples)),)
+
+
+def _about_the_store(what: str, detail: str) -> Concern:
+    return Concern(what=what, count=1, examples=(Example(object="store", name="store", detail=detail),))
+
+
+def fill_of(status: Status) -> str:
+    """How full the store is, in words."""
+    size = sized(status.size_bytes) + ("" if status.quota_bytes is None else f" of {sized(status.quota_bytes)}")
+    share = "" if FULL in status.alarms else f"{status.fraction:.0%} "
+    return f"{status.engine}'s database is {share}full ({size})"
 
 
 def _examples(machines: Iterable[tuple[Entry[VirtualMachine], str, float]]) -> tuple[Example, ...]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hostler.model.api import Phase, VmRow, VmView
-from hostler.model.vm import MachineState, Power, Step
+from hostler.model.vm import MachineState, OnNodeLoss, Power, Step
 
 if TYPE_CHECKING:
     from hostler.keys.entry import Entry
+    from hostler.model.retained_api import RetainedRef
     from hostler.model.vm import VirtualMachine, VmHandle
 
 _PHASES = {
@@ -37,7 +38,9 @@ def phase(vm: VirtualMachine, handle: VmHandle | None, alive: bool) -> Phase:
         return Phase.PENDING
     if handle.node and not alive and handle.state not in _WITHOUT_NODE:
         return Phase.SILENT
-    return _PHASES[handle.state]
+    if handle.state is MachineState.RUNNING and handle.paused:
+        return Phase.PAUSED
+    return _PHASES.get(handle.state, Phase.UNKNOWN)
 
 
 def settled(vm: VirtualMachine, handle: VmHandle | None, alive: bool) -> bool:
@@ -60,9 +63,14 @@ def booted(handle: VmHandle | None) -> bool:
 
 
 def view_of(
-    entry: Entry[VirtualMachine], handle: VmHandle | None, alive: bool, *, at_next_boot: tuple[str, ...] = ()
+    entry: Entry[VirtualMachine],
+    handle: VmHandle | None,
+    alive: bool,
+    *,
+    at_next_boot: tuple[str, ...] = (),
+    retained: tuple[RetainedRef, ...] = (),
 ) -> VmView:
-    """What a caller is shown. `at_next_boot`: more fields than its agent has told of."""
+    """What a caller is shown. `at_next_boot`: more fields than its agent has told of. `retained`: disks of it."""
     vm = entry.value
     seen = None if handle is None or handle.state in _WITHOUT_NODE else handle
     now = phase(vm, handle, alive)
@@ -80,7 +88,7 @@ def view_of(
         address="" if seen is None else seen.address,
         detail=_detail(now, vm, handle, alive),
         labels=vm.labels,
-        on_node_loss=vm.on_node_loss,
+        on_node_loss=OnNodeLoss.RECREATE if vm.recreates else vm.on_node_loss,
         affinity=vm.affinity,
         node_labels=vm.node_labels,
         at_next_boot=tuple(dict.fromkeys((*waiting, *at_next_boot))),
@@ -91,6 +99,8 @@ def view_of(
         available=now is Phase.RUNNING and readiness is not None and readiness.step is Step.AVAILABLE,
         readiness=readiness,
         access=None if seen is None else seen.access,
+        disk_since=0.0 if handle is None else handle.disk_since,
+        retained=retained,
         settled=settled(vm, handle, alive),
         created_at=vm.created_at,
         expires_at=vm.expires_at,

@@ -1,25 +1,26 @@
-"""How much a project may have.
+"""How much a project may have, and all projects of an org together.
 
 The quota holds what the project has, and every transaction that changes that compares the quota: so the sum can never
 be off. A new quota is not counted yet. Whoever needs it counts: as long as it is not counted nobody can change what the
-project has, so a scan after the quota was read finds the truth.
+project has, so a scan after the quota was read finds the truth. The quota of an org holds the sum of its projects, and
+is compared in the same transactions.
 """
 
 from __future__ import annotations
 
 import asyncio
 import weakref
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
 from hostler.engine.request import Written
 from hostler.errors import Conflict, NotFound, QuotaExceeded, Uncertain
-from hostler.keys.access import QUOTA
+from hostler.keys.access import ORG_QUOTA, QUOTA
 from hostler.keys.entry import Unreadable
 from hostler.keys.part import check_home, check_part
 from hostler.keys.vm import VM
-from hostler.model.access import Quota
+from hostler.model.access import DEFAULT, Quota
 from hostler.model.api import QuotaSet, QuotaView
 from hostler.model.inventory import Capacity
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from hostler.engine.request import Caller, Request
     from hostler.engine.write import Writer
     from hostler.keys.entry import Entry
+    from hostler.keys.key import Key
     from hostler.model.vm import VirtualMachine, VmSpec
     from hostler.ports.store import Comparison, Operation, Store
 
@@ -62,162 +64,233 @@ def share(spec: VmSpec) -> Share:
     return Share(1, spec.cpus, spec.memory_mib, spec.disk_gib)
 
 
+class Bound(msgspec.Struct, frozen=True):
+    """What a quota bounds: one project, or, where `project` is empty, all projects of an org together."""
+
+    org: str
+    project: str = ""
+
+    def __str__(self) -> str:
+        return f"project {self.org}/{self.project}" if self.project else f"org {self.org}"
+
+    @property
+    def key(self) -> Key[Quota]:
+        """The family of its record."""
+        return QUOTA if self.project else ORG_QUOTA
+
+    @property
+    def parts(self) -> dict[str, Any]:
+        """The parts of its key; also those of the machines that count."""
+        return {"org": self.org, "project": self.project} if self.project else {"org": self.org}
+
+
+class Quotas(msgspec.Struct, frozen=True):
+    """The quotas that bound a project, each counted; None: there is none, and there must be none."""
+
+    bounds: tuple[tuple[Bound, Entry[Quota] | None], ...]
+
+    @property
+    def limited(self) -> tuple[Bound, ...]:
+        """Those that have a quota."""
+        return tuple(bound for bound, entry in self.bounds if entry is not None)
+
+
 class Turns:
-    """One at a time for each project, within this process: clients of one replica do not fight over a quota."""
+    """One at a time for each project or org, within this process: clients of one replica do not fight over a quota."""
 
     def __init__(self) -> None:
-        self._locks: weakref.WeakValueDictionary[tuple[str, str], asyncio.Lock] = weakref.WeakValueDictionary()
+        self._locks: weakref.WeakValueDictionary[Bound, asyncio.Lock] = weakref.WeakValueDictionary()
 
-    def of(self, org: str, project: str) -> asyncio.Lock:
+    def of(self, bound: Bound) -> asyncio.Lock:
         """To be held around reading the quota and the transaction that compares it."""
-        lock = self._locks.get((org, project))
+        lock = self._locks.get(bound)
         if lock is None:
-            lock = self._locks[org, project] = asyncio.Lock()
+            lock = self._locks[bound] = asyncio.Lock()
         return lock
 
 
-async def counted(store: Store, org: str, project: str) -> Entry[Quota] | None:
-    """The quota, with what the project has; None: there is none. Conflict: it changed all the time."""
+async def counted(store: Store, org: str, project: str) -> Quotas:
+    """The quotas of the project and of its org, with what they have. Conflict: one changed all the time."""
+    bounds = (Bound(org, project), Bound(org))
+    own, whole = await asyncio.gather(*(_counted(store, bound) for bound in bounds))
+    return Quotas(((bounds[0], own), (bounds[1], whole)))
+
+
+async def _counted(store: Store, bound: Bound) -> Entry[Quota] | None:
     for _ in range(_TRIES):
-        entry = await QUOTA.get(store, org=org, project=project)
+        entry = await bound.key.get(store, **bound.parts)
         if entry is None or entry.value.counted:
             return entry
-        has = await count(store, org, project)
+        has = await count(store, bound)
         try:
-            return await QUOTA.replace(store, entry, _with(entry.value, has))
+            return await bound.key.replace(store, entry, _with(entry.value, has))
         except (Conflict, Uncertain):
             continue
-    raise Conflict(f"quota of {org}/{project}: others kept writing it; nothing was written, try again in a moment")
+    raise Conflict(f"quota of {bound}: others kept writing it; nothing was written, try again in a moment")
 
 
-async def count(store: Store, org: str, project: str) -> Share:
-    """What the project has, now. A machine whose record cannot be read counts as one, of no size."""
+async def count(store: Store, bound: Bound) -> Share:
+    """What it has, now. A machine whose record cannot be read counts as one, of no size."""
     total = Share()
-    async for found in VM.scan(store, org=org, project=project):
+    async for found in VM.scan(store, **bound.parts):
         total = total.plus(Share(1) if isinstance(found, Unreadable) else share(found.value.spec))
     return total
 
 
-def claim(entry: Entry[Quota] | None, org: str, project: str, more: Share) -> Pieces:
-    """For a transaction after which the project has `more`, which may be less. QuotaExceeded: too much.
+def claim(quotas: Quotas, more: Share) -> Pieces:
+    """For a transaction after which the project has `more`, which may be less. QuotaExceeded: too much."""
+    when: list[Comparison] = []
+    then: list[Operation] = []
+    for bound, entry in quotas.bounds:
+        compared, written = _claim(bound, entry, more)
+        when += compared
+        then += written
+    return when, then
 
-    `entry` is counted; None: there is no quota, and must not be.
-    """
+
+def _claim(bound: Bound, entry: Entry[Quota] | None, more: Share) -> Pieces:
     if entry is None:
-        return [QUOTA.absent(org=org, project=project)], []
+        return [bound.key.absent(**bound.parts)], []
     quota = entry.value
     has = _has(quota).plus(more)
     limits = (("vms", quota.vms), ("cpus", quota.cpus), ("memory_mib", quota.memory_mib), ("disk_gib", quota.disk_gib))
     for name, limit in limits:
         if limit is not None and getattr(more, name) > 0 and getattr(has, name) > limit:
             raise QuotaExceeded(
-                f"project {org}/{project}: {name} would be {getattr(has, name)}, its quota allows {limit};"
+                f"{bound}: {name} would be {getattr(has, name)}, its quota allows {limit};"
                 " delete something, or ask for a higher quota"
             )
-    return [QUOTA.unchanged(entry)], [QUOTA.put(_with(quota, has), org=org, project=project)]
+    return [bound.key.unchanged(entry)], [bound.key.put(_with(quota, has), **bound.parts)]
 
 
 async def quota_release(store: Store, vm: VirtualMachine) -> Pieces:
     """For the transaction that deletes the machine's record, and no other."""
-    entry = await counted(store, vm.org, vm.project)
-    return claim(entry, vm.org, vm.project, Share().minus(share(vm.spec)))
+    return claim(await counted(store, vm.org, vm.project), Share().minus(share(vm.spec)))
+
+
+async def quota_transfer(store: Store, giver: Bound, taker: Bound, size: Share) -> Pieces:
+    """For a transaction that gives a machine of one project to another. QuotaExceeded: who gets it may have no more."""
+    theirs, ours = await asyncio.gather(
+        counted(store, taker.org, taker.project), counted(store, giver.org, giver.project)
+    )
+    when: list[Comparison] = []
+    then: list[Operation] = []
+    for quotas, more in ((theirs, size), (ours, Share().minus(size))):
+        for bound, entry in quotas.bounds:
+            if not bound.project and giver.org == taker.org:
+                continue  # the org has as much as before
+            compared, written = _claim(bound, entry, more)
+            when += compared
+            then += written
+    return when, then
 
 
 async def quota_recount(store: Store, org: str, project: str) -> Pieces:
-    """For a transaction that adds machines without asking whether they may be: it will be counted again."""
-    entry = await QUOTA.get(store, org=org, project=project)
-    if entry is None:
-        return [QUOTA.absent(org=org, project=project)], []
-    again = msgspec.structs.replace(entry.value, counted=False)
-    return [QUOTA.unchanged(entry)], [QUOTA.put(again, org=org, project=project)]
+    """For a transaction that adds machines without asking whether they may be: they will be counted again."""
+    when: list[Comparison] = []
+    then: list[Operation] = []
+    for bound in (Bound(org, project), Bound(org)):
+        entry = await bound.key.get(store, **bound.parts)
+        if entry is None:
+            when.append(bound.key.absent(**bound.parts))
+        else:
+            again = msgspec.structs.replace(entry.value, counted=False)
+            when.append(bound.key.unchanged(entry))
+            then.append(bound.key.put(again, **bound.parts))
+    return when, then
 
 
 class QuotaService:
-    """Setting and reading quotas."""
+    """Setting and reading quotas. An empty `project` stands for the whole org.
+
+    Limits are set by accounts that manage accounts everywhere: an account that a limit bounds does not change it.
+    """
 
     def __init__(self, store: Store, writer: Writer) -> None:
         self._store, self._writer = store, writer
 
-    async def get(self, caller: Caller, org: str, project: str) -> QuotaView:
+    async def get(self, caller: Caller, org: str, project: str = "") -> QuotaView:
         """Limits and use. Without a quota the use is counted now."""
-        _check(caller, org, project)
-        entry = await counted(self._store, org, project)
+        bound = _seen(caller, org, project)
+        entry = await _counted(self._store, bound)
+        whole = await ORG_QUOTA.get(self._store, org=org) if project else None
+        inherited = QuotaSet() if whole is None else _limits(whole.value)
         if entry is None:
-            return _view(org, project, Quota(), await count(self._store, org, project), 0)
-        return _view(org, project, entry.value, _has(entry.value), entry.mod_revision)
+            return _view(bound, Quota(), await count(self._store, bound), 0, inherited)
+        return _view(bound, entry.value, _has(entry.value), entry.mod_revision, inherited)
 
     async def set(self, request: Request, org: str, project: str, limits: QuotaSet) -> Written[QuotaView]:
-        """Set the limits. What the project has already stays, also where it is more."""
-        request.caller.require("manage_accounts")
-        _check(request.caller, org, project)
+        """Set the limits. What is there already stays, also where it is more."""
+        bound = _seen(request.caller, org, project)
+        request.caller.require("manage_accounts", everywhere=True)
         wanted = Quota(vms=limits.vms, cpus=limits.cpus, memory_mib=limits.memory_mib, disk_gib=limits.disk_gib)
 
-        subject = f"quota of {org}/{project}"
+        subject = f"quota of {bound}"
         return await self._writer.once(
-            request, QuotaView, lambda: self._writer.retried(subject, lambda: self._set(request, org, project, wanted))
+            request, QuotaView, lambda: self._writer.retried(subject, lambda: self._set(request, bound, wanted))
         )
 
     async def delete(self, request: Request, org: str, project: str) -> Written[QuotaView]:
         """Lift all limits. NotFound: there are none."""
-        request.caller.require("manage_accounts")
-        _check(request.caller, org, project)
-        subject = f"quota of {org}/{project}"
+        bound = _seen(request.caller, org, project)
+        request.caller.require("manage_accounts", everywhere=True)
+        subject = f"quota of {bound}"
         written = await self._writer.once(
-            request, QuotaView, lambda: self._writer.retried(subject, lambda: self._delete(request, org, project))
+            request, QuotaView, lambda: self._writer.retried(subject, lambda: self._delete(request, bound))
         )
         return msgspec.structs.replace(written, value=msgspec.structs.replace(written.value, revision=0))
 
     # Inside
 
-    async def _set(self, request: Request, org: str, project: str, wanted: Quota) -> Written[QuotaView]:
-        entry = await QUOTA.get(self._store, org=org, project=project)
-        request.check_match(f"quota of {org}/{project}", 0 if entry is None else entry.mod_revision)
+    async def _set(self, request: Request, bound: Bound, wanted: Quota) -> Written[QuotaView]:
+        entry = await bound.key.get(self._store, **bound.parts)
+        request.check_match(f"quota of {bound}", 0 if entry is None else entry.mod_revision)
         if entry is None or not entry.value.counted:
-            quota, has = wanted, await count(self._store, org, project)
+            quota, has = wanted, await count(self._store, bound)
             if entry is None and not has.vms:  # nothing is there yet
-                check_home(org, project)
+                check_home(bound.org, bound.project or DEFAULT)
         else:
             has = _has(entry.value)
             quota = _with(wanted, has)
         status = 200 if entry is not None else 201
         if entry is not None and quota == entry.value:
-            view = _view(org, project, quota, has, entry.mod_revision)
-            await self._writer.remember(request, [QUOTA.unchanged(entry)], status=status, answer=view)
+            view = _view(bound, quota, has, entry.mod_revision)
+            await self._writer.remember(request, [bound.key.unchanged(entry)], status=status, answer=view)
             return Written(view, entry.mod_revision, status)
-        view = _view(org, project, quota, has, 0)
-        when = QUOTA.absent(org=org, project=project) if entry is None else QUOTA.unchanged(entry)
-        put = QUOTA.put(quota, org=org, project=project)
+        view = _view(bound, quota, has, 0)
+        when = bound.key.absent(**bound.parts) if entry is None else bound.key.unchanged(entry)
+        put = bound.key.put(quota, **bound.parts)
         before = 0 if entry is None else entry.mod_revision
         revision = await self._writer.commit(
             request, "quota.set", put.key, before, [when], [put], status=status, answer=view
         )
         return Written(msgspec.structs.replace(view, revision=revision), revision, status)
 
-    async def _delete(self, request: Request, org: str, project: str) -> Written[QuotaView]:
-        entry = await QUOTA.get(self._store, org=org, project=project)
-        request.check_match(f"quota of {org}/{project}", 0 if entry is None else entry.mod_revision)
+    async def _delete(self, request: Request, bound: Bound) -> Written[QuotaView]:
+        entry = await bound.key.get(self._store, **bound.parts)
+        request.check_match(f"quota of {bound}", 0 if entry is None else entry.mod_revision)
         if entry is None:
-            raise NotFound(f"quota of {org}/{project}: there is none; nothing to lift")
-        view = _view(org, project, Quota(), _has(entry.value), 0)
-        operation = QUOTA.delete(org=org, project=project)
+            raise NotFound(f"quota of {bound}: there is none; nothing to lift")
+        view = _view(bound, Quota(), _has(entry.value), 0)
         revision = await self._writer.commit(
             request,
             "quota.delete",
             entry.key,
             entry.mod_revision,
-            [QUOTA.unchanged(entry)],
-            [operation],
+            [bound.key.unchanged(entry)],
+            [bound.key.delete(**bound.parts)],
             status=200,
             answer=view,
         )
         return Written(view, revision, 200)
 
 
-def _check(caller: Caller, org: str, project: str) -> None:
-    check_part(org, "org")
-    check_part(project, "project")
-    if not caller.sees(org, project):
-        raise NotFound(f"project {org}/{project}: not found; name one that you are a member of")
+def _seen(caller: Caller, org: str, project: str) -> Bound:
+    """NotFound: the caller does not see it, as if it did not exist."""
+    bound = Bound(check_part(org, "org"), project and check_part(project, "project"))
+    if not (caller.sees(org, project) if project else caller.sees_org(org)):
+        raise NotFound(f"{bound}: not found; name one that you are a member of")
+    return bound
 
 
 def _has(quota: Quota) -> Share:
@@ -229,7 +302,18 @@ def _with(quota: Quota, has: Share) -> Quota:
     return msgspec.structs.replace(quota, counted=True, used_vms=max(has.vms, 0), used=used)
 
 
-def _view(org: str, project: str, quota: Quota, has: Share, revision: int) -> QuotaView:
-    limits = QuotaSet(vms=quota.vms, cpus=quota.cpus, memory_mib=quota.memory_mib, disk_gib=quota.disk_gib)
+def _limits(quota: Quota) -> QuotaSet:
+    return QuotaSet(vms=quota.vms, cpus=quota.cpus, memory_mib=quota.memory_mib, disk_gib=quota.disk_gib)
+
+
+def _view(bound: Bound, quota: Quota, has: Share, revision: int, inherited: QuotaSet | None = None) -> QuotaView:
     used = Capacity(cpus=has.cpus, memory_mib=has.memory_mib, disk_gib=has.disk_gib)
-    return QuotaView(org=org, project=project, limits=limits, used_vms=has.vms, used=used, revision=revision)
+    return QuotaView(
+        org=bound.org,
+        project=bound.project,
+        limits=_limits(quota),
+        inherited=inherited or QuotaSet(),
+        used_vms=has.vms,
+        used=used,
+        revision=revision,
+    )

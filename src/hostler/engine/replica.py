@@ -29,7 +29,7 @@ from hostler.ports.ttl import Watchable
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from hostler.engine.elections import Leadership
     from hostler.engine.killer import Killer
@@ -82,14 +82,18 @@ class Replica:
         killer: Killer | None = None,
         holder: str | None = None,
         rng: random.Random | None = None,
+        least_fence: Callable[[], int] = lambda: 0,
     ) -> None:
+        """`least_fence`: it leads only with a fence above this one."""
         _check(config)
         self._config, self._storage = config, storage
         self.holder = holder or uuid.uuid4().hex
         """Tells this replica from every other; it stands in the record of the key it holds."""
         self._clock: Clock = clock or SystemClock()
         self._killer: Killer = killer or ProcessKiller(self._clock)
-        self._elections = Elections(storage, clock=self._clock, new_id=lambda: self.holder, rng=rng)
+        self._elections = Elections(
+            storage, clock=self._clock, new_id=lambda: self.holder, rng=rng, least_fence=least_fence
+        )
         self._problem = Problem()
         self._services = Pipeline(services, self._trouble)
         self._controllers = Pipeline(controllers, self._trouble)

@@ -8,12 +8,20 @@ import msgspec
 
 from hostler.errors import Forbidden, Invalid, Stale
 from hostler.model.access import EVERYWHERE, ROLES, Role
+from hostler.model.lab import ORG as LABS
 
 if TYPE_CHECKING:
     from hostler.model.inventory import Rights
 
 T = TypeVar("T")
 
+SHARED = {
+    "modify_inventory": "nodes and racks serve every org",
+    "perform_repairs": "nodes serve every org",
+    "inject_faults": "simulated hardware serves every org",
+    "step_time": "simulated time is that of every org",
+}
+"""Rights about what belongs to no org, and why membership everywhere is needed for it."""
 MAX_LIMIT = 1_000
 """Of what one page has."""
 
@@ -38,10 +46,30 @@ class Caller(msgspec.Struct, frozen=True):
         mine = self.memberships
         return EVERYWHERE in mine or org in mine or f"{org}/{project}" in mine
 
-    def require(self, right: str) -> None:
-        """Forbidden: the caller lacks this one of the `Rights`."""
+    def sees_org(self, org: str) -> bool:
+        """Whether all of the org is theirs, and not only some of its projects."""
+        return EVERYWHERE in self.memberships or org in self.memberships
+
+    def may_change(self, org: str, project: str) -> bool:
+        """Whether machines of the project are theirs to change; those of labs are for who has all labs.
+
+        Who may not is not shown what their set-up holds (`user_data`): passwords, keys, a lab's solutions.
+        """
+        return self.rights.modify_workloads and (self.sees_org(org) if org == LABS else self.sees(org, project))
+
+    def require(self, right: str, *, everywhere: bool = False) -> None:
+        """Forbidden: the caller lacks this one of the `Rights`, or membership everywhere that it takes.
+
+        Rights on what belongs to no org (`SHARED`) always take that membership; other rights if `everywhere`.
+        """
         if not getattr(self.rights, right):
             raise Forbidden(f"{self.name}: the right {right} is missing; ask somebody who manages accounts for it")
+        if (everywhere or right in SHARED) and EVERYWHERE not in self.memberships:
+            what = SHARED.get(right, "limits bound those who are members of an org")
+            raise Forbidden(
+                f"{self.name}: {what}: that takes {right} and membership in {EVERYWHERE}; ask an administrator"
+                f" who is a member of {EVERYWHERE} to do it, or for that membership"
+            )
 
     @property
     def may_deploy(self) -> bool:

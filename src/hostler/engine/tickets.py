@@ -11,8 +11,11 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from hostler.engine.access.token import digest_of
-from hostler.engine.request import Written
+from hostler.engine.request import Request, Written
+from hostler.engine.write import Beaten
 from hostler.errors import Damaged, LeaseGone, Unauthenticated, Unavailable, Uncertain
 from hostler.keys.access import TICKET
 from hostler.keys.inventory import USER
@@ -26,7 +29,7 @@ from hostler.ports.store import Delete
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from hostler.engine.request import Request
+    from hostler.engine.request import Caller
     from hostler.engine.write import Writer
     from hostler.keys.entry import Entry
     from hostler.kit.clock import Clock
@@ -64,20 +67,18 @@ class Tickets:
         `token` is the SHA-256 of the one that was shown: what the ticket opens closes when that one ends. `url` is
         where the ticket is taken.
         """
-        secret, ticket = self._minted(vm.id, vm.org, vm.project, door, by=request.caller.name, token=token)
-        subject = VM.fill(org=vm.org, project=vm.project, vm=vm.id)
-        return await self._issued(request, subject, vm.revision, secret, ticket, url, name=vm.name)
+        ticket = self._minted(vm.id, vm.org, vm.project, door, by=request.caller.name, token=token)
+        ticket = msgspec.structs.replace(ticket, name=vm.name, revision=vm.revision)
+        return await self._issued(ticket, url)
 
     async def issue_terminal(self, request: Request, user: str, token: str, url: str) -> Written[TicketView]:
         """The same for the terminal of the user's labs, whether there is a lab now or not."""
-        secret, ticket = self._minted("", LABS, user, TERMINAL, by=request.caller.name, token=token)
-        return await self._issued(request, LAB.fill(user=user), 0, secret, ticket, url)
+        return await self._issued(self._minted("", LABS, user, TERMINAL, by=request.caller.name, token=token), url)
 
     async def issue_web(self, request: Request, token: str, url: str) -> Written[TicketView]:
         """The same for the page: its bearer is signed in as who asks."""
-        secret, ticket = self._minted("", "", "", WEB, by=request.caller.name, token=token, life=WEB_LIFE)
-        subject = USER.fill(user=request.caller.name)
-        return await self._issued(request, subject, 0, secret, ticket, url, life=WEB_LIFE)
+        ticket = self._minted("", "", "", WEB, by=request.caller.name, token=token, life=WEB_LIFE)
+        return await self._issued(ticket, url, life=WEB_LIFE)
 
     async def read(self, shown: str, door: str) -> Entry[Ticket]:
         """The ticket of a user, not used yet. Unauthenticated: it counts for nothing, or not at this door.
@@ -89,52 +90,49 @@ class Tickets:
             raise worthless()
         return entry
 
-    async def use(self, entry: Entry[Ticket]) -> None:
-        """From now on it is none. Unauthenticated: somebody was faster."""
-        await _used(self._store, entry)
+    async def use(self, entry: Entry[Ticket], caller: Caller) -> None:
+        """Delete it, with a line in the audit log: it counts once. Unauthenticated: another one used it first."""
+        ticket = entry.value
+        try:
+            await self._writer.commit(
+                Request(caller),
+                f"ticket.{ticket.door}",
+                _subject(ticket),
+                ticket.revision,
+                [TICKET.unchanged(entry)],
+                [Delete(entry.key)],
+                status=CREATED,
+                name=ticket.name,
+            )
+        except Beaten:
+            raise worthless() from None
+        except Uncertain:
+            raise _perhaps_used() from None
 
     # Inside
 
-    async def _issued(  # noqa: PLR0917 - as `Writer.commit`
-        self,
-        request: Request,
-        subject: str,
-        before: int,
-        secret: str,
-        ticket: Ticket,
-        url: str,
-        *,
-        life: float = LIFE,
-        name: str = "",
-    ) -> Written[TicketView]:
-        lease = await self._leased(life)
+    async def _issued(self, ticket: Ticket, url: str, *, life: float = LIFE) -> Written[TicketView]:
+        """Keep a ticket. It is audited when it is used: issuing many leaves nothing behind."""
+        lease, secret = await self._leased(life), PREFIX + self._secret()
         digest = digest_of(secret)
-        told = TicketView(ticket=secret, url=url, expires_at=ticket.expires_at)
-        revision = await self._writer.commit(
-            request,
-            f"ticket.{ticket.door}",
-            subject,
-            before,
-            [TICKET.absent(digest=digest)],
-            [TICKET.put(ticket, lease=lease, digest=digest)],
-            status=CREATED,
-            name=name,
-        )
-        return Written(told, revision, CREATED)
+        try:
+            result = await self._store.txn(
+                [TICKET.absent(digest=digest)], [TICKET.put(ticket, lease=lease, digest=digest)]
+            )
+        except Uncertain:  # if it is written after all it goes with its lease, and no one knows it
+            raise _not_issued() from None
+        return Written(TicketView(ticket=secret, url=url, expires_at=ticket.expires_at), result.revision, CREATED)
 
-    def _minted(
-        self, vm: str, org: str, project: str, door: str, *, by: str, token: str, life: float = LIFE
-    ) -> tuple[str, Ticket]:
+    def _minted(self, vm: str, org: str, project: str, door: str, *, by: str, token: str, life: float = LIFE) -> Ticket:
         expires_at = self._clock.wall() + life
-        ticket = Ticket(vm=vm, org=org, project=project, door=door, by=by, token=token, expires_at=expires_at)
-        return PREFIX + self._secret(), ticket
+        return Ticket(vm=vm, org=org, project=project, door=door, by=by, token=token, expires_at=expires_at)
 
     async def _leased(self, life: float) -> int:
         self._writer.check_healthy()
         try:
             return (await self._store.grant(life)).id
         except Uncertain:
-            raise Unavailable("ticket: the store gave no answer; nothing was written, ask again") from None
+            raise _not_issued() from None
 
 
 class PeerTickets:
@@ -200,9 +198,26 @@ async def _used(store: Store, entry: Entry[Ticket]) -> None:
     try:
         result = await store.txn([TICKET.unchanged(entry)], [Delete(entry.key)])
     except Uncertain:
-        raise Unavailable("ticket: the store gave no answer, so it may be used up; take another") from None
+        raise _perhaps_used() from None
     if not result.succeeded:
         raise worthless()
+
+
+def _subject(ticket: Ticket) -> str:
+    """Return the key of what the ticket is for."""
+    if ticket.door == TERMINAL:
+        return LAB.fill(user=ticket.project)
+    if ticket.door == WEB:
+        return USER.fill(user=ticket.by)
+    return VM.fill(org=ticket.org, project=ticket.project, vm=ticket.vm)
+
+
+def _not_issued() -> Unavailable:
+    return Unavailable("ticket: the store gave no answer; nothing was written, ask again")
+
+
+def _perhaps_used() -> Unavailable:
+    return Unavailable("ticket: the store gave no answer, so it may be used up; take another")
 
 
 def worthless() -> Unauthenticated:

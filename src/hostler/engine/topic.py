@@ -47,7 +47,13 @@ _HOW = (
 )
 _SLICES = 50
 """Slice keys that are read to tell how a slice is; of a larger one these stand for all."""
-_RUNS = {Phase.RUNNING: "runs", Phase.STOPPED: "is stopped", Phase.FAILED: "has failed", Phase.SILENT: "may run"}
+_RUNS = {
+    Phase.RUNNING: "runs",
+    Phase.PAUSED: "is paused",
+    Phase.STOPPED: "is stopped",
+    Phase.FAILED: "has failed",
+    Phase.SILENT: "may run",
+}
 WORKLOADS = "workloads"
 """The org of workloads that name none."""
 

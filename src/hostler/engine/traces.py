@@ -19,14 +19,15 @@ from hostler.engine.happening import instant_of
 from hostler.engine.request import check_limit
 from hostler.engine.topic import Topic, Topics
 from hostler.errors import Invalid, NotFound
-from hostler.keys.access import QUOTA, TOKEN
+from hostler.keys.access import ORG_QUOTA, PROJECT, QUOTA, TOKEN
 from hostler.keys.deployment import BLUEPRINT, DEPLOYMENT, RETRIES, SLICE, SLICE_DECISION, SLICE_OWNER
 from hostler.keys.inventory import ACTUAL, BLADE, INSTANCE, RACK, TARGET, USER, WORKLOAD
 from hostler.keys.lab import LAB, LAB_CATALOGUE
 from hostler.keys.node import ALIVE, MEMBER
 from hostler.keys.vm import HANDLE, NAME, VM
 from hostler.model.access import EVERYWHERE
-from hostler.model.lab import ORG
+from hostler.model.lab import ORG, utc_time
+from hostler.model.node import EpochKind
 from hostler.model.trace_api import Sort, TracePage, TraceView, WhyView
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from hostler.engine.view import View
     from hostler.keys.key import Key
     from hostler.kit.clock import Clock
+    from hostler.model.node import Epoch
     from hostler.ports.store import Store
 
 LOOKED_AT = 20_000
@@ -59,7 +61,7 @@ class TraceService:
         """What happened, to the object `text` or to all that the caller sees, newest first, with what led to it."""
         check_limit(limit)
         topic = None if text is None else await self._topics.find(caller, text)
-        annals = Annals(self._store, clock=self._clock)
+        annals = await self._annals()
         found, last = await self._found(caller, annals, topic, limit, after)
         web = _Web(annals, self._shows(caller))
         for happening in found:
@@ -84,10 +86,14 @@ class TraceService:
         """How the object came to be as it is: what happened to it, and what led to that, newest first."""
         check_limit(limit)
         topic = await self._topics.find(caller, text, org=org, project=project)
-        annals = Annals(self._store, clock=self._clock)
+        annals = await self._annals()
         web = _Web(annals, self._shows(caller))
+        border = ""
         if topic.present:
-            found, cut = await _history(annals, web, topic, limit)
+            found, cut, older = await _history(annals, web, topic, limit)
+            if older:
+                border = _told_border(annals.epoch)
+                found += await self._before_border(caller, annals, topic, limit - len(found))
         else:  # it is gone: nothing stands there that could be followed
             found, last = await self._found(caller, annals, topic, limit, None)
             cut = last is not None
@@ -102,9 +108,30 @@ class TraceService:
             since=topic.since,
             steps=tuple(self._shown(caller, web, happening) for happening in steps),
             cut=cut,
+            border=border,
         )
 
     # Inside
+
+    async def _annals(self) -> Annals:
+        annals = Annals(self._store, clock=self._clock)
+        await annals.find_border()
+        return annals
+
+    async def _before_border(self, caller: Caller, annals: Annals, topic: Topic, limit: int) -> Happenings:
+        """What is said to have happened to the object before the store was copied or restored, newest first."""
+        shows, looked_at = self._shows(caller), 0
+        found: Happenings = []
+        async with aclosing(annals.back()) as happenings:
+            async for happening in happenings:
+                looked_at += 1
+                if len(found) >= limit or looked_at >= LOOKED_AT:
+                    break
+                if happening is None or happening.revision > annals.border:
+                    continue
+                if _is_about(happening, topic) and shows(happening):
+                    found.append(happening)
+        return found
 
     async def _found(
         self, caller: Caller, annals: Annals, topic: Topic | None, limit: int, after: str | None
@@ -116,13 +143,13 @@ class TraceService:
             if instant is None:
                 raise Invalid("query after: it is no `after` of a page of traces; take it from the last page")
             last = await annals.get(after)
-            end, older_than = instant + SKEW, None if last is None else last.revision
+            end, older_than = instant + SKEW, None if last is None else annals.order(last)
         shows, looked_at, newest, place = self._shows(caller), 0, 0, after
         found: Happenings = []
         async with aclosing(annals.back(end)) as happenings:
             async for happening in happenings:
                 looked_at += 1
-                if happening is None or (older_than is not None and happening.revision >= older_than):
+                if happening is None or (older_than is not None and annals.order(happening) >= older_than):
                     continue
                 newest, place = newest or happening.revision, happening.id
                 if (topic is None or _is_about(happening, topic)) and shows(happening):
@@ -181,14 +208,15 @@ _KINDS: tuple[tuple[str, tuple[Key[Any], ...]], ...] = (
     ("workload", (WORKLOAD, INSTANCE, TARGET, ACTUAL)),
     ("rack", (RACK, BLADE)),
     ("user", (USER,)),
-    ("quota", (QUOTA,)),
+    ("quota", (QUOTA, ORG_QUOTA)),
+    ("project", (PROJECT,)),
     ("labs", (LAB_CATALOGUE,)),
     ("blueprint", (BLUEPRINT,)),
     ("slice", (DEPLOYMENT, SLICE, RETRIES, SLICE_DECISION, SLICE_OWNER)),
 )
 
 
-_ACCOUNTS = (USER.prefix(), TOKEN.prefix(), QUOTA.prefix())
+_ACCOUNTS = (USER.prefix(), TOKEN.prefix(), QUOTA.prefix(), ORG_QUOTA.prefix(), PROJECT.prefix())
 
 
 class _Shows:
@@ -244,7 +272,7 @@ class _Web:
 
     def newest_first(self) -> list[Happening]:
         """All of them."""
-        return sorted(self._all.values(), key=lambda one: (one.revision, one.id), reverse=True)
+        return sorted(self._all.values(), key=lambda one: (self._annals.order(one), one.id), reverse=True)
 
     async def join(self, happening: Happening) -> None:
         """With everything that led to it, as far as that is known and shown."""
@@ -261,10 +289,13 @@ class _Web:
         if not child.led_by_id and not child.led_by:
             return None
         parent = None
-        if self._left > 0:
+        # The revisions that a record from before a copy or restore names are those of the other store.
+        known = bool(child.led_by_id) or child.revision > self._annals.border
+        if self._left > 0 and known:
             self._left -= 1
             parent = await self._looked_up(child)
-        if parent is None or parent.revision >= child.revision or not self._is_shown(parent):
+        order = self._annals.order
+        if parent is None or order(parent) >= order(child) or not self._is_shown(parent):
             self.open.add(child.id)
             return None
         return parent
@@ -297,17 +328,21 @@ def _answering(report: Happening, child: Happening) -> Happening:
     return msgspec.structs.replace(report, cause=f"@{newest.revision}", touches=(*report.touches, newest))
 
 
-async def _history(annals: Annals, web: _Web, topic: Topic, limit: int) -> tuple[list[Happening], bool]:
+async def _history(annals: Annals, web: _Web, topic: Topic, limit: int) -> tuple[list[Happening], bool, bool]:
     """What was done to the object, by following the revisions that each step was made from; and whether there is more.
 
-    What it was made by is always among it, if that is kept.
+    What it was made by is always among it, if that is kept. The last answer: whether it is older than the copy or
+    restore that made this store, before which revisions tell nothing.
     """
     found: list[Happening] = []
+    older = False
     near: dict[int, tuple[str, float | None]] = {}
     heap: list[int] = []
 
     def follow(key: str, revision: int, at: float | None) -> None:
-        if revision > 0 and revision not in near:
+        nonlocal older
+        older = older or 0 < revision <= annals.border
+        if revision > annals.border and revision not in near:
             near[revision] = (key, at)
             heapq.heappush(heap, -revision)
 
@@ -333,7 +368,21 @@ async def _history(annals: Annals, web: _Web, topic: Topic, limit: int) -> tuple
     root = await annals.at(first) if cut and first > 0 else None
     if root is not None and web.shows(root) and root not in found:
         found.append(root)
-    return found, cut
+    return found, cut, older
+
+
+def _told_border(epoch: Epoch | None) -> str:
+    """What is to be said of steps from before the border."""
+    if epoch is None:
+        return ""
+    what = {
+        EpochKind.COPY: "the store was copied from",
+        EpochKind.RESTORE: "the store was restored from the",
+        EpochKind.ACTIVATION: "the store was put into service after",
+        EpochKind.MIGRATION: "the records were moved from",
+    }[epoch.begun_by]
+    source = epoch.source or "a restore or copy"
+    return f"{what} {source} at {utc_time(epoch.at)}; what led to steps before that is known only where they name it"
 
 
 def _is_about(happening: Happening, topic: Topic) -> bool:

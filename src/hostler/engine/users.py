@@ -58,7 +58,13 @@ class UserService:
         self._known = Known(view, self._door.changed)
         self._tokens = Tokens(store, writer, self._known, clock=clock, new_id=new_id, secret=secret)
         self._admin = Admin(store, writer, self._known, clock=clock, new_id=new_id, secret=secret)
-        self._accounts = Accounts(store, writer, self._known, self._tokens, clock=clock, new_id=new_id, hasher=hasher)
+        self._accounts = Accounts(
+            *(store, writer, self._known, self._tokens),
+            clock=clock,
+            new_id=new_id,
+            hasher=hasher,
+            prove=self._door.prove,
+        )
 
     # Accounts
 

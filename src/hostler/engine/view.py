@@ -10,6 +10,7 @@ import asyncio
 import math
 from typing import TYPE_CHECKING, Any
 
+from hostler.engine.calendar import Calendar
 from hostler.engine.deployments.fleet import Fleet
 from hostler.engine.inventory.sight import InventoryView
 from hostler.engine.workloads.sight import Rolls
@@ -19,7 +20,18 @@ from hostler.keys.deployment import BLUEPRINT, DEPLOYMENT, RETRIES, ROUTER, SLIC
 from hostler.keys.inventory import INSTANCE, TARGET, USER, WORKLOAD
 from hostler.keys.lab import LAB, LAB_CATALOGUE
 from hostler.keys.mirror import Mirror
-from hostler.keys.node import ALIVE, ARRIVAL, CLUSTER, COMMAND, MEMBER
+from hostler.keys.node import (
+    ALIVE,
+    ARRIVAL,
+    BRAKE,
+    CLOCK,
+    CLOCK_DISPUTE,
+    CLUSTER,
+    COMMAND,
+    MEMBER,
+    RETAINED,
+    RETAINED_REQUEST,
+)
 from hostler.keys.trace import SILENT
 from hostler.keys.vm import HANDLE, VM
 from hostler.kit.together import run_together
@@ -31,10 +43,15 @@ if TYPE_CHECKING:
     from hostler.keys.entry import Entry
     from hostler.kit.clock import Clock
     from hostler.model.node import Arrival, VmCommand
+    from hostler.model.retained import Retained
     from hostler.ports.store import Store
 
 PROBE_EVERY = 1.0
 PROBE_WITHIN = 2.0
+WRITE_EVERY = 5.0
+"""Seconds between two probes that write."""
+WRITE_TTL = 10.0
+"""Seconds that the lease of such a probe lives."""
 FAILURES = 2
 """Probes in a row that fail before the store counts as out of reach: one lost answer is no outage."""
 
@@ -42,7 +59,7 @@ FAILURES = 2
 class View:
     """Made once per process; `run` keeps it up until it is cancelled."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0915 - a line for each mirror
         self,
         store: Store,
         *,
@@ -50,15 +67,23 @@ class View:
         rng: random.Random | None = None,
         probe_every: float = PROBE_EVERY,
         probe_within: float = PROBE_WITHIN,
+        write_every: float | None = None,
     ) -> None:
+        """`write_every`: seconds between two probes that write; None: none does, and `writable` is `healthy`."""
         self._store, self._clock = store, clock
-        self._every, self._within = probe_every, probe_within
+        self._every, self._within, self._write_every = probe_every, probe_within, write_every
         self.vms = Mirror(store, VM, clock=clock, rng=rng)
         self.handles = Mirror(store, HANDLE, clock=clock, rng=rng)
         self.commands = Mirror(store, COMMAND, clock=clock, rng=rng)
         self.arrivals = Mirror(store, ARRIVAL, clock=clock, rng=rng)
+        self.retained = Mirror(store, RETAINED, clock=clock, rng=rng)
+        self.retained_requests = Mirror(store, RETAINED_REQUEST, clock=clock, rng=rng)
         self.members = Mirror(store, MEMBER, clock=clock, rng=rng)
         self.alive = Mirror(store, ALIVE, clock=clock, rng=rng)
+        self.clocks = Mirror(store, CLOCK, clock=clock, rng=rng)
+        self.clock_disputes = Mirror(store, CLOCK_DISPUTE, clock=clock, rng=rng)
+        """One record at most."""
+        self.calendar = Calendar(self.clocks, clock=clock)
         self.users = Mirror(store, USER, clock=clock, rng=rng)
         self.tokens = Mirror(store, TOKEN, clock=clock, rng=rng)
         self.labs = Mirror(store, LAB, clock=clock, rng=rng)
@@ -68,6 +93,8 @@ class View:
         self.instances = Mirror(store, INSTANCE, clock=clock, rng=rng)
         self.targets = Mirror(store, TARGET, clock=clock, rng=rng)
         self.silences = Mirror(store, SILENT, clock=clock, rng=rng)
+        self.brakes = Mirror(store, BRAKE, clock=clock, rng=rng)
+        """One record at most."""
         self.blueprints = Mirror(store, BLUEPRINT, clock=clock, rng=rng)
         self.slices = Mirror(store, SLICE, clock=clock, rng=rng)
         self.owners = Mirror(store, SLICE_OWNER, clock=clock, rng=rng)
@@ -80,8 +107,12 @@ class View:
             "handles": self.handles,
             "commands": self.commands,
             "arrivals": self.arrivals,
+            "retained": self.retained,
+            "retained_requests": self.retained_requests,
             "members": self.members,
             "alive": self.alive,
+            "clocks": self.clocks,
+            "clock_disputes": self.clock_disputes,
             "users": self.users,
             "tokens": self.tokens,
             "labs": self.labs,
@@ -90,6 +121,7 @@ class View:
             "instances": self.instances,
             "targets": self.targets,
             "silences": self.silences,
+            "brakes": self.brakes,
             "blueprints": self.blueprints,
             "slices": self.slices,
             "slice_owners": self.owners,
@@ -103,18 +135,26 @@ class View:
         self._others: dict[str, set[str]] = {}  # more nodes that have one: never, unless somebody meddled
         self._on: dict[str, dict[str, None]] = {}  # ids of machines by node; in order, so that a seed stays a story
         self.commands.listen(self._index)
+        self._retained_of: dict[str, set[str]] = {}  # keys of what is retained, by the id of the virtual machine
+        self._retained_as: dict[str, str] = {}
+        self.retained.listen(self._index_retained)
         self.rolls = Rolls(self)
         """Instances of workloads by what they are, from when they are first asked for."""
         self.fleet = Fleet(self)
         """Slices by what they are and where, likewise."""
         self._answered_at = -math.inf
         self._failures = FAILURES
+        self._write_failures = 0
+        self._write_problem = ""
         self._probed = asyncio.Event()
 
     async def run(self) -> None:
         """Keep everything up until cancelled. Raises what no waiting will heal (Closed, Damaged)."""
         mirrors = {name: mirror.run() for name, mirror in self.mirrors.items()}
-        await run_together("view", {**mirrors, "probe": self._probe()})
+        probes = {"probe": self._probe()}
+        if self._write_every is not None:
+            probes["write probe"] = self._probe_writes(self._write_every)
+        await run_together("view", {**mirrors, **probes})
 
     async def ready(self) -> None:
         """Until every family was read once, and the store has answered."""
@@ -137,6 +177,18 @@ class View:
     def healthy(self) -> bool:
         """Whether the store answered when it was last asked. A process that slept has not asked meanwhile."""
         return self._failures < FAILURES
+
+    def writable(self) -> bool:
+        """Whether the store answers, and took the last write that was tried."""
+        return self.healthy() and self._write_failures < FAILURES
+
+    def problem(self) -> str:
+        """What keeps the store from taking writes, and what to do; empty while it takes them."""
+        if not self.healthy():
+            silent = self.stale_for()
+            told = f"no answer for {silent:.1f} s" if math.isfinite(silent) else "no answer yet"
+            return f"store: {told}; look at the store"
+        return "" if self.writable() else self._write_problem
 
     def stale_for(self) -> float:
         """Seconds since the store last answered; 0.0 while it does; infinite before it first did.
@@ -170,6 +222,12 @@ class View:
         """Every node's that expects a machine of this id; more than one only if somebody meddled."""
         return tuple(entry for entry in self.arrivals.entries.values() if entry.value.command.vm == vm)
 
+    def retained_of(self, vm: str) -> tuple[Entry[Retained], ...]:
+        """What nodes have retained of a virtual machine of this id, the newest first."""
+        known = self.retained.entries
+        found = [known[key] for key in self._retained_of.get(vm, ()) if key in known and known[key].value.vm == vm]
+        return tuple(sorted(found, key=lambda entry: (-entry.value.retained_at, entry.key)))
+
     def arrivals_at(self, node: str) -> tuple[Entry[Arrival], ...]:
         """What the node expects."""
         return tuple(entry for entry in self.arrivals.entries.values() if entry.parts["node"] == node)
@@ -186,6 +244,17 @@ class View:
                 self._others.setdefault(vm, set()).add(node)
         else:
             self._unindex(node, vm)
+
+    def _index_retained(self, key: str) -> None:
+        entry = self.retained.entries.get(key)
+        before = self._retained_as.pop(key, None)
+        if before is not None:
+            self._retained_of[before].discard(key)
+            if not self._retained_of[before]:
+                del self._retained_of[before]
+        if entry is not None:
+            self._retained_as[key] = entry.value.vm
+            self._retained_of.setdefault(entry.value.vm, set()).add(key)
 
     def _unindex(self, node: str, vm: str) -> None:
         on = self._on.get(node)
@@ -218,3 +287,17 @@ class View:
                 self._failures, self._answered_at = 0, started
                 self._probed.set()
                 await self._clock.sleep(self._every)
+
+    async def _probe_writes(self, every: float) -> None:
+        """A lease is the least that can be written: no key, no revision, no history; it ends by itself."""
+        while True:
+            try:
+                async with asyncio.timeout(self._within):
+                    await self._store.grant(WRITE_TTL)
+            except (Unavailable, Uncertain, TimeoutError) as error:
+                self._write_failures += 1
+                self._write_problem = str(error) or f"store: a write was not answered within {self._within:g} s; look"
+                await self._clock.sleep(self._every)
+            else:
+                self._write_failures = 0
+                await self._clock.sleep(every)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import heapq
 import itertools
 from typing import TYPE_CHECKING, TypeVar
@@ -13,9 +14,12 @@ from hostler.engine.request import MAX_LIMIT, check_limit
 from hostler.errors import Damaged, Invalid, NotFound
 from hostler.keys.part import check_part
 from hostler.keys.vm import HANDLE, NAME, VM
-from hostler.model.access import EVERYWHERE
+from hostler.model.access import EVERYWHERE, HIDDEN
 from hostler.model.api import VmPage, VmRow, VmRowPage, Why
+from hostler.model.lab import utc_time
 from hostler.model.name import fold
+from hostler.model.reason import Reason
+from hostler.model.retained_api import RetainedRef
 from hostler.model.vm import MachineState
 from hostler.ports.store import Get, KeyValue
 
@@ -30,8 +34,7 @@ if TYPE_CHECKING:
     from hostler.keys.key import Key
     from hostler.keys.mirror import Mirror
     from hostler.model.api import VmView
-    from hostler.model.reason import Reason
-    from hostler.model.vm import VirtualMachine, VmHandle
+    from hostler.model.vm import VirtualMachine, VmHandle, VmSpec
     from hostler.ports.store import Operation, Store
 
 T = TypeVar("T")
@@ -101,16 +104,16 @@ class VmReader:
         if stale:
             entry = self.find_stale(caller, org, project, vm)
             seen = self._view.handles.get(**_ids(entry))
-            return self.shown(entry, None if seen is None else seen.value)
+            return self.shown(caller, entry, None if seen is None else seen.value)
         self.check(caller, org, project, vm)
         tail = f"{org}/{project}/{vm}"
         both: list[Operation] = [Get(_WISHES + tail), Get(_HANDLES + tail)]
         wish, handle = (await self._store.txn([], both)).responses
         if not isinstance(wish, KeyValue):  # not by its id, then by its name
             entry = await self.find(caller, org, project, vm)
-            return self.shown(entry, await self.handle(entry))
+            return self.shown(caller, entry, await self.handle(entry))
         seen = self._read(HANDLE, handle, self._view.handles) if isinstance(handle, KeyValue) else None
-        return self.shown(self._read(VM, wish, self._view.vms), None if seen is None else seen.value)
+        return self.shown(caller, self._read(VM, wish, self._view.vms), None if seen is None else seen.value)
 
     def _read(self, key: Key[T], kv: KeyValue, mirror: Mirror[T]) -> Entry[T]:
         """What was read from the store. The mirror has mostly made a record of that very revision already."""
@@ -118,10 +121,21 @@ class VmReader:
         return known if known is not None and known.mod_revision == kv.mod_revision else key.entry(kv)
 
     def shown(
-        self, entry: Entry[VirtualMachine], handle: VmHandle | None, *, at_next_boot: tuple[str, ...] = ()
+        self,
+        caller: Caller,
+        entry: Entry[VirtualMachine],
+        handle: VmHandle | None,
+        *,
+        at_next_boot: tuple[str, ...] = (),
     ) -> VmView:
-        """What a caller is told."""
-        return view_of(entry, handle, self.alive(handle), at_next_boot=at_next_boot)
+        """What the caller is shown."""
+        retained = tuple(
+            RetainedRef(node=each.parts["node"], name=each.value.name, retained_at=each.value.retained_at)
+            for each in self._view.retained_of(entry.value.id)
+        )
+        view = view_of(entry, handle, self.alive(handle), at_next_boot=at_next_boot, retained=retained)
+        spec = shown_spec(caller, view.org, view.project, view.spec)
+        return view if spec is view.spec else msgspec.structs.replace(view, spec=spec)
 
     def alive(self, handle: VmHandle | None) -> bool:
         """Whether the node that it names gives signs of life."""
@@ -137,7 +151,7 @@ class VmReader:
 
     async def list(self, caller: Caller, query: VmQuery) -> VmPage:
         """A page, in order of org, project and id."""
-        items, last, revision = await self._page(_Chosen(caller, query), self.shown)
+        items, last, revision = await self._page(_Chosen(caller, query), functools.partial(self.shown, caller))
         return VmPage(items=tuple(items), after=last, revision=revision)
 
     async def rows(self, caller: Caller, query: VmQuery) -> VmRowPage:
@@ -255,7 +269,7 @@ class VmReader:
             vm=entry.value.id,
             phase=phase(entry.value, handle, self.alive(handle)),
             node=None if handle is None else handle.node or None,
-            decided=self._decided(entry.value, handle),
+            decided=(*self._decided(entry.value, handle), *self._disk(entry.value, handle)),
             nodes=tuple(verdicts),
         )
 
@@ -266,6 +280,17 @@ class VmReader:
             return handle.reasons
         command = self._view.commands.get(node=handle.node, vm=vm.id)
         return handle.reasons if command is None else command.value.reasons
+
+    def _disk(self, vm: VirtualMachine, handle: VmHandle | None) -> tuple[Reason, ...]:
+        """Which disk it has, where that is not the one that its owner knows."""
+        kept = next(iter(self._view.retained_of(vm.id)), None)
+        since = "" if handle is None or not handle.disk_since else f"new disk since {utc_time(handle.disk_since)}"
+        if kept is None:
+            return (Reason(subject="disk", why=since),) if since else ()
+        node, name = kept.parts["node"], kept.value.name
+        back = "" if handle is None or not handle.node else " --as NEW-NAME"
+        old = f"one is retained on node {node}: hostler vm retained restore {node}/{name}{back}"
+        return (Reason(subject="disk", why=f"{since}; {old}" if since else old),)
 
     async def _cluster(self) -> Cluster:
         """All nodes and what stands on them."""
@@ -286,6 +311,13 @@ class _Chosen:
             check_project(caller, org, project)
         self.prefixes, self.start = _prefixes(caller, org, project), _start(org, project, query.after)
         self.limit, self.labels, self.stale, self.whole = query.limit, query.labels, query.stale, project is None
+
+
+def shown_spec(caller: Caller, org: str, project: str, spec: VmSpec) -> VmSpec:
+    """The shape of a machine of the project, without what only those who may change it see."""
+    if not spec.user_data or caller.may_change(org, project):
+        return spec
+    return msgspec.structs.replace(spec, user_data=HIDDEN)
 
 
 def check_project(caller: Caller, org: str, project: str, vm: str | None = None) -> None:

@@ -15,12 +15,12 @@ from msgspec import UNSET
 
 from hostler.engine import wish
 from hostler.engine.phase import booted
-from hostler.engine.quotas import Share, Turns, claim, counted, share
+from hostler.engine.projects import Projects
+from hostler.engine.quotas import Bound, Quotas, Share, Turns, claim, counted, share
 from hostler.engine.request import Written
 from hostler.engine.vm_reading import VmReader
 from hostler.engine.write import Beaten
 from hostler.errors import Conflict, Damaged, Invalid, Unavailable, Uncertain
-from hostler.keys.access import QUOTA
 from hostler.keys.entry import Entry
 from hostler.keys.node import MEMBER
 from hostler.keys.part import check_part
@@ -30,8 +30,9 @@ from hostler.model.vm import LockInfo, VirtualMachine, VmHandle
 from hostler.ports.store import CreateRevision
 
 if TYPE_CHECKING:
+    import asyncio
     import random
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Callable, Sequence
 
     from hostler.engine.quotas import Pieces
     from hostler.engine.request import Caller, Request
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
     from hostler.engine.vm_reading import VmQuery
     from hostler.engine.write import Writer
     from hostler.kit.clock import Clock
-    from hostler.model.access import Quota
     from hostler.model.api import MoveRequest, VmCreate, VmPage, VmRowPage, VmUpdate, Why
     from hostler.model.vm import VmSpec
     from hostler.ports.store import Comparison, Operation, Store
@@ -69,7 +69,8 @@ class VmService:
         self._lock_ttl = lock_ttl
         self._holder = new_id()
         self._turns = Turns()
-        self._limited: set[tuple[str, str]] = set()  # projects that had a quota when last looked
+        self.projects = Projects(store, writer, view, clock=clock)
+        self._limited: set[Bound] = set()  # projects and orgs that had a quota when last looked
 
     # Reading
 
@@ -96,6 +97,7 @@ class VmService:
         self._reader.check(request.caller, org, project)
         request.caller.require(_RIGHT)
         vm = wish.created(wanted, vm=self._new_id(), org=org, project=project, wall=self._clock.wall())
+        await self.projects.admit(request, org, project)
         if vm.spec.origin is None:
             return await self._writer.once(request, VmView, lambda: self._create(request, vm), ask_first=False)
 
@@ -104,6 +106,19 @@ class VmService:
             return await self._create(request, msgspec.structs.replace(vm, spec=spec))
 
         return await self._writer.once(request, VmView, clone)
+
+    async def add(self, request: Request, vm: VirtualMachine, verb: str, when: Sequence[Comparison]) -> Written[VmView]:
+        """A new machine as it stands, if `when` holds: one that gets its disk from a retained one."""
+        self._reader.check(request.caller, vm.org, vm.project)
+        check_part(vm.name, "vm")
+        return await self._writer.once(request, VmView, lambda: self._create(request, vm, verb, when))
+
+    async def change(
+        self, request: Request, vm: VirtualMachine, verb: str, change: Wish, when: Sequence[Comparison]
+    ) -> Written[VmView]:
+        """A change of the spec that another service asks for, if `when` holds."""
+        held: Pieces = (list(when), [])
+        return await self._change(request, vm.org, vm.project, vm.id, _Change(verb, change, status=ACCEPTED, held=held))
 
     async def update(self, request: Request, org: str, project: str, vm: str, update: VmUpdate) -> Written[VmView]:
         """Change what the update names. `at_next_boot` of the answer says what a running machine does not have yet."""
@@ -176,42 +191,55 @@ class VmService:
         origin = await self._reader.find(request.caller, org, project, spec.origin.vm)
         return wish.cloned(spec, origin.value, await self._handle(origin))
 
-    async def _create(self, request: Request, vm: VirtualMachine) -> Written[VmView]:
-        project = (vm.org, vm.project)
-        if project not in self._limited:
+    async def _create(
+        self, request: Request, vm: VirtualMachine, verb: str = "vm.create", more: Sequence[Comparison] = ()
+    ) -> Written[VmView]:
+        bounds = (Bound(vm.org, vm.project), Bound(vm.org))
+        if self._limited.isdisjoint(bounds):
             try:
-                return await self._enter(request, vm, None)
+                return await self._enter(request, vm, Quotas(tuple((bound, None) for bound in bounds)), verb, more)
             except Beaten as beaten:
-                if beaten.responses[1] is None:
+                found = {bound for bound, quota in zip(bounds, beaten.responses[1:], strict=True) if quota is not None}
+                if not found:
                     raise Conflict(f"vm {vm.name}: others wrote the same; nothing was written, try again") from None
-                self._limited.add(project)
+                self._limited |= found
 
         async def attempt() -> Written[VmView]:
-            quota = await counted(self._store, *project)
-            if quota is None:
-                self._limited.discard(project)
-            return await self._enter(request, vm, quota)
+            quotas = await counted(self._store, vm.org, vm.project)
+            self._limited.difference_update(bounds)
+            self._limited.update(quotas.limited)
+            return await self._enter(request, vm, quotas, verb, more)
 
-        async with self._turns.of(*project):
+        async with self._turn(vm.org, vm.project):
             return await self._writer.retried(f"vm {vm.name}", attempt, rng=self._rng)
 
-    async def _enter(self, request: Request, vm: VirtualMachine, quota: Entry[Quota] | None) -> Written[VmView]:
+    def _turn(self, org: str, project: str) -> asyncio.Lock:
+        """Of the org where that has a quota, else of the project."""
+        whole = Bound(org)
+        return self._turns.of(whole if whole in self._limited else Bound(org, project))
+
+    async def _enter(
+        self, request: Request, vm: VirtualMachine, quotas: Quotas, verb: str, more: Sequence[Comparison]
+    ) -> Written[VmView]:
         """The one transaction of a create. Beaten: something but the name stands in the way."""
         place: dict[str, Any] = {"org": vm.org, "project": vm.project}
-        when, then = claim(quota, vm.org, vm.project, share(vm.spec))
+        when, then = claim(quotas, share(vm.spec))
         put, name = VM.put(vm, vm=vm.id, **place), NAME.put(vm.id, name=vm.name, **place)
-        view = self._reader.shown(Entry(vm, {}, put.key, 0, 0, 0), None)
+        view = self._reader.shown(request.caller, Entry(vm, {}, put.key, 0, 0, 0), None)
         try:
             revision = await self._writer.commit(
                 request,
-                "vm.create",
+                verb,
                 put.key,
                 0,
-                [VM.absent(vm=vm.id, **place), NAME.absent(name=vm.name, **place), *when],
+                [VM.absent(vm=vm.id, **place), NAME.absent(name=vm.name, **place), *when, *more],
                 [put, name, *then],
                 status=CREATED,
                 answer=view,
-                otherwise=[NAME.get_op(name=vm.name, **place), QUOTA.get_op(**place)],
+                otherwise=[
+                    NAME.get_op(name=vm.name, **place),
+                    *(bound.key.get_op(**bound.parts) for bound, _ in quotas.bounds),
+                ],
                 name=vm.name,
             )
         except Beaten as beaten:
@@ -234,7 +262,7 @@ class VmService:
         async def once() -> Written[VmView]:
             if not change.sized:
                 return await attempts()
-            async with self._turns.of(org, project):
+            async with self._turn(org, project):
                 return await attempts()
 
         return await self._writer.once(request, VmView, once)
@@ -261,12 +289,12 @@ class VmService:
         held_when, held_then = change.held
         old, new = entry.value, change.wish(entry.value, handle)
         if new == old:
-            view, when = self._reader.shown(entry, handle), [VM.unchanged(entry), *held_when]
+            view, when = self._reader.shown(request.caller, entry, handle), [VM.unchanged(entry), *held_when]
             await self._writer.remember(request, when, held_then, status=change.status, answer=view)
             return Written(view, entry.mod_revision, change.status)
         new = msgspec.structs.replace(new, generation=old.generation + 1)
         later = wish.changed_shape(old, new) if booted(handle) else ()
-        view = self._reader.shown(_with(entry, new), handle, at_next_boot=later)
+        view = self._reader.shown(request.caller, _with(entry, new), handle, at_next_boot=later)
         name_when, name_then = await self._renamed(entry, new)
         quota_when, quota_then = await self._resized(entry, new)
         revision = await self._writer.commit(
@@ -312,8 +340,7 @@ class VmService:
         more = share(new.spec).minus(share(entry.value.spec))
         if more == Share():
             return [], []
-        org, project = entry.parts["org"], entry.parts["project"]
-        return claim(await counted(self._store, org, project), org, project, more)
+        return claim(await counted(self._store, entry.parts["org"], entry.parts["project"]), more)
 
     # Locks
 

@@ -12,10 +12,21 @@ from msgspec import UNSET
 
 from hostler.errors import Conflict, Invalid, NotFound
 from hostler.keys.part import check_home, check_new
+from hostler.model.access import HIDDEN
 from hostler.model.api import MAX_NAME
 from hostler.model.name import fold
 from hostler.model.node import Lifecycle
-from hostler.model.vm import MachineState, Move, Origin, Power, Restore, SnapshotState, VirtualMachine
+from hostler.model.vm import (
+    MachineState,
+    Move,
+    OnNodeLoss,
+    Origin,
+    Power,
+    Restore,
+    SnapshotState,
+    VirtualMachine,
+    ready_snapshots,
+)
 from hostler.model.workload import instance_parts
 
 if TYPE_CHECKING:
@@ -39,6 +50,7 @@ def check_name(name: str, what: str = "name") -> str:
 def created(wanted: VmCreate, *, vm: str, org: str, project: str, wall: float) -> VirtualMachine:
     """A new machine with the id `vm`. Invalid: it cannot be called that, or be there."""
     check_home(org, project)
+    check_user_data(wanted.spec.user_data)
     return VirtualMachine(
         id=vm,
         name=check_name(wanted.name),
@@ -48,6 +60,7 @@ def created(wanted: VmCreate, *, vm: str, org: str, project: str, wall: float) -
         power=wanted.power,
         labels=wanted.labels,
         on_node_loss=wanted.on_node_loss,
+        returns=wanted.on_node_loss is OnNodeLoss.FENCE,
         affinity=wanted.affinity,
         node_labels=wanted.node_labels,
         created_at=wall,
@@ -94,6 +107,7 @@ def updated(vm: VirtualMachine, update: VmUpdate, *, wall: float) -> VirtualMach
     """With what the update names. Invalid: a disk would shrink. Conflict: it is as its workload says."""
     _check_kept(vm)
     shape = {name: value for name in SHAPE if (value := getattr(update, name)) is not UNSET}
+    check_user_data(shape.get("user_data", ""))
     if shape.get("disk_gib", vm.spec.disk_gib) < vm.spec.disk_gib:
         raise Invalid(
             f"vm {vm.name}: disk_gib {shape['disk_gib']} is less than its {vm.spec.disk_gib}; a disk may only grow"
@@ -105,6 +119,7 @@ def updated(vm: VirtualMachine, update: VmUpdate, *, wall: float) -> VirtualMach
         fields["labels"] = update.labels
     if update.on_node_loss is not UNSET:
         fields["on_node_loss"] = update.on_node_loss
+        fields["returns"] = update.on_node_loss is OnNodeLoss.FENCE
     if update.expires_in is not UNSET:
         fields["expires_at"] = None if update.expires_in is None else wall + update.expires_in
     new = msgspec.structs.replace(vm, **fields)
@@ -114,6 +129,12 @@ def updated(vm: VirtualMachine, update: VmUpdate, *, wall: float) -> VirtualMach
             f"vm {vm.name}: it is instance {parts['instance']} of workload {parts['workload']}; change the workload"
         )
     return new
+
+
+def check_user_data(text: str) -> None:
+    """Invalid: it is what stands in place of user_data for those who may not see it."""
+    if text == HIDDEN:
+        raise Invalid(f"user_data: {HIDDEN} stands for what was not shown; write the text itself, or leave it out")
 
 
 def changed_shape(old: VirtualMachine, new: VirtualMachine) -> tuple[str, ...]:
@@ -199,8 +220,14 @@ def moved(
             f"node {target.node}: its machines are {target.driver}, those of node {source.node} are {source.driver};"
             " name a node of the same kind"
         )
-    if target.lifecycle in (Lifecycle.DRAINING, Lifecycle.DECOMMISSIONED, Lifecycle.SHUTTING_DOWN):
+    if target.lifecycle not in (Lifecycle.JOINING, Lifecycle.ON_DUTY):
         raise Conflict(f"node {target.node}: it is {target.lifecycle} and takes no machines; name another one")
+    lost = ready_snapshots(handle)
+    if lost and not wanted.drop_snapshots:
+        raise Conflict(
+            f"vm {vm.name}: its snapshots would be lost ({', '.join(lost)}), for they do not move; delete them, or"
+            " allow it: --drop-snapshots"
+        )
     number = 1 if vm.move is None else vm.move.number + 1
     return msgspec.structs.replace(vm, move=Move(to=fold(target.node), number=number, stop=wanted.stop))
 

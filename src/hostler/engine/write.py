@@ -107,8 +107,8 @@ class Writer:
         audit = self._audit(request, verb, subject, before, name)
         try:
             result = await self._send(when, [*then, audit], otherwise, _answered(request, status, answer))
-        except Uncertain:
-            return await self._looked_up(audit.key)
+        except Uncertain as uncertain:
+            return await self._looked_up(audit.key, uncertain)
         if not result.succeeded:
             raise Beaten(f"{subject}: changed meanwhile; read it again", result.responses)
         return result.revision
@@ -232,8 +232,11 @@ class Writer:
             self._lease_load += 1
             return self._lease
 
-    async def _looked_up(self, audit: str) -> int:
-        """The revision of a write whose answer was lost. Uncertain: it is not there, and may still come."""
+    async def _looked_up(self, audit: str, uncertain: Uncertain) -> int:
+        """The revision of a write of which it is not known whether it was made.
+
+        Uncertain: it is not there, and may still come. Unavailable: it was not made, and what the store said.
+        """
         for pause in _LOOKS:
             if pause:
                 await self._clock.sleep(pause)
@@ -245,6 +248,8 @@ class Writer:
                 continue
             if found is not None:
                 return found.create_revision
+            if uncertain.answered:
+                raise Unavailable(f"store: nothing was written; {uncertain}") from None
         raise Uncertain("store: the answer was lost, it may be written; repeat it with the same Idempotency-Key")
 
 

@@ -13,13 +13,16 @@ from hostler.engine.agent.agent import Agent
 from hostler.engine.agent.plan import AgentPlan
 from hostler.engine.labs.shape import MACHINES_LABEL
 from hostler.engine.slices.printed import NodeDoors
-from hostler.entry.backend import opened_backend
+from hostler.entry.backend import control_plane_of, opened_backend
 from hostler.entry.calling import Calling
+from hostler.entry.cli.target import redacted
 from hostler.entry.folder import DataFolder
+from hostler.entry.host_watchdog import watched_host
+from hostler.entry.open_files import raise_open_files
 from hostler.entry.peers import ProcessPeers
 from hostler.entry.plane import check_address, new_id, new_secret, peer_tickets, slice_limits
 from hostler.entry.relay import relaying
-from hostler.entry.signals import asked_to_end, run_unless_asked
+from hostler.entry.signals import asked_to_end, on_hangup, reload_certificates, run_unless_asked
 from hostler.errors import Invalid, NotFound
 from hostler.kit.clock import SystemClock
 from hostler.model.inventory import Capacity
@@ -32,6 +35,7 @@ if TYPE_CHECKING:
 
     from hostler.engine.invocation.router import Router
     from hostler.kit.clock import Clock
+    from hostler.ports.machines import Machines
     from hostler.ports.peers import Doors, Peers
     from hostler.ports.store import Store
     from hostler.settings import Settings
@@ -48,9 +52,15 @@ class Running:
     """An agent that runs, what others reach of its node, and how its slices are stopped."""
 
     def __init__(
-        self, agent: Agent, doors: Doors, task: asyncio.Task[None], stop_slices: Callable[[], Awaitable[None]]
+        self,
+        agent: Agent,
+        machines: Machines,
+        doors: Doors,
+        task: asyncio.Task[None],
+        stop_slices: Callable[[], Awaitable[None]],
     ) -> None:
-        self.agent, self.doors, self.task, self.stop_slices = agent, doors, task, stop_slices
+        self.agent, self.machines, self.doors, self.task = agent, machines, doors, task
+        self.stop_slices = stop_slices
 
 
 def plan_of(settings: Settings, node: str, rack: str | None, address: str = "") -> AgentPlan:
@@ -61,6 +71,7 @@ def plan_of(settings: Settings, node: str, rack: str | None, address: str = "") 
     return AgentPlan(
         node=node,
         address=address,
+        store=redacted(settings.store).partition("?")[0],
         labels={MACHINES_LABEL: settings.machines, **settings.labels},
         rack=rack,
         node_ttl=settings.node_ttl,
@@ -103,15 +114,27 @@ async def running_agent(
     *,
     peers: Peers | None = None,
     nodes: int = 1,
+    siblings: Path | None = None,
     router: Router | None = None,
+    accept_cluster: bool = False,
 ) -> AsyncIterator[Running]:
     """The agent of a node, on its machines, until this is left: it takes leave then, and the machines run on.
 
     Slices are stopped, after it took leave. `peers`: the way to the machines of other nodes, to hand machines over to
-    them. `nodes`: that share this host. `router`: what takes the calls of its slices; without, they call nobody.
+    them. `nodes`: that share this host; `siblings`: the folder that has one for each of them. `router`: what takes the
+    calls of its slices; without, they call nobody. `accept_cluster`: obey the control plane of this store, whatever the
+    node obeyed before.
     """
     check_slice_listen(settings)
-    opened = open_machines(settings.machines, folder, capacity=SIMULATED, clock=clock, settings=settings, nodes=nodes)
+    opened = open_machines(
+        settings.machines,
+        folder,
+        capacity=SIMULATED,
+        clock=clock,
+        settings=settings,
+        nodes=nodes,
+        siblings=siblings,
+    )
     async with AsyncExitStack() as stack:
         machines = await stack.enter_async_context(opened)
         place = settings.data / "slices" / plan.node
@@ -121,11 +144,21 @@ async def running_agent(
         rng = random.Random()  # noqa: S311 - spreads retries; guards nothing
         limits = slice_limits(settings)
         agent = Agent(
-            store, machines, plan, clock=clock, rng=rng, new_id=new_id, peers=peers, slices=slices, limits=limits
+            store,
+            machines,
+            plan,
+            clock=clock,
+            rng=rng,
+            new_id=new_id,
+            peers=peers,
+            slices=slices,
+            limits=limits,
+            memory=control_plane_of(settings, folder),
+            accept=accept_cluster,
         )
         task = asyncio.create_task(agent.run(), name=f"agent {plan.node}")
         try:
-            yield Running(agent, NodeDoors(machines, slices), task, slices.aclose)
+            yield Running(agent, machines, NodeDoors(machines, slices), task, slices.aclose)
         finally:
             task.cancel()
             await asyncio.wait((task,))
@@ -134,19 +167,22 @@ async def running_agent(
                     await agent.aclose(leaving=True)
 
 
-async def run(settings: Settings, tell: Callable[[str], None]) -> int:
+async def run(settings: Settings, tell: Callable[[str], None], *, accept_cluster: bool = False) -> int:
     """Run the agent of the settings' node until it is asked to end; the exit code."""
     node = settings.node
     if node is None:
         raise Invalid("node: an agent needs the name of its node; give --node NAME, or set HOSTLER_NODE")
     check_address(settings, settings.agent_listen, "agent_listen")
+    raise_open_files(tell)
     folder = settings.data / "machines" / fold(node)
     _make(settings.data)
     DataFolder(settings.data).keep_kind(settings.machines)  # before there is a folder of them, which says less
     _make(folder)
     with asked_to_end() as asked:
         started = asyncio.Event()
-        code = await run_unless_asked("agent", asked, started, _run(settings, node, folder, tell, asked, started))
+        code = await run_unless_asked(
+            "agent", asked, started, _run(settings, node, folder, tell, asked, started, accept_cluster)
+        )
     if code == 0:
         tell("stopped")
     return code
@@ -159,17 +195,36 @@ async def _run(  # noqa: PLR0917 - what to run, how to tell, and when to end
     tell: Callable[[str], None],
     asked: asyncio.Event,
     started: asyncio.Event,
+    accept_cluster: bool,
 ) -> int:
     clock = SystemClock()
     async with AsyncExitStack() as stack:
         store = await stack.enter_async_context(opened_backend(settings, clock, tell))
         agents: dict[str, Running] = {}
         tickets = peer_tickets(store, clock, by=f"node:{fold(node)}")
-        address = await stack.enter_async_context(relaying(settings, tickets, doors_in(agents)))
-        plan = plan_of(settings, node, settings.rack, address)
+        relay = await stack.enter_async_context(relaying(settings, tickets, doors_in(agents)))
+        plan = plan_of(settings, node, settings.rack, relay.address)
+
+        def reload() -> None:
+            reload_certificates([relay], tell)
+            for running in agents.values():
+                running.agent.session.announce(relay.address)
+
+        stack.enter_context(on_hangup(reload))
         peers = ProcessPeers(store, tickets, doors_in(agents))
         calling = await stack.enter_async_context(_calling(store, settings, plan, clock))
-        async with running_agent(store, settings, plan, folder, clock, peers=peers, router=calling.router) as running:
+        # Agents of one folder are agents of one host: those of an `up` that became several processes, for one.
+        async with (
+            running_agent(
+                *(store, settings, plan, folder, clock),
+                peers=peers,
+                nodes=settings.nodes,
+                siblings=folder.parent,
+                router=calling.router,
+                accept_cluster=accept_cluster,
+            ) as running,
+            watched_host(settings, [running.machines], clock, tell),
+        ):
             agents[plan.node] = running
             started.set()
             tell(f"agent of {node}, machines in {folder}")

@@ -1,7 +1,8 @@
 """Which store a process of the control plane works on. Chosen once, at start; a running process never switches.
 
 A cluster that cannot be reached at start is an error, unless the settings allow the state file in its place. What a
-state file holds from before there was a cluster is moved into it once; from then on nothing starts on the file.
+state file holds from before there was a cluster is moved into it once. Nothing starts on a store whose records were
+moved or copied to another one.
 """
 
 from __future__ import annotations
@@ -11,7 +12,11 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 from uuid import uuid4
 
+from hostler.engine.cluster_id import moved_away
+from hostler.engine.store_guard import StoreGuard
 from hostler.entry.cli.target import local_path, redacted
+from hostler.entry.control_plane_file import ControlPlaneFile
+from hostler.entry.transfer.fill import MARKER, check_complete
 from hostler.errors import HostlerError, Invalid, Refused, Unavailable, Uncertain
 from hostler.keys.namespaced import enter
 from hostler.keys.transfer import MOVED
@@ -40,7 +45,10 @@ def file_url(path: Path) -> str:
 
 @asynccontextmanager
 async def opened_backend(settings: Settings, clock: Clock, tell: Callable[[str], None]) -> AsyncIterator[Store]:
-    """The open store, in the namespace of the settings. Unavailable: out of reach, and nothing else is allowed."""
+    """The open store, in the namespace of the settings. Unavailable: out of reach, and nothing else is allowed.
+
+    Refused: its records were copied or moved to another store.
+    """
     url = settings.store
     async with AsyncExitStack() as stack:
         try:
@@ -53,11 +61,10 @@ async def opened_backend(settings: Settings, clock: Clock, tell: Callable[[str],
         else:
             cluster = is_cluster(url)
             tell(f"store {redacted(url)}")
-        if not cluster:
-            await _check_not_moved(settings, store)
+        await _check_in_service(settings, store, cluster=cluster)
         seen, _ = await enter(store, settings.namespace, clock=clock)
         if cluster and settings.state_path is not None and settings.state_path.exists():
-            await _moved(settings.state_path, seen, clock, tell)
+            await _moved(settings.state_path, seen, clock, tell, redacted(url))
         yield seen
 
 
@@ -100,26 +107,50 @@ def _short(error: Exception) -> str:
     return str(error).partition(" (")[0].partition("; ")[0]
 
 
-async def _check_not_moved(settings: Settings, store: Store) -> None:
-    """Refused: what it holds is old news, for its machines belong to a cluster."""
+async def _check_in_service(settings: Settings, store: Store, *, cluster: bool) -> None:
+    """Refused: what the store holds is incomplete, or out of date because another store took over."""
+    fell_back = not cluster and is_cluster(settings.store) and settings.state_path is not None
+    url = redacted(file_url(settings.state_path) if fell_back and settings.state_path else settings.store)
+    check_complete(await store.get(MARKER), f"store {url}")
     mark = await MOVED.get(store)
     if mark is None:
         return
-    url = file_url(settings.state_path) if is_cluster(settings.store) and settings.state_path else settings.store
-    into = f" (its id is {mark.value.cluster})" if mark.value.cluster else ""
+    if mark.value.read_only:
+        way = "start on that one"
+    else:
+        way = "start on that one (if it does not answer, wait until it does)"
     raise Refused(
-        f"store {redacted(url)}: its machines were moved into a cluster{into}; working on what it held then would run"
-        " machines that are elsewhere now, or deleted: wait until the cluster is in reach, or, to go back to this file"
-        " for good, stop every process on the cluster and then:"
-        f" hostler store delete {MOVED.fill()} --store {redacted(url)}"
+        f"store {url}: {moved_away(mark.value)}; working on what this one holds would run machines that are elsewhere"
+        f" now, or were deleted: {way}. To give the other store up, stop every process on it, and then:"
+        f" hostler store activate --store {url}"
     )
 
 
-async def _moved(path: Path, store: Store, clock: Clock, tell: Callable[[str], None]) -> None:
+@asynccontextmanager
+async def guarded_backend(
+    settings: Settings, clock: Clock, tell: Callable[[str], None], *, accept: bool = False
+) -> AsyncIterator[tuple[Store, StoreGuard]]:
+    """The same for a process that leads or serves, with what tells it that the store became another one.
+
+    Refused: the data folder served a newer control plane, or another one, and `accept` is False.
+    """
+    async with opened_backend(settings, clock, tell) as store:
+        memory = control_plane_of(settings, settings.data)
+        guard = StoreGuard(store, memory, clock=clock, new_id=lambda: uuid4().hex, accept=accept)
+        await guard.check()
+        yield store, guard
+
+
+def control_plane_of(settings: Settings, folder: Path) -> ControlPlaneFile | None:
+    """What keeps the control plane that this folder obeys; None in a test namespace, where each start may be anew."""
+    return None if settings.namespace.use_test_namespace else ControlPlaneFile(folder)
+
+
+async def _moved(path: Path, store: Store, clock: Clock, tell: Callable[[str], None], target: str) -> None:
     """Once: what the state file holds goes into the cluster."""
     from hostler.engine.migration import migrate
 
     async with open_store(file_url(path)) as old:
-        done = await migrate(old, store, source=str(path), clock=clock, new_id=lambda: uuid4().hex)
+        done = await migrate(old, store, source=str(path), clock=clock, new_id=lambda: uuid4().hex, target=target)
     if done.elsewhere or not done.before:
         tell(f"{path}: {done}")

@@ -1,4 +1,4 @@
-"""What `hostler doctor` looks at. It works while nothing runs, changes nothing, and asks nobody's leave."""
+"""What `hostler doctor` looks at. It works while nothing runs, changes no record, and asks nobody's leave."""
 
 from __future__ import annotations
 
@@ -17,23 +17,28 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from hostler.engine.overview import FILLING, REPAIR, fill_of
 from hostler.entry.backend import is_cluster
 from hostler.entry.cli.target import local_path, redacted
+from hostler.entry.doctor_certificates import certificates
 from hostler.entry.doctor_deployments import deployments
 from hostler.entry.doctor_inventory import inventory
 from hostler.entry.doctor_labs import labs
-from hostler.entry.doctor_machines import machines, refusals
-from hostler.entry.doctor_power import power
+from hostler.entry.doctor_machines import machines, paused, refusals, shared_hosts
+from hostler.entry.doctor_power import power, watchdog
+from hostler.entry.doctor_retained import retained
 from hostler.entry.doctor_slices import slices
 from hostler.entry.finding import Finding, Level
 from hostler.entry.folder import DataFolder
 from hostler.entry.leader import look
-from hostler.errors import HostlerError
-from hostler.keys.namespaced import enter
-from hostler.keys.node import ALIVE, MEMBER
+from hostler.entry.open_files import examine_open_files
+from hostler.entry.plane import WILDCARDS
+from hostler.errors import HostlerError, Unavailable, Uncertain
+from hostler.keys.namespaced import enter, maintained
+from hostler.keys.node import ALIVE, BRAKE, CLOCK_DISPUTE, FENCING, LEADER_CLOCK, MEMBER
 from hostler.keys.replica import REPLICA
 from hostler.kit.clock import SystemClock
-from hostler.kit.plural import counted
+from hostler.kit.plural import counted, sized
 from hostler.model.node import Lifecycle
 from hostler.settings.value import split_address
 from hostler.wiring import open_store, ttl_storage_on
@@ -53,7 +58,16 @@ EPOCH = 1_735_689_600.0
 async def examine(settings: Settings) -> list[Finding]:
     """Look at everything, in the order in which it depends on each other."""
     folder = DataFolder(settings.data)
-    found = [*_folder(folder), _disk(folder), *_clock(), *await machines(settings), *power(settings)]
+    found = [
+        *_folder(folder),
+        _disk(folder),
+        examine_open_files(folder),
+        *_clock(),
+        *await machines(settings),
+        *power(settings),
+        *watchdog(settings),
+    ]
+    found += certificates(settings)
     found += await slices(settings)
     found += await labs(settings)
     served, health = await asyncio.to_thread(_server, settings, folder)
@@ -62,10 +76,11 @@ async def examine(settings: Settings) -> list[Finding]:
     async with AsyncExitStack() as stack:
         try:
             async with asyncio.timeout(WITHIN * 2):
-                store, finding = await _store(settings, stack)
-                found.append(finding)
+                store, findings = await _store(settings, stack)
+                found += findings
                 if store is not None:
                     found += await _plane(store)
+                    found += await retained(store, settings)
         except (HostlerError, TimeoutError) as error:
             what = str(error) if isinstance(error, HostlerError) else f"no answer within {WITHIN * 2:g} s"
             found.append(_store_failed(settings, what))
@@ -138,9 +153,19 @@ def _server(settings: Settings, folder: DataFolder) -> tuple[Finding, list[Findi
             return Finding("server", Level.FAIL, f"{url} does not answer", f"look into {folder.log_file}"), []
     host, port = split_address(settings.listen)
     if port and _taken(host, port):
-        advice = "stop who uses it, or listen elsewhere: --listen HOST:PORT"
-        return Finding("server", Level.FAIL, f"{settings.listen} is in use by another program", advice), []
-    return Finding("server", Level.WARN, f"none runs here; {settings.listen} is free", "start it: hostler up"), []
+        # A replica does not say in the data folder where it serves.
+        host = WILDCARDS.get(host, host)
+        place = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        for url in (f"https://{place}", f"http://{place}")[:: 1 if settings.tls_cert else -1]:
+            answer = _asked(url)
+            if answer is not None:
+                return Finding("server", Level.OK, f"{url} answers"), _drift(url, answer)
+        advice = "stop that program, or listen elsewhere: --listen HOST:PORT"
+        return Finding("server", Level.FAIL, f"{settings.listen} is in use by a program that is no Hostler", advice), []
+    advice = "start it: hostler up"
+    if is_cluster(settings.store):  # `up` would be a control plane of its own if it were given another store
+        advice = "start the replica of this machine: hostler replica, or the service that runs it"
+    return Finding("server", Level.WARN, f"none runs here; {settings.listen} is free", advice), []
 
 
 def _asked(url: str) -> str | None:
@@ -189,18 +214,56 @@ def _taken(host: str, port: int) -> bool:
 # The store, and what is in it
 
 
-async def _store(settings: Settings, stack: AsyncExitStack) -> tuple[Store | None, Finding]:
+async def _store(settings: Settings, stack: AsyncExitStack) -> tuple[Store | None, list[Finding]]:
     path = local_path(settings.store)
     shown = redacted(settings.store)
     if path is not None and not path.exists():
-        return None, Finding("store", Level.WARN, f"{shown} does not exist yet", "hostler up makes it")
+        return None, [Finding("store", Level.WARN, f"{shown} does not exist yet", "hostler up makes it")]
     store = await stack.enter_async_context(open_store(settings.store))
+    members = await _members(store)
+    if any(finding.level is Level.FAIL for finding in members):
+        return None, members
     status = await store.status()
     seen, _ = await enter(
         store, msgspec.structs.replace(settings.namespace, pre_clean_store=False), clock=SystemClock()
     )
-    size = f"{status.size_bytes / 2**20:,.1f} MiB, revision {status.revision:,}"
-    return seen, Finding("store", Level.OK, f"{shown}: {status.engine} {status.version}, {size}")
+    size = f"{sized(status.size_bytes)}, revision {status.revision:,}"
+    told = Finding("store", Level.OK, f"{shown}: {status.engine} {status.version}, {size}")
+    refused = "" if maintained(store) is None else await _write_refused(store)
+    if refused:
+        said, _, advice = refused.partition("; ")
+        told = Finding("store", Level.FAIL, f"{shown} takes no writes: {said}", advice or REPAIR)
+    elif status.fraction >= FILLING:
+        told = Finding("store", Level.WARN, f"{shown}: {fill_of(status)}", REPAIR)
+    elif status.alarms:
+        advice = "replace the member whose data is damaged"
+        told = Finding("store", Level.FAIL, f"{shown} raises the alarm {', '.join(status.alarms)}", advice)
+    return seen, [told, *members]
+
+
+async def _members(store: Store) -> list[Finding]:
+    """Of a store that several servers keep: those that do not answer, by name."""
+    kept = maintained(store)
+    members = () if kept is None else await kept.members()
+    dead = [one for one in members if not one.answers]
+    if not dead:
+        return []
+    named = ", ".join(f"{one.name} ({one.why})" for one in dead)
+    verb = "does not answer" if len(dead) == 1 else "do not answer"
+    told = f"{len(dead)} of {counted(len(members), 'member')} {verb}: {named}"
+    needed = len(members) // 2 + 1
+    if len(members) - len(dead) < needed:
+        return [Finding("store", Level.FAIL, told, f"start them: {needed} of {len(members)} must answer")]
+    return [Finding("store", Level.WARN, told, f"start {'it' if len(dead) == 1 else 'them'} again, or replace it")]
+
+
+async def _write_refused(store: Store) -> str:
+    """What the store says to a write; empty: it takes it. A lease without a key is the least that can be written."""
+    try:
+        await (await store.grant(WITHIN)).revoke()
+    except (Unavailable, Uncertain) as error:
+        return str(error)
+    return ""
 
 
 def _store_failed(settings: Settings, what: str) -> Finding:
@@ -213,7 +276,9 @@ async def _plane(store: Store) -> list[Finding]:
     return [
         await _leader(store),
         *await _nodes(store),
+        *await _brake(store),
         *await refusals(store),
+        *await shared_hosts(store),
         *await _clocks(store),
         *await _records(store),
     ]
@@ -256,15 +321,28 @@ async def _nodes(store: Store) -> list[Finding]:
     return found
 
 
+async def _brake(store: Store) -> list[Finding]:
+    entry = await BRAKE.get(store, scope=FENCING)
+    if entry is None or entry.value.released:
+        return []
+    record = entry.value
+    what = f"it holds: {len(record.nodes)} of {counted(record.of, 'node')} became unreachable together, {record.cause}"
+    advice = "repair that, and the nodes return by themselves; if they are lost for good: hostler node brake release"
+    return [Finding("brake", Level.WARN, what, advice)]
+
+
 async def _clocks(store: Store) -> list[Finding]:
     """Whoever started in the future has another calendar."""
     now = time.time()
     starts = [
         (entry.value.started_at, entry.parts["node"]) for entry in (await ALIVE.list(store, strict=False)).entries
     ]
+    dispute = await CLOCK_DISPUTE.get(store, name=LEADER_CLOCK)
+    advice = "run NTP on the leader and on the nodes; until then machines, labs, tokens and audit do not expire"
+    disputes = [] if dispute is None else [Finding("clocks", Level.FAIL, dispute.value.why, advice)]
     replicas = (await REPLICA.list(store, strict=False)).entries
     starts += [(entry.value.started_at, entry.value.address) for entry in replicas]
-    return [
+    return disputes + [
         Finding("clocks", Level.WARN, f"{who} is at least {at - now:.0f} s ahead of this machine", "run NTP on both")
         for at, who in starts
         if at > now + DRIFT
@@ -292,7 +370,7 @@ async def _records(store: Store) -> list[Finding]:
     found += [Finding("records", Level.WARN, line, _free(line)) for line in lost]
     machines = f"{counted(len(view.vms.entries), 'machine')}, {counted(len(view.members.entries), 'node')}"
     found = found or [Finding("records", Level.OK, f"{machines}; every record can be read and belongs to something")]
-    return [*found, *inventory(view), *await deployments(store, view)]
+    return [*found, *paused(view), *inventory(view), *await deployments(store, view)]
 
 
 def _free(line: str) -> str:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from hostler.entry.cli.target import redacted
 from hostler.entry.finding import Finding, Level
+from hostler.entry.folder import DataFolder
 from hostler.entry.labs import own_catalogue
 from hostler.errors import HostlerError, Invalid, NotFound, Unavailable
 from hostler.kit.plural import counted
@@ -21,8 +22,10 @@ WITHIN = 5.0
 async def labs(settings: Settings) -> list[Finding]:
     """Nothing where nobody set anything of labs."""
     found = [] if settings.labs is None else [_catalogue(settings)]
-    if settings.redis is not None:
-        found.append(await _redis(settings.redis))
+    # Who started the control plane may have named it on the command line alone.
+    redis = settings.redis or DataFolder(settings.data).read(DataFolder(settings.data).redis_file)
+    if redis is not None:
+        found.append(await _redis(redis))
     return found
 
 

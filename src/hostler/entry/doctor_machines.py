@@ -10,11 +10,15 @@ from hostler.entry.finding import Finding, Level
 from hostler.errors import HostlerError
 from hostler.keys.node import ALIVE, MEMBER
 from hostler.kit.plural import counted
+from hostler.model.node import Lifecycle
+from hostler.model.vm import MachineState
 from hostler.wiring import hetzner_answers, known_acceleration, open_images
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from hostler.engine.view import View
+    from hostler.model.node import NodeRecord
     from hostler.ports.store import Store
     from hostler.settings import Settings
 
@@ -126,3 +130,39 @@ async def refusals(store: Store) -> list[Finding]:
         for entry in (await MEMBER.list(store, strict=False)).entries
         if entry.value.refuses and entry.parts["node"] in alive
     ]
+
+
+async def shared_hosts(store: Store) -> list[Finding]:
+    """Return a finding for every host that has several nodes each of which promises all of it."""
+    hosts: dict[str, list[NodeRecord]] = {}
+    for entry in (await MEMBER.list(store, strict=False)).entries:
+        record = entry.value
+        if (
+            record.facts.get("host")
+            and not record.facts.get("share")
+            and record.lifecycle is not Lifecycle.DECOMMISSIONED
+        ):
+            hosts.setdefault(record.facts["host"], []).append(record)
+    return [
+        Finding(
+            "nodes",
+            Level.WARN,
+            f"{', '.join(sorted(record.node for record in records))} are on one host, and each promises all of it",
+            f"set nodes = {len(records)} (HOSTLER_NODES) for each of these agents, or give them one data folder",
+        )
+        for records in hosts.values()
+        if len(records) > 1
+    ]
+
+
+def paused(view: View) -> list[Finding]:
+    """Return a finding for every guest that is paused because its node has no room."""
+    advice = "free some space on its node, or enlarge it; the guest goes on by itself"
+    found = []
+    for entry in view.handles.entries.values():
+        handle = entry.value
+        if handle.paused and handle.state is MachineState.RUNNING:
+            vm = view.vms.get(org=entry.parts["org"], project=entry.parts["project"], vm=entry.parts["vm"])
+            name = f"{entry.parts['org']}/{entry.parts['project']}/{handle.id if vm is None else vm.value.name}"
+            found.append(Finding("machines", Level.WARN, f"{name} on {handle.node} is paused: {handle.detail}", advice))
+    return found

@@ -1,4 +1,4 @@
-"""What `hostler doctor` looks at where a command switches nodes off. It is not run: that would switch something off."""
+"""What `hostler doctor` looks at where nodes are switched off or reset. Nothing is run or opened: that would do it."""
 
 from __future__ import annotations
 
@@ -29,3 +29,22 @@ def power(settings: Settings) -> list[Finding]:
         return [Finding("power", Level.FAIL, f"{found}: everybody can write to it", f"chmod o-w {found}")]
     grace, limit = settings.power_grace, settings.power_timeout
     return [Finding("power", Level.OK, f"{found}, {grace:g} s after a node fell silent, for at most {limit:g} s")]
+
+
+def watchdog(settings: Settings) -> list[Finding]:
+    """Nothing where none is set. The device is not opened: that would start it."""
+    path = settings.watchdog
+    if path is None:
+        return []
+    try:
+        mode = path.stat().st_mode
+    except OSError as error:
+        why = (error.strerror or "cannot be read").lower()
+        advice = "load the driver of this host's watchdog (such as softdog), or take `watchdog` out of the settings"
+        return [Finding("watchdog", Level.FAIL, f"{path}: {why}", f"{advice}; agents do not start")]
+    if not stat.S_ISCHR(mode):
+        return [Finding("watchdog", Level.FAIL, f"{path} is no device", "name the device, such as /dev/watchdog")]
+    if not os.access(path, os.W_OK):
+        advice = "give the agent's user the right to write to it, by a udev rule; agents do not start"
+        return [Finding("watchdog", Level.FAIL, f"{path}: no right to write to it", advice)]
+    return [Finding("watchdog", Level.OK, f"{path}, fed while no fenced machine runs past its hold")]

@@ -9,6 +9,7 @@
     admin.token          the first administrator's token
     server               where the API is served, while it is
     up.lock              held by the `up` that runs here
+    redis                the Redis that labs are asked for through, while one is used
     replica              under which name that one stands for the leadership
     simulation           what marks the folder of a `hostler sim serve`
 
@@ -48,6 +49,18 @@ class DataFolder:
     def server_file(self) -> Path:
         """The address of the API, while it is served."""
         return self.path / "server"
+
+    @property
+    def redis_file(self) -> Path:
+        """The Redis of the control plane that runs here, or ran here last."""
+        return self.path / "redis"
+
+    def keep_redis(self, url: str | None) -> None:
+        """From now on labs are asked for through this Redis; None: through none."""
+        if url is None:
+            self.redis_file.unlink(missing_ok=True)
+        else:
+            self.write(self.redis_file, url)
 
     @property
     def replica_file(self) -> Path:

@@ -6,7 +6,8 @@ digest of its certificate, which is all that needs to be trusted there: the stor
 
 from __future__ import annotations
 
-from contextlib import asynccontextmanager
+import asyncio
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING
 from urllib.parse import quote, urlsplit
 
@@ -14,13 +15,15 @@ import aiohttp
 from yarl import URL
 
 from hostler.client.channel import Channel as SocketChannel
-from hostler.client.wire import open_socket
+from hostler.client.wire import NotSent, open_socket
 from hostler.errors import Forbidden, Invalid, NotFound, Unavailable
 from hostler.keys.node import MEMBER
+from hostler.kit.backoff import Backoff
 from hostler.model.name import fold
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
+    from contextlib import AbstractAsyncContextManager
 
     from hostler.engine.tickets import PeerTickets
     from hostler.ports.machines import Channel, Door
@@ -28,7 +31,9 @@ if TYPE_CHECKING:
     from hostler.ports.store import Store
 
 WITHIN = 15.0
-"""Seconds that another process has to let us in."""
+"""Seconds that another process has to let us in; an agent that was started again has to register within them."""
+AGAIN = (0.1, 1.0)
+"""Seconds, at first and at most, before an address is read and tried again."""
 SCHEME = "Ticket"
 """Of the header that carries a ticket from one process to another."""
 PIN = "sha256:"
@@ -37,8 +42,15 @@ PIN = "sha256:"
 class ProcessPeers:
     """`hostler.ports.peers.Peers`. `machines_of` knows the doors of this process's nodes, by their folded names."""
 
-    def __init__(self, store: Store, tickets: PeerTickets, machines_of: Callable[[str], Doors | None]) -> None:
-        self._store, self._tickets, self._machines_of = store, tickets, machines_of
+    def __init__(
+        self,
+        store: Store,
+        tickets: PeerTickets,
+        machines_of: Callable[[str], Doors | None],
+        *,
+        within: float = WITHIN,
+    ) -> None:
+        self._store, self._tickets, self._machines_of, self._within = store, tickets, machines_of, within
 
     def channel(self, node: str, vm: str, door: Door) -> Channel:
         """Through a door of a machine, to be entered."""
@@ -49,22 +61,36 @@ class ProcessPeers:
 
     @asynccontextmanager
     async def _relayed(self, node: str, vm: str, door: Door) -> AsyncIterator[aiohttp.ClientWebSocketResponse]:
+        """Connect to the node's relay. An address where nothing listens may be that of an agent that was killed.
+
+        The one that takes its place writes another address, so the record is read again until the deadline.
+        """
+        loop = asyncio.get_running_loop()
+        deadline, backoff = loop.time() + self._within, Backoff(*AGAIN)
+        async with AsyncExitStack() as stack:
+            while True:
+                try:
+                    connecting = await self._connecting(node, vm, door, deadline - loop.time())
+                    socket = await stack.enter_async_context(connecting)
+                    break
+                except NotSent:
+                    pause = backoff.next()
+                    if loop.time() + pause >= deadline:
+                        raise
+                    await asyncio.sleep(pause)
+                except (Forbidden, Invalid) as error:  # of us as a process; the user who asked has done nothing wrong
+                    raise Unavailable(f"agent of node {node}: it did not let us in ({error})") from None
+            yield socket
+
+    async def _connecting(
+        self, node: str, vm: str, door: Door, within: float
+    ) -> AbstractAsyncContextManager[aiohttp.ClientWebSocketResponse]:
         url, pin = await self._place(node)
         ticket = await self._tickets.issue(node, vm, door)
         path = "/".join(quote(part, safe="") for part in ("relay", node, vm, door))
         headers = {"Authorization": f"{SCHEME} {ticket}"}
-        named = f"agent of node {node}"
-        connecting = open_socket(
-            None, URL(f"{url}/{path}", encoded=True), headers, named=named, within=WITHIN, ssl=pin or True
-        )
-        try:
-            socket = await connecting.__aenter__()
-        except (Forbidden, Invalid) as error:  # of us as a process; the user who asked has done nothing wrong
-            raise Unavailable(f"{named}: it did not let us in ({error})") from None
-        try:
-            yield socket
-        finally:
-            await connecting.__aexit__(None, None, None)
+        whole = URL(f"{url}/{path}", encoded=True)
+        return open_socket(None, whole, headers, named=f"agent of node {node}", within=within, ssl=pin or True)
 
     async def _place(self, node: str) -> tuple[str, aiohttp.Fingerprint | None]:
         """Where the relay of the node's agent is, and the certificate that it must show."""

@@ -15,6 +15,11 @@ import uuid
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Self
 
+import msgspec
+
+from hostler.engine.access.budget import BudgetPlan
+from hostler.engine.controllers.brake import Brake
+from hostler.engine.controllers.compaction import Compaction
 from hostler.engine.controllers.janitor import Janitor
 from hostler.engine.controllers.machines import MachineController
 from hostler.engine.controllers.nodes import NodeController
@@ -30,11 +35,12 @@ from hostler.engine.labs.service import LabService
 from hostler.engine.nodes import NodeService
 from hostler.engine.overview import OverviewService
 from hostler.engine.quotas import QuotaService, quota_release
+from hostler.engine.retained import RetainedService
 from hostler.engine.tickets import PeerTickets, Tickets
 from hostler.engine.traces import TraceService
 from hostler.engine.tracing import Tracer
 from hostler.engine.users import UserService
-from hostler.engine.view import View
+from hostler.engine.view import WRITE_EVERY, View
 from hostler.engine.vms import VmService
 from hostler.engine.workloads.controller import WorkloadController
 from hostler.engine.workloads.service import WorkloadService
@@ -43,21 +49,24 @@ from hostler.entry.backend import opened_backend
 from hostler.entry.calling import Calling
 from hostler.entry.inventory_reader import read_aside
 from hostler.entry.labs import Counting, catalogue_in_use, lab_controllers, lab_keys, opened_door, own_catalogue
+from hostler.entry.open_files import api_limits
 from hostler.entry.peers import ProcessPeers
 from hostler.entry.server.app import build
 from hostler.entry.server.logs import logger
 from hostler.entry.server.serve import Server
 from hostler.entry.server.services import ServerPlan, Services
 from hostler.errors import Invalid
+from hostler.keys.namespaced import maintained
 from hostler.kit.clock import SystemClock
 from hostler.settings.value import split_address
-from hostler.wiring import open_artifacts, open_hasher, open_power
+from hostler.wiring import open_artifacts, open_audit_files, open_hasher, open_power
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
     from types import TracebackType
 
     from hostler.engine.service import Service
+    from hostler.engine.store_guard import StoreGuard
     from hostler.entry.folder import DataFolder
     from hostler.entry.labs import LabDoor
     from hostler.kit.clock import Clock
@@ -135,14 +144,16 @@ class Plane:
         sim: Simulation | None = None,
         local: Collection[str] = (),
         artifacts: Artifacts | None = None,
+        guard: StoreGuard | None = None,
     ) -> None:
         """`local`: the nodes of this very process, by their folded names; it may grow. `artifacts`: the repository; if
-        there is none, the one of the settings."""
+        there is none, the one of the settings. `guard`: what tells that the store became another one."""
         self.store, self.settings = store, settings
         self.clock: Clock = clock or SystemClock()
         self._rng = random.Random()  # noqa: S311 - spreads retries; guards nothing
         self._hasher = open_hasher()
-        self.view = View(store, clock=self.clock, rng=self._rng)
+        self.view = View(store, clock=self.clock, rng=self._rng, write_every=WRITE_EVERY)
+        self.view.calendar.own = local
         writer = Writer(store, clock=self.clock, new_id=new_id, healthy=self.view.healthy, rng=self._rng)
         self.users = _users(store, writer, self.view, self.clock, self._hasher)
         self.peer_tickets = peer_tickets(store, self.clock, by="replica")
@@ -153,6 +164,7 @@ class Plane:
         self._controllers: Sequence[Counting] = ()
         self._more_counters = counters
         artifacts = artifacts or open_artifacts(settings, clock=self.clock)
+        self._audit_files = open_audit_files(settings.data) if sim is None else None
         self.calling = Calling(
             store,
             clock=self.clock,
@@ -166,17 +178,27 @@ class Plane:
         )
         self._watch = CallWatch(self.view, self.calling.questions, clock=self.clock, rng=self._rng)
         blueprints = BlueprintService(store, writer, self.view, artifacts, clock=self.clock, rng=self._rng)
+        vms = VmService(
+            store,
+            writer,
+            self.view,
+            clock=self.clock,
+            rng=self._rng,
+            new_id=new_id,
+            lock_ttl=settings.lock_ttl,
+        )
         self.services = Services(
             store=store,
             view=self.view,
-            vms=VmService(
+            vms=vms,
+            retained=RetainedService(
                 store,
                 writer,
                 self.view,
+                vms,
                 clock=self.clock,
-                rng=self._rng,
                 new_id=new_id,
-                lock_ttl=settings.lock_ttl,
+                retention=settings.retention,
             ),
             labs=LabService(
                 store,
@@ -198,6 +220,7 @@ class Plane:
             overview=OverviewService(store, self.view, blueprints, clock=self.clock),
             peers=ProcessPeers(store, self.peer_tickets, machines_of),
             artifacts=artifacts,
+            audit_files=self._audit_files,
             clock=self.clock,
             leads=leads,
             counters=self._counters,
@@ -206,6 +229,9 @@ class Plane:
             sim=sim,
         )
         self._viewing: asyncio.Task[None] | None = None
+        self._guard = guard
+        self._guarding: asyncio.Task[None] | None = None
+        self._server: Server | None = None
 
     async def __aenter__(self) -> Self:
         self._viewing = asyncio.create_task(self.view.run(), name="view")
@@ -216,6 +242,8 @@ class Plane:
                 self._viewing.result()
             if self.services.calls is not None:
                 await self.calling.__aenter__()
+            if self._guard is not None:
+                self._guarding = asyncio.create_task(self._guard.run(), name="store guard")
             gc.collect()
             gc.freeze()  # what was read stays: a full collection would walk all of it, and everybody would wait
         except BaseException:
@@ -230,17 +258,20 @@ class Plane:
     ) -> None:
         await self._watch.aclose()
         await self.calling.__aexit__(None, None, None)
-        if self._viewing is not None:
-            self._viewing.cancel()
-            await asyncio.wait((self._viewing,))
+        running = [task for task in (self._viewing, self._guarding) if task is not None]
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
         await self._hasher.aclose()
 
     async def failed(self) -> Exception:
-        """What ended the view; it does not end by itself."""
+        """What ended the view, or why the store must not be worked on; neither ends by itself."""
         if self._viewing is None:
             raise RuntimeError("plane: it was not entered")
-        await asyncio.wait((self._viewing,))
-        error = None if self._viewing.cancelled() else self._viewing.exception()
+        running = [task for task in (self._guarding, self._viewing) if task is not None]
+        done, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+        ended = next(task for task in running if task in done)
+        error = None if ended.cancelled() else ended.exception()
         return error if isinstance(error, Exception) else RuntimeError("the view of the store ended by itself")
 
     @asynccontextmanager
@@ -252,10 +283,22 @@ class Plane:
             open_metrics=OPEN_METRICS[_metrics(self.settings)],
             lab_key=self.settings.lab_key,
             trusted_proxies=self.settings.trusted_proxies,
+            budget=budget_of(self.settings),
         )
         app, wall = build(self.services, plan), self.clock.wall
         rate = None if self.services.sim is None else self.services.sim.rate
-        async with Server(app, host=host, port=port, cert=cert, key=key, wall=wall, rate=rate) as server:
+        async with Server(
+            app,
+            host=host,
+            port=port,
+            cert=cert,
+            key=key,
+            wall=wall,
+            rate=rate,
+            limits=api_limits(self.settings),
+            trusted_proxies=self.settings.trusted_proxies,
+        ) as server:
+            self._server = server
             yield server
 
     @asynccontextmanager
@@ -280,11 +323,24 @@ class Plane:
     def controllers(self) -> Sequence[Service]:
         """New ones for one leadership: what a leader has seen and counted is nothing to the next."""
         log = logger(part="controllers")
+        settings = self.settings
+        brake = Brake(
+            self.store,
+            self.view,
+            clock=self.clock,
+            rng=self._rng,
+            share=settings.brake_share,
+            window=settings.brake_window,
+            fence_every=settings.fence_every,
+            tracer=self._tracer("brake"),
+            tell=log.warning,
+        )
         machines = MachineController(
             self.store,
             self.view,
             clock=self.clock,
             rng=self._rng,
+            brake=brake,
             release=quota_release,
             tracer=self._tracer("machines"),
             tell=log.info,
@@ -294,8 +350,9 @@ class Plane:
             self.view,
             clock=self.clock,
             rng=self._rng,
+            brake=brake,
             power=self._power(log.info),
-            power_grace=self.settings.power_grace,
+            power_grace=settings.power_grace,
             tracer=self._tracer("nodes"),
             tell=log.info,
         )
@@ -307,6 +364,10 @@ class Plane:
             new_id=new_id,
             audit_kept=self.settings.audit_days * 86400.0,
             traces_kept=self.settings.trace_days * 86400.0,
+            retention=self.settings.retention,
+            most_audit=self.settings.audit_lines,
+            most_traces=self.settings.trace_lines,
+            files=self._audit_files,
             tracer=self._tracer("janitor"),
             tell=log.info,
         )
@@ -342,8 +403,17 @@ class Plane:
             tracer=self._tracer("deployments"),
             tell=log.info,
         )
-        self._controllers = measures, machines, nodes, workloads, janitor, *labs, deployments
+        upkeep = self._compaction(log.info)
+        self._controllers = measures, brake, machines, nodes, workloads, janitor, *upkeep, *labs, deployments
         return self._controllers
+
+    def _compaction(self, tell: Callable[[str], None]) -> Sequence[Compaction]:
+        """What forgets history, where the store does not do so by itself."""
+        kept = maintained(self.store)
+        if kept is None or not self.settings.store_history:
+            return ()
+        age, revisions = self.settings.store_history, self.settings.store_revisions
+        return (Compaction(self.store, kept, clock=self.clock, age=age, revisions=revisions, tell=tell),)
 
     def _power(self, tell: Callable[[str], None]) -> Power | None:
         """What switches nodes off; nothing does where they are simulated."""
@@ -362,7 +432,15 @@ class Plane:
             found |= {f"{name}_{what}": number for what, number in controller.counters.items()}
         if self._door is not None:
             found |= self._door.counters()
+        if self._server is not None and self._server.connections is not None:
+            counts = msgspec.structs.asdict(self._server.connections.counts)
+            found |= {f"connections_{what}": float(number) for what, number in counts.items()}
         return found
+
+
+def budget_of(settings: Settings) -> BudgetPlan:
+    """Return how many requests accounts and addresses may make."""
+    return BudgetPlan(**{name: float(getattr(settings, name)) for name in BudgetPlan.__struct_fields__})
 
 
 def slice_limits(settings: Settings) -> Limits:

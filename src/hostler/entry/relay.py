@@ -16,15 +16,20 @@ import ssl
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
+from hostler.engine.access.slowing import Slowing
+from hostler.entry.open_files import relay_limits
 from hostler.entry.peers import PIN, SCHEME
 from hostler.entry.server import body as incoming
 from hostler.entry.server.answer import refuse
 from hostler.entry.server.logs import logger
 from hostler.entry.server.problem import INVALID, NOT_FOUND, Refusal, tell
+from hostler.entry.server.protocol import CONNECTION
 from hostler.entry.server.route import Raw
 from hostler.entry.server.serve import Server
 from hostler.entry.server.stream import GOING_AWAY, joined
 from hostler.errors import Invalid, NotFound, Unauthenticated, Unavailable
+from hostler.kit.clock import SystemClock
+from hostler.kit.source_address import origin
 from hostler.model.name import fold
 from hostler.ports.machines import Door
 
@@ -33,18 +38,29 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from hostler.engine.tickets import PeerTickets
+    from hostler.kit.clock import Clock
     from hostler.ports.peers import Doors
     from hostler.settings import Settings
 
 MOST = 1000
 """Streams at once."""
+GUESSES = 20
+"""Wrong tickets of one address that are answered at once; each further try waits twice as long as the last."""
 
 
 class RelayApp:
     """The ASGI app. `machines_of` knows the doors of this process's nodes, by their folded names."""
 
-    def __init__(self, tickets: PeerTickets, machines_of: Callable[[str], Doors | None], *, most: int = MOST) -> None:
+    def __init__(
+        self,
+        tickets: PeerTickets,
+        machines_of: Callable[[str], Doors | None],
+        *,
+        most: int = MOST,
+        clock: Clock | None = None,
+    ) -> None:
         self._tickets, self._machines_of, self._most = tickets, machines_of, most
+        self._guesses = Slowing("ticket", clock=clock or SystemClock(), free=GUESSES)
         self._closing = asyncio.Event()
         self._log = logger(part="relay")
         self.streams = 0
@@ -76,7 +92,7 @@ class RelayApp:
         node, vm, door = _asked_for(raw.scope)
         if raw.scope["type"] != "websocket":
             raise Refusal(INVALID, "relay: it speaks WebSocket (version 13) only; ask for an upgrade to websocket")
-        await self._tickets.redeem(_ticket_of(raw.headers), node, vm, door)
+        await self._redeem(raw, node, vm, door)
         machines = self._machines_of(node)
         if machines is None:
             raise Unavailable(f"node {node}: its agent is not here, or not yet; read its record again")
@@ -89,6 +105,20 @@ class RelayApp:
                 await joined(raw, channel, self._over())
         finally:
             self.streams -= 1
+
+    async def _redeem(self, raw: Raw, node: str, vm: str, door: Door) -> None:
+        """Take the ticket. TooManyTries: the address has guessed too often for the store to be asked again."""
+        client = raw.scope.get("client")
+        source = origin(client[0]) if client else ""
+        self._guesses.check(source)
+        try:
+            await self._tickets.redeem(_ticket_of(raw.headers), node, vm, door)
+        except Unauthenticated:  # not counted before: many valid tickets may come at once
+            self._guesses.failed(source)
+            raise
+        connection = raw.scope.get("state", {}).get(CONNECTION)
+        if connection is not None and not connection.prove(reserved=True):
+            raise Unavailable("relay: all places for connections are taken; try again later")
 
     async def _over(self) -> int:
         await self._closing.wait()
@@ -112,11 +142,26 @@ def _ticket_of(headers: dict[bytes, bytes]) -> str:
     return ticket.decode().strip()
 
 
+class Relay:
+    """A relay that is served."""
+
+    def __init__(self, server: Server, cert: Path | None) -> None:
+        self._server, self._cert = server, cert
+        self.address = f"{server.url}{_pin(cert)}"
+        """What the node's record says: where it is, and which certificate it has."""
+
+    def reload_certificate(self) -> bool:
+        """As `Server.reload_certificate`. The address is another one afterwards, if the certificate is."""
+        reloaded = self._server.reload_certificate()
+        self.address = f"{self._server.url}{_pin(self._cert)}"
+        return reloaded
+
+
 @asynccontextmanager
 async def relaying(
     settings: Settings, tickets: PeerTickets, machines_of: Callable[[str], Doors | None]
-) -> AsyncIterator[str]:
-    """Serve the relay where the settings say; the address to announce. Invalid: others could not reach it there."""
+) -> AsyncIterator[Relay]:
+    """Serve the relay where the settings say. Invalid: others could not reach it there."""
     from hostler.entry.plane import WILDCARDS, check_address
 
     host, port = check_address(settings, settings.agent_listen, "agent_listen")
@@ -126,8 +171,9 @@ async def relaying(
             " this machine"
         )
     app = RelayApp(tickets, machines_of)
-    async with Server(app, host=host, port=port, cert=settings.tls_cert, key=settings.tls_key) as server:
-        yield f"{server.url}{_pin(settings.tls_cert)}"
+    cert, key, limits = settings.tls_cert, settings.tls_key, relay_limits(settings)
+    async with Server(app, host=host, port=port, cert=cert, key=key, limits=limits) as server:
+        yield Relay(server, settings.tls_cert)
 
 
 def _pin(cert: Path | None) -> str:

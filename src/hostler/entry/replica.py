@@ -7,16 +7,18 @@ leadership it ends with code 1: a supervisor starts it again.
 from __future__ import annotations
 
 import asyncio
+import sys
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from hostler.entry.backend import opened_backend
+from hostler.entry.backend import guarded_backend
 from hostler.entry.demonstration import Counting
 from hostler.entry.folder import DataFolder
 from hostler.entry.lab_network import door_in
-from hostler.entry.signals import asked_to_end, run_unless_asked
+from hostler.entry.open_files import raise_open_files
+from hostler.entry.signals import asked_to_end, on_hangup, reload_certificates, run_unless_asked
 from hostler.entry.standing import Leading, Plan, stand
 from hostler.kit.clock import SystemClock
 from hostler.ports.ttl import StoreBacked
@@ -31,20 +33,30 @@ if TYPE_CHECKING:
     from hostler.settings import Settings
 
 
-async def run(settings: Settings, address: str | None, tell: Callable[[str], None]) -> int:
+async def run(
+    settings: Settings, address: str | None, tell: Callable[[str], None], *, accept_cluster: bool = False
+) -> int:
     """Run a replica of the control plane until it is asked to end, or must; the exit code."""
     from hostler.entry.plane import check_listen
 
     check_listen(settings)
+    raise_open_files(tell)
     with asked_to_end() as asked:
         started = asyncio.Event()
-        code = await run_unless_asked("replica", asked, started, _run(settings, address, tell, asked, started))
+        code = await run_unless_asked(
+            "replica", asked, started, _run(settings, address, tell, asked, started, accept_cluster)
+        )
     tell("stopped")
     return code
 
 
-async def _run(
-    settings: Settings, address: str | None, tell: Callable[[str], None], asked: asyncio.Event, started: asyncio.Event
+async def _run(  # noqa: PLR0917 - what to run, how to tell, and when to end
+    settings: Settings,
+    address: str | None,
+    tell: Callable[[str], None],
+    asked: asyncio.Event,
+    started: asyncio.Event,
+    accept_cluster: bool,
 ) -> int:
     from hostler.entry.plane import Plane, check_listen
 
@@ -52,11 +64,15 @@ async def _run(
     clock = SystemClock()
     leading = Leading(tell)
     async with AsyncExitStack() as stack:
-        store = await stack.enter_async_context(opened_backend(settings, clock, tell))
+        backend = guarded_backend(settings, clock, tell, accept=accept_cluster)
+        store, guard = await stack.enter_async_context(backend)
         settings = await _without_redis_if_refused(store, settings, tell)
-        plane = await stack.enter_async_context(Plane(store, settings, clock=clock, leads=lambda: leading.leads))
+        plane = Plane(store, settings, clock=clock, leads=lambda: leading.leads, guard=guard)
+        await stack.enter_async_context(plane)
         server = await stack.enter_async_context(plane.served())
+        stack.enter_context(on_hangup(lambda: reload_certificates([server], tell)))
         tell(f"serving {server.url}")
+        DataFolder(settings.data).keep_redis(settings.redis)
         await _tell_first_admin(plane, DataFolder(settings.data), tell)
         worker = await stack.enter_async_context(plane.lab_door(tell))
         plan = Plan(
@@ -65,7 +81,15 @@ async def _run(
             replicas=settings.replicas,
         )
         standing = asyncio.create_task(
-            stand(ttl_storage_on(store), plan, plane.controllers(), leading=leading, asked=asked, tell=tell),
+            stand(
+                ttl_storage_on(store),
+                plan,
+                plane.controllers(),
+                leading=leading,
+                asked=asked,
+                tell=tell,
+                least_fence=guard.least_fence,
+            ),
             name="standing",
         )
         started.set()
@@ -113,8 +137,9 @@ async def _tell_first_admin(plane: Plane, folder: DataFolder, tell: Callable[[st
 
     token = await first_admin(plane.users, folder)
     if token is not None:
-        tell(f"the administrator's token, shown this once: {token}")
-        tell(f"kept in {folder.token_file}")
+        if sys.stderr.isatty():  # anywhere else it would stay in a journal that others read
+            tell(f"the administrator's token, shown this once: {token}")
+        tell(f"the administrator's token is kept in {folder.token_file}")
 
 
 async def demonstrate(storage: TtlStorage, plan: Plan, tell: Callable[[str], None]) -> int:

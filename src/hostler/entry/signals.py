@@ -1,4 +1,4 @@
-"""Being asked to end: the first SIGTERM or SIGINT asks, the second one does not ask."""
+"""Signals: the first SIGTERM or SIGINT asks to end, the second one does not ask; SIGHUP reloads certificates."""
 
 from __future__ import annotations
 
@@ -6,10 +6,19 @@ import asyncio
 import os
 import signal
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
+
+from hostler.errors import HostlerError
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Iterator
+    from collections.abc import Callable, Coroutine, Iterable, Iterator
+
+
+class Reloads(Protocol):
+    """A server that can read its certificate again."""
+
+    def reload_certificate(self) -> bool: ...
+
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
@@ -32,6 +41,27 @@ def asked_to_end() -> Iterator[asyncio.Event]:
     finally:
         for number in SIGNALS:
             loop.remove_signal_handler(number)
+
+
+@contextmanager
+def on_hangup(reload: Callable[[], None]) -> Iterator[None]:
+    """SIGHUP calls `reload`, and ends nothing."""
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGHUP, reload)
+    try:
+        yield
+    finally:
+        loop.remove_signal_handler(signal.SIGHUP)
+
+
+def reload_certificates(servers: Iterable[Reloads], tell: Callable[[str], None]) -> None:
+    """Let all servers read their certificates again, and say what the result is."""
+    try:
+        reloaded = [server.reload_certificate() for server in servers]
+    except HostlerError as error:
+        tell(f"SIGHUP: {error}; the certificate from before is still in use")
+        return
+    tell("SIGHUP: certificates read again" if any(reloaded) else "SIGHUP: there is no certificate to read again")
 
 
 async def run_unless_asked(

@@ -96,10 +96,11 @@ async def stand(
     tell: Callable[[str], None],
     killer: Killer | None = None,
     holder: str | None = None,
+    least_fence: Callable[[], int] = lambda: 0,
 ) -> Exception | None:
     """Stand until `asked` or until there is a problem, which is the answer; all work has stopped then.
 
-    `holder` tells this standing from every other; a new one if not given.
+    `holder` tells this standing from every other; a new one if not given. `least_fence`: of every leadership before.
     """
     holder = holder or uuid.uuid4().hex
     store = storage.store if isinstance(storage, StoreBacked) else None
@@ -113,6 +114,7 @@ async def stand(
         controllers=(*present, *told, *controllers, leading),
         holder=holder,
         killer=killer,
+        least_fence=least_fence,
     )
     tell(f"replica {holder[:8]} at {plan.address}, ttl {plan.ttl:g} s")
     if presence is not None:

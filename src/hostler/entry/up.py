@@ -9,6 +9,7 @@ slept stands anew (`entry.watchdog`).
 from __future__ import annotations
 
 import asyncio
+import sys
 from contextlib import AsyncExitStack, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -16,15 +17,17 @@ import msgspec
 
 from hostler.engine.inventory.own import make_own_rack
 from hostler.entry.agent import Running, doors_in, plan_of, running_agent
-from hostler.entry.backend import opened_backend
+from hostler.entry.backend import guarded_backend
 from hostler.entry.first_image import first_image
 from hostler.entry.folder import DataFolder
+from hostler.entry.host_watchdog import watched_host
 from hostler.entry.lab_network import door_in, lab_network
+from hostler.entry.open_files import raise_open_files
 from hostler.entry.plane import Plane, check_address, check_listen, first_admin, local_url, new_id
 from hostler.entry.relay import relaying
 from hostler.entry.rotation import RotatingFile
 from hostler.entry.server.logs import configure, logger
-from hostler.entry.signals import asked_to_end, run_unless_asked
+from hostler.entry.signals import asked_to_end, on_hangup, reload_certificates, run_unless_asked
 from hostler.entry.standing import Leading, Plan, bury, stand
 from hostler.entry.watchdog import Watchdog
 from hostler.errors import HostlerError, Unavailable
@@ -38,6 +41,7 @@ from hostler.wiring import ttl_storage_on
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from hostler.engine.store_guard import StoreGuard
     from hostler.entry.lab_network import LabNetwork
     from hostler.ports.store import Store
     from hostler.settings import Settings
@@ -69,8 +73,10 @@ class Up:
         ready: Callable[[Ready], Awaitable[None]],
         *,
         first_vm: bool = False,
+        accept_cluster: bool = False,
     ) -> None:
         self._settings, self._tell, self._ready, self._first_vm = settings, tell, ready, first_vm
+        self._accept = accept_cluster
         self._folder = DataFolder(settings.data)
         self._clock = SystemClock()
         self._log = logger(part="up")
@@ -86,6 +92,7 @@ class Up:
         with self._folder.held(), asked_to_end() as self._asked:
             log = RotatingFile(self._folder.log_file)
             configure(self._settings.log_level, log, self._settings.log_format)  # type: ignore[arg-type]
+            raise_open_files(self._say)
             self._tell(f"data in {self._folder.path}")
             self._folder.check_kind(self._settings.machines)
             self._folder.simulation_file.unlink(missing_ok=True)  # what is in it outlives us
@@ -97,21 +104,33 @@ class Up:
     async def _run(self) -> int:
         found = await self._settle_network()
         async with AsyncExitStack() as stack:
-            backend = opened_backend(self._settings, self._clock, self._tell)
-            store = await stack.enter_async_context(backend)
+            backend = guarded_backend(self._settings, self._clock, self._tell, accept=self._accept)
+            store, guard = await stack.enter_async_context(backend)
             await self._settle_door(store, found)
-            plane = await stack.enter_async_context(self._plane(store))
+            self._folder.keep_redis(self._settings.redis)
+            plane = await stack.enter_async_context(self._plane(store, guard))
             await self._settle_inventory(plane.store)
             server = await stack.enter_async_context(plane.served())
             host, _ = check_listen(self._settings)
             url = local_url(server, host)
             await first_image(self._settings, self._tell, needed=self._first_vm)
-            relay = relaying(self._settings, plane.peer_tickets, doors_in(self._agents))
-            await self._agents_in(stack, plane, await stack.enter_async_context(relay))
+            relaying_here = relaying(self._settings, plane.peer_tickets, doors_in(self._agents))
+            relay = await stack.enter_async_context(relaying_here)
+            await self._agents_in(stack, plane, relay.address)
+            if sys.stdin is None or not sys.stdin.isatty():  # else it is the terminal that was closed
+
+                def reload() -> None:
+                    reload_certificates([server, relay], self._say)
+                    for running in self._agents.values():
+                        running.agent.session.announce(relay.address)
+
+                stack.enter_context(on_hangup(reload))
+            own = [running.machines for running in self._agents.values()]
+            await stack.enter_async_context(watched_host(self._settings, own, self._clock, self._tell))
             worker = await stack.enter_async_context(plane.lab_door(self._tell))
             address = server.url.partition("://")[2]
             parts: list[asyncio.Task[Any]] = [
-                asyncio.create_task(self._stand(store, plane, address), name="standing"),
+                asyncio.create_task(self._stand(store, plane, address, guard), name="standing"),
                 asyncio.create_task(plane.failed(), name="plane: failure"),
                 *(running.task for running in self._agents.values()),
                 *(() if worker is None else (worker,)),
@@ -154,10 +173,10 @@ class Up:
         names = (f"{rack}-{number}" for number in range(1, self._settings.nodes + 1))
         return {fold(name): name for name in names}
 
-    def _plane(self, store: Store) -> Plane:
+    def _plane(self, store: Store, guard: StoreGuard) -> Plane:
         def counters() -> dict[str, float]:
             states = [running.agent.state() for running in self._agents.values()]
-            names = ("steps", "reports", "orphans", "commands", "working", "failing")
+            names = ("steps", "reports", "retained", "commands", "working", "failing")
             return {f"agent_{name}": float(sum(getattr(state, name) for state in states)) for name in names}
 
         return Plane(
@@ -168,6 +187,7 @@ class Up:
             machines_of=doors_in(self._agents),
             counters=counters,
             local=self._agents,
+            guard=guard,
         )
 
     async def _agents_in(self, stack: AsyncExitStack, plane: Plane, relay: str) -> None:
@@ -188,6 +208,7 @@ class Up:
                     peers=plane.services.peers,
                     nodes=self._settings.nodes,
                     router=plane.calling.router,
+                    accept_cluster=self._accept,
                 )
             )
         stack.push_async_callback(self._part)
@@ -203,7 +224,7 @@ class Up:
                 await asyncio.gather(*leaving, return_exceptions=True)
         await asyncio.gather(*(running.stop_slices() for running in self._agents.values()), return_exceptions=True)
 
-    async def _stand(self, store: Store, plane: Plane, address: str) -> None:
+    async def _stand(self, store: Store, plane: Plane, address: str, guard: StoreGuard) -> None:
         """Stand for the leadership, and stand anew when it was lost."""
         plan = Plan(address=address, ttl=self._settings.leadership_ttl, replicas=self._settings.replicas)
         watchdog = Watchdog(self._clock)
@@ -230,6 +251,7 @@ class Up:
                     tell=self._say,
                     killer=watchdog,
                     holder=holder,
+                    least_fence=guard.least_fence,
                 )
                 watchdog.stopped()
             if problem is not None and not self._asked.is_set():
@@ -290,9 +312,13 @@ class Up:
         self._log.info(text)
 
 
+def _is_in_service(lifecycle: Lifecycle) -> bool:
+    return lifecycle in IN_SERVICE or not lifecycle.is_known
+
+
 def _serves(plane: Plane, node: str) -> bool:
     member = plane.view.members.get(node=node)
-    return member is not None and member.value.lifecycle in IN_SERVICE and plane.view.alive.get(node=node) is not None
+    return member is not None and _is_in_service(member.value.lifecycle) and plane.view.alive.get(node=node) is not None
 
 
 def _why(task: asyncio.Task[Any]) -> str:

@@ -40,6 +40,7 @@ class Mirror(Generic[T]):
     ) -> None:
         self._store, self._key, self._clock, self._leading = store, key, clock, leading
         self._rng = rng
+        self.family = key
         self._backoff = Backoff(0.05, 1.0, rng=rng)
         self._listeners: list[Callable[[str], None]] = []
         self._waiting: dict[asyncio.Future[None], int] = {}  # who waits, and for which revision
@@ -67,6 +68,10 @@ class Mirror(Generic[T]):
             self._listeners = [other for other in self._listeners if other is not changed]
 
         return end
+
+    def is_news(self, entry: Entry[T]) -> bool:
+        """Whether it was heard as it was written, and not found in a listing."""
+        return entry.mod_revision > self._listed_at
 
     async def ready(self) -> None:
         """Until it was listed for the first time."""

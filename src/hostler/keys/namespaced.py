@@ -16,6 +16,7 @@ from hostler.ports.store import (
     Event,
     Get,
     KeyValue,
+    Maintained,
     Page,
     Put,
     Status,
@@ -220,6 +221,12 @@ class NamespacedStore(Closing):
 
     async def compact(self, revision: int) -> None:
         await self._inner.compact(revision)
+
+
+def maintained(store: Store) -> Maintained | None:
+    """The store that the leader must compact, in a namespace or not; None: it forgets history by itself."""
+    inner = store._inner if isinstance(store, NamespacedStore) else store
+    return inner if isinstance(inner, Maintained) else None
 
 
 class NamespacedWatch:

@@ -6,13 +6,38 @@ Node records stand beside the commands, not above them: listing the nodes must n
 from __future__ import annotations
 
 from hostler.keys.key import Key
-from hostler.model.node import Arrival, Cluster, Heartbeat, NodeRecord, VmCommand
+from hostler.model.node import (
+    Arrival,
+    BrakeRecord,
+    ClockDispute,
+    ClockReading,
+    Cluster,
+    Epoch,
+    Heartbeat,
+    NodeRecord,
+    VmCommand,
+)
+from hostler.model.retained import Retained, RetainedRequest
 
 MEMBER = Key("/hostler/v1/members/{node:name}", NodeRecord)
 ALIVE = Key("/hostler/v1/alive/{node:name}", Heartbeat)
 """Attached to the agent's lease."""
 COMMAND = Key("/hostler/v1/nodes/{node:name}/vms/{vm}", VmCommand)
-"""An agent watches `COMMAND.prefix(node=…)` and `ARRIVAL.prefix(node=…)`, and nothing else."""
+"""An agent watches `COMMAND.prefix(node=…)`, `ARRIVAL.prefix(node=…)` and `RETAINED_REQUEST.prefix(node=…)`, and
+nothing else."""
 ARRIVAL = Key("/hostler/v1/arrivals/{node:name}/{vm}", Arrival)
 """Beside the commands too: who follows the few arrivals must not read every command."""
+RETAINED = Key("/hostler/v1/retained/{node:name}/{name}", Retained)
+"""Machines that are out of service. Written by the agent of the node alone, under its session."""
+RETAINED_REQUEST = Key("/hostler/v1/retained-requests/{node:name}/{name}", RetainedRequest)
+BRAKE = Key("/hostler/v1/brakes/{scope}", BrakeRecord)
+FENCING = "fencing"
+"""The only scope: one record at most."""
+CLOCK = Key("/hostler/v1/clocks/{node:name}", ClockReading)
+"""Attached to the agent's lease."""
+CLOCK_DISPUTE = Key("/hostler/v1/clock-disputes/{name}", ClockDispute)
+LEADER_CLOCK = "leader"
+"""The only name there."""
 CLUSTER = Key("/hostler/v1/cluster", Cluster)
+EPOCH = Key("/hostler/v1/epochs/{epoch:int}", Epoch)
+"""Copies, restores and returns to service of this store. None in a store that never saw one."""

@@ -12,4 +12,4 @@ FILLING: Key[dict[str, Any]] = Key("/hostler/v1/filling", dict)
 MIGRATION = Key("/hostler/v1/migrations/{cluster}", Migration)
 """Machines that were moved here from a state file. `cluster` is the id that the control plane had on that file."""
 MOVED = Key("/hostler/v1/moved", Moved)
-"""In a state file whose machines are moved into a cluster, or were."""
+"""In a store whose records were moved or copied to another one."""

@@ -24,15 +24,19 @@ class Clock(Protocol):
         """Come back no earlier than `seconds` from now."""
 
 
+_SINCE_BOOT = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
 class SystemClock:
     """The machine's own time.
 
     `now()` counts from the machine's boot and also while it is suspended, so every process of one machine reads the
-    same instant: a deadline written by one process can be kept by another.
+    same instant: a deadline written by one process can be kept by another. (Where the host has no clock that counts
+    suspends, it is the monotonic one.)
     """
 
     def now(self) -> float:
-        return time.clock_gettime(time.CLOCK_BOOTTIME)
+        return time.clock_gettime(_SINCE_BOOT)
 
     def wall(self) -> float:
         return time.time()

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-import enum
 from typing import Annotated
 
-from msgspec import Meta, field
+from msgspec import UNSET, Meta, UnsetType, field
 
 from hostler.model.inventory import Capacity, Rights
-from hostler.model.record import Record
+from hostler.model.record import OpenEnum, Record
 
 EVERYWHERE = "*"
 """As a membership: every org."""
+HIDDEN = "…"
+"""In place of a value that the reader may not see."""
+DEFAULT = "default"
+"""The project that every org has, and the org of who names none."""
 
 
-class Role(enum.StrEnum):
+class Role(OpenEnum):
     """A bundle of rights by name."""
 
     ADMIN = "admin"
@@ -40,7 +43,7 @@ ROLES: dict[Role, Rights] = {
 }
 
 
-class TokenKind(enum.StrEnum):
+class TokenKind(OpenEnum):
     """What a token is for."""
 
     SESSION = "session"
@@ -79,7 +82,27 @@ class Audit(Record, frozen=True, kw_only=True):
     source: str = ""
     """Where the request came from."""
     name: str = ""
-    """What people called the subject then, where its key does not say it: a machine's name."""
+    """What people called the subject then, where its key does not say it: a machine's name.
+
+    Of refused requests (`refused.…`) the route of the last one.
+    """
+    count: int | UnsetType = UNSET
+    """How many refused requests the line stands for."""
+
+
+class AuditFile(Record, frozen=True, kw_only=True):
+    """`/hostler/v1/audit-files/{day}/{place}`: lines of the audit log that were moved to a file."""
+
+    host: str
+    """The machine that has the file."""
+    folder: str
+    """Its folder there."""
+    lines: int
+    """How many lines the file has, at least."""
+    chain: str = ""
+    """The hash of the last of these lines."""
+    at: float = 0.0
+    """When the last of them was filed."""
 
 
 class Answered(Record, frozen=True, kw_only=True):
@@ -111,10 +134,26 @@ class Ticket(Record, frozen=True, kw_only=True):
     token: str = ""
     """The SHA-256 of the token it was issued for: what it opened closes when that one ends."""
     expires_at: float
+    name: str = ""
+    """What the machine was called when the ticket was issued, and the revision that it had: for the audit log."""
+    revision: int = 0
+
+
+class Project(Record, frozen=True, kw_only=True):
+    """`/hostler/v1/projects/{org}/{project}`: a project that an account with that permission created.
+
+    Projects from before there were such records exist as long as something is in them (`hostler.engine.projects`).
+    """
+
+    created_at: float
+    created_by: str = ""
+    """The folded name of the account."""
 
 
 class Quota(Record, frozen=True, kw_only=True):
     """`/hostler/v1/quotas/{org}/{project}`: how much a project may have, and has. Without one there is no limit.
+
+    `/hostler/v1/org-quotas/{org}`: the same of all projects of an org together.
 
     It is compared in every transaction that changes what the project has. While it is not `counted`, such a transaction
     first has to count: scan the project, and write what it has.

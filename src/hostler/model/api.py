@@ -5,7 +5,6 @@ What comes in is strict (`decode(data, strict=True)`): an unknown field is an er
 
 from __future__ import annotations
 
-import enum
 from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, UnsetType, field
@@ -14,7 +13,8 @@ from hostler.model.access import Role, TokenKind
 from hostler.model.inventory import Capacity, Rights
 from hostler.model.node import DrainMode, Lifecycle, OffConfirmation
 from hostler.model.reason import Reason
-from hostler.model.record import SAYS, Record
+from hostler.model.record import SAYS, OpenEnum, Record
+from hostler.model.retained_api import RetainedRef
 from hostler.model.vm import (
     Access,
     Affinity,
@@ -40,7 +40,7 @@ Labels = Annotated[dict[str, str], Meta(max_length=64)]
 Seconds = Annotated[float, Meta(gt=0, le=10 * 366 * 86400)]
 
 
-class Phase(enum.StrEnum):
+class Phase(OpenEnum):
     """Where a virtual machine is on its way, in one word: made from wish, placement and what its agent sees."""
 
     PENDING = "pending"
@@ -50,6 +50,8 @@ class Phase(enum.StrEnum):
     CREATING = "creating"
     STARTING = "starting"
     RUNNING = "running"
+    PAUSED = "paused"
+    """Its guest is paused until its node has room for what it writes; then it goes on by itself."""
     STOPPING = "stopping"
     STOPPED = "stopped"
     FAILED = "failed"
@@ -58,6 +60,8 @@ class Phase(enum.StrEnum):
     """It is handed from one node to another, and does not run at this instant."""
     SILENT = "silent"
     """Its node gives no sign of life; the machine may still run."""
+    UNKNOWN = "unknown"
+    """Its agent, of a later release, tells a state that this one does not know; `state` has it."""
 
 
 # Virtual machines
@@ -104,6 +108,8 @@ class MoveRequest(Record, frozen=True, kw_only=True):
     to: Name
     stop: bool = False
     """Where it cannot be moved while it runs it may be stopped, moved with its disk, and started."""
+    drop_snapshots: bool = False
+    """Its snapshots stay behind and are lost; without this, a machine that has some is not moved."""
 
 
 class TicketRequest(Record, frozen=True, kw_only=True):
@@ -153,6 +159,10 @@ class VmView(Record, frozen=True, kw_only=True):
     readiness: Readiness | None
     """How far it is on its way there, while it runs."""
     access: Access | None
+    disk_since: float = 0.0
+    """Since when it has a new disk from its image, because its node was lost or drained; 0: it has its own."""
+    retained: tuple[RetainedRef, ...] = ()
+    """Disks of it that are out of service and can be restored, the newest first."""
     settled: bool
     """What is seen is what is wished for."""
     created_at: float
@@ -198,6 +208,8 @@ class Drain(Record, frozen=True, kw_only=True):
     """How to empty a node."""
 
     mode: DrainMode = DrainMode.MOVE
+    drop_snapshots: bool = False
+    """Move machines although their snapshots are lost by that; without this, machines that have some stay."""
 
 
 class NodeView(Record, frozen=True, kw_only=True):
@@ -224,8 +236,27 @@ class NodeView(Record, frozen=True, kw_only=True):
     """Why the inventory keeps it from taking machines; empty: it does not."""
     drain: DrainMode
     off: OffConfirmation | None
+    awaited: bool = False
+    """It has not registered since the store was copied or restored; its machines wait for it."""
     registered_at: float
     revision: int
+
+
+class BrakeView(Record, frozen=True, kw_only=True):
+    """The brake on mass failure: while it holds, no node is switched off and no machine is taken from one."""
+
+    held: bool
+    nodes: tuple[str, ...] = ()
+    """Those that became unreachable together, and are not back."""
+    of: int = 0
+    """How many nodes there are."""
+    cause: str = ""
+    """What they have in common."""
+    since: float | None = None
+    released_by: str = ""
+    """The account that released it; empty: none did."""
+    released_at: float | None = None
+    revision: int = 0
 
 
 class NodePage(Record, frozen=True, kw_only=True):
@@ -254,12 +285,16 @@ class UserCreate(Record, frozen=True, kw_only=True):
 
 
 class UserUpdate(Record, frozen=True, kw_only=True):
-    """Changes of an account; what is left out stays."""
+    """Changes of an account; what is left out stays.
 
-    concealed = frozenset(("password",))
+    `old_password`: the present one, which an account without manage_accounts needs to change its own.
+    """
+
+    concealed = frozenset(("password", "old_password"))
 
     full_name: Annotated[str, Meta(max_length=200)] | UnsetType = UNSET
     password: Annotated[str, Meta(min_length=8, max_length=1024)] | UnsetType = UNSET
+    old_password: Annotated[str, Meta(max_length=1024)] | UnsetType = UNSET
     enabled: bool | UnsetType = UNSET
     role: Role | UnsetType = UNSET
     rights: Rights | UnsetType = UNSET
@@ -341,12 +376,39 @@ class QuotaSet(Record, frozen=True, kw_only=True):
     disk_gib: Annotated[int, Meta(ge=0)] | None = None
 
 
+class ProjectCreate(Record, frozen=True, kw_only=True):
+    """A new project of an org."""
+
+    name: str
+
+
+class ProjectView(Record, frozen=True, kw_only=True):
+    """A project that exists."""
+
+    org: str
+    name: str
+    created_at: float | None = None
+    """None: it is older than the record of it, or every org has it."""
+    created_by: str = ""
+    revision: int = 0
+    """0: there is no record of it."""
+
+
+class ProjectList(Record, frozen=True, kw_only=True):
+    """The projects that the caller sees, by org and name."""
+
+    items: tuple[ProjectView, ...]
+
+
 class QuotaView(Record, frozen=True, kw_only=True):
-    """Limits and use of a project. Without a quota `used` is counted when asked."""
+    """Limits and use of a project, or of a whole org. Without a quota `used` is counted when asked."""
 
     org: str
     project: str
+    """Empty: the limits are those of the org, for all of its projects together."""
     limits: QuotaSet
+    inherited: QuotaSet = QuotaSet()
+    """Of a project: the limits of its org, which bound it as well."""
     used_vms: int
     used: Capacity
     revision: int
@@ -393,6 +455,19 @@ class AuditView(Record, frozen=True, kw_only=True):
     source: str
     name: str = ""
     """What people call the subject, where its key does not say it; empty: it is not known, or no more."""
+    count: int = 1
+    """How many the line stands for: refused requests (`refused.…`) are counted by the minute."""
+
+
+class AuditElsewhere(Record, frozen=True, kw_only=True):
+    """Files of the audit log that this server does not have: ask the server on that machine."""
+
+    host: str
+    folder: str
+    first: str
+    """The first day, `2026-11-15`."""
+    last: str
+    lines: int
 
 
 class AuditPage(Record, frozen=True, kw_only=True):
@@ -400,6 +475,8 @@ class AuditPage(Record, frozen=True, kw_only=True):
 
     items: tuple[AuditView, ...]
     after: str | None
+    elsewhere: tuple[AuditElsewhere, ...] = ()
+    """Lines that may belong to the answer and are on other machines. Empty: the answer is complete."""
 
 
 class EventView(Record, frozen=True, kw_only=True):

@@ -5,14 +5,13 @@ Shared by the server, the client and the command line. The rules are those of `h
 
 from __future__ import annotations
 
-import enum
 from typing import Annotated
 
 from msgspec import Meta
 
 from hostler.model.deployment import SliceSpec, SliceState, StrategyKind
 from hostler.model.reason import Reason
-from hostler.model.record import Record
+from hostler.model.record import OpenEnum, Record
 from hostler.model.rollout import Phase
 
 MAX_SLICES = 100
@@ -62,7 +61,7 @@ class BlueprintRollback(Record, frozen=True, kw_only=True):
     """A number of its history; 0: the last one that said something else."""
 
 
-class BlueprintPhase(enum.StrEnum):
+class BlueprintPhase(OpenEnum):
     """How it stands with a blueprint, or one of its slices, in one word."""
 
     READY = "ready"
@@ -287,7 +286,7 @@ class PlannedMove(Record, frozen=True, kw_only=True):
     why: str = ""
 
 
-class SliceChange(enum.StrEnum):
+class SliceChange(OpenEnum):
     """What happens to a slice."""
 
     ADD = "add"

@@ -5,7 +5,6 @@ What the contract does not name is left out of the JSON while it says nothing: o
 
 from __future__ import annotations
 
-import enum
 import re
 from typing import TYPE_CHECKING, Annotated, Self
 
@@ -13,7 +12,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType, field
 
 from hostler.errors import Invalid
-from hostler.model.record import SAYS, Record
+from hostler.model.record import SAYS, OpenEnum, Record
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -77,7 +76,7 @@ class SliceSettings(Record, frozen=True, kw_only=True, omit_defaults=True):
     """Calls that one instance works on at once; one more is refused, and goes elsewhere."""
 
 
-class StrategyKind(enum.StrEnum):
+class StrategyKind(OpenEnum):
     """How one version follows another."""
 
     ROLLING = "rolling"
@@ -141,7 +140,7 @@ class Autoscale(Record, frozen=True, kw_only=True, omit_defaults=True):
     """Seconds for which fewer must have been enough before there are fewer."""
 
 
-class Callers(enum.StrEnum):
+class Callers(OpenEnum):
     """Who may call a slice from outside; slices may call each other."""
 
     OPERATORS = "operators"
@@ -182,7 +181,7 @@ class Blueprint(Record, frozen=True, kw_only=True):
         return next((spec for spec in self.slices if spec.base == base), None)
 
 
-class SliceState(enum.StrEnum):
+class SliceState(OpenEnum):
     """Commands (LOAD, ACTIVATE, DEACTIVATE, UNLOAD) are the leader's; the answers to them are the node's."""
 
     LOAD = "LOAD"
@@ -223,7 +222,7 @@ def may_move(old: SliceState | None, new: SliceState | None, *, node_dead: bool 
     """
     if node_dead and old is not None and new is None:
         return True
-    return new in MOVES[old]
+    return new in MOVES.get(old, ())
 
 
 COMMANDS = frozenset({_S.LOAD, _S.ACTIVATE, _S.DEACTIVATE, _S.UNLOAD})
@@ -284,7 +283,7 @@ class SliceRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
 
 def aggregate(instances: Mapping[int, SliceInstance]) -> SliceState:
     """The state that stands for all: that of the instance which is furthest on. There must be one."""
-    return min((one.state for one in instances.values()), key=_RANK.__getitem__)
+    return min((one.state for one in instances.values()), key=lambda state: _RANK.get(state, len(_RANK)))
 
 
 class Endpoint(Record, frozen=True, kw_only=True, omit_defaults=True):

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import enum
 from typing import Annotated
 
 from msgspec import Meta, field
 
-from hostler.model.record import Record
+from hostler.model.record import OpenEnum, Record
 
 Name = Annotated[str, Meta(min_length=1)]
 
 
-class Condition(enum.StrEnum):
+class Condition(OpenEnum):
     """Where a piece of hardware is in its life. Not the same as `enabled`, which an operator switches."""
 
     NOT_IN_SERVICE = "not_in_service"

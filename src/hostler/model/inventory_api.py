@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import enum
 from typing import Annotated, Any
 
 from msgspec import UNSET, Meta, UnsetType
 
 from hostler.model.inventory import Capacity, Condition, Port
 from hostler.model.node import Lifecycle
-from hostler.model.record import Record
+from hostler.model.record import OpenEnum, Record
 
 Levels = Annotated[tuple[dict[str, Any], ...], Meta(max_length=10_000)]
 
@@ -219,7 +218,7 @@ class RackDetail(Record, frozen=True, kw_only=True):
     revision: int
 
 
-class Standing(enum.StrEnum):
+class Standing(OpenEnum):
     """What one sees of a blade from afar: its node and the inventory in one word."""
 
     ON_DUTY = "on_duty"

@@ -7,14 +7,12 @@ one record of the store, `LabUser`; what stands in Redis is made of it, and can 
 from __future__ import annotations
 
 import datetime as dt
-import enum
 import heapq
-import re
 from typing import Annotated
 
 from msgspec import UNSET, Meta, UnsetType, field
 
-from hostler.model.record import Record
+from hostler.model.record import OpenEnum, Record
 from hostler.model.vm import Cpus, DiskGib, LoginName, MemoryMib, SshKey
 
 WebUserId = Annotated[str, Meta(min_length=1, max_length=255)]
@@ -36,7 +34,7 @@ class LabDecommission(Record, frozen=True, kw_only=True):
     lab_id: LabId | UnsetType = field(name="labId", default=UNSET)
 
 
-class LabStatus(enum.StrEnum):
+class LabStatus(OpenEnum):
     """The normalised life of a lab's machine."""
 
     PROVISIONING = "provisioning"
@@ -89,7 +87,7 @@ WAITS = 86400.0
 must not be over while it waits, or whoever cleans up by it would end the lab before it began."""
 
 
-class LabPhase(enum.StrEnum):
+class LabPhase(OpenEnum):
     """How far a lab is."""
 
     WAITING = "waiting"
@@ -102,10 +100,7 @@ class LabPhase(enum.StrEnum):
     """Its machine goes; then the lab is gone, or the next one begins (`again`)."""
 
 
-_WORD = re.compile(r"[a-z][a-z0-9-]{0,63}", re.ASCII)
-
-
-class LabEvent(enum.StrEnum):
+class LabEvent(OpenEnum):
     """What a student can be told."""
 
     REQUESTED = "requested"
@@ -127,15 +122,6 @@ class LabEvent(enum.StrEnum):
     """What was asked for is so."""
     MESSAGE = "message"
     """Somebody who looks after labs says something to its user: `reason` is what."""
-
-    @classmethod
-    def _missing_(cls, value: object) -> LabEvent | None:
-        """A word of a later release stands for itself: its record is read, shown and kept as ever."""
-        if not isinstance(value, str) or not _WORD.fullmatch(value):
-            return None
-        word = str.__new__(cls, value)
-        word._name_ = word._value_ = value
-        return word
 
 
 class LabNews(Record, frozen=True, kw_only=True):
@@ -185,6 +171,8 @@ class Lab(Record, frozen=True, kw_only=True):
     ending_reason: str = ""
     again: LabId | None = None
     """While it stops: the lab that is started once it is gone."""
+    own: bool = False
+    """Its user started it (or `again`, if there is one), who has so much of it a day (`LabTemplate.per_day`)."""
     door: str = ""
     """Through which it was asked for (or `again` was, if there is one): `REDIS_DOOR`; empty: any other."""
 
@@ -205,6 +193,14 @@ class Lab(Record, frozen=True, kw_only=True):
         )
 
 
+class LabUse(Record, frozen=True, kw_only=True):
+    """How much of a lab its user has had on a day."""
+
+    day: int
+    """Days since 1970, UTC."""
+    seconds: float
+
+
 class LabUser(Record, frozen=True, kw_only=True):
     """`/hostler/v1/labs/{user}`: all that is known of a user's lab. Stays for a day after the last lab is gone."""
 
@@ -219,6 +215,8 @@ class LabUser(Record, frozen=True, kw_only=True):
     messages: tuple[LabNews, ...] = ()
     """The last that were said to the user. Apart from the news: releases that do not know them keep them unread, and
     many of them push no news out. Numbers are counted over both."""
+    used: dict[str, LabUse] = field(default_factory=dict)
+    """By lab id: what the user has had of it today."""
     changed_at: float
 
     @property
@@ -259,6 +257,8 @@ class LabTemplate(Record, frozen=True, kw_only=True):
     grace: Annotated[float, Meta(ge=0)] = 60.0
     warn: Annotated[float, Meta(ge=0)] = 300.0
     """Seconds before its end at which its user is told."""
+    per_day: Annotated[float, Meta(gt=0)] | None = None
+    """Seconds that users have of it each day (UTC) where they start it themselves; None: as many as `life`."""
     provider: str = ""
     """The kind of machines (`qemu`, `hetzner`, `simulated`); any if empty."""
     at_once: Annotated[int, Meta(ge=1)] | None = None

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import enum
-
 from msgspec import field
 
 from hostler.errors import Invalid
 from hostler.model.inventory import Capacity
 from hostler.model.reason import Reason
-from hostler.model.record import Record
+from hostler.model.record import OpenEnum, Record
 from hostler.model.vm import Id, Power, RestartPolicy, Restore, VmSpec
 
 
-class Lifecycle(enum.StrEnum):
+class Lifecycle(OpenEnum):
     """Where a node is between arriving and leaving."""
 
     JOINING = "JOINING"
@@ -23,7 +21,7 @@ class Lifecycle(enum.StrEnum):
     SHUTTING_DOWN = "SHUTTING_DOWN"
 
 
-class DrainMode(enum.StrEnum):
+class DrainMode(OpenEnum):
     """What becomes of the machines of a node that is drained."""
 
     MOVE = "move"
@@ -33,11 +31,21 @@ class DrainMode(enum.StrEnum):
     """Each is stopped and stays; one after the other."""
 
 
+POWER = "hostler"
+"""Stands in `OffConfirmation.by` where the leader had the node switched off."""
+
+
 class OffConfirmation(Record, frozen=True, kw_only=True):
     """Somebody stands for it: the silent node is off, and nothing runs on it. A node that comes back takes it away."""
 
     by: str
+    """An operator's account, or `hostler`: a power switch has said so."""
     at: float
+
+    @property
+    def by_power(self) -> bool:
+        """Whether a power switch confirmed it, not an operator."""
+        return self.by == POWER
 
 
 class ImageNeeds(Record, frozen=True, kw_only=True):
@@ -64,6 +72,8 @@ class NodeRecord(Record, frozen=True, kw_only=True):
     pdus: tuple[str, ...] = ()
     tors: tuple[str, ...] = ()
     address: str = ""
+    store: str = ""
+    """The URL by which its agent reaches the store, without secrets; empty: not known."""
     driver: str = ""
     place: str = ""
     """Where its machines are (`Machines.place`); empty: not known. Who comes with another place has none of them."""
@@ -82,7 +92,12 @@ class NodeRecord(Record, frozen=True, kw_only=True):
     refuses: str = ""
     """Why it takes no further machine at present; empty: it does."""
     drain: DrainMode = DrainMode.MOVE
+    drop_snapshots: bool = False
+    """While it is drained by moving: machines are moved although their snapshots are lost by that."""
     off: OffConfirmation | None = None
+    awaited: bool = False
+    """It has not registered since its store was copied, restored or put back into service. While it is unreachable its
+    machines wait, `fence` or not; only an operator's confirmation that it is off releases them."""
     registered_at: float
 
 
@@ -94,6 +109,28 @@ class Heartbeat(Record, frozen=True, kw_only=True):
     place: str = ""
     """As in the node's record: who has the same place open knows that the other process is dead."""
     started_at: float
+
+
+class ClockReading(Record, frozen=True, kw_only=True):
+    """`/hostler/v1/clocks/{node}`: what the calendar of a node's agent says, attached to the agent's lease."""
+
+    at: float
+    """When it was written."""
+
+
+class ClockDispute(Record, frozen=True, kw_only=True):
+    """`/hostler/v1/clock-disputes/{name}`: the leader's calendar is not that of the nodes.
+
+    So nothing ends because of its time. The leader writes it, and takes it away when the calendars agree again.
+    """
+
+    why: str
+    node: str = ""
+    """One of those that it does not agree with; empty: it jumped, and no node says anything."""
+    at: float
+    """By the leader's calendar."""
+    fence: int = 0
+    """Of the leader."""
 
 
 class Departure(Record, frozen=True, kw_only=True):
@@ -125,6 +162,11 @@ class VmCommand(Record, frozen=True, kw_only=True):
     """`{workload}/{instance}`: what is seen of it is told there, too."""
     deleting: bool = False
     """Destroy it: the machine shall be gone, or shall go elsewhere."""
+    retain: bool = False
+    """With `deleting`: take it out of service and keep its disk, for its owner did not ask to delete it."""
+    reinstate: str | None = None
+    """Before a machine is created: put back what is retained under this name, and create nothing instead. Empty: what
+    this node has of this virtual machine, in service or retained, is its machine; without any, one is created."""
     resets: int = 0
     snapshots: tuple[str, ...] = ()
     restore: Restore | None = None
@@ -171,6 +213,73 @@ class Cluster(Record, frozen=True, kw_only=True):
     created_at: float
     aliases: tuple[str, ...] = ()
     """Ids of state files whose machines were moved here: what carries one of them is ours as well."""
+    epoch: int = 1
+    """Grows with each copy, restore and return to service of the store. A node takes no command from a lower epoch than
+    the last one it obeyed."""
+    copy_id: str = ""
+    """Random, new with each epoch: tells two stores of the same epoch apart."""
+    restored_at: float | None = None
+    """When a backup was last restored into this store."""
+
+
+class EpochKind(OpenEnum):
+    """What began an epoch."""
+
+    COPY = "copy"
+    RESTORE = "restore"
+    ACTIVATION = "activation"
+    """An operator put the store into service: after a restore by etcd's own tools, or because its copy was given up."""
+    MIGRATION = "migration"
+
+
+class Epoch(Record, frozen=True, kw_only=True):
+    """`/hostler/v1/epochs/{epoch}`: how the store came to be. Written in the transaction that begins the epoch.
+
+    Its own revision is a border: every record that has an equal or lower revision was written by the copy or restore,
+    so its revision says nothing about what caused it.
+    """
+
+    begun_by: EpochKind
+    source: str = ""
+    """The store or backup that the records came from, for people."""
+    at: float
+    source_revision: int = 0
+    """The revision of the source that was copied."""
+    fence: int = 0
+    """Every later fence is above this one."""
+
+
+class LastControlPlane(Record, frozen=True, kw_only=True):
+    """The control plane that a data folder last obeyed, or served. A small file in the folder of the machines."""
+
+    cluster: str
+    epoch: int = 1
+    copy_id: str = ""
+    fence: int = 0
+    """The highest fence that was seen."""
+
+
+class BrakeRecord(Record, frozen=True, kw_only=True):
+    """`/hostler/v1/brakes/fencing`: many nodes became unreachable together, so none of them is fenced.
+
+    Written by the leader, released by an operator, deleted by the leader when enough nodes are back.
+    """
+
+    nodes: tuple[str, ...]
+    """Those that became unreachable together, and are not back."""
+    of: int
+    """How many nodes there are."""
+    cause: str = ""
+    """What they have in common."""
+    at: float
+    released_by: str = ""
+    """The operator's account; empty: the brake holds."""
+    released_at: float | None = None
+
+    @property
+    def released(self) -> bool:
+        """Whether an operator lets the nodes be fenced."""
+        return self.released_at is not None
 
 
 def node_id(rack: str, blade: str) -> str:

@@ -72,6 +72,12 @@ class StoreSeen(Record, frozen=True, kw_only=True):
     """Empty: it was never read."""
     version: str = ""
     size_bytes: int | None = None
+    quota_bytes: int | None = None
+    """The size at which it takes no more writes; null: it has no limit of its own, or was never read."""
+    writable: bool = True
+    """Whether it took the last write that was tried."""
+    problem: str = ""
+    """What keeps it from taking writes, and what to do; empty while it takes them."""
 
 
 class Example(Record, frozen=True, kw_only=True):
@@ -91,8 +97,9 @@ class Concern(Record, frozen=True, kw_only=True):
     """Something that needs a look."""
 
     what: str
-    """`vms-failed`, `vms-silent`, `vms-waiting`, `nodes-silent`, `blueprints-failed`, `blueprints-waiting` or
-    `labs-refused`."""
+    """`brake-held`, `store-full`, `store-filling`, `store-refuses`, `vms-failed`, `vms-silent`, `vms-paused`,
+    `vms-waiting`, `nodes-silent`, `blueprints-failed`, `blueprints-waiting`, `labs-refused`
+    or `clock-in-doubt`."""
     count: int
     examples: tuple[Example, ...] = ()
     """The first few."""

@@ -1,7 +1,8 @@
 """What all records share: their JSON, its errors, and respect for what other programs and later releases wrote.
 
 A record is a frozen value. Its JSON has the names of the contracts. Reading and writing it back loses nothing: fields
-that this release does not know are carried along, at every depth, as the very text they had.
+that this release does not know are carried along, at every depth, as the very text they had, and so are unknown values
+of its enums (`OpenEnum`).
 
 How: a typed decoder that refuses unknown fields reads the usual record in one go. Only when that fails are the unknown
 fields moved, level by level, into one field of their own (`unknown`), and the result is read by the same decoder.
@@ -9,8 +10,11 @@ fields moved, level by level, into one field of their own (`unknown`), and the r
 
 from __future__ import annotations
 
+import enum
 import functools
+import re
 import types
+from contextvars import ContextVar
 from typing import Annotated, Any, ClassVar, Self, TypeAlias, Union, get_args, get_origin
 
 import msgspec
@@ -22,6 +26,37 @@ _MARK = _UNKNOWN.encode()
 _ESCAPE = b"\\u"
 
 Fields: TypeAlias = dict[str, msgspec.Raw]
+_WORD = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}", re.ASCII)
+_accepts_unknown: ContextVar[bool] = ContextVar("accepts unknown values", default=False)
+"""Whether the decoder that runs takes values of enums that this release does not know."""
+
+
+class OpenEnum(enum.StrEnum):
+    """The parent of every enum in a record: a set of values that a later release may extend.
+
+    A record with a value that this release does not know is read all the same (`Record.decode`, unless strict). The
+    value is then an instance of the enum that is none of its members (`is_known`), equal to its text, and is written
+    back as that text. A reader compares with the members that it knows and treats every other value in the cautious
+    way that decision 10 (`docs/decisions`) names. Calling the enum with an unknown text is a ValueError, as usual.
+    """
+
+    @property
+    def is_known(self) -> bool:
+        return self._value_ in type(self)._value2member_map_
+
+    @property
+    def words(self) -> str:
+        """Its text for people, who learn from it that this release does not know the value."""
+        text = self._value_.lower().replace("_", " ")
+        return text if self.is_known else f"unknown ({text})"
+
+    @classmethod
+    def _missing_(cls, value: object) -> OpenEnum | None:
+        if not (_accepts_unknown.get() and isinstance(value, str) and _WORD.fullmatch(value)):
+            return None
+        unknown = str.__new__(cls, value)
+        unknown._name_ = unknown._value_ = value
+        return unknown
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
@@ -67,7 +102,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     @classmethod
     def decode(cls, data: bytes, *, strict: bool = False) -> Self:
-        """The record that `data` holds. With `strict`, an unknown field is an error (for what people type).
+        """The record that `data` holds. With `strict`, an unknown field or value is an error (for what people type).
 
         Invalid: it is none; the message has the kind of record, the JSON path and what was expected there.
         """
@@ -79,11 +114,14 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
                 fault = error
         if strict and isinstance(fault, msgspec.ValidationError):
             raise _refusal(cls, fault)
+        accepts = _accepts_unknown.set(not strict)
         try:
             data.decode()  # values that are carried along unread must be UTF-8 too
             record: Self = _decoder(cls).decode(_gather(cls, msgspec.Raw(data)))
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise _refusal(cls, error) from None
+        finally:
+            _accepts_unknown.reset(accepts)
         if strict:
             _refuse_unknown(cls, data)
         return record

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import enum
 from typing import Annotated
 
 from msgspec import Meta
 
-from hostler.model.record import Record
+from hostler.model.record import OpenEnum, Record
 
 
 class LeaderRecord(Record, frozen=True, kw_only=True):
@@ -39,7 +38,7 @@ class ReplicaRecord(Record, frozen=True, kw_only=True):
     """Since when it holds the key."""
 
 
-class Farewell(enum.StrEnum):
+class Farewell(OpenEnum):
     """How the leadership before ended, as far as the next leader can tell."""
 
     NONE = "none"

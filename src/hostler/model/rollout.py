@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import enum
 from typing import Annotated
 
 from msgspec import Meta, field
 
 from hostler.model.deployment import ArtifactText, BaseText, Blueprint, SliceSettings, Strategy
 from hostler.model.reason import Reason
-from hostler.model.record import Record
+from hostler.model.record import OpenEnum, Record
 
 BLUEPRINT_NAME = r"^[a-z0-9][a-z0-9._-]{0,62}$(?!\n)"
 
@@ -38,7 +37,7 @@ class SliceOwner(Record, frozen=True, kw_only=True):
     """Of the blueprint's revision that last named it."""
 
 
-class Phase(enum.StrEnum):
+class Phase(OpenEnum):
     """Where a deployment is."""
 
     STARTING = "starting"

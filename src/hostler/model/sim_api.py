@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import enum
 from typing import Annotated, Literal
 
 from msgspec import UNSET, Meta, UnsetType, field
 
-from hostler.model.record import Record
+from hostler.model.record import OpenEnum, Record
 
 MOST_SECONDS = 7 * 86400.0
 MOST_EVENTS = 100_000
@@ -21,7 +20,7 @@ Delay = Annotated[float, Meta(gt=0, le=MOST_SECONDS)]
 Component = Annotated[str, Meta(max_length=255)]
 
 
-class Mode(enum.StrEnum):
+class Mode(OpenEnum):
     """Who moves time."""
 
     MANUAL = "manual"

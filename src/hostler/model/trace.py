@@ -8,13 +8,11 @@ silent.
 
 from __future__ import annotations
 
-import enum
-
 from hostler.model.reason import Reason
-from hostler.model.record import Record
+from hostler.model.record import OpenEnum, Record
 
 
-class Impact(enum.StrEnum):
+class Impact(OpenEnum):
     """What a decision did with an object."""
 
     READ = "read"

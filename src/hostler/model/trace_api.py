@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import enum
-
 from hostler.model.reason import Reason
-from hostler.model.record import Record
+from hostler.model.record import OpenEnum, Record
 from hostler.model.trace import Touch
 
 
-class Sort(enum.StrEnum):
+class Sort(OpenEnum):
     """Where it comes from."""
 
     DECISION = "decision"
@@ -69,3 +67,5 @@ class WhyView(Record, frozen=True, kw_only=True):
     """What led there, newest first; the last is its root, if that is still kept."""
     cut: bool = False
     """There is more than was asked for."""
+    border: str = ""
+    """The store was copied or restored since the object was last written, in words; empty: it was not."""

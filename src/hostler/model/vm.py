@@ -5,13 +5,12 @@ Instants are seconds since 1970.
 
 from __future__ import annotations
 
-import enum
 from typing import Annotated
 
 from msgspec import Meta, field
 
 from hostler.model.reason import Reason
-from hostler.model.record import SAYS, Record
+from hostler.model.record import SAYS, OpenEnum, Record
 
 Cpus = Annotated[int, Meta(ge=1, le=4096)]
 MemoryMib = Annotated[int, Meta(ge=1, le=2**30)]
@@ -27,23 +26,28 @@ SAYS[_LOGIN] = "1 to 32 of a-z, 0-9, '_' and '-', not beginning with a digit or 
 LoginName = Annotated[str, Meta(pattern=_LOGIN)]
 
 
-class Power(enum.StrEnum):
+class Power(OpenEnum):
     """What the owner wants."""
 
     ON = "on"
     OFF = "off"
 
 
-class OnNodeLoss(enum.StrEnum):
-    """What happens to a machine whose node is silent."""
+class OnNodeLoss(OpenEnum):
+    """What happens to a machine whose node is unreachable, and to its disk.
+
+    Once a node is confirmed off, each of its machines is started elsewhere with a new disk from its image.
+    """
 
     WAIT = "wait"
-    """It is started elsewhere once somebody confirms that the node is off."""
+    """It waits for its node, and keeps its disk."""
     FENCE = "fence"
-    """Its agent stops it after the fencing time without the store; then it is started elsewhere."""
+    """It stops by itself after the fencing time; it returns with its disk when the node is back."""
+    RECREATE = "recreate"
+    """It stops by itself after the fencing time, and is then started elsewhere with a new disk from its image."""
 
 
-class MachineState(enum.StrEnum):
+class MachineState(OpenEnum):
     """What there is of a machine."""
 
     PENDING = "pending"
@@ -93,7 +97,7 @@ class VmSpec(Record, frozen=True, kw_only=True):
     origin: Origin | None = None
 
 
-class Level(enum.StrEnum):
+class Level(OpenEnum):
     """What machines can share, and lose together."""
 
     NODE = "node"
@@ -121,7 +125,15 @@ class Restore(Record, frozen=True, kw_only=True):
     number: Annotated[int, Meta(ge=1)]
 
 
-class RestartPolicy(enum.StrEnum):
+class Reinstatement(Record, frozen=True, kw_only=True):
+    """The retained machine that a virtual machine gets its disk from."""
+
+    node: Id
+    """That has it. The virtual machine is placed there and nowhere else, until it has that disk."""
+    name: Id
+
+
+class RestartPolicy(OpenEnum):
     """What happens to a machine that shall run and ended by itself."""
 
     ALWAYS = "always"
@@ -144,6 +156,9 @@ class VirtualMachine(Record, frozen=True, kw_only=True):
     """Grows with each change of the wish; a report about an older one is out of date."""
     labels: dict[str, str] = field(default_factory=dict)
     on_node_loss: OnNodeLoss = OnNodeLoss.WAIT
+    returns: bool = False
+    """`fence` was asked for as it is meant now: it returns with its disk. An older record does not have this; there
+    `fence` is what `recreate` is now, until it is changed."""
     restart: RestartPolicy = RestartPolicy.ALWAYS
     instance: str = ""
     """`{workload}/{instance}` that it stands for; empty: it is nobody's instance."""
@@ -158,11 +173,23 @@ class VirtualMachine(Record, frozen=True, kw_only=True):
     """The last one asked for."""
     move: Move | None = None
     """The last one asked for."""
+    reinstate: Reinstatement | None = None
+    """The last one asked for; done once `VmHandle.reinstated` has its name."""
     affinity: tuple[Affinity, ...] = ()
     node_labels: dict[str, str] = field(default_factory=dict)
     """Only nodes with all of these labels will do."""
     created_at: float
     expires_at: float | None = None
+
+    @property
+    def is_fenced(self) -> bool:
+        """It stops by itself when its node loses the store for the fencing time."""
+        return self.on_node_loss in (OnNodeLoss.FENCE, OnNodeLoss.RECREATE)  # not what a later release may have added
+
+    @property
+    def recreates(self) -> bool:
+        """Once it has stopped by itself, it is started elsewhere with a new disk."""
+        return self.is_fenced and (self.on_node_loss is OnNodeLoss.RECREATE or not self.returns)
 
 
 class Move(Record, frozen=True, kw_only=True):
@@ -174,7 +201,7 @@ class Move(Record, frozen=True, kw_only=True):
     """Where it cannot be moved while it runs it may be stopped, moved with its disk, and started."""
 
 
-class SnapshotState(enum.StrEnum):
+class SnapshotState(OpenEnum):
     """What the agent sees of a snapshot."""
 
     READY = "ready"
@@ -189,7 +216,7 @@ class Snapshot(Record, frozen=True, kw_only=True):
     detail: str = ""
 
 
-class Step(enum.StrEnum):
+class Step(OpenEnum):
     """How far a running machine is on its way to its user; each step has its deadline."""
 
     BOOTING = "booting"
@@ -256,14 +283,29 @@ class VmHandle(Record, frozen=True, kw_only=True):
     """The number of the last departure that is over: handed over, or certain never to be (`Departure.number`)."""
     unmoved: str = ""
     """Why the last departure was given up; empty: it was not."""
+    taken_from: str = ""
+    """While pending: the node that was lost and has, or had, its disk."""
+    reinstated: str = ""
+    """The name of the last retained machine that it got its disk from."""
+    disk_since: float = 0.0
+    """Since when it has a new disk, made because its node was lost or drained; 0: it has its first disk, or one that
+    was reinstated."""
     readiness: Readiness | None = None
     """While it runs."""
     access: Access | None = None
+    paused: bool = False
+    """It is running, and its guest is paused until its node has room for what it writes."""
     failures: int = 0
     """Steps that failed in a row."""
     ended: bool = False
     """It shall run and ended by itself, and its restart policy leaves it so."""
     seen_at: float
+
+
+def ready_snapshots(handle: VmHandle | None) -> tuple[str, ...]:
+    """Those that exist where the machine is: a move to another node loses them."""
+    found = {} if handle is None else handle.snapshots
+    return tuple(name for name, snapshot in found.items() if snapshot.state is SnapshotState.READY)
 
 
 class LockInfo(Record, frozen=True, kw_only=True):

@@ -41,6 +41,7 @@ class Workload(Record, frozen=True, kw_only=True):
     """A rule without labels speaks of the instances of this workload."""
     node_labels: dict[str, str] = field(default_factory=dict)
     on_node_loss: OnNodeLoss = OnNodeLoss.FENCE
+    """New ones say it (`WorkloadApply`: wait). A record that does not is older, and means this."""
     restart: RestartPolicy = RestartPolicy.ALWAYS
     rollout: Rollout = Rollout()
     labels: dict[str, str] = field(default_factory=dict)
@@ -51,6 +52,9 @@ class Workload(Record, frozen=True, kw_only=True):
     had: int = 0
     """Instances that could be had when the template changed: no quota and no want of nodes stood in their way."""
     deleting: bool = False
+    held: str = ""
+    """The id of the control plane whose records are being moved here, this workload among them: until all of its
+    machines have come nothing is decided about it. Empty: nothing holds it."""
     created_at: float = 0.0
 
     @property

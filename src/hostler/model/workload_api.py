@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import enum
 from typing import Annotated
 
 from msgspec import UNSET, Meta, UnsetType, field
 
 from hostler.model.api import Labels, Phase
 from hostler.model.reason import Reason
-from hostler.model.record import SAYS, Record
+from hostler.model.record import SAYS, OpenEnum, Record
 from hostler.model.vm import Affinity, Level, OnNodeLoss, RestartPolicy, VmSpec
 from hostler.model.workload import Actual, Rollout, Target, Workload
 
@@ -51,7 +50,7 @@ class WorkloadApply(Record, frozen=True, kw_only=True):
     spec: VmSpec
     affinity: Annotated[tuple[WorkloadRule, ...], Meta(max_length=16)] = ()
     node_labels: Labels = field(default_factory=dict)
-    on_node_loss: OnNodeLoss = OnNodeLoss.FENCE
+    on_node_loss: OnNodeLoss = OnNodeLoss.WAIT
     restart: RestartPolicy = RestartPolicy.ALWAYS
     rollout: Rollout = Rollout()
     labels: Labels = field(default_factory=dict)
@@ -86,7 +85,7 @@ class WorkloadScale(Record, frozen=True, kw_only=True):
     enabled: bool | UnsetType = UNSET
 
 
-class WorkloadPhase(enum.StrEnum):
+class WorkloadPhase(OpenEnum):
     """How it stands with a workload, in one word."""
 
     READY = "ready"

@@ -89,6 +89,8 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
     readiness: Readiness | None = None
     """While it runs."""
     access: Access | None = None
+    paused: bool = False
+    """It is RUNNING, and its guest is paused until its node has room for what it writes; `detail` says so."""
 
 
 class Offer(msgspec.Struct, frozen=True, kw_only=True):
@@ -104,6 +106,23 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
     """What was found out about the place, for people: `acceleration`, `version`, …"""
     refuses: str = ""
     """Why no further machine is made at present, such as a disk that is almost full; empty: they are."""
+
+
+class RetainedMachine(msgspec.Struct, frozen=True, kw_only=True):
+    """A machine that is out of service and is kept with its disk and snapshots (`Machines.retain`)."""
+
+    name: str
+    """Of what is kept: a node has one of a name."""
+    label: Label
+    """That it carried. Its node may have another machine of the same `vm` now."""
+    machine_name: str = ""
+    """What its owner called it."""
+    spec: VmSpec
+    snapshots: tuple[str, ...] = ()
+    retained_at: float
+    """Seconds since 1970."""
+    disk_bytes: int = 0
+    """What it takes on the node; 0: not known."""
 
 
 class Door(enum.StrEnum):
@@ -196,11 +215,35 @@ class Machines(Protocol):
     async def delete(self, vm: str) -> None:
         """Destroy it, its disk and its snapshots, running or not. No such machine is fine."""
 
+    async def retain(self, vm: str, name: str) -> RetainedMachine | None:
+        """Switch a machine off and keep it as `name`, with its disk, snapshots and label, until it is reinstated or
+        discarded. `list` and `inspect` no longer show it, and another machine `vm` can be created.
+
+        A retain that was begun under another name is finished under that one: the answer has the name that counts.
+        Repeated after it was done, it is done. None: nothing was kept, for there was no written disk to keep. There is
+        no such machine, or it was never whole (its creation was begun, or not all of it arrived), or its `delete` was
+        begun; what there was of it is deleted. Refused: another machine is retained as `name`.
+        """
+
+    async def retained(self) -> Sequence[RetainedMachine]:
+        """All that is retained here."""
+
+    async def reinstate(self, name: str, plan: MachinePlan) -> Machine:
+        """Let what is retained as `name` be machine `plan.label.vm`, stopped, with its disk and snapshots. It carries
+        the plan's label and tags; it keeps its shape until `create` gives it another.
+
+        Repeated after it was done, it is done: nothing is retained as `name`, and the machine exists. A machine of
+        which only the creation was begun gives way. Refused: another machine has that id. NotFound: neither.
+        """
+
+    async def discard(self, name: str) -> None:
+        """Delete what is retained as `name`, with disk and snapshots, for good. Nothing of that name is fine."""
+
     async def inspect(self, vm: str) -> Machine | None:
         """The machine as it is now; None if there is none."""
 
     async def list(self) -> Sequence[Machine]:
-        """Everything here that carries our label, for the orphan sweep."""
+        """Everything here that carries our label, to find what is not assigned to this node."""
 
     async def snapshot(self, vm: str, name: str) -> Machine:
         """Take a snapshot. One that exists by that name stays as it is."""
@@ -249,4 +292,15 @@ class Machines(Protocol):
         The clock also runs while the machine sleeps, and the hold stands whether or not this process still lives. The
         last hold counts, also when it is shorter; one of 0 or less is over at once. It starts nothing.
         A place that was never held, or not since the host booted, is not held.
+        """
+
+
+@runtime_checkable
+class Fencing(Protocol):
+    """What a driver can also do whose fenced machines run on this host."""
+
+    async def overdue(self, late: float) -> Sequence[str]:
+        """Return the fenced machines that still run `late` seconds after the end of their hold.
+
+        Unavailable: that cannot be found out.
         """

@@ -1,4 +1,4 @@
-"""Power: who can say for certain that a node is off."""
+"""Power: what can say for certain that a node is off, and what resets this host."""
 
 from __future__ import annotations
 
@@ -10,3 +10,19 @@ class Power(Protocol):
 
     async def switch_off(self, node: str) -> bool:
         """Cut the node's power and see that it is off. True: certainly off. False: this switch does not reach it."""
+
+
+class HostWatchdog(Protocol):
+    """A device that resets this host unless it is fed in time. It runs from when it is opened."""
+
+    timeout: float
+    """Seconds."""
+
+    def feed(self) -> None:
+        """Restart its time. Unavailable: it does not take that."""
+
+    def disarm(self) -> None:
+        """Let it stop when it is closed. Unavailable, as above."""
+
+    def close(self) -> None:
+        """Without `disarm` it runs on."""

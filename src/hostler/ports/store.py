@@ -252,6 +252,35 @@ class Status(msgspec.Struct, frozen=True):
     compact_revision: int
     size_bytes: int
     details: dict[str, str]
+    quota_bytes: int | None = None
+    """The size at which the store takes no more writes; None: it has no limit of its own."""
+    in_use_bytes: int | None = None
+    """Of `size_bytes`, what holds records and history; the rest is reused. None: not known."""
+    alarms: tuple[str, ...] = ()
+    """What the store complains of: `NOSPACE` (full), `CORRUPT`."""
+
+    @property
+    def fraction(self) -> float:
+        """How full it is, from 0 to 1; 0.0 without a quota."""
+        if FULL in self.alarms:
+            return 1.0
+        return self.size_bytes / self.quota_bytes if self.quota_bytes else 0.0
+
+
+FULL = "NOSPACE"
+"""The alarm of a store that takes no more writes until it is repaired."""
+
+
+class MemberStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """One member of a store that several servers keep."""
+
+    name: str
+    """`host:port`."""
+    answers: bool
+    why: str = ""
+    """Of a member that does not answer: the cause, as far as it is known."""
+    size_bytes: int = 0
+    leads: bool = False
 
 
 @runtime_checkable
@@ -342,6 +371,34 @@ class TellsLeases(Protocol):
 
     async def time_left(self, lease: int) -> float:
         """Seconds until the lease of that number ends; 0.0 once it has. May be up to a second too little."""
+
+
+@runtime_checkable
+class RaisesRevision(Protocol):
+    """What a store may have beside the verbs, for a restore: revisions that were given out before are not again."""
+
+    async def raise_revision(self, revision: int) -> None:
+        """Make `revision` the newest one, and forget the history before it. Nothing happens if it is not higher.
+
+        No other process may have the store open.
+        """
+
+
+@runtime_checkable
+class Maintained(Protocol):
+    """An optional ability: a store that keeps all history until it is compacted, and that can become full."""
+
+    def oldest_needed(self) -> int | None:
+        """The first revision that a watch of this process would ask for after a new connection; None: no watch."""
+
+    async def members(self) -> tuple[MemberStatus, ...]:
+        """Every member, also those that do not answer. Never raises for one that does not."""
+
+    async def defragment(self, member: str) -> None:
+        """Give the free space of one member back; that member answers nothing meanwhile. It may take minutes."""
+
+    async def disarm(self) -> None:
+        """Withdraw the alarm `FULL` of every member; it comes back with the next write where nothing was freed."""
 
 
 def watching(store: Store, prefix: str, *, start_revision: int | None = None, previous: bool) -> Watch:

@@ -22,6 +22,29 @@ MAX_LOG = 2 * 1024 * 1024
 """Bytes of each of the two files of a log."""
 
 
+GATEWAY = "/run/hostler"
+"""Where a confined worker with a root of its own finds the folder of the gateway."""
+
+
+class Confinement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a worker makes of the namespaces that it is started in (`hostler.slices.confinement`)."""
+
+    own_root: bool = False
+    """Whether it sees the system's folders, read-only, the folders that are named here, and nothing else."""
+    readable: tuple[str, ...] = ()
+    """Folders that it needs: Python, Hostler, the slice."""
+    hidden: str = ""
+    """The data folder, which is empty for the worker but for the folders that are named here."""
+    work: str = ""
+    """The folder that it works in, and may write to."""
+    temporary: str = ""
+    """The folder that /tmp is."""
+    gateway: str = ""
+    """The folder of the gateway."""
+    uid: int | None = None
+    """Who it becomes; None: it stays who it is."""
+
+
 class Order(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a worker is to be. Secrets are in here, and neither in its arguments nor in its first environment."""
 

@@ -88,6 +88,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     insecure: bool
     trusted_proxies: tuple[str, ...]
     """Addresses and networks."""
+    max_connections: int
+    max_connections_per_address: int
+    request_rate: int
+    """A second; 0: there is no limit. The same below."""
+    request_burst: int
+    write_rate: int
+    write_burst: int
+    address_rate: int
+    address_burst: int
     machines: str
     nodes: int
     node: str | None
@@ -107,7 +116,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     power_command: tuple[str, ...]
     """What switches a node off for certain; empty: nothing does."""
     power_grace: float
+    brake_share: float
+    brake_window: float
+    fence_every: float
     power_timeout: float
+    watchdog: Path | None
+    """The device; None: the host is not reset."""
     leadership_ttl: float
     replicas: int
     log_level: str
@@ -143,7 +157,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     slice_listen: str
     """Without a port: each instance has its own."""
     slice_users: str
-    """`auto` or `required`."""
+    """`auto`, `required` or `owner`."""
+    slice_disk_mib: int
     slice_packages: str | None
     """A folder of wheels, or the URL of an index."""
     slice_loading_limit: float
@@ -152,7 +167,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     slice_unloading_limit: float
     slice_min_ready: int
     audit_days: int
+    retention: float
+    audit_lines: int
     trace_days: int
+    trace_lines: int
+    store_history: int
+    """0: never compacted by us."""
+    store_revisions: int
     origins: dict[str, Origin]
     """By the name in `OPTIONS`."""
 
@@ -206,6 +227,7 @@ def _settle(
         "data",
         "tls_cert",
         "tls_key",
+        "watchdog",
         "labs",
         "lab_key",
         "hcloud_cloud_init_file",

@@ -110,6 +110,7 @@ class _Reader:
             "life": ("life", seconds_of),
             "grace": ("grace", seconds_of),
             "warn": ("warn", seconds_of),
+            "per_day": ("per_day", seconds_of),
             "provider": ("provider", _provider),
             "cloud_init": ("user_data", self._cloud_init),
         }
@@ -171,7 +172,7 @@ def _provider(value: object) -> str:
 def _checked(place: str, record: type[LabTemplate | LabCatalogue], field: str, value: object) -> Any:
     """The value, as that field of the record takes it."""
     try:
-        return getattr(record.decode(msgspec.json.encode({field: value})), field)
+        return getattr(record.decode(msgspec.json.encode({field: value}), strict=True), field)
     except Invalid as error:
         raise Invalid(f"{place} = {str(value)[:80]!r}: {str(error).partition(': ')[2]}") from None
 

@@ -87,6 +87,32 @@ OPTIONS: tuple[Option, ...] = (
         (),
     ),
     Option(
+        *("max_connections", "max_connections", "HOSTLER_MAX_CONNECTIONS", value.read_number(64, 1_000_000)),
+        "connections to the API, and to an agent's relay, at most; a quarter of them without credentials",
+        8192,
+    ),
+    Option(
+        *("max_connections_per_address", "max_connections_per_address"),
+        *("HOSTLER_MAX_CONNECTIONS_PER_ADDRESS", value.read_number(16, 1_000_000)),
+        "of these, from one address (not from trusted_proxies)",
+        2048,
+    ),
+    *(
+        Option(
+            *(name, name, f"HOSTLER_{name.upper()}", value.read_number(low, 1_000_000)),
+            about,
+            default,
+        )
+        for name, low, default, about in (
+            ("request_rate", 0, 500, "requests a second of one account (not of administrators); 0: no limit"),
+            ("request_burst", 1, 5000, "requests at once of one account, after a while without"),
+            ("write_rate", 0, 20, "of these, writes; calls of slices are none; 0: no limit"),
+            ("write_burst", 1, 200, "writes at once of one account, after a while without"),
+            ("address_rate", 0, 200, "requests a second without an account from one address; 0: no limit"),
+            ("address_burst", 1, 2000, "such requests at once, after a while without"),
+        )
+    ),
+    Option(
         "machines", "machines", "HOSTLER_MACHINES", value.read_one_of(*MACHINES), "what the machines are", "simulated"
     ),
     Option("nodes", "nodes", "HOSTLER_NODES", value.read_number(1, MAX_NODES), "how many nodes `up` runs", 1),
@@ -167,9 +193,28 @@ OPTIONS: tuple[Option, ...] = (
         30.0,
     ),
     Option(
+        *("brake_share", "brake_share", "HOSTLER_BRAKE_SHARE", value.read_share),
+        "when more than this share of the nodes becomes unreachable together, none is fenced",
+        1 / 3,
+    ),
+    Option(
+        *("brake_window", "brake_window", "HOSTLER_BRAKE_WINDOW", value.read_seconds),
+        "within which nodes that become unreachable do so together",
+        60.0,
+    ),
+    Option(
+        *("fence_every", "fence_every", "HOSTLER_FENCE_EVERY", value.read_seconds),
+        "between two nodes that are fenced",
+        10.0,
+    ),
+    Option(
         *("power_timeout", "power_timeout", "HOSTLER_POWER_TIMEOUT", value.read_seconds),
         "after which a power command that has not ended is ended",
         60.0,
+    ),
+    Option(
+        *("watchdog", "watchdog", "HOSTLER_WATCHDOG", value.read_text),
+        "the watchdog device that resets this host when fenced machines cannot be stopped, such as /dev/watchdog",
     ),
     Option(
         "leadership_ttl",
@@ -266,9 +311,16 @@ OPTIONS: tuple[Option, ...] = (
         "127.0.0.1",
     ),
     Option(
-        *("slice_users", "slice_users", "HOSTLER_SLICE_USERS", value.read_one_of("auto", "required")),
-        "under root each slice has a user of its own: `auto`, where that can be; `required`, or it is not loaded",
+        *("slice_users", "slice_users", "HOSTLER_SLICE_USERS", value.read_one_of("auto", "required", "owner")),
+        "who slices are: `auto`, under root users of their own where that can be, else confined so that they do not"
+        " reach the data folder, or refused; `required`, users of their own or refused; `owner`, as the agent where"
+        " nothing else can be",
         "auto",
+    ),
+    Option(
+        *("slice_disk_mib", "slice_disk_mib", "HOSTLER_SLICE_DISK_MIB", value.read_number(1, 2**24)),
+        "how many MiB the files of one slice instance may take",
+        1024,
     ),
     Option(
         *("slice_packages", "slice_packages", "HOSTLER_SLICE_PACKAGES", value.read_repository),
@@ -288,7 +340,34 @@ OPTIONS: tuple[Option, ...] = (
         5,
     ),
     Option(
-        "audit_days", "audit_days", "HOSTLER_AUDIT_DAYS", value.read_number(1, 36500), "how long the audit is kept", 90
+        *("audit_days", "audit_days", "HOSTLER_AUDIT_DAYS", value.read_number(1, 36500)),
+        "days that a line of the audit stays in the store; older ones are in files, DATA/audit",
+        90,
+    ),
+    Option(
+        *("audit_lines", "audit_lines", "HOSTLER_AUDIT_LINES", value.read_number(1000, 100_000_000)),
+        "lines of the audit that stay in the store at most; older ones are in files",
+        200_000,
+    ),
+    Option(
+        *("trace_lines", "trace_lines", "HOSTLER_TRACE_LINES", value.read_number(1000, 100_000_000)),
+        "traces of decisions that are kept at most",
+        200_000,
+    ),
+    Option(
+        *("store_history", "store_history", "HOSTLER_STORE_HISTORY", value.read_number(0, 86400 * 365)),
+        "seconds for which etcd keeps what was overwritten or deleted; 0: others compact it",
+        3600,
+    ),
+    Option(
+        *("store_revisions", "store_revisions", "HOSTLER_STORE_REVISIONS", value.read_number(1000, 1_000_000_000)),
+        "how many revisions of that it keeps at most",
+        100_000,
+    ),
+    Option(
+        *("retention", "retention", "HOSTLER_RETENTION", value.read_seconds),
+        "how long machines that are out of service are kept with their disks, in seconds",
+        7 * 86400.0,
     ),
     Option(
         *("trace_days", "trace_days", "HOSTLER_TRACE_DAYS", value.read_number(0, 3650)),

@@ -51,6 +51,13 @@ def read_seconds(value: object) -> float:
     return number
 
 
+def read_share(value: object) -> float:
+    number = _float(value)
+    if not 0 <= number <= 1:
+        raise ValueError("must be a number from 0 to 1")
+    return number
+
+
 def read_number(least: int, most: int) -> Callable[[object], int]:
     def read(value: object) -> int:
         text = value if isinstance(value, str) and re.fullmatch("[0-9]{1,18}", value) else None

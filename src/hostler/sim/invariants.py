@@ -6,6 +6,8 @@
     no_stale_leader_write    nothing is decided, or commanded, under a fence that is not the present leader's
     no_unreachable_endpoint  no lab is shown as available for long though nobody can reach its machine
     rules_kept               no machine is placed against a required rule, its own or another's
+    brake_kept               none of too many nodes that became unreachable together is switched off or loses machines
+    disks_kept               no disk with data is deleted while its VM exists and has no newer one that was accepted
     inventory_heeded         no machine is placed on a blade that the inventory has taken out of use a while ago
     rollout_kept             no update takes more of a workload away than its rollout allows, or makes more
     no_early_end             no machine and no lab ends before its time, unless somebody asked for that
@@ -35,6 +37,8 @@ from hostler.keys.replica import LEADER
 from hostler.keys.trace import TRACE
 from hostler.keys.vm import HANDLE, VM
 from hostler.model.lab import LAB_LABEL, ORG
+from hostler.sim.invariants_brake import BrakeWatch
+from hostler.sim.invariants_disks import DiskWatch
 from hostler.sim.invariants_duty import PREFIXES, Duty
 from hostler.sim.invariants_endpoints import Endpoints
 from hostler.sim.invariants_rules import Rules
@@ -142,6 +146,10 @@ class Invariants:
         self._rules = Rules(world, rules) if rules is not None else None
         duty = self._teller("inventory_heeded")
         self._duty = Duty(world, duty) if duty is not None else None
+        brake = self._teller("brake_kept")
+        self._brake = BrakeWatch(world, brake) if brake is not None else None
+        disks = self._teller("disks_kept")
+        self._disks = DiskWatch(world, disks) if disks is not None else None
         endpoints = self._teller("no_unreachable_endpoint")
         self._endpoints = Endpoints(world, endpoints) if endpoints is not None and world.plan.labs else None
         self._slices = SliceWatch(world, self.violated, lambda: self._fence) if world.plan.slices else None
@@ -160,6 +168,10 @@ class Invariants:
         """Hear no more."""
         self._end()
         self._judge()
+        if self._brake is not None:
+            self.look("brake_kept", self._brake.looks)
+        if self._disks is not None:
+            self.look("disks_kept", self._disks.looks)
         if self._endpoints is not None:
             self._endpoints.stop()
         if self._slices is not None:
@@ -216,13 +228,16 @@ class Invariants:
     def _heard(self, event: Event) -> None:
         if event.kv.mod_revision != self._revision:
             self._revision = event.kv.mod_revision
-            if self._gone or self._doubled:
-                self._judge()
+            self._judge()
         key = event.kv.key
         for prefix, heard in self._families:
             if key.startswith(prefix):
                 heard(key, event)
                 break
+        if self._brake is not None:
+            self._brake.heard(event)
+        if self._disks is not None:
+            self._disks.heard(event)
         if self._slices is not None:
             self._slices.heard(event)
 
@@ -331,6 +346,8 @@ class Invariants:
             if not wished_away:
                 self.violated("no_vm_lost", f"vm {id_}", f"{key} is gone, though nobody wished it away")
         self._gone.clear()
+        if self._brake is not None:
+            self._brake.judge(self._vms.__contains__)
 
     # Places
 

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from hostler.kit.connections import AcceptLoop, ConnectionLimits, address_of, listen, open_file_limit
 from hostler.kit.frames import MAX_FRAME
 from hostler.ports.calls import PROTOCOL, Call, Cancel, Denied, Failed, Fault, FromCaller, Hello, Welcome
 from hostler.slices.framing import Framed
 from hostler.slices.wording import packed
 
 if TYPE_CHECKING:
+    import asyncio
+    import socket
+
+    from hostler.kit.connections import InboundConnection
     from hostler.ports.calls import End, Item, Result
     from hostler.slices.calls import Calls, Work
 
@@ -33,20 +37,26 @@ class Serving:
     def __init__(self, calls: Calls, tokens: frozenset[str] = frozenset()) -> None:
         self.calls, self.tokens = calls, tokens
         self.connections: set[Connection] = set()
-        self.strangers: dict[Connection, None] = {}
-        """Those that have not said who calls, the oldest first."""
-        self._server: asyncio.Server | None = None
+        self.accepting: AcceptLoop | None = None
+        self._listener: socket.socket | None = None
 
-    async def open(self, host: str) -> str:
+    def open(self, host: str) -> str:
         """Listen at a port that is free; `host:port`. OSError: that cannot be."""
-        loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(lambda: Connection(self), host, 0, backlog=1024)
-        port = self._server.sockets[0].getsockname()[1]
-        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        self._listener = listen(host)
+        # All callers may be on one host, so there is no limit per address.
+        total = min(MAX_CONNECTIONS, open_file_limit() // 2)
+        unproven = min(MAX_STRANGERS, total // 4)
+        limits = ConnectionLimits(
+            total=total, per_source=total, unproven=unproven, unproven_per_source=unproven, reserve=0
+        )
+        self.accepting = AcceptLoop(self._listener, lambda inbound: Connection(self, inbound), limits)
+        self.accepting.start()
+        return address_of(self._listener, host)
 
     def close(self) -> None:
-        if self._server is not None:
-            self._server.close()
+        if self.accepting is not None and self._listener is not None:
+            self.accepting.close()
+            self._listener.close()
         for connection in list(self.connections):
             connection.close()
 
@@ -54,23 +64,17 @@ class Serving:
 class Connection(Framed):
     """One of them."""
 
-    def __init__(self, serving: Serving) -> None:
+    def __init__(self, serving: Serving, inbound: InboundConnection | None = None) -> None:
         super().__init__()
-        self._serving, self._calls = serving, serving.calls
+        self._serving, self._calls, self._inbound = serving, serving.calls, inbound
         self._works: dict[int, Work] = {}
         self._token = ""
         self._timer: asyncio.TimerHandle | None = None
         self.limit = MAX_HELLO
 
     def opened(self) -> None:
-        serving = self._serving
-        serving.connections.add(self)
-        serving.strangers[self] = None
+        self._serving.connections.add(self)
         self._timer = self._loop.call_later(HELLO_WITHIN, self.cut)
-        if len(serving.strangers) > MAX_STRANGERS:  # who means to call says so at once: it is not the newest that goes
-            next(iter(serving.strangers)).cut()
-        if len(serving.connections) > MAX_CONNECTIONS:
-            self.cut()
 
     def lost(self) -> None:
         self._known()
@@ -128,6 +132,8 @@ class Connection(Framed):
             why = f"protocol {hello.protocol} is not spoken here; {PROTOCOL} is"
         elif token not in self._serving.tokens:
             why = f"{here.artifact}#{here.instance} takes no calls from this caller, or does not know it yet"
+        elif self._inbound is not None and not self._inbound.prove():
+            why = f"{here.artifact}#{here.instance} has {MAX_CONNECTIONS} connections already"
         else:
             self._token, self.limit = token, MAX_FRAME
             self._known()
@@ -140,4 +146,3 @@ class Connection(Framed):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-            self._serving.strangers.pop(self, None)

@@ -153,7 +153,7 @@ class Worker:
     async def run(self) -> int:
         """Until told to end. OSError: no calls can be taken."""
         order = self._order
-        address = await self._serving.open(order.host)
+        address = self._serving.open(order.host)
         if order.gateway:
             self._line = outgoing.Line(order.gateway, order.gateway_token, f"{order.artifact}#{order.instance}")
             outgoing.connect(self._line)

@@ -9,6 +9,7 @@ power    the power switch of nodes
 machine  machines, and the images they are made of
 artifacts  what slices are made of
 slices   what runs slices on a node
+audit    files of the audit log
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hostler.wiring.artifacts import describe_artifact, open_artifacts, pack_artifact, slice_source
+from hostler.wiring.audit import check_audit_files, open_audit_files
 from hostler.wiring.inbox import open_board, open_inbox
 from hostler.wiring.machine import (
     MACHINES,
@@ -25,7 +27,7 @@ from hostler.wiring.machine import (
     open_images,
     open_machines,
 )
-from hostler.wiring.power import open_power
+from hostler.wiring.power import open_power, open_watchdog
 from hostler.wiring.slices import open_slices, why_no_slice_users
 from hostler.wiring.store import is_store, open_bare, open_store
 from hostler.wiring.ttl import open_ttl_storage, ttl_storage_on
@@ -39,12 +41,14 @@ __all__ = [
     "MACHINES",
     "Options",
     "bridge_refusal",
+    "check_audit_files",
     "describe_artifact",
     "hetzner_answers",
     "is_store",
     "known_acceleration",
     "local_path",
     "open_artifacts",
+    "open_audit_files",
     "open_bare",
     "open_board",
     "open_hasher",
@@ -55,6 +59,7 @@ __all__ = [
     "open_slices",
     "open_store",
     "open_ttl_storage",
+    "open_watchdog",
     "pack_artifact",
     "slice_source",
     "ttl_storage_on",

@@ -35,25 +35,31 @@ def open_machines(
     delays: Mapping[str, float] | None = None,
     settings: Settings | None = None,
     nodes: int = 1,
+    siblings: Path | None = None,
 ) -> Machines:
     """The machines of one node, kept in `folder`, to be entered with `async with`.
 
     One process at a time has a folder open. `capacity` is what simulated machines have, and `delays` the seconds that a
-    verb of theirs takes, by its name. Those of QEMU have what the host has, divided by the `nodes` that share it;
-    `settings` say where their images are and how they run. Those at Hetzner Cloud are as the settings say.
+    verb of theirs takes, by its name. Those of QEMU have what the host has, divided by the `nodes` that share it, or by
+    the number of folders in `siblings`, one for each node of the host, if there are more; `settings` say where their
+    images are and how they run. Those at Hetzner Cloud are as the settings say.
     """
     if kind not in MACHINES:
         raise Invalid(f"machines {kind!r}: unknown; known are {', '.join(MACHINES)}")
     if kind in ("qemu", "hetzner"):
         if settings is None:
             raise Invalid(f"machines {kind!r}: they need settings; load them with hostler.settings.load()")
-        return _open_qemu(folder, settings, clock, nodes) if kind == "qemu" else _open_hetzner(folder, settings, clock)
+        if kind == "hetzner":
+            return _open_hetzner(folder, settings, clock)
+        return _open_qemu(folder, settings, clock, nodes, siblings)
     from hostler.drivers.machines.simulated import FilePlace, SimulatedMachines, faults_of
 
     return SimulatedMachines(FilePlace(folder), clock=clock, rng=rng, capacity=capacity, faults=faults_of(delays or {}))
 
 
-def _open_qemu(folder: str | Path, settings: Settings, clock: Clock | None, nodes: int) -> Machines:
+def _open_qemu(
+    folder: str | Path, settings: Settings, clock: Clock | None, nodes: int, siblings: Path | None
+) -> Machines:
     from hostler.drivers.machines.qemu.driver import QemuMachines
     from hostler.drivers.machines.qemu.images.folder import ImageFolder
     from hostler.drivers.machines.qemu.options import QemuOptions
@@ -70,6 +76,7 @@ def _open_qemu(folder: str | Path, settings: Settings, clock: Clock | None, node
         reserve_gib=settings.disk_reserve_gib,
         cpu_overcommit=settings.cpu_overcommit,
         shared_by=nodes,
+        siblings=siblings,
     )
     return QemuMachines(folder, images=images, options=options, clock=clock)
 

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from pathlib import Path
 
-    from hostler.ports.power import Power
+    from hostler.ports.power import HostWatchdog, Power
 
 
 def open_power(command: Sequence[str], *, timeout: float, tell: Callable[[str], None]) -> Power | None:
@@ -17,3 +18,10 @@ def open_power(command: Sequence[str], *, timeout: float, tell: Callable[[str], 
     from hostler.drivers.power import CommandPower
 
     return CommandPower(command, timeout=timeout, tell=tell)
+
+
+def open_watchdog(path: Path, *, timeout: float) -> HostWatchdog:
+    """Open and so start this host's watchdog. Unavailable: it cannot be used."""
+    from hostler.drivers.watchdog import WatchdogDevice
+
+    return WatchdogDevice(path, timeout=timeout)

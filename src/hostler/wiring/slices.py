@@ -31,6 +31,9 @@ async def why_no_slice_users(settings: Settings) -> tuple[str, str]:
     why = await allowing.why_not()
     if not why and required and os.geteuid() != 0:
         why = "the agent is not root and cannot change users"
+    if not why and settings.slice_users == "auto":
+        why, advice = await allowing.why_not_confined()
+        return (f"slices are refused: {why}", advice) if why else ("", "")
     return (why.replace("it runs", "slices run", 1), allowing.advice) if why else ("", "")
 
 
@@ -54,6 +57,9 @@ def open_slices(
         packages=settings.slice_packages or "",
         uids=users_here(settings.qemu_uids),
         users_required=settings.slice_users == "required",
+        as_owner=settings.slice_users == "owner",
+        hidden=settings.data,
+        disk_mib=settings.slice_disk_mib,
         door=None if ask is None else lambda path, token: gateway(path, token, ask),
         healthy_within=HEALTHY * settings.slice_activating_limit,
     )

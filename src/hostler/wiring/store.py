@@ -92,8 +92,13 @@ def _open_etcd(url: SplitResult, options: Options) -> Store:
         tls=url.scheme == "etcds",
         **{name: options.text(name) for name in ("ca", "cert", "key", "user", "password", "password_file")},
     )
-    timeout = options.number("timeout", DEFAULT_TIMEOUT, least=0.01)
-    return EtcdStore([_endpoint(url.scheme, part) for part in url.netloc.split(",")], access=access, timeout=timeout)
+    quota = options.number("quota_mib", 0, least=0)
+    return EtcdStore(
+        [_endpoint(url.scheme, part) for part in url.netloc.split(",")],
+        access=access,
+        timeout=options.number("timeout", DEFAULT_TIMEOUT, least=0.01),
+        quota_bytes=int(quota * 2**20) or None,
+    )
 
 
 def _endpoint(scheme: str, text: str) -> str:

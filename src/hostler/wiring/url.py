@@ -29,6 +29,7 @@ SHOWN = frozenset(
         "history_mib",
         "key",
         "password_file",
+        "quota_mib",
         "region",
         "replicas",
         "table",

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from hostler import settings
 from hostler.drivers.machines.simulated import FilePlace, SimulatedMachines
 from hostler.entry import agent, replica
-from hostler.entry.backend import opened_backend
+from hostler.entry.backend import guarded_backend, opened_backend
 from hostler.entry.server.logs import configure
 
 from .points import PointedStore, Points
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
     from typing import TypeAlias
 
+    from hostler.engine.store_guard import StoreGuard
     from hostler.kit.clock import Clock
     from hostler.model.inventory import Capacity
     from hostler.ports.machines import Machines
@@ -91,7 +92,14 @@ class Kind:
         def tell(text: str) -> None:
             points.tell("says", text=text)
 
-        vars(replica).update(opened_backend=backend)
+        @asynccontextmanager
+        async def guarded(
+            settled: Settings, clock: Clock, tell: Callable[[str], None], *, accept: bool = False
+        ) -> AsyncIterator[tuple[Any, StoreGuard]]:
+            async with guarded_backend(settled, clock, tell, accept=accept) as (store, guard):
+                yield self.wrap(store, points), guard  # which looks by the clock, at no point
+
+        vars(replica).update(guarded_backend=guarded)
         vars(agent).update(opened_backend=backend, open_machines=machines)
         return await (replica.run(settled, None, tell) if role == "replica" else agent.run(settled, tell))
 

@@ -10,6 +10,7 @@ import asyncio
 import time
 import uuid
 from itertools import pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from harness import pace
@@ -30,7 +31,6 @@ from .children import PATIENCE
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
-    from pathlib import Path
 
     from hostler.drivers.machines.simulated.place import Row
     from hostler.keys.key import Key
@@ -44,7 +44,7 @@ ORG, PROJECT = "acme", "shop"
 NODES = ("r1-1", "r1-2")
 TTLS = {"node_ttl": 2.0, "fencing_time": 4.0, "leadership_ttl": 2.0, "lock_ttl": 1.0}
 LOOK = 0.02
-TOKEN = "the administrator's token, shown this once: "
+TOKEN = "the administrator's token is kept in "
 
 
 class Wrong(Unsafe):
@@ -105,7 +105,7 @@ class Scene:
     def _heard(self, child: Child, message: dict[str, Any]) -> None:
         name = next(name for name, known in self.children.items() if known is child)
         if message["is"] == "says" and message["text"].startswith(TOKEN):
-            self.token = message["text"].removeprefix(TOKEN)
+            self.token = Path(message["text"].removeprefix(TOKEN)).read_text(encoding="ascii").strip()
         elif message["is"] == "crash":
             self.crashes.append((name, child))
         elif message["is"] == "ended" and not self._ending:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from harness import pace
 from harness.artefacts import safe
-from up_process import HostlerProcess
+from up_process import HostlerProcess, token_told
 
 from hostler import Client
 from hostler.errors import HostlerError
@@ -49,7 +49,8 @@ async def who(pause: float = 0.0) -> dict:
     here, at = context(), time.monotonic()
     if pause:
         await asyncio.sleep(pause)
-    return {{"version": VERSION, "instance": here.instance, "node": here.node, "pid": os.getpid(), "at": at}}
+    worker = os.environ["SLICE_RUN"]
+    return {{"version": VERSION, "instance": here.instance, "node": here.node, "worker": worker, "at": at}}
 
 
 @method
@@ -109,7 +110,7 @@ class Stage:
             with suppress(AssertionError):
                 await process.ends(30)
             process.kill()
-        for pid in workers(self.folder):
+        for pid in processes(self.folder):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
@@ -208,8 +209,7 @@ class ClusterStage(Stage):
             self.agent(node)
         for agent in self.agents.values():
             await agent.says("registered\n")
-        told = "the administrator's token, shown this once: "
-        self.token = first.text.partition(told)[2].split()[0]
+        self.token = token_told(first.text)
         return await first.url("serving"), self.token
 
     def replica(self) -> HostlerProcess:
@@ -226,12 +226,22 @@ class ClusterStage(Stage):
     def kill_node(self, node: str) -> None:
         """As if its power went: the agent, and every worker."""
         self.agents[node].kill()
-        for pid in workers(self.folder / node):
+        for pid in processes(self.folder / node):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
 
-def workers(folder: Path) -> set[int]:
+def workers(folder: Path) -> set[str]:
+    """Instances of slices whose files are below a folder: each is several processes, and they call themselves alike."""
+    found = set()
+    for pid in processes(folder):
+        with suppress(OSError):
+            words = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+            found |= {word.partition(b"=")[2].decode() for word in words if word.startswith(b"SLICE_RUN=")}
+    return found
+
+
+def processes(folder: Path) -> set[int]:
     """Processes of slices whose files are below a folder."""
     found = set()
     for process in Path("/proc").iterdir():

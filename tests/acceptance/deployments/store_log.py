@@ -59,9 +59,9 @@ class StoreLog:
 
         A process that was called for the first time after that is another instance of the same number.
         """
-        calls: dict[tuple[str, int, int], list[float]] = defaultdict(list)
+        calls: dict[tuple[str, int, str], list[float]] = defaultdict(list)
         for _, answer in answers:
-            calls[answer["version"], answer["instance"], answer["pid"]].append(answer["at"])
+            calls[answer["version"], answer["instance"], answer["worker"]].append(answer["at"])
         found = 0.0
         for (version, number, _), times in calls.items():
             first, last = min(times), max(times)

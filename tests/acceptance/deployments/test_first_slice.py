@@ -34,7 +34,7 @@ async def test_five_instances_on_two_nodes_from_push_to_delete(tmp_path: Path) -
         answers = await asyncio.gather(*(stage.who() for _ in range(100)))
         assert {answer["version"] for answer in answers} == {"1.0.0"}
         assert {answer["instance"] for answer in answers} == {1, 2, 3, 4, 5}
-        assert len({answer["pid"] for answer in answers}) == 5
+        assert len({answer["worker"] for answer in answers}) == 5
         assert [item async for item in stage.client.stream(BASE, "count", {"to": 3})] == [0, 1, 2]
 
         async with Load(stage.client, 50) as load:

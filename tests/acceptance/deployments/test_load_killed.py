@@ -54,7 +54,7 @@ async def test_a_node_is_killed_under_load_and_an_agent_comes_back(tmp_path: Pat
                 return len(workers(tmp_path)) == INSTANCES
 
             await stage.until(nothing_is_left_over)
-            assert {(await stage.who())["pid"] for _ in range(50)} == workers(tmp_path)
+            assert {(await stage.who())["worker"] for _ in range(50)} == workers(tmp_path)
 
 
 async def _answered_by(stage: ClusterStage, load: Load, node: str) -> None:

@@ -21,7 +21,7 @@ import os
 from hostler.slices import context, method
 
 def start():
-    print("life begins at", os.getpid())
+    print("life begins at", os.environ["SLICE_RUN"])
 
 @method
 async def die() -> None:

@@ -93,7 +93,7 @@ async def _agent_came_back(stage: ClusterStage, log: StoreLog, load: Load) -> No
     since = time.monotonic()
 
     async def all_answer() -> bool:
-        return {answer["pid"] for at, answer in load.answers if at > since} == workers(stage.folder)
+        return {answer["worker"] for at, answer in load.answers if at > since} == workers(stage.folder)
 
     await stage.until(all_answer)
     assert workers(stage.folder / node) == before

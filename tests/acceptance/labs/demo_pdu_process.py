@@ -264,7 +264,7 @@ class Story:
         assert "+ rack r1: 1 pdu, 1 tor, 1 blade" in loaded, loaded
         await self._datacenter.agents[DARK].says("registered\n", PATIENCE)
         spec = VmSpec(cpus=CPUS, memory_mib=MEMORY_MIB, image="tiny", ssh_keys=KEYS)
-        wanted = VmCreate(name="www", spec=spec, on_node_loss=OnNodeLoss.FENCE)
+        wanted = VmCreate(name="www", spec=spec, on_node_loss=OnNodeLoss.RECREATE)
         self._web = (await self._client.vms.create(*TENANT, wanted)).id
 
     async def _in_the_light(self) -> Server:

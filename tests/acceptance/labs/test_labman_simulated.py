@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from harness.pace import patience
 from labman import DAY, DECOMMISSION, PROVISION, LabMan, Server
-from up_process import HostlerProcess, well
+from up_process import HostlerProcess, token_told, well
 
 import hostler as library
 from hostler.testing.servers import EtcdServer
@@ -200,7 +200,7 @@ async def with_an_agent_apart(folder: Path, redis: RedisServer) -> AsyncIterator
             url = await processes[0].url("serving")
             processes.append(HostlerProcess("agent", "--node", "r1-a", *shared, "--data", folder, folder=folder))
             await processes[1].says("registered\n")
-            token = processes[0].text.partition("the administrator's token, shown this once: ")[2].split()[0]
+            token = token_told(processes[0].text)
             yield processes[1], {"HOSTLER_SERVER": url, "HOSTLER_TOKEN": token}
         finally:
             for process in processes:

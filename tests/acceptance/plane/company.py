@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Self
 
 from harness import pace
-from up_process import START, HostlerProcess, until
+from up_process import START, HostlerProcess, token_told, until
 
 from hostler import Client, open_store
 from hostler.errors import HostlerError
@@ -22,7 +22,7 @@ from hostler.model.replica import LeaderRecord
 from hostler.model.vm import OnNodeLoss, Power
 from hostler.testing.servers import EtcdCluster, free_ports
 from plane.record import Machines, check_commands
-from plane.traffic import ORG, PROJECT, Asking, Wishes
+from plane.traffic import KINDS, ORG, PROJECT, Asking, Wishes
 
 NODES = ("r1-a", "r1-b", "r1-c")
 LEADERSHIP_TTL = 4.0
@@ -129,10 +129,10 @@ class Company:
             post.supervised = True
         for post in self.agents.values():
             await post.process.says(" registered", START * 2)
-        told = "the administrator's token, shown this once: "
+        told = "the administrator's token is kept in "
         await until(lambda: any(told in post.process.text for post in self.replicas.values()), START, lambda: told)
         [said] = [post.process.text for post in self.replicas.values() if told in post.process.text]
-        self.token = said.partition(told)[2].split()[0]
+        self.token = token_told(said)
         await self._go()
 
     async def _go(self) -> None:
@@ -143,7 +143,7 @@ class Company:
         for address in self.replicas:  # each has to hear of the token, which one of them has just made
             await self.views(address)
         for _ in range(3 * STEADY):
-            for kind in OnNodeLoss:
+            for kind in KINDS:
                 await self.wishes.make(self.wishes.new("steady", kind))
         await self.stocked(*NODES)
         self.passing = asyncio.create_task(self.wishes.run(), name="wishes")
@@ -235,13 +235,13 @@ class Company:
         """
         for _ in range(20):
             views = await self.settled()
-            if all(len(self.steady(views, node, kind)) >= STEADY for node in nodes for kind in OnNodeLoss):
+            if all(len(self.steady(views, node, kind)) >= STEADY for node in nodes for kind in KINDS):
                 break
-            for kind in OnNodeLoss:
+            for kind in KINDS:
                 await self.wishes.make(self.wishes.new("steady", kind))
         else:
             raise AssertionError(f"no machine comes to one of {nodes}: {[(v.name, v.node) for v in views.values()]}")
-        for node, kind in itertools.product(NODES, OnNodeLoss):
+        for node, kind in itertools.product(NODES, KINDS):
             for view in list(self.steady(views, node, kind).values())[2 * STEADY :]:
                 await self.wishes.drop(view.name)
                 del views[view.name]

@@ -25,10 +25,10 @@ from hostler.errors import Conflict
 from hostler.kit.clock import SystemClock
 from hostler.model.api import NodeView
 from hostler.model.node import Lifecycle
-from hostler.model.vm import OnNodeLoss
 from hostler.testing.servers import EtcdCluster, find_binary
 from plane.company import FENCING_TIME, GAP, NODE_TTL, NODES, SETTLED, Company
 from plane.record import Run
+from plane.traffic import KINDS
 
 HUB = "10.77.0.1"
 now = SystemClock().now
@@ -65,7 +65,7 @@ class Story:
     async def on(self, node: str) -> tuple[list[str], list[str]]:
         """The ids of the machines on the node that wait, and of those that are fenced; all of them run."""
         views = await self.company.stocked(node)
-        waiting, fenced = (list(self.company.steady(views, node, kind)) for kind in OnNodeLoss)
+        waiting, fenced = (list(self.company.steady(views, node, kind)) for kind in KINDS)
         return waiting, fenced
 
     async def the_agent_is_killed(self, node: str, *, lapses: bool) -> None:

@@ -18,6 +18,8 @@ from hostler.model.vm import OnNodeLoss, Power, VmSpec
 
 ORG, PROJECT = "acme", "web"
 SPEC = VmSpec(cpus=1, memory_mib=64)
+KINDS = (OnNodeLoss.WAIT, OnNodeLoss.RECREATE)
+"""What the machines of the plane ask for: to stay, or to be started elsewhere."""
 ASK_EVERY = 0.2
 ACT_EVERY = 0.25
 PATIENCE = 3.0
@@ -105,7 +107,7 @@ class Wishes:
 
     async def _act(self) -> None:
         if len(self.passing) < MOST // 2 or (len(self.passing) < MOST and self._rng.random() < 0.4):
-            view = await self.make(self.new("passing", self._rng.choice(list(OnNodeLoss))))
+            view = await self.make(self.new("passing", self._rng.choice(KINDS)))
             self.passing.append(view.name)
             return
         name = self._rng.choice(self.passing)

@@ -127,11 +127,14 @@ class BareGuest:
         assert self.process is not None
         folder = os.open(self.folder, os.O_PATH)  # the path of a test's folder may be longer than a socket's can be
         try:
-            while not (self.folder / "guest.sock").exists():
+            while True:
+                # The socket exists a moment before QEMU listens on it.
+                with suppress(FileNotFoundError, ConnectionRefusedError):
+                    reader, writer = await asyncio.open_unix_connection(f"/proc/self/fd/{folder}/guest.sock")
+                    break
                 if self.process.poll() is not None:
                     raise AssertionError(f"QEMU ended: {(self.folder / 'qemu.log').read_text()}")
                 await asyncio.sleep(0.02)
-            reader, writer = await asyncio.open_unix_connection(f"/proc/self/fd/{folder}/guest.sock")
         finally:
             os.close(folder)
         try:

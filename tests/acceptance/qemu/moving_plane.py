@@ -20,7 +20,7 @@ import running
 from harness.artefacts import safe
 from harness.pace import patience
 from pausing_agent import PAUSES
-from up_process import Done, HostlerProcess, hostler, until
+from up_process import Done, HostlerProcess, hostler, token_told, until
 
 from hostler import Client, open_store
 from hostler.keys.node import ARRIVAL, COMMAND
@@ -72,10 +72,10 @@ class MovingPlane:
                 self.start_agent(node)
             for node in NODES:
                 await self.agents[node].says("registered\n", patience(SOME))
-            told = "the administrator's token, shown this once: "
+            told = "the administrator's token is kept in "
             await self.replica.says(told, patience(SOME))
             self.environ = {
-                "HOSTLER_TOKEN": self.replica.text.partition(told)[2].split()[0],
+                "HOSTLER_TOKEN": token_told(self.replica.text),
                 "XDG_STATE_HOME": str(self.folder / "state"),
             }
             await self.ask_replica()

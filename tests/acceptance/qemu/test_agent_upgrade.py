@@ -14,7 +14,7 @@ import pytest
 from dose import dose
 from harness.pace import patience
 from real_plane import SOME, RealPlane, working_below
-from up_process import HostlerProcess
+from up_process import HostlerProcess, token_told
 from warm_image import warm_images
 
 from hostler.client import Client
@@ -60,7 +60,7 @@ class Fleet:
         return agent
 
     async def client(self) -> Client:
-        token = self.replica.text.partition("token, shown this once: ")[2].split()[0]
+        token = token_told(self.replica.text)
         return Client(await self.replica.url("serving"), token)
 
     def processes(self) -> dict[int, str]:

@@ -29,7 +29,7 @@ ONLY = os.environ.get("HOSTLER_CRASH_POINT", "")
 FOLDER = "tests/acceptance/qemu_crash_points"
 
 
-KILLS = 2
+KILLS = 1
 """Of each verb in `make test`."""
 
 

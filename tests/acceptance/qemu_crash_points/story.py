@@ -63,7 +63,7 @@ class Life:
 
     def __init__(self, scene: QemuScene, name: str, *, fenced: bool) -> None:
         self.scene, self.name, self.vm = scene, name, ""
-        self._on_loss = OnNodeLoss.FENCE if fenced else OnNodeLoss.WAIT
+        self._on_loss = OnNodeLoss.RECREATE if fenced else OnNodeLoss.WAIT
         self._boot = ""
         self._notes = 0
 

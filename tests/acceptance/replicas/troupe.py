@@ -8,6 +8,7 @@ import fcntl
 import os
 import signal
 import time
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
@@ -247,10 +248,13 @@ class Stage:
     async def counted(self, more: int = 3) -> int:
         """Wait until the leader of now has written so much more; its fence."""
         await self.leader()
-        fence = self.fence
-        enough = more + sum(tally.fence == fence for tally in self.tallies)
-        await until(lambda: sum(t.fence == fence for t in self.tallies) >= enough, START, f"writes under fence {fence}")
-        return fence
+        seen = Counter(tally.fence for tally in self.tallies)
+
+        def enough() -> bool:  # the witness may learn of a new leader a moment after everybody else
+            return Counter(tally.fence for tally in self.tallies)[self.fence] >= seen[self.fence] + more
+
+        await until(enough, START, lambda: f"{more} more writes under fence {self.fence}")
+        return self.fence
 
     async def written(self, more: int) -> None:
         """Wait until so much more was written, under whatever fence."""

@@ -2,7 +2,7 @@
 import { useEffect, useRef, useState } from "preact/hooks";
 import { asProblem, Problem } from "../api";
 import { Busy, Button, Check, Failure, State, toast } from "../ui";
-import { explained, type Protocol } from "./wire";
+import { explained, LOST, type Protocol } from "./wire";
 import type { Screen } from "./screen";
 import "./terminal.css";
 
@@ -16,6 +16,16 @@ export interface TerminalState {
   message: string;
   /** Of the WebSocket, once it has ended; 0: it never opened. */
   code?: number;
+}
+
+/** How the page connects again by itself. */
+interface Again {
+  /** Why the connection ended; empty: there is one, or the user asked for it. */
+  lost: string;
+  pause: number;
+  refused: number;
+  openAt: number;
+  timer?: ReturnType<typeof setTimeout>;
 }
 
 export interface TerminalProps {
@@ -32,6 +42,12 @@ export interface TerminalProps {
 
 const LEAVE = "Ctrl+Shift+Enter";
 const LOOKS = { opening: "busy", waiting: "busy", open: "good", closed: "idle" } as const;
+/** Milliseconds before the page connects again: at first, and at most. */
+const AGAIN = [500, 5000] as const;
+/** How often in a row that may fail at a server that answers, before the user is asked. */
+const REFUSED = 20;
+/** Milliseconds after which a connection counts as one that worked. */
+const LASTED = 5000;
 const WORDS = { opening: "Connecting", waiting: "Waiting", open: "Connected", closed: "Ended" };
 
 export function Terminal({ open, protocol, label, onState, shut }: TerminalProps) {
@@ -49,19 +65,43 @@ export function Terminal({ open, protocol, label, onState, shut }: TerminalProps
     setState(next);
     latest.current.onState?.(next);
   };
+  const again = useRef<Again>(fresh());
+  /** Connect in a moment, and less often the longer it takes. */
+  const connectLater = (why: string): void => {
+    const next = again.current;
+    next.lost ||= why;
+    tell({ phase: "opening", message: `${next.lost.replace(/\.?$/, ".")} The page connects again by itself.` });
+    next.timer = setTimeout(() => void connect(), next.pause * (0.75 + Math.random() / 2));
+    next.pause = Math.min(next.pause * 2, AGAIN[1]);
+  };
   const connect = async (): Promise<void> => {
     const shown = screen.current;
     if (!shown) return;
     setProblem(null);
-    tell({ phase: "opening", message: "" });
+    const { lost } = again.current;
+    if (!lost) tell({ phase: "opening", message: "" });
     try {
       const path = await latest.current.open(shown.empty);
       // Meanwhile the page may have been left.
       if (screen.current === shown) shown.connect(path, protocol);
     } catch (error) {
-      setProblem(asProblem(error));
+      if (screen.current !== shown) return;
+      const problem = asProblem(error);
+      const passing = problem.status === 0 || ((problem.status >= 500 || problem.status === 429) && ++again.current.refused < REFUSED);
+      if (lost && passing) return connectLater(lost);
+      setProblem(problem);
       tell({ phase: "closed", message: "", code: 0 });
     }
+  };
+  const ended = (code: number, message: string, opened: boolean): void => {
+    if (Date.now() - again.current.openAt > LASTED) again.current = fresh();
+    const next = again.current;
+    next.openAt = Infinity;
+    const why = explained(code, message, opened, shut);
+    // What never opened is shut; what was lost a moment ago may be there again.
+    const passing = (opened ? LOST.has(code) : next.lost !== "") && ++next.refused < REFUSED;
+    if (passing) connectLater(why);
+    else tell({ phase: "closed", message: why, code: opened ? code : 0 });
   };
   useEffect(() => {
     let gone = false;
@@ -69,8 +109,11 @@ export function Terminal({ open, protocol, label, onState, shut }: TerminalProps
       (module) => {
         if (gone || !box.current) return;
         screen.current = new module.Screen(box.current, label, {
-          heard: (phase, message) => tell({ phase, message }),
-          ended: (code, message, opened) => tell({ phase: "closed", message: explained(code, message, opened, shut), code: opened ? code : 0 }),
+          heard: (phase, message) => {
+            if (phase === "open") Object.assign(again.current, { lost: "", openAt: Date.now() });
+            tell({ phase, message });
+          },
+          ended,
           leave: () => bar.current?.querySelector<HTMLElement>("button:not(:disabled)")?.focus(),
           sized: (cols, rows) => setSize(`stty cols ${cols} rows ${rows}`),
         });
@@ -81,6 +124,7 @@ export function Terminal({ open, protocol, label, onState, shut }: TerminalProps
     );
     return () => {
       gone = true;
+      clearTimeout(again.current.timer);
       screen.current?.close();
       screen.current = null;
     };
@@ -99,7 +143,13 @@ export function Terminal({ open, protocol, label, onState, shut }: TerminalProps
           {state.message && <span>: {state.message}</span>}
         </span>
         {loaded && state.phase === "closed" && (
-          <Button small onClick={connect}>
+          <Button
+            small
+            onClick={() => {
+              again.current = fresh();
+              void connect();
+            }}
+          >
             Connect again
           </Button>
         )}
@@ -129,6 +179,10 @@ export function Terminal({ open, protocol, label, onState, shut }: TerminalProps
       </p>
     </section>
   );
+}
+
+function fresh(): Again {
+  return { lost: "", pause: AGAIN[0], refused: 0, openAt: Infinity };
 }
 
 const LEAST = 224;

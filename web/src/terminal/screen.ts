@@ -17,6 +17,8 @@ export interface Listener {
 /** Bytes that are typed or pasted in one message: the server takes 1 MiB. */
 const PIECE = 64 * 1024;
 const OSC_LINK = 8;
+/** Leave the full screen, scroll region, colours, key and mouse modes of a program that is gone. */
+const MODES_OFF = "\x1b[?1049l\x1b[!p\x1b[0m\x1b[?1l\x1b>\x1b[?9;1000;1002;1003;1004;1005;1006;1015;2004l\x1b[?25h";
 
 export class Screen {
   empty = true;
@@ -25,8 +27,9 @@ export class Screen {
   private readonly ends: (() => void)[] = [];
   private socket: WebSocket | null = null;
   private protocol: Protocol = "bytes";
-  /** What the machine said before one came: a question in it was answered long ago, and is not answered again. */
-  private replaying = false;
+  private shell = "";
+  /** Pieces of replayed output that are not drawn yet. A question in one is not answered: what asked it may have ended, and another program would read the answer. */
+  private replayed = 0;
 
   constructor(
     private readonly box: HTMLElement,
@@ -68,7 +71,8 @@ export class Screen {
     const socket = new WebSocket(address);
     socket.binaryType = "arraybuffer";
     this.socket = socket;
-    this.replaying = protocol === "bytes";
+    // A serial port begins with what its machine wrote last.
+    let first = protocol === "bytes";
     let opened = false;
     let message = "";
     socket.onopen = () => {
@@ -79,12 +83,17 @@ export class Screen {
       if (!document.activeElement?.matches('[role="tab"]')) this.term.focus();
     };
     socket.onmessage = (event: MessageEvent<ArrayBuffer | string>) => {
-      if (typeof event.data !== "string") return this.show(new Uint8Array(event.data));
-      const said = protocol === "json" ? heard(event.data) : null;
-      if (protocol === "bytes") this.show(event.data);
-      else if (said?.type === "output") this.show(said.data);
-      else if (said?.type === "connected") this.listener.heard("open", (message = ""));
-      else if (said?.type === "provisioning") {
+      if (protocol === "bytes") {
+        this.show(typeof event.data === "string" ? event.data : new Uint8Array(event.data), first);
+        first = false;
+        return;
+      }
+      const said = typeof event.data === "string" ? heard(event.data) : null;
+      if (said?.type === "output") this.show(said.data, said.replay === true);
+      else if (said?.type === "connected") {
+        this.begin(said.shell ?? "");
+        this.listener.heard("open", (message = ""));
+      } else if (said?.type === "provisioning") {
         message = said.position ? `${said.message} (place ${said.position})` : said.message;
         this.listener.heard("waiting", message);
       } else if (said && "news" in said) this.told(said.message);
@@ -117,10 +126,17 @@ export class Screen {
     socket?.close();
   }
 
-  private show(data: string | Uint8Array): void {
+  private show(data: string | Uint8Array, replay: boolean): void {
     this.empty = false;
-    if (this.replaying) this.term.write(data, () => (this.replaying = false));
-    else this.term.write(data);
+    if (!replay) return this.term.write(data);
+    this.replayed += 1;
+    this.term.write(data, () => (this.replayed -= 1));
+  }
+
+  /** The picture of another shell is scrolled away, where it can still be read. */
+  private begin(shell: string): void {
+    if (!this.empty && shell !== this.shell) this.term.write(`${MODES_OFF}\x1b[${this.term.rows};1H${"\n".repeat(this.term.rows)}\x1b[H`);
+    this.shell = shell;
   }
 
   /** What people say, on a line of its own; not into the picture of a program that has the whole screen. */
@@ -131,7 +147,7 @@ export class Screen {
 
   private typed(data: string, binary = false): void {
     const socket = this.socket;
-    if (socket?.readyState !== WebSocket.OPEN || (this.replaying && data.startsWith("\x1b"))) return;
+    if (socket?.readyState !== WebSocket.OPEN || (this.replayed > 0 && data.startsWith("\x1b"))) return;
     for (let at = 0; at < data.length; at += PIECE) {
       const piece = data.slice(at, at + PIECE);
       if (this.protocol === "json") socket.send(JSON.stringify({ type: "input", data: piece }));

@@ -79,7 +79,9 @@ class FolderArtifacts:
                 data = _small(place / DESCRIPTION)
             except (FileNotFoundError, NotADirectoryError):
                 raise NotFound(
-                    f"artifact {artifact}: it is not in the repository {self.root}; publish it with hostler slice push"
+                    f"artifact {artifact}: it is not in {self.root}, the repository of this machine; publish it with"
+                    " hostler slice push, or, if it was published on another machine, set artifacts to one repository"
+                    " for all machines"
                 ) from None
         return decoded(data, artifact, str(place / DESCRIPTION))
 

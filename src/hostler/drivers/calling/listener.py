@@ -10,19 +10,23 @@ from typing import TYPE_CHECKING, Self
 import msgspec
 
 from hostler.errors import Unavailable
+from hostler.kit.connections import AcceptLoop, address_of, limits_of, listen, open_file_limit
 from hostler.kit.frames import FrameError, frame, read_frame
 from hostler.ports.calls import Ask, CallFailed, Denied, Hello, Told, Unreachable, Welcome
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Callable
     from types import TracebackType
 
+    from hostler.kit.connections import InboundConnection
     from hostler.ports.calls import Message
 
 HELLO_WITHIN = 10.0
 MAX_ASKED = 4096
 """Bytes of a question."""
 ANSWER_WITHIN = 2.0
+MAX_CONNECTIONS = 1024
 _asked = msgspec.msgpack.Decoder(Hello | Ask).decode
 _told = msgspec.msgpack.Decoder(Welcome | Denied | Told).decode
 _encode = msgspec.msgpack.Encoder().encode
@@ -34,42 +38,54 @@ class Listener:
     def __init__(self, host: str, told: Callable[[int], Told], admitted: Callable[[str], bool]) -> None:
         """`told`: what was measured after a second. `admitted`: whether a token with this SHA-256 may ask."""
         self._host, self._tell, self._admitted = host, told, admitted
-        self._server: asyncio.Server | None = None
+        self._listener: socket.socket | None = None
+        self._accepting: AcceptLoop | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self.address = ""
         """`host:port`, once it is open."""
 
     async def __aenter__(self) -> Self:
         try:
-            self._server = await asyncio.start_server(self._accept, self._host, 0)
+            self._listener = listen(self._host)
         except OSError as error:
             raise Unavailable(f"listen {self._host}: {error.strerror or error}; name another address") from None
-        port = self._server.sockets[0].getsockname()[1]
-        self.address = f"[{self._host}]:{port}" if ":" in self._host else f"{self._host}:{port}"
+        limits = limits_of(MAX_CONNECTIONS, MAX_CONNECTIONS).within(open_file_limit() // 8)
+        self._accepting = AcceptLoop(self._listener, self._protocol, limits)
+        self._accepting.start()
+        self.address = address_of(self._listener, self._host)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if self._server is not None:
-            self._server.close()
+        if self._accepting is not None and self._listener is not None:
+            self._accepting.close()
+            self._listener.close()
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        # A task of our own: that one which asyncio makes is told of as an error when it is cancelled.
-        task = asyncio.create_task(self._serve(reader, writer), name="measures: asked")
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+    def _protocol(self, inbound: InboundConnection) -> asyncio.StreamReaderProtocol:
+        def begin(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            # A task of our own: asyncio logs an error when a task that it made is cancelled.
+            task = asyncio.create_task(self._serve(inbound, reader, writer), name="measures: asked")
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        return asyncio.StreamReaderProtocol(asyncio.StreamReader(), begin)
+
+    async def _serve(
+        self, inbound: InboundConnection, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         try:
             async with asyncio.timeout(HELLO_WITHIN):
                 first = await read_frame(reader, limit=MAX_ASKED)
             hello = None if first is None else _asked(first)
             if not isinstance(hello, Hello) or not self._admitted(hashlib.sha256(hello.token.encode()).hexdigest()):
                 _say(writer, Denied("this is told to routers of the same cluster only"))
+                return
+            if not inbound.prove():
+                _say(writer, Denied("there are too many connections to this router"))
                 return
             _say(writer, Welcome("", 0))
             while (message := await read_frame(reader, limit=MAX_ASKED)) is not None:

@@ -157,6 +157,12 @@ class MemoryStore(Closing):
         self._catch_up()
         self._state.compact(revision)
 
+    async def raise_revision(self, revision: int) -> None:
+        """See `RaisesRevision`."""
+        check_revision(revision, optional=False)
+        self._catch_up()
+        self._state.raise_revision(revision)
+
     async def grant(self, ttl: float) -> MemoryLease:
         ttl = check_ttl(ttl)
         if self._is_turn():

@@ -203,6 +203,15 @@ class Mvcc:
         self._log_start += kept
         self.compacted = revision
 
+    def raise_revision(self, revision: int) -> None:
+        """Go on with revisions above this one, and forget the history before it."""
+        if revision <= self.revision:
+            return
+        self._past.clear()
+        self._keys = SortedSet(self._live)
+        self._log, self._log_start = [], revision + 1
+        self.revision = self.compacted = revision
+
     # Inside
 
     def _with_prefix(self, prefix: str, after: str | None) -> Iterator[str]:

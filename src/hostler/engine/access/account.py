@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from hostler.ports.store import Comparison, Store
 
 _TRIES = 4
-_OWN = frozenset(("full_name", "password"))
+_OWN = frozenset(("full_name", "password", "old_password"))
 """What everybody may change of the own account."""
 _PAGE = 500
 
@@ -58,9 +58,12 @@ class Accounts:
         clock: Clock,
         new_id: Callable[[], str],
         hasher: Hasher,
+        prove: Callable[[Entry[User], str], Awaitable[None]],
     ) -> None:
+        """`prove` raises Forbidden unless the password is the account's."""
         self._store, self._writer, self._known, self._tokens = store, writer, known, tokens
         self._clock, self._new_id, self._hasher = clock, new_id, hasher
+        self._prove = prove
 
     async def create(self, request: Request, asked: UserCreate) -> Written[UserView]:
         """A new account. Conflict: the name is taken."""
@@ -108,7 +111,10 @@ class Accounts:
         return UserPage(items=tuple(map(view_of, entries)), after=last, revision=revision)
 
     async def update(self, request: Request, name: str, asked: UserUpdate) -> Written[UserView]:
-        """Change an account. Another password ends its sessions, disabling it all its tokens as well."""
+        """Change an account. Another password ends its sessions, disabling it all its tokens as well.
+
+        Who has a session is not who knows the password: without manage_accounts, a new one needs the old one.
+        """
         named = frozenset(field for field in UserUpdate.__struct_fields__ if getattr(asked, field) is not UNSET)
         if fold(name) != request.caller.name or named - _OWN:
             request.caller.require("manage_accounts")
@@ -116,9 +122,21 @@ class Accounts:
 
         async def do(request: Request) -> Written[UserView]:
             kept = None if password is None else await self._hasher.hash(password)
-            return await self._updated(request, name, lambda user: self._changed(user, asked, kept))
+            return await self._updated(request, name, lambda user: self._changed(user, asked, kept), check)
 
-        plain = msgspec.structs.replace(asked, password=UNSET)
+        proven = ""
+
+        async def check(entry: Entry[User]) -> None:
+            nonlocal proven
+            present = entry.value.password_hash
+            if password is None or request.caller.rights.manage_accounts or present in ("", proven):
+                return
+            if asked.old_password is UNSET:
+                raise Invalid("old_password: your own password is changed only with the present one; send it as well")
+            await self._prove(entry, asked.old_password)
+            proven = present
+
+        plain = msgspec.structs.replace(asked, password=UNSET, old_password=UNSET)
         seal = _sealed(request, USER.fill(user=name), plain.encode())
         return await self._once(seal, name, password, do)
 
@@ -165,10 +183,17 @@ class Accounts:
         self._known.users.wrote(user, revision, user=user.name)
         return Written(_shown(user, revision), revision, 201)
 
-    async def _updated(self, request: Request, name: str, change: Callable[[User], User]) -> Written[UserView]:
+    async def _updated(
+        self,
+        request: Request,
+        name: str,
+        change: Callable[[User], User],
+        check: Callable[[Entry[User]], Awaitable[None]],
+    ) -> Written[UserView]:
         for _ in range(_TRIES):
             entry = await self.touched(request.caller, name)
             _check_match(request, entry)
+            await check(entry)
             before, after = entry.value, change(entry.value)
             if after.rights != before.rights or after.memberships != before.memberships:
                 check_gift(request.caller, after.rights, after.memberships)

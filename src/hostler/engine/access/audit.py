@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from hostler.engine.access.grant import within_reach
 from hostler.engine.annals import SKEW
-from hostler.keys.access import QUOTA, TOKEN
+from hostler.keys.access import ORG_QUOTA, PROJECT, QUOTA, TOKEN
 from hostler.keys.inventory import USER, WORKLOAD
 from hostler.keys.lab import LAB
 from hostler.keys.vm import VM
@@ -50,9 +50,12 @@ def sees_subject(caller: Caller, subject: str, revision: int, known: Mirrors) ->
     """The same, of something that was done to the record `subject` in that revision."""
     if EVERYWHERE in caller.memberships:
         return True
-    parts = VM.match(subject) or QUOTA.match(subject)
+    parts = VM.match(subject) or QUOTA.match(subject) or PROJECT.match(subject)
     if parts is not None:
         return caller.sees(parts["org"], parts["project"])
+    whole = ORG_QUOTA.match(subject)
+    if whole is not None:
+        return caller.sees_org(whole["org"])
     lab = LAB.match(subject)
     if lab is not None:
         return caller.sees(ORG, lab["user"])

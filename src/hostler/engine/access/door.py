@@ -12,13 +12,23 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from hostler.engine.access.known import counts
-from hostler.engine.access.slowing import Slowing, origin
+from hostler.engine.access.slowing import Slowing
 from hostler.engine.access.token import PREFIX, digest_of
 from hostler.engine.request import Caller, Request
 from hostler.engine.write import Beaten
-from hostler.errors import Damaged, HostlerError, Invalid, TooManyTries, Unauthenticated, Unavailable, Uncertain
+from hostler.errors import (
+    Damaged,
+    Forbidden,
+    HostlerError,
+    Invalid,
+    TooManyTries,
+    Unauthenticated,
+    Unavailable,
+    Uncertain,
+)
 from hostler.keys.access import TOKEN
 from hostler.keys.inventory import USER
+from hostler.kit.source_address import origin
 from hostler.model.name import fold
 
 if TYPE_CHECKING:
@@ -153,6 +163,19 @@ class Door:
         self._by_account.forget(name)
         self._by_source.take_back(where)  # not forgotten: one's own password is no way to go on guessing others'
         return await self._begun(tokens, user, source)
+
+    async def prove(self, user: Entry[User], password: str) -> None:
+        """Forbidden: this is not the password of the account. Tries are slowed as those to log in are."""
+        name = user.parts["user"]
+        self._by_account.begin(name)
+        try:
+            right = await self._hasher.verify(user.value.password_hash, password)
+        except HostlerError:
+            self._by_account.take_back(name)
+            raise
+        if not right:
+            raise Forbidden(f"user {user.value.name}: the old password is wrong; nothing was changed")
+        self._by_account.forget(name)
 
     async def enter(self, tokens: Tokens, digest: str, source: str) -> TokenIssued:
         """A session for whoever has the token with this digest, if the store says that it counts."""

@@ -135,4 +135,6 @@ def counts(token: Token, user: User | None, at: float) -> bool:
         return False
     if token.expires_at is not None and token.expires_at <= at:
         return False
+    if not token.purpose.is_known:  # it may stand for less than all that the account may do
+        return False
     return token.era == (user.session_era if token.purpose is TokenKind.SESSION else user.era)

@@ -1,9 +1,11 @@
-"""Reading the audit: page by page, forwards or newest first, and of it what the caller sees and asks for."""
+"""Reading the audit, from the store and from files: page by page, forwards or newest first, and of it what the caller
+sees and asks for."""
 
 from __future__ import annotations
 
+import re
 from contextlib import aclosing
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 import msgspec
 
@@ -11,8 +13,8 @@ from hostler.engine.access.audit import sees
 from hostler.engine.annals import AHEAD, Line
 from hostler.engine.happening import instant_of
 from hostler.errors import Invalid
-from hostler.keys.access import AUDIT
-from hostler.model.api import AuditPage, AuditView
+from hostler.keys.access import AUDIT, AUDIT_FILE
+from hostler.model.api import AuditElsewhere, AuditPage, AuditView
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
@@ -21,7 +23,8 @@ if TYPE_CHECKING:
     from hostler.engine.request import Caller
     from hostler.keys.entry import Entry
     from hostler.kit.clock import Clock
-    from hostler.model.access import Audit
+    from hostler.model.access import Audit, AuditFile
+    from hostler.ports.audit_files import AuditFiles
     from hostler.ports.store import KeyValue, Store
 
 LOOKED_AT = 5000
@@ -31,6 +34,7 @@ AT_ONCE = 500
 SLACK = 0.00001
 """Seconds by which an instant may differ from what its key says: keys count microseconds, and floats not quite."""
 DAY = 86400.0
+_DAY = re.compile(r"\d{4}-\d{2}-\d{2}")
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,41 +71,162 @@ async def page(
     newest: bool = False,
     clock: Clock,
     name: Callable[[str], str] = lambda _: "",
+    files: AuditFiles | None = None,
 ) -> AuditPage:
     """A page, which may be short, or empty, and not be the last. To those who do not belong everywhere, only what
-    concerns them. `name`: what people call the record at a key."""
-    place = None
-    if after is not None:
-        day, slash, write = after.partition("/")
-        if not slash:
-            raise Invalid("query after: it is no `after` of an audit page; take it from the last page")
-        place = AUDIT.fill(day=day, write=write)
+    concerns them. `name`: what people call the record at a key. `files`: lines that are no longer in the store."""
+    place = None if after is None else _Place.read(after)
     items: list[AuditView] = []
     looked, last = 0, None
-    lines = _back(store, wanted.day, place, clock) if newest else _forth(store, wanted.day, place, limit)
+    reading = _Reading(store, files, wanted.day, place, clock)
+    lines = reading.back() if newest else reading.forth(limit)
     async with aclosing(lines):
-        async for kv in lines:
+        async for kv, where in lines:
             if len(items) == limit or looked == LOOKED_AT:
                 break  # there is this one more
             entry = AUDIT.entry(kv)
-            looked, last = looked + 1, entry
+            looked, last = looked + 1, where
             if wanted.has(entry.value, name) and sees(caller, entry, known):
                 items.append(_shown(entry, name))
         else:
             last = None
-    return AuditPage(items=tuple(items), after=f"{last.parts['day']}/{last.parts['write']}" if last else None)
+    elsewhere = await _elsewhere(store, files, wanted.day)
+    return AuditPage(items=tuple(items), after=str(last) if last else None, elsewhere=elsewhere)
 
 
-async def _forth(store: Store, day: str, place: str | None, limit: int) -> AsyncGenerator[KeyValue, None]:
-    prefix = AUDIT.prefix(day=day) if day else AUDIT.prefix()
-    more, many = True, limit + 1
-    while more:
-        found = await store.range(prefix, after=place, limit=many)
-        for kv in found.items:
-            yield kv
-        more, many = found.more, max(many, AT_ONCE)  # what was asked for is rare
-        if more:
-            place = found.items[-1].key
+class _Place(msgspec.Struct, frozen=True):
+    """After which line a page goes on: `2026-11-15/10:15:30.123456-5f3a` in the store, `2026-11-15/@4096` in a file."""
+
+    day: str
+    write: str = ""
+    offset: int | None = None
+
+    def __str__(self) -> str:
+        return f"{self.day}/{self.write}" if self.offset is None else f"{self.day}/@{self.offset}"
+
+    @property
+    def key(self) -> str:
+        """In the store."""
+        return AUDIT.fill(day=self.day, write=self.write)
+
+    @classmethod
+    def of(cls, kv: KeyValue) -> Self:
+        """Of a line that is in the store."""
+        parts = AUDIT.parse(kv.key)
+        return cls(parts["day"], parts["write"])
+
+    @classmethod
+    def read(cls, text: str) -> Self:
+        """Invalid: it is no such place."""
+        day, slash, write = text.partition("/")
+        if slash and write[:1] == "@" and write[1:].isdecimal() and len(write) < 20 and _DAY.fullmatch(day):
+            return cls(day, offset=int(write[1:]))
+        if not slash:
+            raise Invalid("query after: it is no `after` of an audit page; take it from the last page")
+        AUDIT.fill(day=day, write=write)
+        return cls(day, write)
+
+
+class _Reading:
+    """The lines of the store and of the files, one after the other, each with its place.
+
+    A line that is moved to a file meanwhile may come twice in two pages, but none is left out.
+    """
+
+    def __init__(self, store: Store, files: AuditFiles | None, day: str, place: _Place | None, clock: Clock) -> None:
+        self._store, self._files, self._day, self._place, self._clock = store, files, day, place, clock
+        self._seen: set[str] = set()
+
+    async def forth(self, limit: int) -> AsyncGenerator[tuple[KeyValue, _Place], None]:
+        """The oldest first: the files, then the store as it was before the files were read."""
+        place = self._place
+        prefix = AUDIT.prefix(day=self._day) if self._day else AUDIT.prefix()
+        after = place.key if place is not None and place.offset is None else None
+        found = await self._store.range(prefix, after=after, limit=limit + 1)
+        if await self._may_be_in_files(place):
+            async for filed in self._filed_forth(limit):
+                yield filed
+        while True:
+            for kv in found.items:
+                if kv.key not in self._seen:
+                    yield kv, _Place.of(kv)
+            if not found.more:
+                return
+            # What was asked for is rare: many at once.
+            many, after = max(limit + 1, AT_ONCE), found.items[-1].key
+            found = await self._store.range(prefix, after=after, limit=many, revision=found.revision)
+
+    async def back(self) -> AsyncGenerator[tuple[KeyValue, _Place], None]:
+        """The newest first: the store, then the files."""
+        place = self._place
+        if place is None or place.offset is None:
+            async with aclosing(
+                _back(self._store, self._day, None if place is None else place.key, self._clock)
+            ) as kvs:
+                async for kv in kvs:
+                    self._seen.add(kv.key)
+                    yield kv, _Place.of(kv)
+        if self._files is None:
+            return
+        for day in reversed(await self._days()):
+            end = None if place is None or place.offset is None or day != place.day else place.offset
+            if place is not None and place.offset is not None and day > place.day:
+                continue
+            while lines := await self._files.read_back(day, end, AT_ONCE):
+                end = lines[-1].start
+                for line in lines:
+                    if line.kv.key not in self._seen:
+                        yield line.kv, _Place(day, offset=line.start)
+
+    async def _filed_forth(self, limit: int) -> AsyncGenerator[tuple[KeyValue, _Place], None]:
+        place = self._place
+        after = place.key if place is not None and place.offset is None else ""
+        for day in await self._days():
+            if place is not None and day < place.day:
+                continue
+            start = place.offset if place is not None and place.offset is not None and day == place.day else 0
+            while self._files is not None and (lines := await self._files.read(day, start, max(limit + 1, AT_ONCE))):
+                start = lines[-1].end
+                for line in lines:
+                    self._seen.add(line.kv.key)
+                    if line.kv.key > after:
+                        yield line.kv, _Place(day, offset=line.end)
+
+    async def _may_be_in_files(self, place: _Place | None) -> bool:
+        """Whether a line that follows may be in a file; not so while lines of the store precede the place."""
+        if self._files is None:
+            return False
+        if place is None or place.offset is not None:
+            return True
+        first = (await self._store.range(AUDIT.prefix(), limit=1, keys_only=True)).items
+        return not first or first[0].key > place.key
+
+    async def _days(self) -> tuple[str, ...]:
+        days = () if self._files is None else await self._files.days()
+        return tuple(day for day in days if not self._day or day == self._day)
+
+
+async def _elsewhere(store: Store, files: AuditFiles | None, day: str) -> tuple[AuditElsewhere, ...]:
+    """Files that the store recorded and that this process does not have."""
+    recorded = (await AUDIT_FILE.list(store, strict=False)).entries
+    if not recorded:
+        return ()
+    own, days = ("", ()) if files is None else (files.place, await files.days())
+    missing: dict[str, list[Entry[AuditFile]]] = {}
+    for entry in recorded:
+        here = entry.parts["place"] == own and entry.parts["day"] in days
+        if not here and (not day or entry.parts["day"] == day):
+            missing.setdefault(entry.parts["place"], []).append(entry)
+    return tuple(
+        AuditElsewhere(
+            host=entries[-1].value.host,
+            folder=entries[-1].value.folder,
+            first=entries[0].parts["day"],
+            last=entries[-1].parts["day"],
+            lines=sum(entry.value.lines for entry in entries),
+        )
+        for entries in missing.values()
+    )
 
 
 async def _back(store: Store, day: str, place: str | None, clock: Clock) -> AsyncGenerator[KeyValue, None]:
@@ -144,4 +269,5 @@ def _shown(entry: Entry[Audit], name: Callable[[str], str]) -> AuditView:
         at=record.at,
         source=record.source,
         name=_called(record, name),
+        count=1 if record.count is msgspec.UNSET else record.count,
     )

@@ -5,7 +5,6 @@ Kept in memory, per replica, for as many names as fit; time forgives.
 
 from __future__ import annotations
 
-import ipaddress
 from collections import OrderedDict
 from typing import TYPE_CHECKING
 
@@ -76,16 +75,3 @@ class Slowing:
 
 def _left(failed: int, since: float) -> int:
     return max(0, failed - int(since // MOST))
-
-
-def origin(source: str) -> str:
-    """Where a request came from, for counting: an IPv6 subscriber has a whole /64 to change addresses in."""
-    try:
-        address = ipaddress.ip_address(source.strip("[]"))
-    except ValueError:
-        return source[:255]
-    if isinstance(address, ipaddress.IPv6Address):
-        if address.ipv4_mapped is not None:
-            return str(address.ipv4_mapped)
-        return str(ipaddress.ip_network((address, 64), strict=False))
-    return str(address)

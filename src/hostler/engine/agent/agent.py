@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from hostler.engine.agent.decide import Action
 from hostler.engine.agent.plan import AgentState
+from hostler.engine.agent.retained import RetainedMachines
 from hostler.engine.agent.session import Session
 from hostler.engine.agent.worker import Workers
 from hostler.engine.slices.keeper import SliceKeeper
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from hostler.engine.agent.plan import AgentPlan
+    from hostler.engine.cluster_id import Memory
     from hostler.engine.deployments.limits import Limits
     from hostler.kit.clock import Clock
     from hostler.ports.machines import Machine, Machines
@@ -52,11 +54,13 @@ class Agent:
         peers: Peers | None = None,
         slices: Slices | None = None,
         limits: Limits | None = None,
+        memory: Memory | None = None,
+        accept: bool = False,
     ) -> None:
         """`peers`: the way to machines that arrive on other nodes; without one this node's are not handed over.
 
         `slices`: what runs slices here; without it what the leader loads here is left as it is. `limits`: of each
-        of their steps.
+        of their steps. `memory`, `accept`: as in Session.
         """
         rng = rng or random_.Random()  # noqa: S311 - spreads retries; guards nothing
         self._machines, self._plan, self._clock = machines, plan, clock
@@ -72,7 +76,10 @@ class Agent:
             prepare=self._prepare,
             changed=self._session_changed,
             moves=machines.moves and peers is not None,
+            memory=memory,
+            accept=accept,
         )
+        self.retained = RetainedMachines(store, machines, plan, self.commands, self.session, clock=clock, rng=rng)
         self._workers = Workers(
             store,
             machines,
@@ -81,6 +88,7 @@ class Agent:
             self.session,
             arrivals=self.arrivals,
             peers=peers,
+            keep=self.retained.changed,
             clock=clock,
             rng=rng,
         )
@@ -95,6 +103,7 @@ class Agent:
         machines.listen(self._agenda.kick)
         self._main: asyncio.Task[None] | None = None
         self._closed = False
+        self._retained_told = 0
         self._looked: tuple[Sequence[Machine], int, int] = ((), 0, -1)
 
     async def run(self) -> None:
@@ -141,7 +150,8 @@ class Agent:
             failing=sum(1 for known in self._workers.known.values() if known.put_off),
             unreadable=tuple(sorted((*self.commands.unreadable, *self._unreadable_slices()))),
             foreign=len(self._workers.foreign),
-            orphans=self._workers.orphans,
+            retained=self._workers.retained,
+            removed=self._workers.removed,
             steps=self._workers.steps,
             reports=self._workers.reports.sent,
         )
@@ -155,6 +165,8 @@ class Agent:
         parts = {
             "commands": self.commands.run(),
             "arrivals": self.arrivals.run(),
+            "retained requests": self.retained.requests.run(),
+            "retained": self.retained.run(),
             "session": self.session.run(),
             "agenda": self._agenda.run(),
             "look": self._every(self._plan.look_every, self._look),
@@ -176,10 +188,17 @@ class Agent:
     def _session_changed(self) -> None:
         if self.slices is not None:
             self.slices.session_changed()
+        self._tell_retained()
         if self._workers.parked and self.session.may_act():
             parked, self._workers.parked = self._workers.parked, {}
             for vm in parked:
                 self._agenda.kick(vm)
+
+    def _tell_retained(self) -> None:
+        """Once in each session: an earlier process may have retained machines, and not told of them."""
+        if self.session.open and self.session.number != self._retained_told:
+            self._retained_told = self.session.number
+            self.retained.changed()
 
     async def _prepare(self) -> None:
         """After each registration, before anything is held.
@@ -201,7 +220,7 @@ class Agent:
                 await self._machines.stop(machine.label.vm, grace=0.0)
         await self._swept(machines)
 
-    def _is_orphan(self, machine: Machine) -> bool:
+    def _is_unassigned(self, machine: Machine) -> bool:
         key = ARRIVAL.fill(node=self._plan.node, vm=machine.label.vm)
         expected = key in self.arrivals.entries or key in self.arrivals.unreadable
         return self._is_uncommanded(machine) and not expected
@@ -246,12 +265,12 @@ class Agent:
         await self._swept(await self._machines.list())
 
     async def _swept(self, machines: Sequence[Machine]) -> None:
-        """Have a worker look at every machine without a command; it makes sure before it destroys anything."""
+        """Have a worker look at every machine without a command; it makes sure before it retains anything."""
         self._workers.foreign = {machine.label.vm for machine in machines if not self._workers.is_ours(machine)}
         for entry in tuple(self.arrivals.entries.values()):
             self._agenda.kick(entry.parts["vm"])
         for number, machine in enumerate(machines):
-            if self._is_orphan(machine):
+            if self._is_unassigned(machine):
                 self._agenda.kick(machine.label.vm)
             if number % _CHUNK == _CHUNK - 1:
                 await asyncio.sleep(0)

@@ -37,6 +37,8 @@ class Action(enum.StrEnum):
     DROP = "drop snapshot"
     RESTORE = "restore"
     DELETE = "delete"
+    RETAIN = "retain"
+    """Take it out of service, and keep its disk."""
     MARK = "mark"
     """Let it carry the label and tags of who has it now."""
     SEND = "move"
@@ -106,12 +108,12 @@ def _wanted(command: VmCommand, seen: Machine | None, settled: int, leftover: bo
     """What is left to do, most urgent first. What cannot be done before another step does not follow it."""
     if command.deleting or (leftover and seen is not None):
         if seen is not None:
-            yield Step(Action.DELETE)
+            yield Step(Action.DELETE if command.deleting and not command.retain else Action.RETAIN)
     elif seen is None or seen.state is MachineState.CREATING:
         yield Step(Action.CREATE)
     elif seen.state in _HANDED:
         yield from _handed(command, seen, going)
-    elif seen.state is MachineState.STOPPING or (seen.state is MachineState.STARTING and command.power is not Power.ON):
+    elif seen.state is MachineState.STOPPING or (seen.state is MachineState.STARTING and command.power is Power.OFF):
         yield Step(Action.STOP)
     elif seen.state is MachineState.STARTING:
         yield Step(Action.START)
@@ -148,7 +150,7 @@ def _handed(command: VmCommand, seen: Machine, going: Going) -> Iterator[Step]:
     if seen.state is MachineState.DEPARTED and going.sends and departing is not None and departing.number == seen.moved:
         yield Step(Action.SEND, number=departing.number)
     elif seen.state is MachineState.ARRIVING or going.stays:
-        yield Step(Action.START if command.power is Power.ON else Action.STOP)
+        yield Step(Action.STOP if command.power is Power.OFF else Action.START)
 
 
 def _power(command: VmCommand, seen: Machine, *, on: bool, off: bool) -> Iterator[Step]:
@@ -156,6 +158,8 @@ def _power(command: VmCommand, seen: Machine, *, on: bool, off: bool) -> Iterato
         yield Step(Action.RESET, number=command.resets)
     if off and (seen.spec != command.spec or seen.fenced != command.fenced):
         yield Step(Action.RESHAPE)
+        return
+    if not command.power.is_known:  # of a later release: it is left as it is
         return
     if off and on:
         yield Step(Action.START)
@@ -236,6 +240,7 @@ DOING = {
     Action.STOP: MachineState.STOPPING,
     Action.SWITCH_OFF: MachineState.STOPPING,
     Action.DELETE: MachineState.DELETING,
+    Action.RETAIN: MachineState.DELETING,
 }
 
 
@@ -260,7 +265,9 @@ def tell(
         snapshots=_told_snapshots(command, seen, before, telling),
         readiness=None if seen is None else seen.readiness,
         access=None if seen is None else seen.access,
+        paused=state is MachineState.RUNNING and seen is not None and seen.paused,
         **_told_moves(before, telling),
+        **_told_disk(command, seen, before),
         failures=telling.failures,
         ended=telling.ended,
         seen_at=telling.at,
@@ -279,6 +286,14 @@ def _told_moves(before: VmHandle | None, telling: Telling) -> dict[str, Any]:
     if departure is not None and departure.number > attempt:
         moved, attempt, unmoved = max(moved, departure.wish), departure.number, telling.unmoved
     return {"moved": moved, "attempt": attempt, "unmoved": unmoved}
+
+
+def _told_disk(command: VmCommand, seen: Machine | None, before: VmHandle | None) -> dict[str, Any]:
+    """Which disk it has. What the leader wrote when it was placed stands until the machine exists."""
+    told = {} if before is None else {"reinstated": before.reinstated, "disk_since": before.disk_since}
+    if seen is not None and command.reinstate:
+        told |= {"reinstated": command.reinstate, "disk_since": 0.0}
+    return told
 
 
 def same(one: VmHandle | None, other: VmHandle) -> bool:

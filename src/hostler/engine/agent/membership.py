@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from hostler.ports.store import KeyValue, Store
 
 T = TypeVar("T")
-KEPT = (Lifecycle.DRAINING, Lifecycle.DECOMMISSIONED)
+_KEPT = (Lifecycle.DRAINING, Lifecycle.DECOMMISSIONED)
 """An operator's word: neither coming nor going takes it back."""
 _PAGE = 500
 
@@ -51,24 +51,31 @@ async def has_machines(store: Store, node: str, within: Within) -> bool:
         after = page.items[-1].key
 
 
+def outlives_agent(lifecycle: Lifecycle) -> bool:
+    """Whether an operator said so; an unknown one may be such."""
+    return lifecycle in _KEPT or not lifecycle.is_known
+
+
 def record_of(
     plan: AgentPlan, machines: Machines, known: NodeRecord | None, *, at: float, **offer: object
 ) -> NodeRecord:
     """The record of a node that registers; `known` is the one that stands."""
     told = {
         **offer,
-        "lifecycle": known.lifecycle if known is not None and known.lifecycle in KEPT else Lifecycle.JOINING,
+        "lifecycle": known.lifecycle if known is not None and outlives_agent(known.lifecycle) else Lifecycle.JOINING,
         "labels": plan.labels,
         "rack": plan.rack,
         "pdus": plan.pdus,
         "tors": plan.tors,
         "address": plan.address,
+        "store": plan.store,
         "driver": machines.name,
         "place": machines.place,
         "fences": machines.fences,
         # A longer hold may stand from before, until the first of this session.
         "fencing_time": max(plan.fencing_time, 0.0 if known is None else known.fencing_time),
         "off": None,
+        "awaited": False,
         "registered_at": at,
     }
     if known is None:

@@ -26,6 +26,8 @@ class AgentPlan(msgspec.Struct, frozen=True, kw_only=True):
     pdus: tuple[str, ...] = ()
     tors: tuple[str, ...] = ()
     address: str = ""
+    store: str = ""
+    """The URL by which it reaches the store, without secrets."""
     node_ttl: float = NODE_TTL
     """Life of the node's lease: a node that says nothing for so long is silent."""
     fencing_time: float = FENCING_TIME
@@ -87,7 +89,9 @@ class AgentState(msgspec.Struct, frozen=True, kw_only=True):
     """Commands that cannot be read; nothing is done about them."""
     foreign: int = 0
     """Machines here that belong to another control plane, and are left alone."""
-    orphans: int = 0
-    """Machines without a command that were destroyed since the start."""
+    retained: int = 0
+    """Machines without a command that were stopped and retained since the start."""
+    removed: int = 0
+    """What was left of moves, or was never whole, and was removed since the start."""
     steps: int = 0
     reports: int = 0

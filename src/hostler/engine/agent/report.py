@@ -269,7 +269,8 @@ class Reports:
             # The leader placed it in one transaction, and no agent has said since that it began: what is here was
             # made under an earlier command, and nobody knows how old it is.
             placed = known.handle.state is MachineState.PLACED and kv.mod_revision == entry.create_revision
-            known.leftover = placed and (first or known.leftover)
+            own = entry.value.reinstate == ""  # what is here is its disk: the leader says so
+            known.leftover = placed and not own and (first or known.leftover)
 
 
 def actual(command: VmCommand, handle: VmHandle) -> list[Operation]:

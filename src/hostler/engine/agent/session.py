@@ -13,19 +13,30 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from hostler.engine.agent.membership import KEPT, has_machines, record_of
+from hostler.engine.agent.membership import has_machines, outlives_agent, record_of
 from hostler.engine.agent.offering import Offering
 from hostler.engine.agent.plan import BEATS
-from hostler.engine.cluster_id import cluster_id
+from hostler.engine.calendar import READ_EVERY
+from hostler.engine.cluster_id import (
+    ACCEPT,
+    cluster_id,
+    is_foreign,
+    objection,
+    read_identity,
+    remember,
+    remembered,
+)
 from hostler.errors import Closed, Conflict, HostlerError, LeaseGone, Uncertain
-from hostler.keys.node import ALIVE, CLUSTER, MEMBER
+from hostler.keys.node import ALIVE, CLOCK, CLUSTER, MEMBER
+from hostler.keys.transfer import MOVED
 from hostler.kit.backoff import Backoff
 from hostler.kit.prompt import Nap, within
-from hostler.model.node import Heartbeat, Lifecycle
+from hostler.model.node import ClockReading, Heartbeat, Lifecycle
 
 if TYPE_CHECKING:
     import random
@@ -33,8 +44,10 @@ if TYPE_CHECKING:
     from typing import Any
 
     from hostler.engine.agent.plan import AgentPlan
+    from hostler.engine.cluster_id import Memory
     from hostler.keys.entry import Entry
     from hostler.kit.clock import Clock
+    from hostler.model.node import Cluster, LastControlPlane
     from hostler.ports.machines import Machines
     from hostler.ports.store import Comparison, KeyValue, Lease, Store
 
@@ -57,11 +70,19 @@ class Session:
         prepare: Callable[[], Coroutine[Any, Any, None]],
         changed: Callable[[], None],
         moves: bool = False,
+        memory: Memory | None = None,
+        accept: bool = False,
     ) -> None:
-        """`prepare` makes sure, after each registration, that holding harms nobody. `changed`: look at `may_act`."""
+        """`prepare` makes sure, after each registration, that holding harms nobody. `changed`: look at `may_act`.
+
+        `memory` keeps which control plane the node obeyed last; without it the node obeys any. `accept`: obey the
+        control plane of this store once, whatever the memory holds.
+        """
         self._store, self._machines, self._plan = store, machines, plan
         self._clock, self._rng, self._new_id = clock, rng, new_id
         self._prepare, self._changed = prepare, changed
+        self._memory, self._accept = memory, accept
+        self._last: LastControlPlane | None = None
         self._patience = plan.node_ttl / BEATS
         self.offering = Offering(store, machines, plan.node, self.guard, moves=moves)
         self.holder = new_id()
@@ -74,15 +95,22 @@ class Session:
         self.waits_for = "it has not registered yet"
         self.heard_at: float | None = None
         """When the last heartbeat that succeeded was sent."""
+        self._identity: Entry[Cluster] | None = None
         self._lease: Lease | None = None
         self._alive: Entry[Heartbeat] | None = None
         self._open = False
         self._ttl = plan.node_ttl
         self._promised = plan.fencing_time
         """The fencing time that the node's record has."""
+        self._announced = plan.address
+        """The address that the node's record has."""
+        self._unheard_since: float | None = None
+        """When the first of the heartbeats was sent that the store has not answered since."""
         self._away = False  # the store did not answer after the lease may have lapsed
         self._missing_since: float | None = None
         self._over = False
+        self._read_at = 0.0
+        """When the calendar was last written."""
         self._nap = Nap(clock)
         self._started_at = clock.wall()
 
@@ -115,6 +143,11 @@ class Session:
     def is_own(self, alive: KeyValue | None) -> bool:
         """Whether this is the node's key as this session wrote it."""
         return alive is not None and self._alive is not None and alive.mod_revision == self._alive.mod_revision
+
+    def announce(self, address: str) -> None:
+        """The relay of the node has another address, or another certificate: its record says so soon."""
+        self._plan = msgspec.structs.replace(self._plan, address=address)
+        self._nap.wake()
 
     def ended(self, number: int) -> None:
         """The store said that the session of this number is over."""
@@ -163,10 +196,11 @@ class Session:
 
     async def _registered(self) -> float:
         """Until the node is ours; when the lease was asked for."""
-        self.cluster = self.cluster or await self._within(cluster_id(self._store, self._clock, self._new_id))
-        await self.learn_ids()
         pause = Backoff(0.2, min(1.0, self._patience), rng=self._rng)
         while True:
+            if not await self._obeys():
+                await self._clock.sleep(pause.next())
+                continue
             alive = await self._within(ALIVE.get(self._store, node=self._plan.node))
             if alive is None or alive.value.holder == self.holder or self._same_place(alive.value):
                 sent = self._clock.now()
@@ -178,6 +212,31 @@ class Session:
                     f" ({alive.value.place or 'unknown'}); waiting for its lease to lapse"
                 )
             await self._clock.sleep(pause.next())
+
+    async def _obeys(self) -> bool:
+        """Whether this store may command the node; if so, the node remembers that before it registers."""
+        identity = await self._within(read_identity(self._store))
+        if self._last is None and self._memory is not None and not self._accept:
+            self._last = await remembered(self._memory)
+        last = self._last
+        why = objection(last, identity)
+        if why and is_foreign(last, identity) and identity.moved is None and not await self._machines.list():
+            why = ""  # there is nothing here that the other control plane could miss
+        if why:
+            self._wait(
+                f"{why}; no machine is touched. Start this agent on the store that is in service, or, if this one is,"
+                f" start the agent once with {ACCEPT}"
+            )
+            return False
+        if identity.cluster is None:
+            await self._within(cluster_id(self._store, self._clock, self._new_id))
+            identity = await self._within(read_identity(self._store))
+        if identity.cluster is None:
+            return False  # another process has just emptied the store
+        self._last = await remember(self._memory, identity, last)
+        self._identity, self.cluster = identity.cluster, identity.cluster.value.id
+        self.ids = frozenset((self.cluster, *identity.cluster.value.aliases))
+        return True
 
     async def learn_ids(self) -> None:
         """Read anew whose machines are ours."""
@@ -215,8 +274,16 @@ class Session:
         when = [
             ALIVE.absent(node=node) if alive is None else ALIVE.unchanged(alive),
             MEMBER.absent(node=node) if member is None else MEMBER.unchanged(member),
+            MOVED.absent(),
+            *(() if self._identity is None else (CLUSTER.unchanged(self._identity),)),
         ]
-        then = [MEMBER.put(record, node=node), ALIVE.put(beat, lease=lease, node=node)]
+        reading = ClockReading(at=self._clock.wall())
+        then = [
+            MEMBER.put(record, node=node),
+            ALIVE.put(beat, lease=lease, node=node),
+            CLOCK.put(reading, lease=lease, node=node),
+        ]
+        self._read_at = self._clock.now()
         try:
             if not (await self._within(self._store.txn(when, then))).succeeded:
                 return False
@@ -226,7 +293,7 @@ class Session:
         if found is None or found.lease != lease.id:
             return False
         self._lease, self._alive, self._ttl = lease, found, lease.ttl
-        self._promised = record.fencing_time
+        self._promised, self._announced = record.fencing_time, record.address
         return True
 
     async def _begin(self, sent: float) -> None:
@@ -278,13 +345,18 @@ class Session:
                 raise
             except (HostlerError, TimeoutError) as error:
                 self.waits_for = _told(error)
+                self._log_unheard(sent)
                 self._missed(sent)
                 pause = backoff.next()
                 continue
             backoff.reset()
+            self._log_heard()
             self.heard_at, self._away, self._missing_since, self.waits_for = sent, False, None, ""
             await self._hold(sent)
+            if self._announced != self._plan.address:
+                await self._update_record(address=self._plan.address)
             self._changed()
+            await self._write_clock()
             pause = sent + self._patience - self._clock.now()
 
     async def _confirmed(self) -> bool:
@@ -299,6 +371,23 @@ class Session:
         except LeaseGone:
             return False
         return self.is_own(await self._within(self._store.get(self._alive.key)))
+
+    def _log_unheard(self, sent: float) -> None:
+        """Say once that the store does not answer, and what follows from that."""
+        if self._unheard_since is not None:
+            return
+        self._unheard_since = sent
+        then = f"; machines that fence themselves stop {self._plan.fencing_time:g} s after the last heartbeat"
+        _log.warning(
+            "node %s: the store does not answer (%s)%s",
+            *(self._plan.node, self.waits_for, then if self._machines.fences else ""),
+        )
+
+    def _log_heard(self) -> None:
+        if self._unheard_since is not None:
+            away = self._clock.now() - self._unheard_since
+            _log.warning("node %s: the store answers again, after %.0f s", self._plan.node, away)
+            self._unheard_since = None
 
     def _missed(self, sent: float) -> None:
         """A beat failed. Once the lease may have lapsed, tries go on for a while before the store counts as away."""
@@ -318,21 +407,32 @@ class Session:
         except (HostlerError, TimeoutError) as error:
             _log.warning("node %s: its fenced machines could not be held: %s", self._plan.node, error)
             return
-        if self._promised > self._plan.fencing_time:
-            await self._promise_less()
+        if self._promised > self._plan.fencing_time:  # told only now that no longer hold stands
+            await self._update_record(fencing_time=self._plan.fencing_time)
 
-    async def _promise_less(self) -> None:
-        """A shorter fencing time than before is told only now that no longer hold stands. Else the next beat tries."""
+    async def _write_clock(self) -> None:
+        """Write what the calendar says every five minutes. What fails is written at the next beat."""
+        now = self._clock.now()
+        if now - self._read_at < READ_EVERY or self._alive is None or self._lease is None:
+            return
+        reading = CLOCK.put(ClockReading(at=self._clock.wall()), lease=self._lease, node=self._plan.node)
+        with suppress(HostlerError, TimeoutError):
+            await self._within(self._store.txn([ALIVE.unchanged(self._alive)], [reading]))
+            self._read_at = now
+
+    async def _update_record(self, **fields: str | float) -> None:
+        """Change the node's record. If that fails, the next beat tries again."""
         try:
             member = await self._within(MEMBER.get(self._store, node=self._plan.node))
             if member is None or self._alive is None:
                 return
-            less = msgspec.structs.replace(member.value, fencing_time=self._plan.fencing_time)
+            changed = msgspec.structs.replace(member.value, **fields)
             when = [MEMBER.unchanged(member), ALIVE.unchanged(self._alive)]
-            if (await self._within(self._store.txn(when, [MEMBER.put(less, node=self._plan.node)]))).succeeded:
-                self._promised = less.fencing_time
+            if (await self._within(self._store.txn(when, [MEMBER.put(changed, node=self._plan.node)]))).succeeded:
+                self._promised, self._announced = changed.fencing_time, changed.address
         except (HostlerError, TimeoutError) as error:
-            _log.warning("node %s: its shorter fencing time could not be told yet: %s", self._plan.node, error)
+            what = ", ".join(fields)
+            _log.warning("node %s: its record could not be changed yet (%s): %s", self._plan.node, what, error)
 
     def _within(self, work: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
         return within(self._patience, work)
@@ -342,7 +442,9 @@ class Session:
     async def _shut_down(self, alive: Entry[Heartbeat]) -> None:
         for _ in range(3):
             member = await MEMBER.get(self._store, node=self._plan.node)
-            if member is None or member.value.lifecycle in (*KEPT, Lifecycle.SHUTTING_DOWN):
+            if member is None or member.value.lifecycle is Lifecycle.SHUTTING_DOWN:
+                return
+            if outlives_agent(member.value.lifecycle):
                 return
             leaving = msgspec.structs.replace(member.value, lifecycle=Lifecycle.SHUTTING_DOWN)
             when = [MEMBER.unchanged(member), ALIVE.unchanged(alive)]

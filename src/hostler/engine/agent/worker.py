@@ -3,7 +3,8 @@
 A step that runs is finished before the next decision; before each step the newest command is looked at.
 
 A machine is only created once the store knows that this node has begun (CREATING). So a machine whose handle still says
-PLACED does not exist; one that exists nevertheless was forgotten here by an earlier command, and is destroyed first.
+PLACED does not exist; one that exists nevertheless is of an earlier command, and is retained first (`retained`), unless
+the command says that it is this virtual machine's disk. No machine is destroyed because a command is missing.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from hostler.engine.agent import retained
 from hostler.engine.agent.agenda import Agenda
 from hostler.engine.agent.decide import (
     BOOTS,
@@ -33,12 +35,14 @@ from hostler.engine.agent.journey import going, is_stray, leave
 from hostler.engine.agent.report import PATIENCE, Known, Reports, pause
 from hostler.errors import Closed, Forbidden, HostlerError, NotFound, Refused
 from hostler.keys.node import ARRIVAL, COMMAND
+from hostler.keys.vm import HANDLE
 from hostler.model.name import fold
 from hostler.model.vm import MachineState, Power
 from hostler.ports.machines import Label, MachinePlan
 
 if TYPE_CHECKING:
     import random
+    from collections.abc import Callable
 
     from hostler.engine.agent.plan import AgentPlan
     from hostler.engine.agent.session import Session
@@ -57,6 +61,10 @@ BOOTING = 1.0
 ROOM = 0.1
 """Seconds after which it is looked whether what stood in the way of an arrival is gone."""
 _HANDED = (MachineState.ARRIVING, MachineState.DEPARTED)
+_HAVE_A_DISK = (
+    MachineState.STARTING, MachineState.RUNNING, MachineState.STOPPING, MachineState.STOPPED, MachineState.ARRIVING,
+    MachineState.DEPARTED,
+)  # fmt: skip
 _THERE = Step(Action.CREATE)
 _DONE_AGAIN = (Action.START, Action.NOTHING)
 _log = logging.getLogger("hostler.agent")
@@ -75,10 +83,12 @@ class Workers:
         *,
         arrivals: Mirror[Arrival],
         peers: Peers | None,
+        keep: Callable[[], None],
         clock: Clock,
         rng: random.Random,
     ) -> None:
-        self._store, self._machines, self._plan = store, machines, plan
+        """`keep`: called when what is retained here has changed."""
+        self._store, self._machines, self._plan, self._keep = store, machines, plan, keep
         self._arrivals = arrivals
         self._commands, self._session, self._clock, self._rng = commands, session, clock, rng
         self.agenda = Agenda(self.work, clock=clock, slots=plan.workers, boots=plan.boots)
@@ -88,7 +98,10 @@ class Workers:
         self.parked: dict[str, None] = {}
         """What waits until the session may act."""
         self.foreign: set[str] = set()
-        self.orphans = 0
+        self.retained = 0
+        """Machines that were taken out of service since the start."""
+        self.removed = 0
+        """What is left of moves, and was removed since the start."""
         self.steps = 0
 
     async def work(self, vm: str) -> None:
@@ -99,6 +112,7 @@ class Workers:
             if looked is None:
                 return
             entry, known, seen = looked
+            self._log_fenced(vm, known, seen)
             if not self._stands(vm, entry):
                 continue
             if self._gave_up_untold(known):
@@ -149,6 +163,22 @@ class Workers:
             await self._meet_foreign(vm, known, entry, seen)
             return None
         return entry, known, seen
+
+    def _log_fenced(self, vm: str, known: Known, seen: Machine | None) -> None:
+        """Say that a machine stopped by itself because the store did not answer."""
+        heard = self._session.heard_at
+        if seen is None or not seen.fenced or seen.state not in (MachineState.STOPPED, MachineState.FAILED):
+            return
+        if known.seen is None or known.seen.state is not MachineState.RUNNING or heard is None:
+            return
+        since = self._clock.now() - heard
+        if since >= self._plan.fencing_time:
+            known.seen = seen
+            _log.warning(
+                "machine %s on node %s: stopped by itself, for the store has not answered for %.0f s (on_node_loss)"
+                "; it starts again when the store does",
+                *(vm, self._plan.node, since),
+            )
 
     async def _is_ours_after_all(self, machine: Machine) -> bool:
         """Its state file may have been moved into the cluster just now."""
@@ -285,10 +315,7 @@ class Workers:
         machines, vm = self._machines, command.vm
         match step.action:
             case Action.CREATE | Action.RESHAPE:
-                label = Label(command.org, command.project, vm, self._session.cluster, self._plan.node)
-                if seen is not None:  # made when the control plane, or the node, was spelled otherwise
-                    label = seen.label
-                return await machines.create(_planned(command, label))
+                return await self._make(command, seen)
             case Action.MARK if seen is not None:
                 label = msgspec.structs.replace(seen.label, org=command.org, project=command.project)
                 return await machines.mark(_planned(command, label))
@@ -308,7 +335,35 @@ class Workers:
                 return await machines.restore(vm, step.name, step.number)
             case Action.DELETE:
                 await machines.delete(vm)
+            case Action.RETAIN if seen is not None:
+                await self._retain(seen)
         return None
+
+    async def _make(self, command: VmCommand, seen: Machine | None) -> Machine:
+        """Create it, put back a retained one, or give an existing one another shape."""
+        label = Label(command.org, command.project, command.vm, self._session.cluster, self._plan.node)
+        if seen is not None:  # made when the control plane, or the node, was spelled otherwise
+            label = seen.label
+        if seen is not None and seen.state is not MachineState.CREATING:
+            return await self._machines.create(_planned(command, label))
+        machine = await retained.create(self._machines, _planned(command, label), command)
+        if command.reinstate is not None:
+            self._keep()
+        return machine
+
+    async def _retain(self, seen: Machine) -> None:
+        """Take a machine out of service that has no place here, and keep its disk."""
+        vm, node = seen.label.vm, self._plan.node
+        kept = await retained.retain(self._machines, seen, grace=self._plan.stop_grace, wall=self._clock.wall())
+        if kept is None:
+            self.removed += 1
+            _log.info("vm %s: not assigned to node %s; removed, for nothing was ever written to it", vm, node)
+            return
+        self.retained += 1
+        self._keep()
+        _log.warning(
+            "vm %s: not assigned to node %s; stopped and retained as %s (hostler vm retained list)", vm, node, kept.name
+        )
 
     async def _left(self, known: Known, entry: Entry[VmCommand], seen: Machine) -> bool:
         if not await leave(self._handovers, known, entry, seen):
@@ -390,10 +445,10 @@ class Workers:
             _log.warning("machine %s: no room could be made for it yet: %s", vm, error)
             self.agenda.later(vm, self._clock.now() + pause(2, self._rng))
 
-    # Orphans
+    # Machines without a command
 
     async def _without_command(self, vm: str, *, expected: bool = False) -> None:
-        """Destroy a machine that nobody commands: only if it is ours, and if that is certain."""
+        """Retain a machine that has no command: only if it is ours, and if that is certain."""
         key = COMMAND.fill(node=self._plan.node, vm=vm)
         number = self._session.number
         try:
@@ -412,17 +467,33 @@ class Workers:
             if not certain or self._session.number != number or not self._session.may_act():
                 self.agenda.later(vm, self._clock.now() + pause(2, self._rng))
                 return
-            if seen.state in _HANDED:
-                _log.info("machine %s: what is left of a move on node %s is removed", vm, self._plan.node)
+            if seen.state in _HANDED and await self._is_elsewhere(seen):
+                _log.info("vm %s: what is left of a move on node %s is removed", vm, self._plan.node)
+                await self._machines.delete(vm)
+                self.removed += 1
             else:
-                _log.warning("machine %s: nothing commands it on node %s; it is destroyed", vm, self._plan.node)
-            await self._machines.delete(vm)
+                await self._retain(seen)
         except (HostlerError, TimeoutError) as error:
-            _log.warning("machine %s: nothing seems to command it, and it stays for now: %s", vm, error)
+            _log.warning("vm %s: seems not to be assigned to this node, and stays for now: %s", vm, error)
             self.agenda.later(vm, self._clock.now() + pause(4, self._rng))
             return
         self.known.pop(vm, None)
-        self.orphans += 1
+
+    async def _is_elsewhere(self, seen: Machine) -> bool:
+        """Whether another node has the machine that was handed over, with all of its disk. When in doubt: no.
+
+        A machine that was made anew elsewhere has another disk: then this one may be the only copy of its data.
+        """
+        label = seen.label
+        async with asyncio.timeout(PATIENCE):
+            kv = await self._store.get(HANDLE.fill(org=label.org, project=label.project, vm=label.vm))
+            handle = HANDLE.readable(kv)
+            if handle is None or handle.value.node in ("", self._plan.node) or handle.value.state not in _HAVE_A_DISK:
+                return False
+            if not handle.value.disk_since and not handle.value.reinstated:
+                return True  # it has had one disk only, which goes with it
+            there = await COMMAND.get(self._store, node=handle.value.node, vm=label.vm)
+        return seen.state is MachineState.DEPARTED and there is not None and there.value.arrived == seen.moved
 
     def is_ours(self, machine: Machine) -> bool:
         """Whether it was made for this control plane, and for this node."""

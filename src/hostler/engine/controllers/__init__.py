@@ -4,6 +4,7 @@
     machines   places virtual machines, passes wishes on to nodes, takes machines from nodes, forgets what is gone
     nodes      takes nodes on duty, out of it, and has silent ones switched off
     janitor    what has expired
+    compaction old history of a store that keeps it
 
 Controllers get names, never events; missing an event does not matter. They meet only in the store. Every write carries
 the leader's guard and the revisions that it was decided from.

@@ -17,7 +17,7 @@ from hostler.model.trace import Silent
 from hostler.ports.store import Delete, ModRevision
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
     from hostler.engine.controllers.silence import Silence
     from hostler.engine.tracing import Tracer
@@ -182,11 +182,41 @@ class Common:
                 self._all[part] = self._all.get(part, 0) + 1
 
     def _parts(self, member: Entry[NodeRecord]) -> list[str]:
-        """What it hangs on, the smallest first: who shares a pdu shares the rack, too."""
-        wiring, record = self._view.inventory.wiring(member.parts["node"]), member.value
-        rack, pdus, tors = (record.rack, record.pdus, record.tors) if wiring is None else wiring
-        parts = [f"pdu {pdu}" for pdu in pdus] + [f"tor {tor}" for tor in tors]
-        return parts + ([f"rack {rack}"] if rack else [])
+        return _parts(self._view, member)
+
+
+def _parts(view: View, member: Entry[NodeRecord]) -> list[str]:
+    """What it hangs on, the smallest first: who shares a pdu shares the rack, too."""
+    wiring, record = view.inventory.wiring(member.parts["node"]), member.value
+    rack, pdus, tors = (record.rack, record.pdus, record.tors) if wiring is None else wiring
+    parts = [f"pdu {pdu}" for pdu in pdus] + [f"tor {tor}" for tor in tors]
+    return parts + ([f"rack {rack}"] if rack else [])
+
+
+def common_cause(view: View, nodes: Collection[str]) -> str:
+    """Name what most of these nodes have in common: a pdu, tor or rack, and the store endpoint of their agents."""
+    all_: dict[str, int] = {}
+    own: dict[str, int] = {}
+    endpoints: dict[str, int] = {}
+    for member in view.members.entries.values():
+        for part in _parts(view, member):
+            all_[part] = all_.get(part, 0) + 1
+            if member.parts["node"] in nodes:
+                own[part] = own.get(part, 0) + 1
+        if member.parts["node"] in nodes and member.value.store:
+            endpoints[member.value.store] = endpoints.get(member.value.store, 0) + 1
+    found = []
+    part = max(own, key=lambda part: (own[part], own[part] / all_[part]), default="")
+    if part and 2 * own[part] > len(nodes):
+        found.append(f"{_so_many(own[part], nodes)} on {part} ({own[part]} of its {all_[part]} nodes)")
+    endpoint = max(endpoints, key=lambda one: endpoints[one], default="")
+    if endpoint and 2 * endpoints[endpoint] > len(nodes):
+        found.append(f"{_so_many(endpoints[endpoint], nodes)} agents of store endpoint {endpoint}")
+    return ", ".join(found) or "with no pdu, tor, rack or store endpoint that most of them share"
+
+
+def _so_many(count: int, of: Collection[str]) -> str:
+    return "all of them" if count == len(of) else f"{count} of them"
 
 
 def _said(others: list[str], part: str, of: int) -> str:

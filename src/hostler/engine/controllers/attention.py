@@ -71,6 +71,7 @@ class Attention:
             view.handles.listen(self._handle_changed),
             view.commands.listen(self._command_changed),
             view.arrivals.listen(self._arrival_changed),
+            view.retained.listen(self._retained_changed),
             view.members.listen(lambda key: self._node_changed(MEMBER.parse(key)["node"])),
             view.alive.listen(lambda key: self._node_changed(ALIVE.parse(key)["node"])),
             view.inventory.listen(self._inventory_changed),
@@ -165,6 +166,12 @@ class Attention:
         names = {sight.named(entry.value.command) for entry in self._view.arrivals_of(vm)}
         for name in sorted({*names, self._books.name_of(vm) or ""} - {""}):
             self._names.add(name)
+
+    def _retained_changed(self, key: str) -> None:
+        """A virtual machine that is not placed may get its disk back."""
+        entry = self._view.retained.entries.get(key)
+        if self._listening and entry is not None:
+            self._names.add(f"{entry.value.org}/{entry.value.project}/{entry.value.vm}")
 
     def _node_changed(self, node: str) -> None:
         if self._listening:

@@ -19,12 +19,12 @@ from hostler.engine.controllers.departure import Way, blocked, stayed, wished
 from hostler.model.lab import utc_time
 from hostler.model.node import VmCommand
 from hostler.model.reason import Reason
-from hostler.model.vm import MachineState, OnNodeLoss, Power, Snapshot, SnapshotState, VmHandle
+from hostler.model.vm import MachineState, Power, Snapshot, SnapshotState, VmHandle
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from hostler.model.vm import VirtualMachine
+    from hostler.model.vm import Reinstatement, VirtualMachine
 
 
 class NodeCase(enum.Enum):
@@ -71,7 +71,7 @@ class Act(enum.Enum):
     FORGET_LOST = enum.auto()
     """The same, on a node that is silent and harmless."""
     SWEEP = enum.auto()
-    """There is no wish: delete handle and command; the node destroys what it has without one."""
+    """There is no VM record: delete handle and command; the node retains what it has without one."""
     ADOPT = enum.auto()
     """A node has the command and the handle does not name it: make it so."""
     TELL_AGAIN = enum.auto()
@@ -94,6 +94,8 @@ class Step(msgspec.Struct, frozen=True):
 
 NOTHING = Step(Act.NOTHING)
 _LOSS = "on_node_loss"
+NO_DISK = (MachineState.PENDING, MachineState.PLACED, MachineState.CREATING, MachineState.GONE)
+"""What a handle says of a machine that never had a disk, or has none any more."""
 DRAIN = "drain"
 """The subject of the reason that says why a machine is still on a node that is drained."""
 
@@ -125,7 +127,11 @@ def decide(  # noqa: PLR0917 - what is wished for, what there is, and where
     if command is None:
         return _without_command(vm, handle, case)
     if harmless(command, handle, case):
-        return Step(Act.FORGET_LOST if vm.deleting else Act.TAKE)
+        if vm.deleting:
+            return Step(Act.FORGET_LOST)
+        if case is NodeCase.OFF or vm.recreates:
+            return Step(Act.TAKE)
+        # It has stopped by itself, and returns with its disk when the node is back.
     if handle is None or handle.node != node:
         return Step(Act.ADOPT)
     if command.deleting:
@@ -169,9 +175,24 @@ def _without_command(vm: VirtualMachine, handle: VmHandle | None, case: NodeCase
 # What is written
 
 
-def ordered(vm: VirtualMachine, handle: VmHandle | None, *, fence: int, reasons: tuple[Reason, ...]) -> VmCommand:
-    """The first command for a machine on a node. Snapshots that failed, or went with an earlier node, are lost."""
-    seen = {} if handle is None else handle.snapshots
+def to_reinstate(vm: VirtualMachine, handle: VmHandle | None) -> Reinstatement | None:
+    """The retained machine that its owner asked to get the disk from; None: none, or that is done."""
+    wanted = vm.reinstate
+    done = wanted is not None and handle is not None and handle.reinstated == wanted.name
+    return None if done else wanted
+
+
+def ordered(
+    vm: VirtualMachine,
+    handle: VmHandle | None,
+    *,
+    fence: int,
+    reasons: tuple[Reason, ...],
+    reinstate: str | None = None,
+) -> VmCommand:
+    """The first command for a machine on a node. Snapshots that failed, or went with an earlier node, are lost; with a
+    disk that is reinstated they come back."""
+    seen = {} if handle is None or reinstate is not None else handle.snapshots
     gone = {name for name, snapshot in seen.items() if snapshot.state is SnapshotState.FAILED}
     return VmCommand(
         org=vm.org,
@@ -187,10 +208,11 @@ def ordered(vm: VirtualMachine, handle: VmHandle | None, *, fence: int, reasons:
         snapshots=vm.snapshots,
         restore=vm.restore,
         lost=tuple(name for name in vm.snapshots if name in gone),
-        fenced=vm.on_node_loss is OnNodeLoss.FENCE,
+        fenced=vm.is_fenced,
         generation=vm.generation,
         fence=fence,
         arrived=0,
+        reinstate=reinstate,
         reasons=reasons,
     )
 
@@ -200,8 +222,14 @@ def tags_of(vm: VirtualMachine) -> dict[str, str]:
     return vm.labels if vm.expires_at is None else {**vm.labels, "expires": utc_time(vm.expires_at)}
 
 
-def told(vm: VirtualMachine, handle: VmHandle | None, *, node: str, driver: str, at: float) -> VmHandle:
-    """The handle of a machine whose node was told, and has not answered yet."""
+def told(
+    vm: VirtualMachine, handle: VmHandle | None, *, node: str, driver: str, at: float, new_disk: bool = False
+) -> VmHandle:
+    """The handle of a machine whose node was told, and has not answered yet. `new_disk`: it had one, and gets another
+    that is made of its image."""
+    journeys = _journeys(handle) | {"taken_from": ""}
+    if new_disk:
+        journeys |= {"disk_since": at}
     return VmHandle(
         id=vm.id,
         node=node,
@@ -209,7 +237,7 @@ def told(vm: VirtualMachine, handle: VmHandle | None, *, node: str, driver: str,
         state=MachineState.PLACED,
         generation=vm.generation,
         snapshots={} if handle is None else handle.snapshots,
-        **_journeys(handle),
+        **journeys,
         seen_at=at,
     )
 
@@ -219,11 +247,13 @@ def instructed(vm: VirtualMachine, command: VmCommand, handle: VmHandle, duty: D
     power = vm.power
     if duty is Duty.STOP or (duty is Duty.STAY_OFF and command.power is Power.OFF):
         power = Power.OFF
-    fenced, since = vm.on_node_loss is OnNodeLoss.FENCE, command.fenced_since
+    fenced, since = vm.is_fenced, command.fenced_since
     if fenced and not command.fenced:
         # An answer to this generation that stands already was given when the machine was not fenced.
         since = max(vm.generation, handle.generation + 1)
     deleting = command.deleting or vm.deleting or duty is Duty.MOVE
+    # Of what its owner did not delete the disk is kept.
+    retain = deleting and not vm.deleting and (command.retain or not command.deleting)
     return msgspec.structs.replace(
         command,
         name=vm.name,
@@ -233,6 +263,7 @@ def instructed(vm: VirtualMachine, command: VmCommand, handle: VmHandle, duty: D
         restart=vm.restart,
         instance=vm.instance,
         deleting=deleting,
+        retain=retain,
         departing=None if deleting else command.departing,
         resets=vm.resets,
         snapshots=vm.snapshots,
@@ -252,9 +283,23 @@ def stuck(reasons: tuple[Reason, ...], why: str) -> tuple[Reason, ...]:
 
 
 def unplaced(
-    vm: VirtualMachine, handle: VmHandle | None, command: VmCommand | None, *, node: str, why: str, at: float
+    vm: VirtualMachine,
+    handle: VmHandle | None,
+    command: VmCommand | None,
+    *,
+    node: str,
+    why: str,
+    at: float,
+    lost: bool = False,
 ) -> VmHandle:
-    """The handle of a machine that was taken from `node`. Its disk is gone, and its snapshots with it."""
+    """The handle of a machine that was taken from `node`, and its snapshots with it. `lost`: the node is lost, and its
+    disk may come back with it."""
+    taken_from = "" if handle is None else handle.taken_from
+    new_disk = {}
+    if lost and handle is not None and handle.state not in NO_DISK:
+        taken_from = node
+    elif node and not lost:
+        taken_from, new_disk = "", {"disk_since": at}
     if handle is not None and command is not None:
         handle = stayed(handle, command.departing, why, at=at)
     seen = {} if handle is None else handle.snapshots
@@ -269,7 +314,7 @@ def unplaced(
             for name in names
             if name in vm.snapshots  # what is no longer wished for needs no mourning
         },
-        **_journeys(handle),
+        **(_journeys(handle) | {"taken_from": taken_from} | new_disk),
         seen_at=at,
     )
 
@@ -278,7 +323,14 @@ def _journeys(handle: VmHandle | None) -> dict[str, Any]:
     """What is kept of its moves, wherever it is made anew: no number is ever given twice."""
     if handle is None:
         return {}
-    return {"moved": handle.moved, "attempt": handle.attempt, "unmoved": handle.unmoved}
+    return {
+        "moved": handle.moved,
+        "attempt": handle.attempt,
+        "unmoved": handle.unmoved,
+        "taken_from": handle.taken_from,
+        "reinstated": handle.reinstated,
+        "disk_since": handle.disk_since,
+    }
 
 
 def _lost(seen: Snapshot | None, node: str, at: float) -> Snapshot:

@@ -12,7 +12,7 @@ from hostler.engine.controllers.seen import named
 from hostler.engine.placement import place, wanted_of
 from hostler.keys.vm import HANDLE, VM
 from hostler.model.node import DrainMode, Lifecycle
-from hostler.model.vm import MachineState, Power
+from hostler.model.vm import MachineState, Power, ready_snapshots
 
 if TYPE_CHECKING:
     from hostler.engine.controllers.books import Books
@@ -55,7 +55,7 @@ def duty_of(record: NodeRecord) -> Duty:
     """What the node's lifecycle means for a machine whose turn it is not."""
     if record.lifecycle is Lifecycle.DECOMMISSIONED:
         return Duty.LEAVE
-    if record.lifecycle is not Lifecycle.DRAINING:
+    if record.lifecycle is not Lifecycle.DRAINING or not record.drain.is_known:
         return Duty.SERVE
     return Duty.LEAVE if record.drain is DrainMode.MOVE else Duty.STAY_OFF
 
@@ -129,6 +129,11 @@ class Drains:
             if wait > 0 and handle is not None and handle.unmoved:
                 again = min(again, wait) if again else wait
                 stays.append((name, f"node {node} is drained, but {handle.unmoved}"))
+                continue
+            lost = ready_snapshots(handle)
+            if lost and not record.drop_snapshots:
+                why = f"it has snapshots that a move loses ({', '.join(lost)}); allow that with --drop-snapshots"
+                stays.append((name, f"node {node} is drained, but {why}"))
                 continue
             handed = record.moves and not self._is_unmade(name, command)
             if handed and (handle is None or not handle.machine):

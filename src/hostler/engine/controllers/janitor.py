@@ -1,25 +1,30 @@
-"""What has expired: virtual machines, tokens, old audit and traces. One bounded batch at a time."""
+"""What has expired: virtual machines, tokens, old audit and traces, retained machines. One bounded batch at a time."""
 
 from __future__ import annotations
 
 import heapq
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from hostler.engine.controllers import attic
+from hostler.engine.controllers import attic as attic_module
 from hostler.engine.controllers.attic import Attic
+from hostler.engine.controllers.retention import RETENTION, is_due
 from hostler.engine.leadership import check_guard
 from hostler.engine.service import leadership_of
 from hostler.engine.write import instants
-from hostler.errors import Closed, HostlerError, LeadershipLost, Unavailable, Uncertain
-from hostler.keys.access import AUDIT, TOKEN
+from hostler.errors import Closed, Damaged, HostlerError, LeadershipLost, Unavailable, Uncertain
+from hostler.keys.access import AUDIT, AUDIT_FILE, TOKEN
+from hostler.keys.node import CLOCK_DISPUTE, LEADER_CLOCK, RETAINED, RETAINED_REQUEST
 from hostler.keys.trace import SILENT, TRACE
-from hostler.keys.vm import VM
+from hostler.keys.vm import HANDLE, VM
 from hostler.kit.backoff import Backoff
 from hostler.kit.plural import counted
-from hostler.model.access import Audit
+from hostler.model.access import Audit, AuditFile
 from hostler.model.lab import utc_time
+from hostler.model.node import ClockDispute
+from hostler.model.retained import RetainedRequest
 from hostler.ports.store import Delete, DeletePrefix, Put
 
 if TYPE_CHECKING:
@@ -31,23 +36,29 @@ if TYPE_CHECKING:
     from hostler.engine.view import View
     from hostler.keys.entry import Entry
     from hostler.kit.clock import Clock
+    from hostler.model.retained import Retained
     from hostler.model.vm import VirtualMachine
-    from hostler.ports.store import Comparison, Operation, Store
+    from hostler.ports.audit_files import AuditFiles
+    from hostler.ports.store import Comparison, KeyValue, Operation, Store
 
 EVERY = 1.0
 TOKENS_EVERY = 60.0
-AUDIT_EVERY = 600.0
+RETENTION_EVERY = 60.0
+FILLING_EVERY = 10.0
+"""Where there is half of what is allowed."""
 AUDIT_KEPT = 90 * 86400.0
-TRACES_EVERY = 60.0
-TRACE_BATCHES = 20
-"""Of one round: traces come faster than anything else."""
+RETAINED_EVERY = 60.0
+ROUND = 1.0
+"""Seconds of one round of retention."""
 BATCH = 50
 """Operations of one transaction, and machines of one round."""
 WHO = "hostler"
 
 
 class Janitor:
-    """A service for a replica's controllers. `audit_kept`, `traces_kept`: seconds that those are kept.
+    """A service for a replica's controllers. `audit_kept`, `traces_kept`: seconds that those stay in the store, of each
+    at most `most_audit` and `most_traces`. `files`: where lines of the audit go then; None: they are deleted.
+    `retention`: seconds that retained machines are kept.
 
     Without `tracer` its decisions leave no trace.
     """
@@ -63,14 +74,21 @@ class Janitor:
         rng: random.Random,
         new_id: Callable[[], str],
         audit_kept: float = AUDIT_KEPT,
-        traces_kept: float = attic.KEPT,
-        most_traces: int = attic.MOST,
+        traces_kept: float = attic_module.KEPT,
+        most_traces: int = attic_module.MOST,
+        most_audit: int = attic_module.MOST,
+        files: AuditFiles | None = None,
+        retention: float = RETENTION,
         tracer: Tracer | None = None,
         tell: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._store, self._view, self._clock, self._new_id = store, view, clock, new_id
-        self._kept, self._tracer, self._tell = audit_kept, tracer, tell
+        self._tracer, self._tell, self._files = tracer, tell, files
+        self._retention = retention
         self._attic = Attic(store, kept=traces_kept, most=most_traces)
+        # Without files young lines would be lost.
+        self._audit = Attic(store, AUDIT, kept=audit_kept, most=None if files is None else most_audit, values=True)
+        self._compared = False
         self._backoff = Backoff(EVERY, 30.0, rng=rng)
         self.counters: dict[str, int] = {}
         self._standing: Standing | None = None
@@ -88,17 +106,24 @@ class Janitor:
 
     async def run(self) -> None:
         """Until cancelled. LeadershipLost: somebody else leads."""
-        tokens_at = audit_at = traces_at = self._clock.now()
+        tokens_at = audit_at = traces_at = retained_at = self._clock.now()
         while True:
             pause = EVERY
             try:
+                if await self._is_in_doubt():
+                    await self._clock.sleep(pause)
+                    continue
                 await self._expire_machines()
                 if self._clock.now() >= tokens_at:
                     tokens_at = self._clock.now() + (EVERY if await self._expire_tokens() else TOKENS_EVERY)
                 if self._clock.now() >= audit_at:
-                    audit_at = self._clock.now() + (EVERY if await self._forget_audit() else AUDIT_EVERY)
+                    more = await self._forget_audit()
+                    audit_at = self._clock.now() + _pause(self._audit, more)
                 if self._clock.now() >= traces_at:
-                    traces_at = self._clock.now() + (EVERY if await self._forget_traces() else TRACES_EVERY)
+                    more = await self._forget_traces()
+                    traces_at = self._clock.now() + _pause(self._attic, more)
+                if self._clock.now() >= retained_at:
+                    retained_at = self._clock.now() + (EVERY if await self._expire_retained() else RETAINED_EVERY)
                 self._backoff.reset()
             except (Unavailable, Uncertain):
                 pause = self._backoff.next()
@@ -116,6 +141,30 @@ class Janitor:
             end()
 
     # Inside
+
+    async def _is_in_doubt(self) -> bool:
+        """Return whether this calendar is not that of the nodes, and report it. Nothing expires while it is not."""
+        apart, told = self._view.calendar.apart(), self._view.clock_disputes.get(name=LEADER_CLOCK)
+        self.counters["clock_in_doubt"] = int(apart is not None)
+        if apart is None and told is None:
+            return False
+        fence = leadership_of(self._standing, "janitor").fence
+        if apart is None:
+            done: list[Operation] = [CLOCK_DISPUTE.delete(name=LEADER_CLOCK)]
+            why = "the leader's clock agrees with those of the nodes again"
+            self._trace(done, "clock_agrees", CLOCK_DISPUTE.fill(name=LEADER_CLOCK), why)
+            if await self._write([], done):
+                self._tell("clock: it agrees with those of the nodes again; what has expired goes")
+            return False
+        if told is None or told.value.fence != fence:
+            why = f"the leader's clock is {apart}"
+            dispute = ClockDispute(why=why, node=apart.of, at=self._clock.wall(), fence=fence)
+            then: list[Operation] = [CLOCK_DISPUTE.put(dispute, name=LEADER_CLOCK)]
+            self._trace(then, "clock_in_doubt", CLOCK_DISPUTE.fill(name=LEADER_CLOCK), f"{why}; nothing expires")
+            if await self._write([], then):
+                self._tell(f"clock: {why}; machines, labs, tokens and audit do not expire until it is set right (NTP)")
+                await self._view.clock_disputes.refresh()
+        return True
 
     def _note(self, key: str) -> None:
         entry = self._view.vms.entries.get(key)
@@ -157,6 +206,45 @@ class Janitor:
             self._count("expired_vms", 1)
         return done
 
+    async def _expire_retained(self) -> bool:
+        """Ask the agents to delete one batch of retained machines; whether there may be more."""
+        at, view = self._clock.wall(), self._view
+        due = [entry for entry in view.retained.entries.values() if entry.value.retained_at + self._retention <= at]
+        done = 0
+        for entry in due:
+            if not is_due(view, entry, retention=self._retention, now=at):
+                continue
+            done += await self._expire_one(entry, at)
+            if done == BATCH:
+                return True
+        return False
+
+    async def _expire_one(self, entry: Entry[Retained], at: float) -> bool:
+        """Garbage-collect a retained machine, if its virtual machine is as it was seen."""
+        retained = entry.value
+        vm = {"org": retained.org, "project": retained.project, "vm": retained.vm}
+        record, handle = self._view.vms.get(**vm), self._view.handles.get(**vm)
+        day, instant = instants(at)
+        audit = Audit(
+            who=WHO, verb="retained.expire", subject=entry.key, before=entry.mod_revision, at=at, name=retained.vm_name
+        )
+        then: list[Operation] = [
+            RETAINED_REQUEST.put(RetainedRequest(by=WHO, at=at), node=entry.parts["node"], name=retained.name),
+            AUDIT.put(audit, day=day, write=f"{instant}-{self._new_id()}"),
+        ]
+        why = f"it was retained at {utc_time(retained.retained_at)}, and is kept for {self._retention / 86400:g} days"
+        self._trace(then, "expire_retained", entry.key, why, read=[entry])
+        when = [
+            RETAINED.unchanged(entry),
+            RETAINED_REQUEST.absent(**entry.parts),
+            VM.absent(**vm) if record is None else VM.unchanged(record),
+            HANDLE.absent(**vm) if handle is None else HANDLE.unchanged(handle),
+        ]
+        done = await self._write(when, then)
+        if done:
+            self._count("expired_retained", 1)
+        return done
+
     async def _expire_tokens(self) -> bool:
         """One batch; whether there may be more."""
         now = self._clock.wall()
@@ -174,38 +262,83 @@ class Janitor:
         return len(over) > len(batch)
 
     async def _forget_audit(self) -> bool:
-        """One batch of what is too old; whether there may be more. Days are kept whole."""
-        oldest, _ = instants(self._clock.wall() - self._kept)
-        page = await self._store.range(AUDIT.prefix(), limit=BATCH, keys_only=True)
-        old = [kv for kv in page.items if (AUDIT.match(kv.key) or {"day": oldest})["day"] < oldest]
-        if not old:
-            return False
-        then: list[Operation] = [Delete(kv.key) for kv in old]
-        days = f"{self._kept / 86400:g} days"
-        lines = counted(len(old), "line of the audit is", "lines of the audit are")
-        self._trace(then, "forget_audit", AUDIT.prefix(), f"{lines} older than {days}")
-        if await self._write([], then):
-            self._count("forgotten_audit", len(old))
-        return len(old) == BATCH
+        """Move what is too old, or too much, to files; whether there may be more."""
+        return await self._forget(self._audit, "audit", AUDIT.prefix(), "line", "lines")
 
     async def _forget_traces(self) -> bool:
-        """Some batches of what is too old, or too much; whether there may be more."""
+        """Delete what is too old, or too much; whether there may be more."""
         if self._attic.kept == 0 and self._view.silences.entries:
             await self._write([], [DeletePrefix(SILENT.prefix())])
-        for _ in range(TRACE_BATCHES):
-            await self._attic.count()
-            old, why = await self._attic.oldest(self._clock.wall())
+        return await self._forget(self._attic, "traces", TRACE.prefix(), "trace", "traces")
+
+    async def _forget(self, attic: Attic, what: str, subject: str, one: str, many: str) -> bool:
+        """One round; whether there may be more. The round leaves a trace, if the store has room for one."""
+        more, gone, reason = await self._batches(attic, what)
+        if gone:
+            then: list[Operation] = []
+            self._trace(then, f"forget_{what}", subject, f"{counted(gone, one, many)} removed: {reason}")
+            with suppress(Unavailable, Uncertain):
+                if then:
+                    await self._write([], then)
+        return more
+
+    async def _batches(self, attic: Attic, what: str) -> tuple[bool, int, str]:
+        """Batch after batch for `ROUND` seconds, so that nothing else waits long: whether there may be more, how many
+        are gone, and why.
+
+        A batch is a transaction that only deletes: a store that is full still takes it.
+        """
+        gone, reason, until = 0, "", self._clock.now() + ROUND
+        while True:
+            wall = self._clock.wall()
+            await attic.count(wall)
+            old, why = await attic.oldest(wall)
             if not old:
-                return False
-            then: list[Operation] = [Delete(key) for key in old]
-            self._trace(then, "forget_traces", TRACE.prefix(), f"{len(old)} traces go: {why}")
-            if not await self._write([], then):
-                return True
-            self._attic.removed(len(old))
-            self._count("forgotten_traces", len(old))
-            if len(old) < attic.BATCH:
-                return False
-        return True
+                return False, gone, reason
+            if attic is self._audit and self._files is not None:
+                await self._file(self._files, old)
+            if not await self._write([], [Delete(kv.key) for kv in old]):
+                return True, gone, reason
+            attic.removed(len(old))
+            self._count(f"forgotten_{what}", len(old))
+            gone, reason = gone + len(old), why
+            if len(old) < attic_module.BATCH:
+                return False, gone, reason
+            if self._clock.now() >= until:
+                return True, gone, reason
+
+    async def _file(self, files: AuditFiles, lines: Sequence[KeyValue]) -> None:
+        """Put lines into files, durably, and record in the store where they are. Only then may they be deleted.
+
+        Damaged: the files are not those that the store recorded, so nothing is added to them.
+        """
+        if not self._compared:
+            await self._compare(files)
+            self._compared = True
+        at = self._clock.wall()
+        records: list[Operation] = [
+            AUDIT_FILE.put(
+                AuditFile(host=files.host, folder=files.folder, lines=file.lines, chain=file.chain, at=at),
+                day=file.day,
+                place=files.place,
+            )
+            for file in await files.append(lines)
+        ]
+        if not await self._write([], records):
+            raise Unavailable("audit: where its lines are filed was not recorded; try again")
+
+    async def _compare(self, files: AuditFiles) -> None:
+        """Damaged: the newest file is older, or shorter, than the store recorded."""
+        recorded = await AUDIT_FILE.list(self._store, strict=False)
+        own = {one.parts["day"]: one.value for one in recorded.entries if one.parts["place"] == files.place}
+        if not own:
+            return
+        day, newest = max(own), await files.newest()
+        if newest is None or newest.day < day or (newest.day == day and newest.lines < own[day].lines):
+            raise Damaged(
+                f"audit files {files.folder}: lines of {day} are missing that the store recorded; restore the folder,"
+                " or move it aside: then a new one is begun (hostler audit verify)"
+            )
 
     def _trace(
         self, then: list[Operation], what: str, subject: str, why: str, *, read: Sequence[Entry[Any]] = ()
@@ -224,6 +357,11 @@ class Janitor:
 
     def _count(self, what: str, number: int) -> None:
         self.counters[what] = self.counters.get(what, 0) + number
+
+
+def _pause(attic: Attic, more: bool) -> float:
+    """Seconds until the next round of retention."""
+    return EVERY if more else FILLING_EVERY if attic.filling else RETENTION_EVERY
 
 
 def _expired(vm: VirtualMachine, now: float) -> bool:

@@ -8,10 +8,11 @@ fails, the records are read anew and it is decided again.
 from __future__ import annotations
 
 import asyncio
+import math
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from hostler.engine.controllers import inspection, origin, telling
+from hostler.engine.controllers import inspection, origin, retention, telling
 from hostler.engine.controllers import seen as sight
 from hostler.engine.controllers.attention import PASS_EVERY, Attention
 from hostler.engine.controllers.books import Books
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     import random
     from collections.abc import Awaitable, Callable
 
+    from hostler.engine.controllers.brake import Brake
     from hostler.engine.controllers.decision import Step
     from hostler.engine.controllers.seen import Seen
     from hostler.engine.controllers.telling import Told
@@ -58,7 +60,7 @@ LAG = 1.0
 class MachineController:
     """A service for a replica's controllers. `release` gives what a final delete compares and writes in the quota.
 
-    Without `tracer` its decisions leave no trace.
+    Machines are taken from unreachable nodes as `brake` lets it happen. Without `tracer` its decisions leave no trace.
     """
 
     name = "machines"
@@ -71,12 +73,13 @@ class MachineController:
         clock: Clock,
         rng: random.Random,
         release: Callable[[Store, VirtualMachine], Awaitable[tuple[list[Comparison], list[Operation]]]],
+        brake: Brake | None = None,
         tracer: Tracer | None = None,
         tell: Callable[[str], None] = lambda _: None,
         width: int = 64,
     ) -> None:
         self._store, self._view, self._clock, self._rng = store, view, clock, rng
-        self._release, self._tell = release, tell
+        self._release, self._brake, self._tell = release, brake, tell
         self.counters: dict[str, int] = {}
         room = asyncio.Event()
         self.books = Books(view, room.set)
@@ -104,9 +107,12 @@ class MachineController:
         while True:
             try:
                 await view.refresh(view.vms, view.handles, view.commands, view.arrivals, view.members, view.alive)
+                await view.refresh(view.retained, view.retained_requests)
                 break
             except (Unavailable, Uncertain):
                 await self._clock.sleep(backoff.next())
+        if self._brake is not None:
+            self._brake.listen(self._brake_ended)
         self._attention.listen()  # first, for reading it all takes a while and lets others write
         await self.books.load()
         self._silence.look_at_all()
@@ -152,13 +158,19 @@ class MachineController:
 
     # Nodes
 
+    def _brake_ended(self) -> None:
+        for node in self._silence.nodes():
+            self._nodes.add(node)
+
     async def _look_at_node(self, node: str) -> None:
         """Whoever stands on it may have something to do; those that are fenced, when their time has come."""
+        held_back = False
         async with self._scanning:
             for entry in self._view.commands_of(node):
                 seen = sight.from_view(self._view, sight.named(entry.value))
                 if self._decided(seen).act is not Act.NOTHING:
                     self._queue.add(seen.name)
+                held_back = held_back or self._is_held_back(seen, self._condition(seen))
                 await self._fairness.share()
             for arrival in self._view.arrivals_at(node):
                 self._queue.add(sight.named(arrival.value.command))
@@ -169,6 +181,8 @@ class MachineController:
             left = member.value.fencing_time - self._silence.lasted(member)
             if left > 0 and self._view.count_on(node):
                 self._nodes.add(node, after=left + 0.001)
+            if held_back and self._brake is not None and (wait := self._brake.wait()) < math.inf:
+                self._nodes.add(node, after=wait)
         if duty_of(member.value) is not Duty.SERVE:
             await self._drain(node, member)
 
@@ -238,7 +252,8 @@ class MachineController:
                 self.books.keep(id_, seen.command.mod_revision)
             else:
                 self.books.cancel(id_)
-            self.books.expected(id_, None)
+            self.books.expected(id_, None if seen.arrival is None else seen.arrival.mod_revision)
+            self._writing.learned(seen)  # deciding from older mirrors would end in giving back the room that it has
         return seen
 
     async def _step(self, seen: Seen, avoid: set[str]) -> bool:
@@ -292,12 +307,33 @@ class MachineController:
         )
 
     def _case(self, seen: Seen) -> NodeCase:
+        """What is known of its node; a harmless one counts as silent only, while the brake keeps its machines there."""
+        condition = self._condition(seen)
+        return NodeCase.SILENT if self._is_held_back(seen, condition) else condition
+
+    def _is_held_back(self, seen: Seen, condition: NodeCase) -> bool:
+        """Whether it stays on its node though that is harmless, until the brake is released or its turn has come.
+
+        An operator who confirmed that this node is off has decided; and who deletes a machine starts it nowhere.
+        """
+        if self._brake is None or (seen.vm is not None and seen.vm.value.deleting):
+            return False
+        if condition is NodeCase.LONG_SILENT:
+            waits = seen.command is not None and seen.command.value.fenced
+        else:
+            off = None if seen.member is None else seen.member.value.off
+            waits = condition is NodeCase.OFF and off is not None and off.by_power
+        return waits and not self._brake.may_fence(seen.node)
+
+    def _condition(self, seen: Seen) -> NodeCase:
         if seen.alive is not None:  # without a record it is told nothing new: it was forgotten
             return NodeCase.SILENT if seen.member is None else NodeCase.ALIVE
         if seen.member is None:
             return NodeCase.UNKNOWN
         if seen.member.value.off is not None:
             return NodeCase.OFF
+        if seen.member.value.awaited:
+            return NodeCase.SILENT  # its machines may run there under the control plane that this store was copied from
         fencing_time = seen.member.value.fencing_time
         lasted = self._silence.lasted(seen.member)
         return NodeCase.LONG_SILENT if 0 < fencing_time <= lasted else NodeCase.SILENT
@@ -306,7 +342,7 @@ class MachineController:
         wanted = wanted_of(vm.value, exclude=frozenset(avoid | seen.foreign))
         id_ = vm.value.id
         self._drains.arrives(id_)
-        decision = self._chosen(vm.value, wanted)
+        decision = self._chosen(seen, vm.value, wanted)
         if decision.node is None:
             if avoid:
                 raise Conflict(f"{seen.name}: the nodes that would do have just changed; it will be looked at again")
@@ -366,17 +402,25 @@ class MachineController:
         self.books.expected(vm, revision)
         return revision is not None
 
-    def _chosen(self, vm: VirtualMachine, wanted: Wanted) -> Decision:
-        """A node for it; a clone's is where its origin is."""
+    def _chosen(self, seen: Seen, vm: VirtualMachine, wanted: Wanted) -> Decision:
+        """A node for it: where its disk is retained; a clone's is where its origin is."""
+        tie = retention.tie(self._view, vm, None if seen.handle is None else seen.handle.value)
+        if tie is not None:
+            if not tie.node:
+                return retention.nowhere(tie.why)
+            decision = self._placed(wanted_of(vm, exclude=wanted.exclude, only=tie.node, tied=tie.why))
+            if tie.only or decision.node is not None:
+                return decision
         if vm.spec.origin is None:
-            with self.books.alone(vm.id) as cluster:
-                return place(wanted, cluster)
+            return self._placed(wanted)
         node, why = origin.node_of(self._view, vm, vm.spec.origin)
         if not node:
             return origin.nowhere(vm.spec.origin, why)
-        tied = wanted_of(vm, exclude=wanted.exclude, only=node, tied=f"its origin is on node {node}")
-        with self.books.alone(vm.id) as cluster:
-            return place(tied, cluster)
+        return self._placed(wanted_of(vm, exclude=wanted.exclude, only=node, tied=f"its origin is on node {node}"))
+
+    def _placed(self, wanted: Wanted) -> Decision:
+        with self.books.alone(wanted.vm) as cluster:
+            return place(wanted, cluster)
 
     async def _add_name_and_quota(self, vm: VirtualMachine, txn: Txn) -> None:
         name = await NAME.get(self._store, org=vm.org, project=vm.project, name=vm.name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -17,13 +18,14 @@ from hostler.keys.deployment import SLICE
 from hostler.keys.node import ALIVE, ARRIVAL, COMMAND, MEMBER
 from hostler.kit.backoff import Backoff
 from hostler.kit.together import run_together
-from hostler.model.node import DrainMode, Lifecycle, OffConfirmation
+from hostler.model.node import POWER, DrainMode, Lifecycle, OffConfirmation
 from hostler.ports.store import Put
 
 if TYPE_CHECKING:
     import random
     from collections.abc import Callable
 
+    from hostler.engine.controllers.brake import Brake
     from hostler.engine.service import Standing
     from hostler.engine.tracing import Tracer
     from hostler.engine.view import View
@@ -38,13 +40,12 @@ POWER_GRACE = 30.0
 ASK_POWER_EVERY = 60.0
 RETELL = 1.0
 """Seconds after which it is tried again to tell of a silence."""
-WHO = "hostler"
 
 
 class NodeController:
     """A service for a replica's controllers. With `power`, nodes that are silent for `power_grace` are switched off.
 
-    Without `tracer` its decisions leave no trace.
+    They wait for `brake`, which holds while many are. Without `tracer` its decisions leave no trace.
     """
 
     name = "nodes"
@@ -56,13 +57,14 @@ class NodeController:
         *,
         clock: Clock,
         rng: random.Random,
+        brake: Brake | None = None,
         power: Power | None = None,
         power_grace: float = POWER_GRACE,
         tracer: Tracer | None = None,
         tell: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._store, self._view, self._clock, self._rng = store, view, clock, rng
-        self._power, self._grace, self._tell = power, power_grace, tell
+        self._power, self._grace, self._brake, self._tell = power, power_grace, brake, tell
         self.counters: dict[str, int] = {}
         self._silence = Silence(view, clock=clock)
         self._tracer = tracer
@@ -88,6 +90,8 @@ class NodeController:
                 await self._clock.sleep(backoff.next())
         await self._view.fleet.load()
         self._listening = True
+        if self._brake is not None:
+            self._brake.listen(self._brake_ended)
         self._ends_of_listening = [
             self._view.members.listen(lambda key: self._changed(MEMBER.parse(key)["node"])),
             self._view.alive.listen(lambda key: self._changed(ALIVE.parse(key)["node"])),
@@ -113,6 +117,11 @@ class NodeController:
         if self._listening:
             self._silence.look(node)
             self._queue.add(node)
+
+    def _brake_ended(self) -> None:
+        if self._listening:
+            for node in self._silence.nodes():
+                self._queue.add(node)
 
     def _command_changed(self, key: str) -> None:
         if self._listening and key not in self._view.commands.entries:
@@ -203,14 +212,23 @@ class NodeController:
         """
         record = entry.value
         leaving = (Lifecycle.SHUTTING_DOWN, Lifecycle.DECOMMISSIONED)
-        if record.off is not None or record.lifecycle in leaving or not self._view.count_on(node):
+        is_left = record.lifecycle in leaving or not record.lifecycle.is_known
+        if record.off is not None or is_left or not self._view.count_on(node):
             return
-        left = self._grace - self._silence.lasted(entry)
+        if record.awaited:
+            return  # its agent may still be on its way to this store, which is a copy
+        # The leases of nodes that are cut off together end one after the other: the brake knows them all by then.
+        settled = 0.0 if self._brake is None else min(SETTLE, record.fencing_time / 4)
+        left = max(self._grace, settled) - self._silence.lasted(entry)
         asked = self._asked.get(node)
         if asked is not None:
             left = max(left, asked + ASK_POWER_EVERY - self._clock.now())
         if left > 0:
             self._queue.add(node, after=left + 0.001)
+            return
+        if self._brake is not None and not self._brake.may_fence(node):
+            if (wait := self._brake.wait()) < math.inf:
+                self._queue.add(node, after=wait)
             return
         result = await self._store.txn([self._guard(), MEMBER.unchanged(entry), ALIVE.absent(node=node)], [])
         if not result.succeeded:
@@ -218,7 +236,7 @@ class NodeController:
         self._asked[node] = self._clock.now()
         self._count("power_asked")
         if await power.switch_off(node):
-            off = OffConfirmation(by=WHO, at=self._clock.wall())
+            off = OffConfirmation(by=POWER, at=self._clock.wall())
             silent = f"it was silent for {self._silence.lasted(entry):.0f} s, and was switched off"
             await self._write(
                 *(entry, msgspec.structs.replace(record, off=off), [ALIVE.absent(node=node)], "switched_off"),

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from hostler.engine.controllers import departure
-from hostler.engine.controllers.decision import Act, ordered, told, unplaced
+from hostler.engine.controllers.decision import Act, ordered, to_reinstate, told, unplaced
 from hostler.keys.inventory import INSTANCE, TARGET
-from hostler.keys.node import ALIVE, ARRIVAL, COMMAND, MEMBER
+from hostler.keys.node import ALIVE, ARRIVAL, COMMAND, MEMBER, RETAINED, RETAINED_REQUEST
 from hostler.keys.vm import HANDLE, VM
 from hostler.model.reason import Reason
 from hostler.model.workload import Target, instance_parts
@@ -70,7 +70,7 @@ def written(step: Step, seen: Seen, leader: Leader, at: float) -> Txn:
         if lost:
             txn.when += _silent(seen)
         why = f"node {seen.node} was lost" if lost else f"moved away from node {seen.node}"
-        txn.then += [Delete(command.key), _pending(seen, vm.value, why, at)]
+        txn.then += [Delete(command.key), _pending(seen, vm.value, why, at, lost=lost)]
         _aim(txn, vm.value, None, nowhere(seen.node, why), at=at)
         _not_expected(seen, txn)
     elif step.act is Act.INSTRUCT and command is not None and vm is not None and step.command is not None:
@@ -90,7 +90,8 @@ def written(step: Step, seen: Seen, leader: Leader, at: float) -> Txn:
         txn.then += [_command(command, command.value, leader), _handle(seen, record)]
         _aim(txn, vm.value, seen.node, command.value.reasons, at=at, command=command.value)
     elif step.act is Act.TELL_AGAIN and vm is not None and seen.handle is not None and seen.member is not None:
-        again = ordered(vm.value, seen.handle.value, fence=leader.fence, reasons=())
+        # An agent that found no command has retained the machine: it puts it back.
+        again = ordered(vm.value, seen.handle.value, fence=leader.fence, reasons=(), reinstate="")
         again = msgspec.structs.replace(again, fenced=False, arrived=None)  # who knows how it was made
         txn.when += [COMMAND.absent(node=seen.node, vm=vm.value.id), _record(seen), ALIVE.exists(node=seen.node)]
         # The node's record is written as it is: whoever has just found it without commands cannot forget it then.
@@ -100,7 +101,7 @@ def written(step: Step, seen: Seen, leader: Leader, at: float) -> Txn:
     elif step.act is Act.UNPLACE and vm is not None:
         txn.when += [COMMAND.absent(node=seen.node, vm=vm.value.id), *_member(seen)]
         why = f"node {seen.node} was never told, or has forgotten"
-        txn.then.append(_pending(seen, vm.value, why, at))
+        txn.then.append(_pending(seen, vm.value, why, at, lost=True))
         _aim(txn, vm.value, None, nowhere(seen.node, why), at=at)
     return txn
 
@@ -111,8 +112,13 @@ def placed(
     """A node was found: tell it, if it is as it was when it was chosen, and lives."""
     node = member.parts["node"]
     handle = _value(seen.handle)
-    command = ordered(vm.value, handle, fence=leader.fence, reasons=decision.reasons)
-    record = told(vm.value, handle, node=node, driver=member.value.driver, at=at)
+    wanted = to_reinstate(vm.value, handle)
+    taken_from = "" if handle is None else handle.taken_from
+    reinstate = wanted.name if wanted is not None else "" if taken_from == node else None
+    command = ordered(vm.value, handle, fence=leader.fence, reasons=decision.reasons, reinstate=reinstate)
+    record = told(
+        vm.value, handle, node=node, driver=member.value.driver, at=at, new_disk=bool(taken_from) and reinstate is None
+    )
     txn = Txn(
         [
             leader.guard,
@@ -123,6 +129,9 @@ def placed(
         ],
         [COMMAND.put(command, node=node, vm=vm.value.id), _handle(seen, record)],
     )
+    if wanted is not None:  # and its deletion was not asked for
+        ids = {"node": wanted.node, "name": wanted.name}
+        txn.when += [RETAINED.exists(**ids), RETAINED_REQUEST.absent(**ids)]
     _aim(txn, vm.value, node, decision.reasons, at=at)
     return txn
 
@@ -250,8 +259,8 @@ def _gone(seen: Seen, *, wish: bool) -> list[Operation]:
     return [Delete(entry.key) for entry in (*entries, *seen.extra) if entry is not None]
 
 
-def _pending(seen: Seen, vm: VirtualMachine, why: str, at: float) -> Operation:
-    record = unplaced(vm, _value(seen.handle), _value(seen.command), node=seen.node, why=why, at=at)
+def _pending(seen: Seen, vm: VirtualMachine, why: str, at: float, *, lost: bool) -> Operation:
+    record = unplaced(vm, _value(seen.handle), _value(seen.command), node=seen.node, why=why, at=at, lost=lost)
     return _handle(seen, record)
 
 

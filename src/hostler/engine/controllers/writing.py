@@ -32,7 +32,7 @@ class Writing:
 
     def __init__(self, store: Store, view: View, counters: dict[str, int], tracer: Tracer | None = None) -> None:
         self._store, self._view, self._counters, self._tracer = store, view, counters, tracer
-        self._wrote: dict[str, tuple[int, tuple[str, ...]]] = {}
+        self._ahead: dict[str, dict[str, int]] = {}  # revisions that the mirrors have to reach, by name and family
         self.standing: Standing | None = None
 
     def leader(self) -> Leader:
@@ -57,22 +57,26 @@ class Writing:
         if not result.succeeded:
             return None
         self.count(what)
-        touched = tuple(
-            family
-            for family, prefix in _PREFIXES
-            if any(getattr(operation, "key", "").startswith(prefix) for operation in txn.then)
-        )
-        self._wrote[seen.name] = (result.revision, touched)
+        ahead = self._ahead.setdefault(seen.name, {})
+        for family, prefix in _PREFIXES:
+            if any(getattr(operation, "key", "").startswith(prefix) for operation in txn.then):
+                ahead[family] = result.revision
         return result.revision
+
+    def learned(self, seen: Seen) -> None:
+        """This was read from the store, and some of it we may have written without an answer."""
+        found = {"vms": (seen.vm,), "handles": (seen.handle,), "arrivals": seen.arrivals}
+        ahead = self._ahead.setdefault(seen.name, {})
+        for family, entries in {**found, "commands": (seen.command, *seen.extra)}.items():
+            revisions = (entry.mod_revision for entry in entries if entry is not None)
+            ahead[family] = max(ahead.get(family, 0), *revisions, 0)
 
     def is_ahead(self, name: str) -> bool:
         """Whether the mirrors do not know yet what we wrote ourselves."""
-        wrote = self._wrote.get(name)
-        if wrote is None:
-            return False
-        if any(self._view.mirrors[family].revision < wrote[0] for family in wrote[1]):
+        ahead = self._ahead.get(name, {})
+        if any(self._view.mirrors[family].revision < revision for family, revision in ahead.items()):
             return True
-        del self._wrote[name]
+        self._ahead.pop(name, None)
         return False
 
     def count(self, what: str) -> None:

@@ -269,6 +269,8 @@ class DeploymentController:
             return True
         wish, spec = self._wishes.of(base)
         deployment = view.deployments.get(base=base)
+        if not _is_known(spec, deployment):
+            return False  # a later release began what this one cannot continue
         roster = fleet.roster(base)
         if spec is None and deployment is None and wish.owner is None and not roster:
             self._forget(base)
@@ -499,6 +501,13 @@ class DeploymentController:
 
     def _most(self, base: str) -> int:
         return self._batch.get(base, steps.BATCH)
+
+
+def _is_known(spec: SliceSpec | None, deployment: Entry[Deployment] | None) -> bool:
+    """Whether this release knows how the slice is to be upgraded, and how far that is."""
+    if spec is not None and not spec.strategy.type.is_known:
+        return False
+    return deployment is None or (deployment.value.phase.is_known and deployment.value.strategy.type.is_known)
 
 
 def _is_news(wish: Wish, spec: SliceSpec | None, now: Deployment) -> bool:

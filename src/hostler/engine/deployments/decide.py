@@ -289,6 +289,8 @@ def stuck(look: Look, artifact: str, limits: Limits, now: float, most: int) -> t
                     lasted = now - since(entry.value, one)
                     if one.template != party.side.template or kind_of(one) != kind or lasted < limit:
                         continue
+                    if not one.state.is_known:
+                        continue
                     out = WAY_OUT[one.state]
                     if out is one.state and one.why.startswith(UNTAKEN):
                         tell.append((node, ""))

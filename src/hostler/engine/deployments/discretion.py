@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from hostler.model.access import HIDDEN
 from hostler.ports.slices import LAST_WORDS
 
 if TYPE_CHECKING:
@@ -18,8 +19,6 @@ if TYPE_CHECKING:
     from hostler.model.blueprint_api import BlueprintStatus, SliceStatus, SliceView
     from hostler.model.deployment import SliceSpec
 
-HIDDEN = "…"
-"""In place of a value."""
 _SPOKEN = re.compile(rf"[;,]?\s*{re.escape(LAST_WORDS)}.*", re.DOTALL)
 _replace = msgspec.structs.replace
 

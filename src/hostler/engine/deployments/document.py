@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import msgspec
 from msgspec import Meta
 
-from hostler.engine.deployments.discretion import HIDDEN
 from hostler.errors import Invalid
+from hostler.model.access import HIDDEN
 from hostler.model.blueprint_api import MAX_SLICES
 from hostler.model.deployment import Blueprint, Callers, SliceSpec, StrategyKind
 from hostler.model.name import fold

@@ -223,5 +223,5 @@ def _objection(record: NodeRecord | None, alive: bool, objection: str) -> tuple[
     if not alive:
         return SILENT, "it gives no sign of life"
     if record.lifecycle is not Lifecycle.ON_DUTY:
-        return record.lifecycle, _LIFE[record.lifecycle]
+        return record.lifecycle, _LIFE.get(record.lifecycle, f"its lifecycle is {record.lifecycle.words}")
     return ("inventory", objection) if objection else ("", "")

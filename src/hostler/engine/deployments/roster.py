@@ -42,12 +42,13 @@ class Is(enum.IntEnum):
 UNDER_WAY = tuple(kind for kind in Is if kind not in (Is.LOADED, Is.ACTIVE, Is.DOWN, Is.LEFT, Is.FAILED))
 _KINDS: dict[SliceState, int] = {state: int(Is[state.name]) for state in SliceState}
 _LOADED, _ACTIVE, _DOWN, _LEFT, _FAILED = map(int, (Is.LOADED, Is.ACTIVE, Is.DOWN, Is.LEFT, Is.FAILED))
+_UNLOADING = int(Is.UNLOADING)
 _THERE = _DOWN + 1
 
 
 def kind_of(one: SliceInstance) -> int:
     """What an instance is, as an `Is`."""
-    kind = _KINDS[one.state]
+    kind = _KINDS.get(one.state, _UNLOADING)  # an unknown one does not serve, and only its node acts on it
     if kind == _ACTIVE:
         return kind if one.ready else _DOWN
     return _LEFT if kind == _LOADED and one.why.startswith(LEAVING) else kind

@@ -244,6 +244,10 @@ def _versions(known: Known) -> tuple[VersionStatus, ...]:
     return tuple(_version(known, artifact) for artifact in ordered)
 
 
+def _unknown(states: Iterable[SliceState]) -> list[SliceState]:
+    return sorted(state for state in states if not state.is_known)
+
+
 def _version(known: Known, artifact: str) -> VersionStatus:
     states: dict[SliceState, int] = {}
     on: dict[str, tuple[int, int]] = {}
@@ -259,7 +263,7 @@ def _version(known: Known, artifact: str) -> VersionStatus:
         artifact=artifact,
         weight=weights.get(artifact, 0) if weights else None,
         ready=sum(ready for _, ready in on.values()),
-        states={state.value: states[state] for state in SliceState if state in states},
+        states={state.value: states[state] for state in (*SliceState, *_unknown(states)) if state in states},
         nodes=tuple(NodeCount(node=node, instances=on[node][0], ready=on[node][1]) for node in named),
         more_nodes=len(on) - len(named),
         failures=0 if retries is None else retries.failures,

@@ -153,7 +153,7 @@ def standing(view: View, node: str, blade: Blade | None = None) -> Standing:
     if member is None:
         return Standing.NO_NODE
     record = member.value
-    found = _BY_LIFECYCLE.get(record.lifecycle)
+    found = _BY_LIFECYCLE.get(record.lifecycle, None if record.lifecycle.is_known else Standing.OUT_OF_USE)
     if view.alive.get(node=node) is None:
         if record.off is not None:
             return Standing.OFF

@@ -47,6 +47,8 @@ TRIES = 4
 """Decisions in a row for one user, each from newer records, before it has to wait."""
 LAG = 1.0
 REST = 30.0
+DOUBT = 10.0
+"""Seconds until another look at a lab whose end has passed by a calendar that is in doubt."""
 """Seconds before a lab that was refused a machine, for a reason that is not its own, has another turn."""
 
 
@@ -186,7 +188,8 @@ class LabController:
 
     def _look_again(self, step: Step, seen: Seen) -> None:
         if step.until is not None:
-            self._queue.add(seen.user, after=max(0.01, step.until - self._clock.wall()))
+            left = step.until - self._clock.wall()  # it has passed already while the calendar is in doubt
+            self._queue.add(seen.user, after=left if left > 0 else DOUBT if step.act is Act.NOTHING else 0.01)
         if seen.silent_in is not None:
             self._queue.add(seen.user, after=seen.silent_in)
 
@@ -257,6 +260,7 @@ class LabController:
             now=self._clock.wall(),
             silent=seen.silent,
             never=self._fit.never(vm.value.spec, vm.value.node_labels) if vm is not None and pending else "",
+            expires=self._view.calendar.apart() is None,
         )
 
     def _make_room(self, lab: Lab) -> None:
@@ -317,7 +321,7 @@ class LabController:
         # Whoever has that name already (somebody made it by hand) must not be in the way for ever.
         name = f"lab-{lab.lab_id}-{lab.generation}" + (f"-{vm[:8]}" if attempt else "")
         txn = steps.entered(entry, new, steps.created(seen.user, new.lab, template, spec, vm=vm, name=name, at=now))
-        when, then = claim(await counted(self._store, ORG, seen.user), ORG, seen.user, share(spec))
+        when, then = claim(await counted(self._store, ORG, seen.user), share(spec))
         txn.when += when
         txn.then += then
         return await self._write(seen, txn, "created", new)

@@ -66,15 +66,17 @@ def decide(
     now: float,
     silent: bool = False,
     never: str = "",
+    expires: bool = True,
 ) -> Step:
     """The next step. `vm` and `handle` are of the machine that the record names.
 
-    `silent`: its node is. `never`: why no node could ever have it, while it has none.
+    `silent`: its node is. `never`: why no node could ever have it, while it has none. `expires`: what ends because of
+    its time does.
     """
     lab = record.lab
     if lab is None:
         end = record.changed_at + KEPT
-        return Step(Act.FORGET) if now >= end else Step(Act.NOTHING, until=end)
+        return Step(Act.FORGET) if expires and now >= end else Step(Act.NOTHING, until=end)
     if lab.phase is LabPhase.WAITING:
         return Step(Act.ADMIT)
     if lab.phase is LabPhase.STOPPING:
@@ -86,7 +88,7 @@ def decide(
         return NOTHING if new is record else Step(Act.WRITE, new)
     if handle is not None and vm is not None:
         record = wish.seen(record, handle, now, silent=silent)
-    why = _over(record.lab or lab, vm, handle, now, never)
+    why = _over(record.lab or lab, vm, handle, now if expires else None, never)
     if why is None:
         return _going_on(record, lab, vm, catalogue, now)
     ending = wish.stopping(record, *why, now)
@@ -107,11 +109,11 @@ def kept_until(lab: Lab) -> float | None:
 
 
 def _over(
-    lab: Lab, vm: VirtualMachine | None, handle: VmHandle | None, now: float, never: str
+    lab: Lab, vm: VirtualMachine | None, handle: VmHandle | None, now: float | None, never: str
 ) -> tuple[LabEvent, str] | None:
-    """How and why it ends now; None: it does not."""
+    """How and why it ends now; None: it does not. Without `now` its time is not over."""
     end = ends_at(lab)
-    if end is not None and now >= end:
+    if end is not None and now is not None and now >= end:
         return LabEvent.EXPIRED, ""
     if vm is None or vm.deleting:
         return LabEvent.FAILED, "its machine was deleted"
@@ -124,7 +126,8 @@ def _over(
         )
     if never:
         return LabEvent.FAILED, f"no node can have it: {never}"
-    if lab.phase is LabPhase.PROVISIONING and lab.provisioned_by is not None and now >= lab.provisioned_by:
+    late = now is not None and lab.provisioned_by is not None and now >= lab.provisioned_by
+    if lab.phase is LabPhase.PROVISIONING and late:
         what = f"is {lab.cloud_status}" if lab.cloud_status else "was not seen"
         return LabEvent.FAILED, f"its machine {what}, and was not available in time{lab.detail and ': '}{lab.detail}"
     return None

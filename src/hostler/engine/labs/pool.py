@@ -203,7 +203,7 @@ class LabPool:
         )
         place: dict[str, Any] = {"org": vm.org, "project": vm.project}
         try:
-            when, then = charge(await counted(self._store, vm.org, vm.project), vm.org, vm.project, share(vm.spec))
+            when, then = charge(await counted(self._store, vm.org, vm.project), share(vm.spec))
         except QuotaExceeded:
             self._pause(kind.project)
             raise

@@ -45,6 +45,11 @@ def check_change(caller: Caller, user: str) -> None:
     caller.require(_RIGHT)
 
 
+def may_change(caller: Caller) -> bool:
+    """Return whether the caller, who may use a lab, may extend it as well."""
+    return bool(getattr(caller.rights, _RIGHT))
+
+
 def missing(user: str) -> NotFound:
     """There is no such lab, or none that the caller sees."""
     return NotFound(f"lab of {user}: not found; look at the list of labs")

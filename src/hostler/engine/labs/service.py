@@ -15,7 +15,7 @@ import msgspec
 
 from hostler.engine.labs import wish
 from hostler.engine.labs.line import Line
-from hostler.engine.labs.right import check_change, check_seen, check_use, missing
+from hostler.engine.labs.right import check_change, check_seen, check_use, may_change, missing
 from hostler.engine.request import Written, check_limit
 from hostler.errors import Damaged, Forbidden, Invalid, NotFound
 from hostler.keys.lab import LAB, check_user
@@ -116,10 +116,15 @@ class LabService:
     # Writing
 
     async def start(self, request: Request, user: str, lab_id: int) -> Written[LabAnswer]:
-        """It shall be there. The news of the answer says whether it will be."""
+        """It shall be there. The news of the answer says whether it will be.
+
+        Who may extend it may start it for its whole life; its own user has what is left of the day.
+        """
+        own = not may_change(request.caller)
 
         def wished(record: LabUser | None, now: float) -> LabUser:
-            return wish.start(record, user, lab_id, catalogue=self._catalogue(), now=now, switch=self._switch)
+            catalogue, switch = self._catalogue(), self._switch
+            return wish.start(record, user, lab_id, catalogue=catalogue, now=now, switch=switch, own=own)
 
         return await self._asked(request, "lab.start", user, wished)
 

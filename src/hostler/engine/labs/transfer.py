@@ -13,7 +13,6 @@ Only a machine that is at rest changes hands: it was told all that is wished for
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -21,7 +20,7 @@ import msgspec
 from hostler.engine.controllers.decision import tags_of
 from hostler.engine.controllers.departure import wished
 from hostler.engine.controllers.seen import named
-from hostler.engine.quotas import Share, claim, counted, share
+from hostler.engine.quotas import Bound, quota_transfer, share
 from hostler.errors import Conflict
 from hostler.keys.node import COMMAND
 from hostler.keys.vm import HANDLE, LOCK, NAME, VM
@@ -83,15 +82,8 @@ async def transfer(store: Store, held: Held, to: Owner, *, fence: int) -> Pieces
         raise Conflict(f"vm {held.vm.value.name}: {why}; it cannot be given to {to.org}/{to.project} now")
     when, then = moved(held, to, fence=fence)
     vm, size = held.vm.value, share(held.vm.value.spec)
-    theirs, ours = await asyncio.gather(counted(store, to.org, to.project), counted(store, vm.org, vm.project))
-    for quota, org, project, more in (
-        (theirs, to.org, to.project, size),
-        (ours, vm.org, vm.project, Share().minus(size)),
-    ):
-        compared, written = claim(quota, org, project, more)
-        when += compared
-        then += written
-    return when, then
+    compared, written = await quota_transfer(store, Bound(vm.org, vm.project), Bound(to.org, to.project), size)
+    return [*when, *compared], [*then, *written]
 
 
 def moved(held: Held, to: Owner, *, fence: int) -> Pieces:

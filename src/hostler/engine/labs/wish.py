@@ -11,13 +11,16 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from hostler.model.lab import NEWS_KEPT, Lab, LabEvent, LabNews, LabPhase, LabUser, utc_time
+from hostler.model.lab import NEWS_KEPT, Lab, LabEvent, LabNews, LabPhase, LabUse, LabUser, utc_time
 from hostler.model.vm import MachineState, Step
 
 if TYPE_CHECKING:
     from hostler.model.lab import LabCatalogue, LabTemplate
     from hostler.model.vm import VmHandle
 
+DAY = 86400.0
+LEAST = 60.0
+"""Seconds that each start of a lab counts as at least, and that must be left for another one."""
 PROVISIONED_WITHIN = 600.0
 """Seconds in which a lab that has a node must be available."""
 
@@ -44,20 +47,24 @@ def start(
     catalogue: LabCatalogue,
     now: float,
     switch: bool,
+    own: bool = False,
     door: str = "",
 ) -> LabUser:
-    """The lab shall be there. `switch`: another one that is there makes room for it. `door`: as in `Lab`."""
+    """The lab shall be there. `switch`: another one that is there makes room for it. `own`, `door`: as in `Lab`."""
     record = record or LabUser(user=user, changed_at=now)
     template, lab = catalogue.find(lab_id), record.lab
     if template is None:
         return told(record, LabEvent.REFUSED, now, lab_id=lab_id, reason=_unknown(lab_id, catalogue))
+    wanted = lab is None or lab.lab_id != lab_id or lab.phase is LabPhase.STOPPING
+    if own and wanted and left_today(record, lab_id, template, now) < min(LEAST, template.life):
+        return told(record, LabEvent.REFUSED, now, lab_id=lab_id, reason=_used_up(template, now))
     if lab is None:
-        return told(_begun(record, lab_id, template, now, door), LabEvent.REQUESTED, now, lab_id=lab_id)
+        return told(_begun(record, lab_id, template, now, own=own, door=door), LabEvent.REQUESTED, now, lab_id=lab_id)
     if lab.phase is LabPhase.STOPPING:
         reason = f"once lab {lab.lab_id} is gone"
         if lab.again == lab_id:
             return told(record, LabEvent.ALREADY, now, lab_id=lab_id, reason=f"it is started {reason}")
-        record = replace(record, lab=replace(lab, again=lab_id, door=door))
+        record = replace(record, lab=replace(lab, again=lab_id, own=own, door=door))
         return told(record, LabEvent.REQUESTED, now, lab_id=lab_id, reason=reason)
     if lab.lab_id == lab_id:
         return told(record, LabEvent.ALREADY, now, lab_id=lab_id, reason=f"it is {lab.phase.value}")
@@ -65,9 +72,10 @@ def start(
         reason = f"lab {lab.lab_id} is there; stop it first"
         return told(record, LabEvent.REFUSED, now, lab_id=lab_id, reason=reason)
     if lab.phase is LabPhase.WAITING:  # it has no machine that would have to go first
-        record, reason = _begun(record, lab_id, template, now, door), f"instead of lab {lab.lab_id}"
+        record, reason = _begun(record, lab_id, template, now, own=own, door=door), f"instead of lab {lab.lab_id}"
         return told(record, LabEvent.REQUESTED, now, lab_id=lab_id, reason=reason)
-    record = replace(record, lab=replace(_ending(lab, LabEvent.STOPPED, f"for lab {lab_id}"), again=lab_id, door=door))
+    ending = _ending(lab, LabEvent.STOPPED, f"for lab {lab_id}")
+    record = replace(record, lab=replace(ending, again=lab_id, own=own, door=door), used=_used(record, now))
     return told(record, LabEvent.STOPPING, now, lab_id=lab.lab_id, reason=f"lab {lab_id} follows")
 
 
@@ -136,14 +144,15 @@ def admitted(record: LabUser, vm: str, template: LabTemplate, now: float) -> Lab
     lab = record.lab
     if lab is None or lab.phase is not LabPhase.WAITING:
         return record
+    life = min(template.life, left_today(record, lab.lab_id, template, now)) if lab.own else template.life
     lab = replace(
         lab,
         phase=LabPhase.PROVISIONING,
         vm=vm,
         user=template.user,
-        life=template.life,
+        life=life,
         grace=template.grace,
-        expires_at=now + template.life,
+        expires_at=now + life,
         provisioned_by=now + PROVISIONED_WITHIN,
         detail="",
     )
@@ -163,7 +172,7 @@ def seen(record: LabUser, handle: VmHandle, now: float, *, silent: bool = False)
     if lab.phase is LabPhase.STOPPING:  # what it was stays to be read: where it is, and what it is called
         new = replace(lab, machine_runs=runs, available=False, cloud_status=cloud_status)
         return record if new == lab else replace(record, lab=new, changed_at=now)
-    available = runs and readiness is not None and readiness.step is Step.AVAILABLE and not silent
+    available = runs and readiness is not None and readiness.step is Step.AVAILABLE and not (silent or handle.paused)
     new = replace(
         lab,
         machine_runs=runs,
@@ -198,7 +207,9 @@ def stopping(record: LabUser, ending: LabEvent, reason: str, now: float) -> LabU
         return record
     if lab.phase is LabPhase.WAITING:
         return told(replace(record, lab=None), ending, now, lab_id=lab.lab_id, reason=reason)
-    record = replace(record, lab=_ending(lab, ending, reason))
+    record = replace(
+        record, lab=_ending(lab, ending, reason), used=_used(record, now, failed=ending is LabEvent.FAILED)
+    )
     return told(record, LabEvent.STOPPING, now, lab_id=lab.lab_id, reason=reason)
 
 
@@ -210,16 +221,47 @@ def gone(record: LabUser, now: float, catalogue: LabCatalogue) -> LabUser:
     ending, reason = lab.ending or LabEvent.FAILED, lab.ending_reason
     if lab.phase is not LabPhase.STOPPING:
         ending, reason = LabEvent.FAILED, "its machine was deleted"
+        record = replace(record, used=_used(record, now, failed=True))
     record = told(replace(record, lab=None), ending, now, lab_id=lab.lab_id, reason=reason)
     if lab.again is None:
         return record
-    return start(record, record.user, lab.again, catalogue=catalogue, now=now, switch=False, door=lab.door)
+    own, door = lab.own, lab.door
+    return start(record, record.user, lab.again, catalogue=catalogue, now=now, switch=False, own=own, door=door)
 
 
 # Inside
 
 
-def _begun(record: LabUser, lab_id: int, template: LabTemplate, now: float, door: str) -> LabUser:
+def left_today(record: LabUser, lab_id: int, template: LabTemplate, now: float) -> float:
+    """Return how many seconds of the lab its user may still have today, where the user starts it."""
+    use = record.used.get(str(lab_id))
+    spent = use.seconds if use is not None and use.day == int(now // DAY) else 0.0
+    return (template.life if template.per_day is None else template.per_day) - spent
+
+
+def _used(record: LabUser, now: float, *, failed: bool = False) -> dict[str, LabUse]:
+    """What the user has had of each lab today, with the one that ends now.
+
+    Time that a teacher added is not counted, nor a lab that failed before it was ever available.
+    """
+    lab, today = record.lab, int(now // DAY)
+    used = {name: use for name, use in record.used.items() if use.day == today}
+    if lab is None or lab.expires_at is None or (failed and lab.phase is LabPhase.PROVISIONING):
+        return used
+    before = used[str(lab.lab_id)].seconds if str(lab.lab_id) in used else 0.0
+    had = min(max(lab.life - (lab.expires_at - now), LEAST), lab.life)
+    return used | {str(lab.lab_id): LabUse(day=today, seconds=before + had)}
+
+
+def _used_up(template: LabTemplate, now: float) -> str:
+    day = template.life if template.per_day is None else template.per_day
+    again = utc_time((now // DAY + 1) * DAY)
+    return (
+        f"its time for today is used up ({day / 60:.0f} min); start it after {again}, or ask your teacher to start it"
+    )
+
+
+def _begun(record: LabUser, lab_id: int, template: LabTemplate, now: float, *, own: bool, door: str) -> LabUser:
     generation = record.generation + 1
     lab = Lab(
         lab_id=lab_id,
@@ -229,6 +271,7 @@ def _begun(record: LabUser, lab_id: int, template: LabTemplate, now: float, door
         life=template.life,
         grace=template.grace,
         user=template.user,
+        own=own,
         door=door,
     )
     return replace(record, generation=generation, lab=lab)

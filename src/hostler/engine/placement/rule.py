@@ -44,7 +44,7 @@ class Rule:
             return None if shared is not None else self._broken
         if shared is not None:
             return self._broken
-        if self.level in slot.unknown or self.level in others.unknown:
+        if self.level in slot.unknown or self.level in others.unknown or not self.level.is_known:
             return self._not_known
         return None
 
@@ -60,7 +60,7 @@ class Rule:
 
     def _shared(self, slot: Slot) -> str | None:
         counts = self.others.counts
-        for domain in slot.at[self.level]:
+        for domain in slot.at.get(self.level, ()):
             if domain in counts:
                 return domain
         own = f"node {slot.node}"  # who shares the node shares all, known or not

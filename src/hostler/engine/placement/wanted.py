@@ -8,7 +8,6 @@ from msgspec import Struct, structs
 
 from hostler.model.name import fold
 from hostler.model.node import Lifecycle
-from hostler.model.vm import OnNodeLoss
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -130,7 +129,7 @@ def node_state(
     The rest is what the inventory says: what is against it, on what it hangs (None: as its agent says), what it has at
     most, and labels, which win over those of its agent.
     """
-    why_not = _OFF_DUTY.get(record.lifecycle, "")
+    why_not = "" if record.lifecycle is Lifecycle.ON_DUTY else _OFF_DUTY.get(record.lifecycle, record.lifecycle.words)
     if not why_not and not alive:
         why_not = "silent"
     why_not = why_not or objection
@@ -170,7 +169,7 @@ def wanted_of(vm: VirtualMachine, *, exclude: frozenset[str] = _NOBODY, only: st
         labels=vm.labels,
         affinity=vm.affinity,
         node_labels=_folded({**vm.node_labels, "node": only} if only else vm.node_labels),
-        fenced=vm.on_node_loss is OnNodeLoss.FENCE,
+        fenced=vm.is_fenced,
         exclude=exclude,
         tied=tied,
     )

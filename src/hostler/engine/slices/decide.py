@@ -101,7 +101,7 @@ def decide(run: Run, instance: SliceInstance | None, running: Running | None, me
         return _when_due(Do.UNLOAD, memory) if running is not None else REST
     if memory.shown and instance.state not in SHOWN:
         return Step(Do.TELL, instance, Show.DROP)
-    return _STATES[instance.state](run, instance, running, memory)
+    return _STATES.get(instance.state, _at_rest)(run, instance, running, memory)
 
 
 def _load(_run: Run, instance: SliceInstance, _running: Running | None, _memory: Memory) -> Step:

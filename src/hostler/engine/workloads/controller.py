@@ -159,6 +159,8 @@ class WorkloadController:
         if WORKLOAD.fill(workload=name) in view.workloads.unreadable:
             return False  # nobody knows what would be right
         entry = view.workloads.get(workload=name)
+        if entry is not None and entry.value.held:
+            return False  # its machines are still on their way from a state file
         plan = decide(None if entry is None else entry.value, roll)
         done = await self._remove_strays(name, roll)
         done |= await self._drop(name, entry, roll, plan.drop)
@@ -250,11 +252,11 @@ class WorkloadController:
                 f"it takes {size} bytes, and {MAX_REQUEST_BYTES - BESIDE} can be written at once; shorten its user_data"
             )
             return await self._refused(name, entry, numbers[0], Reason(subject=new[0].vm.name, why=why))
-        quota = await counted(self._store, org, project)
+        quotas = await counted(self._store, org, project)
         refusal = ""
         while new:
             try:
-                when, then = claim(quota, org, project, _times(share(workload.spec), len(new)))
+                when, then = claim(quotas, _times(share(workload.spec), len(new)))
             except QuotaExceeded as error:
                 refusal = str(error)
                 new.pop()

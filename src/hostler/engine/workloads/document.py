@@ -55,7 +55,9 @@ def workload_of(top: Piece) -> WorkloadApply:
         spec=_spec(top, fields),
         affinity=tuple(_rule(piece) for piece in fields["affinity"].items()) if "affinity" in fields else (),
         node_labels=_labels(fields, "node_labels"),
-        on_node_loss=OnNodeLoss(_choice(fields, "on_node_loss", OnNodeLoss.FENCE, OnNodeLoss.WAIT)),
+        on_node_loss=OnNodeLoss(
+            _choice(fields, "on_node_loss", OnNodeLoss.WAIT, OnNodeLoss.FENCE, OnNodeLoss.RECREATE)
+        ),
         restart=RestartPolicy(_choice(fields, "restart", *RestartPolicy)),
         rollout=_rollout(fields["rollout"]) if "rollout" in fields else Rollout(),
         labels=_labels(fields, "labels"),

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from hostler.engine.projects import Projects
 from hostler.engine.request import MAX_LIMIT, Written, check_limit
+from hostler.engine.vm_reading import shown_spec
 from hostler.engine.workloads import shown, wish
 from hostler.engine.workloads.decide import can_have
 from hostler.engine.workloads.machine import same_template
@@ -49,13 +51,14 @@ class WorkloadService:
     def __init__(self, store: Store, writer: Writer, view: View, *, clock: Clock, rng: random.Random) -> None:
         self._store, self._writer, self._view, self._clock, self._rng = store, writer, view, clock, rng
         self._rolls = view.rolls
+        self._projects = Projects(store, writer, view, clock=clock)
 
     # Reading
 
     async def get(self, caller: Caller, name: str, *, stale: bool = False) -> WorkloadView:
         """One workload. `stale`: as this process saw it last, also while the store is out of reach."""
         entry = self._known(caller, name) if stale else await self._find(caller, name)
-        return await self._shown(entry.value, entry.mod_revision)
+        return await self._shown(caller, entry.value, entry.mod_revision)
 
     async def list(
         self, caller: Caller, *, limit: int = 100, after: str | None = None, stale: bool = False
@@ -65,7 +68,7 @@ class WorkloadService:
         start = None if after is None else WORKLOAD.fill(workload=check_part(after, "after"))
         found, revision = self._all(start) if stale else await self._read(caller, start, limit + 1)
         seen = [entry for entry in found if caller.sees(*entry.value.home)]
-        items = [await self._shown(entry.value, entry.mod_revision) for entry in seen[:limit]]
+        items = [await self._shown(caller, entry.value, entry.mod_revision) for entry in seen[:limit]]
         last = fold(items[-1].name) if len(seen) > limit else None
         return WorkloadPage(items=tuple(items), after=last, revision=revision)
 
@@ -102,6 +105,10 @@ class WorkloadService:
                 raise Conflict(f"workload {new.name}: the name is taken; choose another")
             request.check_match(f"workload {new.name}", 0 if entry is None else entry.mod_revision)
             if entry is None:
+                check_new(new.name, "workload")
+                check_home(*new.home, subject=f"workload {new.name}: ")
+                if wanted.org or wanted.project:  # else its project is made for it alone
+                    await self._projects.admit(request, *new.home)
                 return await self._enter(request, new)
             return await self._change(request, entry, "workload.apply", lambda old: wish.applied(old, new, wanted))
 
@@ -137,10 +144,8 @@ class WorkloadService:
         return await self._writer.once(request, WorkloadView, attempts)
 
     async def _enter(self, request: Request, workload: Workload) -> Written[WorkloadView]:
-        check_new(workload.name, "workload")
-        check_home(*workload.home, subject=f"workload {workload.name}: ")
         put = WORKLOAD.put(workload, workload=workload.name)
-        view = await self._shown(workload, 0)
+        view = await self._shown(request.caller, workload, 0)
         when = [WORKLOAD.absent(workload=workload.name)]
         revision = await self._writer.commit(
             request, "workload.apply", put.key, 0, when, [put], status=CREATED, answer=view
@@ -160,14 +165,14 @@ class WorkloadService:
         new = change(old)
         when = [WORKLOAD.unchanged(entry)]
         if new == old:
-            view = await self._shown(old, entry.mod_revision)
+            view = await self._shown(request.caller, old, entry.mod_revision)
             await self._writer.remember(request, when, status=status, answer=view)
             return Written(view, entry.mod_revision, status)
         new = msgspec.structs.replace(new, generation=old.generation + 1)
         if not same_template(old, new):
             had = can_have(old, await self._roll(fold(old.name)))
             new = msgspec.structs.replace(new, template=old.template + 1, had=had)
-        view = await self._shown(new, 0)
+        view = await self._shown(request.caller, new, 0)
         put = WORKLOAD.put(new, workload=new.name)
         revision = await self._writer.commit(
             request, verb, entry.key, entry.mod_revision, when, [put], status=status, answer=view
@@ -202,7 +207,7 @@ class WorkloadService:
         entries = self._view.workloads.entries
         return [entries[key] for key in sorted(entries) if key > (start or "")], self._view.workloads.revision
 
-    async def _shown(self, workload: Workload, revision: int) -> WorkloadView:
+    async def _shown(self, caller: Caller, workload: Workload, revision: int) -> WorkloadView:
         name = fold(workload.name)
         roll = await self._roll(name)
         number, why = shown.first_pending(roll), ""
@@ -214,7 +219,8 @@ class WorkloadService:
             why = shown.why_pending(
                 number, None if target is None else target.value, None if handle is None else handle.value
             )
-        return shown.workload_view(workload, revision, roll, why_pending=why)
+        view = shown.workload_view(workload, revision, roll, why_pending=why)
+        return msgspec.structs.replace(view, spec=shown_spec(caller, *workload.home, view.spec))
 
     async def _roll(self, name: str) -> Roll:
         """Kept up from when it is first asked for."""

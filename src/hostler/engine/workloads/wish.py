@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec import UNSET
 
+from hostler.engine.wish import check_user_data
 from hostler.engine.workloads import machine
 from hostler.engine.workloads.machine import LABEL
 from hostler.errors import Conflict, Invalid
@@ -43,6 +44,7 @@ def wished(wanted: WorkloadApply, wall: float) -> Workload:
         )
     if LABEL in wanted.labels:
         raise Invalid(f"{subject}: labels.{LABEL}: Hostler sets it to the workload's name; leave it out")
+    check_user_data(wanted.spec.user_data)
     if wanted.spec.origin is not None:
         raise Invalid(f"{subject}: spec.origin: instances cannot begin as a snapshot; leave it out, and name an image")
     workload = Workload(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from hostler.entry.bench.measure import ROUND
 from hostler.entry.bench.plane_fill import fill, first_path
 from hostler.entry.bench.plane_http import get, lines
-from hostler.entry.bench.plane_process import replica, started
+from hostler.entry.bench.plane_process import replica, started, token_kept
 from hostler.entry.bench.plane_row import Row
 from hostler.entry.bench.plane_side import Side
 from hostler.entry.cli.target import path_url
@@ -30,7 +30,7 @@ async def measure(folder: Path, seconds: float, tell: Callable[[str], None]) -> 
     async with AsyncExitStack() as stack:
         ours = await stack.enter_async_context(replica(url, folder))
         at = await ours.says("serving ")
-        token = await ours.says("shown this once: ")
+        token = token_kept(await ours.says("token is kept in "))
         await ours.says("leading with fence")
         asking = await stack.enter_async_context(lines(at, CONNECTIONS))
         request = get(at, first_path(), token)

@@ -10,7 +10,7 @@ import msgspec
 
 from hostler.entry.bench.plane_fill import IN_PROJECT, ORG, fill, project_of
 from hostler.entry.bench.plane_http import get, lines, until
-from hostler.entry.bench.plane_process import replica
+from hostler.entry.bench.plane_process import replica, token_kept
 from hostler.entry.bench.plane_row import Row
 from hostler.entry.cli.target import path_url
 from hostler.errors import Unavailable
@@ -32,7 +32,7 @@ async def measure(folder: Path, machines: int, nodes: int, pages: int, tell: Cal
     url = path_url("sqlite", folder / "many.db")
     await fill(url, machines, nodes, tell)
     async with replica(url, folder) as first:
-        token = await first.says("shown this once: ", PATIENCE)
+        token = token_kept(await first.says("token is kept in ", PATIENCE))
     tell("starting again")
     began = perf_counter()
     async with replica(url, folder) as process:

@@ -94,6 +94,11 @@ async def started(arguments: Sequence[str], environ: Mapping[str, str] | None = 
         await process.end()
 
 
+def token_kept(file: str) -> str:
+    """Return the administrator's token, from the file that the replica names: `says("token is kept in ")`."""
+    return Path(file).read_text(encoding="ascii").strip()
+
+
 @asynccontextmanager
 async def replica(url: str, folder: Path) -> AsyncIterator[Process]:
     """`hostler replica` on the store: view, services, API, and, as it is alone, the leader's controllers."""

@@ -17,6 +17,7 @@ from hostler.entry.cli.plane_options import (
     LEVEL,
     NODE_TTL,
     STORE,
+    accept_cluster_option,
     flags,
     insecure_option,
 )
@@ -30,7 +31,8 @@ from hostler.entry.cli.target import complete
 @click.option("--machines", metavar="KIND", help="What the machines are: simulated, qemu or hetzner.")
 @flags((STORE, DATA, AGENT_LISTEN, CERT, KEY, NODE_TTL, FENCING, LEVEL, FORMAT))
 @insecure_option
-def agent(labels: tuple[str, ...], **given: Any) -> None:
+@accept_cluster_option
+def agent(labels: tuple[str, ...], *, accept_cluster: bool, **given: Any) -> None:
     """Run the agent of one node until Ctrl-C or SIGTERM: it does what the leader commands. Its machines outlive it.
 
     Name the store that the replicas work on: --store etcd://HOST:PORT. The machines are in DATA/machines/NODE.
@@ -43,5 +45,5 @@ def agent(labels: tuple[str, ...], **given: Any) -> None:
 
     settings = load({**given, "labels": labels or None})
     configure(settings.log_level, sys.stderr, settings.log_format)
-    code = complete(run(settings, tell))
+    code = complete(run(settings, tell, accept_cluster=accept_cluster))
     click.get_current_context().exit(code)

@@ -29,9 +29,13 @@ def ask(question: str, *, yes: bool, otherwise: str = "") -> None:
 
     `otherwise`: what else could be done there.
     """
-    if yes:
-        return
-    if not can_ask():
+    check_can_ask(yes=yes, question=question, otherwise=otherwise)
+    if not yes:
+        click.confirm(question, abort=True, err=True)
+
+
+def check_can_ask(*, yes: bool, question: str, otherwise: str = "") -> None:
+    """Refuse where `ask` would, before what the question is about is looked up."""
+    if not yes and not can_ask():
         ways = f"add --yes if you are sure{otherwise and f', or {otherwise}'}"
         raise click.UsageError(f"{question} Nobody can be asked here; {ways}")
-    click.confirm(question, abort=True, err=True)

@@ -11,8 +11,8 @@ import msgspec
 
 from hostler.entry.cli import show
 from hostler.entry.cli.app import LazyGroup
-from hostler.entry.cli.consent import ask, ask_if_seen, yes_option
-from hostler.entry.cli.failure import NotYet
+from hostler.entry.cli.consent import ask, ask_if_seen, check_can_ask, yes_option
+from hostler.entry.cli.failure import NotYet, note
 from hostler.entry.cli.listing import all_of, show_all
 from hostler.entry.cli.reach import chosen_server, reached, read, server_options
 from hostler.entry.cli.target import complete
@@ -27,7 +27,7 @@ from hostler.model.node import DrainMode, Lifecycle
 if TYPE_CHECKING:
     from hostler.client import Client
     from hostler.entry.cli.reach import Server
-    from hostler.model.api import NodeView
+    from hostler.model.api import NodeView, VmView
 
 _HERE = "hostler.entry.cli.node"
 
@@ -36,8 +36,17 @@ COMMANDS = {
     "show": (_HERE, "show_", "Show one node."),
     "drain": (_HERE, "drain", "Empty a node, machine by machine."),
     "activate": (_HERE, "activate", "Put a node back on duty."),
-    "confirm-off": (_HERE, "confirm_off", "Confirm that a silent node is off: its machines start elsewhere."),
+    "confirm-off": (
+        _HERE,
+        "confirm_off",
+        "Confirm that a silent node is off: its machines start elsewhere, with new disks.",
+    ),
+    "brake": (_HERE, "brake", "Show and release the brake on mass failure."),
     "remove": (_HERE, "remove", "Forget a node that is empty or gone."),
+}
+BRAKE_COMMANDS = {
+    "show": (_HERE, "show_brake", "Show whether the brake holds, and why."),
+    "release": (_HERE, "release_brake", "Let the nodes be fenced that hold the brake."),
 }
 HEADS = ("NODE", "STATE", "VMS", "CPUS", "MEMORY", "DISK", "RACK", "LABELS")
 
@@ -69,13 +78,11 @@ async def nodes(client: Client) -> list[NodeView]:
 def state(view: NodeView) -> str:
     """Lifecycle and life, in few words."""
     if not view.alive:
-        return "off (confirmed)" if view.off is not None else f"silent ({view.lifecycle.value.lower()})"
+        if view.off is not None:
+            return "off (confirmed)"
+        return "awaited" if view.awaited else f"silent ({view.lifecycle.words})"
     mode = f" ({view.drain.value})" if view.lifecycle is Lifecycle.DRAINING else ""
-    return (
-        view.lifecycle.value.lower().replace("_", " ")
-        + mode
-        + (", takes no more" if view.refuses or view.objection else "")
-    )
+    return view.lifecycle.words + mode + (", takes no more" if view.refuses or view.objection else "")
 
 
 def _row(view: NodeView) -> list[str]:
@@ -134,16 +141,22 @@ async def _show(server: Server, node: str, output: str) -> None:
     help="move: each goes elsewhere, as it runs where both nodes can do that, otherwise made anew from its image."
     " stop: each is stopped, and stays.",
 )
+@click.option("--drop-snapshots", is_flag=True, help="Move machines that have snapshots, too: the snapshots are lost.")
 @wait_options
 @server_options
-def drain(node: str, mode: str, waiting: bool, within: float) -> None:
-    """Empty the node NODE, one machine after the other. `hostler node activate` takes it back."""
-    complete(_drain(chosen_server(), node, DrainMode(mode), within if waiting else None))
+def drain(node: str, mode: str, drop_snapshots: bool, waiting: bool, within: float) -> None:
+    """Empty the node NODE, one machine after the other. `hostler node activate` takes it back.
+
+    A machine that is made anew elsewhere has a new disk from its image; its old disk is retained on NODE.
+    """
+    how = Drain(mode=DrainMode(mode), drop_snapshots=drop_snapshots)
+    complete(_drain(chosen_server(), node, how, within if waiting else None))
 
 
-async def _drain(server: Server, node: str, mode: DrainMode, within: float | None) -> None:
+async def _drain(server: Server, node: str, how: Drain, within: float | None) -> None:
+    mode = how.mode
     async with reached(server) as client:
-        await client.nodes.drain(node, Drain(mode=mode))
+        await client.nodes.drain(node, how)
         if within is not None:
             await _until_drained(client, node, mode, within)
     click.echo(f"{show.safe(node)}: {'drained' if within is not None else 'will be drained'}")
@@ -199,19 +212,102 @@ async def _activate(server: Server, node: str) -> None:
 @yes_option
 @server_options
 def confirm_off(node: str, yes: bool) -> None:
-    """Confirm that the silent node NODE is switched off, so that its machines are started elsewhere.
+    """Confirm that the unreachable node NODE is switched off, so that its machines are started elsewhere.
 
-    Go and look first. If the node still runs, its machines will run twice.
+    They start elsewhere with new disks, made from their images: the disks and snapshots on NODE are given up, and are
+    listed before you are asked. Go and look first. If the node still runs, its machines will run twice.
     """
-    question = f"Is {show.safe(node)} switched off, and do you stand for it? Otherwise its machines will run twice."
+    check_can_ask(yes=yes, question=f"Is {show.safe(node)} switched off?")
+    server = chosen_server()
+    given_up = complete(_given_up(server, node))
+    for line in given_up:
+        note(line)
+    disks = "The disks and snapshots above are given up, and its" if given_up else "Its"
+    question = f"Is {show.safe(node)} switched off? {disks} machines start elsewhere; if it is on, they run twice."
     ask(question, yes=yes)
-    complete(_confirm_off(chosen_server(), node))
+    complete(_confirm_off(server, node))
+
+
+async def _given_up(server: Server, node: str) -> list[str]:
+    """A line for each machine of the node: what is lost if the node does not come back."""
+    from hostler.entry.cli.vm.read import machines
+
+    async with reached(server) as client:
+        total = (await client.nodes.get(node)).vms
+        found = [view async for view in machines(client, (None, None), {}) if fold(view.node or "") == fold(node)]
+    lines = [_lost_with_node(view) for view in found]
+    if hidden := max(0, total - len(found)):
+        lines.append(f"{counted(hidden, 'more machine')} of projects that you do not see, with their disks")
+    return [f"on {show.safe(node)}: {line}" for line in lines]
+
+
+def _lost_with_node(view: VmView) -> str:
+    taken = sorted(name for name, snapshot in view.snapshots.items() if snapshot is not None)
+    snapshots = f", snapshots {', '.join(taken)}" if taken else ", no snapshots"
+    size = f" of {view.spec.disk_gib} GiB" if view.spec.disk_gib else ""
+    loss = f"on_node_loss={view.on_node_loss.value}"
+    return show.safe(f"{view.org}/{view.project}/{view.name} ({view.phase.value}, {loss}): its disk{size}{snapshots}")
 
 
 async def _confirm_off(server: Server, node: str) -> None:
     async with reached(server) as client:
         await client.nodes.confirm_off(node)
-    click.echo(f"{show.safe(node)}: confirmed to be off; its machines will be started elsewhere")
+    click.echo(f"{show.safe(node)}: confirmed to be off; its machines will be started elsewhere, with new disks")
+
+
+@click.group(cls=LazyGroup, commands_at=BRAKE_COMMANDS)
+def brake() -> None:
+    """Show and release the brake on mass failure.
+
+    When many nodes become unreachable together, none is switched off and no machine is started elsewhere.
+    """
+
+
+@click.command("show")
+@show.output_option
+@server_options
+def show_brake(output: str) -> None:
+    """Show whether the brake holds, because of which nodes, and what they have in common."""
+    complete(_show_brake(chosen_server(), output))
+
+
+async def _show_brake(server: Server, output: str) -> None:
+    async with reached(server) as client:
+        view = await client.nodes.brake()
+    if output != "table":
+        show.emit(msgspec.to_builtins(view), output)
+        return
+    rows = [
+        ("HELD", "yes" if view.held else "no"),
+        ("NODES", ", ".join(view.nodes)),
+        ("OF", str(view.of or "")),
+        ("COMMON CAUSE", view.cause),
+        ("SINCE", "" if view.since is None else moment(view.since)),
+        ("RELEASED", "" if view.released_at is None else f"by {view.released_by}, {moment(view.released_at)}"),
+    ]
+    show.pairs([(name, show.safe(text)) for name, text in rows if text])
+
+
+@click.command("release")
+@yes_option
+@server_options
+def release_brake(yes: bool) -> None:
+    """Let the nodes be fenced that hold the brake, one at a time.
+
+    Nodes are switched off where a power command is set, and machines start elsewhere with new disks. Look at the
+    common cause first (hostler node brake show): a node that comes back by itself keeps its machines and disks.
+    """
+    complete(_release_brake(chosen_server(), yes=yes))
+
+
+async def _release_brake(server: Server, *, yes: bool) -> None:
+    async with reached(server) as client:
+        view = await client.nodes.brake()
+        if view.held:
+            lost = f"{counted(len(view.nodes), 'node')} ({show.safe(', '.join(view.nodes))})"
+            ask(f"Fence {lost}? Their machines start elsewhere, and may lose their disks.", yes=yes)
+        await client.nodes.release_brake(if_match=view.revision or None)
+    click.echo("brake: released; the nodes are fenced one at a time")
 
 
 @click.command()

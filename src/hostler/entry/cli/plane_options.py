@@ -58,10 +58,20 @@ def insecure_option(command: Callable[..., Any]) -> Callable[..., Any]:
     )(command)
 
 
+def accept_cluster_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """`--accept-cluster`."""
+    return click.option(
+        "--accept-cluster",
+        is_flag=True,
+        help="Obey the control plane of this store, although this data folder obeyed a newer or another one. Once:"
+        " do not put it into a unit file.",
+    )(command)
+
+
 def plane_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Everything about a process with a door."""
     common = (DATA, STORE, LISTEN, CERT, KEY, LEADERSHIP, NODE_TTL, FENCING, REDIS, LABS, LEVEL, FORMAT)
-    return flags(common)(insecure_option(command))
+    return flags(common)(insecure_option(accept_cluster_option(command)))
 
 
 def called() -> str:

@@ -32,13 +32,17 @@ def quota() -> None:
     """Show and set what a project may have."""
 
 
+_all = click.option("--all-projects", is_flag=True, help="Of all projects of the org together.")
+
+
 @click.command("show")
 @show.output_option
+@_all
 @project_options
 @server_options
-def show_(output: str, org: str, project: str) -> None:
+def show_(*, output: str, all_projects: bool, org: str, project: str) -> None:
     """Show what a project may have, and has."""
-    complete(_show(chosen_server(), org, project, output))
+    complete(_show(chosen_server(), org, "" if all_projects else project, output))
 
 
 async def _show(server: Server, org: str, project: str, output: str) -> None:
@@ -51,14 +55,27 @@ async def _show(server: Server, org: str, project: str, output: str) -> None:
 
 
 def _table(view: QuotaView) -> None:
-    limits, used = view.limits, view.used
-    rows = [
-        ("vms", str(view.used_vms), None if limits.vms is None else str(limits.vms)),
-        ("cpus", str(used.cpus), None if limits.cpus is None else str(limits.cpus)),
-        ("memory", size(used.memory_mib), None if limits.memory_mib is None else size(limits.memory_mib)),
-        ("disk", f"{used.disk_gib} GiB", None if limits.disk_gib is None else f"{limits.disk_gib} GiB"),
+    used = view.used
+    names = ("vms", "cpus", "memory", "disk")
+    has_all = (str(view.used_vms), str(used.cpus), size(used.memory_mib), f"{used.disk_gib} GiB")
+    rows = list(zip(names, has_all, _limits(view.limits), strict=True))
+    if view.inherited == QuotaSet():
+        show.Columns("OF", "USED", "LIMIT").rows([[name, has, limit or "none"] for name, has, limit in rows])
+        return
+    whole = _limits(view.inherited)
+    shown = [
+        [name, has, limit or "none", above or "none"] for (name, has, limit), above in zip(rows, whole, strict=True)
     ]
-    show.Columns("OF", "USED", "LIMIT").rows([[name, has, limit or "none"] for name, has, limit in rows])
+    show.Columns("OF", "USED", "LIMIT", "OF THE ORG").rows(shown)
+
+
+def _limits(limits: QuotaSet) -> list[str | None]:
+    return [
+        None if limits.vms is None else str(limits.vms),
+        None if limits.cpus is None else str(limits.cpus),
+        None if limits.memory_mib is None else size(limits.memory_mib),
+        None if limits.disk_gib is None else f"{limits.disk_gib} GiB",
+    ]
 
 
 @click.command("set")
@@ -66,15 +83,28 @@ def _table(view: QuotaView) -> None:
 @click.option("--cpus", type=click.IntRange(min=0), help="Cores of all machines.")
 @click.option("--memory", type=Mebibytes(), help="Memory of all machines: 512M, 64G.")
 @click.option("--disk", type=click.IntRange(min=0), metavar="GIB", help="Disk of all machines.")
+@_all
 @project_options
 @server_options
-def set_(*, vms: int | None, cpus: int | None, memory: int | None, disk: int | None, org: str, project: str) -> None:
-    """Set what a project may have; what is left out has no limit."""
+def set_(
+    *,
+    vms: int | None,
+    cpus: int | None,
+    memory: int | None,
+    disk: int | None,
+    all_projects: bool,
+    org: str,
+    project: str,
+) -> None:
+    """Set what a project may have; what is left out has no limit.
+
+    With --all-projects: what all projects of the org may have together. It takes membership in * (everything).
+    """
     wanted = QuotaSet(vms=vms, cpus=cpus, memory_mib=memory, disk_gib=disk)
     if wanted == QuotaSet():
         raise click.UsageError("give a limit: --vms, --cpus, --memory, --disk; hostler quota remove takes all away")
     wanted.encode()
-    complete(_set(chosen_server(), org, project, wanted))
+    complete(_set(chosen_server(), org, "" if all_projects else project, wanted))
 
 
 async def _set(server: Server, org: str, project: str, wanted: QuotaSet) -> None:
@@ -83,14 +113,15 @@ async def _set(server: Server, org: str, project: str, wanted: QuotaSet) -> None
 
 
 @click.command()
+@_all
 @project_options
 @server_options
-def remove(org: str, project: str) -> None:
+def remove(*, all_projects: bool, org: str, project: str) -> None:
     """Take the limits of a project away."""
-    complete(_remove(chosen_server(), org, project))
+    complete(_remove(chosen_server(), org, "" if all_projects else project))
 
 
 async def _remove(server: Server, org: str, project: str) -> None:
     async with reached(server) as client:
         await client.quotas.delete(org, project)
-    click.echo(f"{show.safe(org)}/{show.safe(project)}: no limits")
+    click.echo(f"{show.safe(org)}{f'/{show.safe(project)}' if project else ''}: no limits")

@@ -63,7 +63,7 @@ def standing(enabled: bool, condition: Condition) -> str:
     """Whether it may be used, as far as it is concerned itself."""
     words = [] if enabled else ["disabled"]
     if condition is not Condition.OPERATIONAL or not words:
-        words.append(condition.value.replace("_", " "))
+        words.append(condition.words)
     return ", ".join(words)
 
 
@@ -162,7 +162,7 @@ def node_state(blade: BladeView) -> str:
     """Lifecycle and life of its node, in few words."""
     if blade.lifecycle is None:
         return "not joined"
-    word = blade.lifecycle.value.lower().replace("_", " ")
+    word = blade.lifecycle.words
     return word if blade.alive else f"silent ({word})"
 
 

@@ -18,6 +18,7 @@ from hostler.entry.cli.failure import note
 from hostler.entry.cli.value import span
 from hostler.entry.folder import DataFolder
 from hostler.errors import Invalid, NotFound, Unauthenticated, Unavailable
+from hostler.model.access import DEFAULT
 from hostler.settings import load
 
 if TYPE_CHECKING:
@@ -72,13 +73,16 @@ _SERVER_HELP = "The server to ask; otherwise the hostler up of the data folder. 
 _TOKEN_HELP = "The token; others on this machine can see it here: prefer the variable or a file.  [env: HOSTLER_TOKEN]"  # noqa: S105
 
 
+def org_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """`--org`."""
+    option = click.option("--org", default=DEFAULT, envvar="HOSTLER_ORG", show_default=True, show_envvar=True)
+    return option(command)
+
+
 def project_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """`--org` and `--project`."""
-    org = click.option("--org", default="default", envvar="HOSTLER_ORG", show_default=True, show_envvar=True)
-    project = click.option(
-        "--project", default="default", envvar="HOSTLER_PROJECT", show_default=True, show_envvar=True
-    )
-    return org(project(command))
+    project = click.option("--project", default=DEFAULT, envvar="HOSTLER_PROJECT", show_default=True, show_envvar=True)
+    return org_option(project(command))
 
 
 def _keep(ctx: click.Context, parameter: click.Parameter, value: Any) -> Any:

@@ -32,7 +32,7 @@ def _address(_: click.Context, __: click.Parameter, text: str | None) -> str | N
 @click.option("--replicas", metavar="N", help="How many replicas hold a key at once; the holder of key 1 leads.")
 @click.option("--address", callback=_address, metavar="HOST:PORT", help="Where others find this replica.")
 @click.option("--demonstration", is_flag=True, hidden=True, help="Elections alone, with a tally under the fence.")
-def replica(*, ttl: str | None, address: str | None, demonstration: bool, **flags: Any) -> None:
+def replica(*, ttl: str | None, address: str | None, demonstration: bool, accept_cluster: bool, **flags: Any) -> None:
     """Run one replica of the control plane until Ctrl-C or SIGTERM: its API, and while it leads its controllers.
 
     Start several on one store, --store etcd://HOST:PORT; `hostler leader` shows who leads and who stands by. Each
@@ -56,7 +56,7 @@ def replica(*, ttl: str | None, address: str | None, demonstration: bool, **flag
         from hostler.entry.server.logs import configure
 
         configure(settings.log_level, sys.stderr, settings.log_format)
-        code = complete(run(settings, address, tell))
+        code = complete(run(settings, address, tell, accept_cluster=accept_cluster))
     click.get_current_context().exit(code)
 
 

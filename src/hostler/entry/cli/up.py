@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -33,7 +34,9 @@ FIRST_WITHIN = 300.0
 @click.option("--background", is_flag=True, hidden=True, help="What --detach starts.")
 @plane_options
 @flag_options((AGENT_LISTEN,))
-def up(*, first_vm: bool, detach: bool, background: bool, preferred: str | None, **flags: Any) -> None:
+def up(
+    *, first_vm: bool, detach: bool, background: bool, preferred: str | None, accept_cluster: bool, **flags: Any
+) -> None:
     """Run everything in one process: the control plane, its API and the agents of some nodes. Ctrl-C ends it.
 
     It prints `ready http://…` once it serves. The first start makes the account `admin` and leaves its token in
@@ -46,11 +49,15 @@ def up(*, first_vm: bool, detach: bool, background: bool, preferred: str | None,
     if settings.origins["machines"].layer == "default":  # what is there already comes before what is preferred
         flags["machines"] = DataFolder(settings.data).kind() or preferred
         settings = load(flags)
-    code = _detached(settings, flags, first_vm) if detach else complete(_run(settings, first_vm, background))
+    if detach:
+        switches = {"--first-vm": first_vm, "--accept-cluster": accept_cluster}
+        code = _detached(settings, flags, [name for name, given in switches.items() if given])
+    else:
+        code = complete(_run(settings, first_vm, background, accept_cluster))
     click.get_current_context().exit(code)
 
 
-def _detached(settings: Settings, flags: dict[str, Any], first_vm: bool) -> int:
+def _detached(settings: Settings, flags: dict[str, Any], switches: list[str]) -> int:
     from hostler.entry.detach import detached
     from hostler.entry.folder import DataFolder
     from hostler.settings.option import OPTIONS
@@ -63,12 +70,12 @@ def _detached(settings: Settings, flags: dict[str, Any], first_vm: bool) -> int:
     flags = {name: value for name, value in flags.items() if name not in secrets}
     arguments = [f"--{name.replace('_', '-')}={value}" for name, value in flags.items() if value not in (None, True)]
     arguments += [f"--{name}" for name, value in flags.items() if value is True]
-    arguments += ["--background", *(["--first-vm"] if first_vm else [])]
+    arguments += ["--background", *switches]
     output = folder.log_file.with_name("up.out")
     return detached(arguments, output, lambda text: click.echo(text, nl=False), environ)
 
 
-async def _run(settings: Settings, first_vm: bool, background: bool) -> int:
+async def _run(settings: Settings, first_vm: bool, background: bool, accept_cluster: bool) -> int:
     from hostler.entry.up import Up
 
     async def ready(now: Ready) -> None:
@@ -77,7 +84,7 @@ async def _run(settings: Settings, first_vm: bool, background: bool) -> int:
             await _first(now, settings)
         _farewell(now, settings, background=background)
 
-    return await Up(settings, _tell, ready, first_vm=first_vm).run()
+    return await Up(settings, _tell, ready, first_vm=first_vm, accept_cluster=accept_cluster).run()
 
 
 def _tell(text: str) -> None:
@@ -88,7 +95,14 @@ def _ready(now: Ready, settings: Settings) -> None:
     click.echo(f"ready {now.url}")
     click.echo(f"web {now.url}/ (sign in: {called()} web{_where(now, settings)})")
     if now.token is not None:
-        click.echo(f"\nlogin: admin, with this token (shown once, kept in {now.folder.token_file}):\n  {now.token}")
+        kept = now.folder.token_file
+        # A token in the output of a service stays in a journal that others read.
+        shown = (
+            f"this token (shown once, kept in {kept}):\n  {now.token}"
+            if sys.stdout.isatty()
+            else f"the token in {kept}"
+        )
+        click.echo(f"\nlogin: admin, with {shown}")
     elif now.folder.read(now.folder.token_file) is None:
         click.echo(
             "\nno admin.token here: use a token of yours (HOSTLER_TOKEN), or make a new one: hostler user recover"

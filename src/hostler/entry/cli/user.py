@@ -17,6 +17,7 @@ from hostler.entry.cli.target import complete
 from hostler.entry.cli.value import moment
 from hostler.model.access import ROLES, Role
 from hostler.model.api import UserCreate, UserUpdate
+from hostler.model.name import fold
 
 if TYPE_CHECKING:
     from hostler.entry.cli.reach import Server
@@ -54,6 +55,12 @@ def _password(asked: bool, from_stdin: bool) -> str | None:
             raise click.UsageError("nobody can be asked here; give the password with --password-stdin")
         return str(click.prompt("password", hide_input=True, confirmation_prompt=True, err=True))
     return None
+
+
+def _old_password(from_stdin: bool) -> str:
+    if from_stdin:
+        return sys.stdin.readline().rstrip("\r\n")
+    return str(click.prompt("present password", hide_input=True, err=True))
 
 
 @click.command()
@@ -160,12 +167,19 @@ def _shown(view: UserView, output: str) -> None:
 @click.option("--member", "member", multiple=True, metavar="ORG[/PROJECT]", help="All memberships from now on.")
 @click.option("--no-members", is_flag=True, help="No memberships from now on.")
 @click.option("--password", "asked", is_flag=True, help="Ask for a new password.")
-@click.option("--password-stdin", is_flag=True, help="Read the new password from standard input.")
+@click.option(
+    "--password-stdin",
+    is_flag=True,
+    help="Read the new password from standard input; the present one, if it is needed, from the next line.",
+)
 @click.option("--enable/--disable", "enabled", default=None, help="Whether it can be used.")
 @show.output_option
 @server_options
 def update(*, name: str, asked: bool, password_stdin: bool, output: str, **given: Any) -> None:
-    """Change the account NAME; what is left out stays."""
+    """Change the account NAME; what is left out stays.
+
+    Your own password is changed with the present one, unless you manage accounts.
+    """
     password = _password(asked, password_stdin)
     request = UserUpdate(
         full_name=UNSET if given["full_name"] is None else given["full_name"],
@@ -177,11 +191,15 @@ def update(*, name: str, asked: bool, password_stdin: bool, output: str, **given
     if request == UserUpdate():
         raise click.UsageError("say what to change; hostler user update --help lists what can be")
     request.encode()
-    complete(_update(chosen_server(), name, request, output))
+    complete(_update(chosen_server(), name, request, output, from_stdin=password_stdin))
 
 
-async def _update(server: Server, name: str, request: UserUpdate, output: str) -> None:
+async def _update(server: Server, name: str, request: UserUpdate, output: str, *, from_stdin: bool) -> None:
     async with reached(server) as client:
+        if request.password is not UNSET:
+            me = await client.users.me()
+            if fold(me.name) == fold(name) and me.has_password and not me.rights.manage_accounts:
+                request = msgspec.structs.replace(request, old_password=_old_password(from_stdin))
         view = await client.users.update(name, request)
     _shown(view, output)
 

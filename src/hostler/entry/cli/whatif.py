@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
+from hostler.engine.controllers.brake import SHARE
 from hostler.entry.cli import show
 from hostler.entry.cli.failure import note
 from hostler.entry.cli.progress import Ticker
@@ -37,6 +38,13 @@ SHOWN = 200
 )
 @click.option("--within", type=Duration(), default="2h", show_default=True, help="How long to look, in its own time.")
 @click.option("--boot-time", type=Duration(), default="30s", show_default=True, help="What a machine takes to start.")
+@click.option(
+    "--brake-share",
+    type=click.FloatRange(0, 1),
+    default=SHARE,
+    show_default="a third",
+    help="Fence no node when more than this share becomes unreachable together.",
+)
 @click.option("--power", is_flag=True, help="The control plane can switch silent nodes off, and knows that they are.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, help="Of all that is left to chance.")
 @show.output_option
@@ -48,6 +56,7 @@ def whatif(
     within: float,
     boot_time: float,
     power: bool,
+    brake_share: float,
     seed: int,
     output: str,
 ) -> None:
@@ -64,6 +73,7 @@ def whatif(
         within=within,
         boot_time=boot_time,
         power=power,
+        brake_share=brake_share,
         seed=seed,
     )
     if not drain and not faults:

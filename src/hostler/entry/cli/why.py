@@ -48,6 +48,8 @@ async def _why(server: Server, object_: str, limit: int, where: tuple[str, str],
         if reasons:
             for reason in step.reasons:
                 click.echo(show.safe(f"│   {reason.subject}: {reason.why}"))
+    if found.border:
+        click.echo(show.safe(f"note: {found.border}"), err=True)
     if found.cut:
         click.echo(f"some steps in between are left out; {tree.more(limit)}", err=True)
 

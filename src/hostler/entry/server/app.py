@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from hostler.engine.access.budget import Budget
+from hostler.engine.access.refusals import BUDGET, CREDENTIAL, RIGHT, SIGN_IN, Refusals
 from hostler.engine.request import Caller, Request
 from hostler.engine.turn import Turn
 from hostler.entry.server import body as incoming
@@ -30,19 +32,27 @@ from hostler.entry.server.logs import logger
 from hostler.entry.server.metrics import CONTENT_TYPE, Metrics
 from hostler.entry.server.openapi import document
 from hostler.entry.server.problem import INVALID, NOT_ALLOWED, NOT_FOUND, Refusal, tell
+from hostler.entry.server.protocol import CONNECTION
 from hostler.entry.server.proxy import Proxies
 from hostler.entry.server.route import Answer, Asked, Raw, Route, check_access
 from hostler.entry.server.services import ServerPlan, Services
 from hostler.entry.server.site import Site
 from hostler.entry.server.table import table
 from hostler.entry.terminal.keeper import Keeper
-from hostler.errors import Invalid, Unavailable
+from hostler.errors import Invalid, OverBudget, Unavailable
+from hostler.model.access import EVERYWHERE
 from hostler.model.inventory import Rights
+from hostler.model.name import fold
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 NOBODY = Caller("", Rights())
+_REFUSALS = {401: CREDENTIAL, 403: RIGHT, 429: BUDGET}
+"""What the audit log calls an answer with that status."""
+_SIGN_INS = frozenset({"session.login", "session.sign_in"})
+_ACCOUNTS = ("user", "token")
+"""Tags of routes that write accounts."""
 SWITCHING = 101
 SMALL = 64 * 1024
 """Bytes of a body that are read on the loop, whatever it is: that takes a millisecond."""
@@ -116,7 +126,14 @@ class App:
         self._parts = {route.name: route.parts for route in self.routes}
         self._quiet = frozenset(route.name for route in self.routes if route.quiet)
         self._doors = frozenset(route.name for route in self.routes if route.door is not None)
-        self.feed = Feed(services.store, clock=services.clock, history=plan.history)
+        mirrors = services.view.mirrors.values()
+        self.feed = Feed(services.store, clock=services.clock, history=plan.history, mirrors=mirrors)
+        self._accounts = frozenset(route.name for route in self.routes if route.tag in _ACCOUNTS)
+        self._budget = Budget(plan.budget, clock=services.clock)
+        self.refusals = Refusals(
+            services.store, clock=services.clock, new_id=lambda: secrets.token_hex(16), exists=self._has_account
+        )
+        self._noting: asyncio.Task[None] | None = None
         self.terminals = Keeper(
             services.store,
             services.view,
@@ -140,6 +157,7 @@ class App:
     async def start(self) -> None:
         """Begin to follow the store."""
         self._following = asyncio.create_task(self.feed.run(), name="events: feed")
+        self._noting = asyncio.create_task(self.refusals.run(), name="audit: refusals")
 
     def close(self) -> None:
         """Let every stream end."""
@@ -150,9 +168,12 @@ class App:
         """Let go of everything."""
         self.close()
         await self.terminals.aclose()
-        if self._following is not None:
-            self._following.cancel()
-            await asyncio.wait((self._following,))
+        tasks = [task for task in (self._following, self._noting) if task is not None]
+        if tasks:
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+            await self.refusals.aclose()
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         started = perf_counter()
@@ -168,6 +189,7 @@ class App:
                 caller, query = await self._at_door(route, raw)
             elif needs_token(route, headers, source_of(scope)):
                 caller = await self._met(raw)
+            self._admit(route, caller, scope)
             if scope["type"] == "websocket" and route.status != SWITCHING:
                 raise Refusal(INVALID, f"path {route.path}: it is no WebSocket; ask without an upgrade")
             parts = dict(zip(self._parts[name], incoming.path_parts(segments)))
@@ -186,6 +208,7 @@ class App:
         except incoming.Disconnected:
             return
         except Exception as error:  # noqa: BLE001 - whatever it was, it is answered
+            error = self._counted(error, caller, raw, name)
             told = tell(error, instance=raw.id)
             status = told.problem.status
             self._tell_of(error, status, raw)
@@ -206,6 +229,40 @@ class App:
             )
 
     # Inside
+
+    def _admit(self, route: Route, caller: Caller, scope: Any) -> None:
+        """Spend of the caller's budget. OverBudget: it must wait. Unavailable: it has too many connections."""
+        if caller is NOBODY:
+            self._budget.spend_anonymous(source_of(scope))
+            return
+        if not (caller.rights.manage_accounts and EVERYWHERE in caller.memberships):
+            writes = route.writes and not route.quiet
+            self._budget.spend(caller, writes=writes, of_accounts=writes and route.name in self._accounts)
+        state = scope.get("state")
+        if not state or state[CONNECTION].is_proven:
+            return
+        if not state[CONNECTION].prove(reserved=caller.rights.manage_accounts):
+            raise Unavailable("connections: all places are taken; close some, or try again in a moment")
+
+    def _counted(self, error: Exception, caller: Caller, raw: Raw, name: str) -> Exception:
+        """Count a refused request for the audit log; what it is answered. A guess spends of its address's budget."""
+        status, source = tell(error).problem.status, source_of(raw.scope)
+        if status not in _REFUSALS:
+            return error
+        if status == 401:
+            try:
+                self._budget.spend_anonymous(source)
+            except OverBudget as over:
+                error = over
+        kind = SIGN_IN if name in _SIGN_INS else _REFUSALS[status]
+        self.refusals.note(kind, caller.name or fold(raw.tried), source, name)
+        return error
+
+    def _has_account(self, name: str) -> bool:
+        try:
+            return self._services.view.users.get(user=name) is not None
+        except Invalid:
+            return False
 
     async def _met(self, raw: Raw) -> Caller:
         """Who asks, by the token in a header, or in a browser's cookie."""

@@ -117,6 +117,7 @@ async def _begun(asked: Asked, body: SignIn) -> TokenIssued:
     users, source = asked.services.users, asked.source
     match (body.name, body.password, body.token, body.ticket):
         case (str(name), str(password), None, None):
+            asked.raw.tried = name
             return await users.login(Login(name=name, password=password), source)
         case (None, None, str(token), None):
             await users.meet(token, source)
@@ -131,10 +132,10 @@ async def _by_ticket(services: Services, shown: str, source: str) -> TokenIssued
     services.users.check_guesses(source)
     try:
         entry = await services.tickets.read(shown, WEB)
-        await services.tickets.use(entry)
     except Unauthenticated:
         services.users.guessed(source)
         raise
+    await services.tickets.use(entry, await services.users.meet_holder(entry.value.token, source))
     return await services.users.enter(entry.value.token, source)
 
 

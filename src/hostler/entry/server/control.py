@@ -75,6 +75,7 @@ async def audit(asked: Asked) -> Answer:
         newest=query["newest"],
         clock=services.clock,
         name=lambda key: _name(services.view, key),
+        files=services.audit_files,
     )
     return Answer(found)
 

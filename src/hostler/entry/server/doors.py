@@ -48,7 +48,7 @@ def _opened(door: Door) -> Handler:
             raise Unavailable(f"{door} of {vm.name}: no node has it yet; wait until one has")
         with place_for(asked, door):
             if asked.raw.ticket is not None:
-                await asked.services.tickets.use(asked.raw.ticket)
+                await asked.services.tickets.use(asked.raw.ticket, asked.caller)
             async with asked.services.peers.channel(vm.node, vm.id, door) as channel:
                 await asked.services.vms.tell_opened(asked.request, vm, door)
                 await asked.raw.send({"type": "websocket.accept"})

@@ -9,6 +9,7 @@ them, in the order of the store. So a position means the same to every replica a
 
 from __future__ import annotations
 
+import asyncio
 import bisect
 from collections import Counter
 from contextlib import suppress
@@ -27,6 +28,7 @@ from hostler.keys.replica import LEADER
 from hostler.keys.vm import HANDLE, VM
 from hostler.kit.backoff import Backoff
 from hostler.kit.together import run_together
+from hostler.model.access import HIDDEN
 from hostler.model.api import EventView
 from hostler.model.lab import ORG
 from hostler.model.name import fold
@@ -34,9 +36,10 @@ from hostler.model.workload import Workload
 from hostler.ports.store import watching
 
 if TYPE_CHECKING:
-    import asyncio
+    from collections.abc import Iterable
 
     from hostler.keys.key import Key
+    from hostler.keys.mirror import Mirror
     from hostler.kit.clock import Clock
     from hostler.ports.store import Event, Store
 
@@ -45,6 +48,9 @@ WHOLE = 2**62
 """As an index: after everything in that revision."""
 LOOK_EVERY = 5.0
 """Seconds between two looks whether the store was put back: a watch of a revision to come is silent for ever."""
+
+MIRRORED_WITHIN = 1.0
+"""Seconds that a change is held back for a mirror that does not have it yet."""
 
 FAMILIES: tuple[tuple[str, str, Key[Any]], ...] = tuple(
     (kind, key.prefix(), key)
@@ -56,6 +62,7 @@ FAMILIES: tuple[tuple[str, str, Key[Any]], ...] = tuple(
     )
 )
 _DISCREET = ("blueprint", "deployment")
+_SHAPED = ("vm", "workload")
 _FEEDS = ("pdu", "tor")
 _MANY = ("vm", "handle", "lab", "slice", "endpoint")
 """Kinds of which there may be hundreds of thousands. Nobody renews them, and their keys say whose they are."""
@@ -112,8 +119,7 @@ def start_of(position: Position) -> int:
 
 def item_of(event: Event, position: Position) -> Item | None:
     """What is told of an event; None: nothing."""
-    key = event.kv.key
-    kind, parts = _family(key)
+    kind, _, parts = _family(event.kv.key)
     if parts is None or (event.previous is not None and event.previous.value == event.kv.value):
         return None  # a foreign key, or a renewal that changed nothing
     org, project = _home(event, kind, parts)
@@ -128,11 +134,11 @@ def item_of(event: Event, position: Position) -> Item | None:
     return Item(position, kind, org, project, text)
 
 
-def _family(key: str) -> tuple[str, dict[str, str] | None]:
+def _family(key: str) -> tuple[str, Key[Any] | None, dict[str, str] | None]:
     for kind, prefix, family in FAMILIES:
         if key.startswith(prefix) and (parts := family.match(key)) is not None:
-            return kind, parts
-    return "", None
+            return kind, family, parts
+    return "", None, None
 
 
 def _home(event: Event, kind: str, parts: dict[str, str]) -> tuple[str | None, str | None]:
@@ -162,6 +168,8 @@ def _record(event: Event, kind: str) -> dict[str, Any] | None:
     try:
         if kind in _DISCREET:  # one text for all readers: it holds what everybody may know
             record = discretion.plain(record)
+        if kind in _SHAPED:
+            return _without_user_data(record)
         if kind == "lab":
             return _told(record)
         return _in_short(record) if kind == "slice" else record
@@ -174,6 +182,14 @@ def _decoded(value: bytes) -> dict[str, Any] | None:
         return msgspec.json.decode(value, type=dict[str, Any])
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None  # somebody else's writing; that it changed is told
+
+
+def _without_user_data(record: dict[str, Any]) -> dict[str, Any]:
+    """Of a machine or a workload that it has user_data; what that holds is for those who may change it, who read it."""
+    spec = record.get("spec")
+    if not isinstance(spec, dict) or not spec.get("user_data"):
+        return record
+    return record | {"spec": spec | {"user_data": HIDDEN}}
 
 
 def _told(record: dict[str, Any]) -> dict[str, Any]:
@@ -205,10 +221,17 @@ async def revision_now(store: Store) -> int:
 
 
 class Feed:
-    """The newest changes. `run` keeps it up until it is cancelled."""
+    """The newest changes. `run` keeps it up until it is cancelled.
 
-    def __init__(self, store: Store, *, clock: Clock, history: int) -> None:
+    `mirrors`: what requests are answered from. A change is published once its mirror has it, so a client that reads
+    because of an event gets a state that is at least as new.
+    """
+
+    def __init__(self, store: Store, *, clock: Clock, history: int, mirrors: Iterable[Mirror[Any]] = ()) -> None:
         self.store = store
+        self._mirrors = {mirror.family: mirror for mirror in mirrors}
+        self._behind: dict[Key[Any], int] = {}
+        """Mirrors that did not reach this revision in time: nothing waits for them until they have."""
         self._clock, self._history = clock, history
         self._positions: list[Position] = []
         self._items: list[Item] = []
@@ -296,7 +319,23 @@ class Feed:
             async for event in watch:
                 position = numbering.next(event)
                 if position > self.head:
+                    await self._mirrored(event)
                     self._take(self._former.completed(event), position)
+
+    async def _mirrored(self, event: Event) -> None:
+        """Wait until the mirror of this change has it, for a bounded time."""
+        _, family, _ = _family(event.kv.key)
+        mirror = None if family is None else self._mirrors.get(family)
+        revision = event.kv.mod_revision
+        if family is None or mirror is None or mirror.revision >= revision:
+            return
+        if mirror.revision < self._behind.get(family, 0):
+            return
+        try:
+            async with asyncio.timeout(MIRRORED_WITHIN):
+                await mirror.reached(revision)
+        except TimeoutError:
+            self._behind[family] = revision
 
     def _take(self, event: Event, position: Position) -> None:
         self.head = position

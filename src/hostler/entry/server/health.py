@@ -22,12 +22,12 @@ async def alive(asked: Asked) -> Answer:  # noqa: ARG001 - every handler takes i
 
 
 async def ready(asked: Asked) -> Answer:
-    """The store is in reach and what is in memory follows it."""
+    """The store takes writes, and what is in memory follows it."""
     view = asked.services.view
     if not asked.services.was_read():
         raise Refusal(UNAVAILABLE, "view: the store has not been read yet; wait")
-    if not view.healthy():
-        raise Refusal(UNAVAILABLE, f"store: no answer for {view.stale_for():.1f} s; look at the store")
+    if problem := view.problem():
+        raise Refusal(UNAVAILABLE, problem)
     return Answer(text=b"ready\n", media=b"text/plain; charset=utf-8")
 
 
@@ -54,7 +54,7 @@ def routes(openapi: Handler, metrics: Handler, *, open_metrics: bool | None = Fa
             method="GET",
             path="/readyz",
             name="health.ready",
-            summary="It can serve: the store answers, and was read",
+            summary="It can serve: the store takes writes, and was read",
             handler=ready,
             access=Access.ANYONE,
             media=text,

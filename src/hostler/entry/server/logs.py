@@ -4,19 +4,61 @@ from __future__ import annotations
 
 import logging
 import sys
+import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TextIO
 
 import structlog
 import structlog.tracebacks
 
+from hostler.kit.token_buckets import TokenBuckets
+
 if TYPE_CHECKING:
-    from structlog.typing import FilteringBoundLogger
+    from structlog.typing import EventDict, FilteringBoundLogger
 
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 OFF = logging.CRITICAL + 10
 _WITHOUT_VALUES = structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
 """Values of variables would put tokens into the log."""
+_KIND = "_kind"
+_ERROR = 400
+"""The first HTTP status that is a refusal or a failure."""
+
+
+class RateLimit:
+    """Drops lines of a kind that come too often; the next line of that kind says how many (`suppressed`).
+
+    Limited are warnings and errors, what other packages log, and refused requests. Other lines record what was done;
+    none of them is dropped.
+    """
+
+    def __init__(self) -> None:
+        def now() -> float:
+            return time.monotonic()
+
+        self._requests = TokenBuckets(5.0, 200.0, now=now)
+        self._warnings = TokenBuckets(1.0, 50.0, now=now)
+        self._foreign = TokenBuckets(0.1, 10.0, now=now)  # tracebacks of 25 kB, some of them
+        self._suppressed: dict[str, int] = {}
+
+    def __call__(self, _: Any, level: str, event: EventDict) -> EventDict:
+        """Pass a line on, or drop it."""
+        kind = event.pop(_KIND, None)
+        status = event.get("status")
+        if kind is not None:
+            buckets = self._foreign
+        elif isinstance(status, int) and status >= _ERROR:
+            buckets, kind = self._requests, f"{event.get('event')} {status}"
+        elif level in ("warning", "error", "critical", "exception"):
+            buckets, kind = self._warnings, f"{event.get('part')} {event.get('event')}"
+        else:
+            return event
+        if buckets.take(kind) > 0:
+            self._suppressed[kind] = self._suppressed.get(kind, 0) + 1
+            raise structlog.DropEvent
+        if (suppressed := self._suppressed.pop(kind, 0)) > 0:
+            event["suppressed"] = suppressed
+        return event
 
 
 def configure(level: str = "info", stream: TextIO | None = None, form: str = "json") -> None:
@@ -33,6 +75,7 @@ def configure(level: str = "info", stream: TextIO | None = None, form: str = "js
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
+            RateLimit(),
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             *last,
@@ -78,4 +121,5 @@ class _Bridge(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         log = logger(part=record.name)
-        log.log(record.levelno, record.getMessage(), exc_info=record.exc_info)
+        kind = {_KIND: f"{record.name} {record.levelno} {record.msg}"[:500]}
+        log.log(record.levelno, record.getMessage(), exc_info=record.exc_info, **kind)

@@ -14,15 +14,18 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 
 from hostler.engine.phase import phase
-from hostler.keys.node import ALIVE
+from hostler.keys.node import ALIVE, FENCING
+from hostler.ports.store import FULL
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from prometheus_client.core import Metric
 
+    from hostler.engine.view import View
     from hostler.entry.server.feed import Feed
     from hostler.entry.server.services import Services
+    from hostler.ports.store import Status
 
 BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 _LABELS = tuple(str(bound) for bound in (*BOUNDS, "+Inf"))
@@ -48,6 +51,7 @@ class Metrics:
         self._phases: Counter[str] = Counter()
         self._labs: Counter[str] = Counter()
         self._phases_at = -math.inf
+        self._store: Status | None = None
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
 
@@ -64,6 +68,7 @@ class Metrics:
     async def text(self) -> bytes:
         """All of it, as Prometheus reads it."""
         await self._count_phases()
+        self._store = await self._services.overview.store_status()
         return generate_latest(self._registry)
 
     def collect(self) -> Iterator[Metric]:
@@ -138,12 +143,33 @@ class Metrics:
         stale = view.stale_for()
         for name, about, value in (
             ("hostler_leader", "1 while this process leads.", float(self._services.leads())),
-            ("hostler_store_healthy", "1 while the store answers.", float(view.healthy())),
+            ("hostler_store_healthy", "1 while the store takes writes.", float(view.writable())),
             ("hostler_store_stale_seconds", "Since the store last answered.", stale if math.isfinite(stale) else -1.0),
+            ("hostler_brake_held", "1 while no node is fenced, because many are unreachable.", float(_held(view))),
             ("hostler_event_streams", "Event streams that are open.", float(self._feed.streams)),
         ):
             yield GaugeMetricFamily(name, about, value=value)
+        yield from self._store_figures()
         counted = CounterMetricFamily("hostler_work", "What this process did.", labels=("what",))
         for what, number in sorted(self._services.counters().items()):
             counted.add_metric((what,), number)
         yield counted
+
+    def _store_figures(self) -> Iterator[Metric]:
+        status = self._store
+        if status is None:
+            return
+        yield GaugeMetricFamily("hostler_store_size_bytes", "The store's size.", value=float(status.size_bytes))
+        if status.quota_bytes is not None:
+            about = "The size at which the store takes no more writes."
+            yield GaugeMetricFamily("hostler_store_quota_bytes", about, value=float(status.quota_bytes))
+        about = "1 while the store raises the alarm: NOSPACE is full, CORRUPT is damaged."
+        alarms = GaugeMetricFamily("hostler_store_alarm", about, labels=("alarm",))
+        for name in sorted({FULL, *status.alarms}):
+            alarms.add_metric((name,), float(name in status.alarms))
+        yield alarms
+
+
+def _held(view: View) -> bool:
+    brake = view.brakes.get(scope=FENCING)
+    return brake is not None and not brake.value.released

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from hostler.entry.server.answer import written
 from hostler.entry.server.route import AFTER, LIMIT, STALE, Access, Answer, Asked, Route
-from hostler.model.api import Drain, NodePage, NodeView
+from hostler.model.api import BrakeView, Drain, NodePage, NodeView
 
 if TYPE_CHECKING:
     from hostler.entry.server.route import Handler, Right
@@ -46,6 +46,16 @@ async def forgotten(asked: Asked) -> Answer:
     return written(await asked.services.nodes.forget(asked.request, asked.parts["node"]))
 
 
+async def brake_shown(asked: Asked) -> Answer:
+    """Whether it holds."""
+    return Answer(await asked.services.nodes.brake(asked.caller))
+
+
+async def brake_released(asked: Asked) -> Answer:
+    """An operator lets the nodes be fenced."""
+    return written(await asked.services.nodes.release_brake(asked.request))
+
+
 def _change(verb: str, summary: str, handler: Handler, right: Right) -> Route:
     return Route(
         method="POST",
@@ -61,7 +71,28 @@ def _change(verb: str, summary: str, handler: Handler, right: Right) -> Route:
     )
 
 
+BRAKE = "/v1/brake"
 ROUTES: tuple[Route, ...] = (
+    Route(
+        method="GET",
+        path=BRAKE,
+        name="brake.get",
+        summary="Whether the brake on mass failure holds, because of which nodes, and what they have in common",
+        about="While it holds, no node is switched off and no machine is taken from an unreachable node.",
+        handler=brake_shown,
+        access=Access.LOGGED_IN,
+        answer=BrakeView,
+    ),
+    Route(
+        method="POST",
+        path=f"{BRAKE}/release",
+        name="brake.release",
+        summary="Let the nodes be fenced that hold the brake, one at a time",
+        handler=brake_released,
+        access="modify_inventory",
+        answer=BrakeView,
+        conditional=True,
+    ),
     Route(
         method="GET",
         path=NODES,

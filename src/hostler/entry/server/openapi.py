@@ -149,6 +149,7 @@ def _who(route: Route) -> str:
         Access.PROJECT: "For members of the project.",
         Access.SELF: "For the account itself, and for those with the right manage_accounts.",
         Access.DEPLOYERS: "For members of * (everything) with the right modify_workloads.",
+        Access.ADMINISTRATORS: "For members of * (everything) with the right manage_accounts.",
     }
     if isinstance(route.access, Access):
         return who[route.access]

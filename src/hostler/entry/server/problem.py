@@ -19,6 +19,7 @@ from hostler.errors import (
     LeaseGone,
     Missed,
     NotFound,
+    OverBudget,
     QuotaExceeded,
     Raised,
     Refused,
@@ -64,6 +65,13 @@ TOO_LARGE = Sort("too-large", 413, "The body is too large", "send less")
 MEDIA_TYPE = Sort("media-type", 415, "The body is not JSON", "send Content-Type: application/json")
 KEY_REUSED = Sort("idempotency-key-reused", 422, "This Idempotency-Key stands for another request", "take a new key")
 TOO_MANY = Sort("too-many-tries", 429, "Slowed down", "wait as long as Retry-After says", 1)
+BUDGET = Sort(
+    "too-many-requests",
+    429,
+    "More requests than the budget of the account or the address allows",
+    "wait as long as Retry-After says, or ask an administrator for a larger budget",
+    1,
+)
 HEADERS = Sort("headers-too-large", 431, "The headers are too large", "send less")
 INTERNAL = Sort("internal", 500, "Hostler is at fault", "report it, with the request's id; see the server's log")
 DAMAGED = Sort("damaged", 500, "What is stored cannot be read", "an operator must look: see the server's log")
@@ -81,7 +89,7 @@ DEADLINE = Sort("deadline", 504, "Its time was over before there was an answer",
 
 SORTS = (
     *(INVALID, UNAUTHENTICATED, FORBIDDEN, NOT_FOUND, NOT_ALLOWED, TIMEOUT, CONFLICT, LAB_REFUSED, QUOTA, STALE),
-    *(TOO_LARGE, MEDIA_TYPE, KEY_REUSED, TOO_MANY, HEADERS, INTERNAL, DAMAGED, UNAVAILABLE, UNCERTAIN),
+    *(TOO_LARGE, MEDIA_TYPE, KEY_REUSED, TOO_MANY, BUDGET, HEADERS, INTERNAL, DAMAGED, UNAVAILABLE, UNCERTAIN),
     *(RAISED, DEADLINE, CSRF),
 )
 
@@ -99,6 +107,7 @@ _OF: tuple[tuple[type[HostlerError], Sort], ...] = (
     (KeyReused, KEY_REUSED),
     (Stale, STALE),
     (Conflict, CONFLICT),
+    (OverBudget, BUDGET),
     (TooManyTries, TOO_MANY),
     (Unavailable, UNAVAILABLE),
     (LeadershipLost, UNAVAILABLE),

@@ -28,6 +28,30 @@ LINGER = 0.5
 """Seconds between a refusal and the end of the connection."""
 CUT_WITHIN = 5.0
 """Seconds for what was sent before a connection is cut."""
+CONNECTION = "connection"
+"""The name of the `InboundConnection` in the state of a scope."""
+HEAD_WITHIN = 10.0
+"""Seconds for the request line and the headers of one request."""
+UNREAD_WITHIN = 30.0
+"""Seconds for which a peer may read nothing of an answer that waits for it."""
+MESSAGE_WITHIN = 30.0
+"""Seconds for one message on a stream, from its first byte to its last."""
+
+
+class _Stage:
+    """Since when a connection is in the same stage, as far as looks at it tell."""
+
+    __slots__ = ("_since", "_stage")
+
+    def __init__(self) -> None:
+        self._stage: object = None
+        self._since = 0.0
+
+    def lasts(self, stage: object, now: float) -> float:
+        """Return for how many seconds it has been in this stage; None is no stage."""
+        if stage is None or stage != self._stage:
+            self._stage, self._since = stage, now
+        return now - self._since
 
 
 class Protocol(HttpToolsProtocol):
@@ -35,6 +59,44 @@ class Protocol(HttpToolsProtocol):
 
     _unfinished = 0
     _refused = False
+    _stage: _Stage
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Begin to wait for a request."""
+        super().connection_made(transport)
+        self._stage = _Stage()
+        connection = self.app_state.get(CONNECTION)
+        if connection is not None:
+            connection.is_waiting, connection.is_late = self._is_waiting, self._is_late
+
+    def _is_waiting(self) -> bool:
+        """Return whether the peer has to act: a head or a body is to come, or an answer to be read."""
+        cycle = self.cycle
+        return cycle is None or cycle.response_complete or cycle.more_body or self.flow.write_paused
+
+    def _is_late(self, now: float) -> bool:
+        """Return whether a head, or the reading of an answer, takes too long. Bodies have a limit of their own."""
+        cycle, unread = self.cycle, self.transport.get_write_buffer_size()
+        if unread:
+            return self._stage.lasts((cycle, unread), now) > UNREAD_WITHIN
+        if cycle is None or (cycle.response_complete and self._unfinished):
+            return self._stage.lasts((cycle, "head"), now) > HEAD_WITHIN
+        if cycle.response_complete:
+            if self._stage.lasts((cycle, "idle"), now) > self.timeout_keep_alive:
+                self.timeout_keep_alive_handler()
+        else:
+            self._stage.lasts(None, now)
+        return False
+
+    def on_response_complete(self) -> None:
+        """Go on with the next request. `_is_late` ends an idle connection: uvicorn sets a timer after each answer."""
+        self.server_state.total_requests += 1
+        if self.transport.is_closing():
+            return
+        self.flow.resume_reading()
+        if self.pipeline:
+            cycle, app = self.pipeline.pop()
+            self._start_asgi_task(cycle, app)
 
     def data_received(self, data: bytes) -> None:
         """What came from the caller."""
@@ -92,6 +154,24 @@ class WebSocket(WebSocketsSansIOProtocol):
         super().__init__(*arguments, **more)
         self.conn.debug = False  # it would log addresses and headers as they came, tickets and tokens among them
         self._heard_at = 0.0
+        self._messages = 0
+        self._stage = _Stage()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Take over from the HTTP protocol."""
+        super().connection_made(transport)
+        connection = self.app_state.get(CONNECTION)
+        if connection is not None:
+            connection.is_waiting, connection.is_late = self._is_waiting, self._is_late
+
+    def _is_waiting(self) -> bool:
+        """Streams are not dropped for others: their places are counted elsewhere."""
+        return False
+
+    def _is_late(self, now: float) -> bool:
+        """Return whether a message has begun long ago and is not complete. While we do not read, it cannot be."""
+        partial = not self.read_paused and (self.frames or self.conn.reader.buffer)
+        return self._stage.lasts(("message", self._messages) if partial else None, now) > MESSAGE_WITHIN
 
     def data_received(self, data: bytes) -> None:
         """The whole head comes first, from the HTTP protocol: what is not understood then never will be."""
@@ -103,6 +183,7 @@ class WebSocket(WebSocketsSansIOProtocol):
 
     def send_receive_event_to_app(self) -> None:
         """A message is there. One that is no text ends the stream; uvicorn would log a traceback, too."""
+        self._messages += 1
         if self.curr_msg_data_type == "text" and not self.close_sent:
             try:
                 b"".join(self.frames).decode()

@@ -50,6 +50,10 @@ class Proxies:
             if not self._trusts(address):
                 return
 
+    def trusts(self, source: str) -> bool:
+        """Return whether that address is one of the proxies."""
+        return bool(self._networks) and self._trusts(_address(source))
+
     def _trusts(self, address: _Address | None) -> bool:
         return address is not None and any(address in network for network in self._networks)
 

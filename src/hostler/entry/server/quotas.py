@@ -1,33 +1,102 @@
-"""The routes of quotas."""
+"""The routes of projects and quotas."""
 
 from __future__ import annotations
 
 from hostler.entry.server.answer import written
-from hostler.entry.server.route import Access, Answer, Asked, Route
+from hostler.entry.server.route import Access, Answer, Asked, Parameter, Route
 from hostler.entry.server.vms import PROJECT
-from hostler.model.api import QuotaSet, QuotaView
+from hostler.model.api import ProjectCreate, ProjectList, ProjectView, QuotaSet, QuotaView
 
 QUOTA = PROJECT + "/quota"
+ORG_QUOTA = "/v1/orgs/{org}/quota"
+_INHERITED = "The limits of an org hold for all of its projects together."
+
+
+async def projects(asked: Asked) -> Answer:
+    """Those that the caller sees."""
+    return Answer(await asked.services.vms.projects.list(asked.caller, asked.query["org"]))
+
+
+async def project_created(asked: Asked) -> Answer:
+    """A new project."""
+    return written(await asked.services.vms.projects.create(asked.request, asked.parts["org"], asked.body))
 
 
 async def shown(asked: Asked) -> Answer:
     """Limits and use."""
-    return Answer(await asked.services.quotas.get(asked.caller, asked.parts["org"], asked.parts["project"]))
+    return Answer(await asked.services.quotas.get(asked.caller, *_bound(asked)))
 
 
 async def put(asked: Asked) -> Answer:
     """New limits."""
-    parts = asked.parts
-    return written(await asked.services.quotas.set(asked.request, parts["org"], parts["project"], asked.body))
+    return written(await asked.services.quotas.set(asked.request, *_bound(asked), asked.body))
 
 
 async def deleted(asked: Asked) -> Answer:
     """No limits."""
-    parts = asked.parts
-    return written(await asked.services.quotas.delete(asked.request, parts["org"], parts["project"]))
+    return written(await asked.services.quotas.delete(asked.request, *_bound(asked)))
+
+
+def _bound(asked: Asked) -> tuple[str, str]:
+    return asked.parts["org"], asked.parts.get("project", "")
 
 
 ROUTES: tuple[Route, ...] = (
+    Route(
+        method="GET",
+        path="/v1/projects",
+        name="project.list",
+        summary="Projects that exist",
+        handler=projects,
+        access=Access.LOGGED_IN,
+        answer=ProjectList,
+        query=(Parameter("org", "Of this org alone."),),
+    ),
+    Route(
+        method="POST",
+        path="/v1/orgs/{org}/projects",
+        name="project.create",
+        summary="Create a project",
+        handler=project_created,
+        access="manage_accounts",
+        status=201,
+        body=ProjectCreate,
+        answer=ProjectView,
+        about="For members of the org. They also create a project by putting something into it.",
+    ),
+    Route(
+        method="GET",
+        path=ORG_QUOTA,
+        name="quota.get_org",
+        summary="What all projects of an org may have, and have",
+        handler=shown,
+        access=Access.LOGGED_IN,
+        answer=QuotaView,
+        about=_INHERITED + " For members of the org.",
+    ),
+    Route(
+        method="PUT",
+        path=ORG_QUOTA,
+        name="quota.set_org",
+        summary="Limit what all projects of an org may have",
+        handler=put,
+        access=Access.ADMINISTRATORS,
+        also=(201,),
+        body=QuotaSet,
+        answer=QuotaView,
+        conditional=True,
+        about=_INHERITED,
+    ),
+    Route(
+        method="DELETE",
+        path=ORG_QUOTA,
+        name="quota.delete_org",
+        summary="Take the limits of an org away",
+        handler=deleted,
+        access=Access.ADMINISTRATORS,
+        answer=QuotaView,
+        conditional=True,
+    ),
     Route(
         method="GET",
         path=QUOTA,
@@ -43,7 +112,7 @@ ROUTES: tuple[Route, ...] = (
         name="quota.set",
         summary="Limit what a project may have",
         handler=put,
-        access="manage_accounts",
+        access=Access.ADMINISTRATORS,
         also=(201,),
         body=QuotaSet,
         answer=QuotaView,
@@ -55,7 +124,7 @@ ROUTES: tuple[Route, ...] = (
         name="quota.delete",
         summary="Take the limits away",
         handler=deleted,
-        access="manage_accounts",
+        access=Access.ADMINISTRATORS,
         answer=QuotaView,
         conditional=True,
     ),

@@ -37,6 +37,8 @@ class Access(enum.StrEnum):
     """The owner of the account, and those with the right manage_accounts."""
     DEPLOYERS = "deployers"
     """Those with the right modify_workloads who belong everywhere: what they say runs on every node."""
+    ADMINISTRATORS = "administrators"
+    """Those with the right manage_accounts who are members everywhere."""
 
 
 NOTHING = 204
@@ -117,6 +119,8 @@ class Raw(msgspec.Struct):
     cookie: bool = False
     """Whether the token came in the cookie of a browser."""
     id: str = ""
+    tried: str = ""
+    """The name of the account that a sign-in is for, as the caller gave it."""
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -224,5 +228,7 @@ def check_access(route: Route, caller: Caller, parts: dict[str, str]) -> None:
             caller.require("manage_accounts")
     elif route.access is Access.DEPLOYERS:
         caller.require_deploy()
+    elif route.access is Access.ADMINISTRATORS:
+        caller.require("manage_accounts", everywhere=True)
     elif not isinstance(route.access, Access):
         caller.require(route.access)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import socket
 import ssl
 import time
 from contextlib import suppress
@@ -14,13 +13,19 @@ from typing import Protocol as Shape
 
 import uvicorn
 
-from hostler.entry.server.protocol import Protocol, WebSocket
+from hostler.entry.server.logs import logger
+from hostler.entry.server.protocol import CONNECTION, Protocol, WebSocket
+from hostler.entry.server.proxy import Proxies
 from hostler.errors import Invalid, Unavailable
+from hostler.kit.connections import AcceptLoop, ConnectionLimits, listen
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Callable
     from pathlib import Path
     from types import TracebackType
+
+    from hostler.kit.connections import InboundConnection
 
 GRACE = 3
 """Seconds that running requests have when the server closes."""
@@ -45,12 +50,30 @@ class Served(Shape):
 
 
 class _Dated(uvicorn.Server):
-    """uvicorn, every answer of which says what time it is by `wall`: a page reckons with that, not with its own."""
+    """uvicorn, every answer of which says what time it is by `wall`: a page reckons with that, not with its own.
+
+    Connections are accepted within limits, not by asyncio's own loop.
+    """
 
     def __init__(self, config: uvicorn.Config, wall: Callable[[], float], rate: Callable[[], float] | None) -> None:
         super().__init__(config)
         self._wall, self._rate = wall, rate
         self._date: tuple[tuple[bytes, bytes], ...] = ()
+
+    def accept(self, listener: socket.socket, limits: ConnectionLimits, proxies: Proxies) -> AcceptLoop:
+        """Serve what comes to a listening socket; what uvicorn's own `startup` does with `create_server`."""
+        config, loop = self.config, asyncio.get_running_loop()
+
+        def protocol(connection: InboundConnection) -> Protocol:
+            state = {CONNECTION: connection}
+            return Protocol(config=config, server_state=self.server_state, app_state=state, _loop=loop)
+
+        log = logger(part="server")
+        accepting = AcceptLoop(listener, protocol, limits, tls=config.ssl, exempt=proxies.trusts, tell=log.warning)
+        self.servers = [accepting]  # type: ignore[list-item]
+        accepting.start()
+        self.started = True
+        return accepting
 
     async def on_tick(self, counter: int) -> bool:
         """Ten times a second."""
@@ -81,7 +104,10 @@ class Server:
         key: Path | None = None,
         wall: Callable[[], float] = time.time,
         rate: Callable[[], float] | None = None,
+        limits: ConnectionLimits | None = None,
+        trusted_proxies: tuple[str, ...] = (),
     ) -> None:
+        """`limits`: of connections. `trusted_proxies` are exempt from those per source address."""
         if (cert is None) != (key is None):
             raise Invalid("tls: a certificate and its key go together; give both")
         self._app, self._host, self._asked_port = app, host, port
@@ -106,6 +132,9 @@ class Server:
             backlog=BACKLOG,
         )
         self._server = _Dated(self._config, wall, rate)
+        self._limits, self._proxies = limits or ConnectionLimits(), Proxies(trusted_proxies)
+        self.connections: AcceptLoop | None = None
+        """Those that are open, once it serves."""
         self._socket: socket.socket | None = None
         self._serving: asyncio.Task[None] | None = None
         self.port = port
@@ -126,7 +155,7 @@ class Server:
         # What uvicorn's own `serve` does, without its signal handlers: those of the process are not the server's.
         self._server.lifespan = self._config.lifespan_class(self._config)
         await self._server.on_tick(0)  # the first answer says what time it is, too
-        await self._server.startup(sockets=[self._socket])
+        self.connections = self._server.accept(self._socket, self._limits, self._proxies)
         self._serving = asyncio.create_task(self._server.main_loop(), name="server")
         return self
 
@@ -143,6 +172,18 @@ class Server:
             await self._abort()
         await self._app.aclose()
 
+    def reload_certificate(self) -> bool:
+        """Serve new connections with the files as they are now; False: this server has no certificate.
+
+        Invalid: they cannot be used. Then it goes on with what it has.
+        """
+        context = self._config.ssl
+        if context is None or self._cert is None:
+            return False
+        self._tls()  # a pair that does not fit must not replace the one in use
+        context.load_cert_chain(self._cert, self._key, password="")
+        return True
+
     # Inside
 
     async def _abort(self) -> None:
@@ -156,23 +197,11 @@ class Server:
     def _bound(self) -> socket.socket:
         where = f"{self._host}:{self._asked_port}"
         try:
-            family, kind, protocol, _, address = socket.getaddrinfo(
-                self._host, self._asked_port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-            )[0]
-            listener = socket.socket(family, kind, protocol)
+            return listen(self._host, self._asked_port, backlog=BACKLOG)
         except OSError as problem:
-            raise Unavailable(f"listen {where}: {problem.strerror or problem}; name another address") from None
-        try:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.bind(address)
-            listener.listen(BACKLOG)
-            listener.setblocking(False)
-        except OSError as problem:
-            listener.close()
             if problem.errno == errno.EADDRINUSE:
                 raise Unavailable(f"listen {where}: the port is in use; stop who uses it, or take another") from None
-            raise Unavailable(f"listen {where}: {problem.strerror}; name another address") from None
-        return listener
+            raise Unavailable(f"listen {where}: {problem.strerror or problem}; name another address") from None
 
     def _tls(self) -> ssl.SSLContext | None:
         if self._cert is None or self._key is None:

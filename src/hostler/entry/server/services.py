@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from hostler.engine.access.budget import BudgetPlan
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from hostler.engine.nodes import NodeService
     from hostler.engine.overview import OverviewService
     from hostler.engine.quotas import QuotaService
+    from hostler.engine.retained import RetainedService
     from hostler.engine.tickets import Tickets
     from hostler.engine.traces import TraceService
     from hostler.engine.users import UserService
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
     from hostler.engine.workloads.service import WorkloadService
     from hostler.kit.clock import Clock
     from hostler.ports.artifacts import Artifacts
+    from hostler.ports.audit_files import AuditFiles
     from hostler.ports.peers import Peers
     from hostler.ports.store import Store
     from hostler.sim.simulation import Simulation
@@ -45,6 +49,7 @@ class Services(msgspec.Struct, frozen=True, kw_only=True):
     store: Store
     view: View
     vms: VmService
+    retained: RetainedService
     labs: LabService
     workloads: WorkloadService
     blueprints: BlueprintService
@@ -59,6 +64,8 @@ class Services(msgspec.Struct, frozen=True, kw_only=True):
     """The way to the machines of every node."""
     artifacts: Artifacts
     clock: Clock
+    audit_files: AuditFiles | None = None
+    """Lines of the audit log that are no longer in the store; None: there are no files."""
     leads: Callable[[], bool] = _never
     """Whether this process leads now."""
     counters: Callable[[], Mapping[str, float]] = _nothing
@@ -103,5 +110,7 @@ class ServerPlan(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds for which a terminal's shell waits for a user whose connection has ended."""
     site: Path | None = None
     """Where the files of the page are; None: those that came with Hostler."""
+    budget: BudgetPlan = BudgetPlan()
+    """How many requests an account may make, and an address without one."""
     log_reads: bool = False
     """Whether each successful read is logged too."""

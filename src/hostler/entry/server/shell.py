@@ -44,7 +44,7 @@ async def _opened(asked: Asked) -> Answer | None:
         raise Refusal(INVALID, "shell: it speaks WebSocket (version 13) only; ask for an upgrade to websocket")
     with place_for(asked, "shell"):
         if asked.raw.ticket is not None:
-            await asked.services.tickets.use(asked.raw.ticket)
+            await asked.services.tickets.use(asked.raw.ticket, asked.caller)
         await send(asked.raw, "accept")  # a browser is told nothing of a handshake that was refused
         try:
             hearing = Hearing(asked.raw)
@@ -64,7 +64,7 @@ async def _served(asked: Asked, vm: VmView, hearing: Hearing) -> int | None:
     try:
         async with shell_in(channel, way, await asked.terminals.key(), SIZE) as shell:
             await asked.services.vms.tell_opened(asked.request, vm, SHELL)
-            await send(asked.raw, "send", text=protocol.connected())
+            await send(asked.raw, "send", text=protocol.connected(shell.id))
             return await first(_out(asked.raw, shell), hearing.passed_to(partial(_typed, shell)))
     except Forbidden:
         raise Forbidden(

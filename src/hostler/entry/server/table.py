@@ -17,6 +17,7 @@ from hostler.entry.server import (
     overview,
     quotas,
     racks,
+    retained,
     shell,
     sim,
     terminal,
@@ -41,6 +42,7 @@ API: tuple[Route, ...] = (
         *terminal.ROUTES,
         *nodes.ROUTES,
         *racks.ROUTES,
+        *retained.ROUTES,
     ),
     *(
         *quotas.ROUTES,

@@ -56,7 +56,7 @@ async def _opened(asked: Asked) -> Answer | None:
     # A lab has one terminal, and whoever opens those of a class for its students opens many.
     with place_for(asked, "terminal", of=f"{ORG}/{user}"):
         if shown is not None:
-            await asked.services.tickets.use(shown)
+            await asked.services.tickets.use(shown, asked.caller)
         await _served(asked, user)
     return None
 

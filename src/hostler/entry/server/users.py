@@ -70,6 +70,7 @@ async def revoked(asked: Asked) -> Answer:
 
 async def logged_in(asked: Asked) -> Answer:
     """A session for a password."""
+    asked.raw.tried = asked.body.name
     return Answer(await asked.services.users.login(asked.body, asked.source))
 
 

@@ -65,7 +65,7 @@ class Keeper:
             raise Unavailable("terminal: this server has no key to log into labs with; set lab_key")
         lab = await self._outlook.fresh(user)
         if lab is None and self._outlook.readable(user):
-            self._end(user, protocol.NO_LAB, "the lab is gone; the terminal ends with it")
+            self.end(user, protocol.NO_LAB, "the lab is gone; the terminal ends with it")
             raise NotFound(f"lab of {user}: there is none; start one first")
         if user not in self._terminals:
             self._check_room()
@@ -73,7 +73,7 @@ class Keeper:
         generation = None if lab is None or (lab.phase is LabPhase.STOPPING and lab.again) else lab.generation
         there = self._terminals.get(user)
         if there is not None and (there.code is not None or generation not in (None, there.generation or generation)):
-            self._end(user, protocol.NO_LAB, "another lab has taken the place of this one; the terminal ends with it")
+            self.end(user, protocol.NO_LAB, "another lab has taken the place of this one; the terminal ends with it")
             there = None
         if there is None:
             there = self._made(user, generation)
@@ -87,6 +87,13 @@ class Keeper:
         """What machines have to let in; empty: the server has no key."""
         return "" if self._path is None else (await self._keys())[1]
 
+    def end(self, user: str, code: int, why: str) -> None:
+        """End the user's terminal and its shell, if there is one."""
+        terminal = self._terminals.pop(user, None)
+        if terminal is not None:
+            terminal.end(code, protocol.info(why))
+            self._lives[terminal].cancel()
+
     def close(self) -> None:
         """End all of them, soon."""
         self._closing = True
@@ -94,7 +101,7 @@ class Keeper:
             self._deaf()
             self._deaf = None
         for user in list(self._terminals):
-            self._end(user, protocol.GOING_AWAY, "the server closes; connect again")
+            self.end(user, protocol.GOING_AWAY, "the server closes")
 
     async def aclose(self) -> None:
         """End all of them, and wait for that."""
@@ -128,12 +135,6 @@ class Keeper:
         error = None if life.cancelled() else life.exception()
         if error is not None:
             self._log.error("terminal failed", user=terminal.user, exc_info=error)
-
-    def _end(self, user: str, code: int, why: str) -> None:
-        terminal = self._terminals.pop(user, None)
-        if terminal is not None:
-            terminal.end(code, protocol.info(why))
-            self._lives[terminal].cancel()
 
     def _changed(self, user: str) -> None:
         terminal = self._terminals.get(user)

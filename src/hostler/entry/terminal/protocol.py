@@ -3,7 +3,9 @@
 from the browser   {"type": "input", "data": "ls\\r"}   {"type": "resize", "cols": 80, "rows": 24}
 to the browser     {"type": "output", "data": "…"}      {"type": "info" | "error", "message": "…"}
                    {"type": "provisioning", "message": "…", "status": "waiting", "position": 3}
-                   {"type": "connected"}
+                   {"type": "connected", "shell": "…"}
+
+An output that the shell wrote before this connection has "replay": true.
 """
 
 from __future__ import annotations
@@ -49,9 +51,10 @@ def heard(text: str) -> Said:
         raise Invalid(f"message: {why[:200]}; send input with data, or resize with cols and rows") from None
 
 
-def output(data: str) -> str:
-    """The shell said something."""
-    return _text(type="output", data=data)
+def output(data: str, *, replay: bool = False) -> str:
+    """The shell said something. `replay`: before this connection, so that no question in it is answered any more."""
+    more = {"replay": True} if replay else {}
+    return _text(type="output", data=data, **more)
 
 
 def info(message: str) -> str:
@@ -75,10 +78,10 @@ def provisioning(message: str, status: str, position: int | None = None) -> str:
     return _text(type="provisioning", message=message, status=status, **more)
 
 
-def connected() -> str:
-    """From here on, what is typed goes to the shell."""
-    return _text(type="connected")
+def connected(shell: str) -> str:
+    """From here on, what is typed goes to this shell. One that the page has not shown begins on an empty screen."""
+    return _text(type="connected", shell=shell)
 
 
-def _text(**fields: str | int) -> str:
+def _text(**fields: str | int | bool) -> str:
     return msgspec.json.encode(fields).decode()

@@ -39,14 +39,15 @@ class Scroll:
     def __init__(self, kept: int = KEPT) -> None:
         self._kept = kept
         self._text, self._begin = "", 0
+        self._shell_began = 0
         self._notes: deque[_Note] = deque(maxlen=NOTES)
         self._number = 0
         self._state: _Note | None = None
 
     @property
     def begin(self) -> Place:
-        """Where what is kept begins."""
-        return Place(self._begin, self._number)
+        """Where what is kept of the last shell begins: an empty screen is not shown the picture of an older one."""
+        return Place(max(self._begin, self._shell_began), self._number)
 
     @property
     def ahead(self) -> int:
@@ -65,6 +66,10 @@ class Scroll:
         if over > 0:
             self._text, self._begin = self._text[over:], self._begin + over
 
+    def start_shell(self) -> None:
+        """What is said from now on comes from another shell."""
+        self._shell_began = self.end
+
     def note(self, message: str, *, state: bool = False) -> None:
         """A message between what the shell says. A state holds until the next one: who comes is told the last."""
         self._number += 1
@@ -77,8 +82,8 @@ class Scroll:
         """The present state, for who begins at `place`; None: it comes after it anyway, or there is none."""
         return self._state.message if self._state is not None and self._state.number <= place.note else None
 
-    def after(self, place: Place) -> tuple[str, Place] | None:
-        """The next message, and the place after it; None: there is none yet."""
+    def after(self, place: Place, live: int = 0) -> tuple[str, Place] | None:
+        """The next message, and the place after it; None: there is none yet. Output before `live` is a replay."""
         if place.position < self._begin:
             lost = self._begin - place.position
             came = counted(lost, "character came meanwhile that is", "characters came meanwhile that are")
@@ -87,7 +92,8 @@ class Scroll:
         note = next((note for note in self._notes if note.number > place.note), None)
         stop = self.end if note is None else note.position
         if place.position < stop:
-            start = place.position - self._begin
+            replay = place.position < live
+            start, stop = place.position - self._begin, min(stop, live) if replay else stop
             text = self._text[start : min(start + CHUNK, stop - self._begin)]
-            return protocol.output(text), Place(place.position + len(text), place.note)
+            return protocol.output(text, replay=replay), Place(place.position + len(text), place.note)
         return None if note is None else (note.message, Place(place.position, note.number))

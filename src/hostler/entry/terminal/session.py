@@ -64,6 +64,8 @@ class Screen:
         self.taken = asyncio.Event()
         """Somebody newer is there."""
         self.greeting = terminal.scroll.greeting(place)
+        self.live = terminal.scroll.end
+        """The position in what the shell says from which on it is said to this one."""
 
     async def read(self) -> str | None:
         """The next message; None: that was all, for the terminal is over. Asking again says that it was taken."""
@@ -137,7 +139,7 @@ class Terminal:
             self._read.set()
         while True:
             self._said.clear()
-            found = self.scroll.after(screen.place)
+            found = self.scroll.after(screen.place, screen.live)
             if found is not None:
                 message, screen.place = found
                 return message
@@ -279,7 +281,8 @@ class Terminal:
             try:
                 if self._size != size:
                     shell.resize(*self._size)
-                self._note(protocol.connected(), state=True)
+                self.scroll.start_shell()
+                self._note(protocol.connected(shell.id), state=True)
                 due = 0.0
                 while text := await shell.read():
                     self.scroll.say(text)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import codecs
+import secrets
 from contextlib import asynccontextmanager, closing, suppress
 from typing import TYPE_CHECKING
 
@@ -41,6 +42,8 @@ class Shell:
 
     def __init__(self, process: asyncssh.SSHClientProcess[bytes]) -> None:
         self._process = process
+        self.id = secrets.token_hex(8)
+        """Tells a page whether this is the shell that it has shown."""
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self._size: tuple[int, int] | None = None
         self._pause: asyncio.TimerHandle | None = None

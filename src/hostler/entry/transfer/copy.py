@@ -2,17 +2,37 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import aclosing
 from typing import TYPE_CHECKING
 
-from hostler.entry.transfer.fill import MARKER, check_complete, fill
+import msgspec
+
+from hostler.engine.cluster_id import moved_away
+from hostler.entry.transfer.epoch import (
+    begin_epoch,
+    check_idle,
+    continue_revisions,
+    is_identity,
+    mark_moved,
+    service_source,
+)
+from hostler.entry.transfer.fill import MARKER, Outcome, check_complete, fill
 from hostler.entry.transfer.walk import items
+from hostler.errors import Refused
+from hostler.keys.node import CLUSTER
+from hostler.keys.replica import FENCE
+from hostler.keys.transfer import MOVED
+from hostler.model.migration import Moved
+from hostler.model.node import Cluster, Epoch, EpochKind
+from hostler.ports.store import Put
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
 
-    from hostler.entry.transfer.fill import Outcome, Progress
-    from hostler.ports.store import KeyValue, Store
+    from hostler.entry.transfer.epoch import ServiceSource
+    from hostler.entry.transfer.fill import Progress
+    from hostler.ports.store import KeyValue, Operation, Store
 
 
 class StoreSource:
@@ -45,16 +65,89 @@ async def source_of(store: Store, name: str, prefix: str, *, with_leased: bool) 
     return StoreSource(store, name, prefix, revision=page.revision, with_leased=with_leased)
 
 
+class Copied(msgspec.Struct, frozen=True):
+    """What a copy did."""
+
+    outcome: Outcome
+    snapshot: StoreSource
+    cluster: Cluster | None
+    """The control plane that moved; None: there was none, or the source stays in service."""
+    revisions_go_on: bool
+    """Whether revisions of the target are above those of the source."""
+
+
 async def copy(
     source: Store,
     target: Store,
-    name: str,
+    names: tuple[str, str],
     *,
     prefix: str,
     overwrite: bool,
     with_leased: bool,
+    keep_source: bool,
     report: Callable[[Progress], None],
-) -> tuple[Outcome, StoreSource]:
-    """Make what is under `prefix` in `target` what it is in `source` now; see `fill` for how it can end."""
-    snapshot = await source_of(source, name, prefix, with_leased=with_leased)
-    return await fill(target, snapshot, prefix, merge=overwrite, report=report), snapshot
+) -> Copied:
+    """Make what is under `prefix` in `target` what it is in `source` now; see `fill` for how it can end.
+
+    Where a control plane worked on the source, it moves: nothing starts on the source from then on, and the target
+    begins a new epoch. `keep_source`: it stays, and nothing starts on the target. Refused: processes work on the
+    source, or its records were moved before. `names` are those of the two stores, for people.
+    """
+    snapshot = await source_of(source, names[0], prefix, with_leased=with_leased)
+    service = await service_source(snapshot)
+    if service is None:
+        outcome = await fill(target, snapshot, prefix, merge=overwrite, report=report)
+        return Copied(outcome, snapshot, None, revisions_go_on=True)
+    if not keep_source:
+        await _check_in_service(source, target, names)
+    await check_idle(target, names[1])
+    sealing = _Sealing(source, target, service, names, keep_source=keep_source, revision=snapshot.revision)
+    go_on = await continue_revisions(target, snapshot.revision)
+    outcome = await fill(target, service, prefix, merge=overwrite, report=report, sealing=sealing)
+    return Copied(outcome, snapshot, sealing.begun, revisions_go_on=go_on)
+
+
+async def _check_in_service(source: Store, target: Store, names: tuple[str, str]) -> None:
+    """Refused: the source cannot be moved. One that the same copy marked before it was interrupted can."""
+    await check_idle(source, names[0])
+    mark = await MOVED.get(source)
+    if mark is None or (mark.value.to == names[1] and await target.get(MARKER) is not None):
+        return
+    raise Refused(
+        f"{names[0]}: {moved_away(mark.value)}; copy that one, or, to give it up, first put this one back into service:"
+        f" hostler store activate --store {names[0]}"
+    )
+
+
+class _Sealing:
+    """Completes a copy: the source is marked, then the target begins its epoch."""
+
+    def __init__(
+        self,
+        source: Store,
+        target: Store,
+        service: ServiceSource,
+        names: tuple[str, str],
+        *,
+        keep_source: bool,
+        revision: int,
+    ) -> None:
+        self._source, self._target, self._service, self._names = source, target, service, names
+        self._keep, self._revision = keep_source, revision
+        self.begun: Cluster | None = None
+
+    def owns(self, key: str) -> bool:
+        return is_identity(key)
+
+    async def writes(self) -> list[Operation]:
+        now, cluster = time.time(), self._service.cluster
+        if self._keep:
+            mark = Moved(cluster=cluster.id, to=self._names[0], read_only=True, started_at=now, finished_at=now)
+            fences = [Put(key, FENCE.encode(fence)) for key, fence in self._service.fences.items()]
+            return [CLUSTER.put(cluster), *fences, MOVED.put(mark)]
+        epoch = Epoch(begun_by=EpochKind.COPY, source=self._names[0], at=now, source_revision=self._revision)
+        begun = await begin_epoch(self._target, cluster, epoch, self._service.fences)
+        await check_idle(self._source, self._names[0])
+        await mark_moved(self._source, self._names[1], begun.cluster)
+        self.begun = begun.cluster
+        return [*begun.writes, MOVED.delete()]

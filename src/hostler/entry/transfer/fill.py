@@ -4,8 +4,9 @@ While it runs, the target holds a marker key that says where the data comes from
 running the same thing again finds the marker and goes on: what is there already is compared, not written again. Every
 write is conditional on the marker, so of two that fill one target at a time only the later one goes on.
 
-Two ways to fill. Into an empty prefix: at the end the prefix holds what the source holds, and nothing else. Over
-existing keys (`merge`): the source's keys are written, other keys are left alone.
+Three ways to fill. Into an empty prefix: at the end the prefix holds what the source holds, and nothing else. Over
+existing keys (`merge`): the source's keys are written, other keys are left alone. In the place of existing keys
+(`replace`): the source's keys are written, other keys are deleted.
 
 Puts of known values can be repeated, so a write whose outcome is unknown is simply done again.
 """
@@ -59,6 +60,8 @@ class Marker(msgspec.Struct, frozen=True):
     merge: bool
     token: str
     """Tells two runs of the same transfer apart."""
+    replace: bool = False
+    """What stood in the target before goes."""
 
 
 class Progress(msgspec.Struct):
@@ -90,30 +93,46 @@ def digest(state: hashlib._Hash, key: str, value: bytes) -> None:
     state.update(value)
 
 
+class Sealing(Protocol):
+    """Keys that are left alone while a target is filled, and are written in the step that completes it."""
+
+    def owns(self, key: str) -> bool:
+        """Whether the key is one of them."""
+
+    async def writes(self) -> list[Operation]:
+        """What completes the target. Asked for once everything else is there and verified."""
+
+
 async def fill(
-    target: Store, source: Source, prefix: str, *, merge: bool, report: Callable[[Progress], None]
+    target: Store,
+    source: Source,
+    prefix: str,
+    *,
+    merge: bool,
+    report: Callable[[Progress], None],
+    replace: bool = False,
+    sealing: Sealing | None = None,
 ) -> Outcome:
-    """Write everything of `source` to `target`.
+    """Write everything of `source` to `target`. `replace`: keys that the source does not have are deleted there.
 
     Conflict: the target is not empty, or somebody else writes to it. Unavailable: it did not answer for `PATIENCE`.
     After either, and after a crash, the same call goes on where this one ended.
     """
-    run = await _begin(target, source, prefix, merge=merge, report=report)
+    wanted = Marker(source.name, prefix, merge, secrets.token_hex(8), replace)
+    run = await _begin(target, source, wanted, report=report)
+    run.sealing = sealing
     await run.write_all()
     outcome = await run.verify()
     await run.finish()
     return outcome
 
 
-async def _begin(
-    target: Store, source: Source, prefix: str, *, merge: bool, report: Callable[[Progress], None]
-) -> _Run:
-    wanted = Marker(source.name, prefix, merge, secrets.token_hex(8))
+async def _begin(target: Store, source: Source, wanted: Marker, *, report: Callable[[Progress], None]) -> _Run:
     found = await target.get(MARKER)
     if found is not None:
         _check_same(found, wanted)
-    elif not merge:
-        await _check_empty(target, prefix)
+    elif not wanted.merge and not wanted.replace:
+        await _check_empty(target, wanted.prefix)
     guard = Version(MARKER) == 0 if found is None else ModRevision(MARKER) == found.mod_revision
     await _patiently(target, guard, [Put(MARKER, msgspec.json.encode(wanted))])
     # Read back rather than believed: the answer to the write may have been lost, and a second attempt refused by our
@@ -142,7 +161,8 @@ async def _check_empty(target: Store, prefix: str) -> None:
         place = f"under {prefix!r}" if prefix else "in it"
         raise Conflict(
             f"target: there are keys {place} already, {page.items[0].key!r} for one; nothing was written: name an "
-            "empty target, or allow existing keys to be overwritten"
+            "empty target, or write over these keys (copy --overwrite, restore --force), or replace them after they"
+            " were saved (restore --replace)"
         )
 
 
@@ -176,6 +196,7 @@ class _Run:
         self._target, self._source, self._marker, self._resumed = target, source, marker, resumed
         self._guard = ModRevision(MARKER) == marker_revision
         self._report = report
+        self.sealing: Sealing | None = None
         self._batch: list[Operation] = []
         self._batch_bytes = 0
         self._running: set[asyncio.Task[None]] = set()
@@ -210,8 +231,11 @@ class _Run:
             aclosing(side_by_side(source, target)) as both,
         ):
             async for ours, theirs in both:
-                if theirs is None or theirs.key != MARKER:
+                if theirs is None or not (theirs.key == MARKER or self._sealed(theirs.key)):
                     yield ours, theirs
+
+    def _sealed(self, key: str) -> bool:
+        return self.sealing is not None and self.sealing.owns(key)
 
     async def _only_in_target(self, theirs: KeyValue | None) -> None:
         if theirs is None:
@@ -280,7 +304,8 @@ class _Run:
 
     async def finish(self) -> None:
         """Take the marker away: the target is complete."""
-        ended = await _patiently(self._target, self._guard, [Delete(MARKER)])
+        last = [] if self.sealing is None else await self.sealing.writes()
+        ended = await _patiently(self._target, self._guard, [Delete(MARKER), *last])
         if not ended and await self._target.get(MARKER) is not None:
             raise Conflict("target: somebody else took over this transfer at its end; let them finish")
 

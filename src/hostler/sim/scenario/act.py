@@ -109,6 +109,10 @@ class ConfirmOff(Act, frozen=True, kw_only=True, tag="confirm_off"):
     nodes: tuple[str, ...]
 
 
+class ReleaseBrake(Act, frozen=True, kw_only=True, tag="release_brake"):
+    """Let the nodes be fenced that hold the brake on mass failure."""
+
+
 class LoadInventory(Act, frozen=True, kw_only=True, tag="load_inventory"):
     """Put this inventory into the place of the present one."""
 
@@ -177,6 +181,7 @@ Anything: TypeAlias = (
     | DrainNodes
     | ActivateNodes
     | ConfirmOff
+    | ReleaseBrake
     | LoadInventory
     | SetHardware
     | LabStart

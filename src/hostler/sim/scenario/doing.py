@@ -60,7 +60,7 @@ class Hands:
                 self.repair(on)
             case act.LoadInventory() | act.SetHardware():
                 await self._change_inventory(what, within)
-            case act.DrainNodes() | act.ActivateNodes() | act.ConfirmOff():
+            case act.DrainNodes() | act.ActivateNodes() | act.ConfirmOff() | act.ReleaseBrake():
                 await self._change_nodes(what, within)
             case act.CreateVm() | act.DeleteVm():
                 await self._change_machines(what, within)
@@ -164,7 +164,12 @@ class Hands:
         shown = await self._world.ask(lambda d: d.inventory.show(HOSTLER), within=within)
         self.inventory = inventory_in({"regions": list(shown.regions), "racks": list(shown.racks)})
 
-    async def _change_nodes(self, what: act.DrainNodes | act.ActivateNodes | act.ConfirmOff, within: float) -> None:
+    async def _change_nodes(
+        self, what: act.DrainNodes | act.ActivateNodes | act.ConfirmOff | act.ReleaseBrake, within: float
+    ) -> None:
+        if isinstance(what, act.ReleaseBrake):
+            await self._world.ask(lambda d: d.nodes.release_brake(d.request), within=within)
+            return
         for node in what.nodes:
             await self._change_node(what, node, self._world.clock.now() + within)
 

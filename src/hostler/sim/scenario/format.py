@@ -42,7 +42,7 @@ FIELDS = (
 )
 DURATIONS = (
     *("node_ttl", "fencing_time", "leadership_ttl", "lock_ttl", "latency", "make_time", "boot_time", "stop_grace"),
-    *("power_grace", "restart"),
+    *("power_grace", "brake_window", "fence_every", "restart"),
 )
 FLAGS = ("power", "hands_over")
 MOST_REPLICAS = 9
@@ -151,13 +151,15 @@ class _Reading:
         piece = self._fields.get("settings")
         if piece is None:
             return {}
-        fields = piece.fields(*DURATIONS, *FLAGS, "agents", "boots")
+        fields = piece.fields(*DURATIONS, *FLAGS, "agents", "boots", "brake_share")
         found: dict[str, Any] = {name: seconds(fields[name]) for name in DURATIONS if name in fields}
         found |= {name: fields[name].flag() for name in FLAGS if name in fields}
         if "agents" in fields:
             found["agents"] = fields["agents"].choice("real", "light")
         if "boots" in fields:
             found["boots"] = fields["boots"].whole(least=1, most=1000)
+        if "brake_share" in fields:
+            found["brake_share"] = fields["brake_share"].number(most=1.0)
         try:
             plan = WorldPlan(replicas=replicas, **found)
         except Invalid as error:

@@ -118,6 +118,7 @@ class _Acts:
             "drain": (("on", "mode"), self._drain),
             "activate": (("on",), self._nodes),
             "confirm_off": (("on",), self._nodes),
+            "release_brake": ((), dict),
             "load_inventory": (("inventory",), self._load),
             "set": (("on", "enabled", "condition"), self._set),
             "lab_start": (("user", "count", "lab"), lambda: {"labs": labs_of(self._piece, self._fields)}),

@@ -27,6 +27,8 @@ INVARIANTS = (
     "inventory_heeded",
     "rollout_kept",
     "no_early_end",
+    "brake_kept",
+    "disks_kept",
     "wishes_met",
     "pending_has_reason",
     "one_lab_per_user",

@@ -84,7 +84,9 @@ def vms_of(piece: Piece) -> VmWish:
             spec=_spec(fields),
             power=Power(_choice(fields, "power", Power.ON, Power.OFF)),
             labels=labels,
-            on_node_loss=OnNodeLoss(_choice(fields, "on_node_loss", OnNodeLoss.FENCE, OnNodeLoss.WAIT)),
+            on_node_loss=OnNodeLoss(
+                _choice(fields, "on_node_loss", OnNodeLoss.RECREATE, OnNodeLoss.FENCE, OnNodeLoss.WAIT)
+            ),
             affinity=_affinity(fields, labels),
             node_labels=_labels(fields, "node_labels"),
             expires_in=seconds(fields["expires"], least=1.0) if "expires" in fields else None,

@@ -8,7 +8,7 @@ import msgspec
 
 from hostler.engine.inventory.form import inventory_from
 from hostler.errors import Compacted, Conflict, Damaged
-from hostler.keys.access import QUOTA
+from hostler.keys.access import ORG_QUOTA, QUOTA
 from hostler.keys.deployment import BLUEPRINT, DEPLOYMENT, RETRIES, SLICE, SLICE_OWNER
 from hostler.keys.family import FAMILIES
 from hostler.keys.inventory import INSTANCE, TARGET, USER, WORKLOAD
@@ -49,6 +49,7 @@ TAKEN: tuple[Key[Any], ...] = (
         LAB,
         LAB_CATALOGUE,
         QUOTA,
+        ORG_QUOTA,
         FENCE,
         BLUEPRINT,
         SLICE_OWNER,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from hostler.engine.controllers.brake import SHARE
 from hostler.engine.controllers.decision import DRAIN
 from hostler.errors import Invalid, NotFound
 from hostler.keys.node import COMMAND
@@ -45,6 +46,8 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     boot_time: float = 0.0
     """Seconds that a machine takes to start."""
     power: bool = False
+    brake_share: float = SHARE
+    """As in the settings: more than this share of the nodes that become unreachable together are not fenced."""
     """A silent node can be switched off by the control plane, and is known to be off then."""
     seed: int = 0
 
@@ -105,7 +108,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 def ask(copy: Copied, question: Question, tell: Callable[[str], None] = lambda _: None) -> Answer:
     """Play it out. NotFound, Invalid: it names what is not there."""
     loop = ProcessLoop(question.seed)
-    plan = world_plan(copy, boot_time=question.boot_time, power=question.power)
+    plan = world_plan(copy, boot_time=question.boot_time, power=question.power, brake_share=question.brake_share)
     world = World(plan, seed=question.seed, loop=loop)
     left_out = furnish(world, copy)
     nodes = _drained(copy, question.drain, world)

@@ -10,6 +10,7 @@ from hostler.drivers.machines.simulated import MemoryPlace
 from hostler.drivers.machines.simulated.place import Row
 from hostler.drivers.slices.simulated import METHODS
 from hostler.engine.agent.plan import FENCING_TIME, NODE_TTL
+from hostler.engine.controllers.brake import SHARE
 from hostler.errors import Invalid
 from hostler.keys.deployment import BLUEPRINT, SLICE
 from hostler.model.deployment import SliceSettings, SliceState
@@ -52,7 +53,7 @@ _LIVES = {
 """In which states of a slice there is a process."""
 
 
-def world_plan(copy: Copied, *, boot_time: float = 0.0, power: bool = False) -> WorldPlan:
+def world_plan(copy: Copied, *, boot_time: float = 0.0, power: bool = False, brake_share: float = SHARE) -> WorldPlan:
     """One replica, and the nodes that have registered."""
     known = {node for node, _, _ in copy.inventory.nodes()}
     racks = {fold(full.rack.name) for full in copy.inventory.racks}
@@ -69,6 +70,7 @@ def world_plan(copy: Copied, *, boot_time: float = 0.0, power: bool = False) -> 
         replicas=1,
         boot_time=boot_time,
         power=power,
+        brake_share=brake_share,
         traces=False,
         slices=any(key.startswith((BLUEPRINT.prefix(), SLICE.prefix())) for key in copy.records),
         fencing_time=fencing_time,

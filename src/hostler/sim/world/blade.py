@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hostler.drivers.machines.simulated import MachineFaults, MemoryPlace, Odds, SimulatedMachines
+from hostler.drivers.machines.simulated import MachineFaults, Odds, SimulatedMachines
 from hostler.drivers.slices.simulated import SimulatedSlices
 from hostler.engine.agent.plan import AgentPlan
 from hostler.kit.processes import outside
 from hostler.kit.rated import ROUNDED
+from hostler.sim.world.disks import DiskPlace
 from hostler.sim.world.host import Host, chance
 from hostler.sim.world.parts import Making
 from hostler.sim.world.peers import WorldPeers
@@ -17,6 +18,7 @@ from hostler.sim.world.slices import WorldSlices, slice_times
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from hostler.drivers.machines.simulated import MemoryPlace
     from hostler.drivers.machines.simulated.fault import Verb
     from hostler.ports.slices import Life as SliceLife
     from hostler.sim.world.condition import Conditions
@@ -89,7 +91,7 @@ class BladeHost(Host):
             self.start(cause)
 
     def _new_place(self) -> MemoryPlace:
-        return MemoryPlace(f"place-{self.node}-{self.serial}")
+        return DiskPlace(f"place-{self.node}-{self.serial}", self.node, self.world.disks)
 
     async def main(self, life: Life) -> None:
         machines = SimulatedMachines(
@@ -114,6 +116,7 @@ class BladeHost(Host):
             rack=self.blade.rack,
             pdus=self.blade.pdus,
             tors=self.blade.tors,
+            store="sim://store",
             node_ttl=plan.node_ttl,
             fencing_time=plan.fencing_time,
             stop_grace=plan.stop_grace,

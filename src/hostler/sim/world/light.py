@@ -12,6 +12,7 @@ import asyncio
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from hostler.engine.agent import retained
 from hostler.engine.agent.decide import DOING, NOTHING, Action, Telling, decide, same, tell
 from hostler.engine.agent.membership import has_machines, record_of
 from hostler.engine.agent.offering import told_of
@@ -248,10 +249,11 @@ class LightBlade(BladeHost):
         entry, seen = self._told.get(vm), await machines.inspect(vm)
         if entry is None:
             if seen is not None:
-                await machines.delete(vm)
+                await retained.retain(machines, seen, grace=self.world.plan.stop_grace, wall=self.clock.wall())
             self._made.pop(vm, None)
             return True
-        leftover = seen is not None and self._made.get(vm) != entry.create_revision
+        own = entry.value.reinstate == ""
+        leftover = seen is not None and self._made.get(vm) != entry.create_revision and not own
         step = decide(entry.value, seen, settled=_settled(entry.value, seen), leftover=leftover)
         if step is NOTHING or step.action is Action.SEND:
             return await self._tell(entry, seen)
@@ -284,7 +286,10 @@ class LightBlade(BladeHost):
                 plan = MachinePlan(
                     label=label, spec=command.spec, name=command.name, fenced=command.fenced, tags=command.tags
                 )
-                await (machines.mark(plan) if step.action is Action.MARK else machines.create(plan))
+                if step.action is Action.CREATE:
+                    await retained.create(machines, plan, command)
+                else:
+                    await (machines.mark(plan) if step.action is Action.MARK else machines.create(plan))
             case Action.START:
                 await machines.start(vm)
             case Action.STOP | Action.SWITCH_OFF:
@@ -299,6 +304,11 @@ class LightBlade(BladeHost):
                 await machines.restore(vm, step.name, step.number)
             case Action.DELETE:
                 await machines.delete(vm)
+                self._made.pop(vm, None)
+            case Action.RETAIN:
+                seen = await machines.inspect(vm)
+                if seen is not None:
+                    await retained.retain(machines, seen, grace=self.world.plan.stop_grace, wall=self.clock.wall())
                 self._made.pop(vm, None)
 
     async def _tell(

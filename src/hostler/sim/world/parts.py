@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from hostler.drivers.ttl.store import StoreTtlStorage
 from hostler.engine.agent.agent import Agent
+from hostler.engine.controllers.brake import Brake
 from hostler.engine.controllers.janitor import Janitor
 from hostler.engine.controllers.machines import MachineController
 from hostler.engine.controllers.nodes import NodeController
@@ -50,6 +51,8 @@ class Making:
     new_id: Callable[[], str]
     tell: Callable[[str], None]
     power: Power | None = None
+    brake: Brake | None = None
+    """Of one leadership."""
     board: Board | None = None
     traffic: Traffic | None = None
     slices: Slices | None = None
@@ -68,13 +71,26 @@ def _view(making: Making) -> View:
     return View(making.store, clock=making.clock, rng=making.rng)
 
 
+def _brake(making: Making, view: View) -> Brake:
+    plan = making.plan
+    return Brake(
+        making.store,
+        view,
+        share=plan.brake_share,
+        window=plan.brake_window,
+        fence_every=plan.fence_every,
+        tracer=making.tracer("brake"),
+        **making.tools("clock", "rng", "tell"),
+    )
+
+
 def _machines(making: Making, view: View) -> Service:
     return MachineController(
         making.store,
         view,
         release=quota_release,
         tracer=making.tracer("machines"),
-        **making.tools("clock", "rng", "tell"),
+        **making.tools("clock", "rng", "tell", "brake"),
     )
 
 
@@ -84,7 +100,7 @@ def _nodes(making: Making, view: View) -> Service:
         view,
         power_grace=making.plan.power_grace,
         tracer=making.tracer("nodes"),
-        **making.tools("clock", "rng", "tell", "power"),
+        **making.tools("clock", "rng", "tell", "power", "brake"),
     )
 
 
@@ -134,7 +150,7 @@ def _agent(making: Making, machines: Machines, plan: AgentPlan, peers: Peers | N
 
 @dataclass
 class Parts:
-    """By what each is made. The controllers of a leader are those of `hostler replica` (`machines`, `nodes`,
+    """By what each is made. The controllers of a leader are those of `hostler replica` (`brake`, `machines`, `nodes`,
     `workloads`, `janitor`, `labs`, `deployments`), and `more`."""
 
     view: Callable[[Making], View] = _view
@@ -143,6 +159,7 @@ class Parts:
     """That elections are held on."""
     replica: Callable[..., Replica] = Replica
     """Elections and the order of things."""
+    brake: Callable[[Making, View], Brake] = _brake
     machines: Callable[[Making, View], Service] = _machines
     """With its placement."""
     nodes: Callable[[Making, View], Service] = _nodes
@@ -156,7 +173,10 @@ class Parts:
 
     def controllers(self, making: Making, view: View) -> Sequence[Service]:
         """New ones for one leadership."""
+        brake = self.brake(making, view)
+        making = replace(making, brake=brake)
         return (
+            brake,
             self.machines(making, view),
             self.nodes(making, view),
             self.workloads(making, view),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from hostler.engine.agent.plan import FENCING_TIME, NODE_TTL
+from hostler.engine.controllers.brake import FENCE_EVERY, SHARE, WINDOW
 from hostler.engine.controllers.nodes import POWER_GRACE
 from hostler.engine.inventory.document import Inventory
 from hostler.engine.replica import LEADERSHIP_TTL
@@ -83,6 +84,10 @@ class WorldPlan(msgspec.Struct, frozen=True, kw_only=True):
     power: bool = False
     """Pdus answer the control plane: a silent node is switched off there, and known to be off."""
     power_grace: float = POWER_GRACE
+    brake_share: float = SHARE
+    """More than this share of the nodes that become unreachable together are not fenced."""
+    brake_window: float = WINDOW
+    fence_every: float = FENCE_EVERY
     hands_over: bool = True
     """Blades hand machines to each other as they run."""
     slices: bool = False

@@ -18,6 +18,7 @@ from hostler.sim.hardware import Repair, Replace
 from hostler.sim.log import Log
 from hostler.sim.world.blade import BladeHost
 from hostler.sim.world.chronicle import Chronicle
+from hostler.sim.world.disks import Disks
 from hostler.sim.world.electricity import RackPower
 from hostler.sim.world.hardware import Hardware
 from hostler.sim.world.host import chance
@@ -76,6 +77,7 @@ class World:
         self.rng = chance(seed, "world")
         self.store = MemoryStore(clock=self.clock, rng=chance(seed, "store"))
         self.door = MemoryDoor(wall=self.clock.wall)
+        self.disks = Disks()
         self.hardware = Hardware(self)
         self.power: Power | None = RackPower(self.hardware) if plan.power else None
         self.request = Request(HOSTLER)

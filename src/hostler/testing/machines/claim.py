@@ -10,7 +10,7 @@ import msgspec
 
 from hostler.kit.clock import SystemClock
 from hostler.model.vm import MachineState, VmSpec
-from hostler.ports.machines import Label, Machine, MachinePlan
+from hostler.ports.machines import Label, Machine, MachinePlan, RetainedMachine
 from hostler.testing.claim import check_all, on_time, trying
 from hostler.testing.claim import loop_time as loop_time  # noqa: PLC0414 - a word that claims are written in
 from hostler.testing.claim import refused as refused  # noqa: PLC0414 - another
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     Body = Callable[["MachineTrial"], Awaitable[None]]
 
-_CHAPTERS = ("use", "number", "fence", "interruption", "lifetime", "serial", "availability", "move", "mark")
+_CHAPTERS = ("use", "number", "fence", "interruption", "lifetime", "serial", "availability", "move", "mark", "retain")
 
 Save: TypeAlias = "Callable[[Machines, str, str], Awaitable[None]]"
 Show: TypeAlias = "Callable[[Machines, str], Awaitable[str]]"
@@ -185,6 +185,10 @@ class MachineTrial:
         """The machines of this trial, as listed."""
         return {m.label.vm: m for m in await self.machines.list() if m.label.cluster == self._run}
 
+    async def retained(self) -> dict[str, RetainedMachine]:
+        """What is retained of the machines of this trial, by its name."""
+        return {m.name: m for m in await self.machines.retained() if m.label.cluster == self._run}
+
     async def tidy(self) -> None:
         """Remove what the trial made, and close."""
         try:
@@ -192,6 +196,8 @@ class MachineTrial:
                 await self.open()
             for vm in sorted(self._names):
                 await self.machines.delete(vm)
+            for name in await self.retained():
+                await self.machines.discard(name)
         finally:
             await self.close()
 

@@ -88,21 +88,26 @@ function FullName({ user }: { user: User }) {
 }
 
 function Password({ user }: { user: User }) {
+  const [old, setOld] = useState("");
   const [password, setPassword] = useState("");
   const [again, setAgain] = useState("");
   const [tried, setTried] = useState(false);
   const [problem, setProblem] = useState<unknown>(null);
+  // Who finds a page that was left open does not know the password.
+  const needsOld = user.has_password && !user.rights.manage_accounts;
+  const missing = needsOld && !old ? "Your present password is needed." : null;
   const short = password.length < SHORTEST ? `At least ${SHORTEST} characters.` : null;
   const other = password !== again ? "The two are not the same." : null;
   const save = async (): Promise<void> => {
     setTried(true);
-    if (short || other) return;
+    if (missing || short || other) return;
     setProblem(null);
     try {
-      await patch<User>(at`/v1/users/${user.name}`, { password });
+      await patch<User>(at`/v1/users/${user.name}`, needsOld ? { password, old_password: old } : { password });
       // This session has ended with all others.
       await signIn({ name: user.name, password });
       toast("Your password was changed. All your other sessions have ended.");
+      setOld("");
       setPassword("");
       setAgain("");
       setTried(false);
@@ -114,6 +119,7 @@ function Password({ user }: { user: User }) {
     <Form class="panel stack" label="Change your password" onSubmit={save}>
       {problem !== null && <Failure error={problem} />}
       <input class="account-hidden" type="text" name="username" autocomplete="username" value={user.name} readOnly tabIndex={-1} aria-hidden="true" />
+      {needsOld && <Text label="Present password" type="password" value={old} onInput={setOld} autocomplete="current-password" wrong={tried ? missing : null} />}
       <Text label="New password" type="password" value={password} onInput={setPassword} autocomplete="new-password" wrong={tried ? short : null} hint={`At least ${SHORTEST} characters.`} />
       <Text label="New password again" type="password" value={again} onInput={setAgain} autocomplete="new-password" wrong={tried ? other : null} />
       <p class="soft small">All your other sessions end with it. API tokens stay.</p>

@@ -20,12 +20,15 @@ interface Line {
   source: string;
   /** What people call the subject; empty: its key says it, or nobody knows any more. */
   name: string;
+  /** How many refused requests of a minute the line stands for. Other lines stand for one write. */
+  count: number;
 }
 
 const PAGE = 100;
 const LOOK_EVERY = 5000;
 const KINDS = ["vm", "lab", "node", "blueprint", "workload", "rack", "blade", "pdu", "tor", "region", "zone"];
-const keyOf = (line: Line): string => `${line.after} ${line.at} ${line.verb} ${line.subject}`;
+const keyOf = (line: Line): string => `${line.after} ${line.at} ${line.verb} ${line.subject} ${line.source}`;
+const isRefused = (line: Line): boolean => line.verb.startsWith("refused.");
 
 export default function Page() {
   const { query } = route.value;
@@ -132,7 +135,7 @@ function Lines({ wanted }: { wanted: Wanted }) {
         </Table>
       ) : (
         <Empty title={older === null ? "No line is like that" : "None among the newest"}>
-          <p>{older === null ? "Ask for less above. What was written long ago is forgotten, as the setting audit_days says." : "There are older ones that were not looked at yet."}</p>
+          <p>{older === null ? "Ask for less above. What was written long ago may be in files on another machine: hostler audit names it." : "There are older ones that were not looked at yet."}</p>
         </Empty>
       )}
       {older !== null && <Button onClick={more}>Older</Button>}
@@ -153,18 +156,22 @@ function Row({ line }: { line: Line }) {
         <Clock at={line.at} />
       </td>
       <td>
-        <a href={to("audit", [], { who: line.who })}>{line.who}</a>
+        {line.who ? <a href={to("audit", [], { who: line.who })}>{line.who}</a> : "no account"}
       </td>
       <td class="audit-did" title={line.verb}>{did(line.verb)}</td>
       <td class="audit-what">
-        <ObjectLink of={about}>{called(about, line.name)}</ObjectLink>
+        {isRefused(line) ? (
+          `${line.count} × ${line.name || "several"}`
+        ) : (
+          <ObjectLink of={about}>{called(about, line.name)}</ObjectLink>
+        )}
       </td>
       <td class="number audit-when">
-        {line.before ? line.before : "new"} → {line.after}
+        {isRefused(line) ? "" : `${line.before || "new"} → ${line.after}`}
       </td>
-      <td>{line.source || "the control plane"}</td>
+      <td>{line.source || (isRefused(line) ? "several" : "the control plane")}</td>
       <td>
-        {about.object && (
+        {about.object && !isRefused(line) && (
           <a href={to("events", [], { view: "past", object: about.object })} aria-label={`events of ${about.words}`}>
             events
           </a>

@@ -112,17 +112,27 @@ function ofTheControlPlane({ store, control, ready }: Overview): string[] {
     return [`The store has not answered${silent}. Nothing can be written, and what you see may be old. Look at the store.`];
   }
   if (control && !control.leader) return ["Nobody leads: wishes are taken, and nothing is done about them. Start a replica: hostler replica."];
+  if (!store.writable) return [`The store takes no writes: ${store.problem}.`];
   return ready ? [] : ["This replica has not read all of the store yet."];
 }
 
 /** In words, and where they are listed. */
 const WORRIES: Record<string, [words: (n: number) => string, list: string]> = {
+  "brake-held": [
+    (n) => `${count(n, "node")} became unreachable together: none is switched off, no machine is taken (hostler node brake show)`,
+    to("racks", [], { state: "silent" }),
+  ],
+  "store-full": [() => "The store is full and takes no writes", to("overview")],
+  "store-filling": [() => "The store is filling up", to("overview")],
+  "store-refuses": [() => "The store takes no writes", to("overview")],
   "vms-failed": [(n) => (n === 1 ? "1 machine has failed" : `${n.toLocaleString("en")} machines have failed`), to("vms", [], { phase: "failed" })],
   "vms-silent": [(n) => `${count(n, "machine")} may or may not run: no sign of life from where ${n === 1 ? "it is" : "they are"}`, to("vms", [], { phase: "silent" })],
+  "vms-paused": [(n) => `${count(n, "machine")} ${n === 1 ? "is" : "are"} paused: no room for what ${n === 1 ? "it writes" : "they write"}`, to("vms", [], { phase: "paused" })],
   "vms-waiting": [(n) => `${count(n, "machine")} ${n === 1 ? "waits" : "wait"} for a node`, to("vms", [], { phase: "pending" })],
   "nodes-silent": [(n) => `${count(n, "node")} ${n === 1 ? "gives" : "give"} no sign of life`, to("racks", [], { state: "silent" })],
   "blueprints-failed": [(n) => (n === 1 ? "1 deployment was given up" : `${n} deployments were given up`), to("deployments", [], { phase: "failed" })],
   "blueprints-waiting": [(n) => (n === 1 ? "1 deployment is stuck" : `${n} deployments are stuck`), to("deployments", [], { phase: "waiting" })],
+  "clock-in-doubt": [() => "The leader's clock is not that of the nodes: machines, labs, tokens and audit do not expire", to("events")],
   "labs-refused": [(n) => (n === 1 ? "1 user got no lab in the last hour" : `${n} users got no lab in the last hour`), to("labs")],
 };
 
@@ -137,11 +147,13 @@ function Worry({ concern, skew }: { concern: Concern; skew: number }) {
       <ul>
         {concern.examples.map(({ object, name, detail, since }) => (
           <li key={object}>
-            <ObjectLink of={thing(object)}>{name}</ObjectLink>
+            {object === "store" ? name : <ObjectLink of={thing(object)}>{name}</ObjectLink>}
             {detail && `: ${detail}`} {since !== null && <span class="soft"><Ago at={since - skew} since /></span>}{" "}
-            <a class="small" href={to("events", [], { view: "why", object })} aria-label={`Why ${name} is so`}>
-              why
-            </a>
+            {object !== "store" && (
+              <a class="small" href={to("events", [], { view: "why", object })} aria-label={`Why ${name} is so`}>
+                why
+              </a>
+            )}
           </li>
         ))}
         {more > 0 && (
@@ -337,7 +349,9 @@ function StoreHealth({ store, ready }: { store: Store; ready: boolean }) {
       <dl class="facts">
         <dt>Health</dt>
         <dd>
-          {store.answers ? (
+          {store.answers && !store.writable ? (
+            <State look="bad">takes no writes</State>
+          ) : store.answers ? (
             <State look="good">answers{ready ? "" : ", not all of it read yet"}</State>
           ) : (
             <State look="bad">no answer{store.silent_for === null ? "" : ` for ${span(store.silent_for)}`}</State>
@@ -348,7 +362,7 @@ function StoreHealth({ store, ready }: { store: Store; ready: boolean }) {
         <dt>Engine</dt>
         <dd>{store.engine ? `${store.engine} ${store.version}` : "not known"}</dd>
         <dt>Size</dt>
-        <dd>{store.size_bytes === null ? "not known" : bytes(store.size_bytes)}</dd>
+        <dd>{store.size_bytes === null ? "not known" : bytes(store.size_bytes)}{store.quota_bytes !== null && ` of ${bytes(store.quota_bytes)}`}</dd>
       </dl>
     </section>
   );

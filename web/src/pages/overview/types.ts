@@ -35,6 +35,9 @@ export interface Store {
   engine: string;
   version: string;
   size_bytes: number | null;
+  quota_bytes: number | null;
+  writable: boolean;
+  problem: string;
 }
 
 export interface Concern {

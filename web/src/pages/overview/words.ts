@@ -12,12 +12,15 @@ export const NODES: readonly Row[] = [
   ["shutting_down", "shutting down", "idle"],
   ["joining", "joining", "busy"],
   ["on_duty", "on duty", "good"],
+  ["unknown", "in a state that this release does not know", "warn"],
   ["decommissioned", "drained", "idle"],
 ];
 
 export const VMS: readonly Row[] = [
   ["failed", "failed", "bad"],
   ["silent", "on silent nodes", "bad"],
+  ["paused", "paused", "bad"],
+  ["unknown", "in a state that this release does not know", "warn"],
   ["pending", "waiting for a node", "warn"],
   ["placed", "placed", "busy"],
   ["creating", "being created", "busy"],

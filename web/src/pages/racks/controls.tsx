@@ -47,7 +47,7 @@ export function TimeBar() {
         </span>
         <span class="soft small">{new Date(view.wall * 1000).toLocaleString("en-GB", { timeZone: "UTC", dateStyle: "long", timeStyle: "medium" })} UTC</span>
       </div>
-      {can("step_time") ? <Moving view={view} /> : <p class="soft">{told(view)} Moving time takes the right step_time.</p>}
+      {can("step_time") ? <Moving view={view} /> : <p class="soft">{told(view)} Moving time takes the right step_time and the membership *.</p>}
       {view.failures.length > 0 && (
         <div class="note bad" role="alert">
           <p>
@@ -247,7 +247,7 @@ export function Break({ component, kind }: { component: string; kind: "pdu" | "t
       {can("inject_faults") ? (
         <FaultForm component={component} fits={kinds.value.filter((one) => one.places.includes(kind))} first={FIRST[kind] ?? ""} />
       ) : (
-        !faults.length && !proposals.length && <p class="soft">Breaking it takes the right inject_faults.</p>
+        !faults.length && !proposals.length && <p class="soft">Breaking it takes the right inject_faults and the membership *.</p>
       )}
     </section>
   );

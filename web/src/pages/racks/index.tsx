@@ -79,7 +79,7 @@ function Nothing() {
           </p>
         </>
       ) : (
-        <p class="soft">Loading one takes the right modify_inventory.</p>
+        <p class="soft">Loading one takes the right modify_inventory and the membership *.</p>
       )}
     </Empty>
   );

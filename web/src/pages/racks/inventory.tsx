@@ -99,7 +99,7 @@ export function Loading() {
   if (!can("modify_inventory")) {
     return (
       <div class="note warn">
-        <p>Loading an inventory takes the right modify_inventory, which your account does not have. An administrator can give it to you.</p>
+        <p>Loading an inventory takes the right modify_inventory and the membership *, which your account does not have both. An administrator can give them to you.</p>
       </div>
     );
   }

@@ -7,11 +7,11 @@ export type Rights = Record<Right, boolean>;
 /** Each right: what it is called, and what it allows. */
 export const RIGHTS: readonly (readonly [Right, string, string])[] = [
   ["modify_workloads", "Work with machines", "Create, change, start, stop, move and delete them, and open their consoles. With membership * also deploy."],
-  ["modify_inventory", "Change the inventory", "Load and change racks; drain, activate and forget nodes."],
-  ["perform_repairs", "Repair", "Confirm that a silent node is off."],
-  ["inject_faults", "Break things", "Break simulated hardware."],
-  ["step_time", "Move time", "Step and run simulated time."],
-  ["manage_accounts", "Manage accounts", "Make, change and delete accounts and their tokens, set quotas, read the audit."],
+  ["modify_inventory", "Change the inventory", "Load and change racks; drain, activate and forget nodes. For members of everything."],
+  ["perform_repairs", "Repair", "Confirm that a silent node is off. For members of everything."],
+  ["inject_faults", "Break things", "Break simulated hardware. For members of everything."],
+  ["step_time", "Move time", "Step and run simulated time. For members of everything."],
+  ["manage_accounts", "Manage accounts", "Make, change and delete accounts and their tokens, create projects, read the audit; as a member of everything set quotas."],
 ];
 
 export const NONE: Rights = {

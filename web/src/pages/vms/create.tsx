@@ -172,7 +172,7 @@ export function Create() {
           <div class="stack">
             <div class="vms-pair">
               <Text label="Only on nodes with labels" value={form.node_labels} onInput={(value) => set({ node_labels: value })} placeholder="disk=ssd" wrong={wrongAt("node_labels")} />
-              <Select label="If its node falls silent" value={form.on_node_loss} onChange={(value) => set({ on_node_loss: value })} options={[["wait", "Wait until somebody confirms that it is off"], ["fence", "Stop itself, and start elsewhere"]]} />
+              <Select label="If its node is unreachable" value={form.on_node_loss} onChange={(value) => set({ on_node_loss: value })} options={[["wait", "Wait for the node, and keep the disk"], ["fence", "Stop, and return with the disk when the node is back"], ["recreate", "Stop, and start elsewhere with a new disk"]]} />
               <Text label="Weight when cores are scarce" type="number" min={1} max={10000} value={form.cpu_share} onInput={(value) => set({ cpu_share: value })} wrong={wrongAt("cpu_share")} />
             </div>
             <Rules rules={form.rules} onChange={(rules) => set({ rules })} wrong={wrongAt("affinity")} />
@@ -234,7 +234,8 @@ function useQuota(org: string, project: string): Quota | null {
 
 function quotaHint(quota: Quota | null): string {
   if (!quota) return "";
-  if (!quota.revision) return "It has no quota.";
+  const above = Object.values(quota.inherited).some((limit) => limit !== null);
+  if (!quota.revision) return above ? "Its org has a quota." : "It has no quota.";
   const { vms } = quota.limits;
   return vms === null ? "It has a quota." : `${count(Math.max(0, vms - quota.used_vms), "machine")} of ${vms} left by its quota.`;
 }

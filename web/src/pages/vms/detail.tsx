@@ -20,6 +20,12 @@ export interface One {
   reload: () => Promise<void>;
 }
 
+const ON_NODE_LOSS = {
+  wait: "it waits for its node, and keeps its disk",
+  fence: "it stops, and returns with its disk when the node is back",
+  recreate: "it stops, and starts elsewhere with a new disk from its image",
+};
+
 export function Detail({ org, project, vm }: { org: string; project: string; vm: string }) {
   const path = at`/v1/orgs/${org}/projects/${project}/vms/${vm}`;
   const [found, setFound] = useState<Vm | null>(null);
@@ -224,8 +230,28 @@ function Overview(one: One) {
           </dd>
           <dt>Expires</dt>
           <dd>{vm.expires_at ? <Left at={vm.expires_at} over="now" /> : "never"}</dd>
-          <dt>If its node falls silent</dt>
-          <dd>{vm.on_node_loss === "fence" ? "it stops itself and starts elsewhere" : "it waits for a confirmation"}</dd>
+          <dt>If its node is unreachable</dt>
+          <dd>{ON_NODE_LOSS[vm.on_node_loss]}</dd>
+          {vm.disk_since > 0 && (
+            <>
+              <dt>New disk</dt>
+              <dd>
+                from its image, <Ago at={vm.disk_since} />
+              </dd>
+            </>
+          )}
+          {vm.retained.length > 0 && (
+            <>
+              <dt>Retained disks</dt>
+              <dd>
+                {vm.retained.map((each) => (
+                  <div key={`${each.node}/${each.name}`}>
+                    on node {each.node}, <Ago at={each.retained_at} />: <code>hostler vm retained restore {`${each.node}/${each.name}`}</code>
+                  </div>
+                ))}
+              </dd>
+            </>
+          )}
           {vm.at_next_boot.length > 0 && (
             <>
               <dt>At its next boot</dt>
@@ -266,7 +292,7 @@ const stepOf = (vm: Vm): string => (vm.phase === "running" && vm.readiness ? vm.
 
 function headOf(vm: Vm): string {
   if (vm.available) return "Ready";
-  const heads: Partial<Record<string, string>> = { running: "Running", stopped: "Off", failed: "Failed", silent: "Not heard of" };
+  const heads: Partial<Record<string, string>> = { running: "Running", stopped: "Off", failed: "Failed", paused: "Paused", silent: "Not heard of" };
   return heads[stepOf(vm)] ?? "On its way";
 }
 
@@ -300,7 +326,7 @@ const lookAfter = (name: string) => (name === "failed" ? ("bad" as const) : OFF.
 
 function lookOfStep(name: string) {
   if (name === "available" || name === "running") return "good" as const;
-  if (name === "failed") return "bad" as const;
+  if (name === "failed" || name === "paused") return "bad" as const;
   return name === "stopped" || name === "silent" ? ("idle" as const) : name === "pending" ? ("warn" as const) : ("busy" as const);
 }
 

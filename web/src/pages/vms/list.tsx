@@ -7,6 +7,7 @@ import { can, me } from "../../session";
 import { Ago, Button, type Column, confirm, Copy, count, Empty, Failure, Head, mib, Select, State, Text, toast, VirtualTable } from "../../ui";
 import { chosen, type Filter, filterOf, SORTS } from "./filter";
 import { lookOf } from "./phase";
+import { RetainedMachines } from "./retained";
 import { Rows } from "./rows";
 import { PHASES, type VmRow } from "./types";
 
@@ -65,6 +66,7 @@ export function List() {
           )}
         </div>
       )}
+      <RetainedMachines />
     </>
   );
 }

@@ -1,6 +1,6 @@
 // The phase of a machine, as the server makes it (hostler.engine.phase), from the records that events bring.
 import type { Look } from "../../ui";
-import type { Labels, Phase, VmRow } from "./types";
+import { PHASES, type Labels, type Phase, type VmRow } from "./types";
 
 export interface Wish {
   id: string;
@@ -18,6 +18,7 @@ export interface Handle {
   node?: string;
   state: string;
   detail?: string;
+  paused?: boolean;
   readiness?: { step: string } | null;
 }
 
@@ -25,19 +26,20 @@ const BY_STATE: Record<string, Phase> = { deleting: "stopping", gone: "pending",
 const WITHOUT_NODE = new Set(["pending", "gone"]);
 const LONGEST = 160;
 
-/** `silent`: the node gives no sign of life. */
-function phaseOf(deleting: boolean, state: string | null, node: string | null, silent: boolean): Phase {
+/** `silent`: the node gives no sign of life. `paused`: the guest stands still, though its machine runs. */
+function phaseOf(deleting: boolean, state: string | null, node: string | null, silent: boolean, paused: boolean): Phase {
   if (deleting) return "deleting";
   if (state === null) return "pending";
   if (node && silent && !WITHOUT_NODE.has(state)) return "silent";
-  return BY_STATE[state] ?? (state as Phase);
+  if (state === "running" && paused) return "paused";
+  return BY_STATE[state] ?? PHASES.find((one) => one === state) ?? "unknown";
 }
 
 /** The row after its wish was written. */
 export function wished(wish: Wish, before: VmRow | undefined, silent: (node: string | null) => boolean): VmRow {
   const state = before?.state ?? null;
   const node = before?.node ?? null;
-  const phase = phaseOf(wish.deleting ?? false, state, node, silent(node));
+  const phase = phaseOf(wish.deleting ?? false, state, node, silent(node), before?.phase === "paused");
   return {
     id: wish.id,
     name: wish.name,
@@ -61,7 +63,7 @@ export function wished(wish: Wish, before: VmRow | undefined, silent: (node: str
 export function seen(row: VmRow, handle: Handle | null, silent: (node: string | null) => boolean): VmRow {
   const state = handle?.state ?? null;
   const node = handle && !WITHOUT_NODE.has(handle.state) ? handle.node || null : null;
-  const phase = phaseOf(row.phase === "deleting", state, node, silent(node));
+  const phase = phaseOf(row.phase === "deleting", state, node, silent(node), handle?.paused ?? false);
   const detail = phase === "silent" ? row.detail : (handle?.detail ?? "");
   const ready = handle?.readiness?.step === "available";
   return { ...row, phase, state, node, available: phase === "running" && ready, ready, detail: detail.length > LONGEST ? `${detail.slice(0, LONGEST - 1)}…` : detail };
@@ -73,11 +75,13 @@ const LOOKS: Record<Phase, Look> = {
   creating: "busy",
   starting: "busy",
   running: "good",
+  paused: "bad",
   stopping: "busy",
   stopped: "idle",
   failed: "bad",
   deleting: "busy",
   moving: "busy",
   silent: "warn",
+  unknown: "warn",
 };
 export const lookOf = (phase: Phase): Look => LOOKS[phase] ?? "idle";

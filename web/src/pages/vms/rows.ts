@@ -131,7 +131,7 @@ export class Rows {
     const silent = this.silent.has(row.node);
     // Of one that was read while its node was silent it is not known how far it was.
     if (!silent && row.phase === "silent" && row.ready === undefined) this.later();
-    const state = { node: row.node, state: row.state, detail: row.detail, readiness: row.ready ? { step: "available" } : null };
+    const state = { node: row.node, state: row.state, detail: row.detail, paused: row.phase === "paused", readiness: row.ready ? { step: "available" } : null };
     return { ...seen(row, state, () => silent), ready: row.ready };
   }
 

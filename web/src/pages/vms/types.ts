@@ -1,6 +1,6 @@
 // What the API answers about machines (docs/api.md), as far as it is used here.
 
-export const PHASES = ["pending", "placed", "creating", "starting", "running", "stopping", "stopped", "failed", "deleting", "moving", "silent"] as const;
+export const PHASES = ["pending", "placed", "creating", "starting", "running", "paused", "stopping", "stopped", "failed", "deleting", "moving", "silent", "unknown"] as const;
 export type Phase = (typeof PHASES)[number];
 export type Labels = Record<string, string>;
 
@@ -48,7 +48,9 @@ export interface Vm extends Omit<VmRow, "state" | "cpus" | "memory_mib"> {
   spec: Spec;
   power: "on" | "off";
   address: string;
-  on_node_loss: "wait" | "fence";
+  on_node_loss: "wait" | "fence" | "recreate";
+  disk_since: number;
+  retained: { node: string; name: string; retained_at: number }[];
   affinity: Affinity[];
   node_labels: Labels;
   at_next_boot: string[];
@@ -72,6 +74,8 @@ export interface Why {
 
 export interface Quota {
   limits: { vms: number | null; cpus: number | null; memory_mib: number | null; disk_gib: number | null };
+  /** Of its org, which bound the project as well. */
+  inherited: Quota["limits"];
   used_vms: number;
   used: { cpus: number; memory_mib: number; disk_gib: number };
   revision: number;

@@ -215,6 +215,20 @@ class Api:
             lambda client: server_of(client.servers.update(TheirServer(id=server.id), labels=labels)),
         )
 
+    async def rename(self, server: Server, name: str, labels: dict[str, str]) -> Server:
+        """The same, and let it have another name, in one step. Taken: another one has it."""
+        return await self._write(
+            f"server {server.name}",
+            lambda client: server_of(client.servers.update(TheirServer(id=server.id), name=name, labels=labels)),
+        )
+
+    async def relabel_image(self, image: int, labels: dict[str, str]) -> None:
+        """Let a snapshot carry these labels, and no others. Gone is fine."""
+        try:
+            await self._write(f"image {image}", lambda client: client.images.update(Image(id=image), labels=labels))
+        except Absent:
+            return
+
     async def delete(self, server: Server) -> Action | None:
         """None: it is gone."""
         try:

@@ -18,7 +18,7 @@ import msgspec
 
 from hostler.drivers.machines import request
 from hostler.drivers.machines.hetzner.api import AT_ONCE
-from hostler.drivers.machines.hetzner.labels import server_name
+from hostler.drivers.machines.hetzner.labels import server_name, snapshot_labels
 from hostler.drivers.machines.hetzner.making import CREATING, Making
 from hostler.drivers.machines.hetzner.power import Power
 from hostler.drivers.machines.hetzner.readiness import Readinesses
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from hostler.drivers.machines.hetzner.options import HetznerOptions
     from hostler.drivers.machines.hetzner.value import Server
     from hostler.kit.clock import Clock
-    from hostler.ports.machines import Channel, Machine, MachinePlan
+    from hostler.ports.machines import Channel, Machine, MachinePlan, RetainedMachine
 
 GONE = "deleting"
 _log = logging.getLogger("hostler.machines")
@@ -61,6 +61,8 @@ class HetznerMachines(Closing):
         self._watch = Watch(self.clock, options.pace, self._look, skips=self._busy, spares=self._spares)
         self._readiness = Readinesses(options, self._site.kept, clock=self.clock, told=self._watch.tell)
         self._view = View(self._site, self._power, self._readiness)
+        self._keeping = asyncio.Lock()
+        """One change of what is retained at a time."""
         self._open = False
 
     @property
@@ -171,17 +173,89 @@ class HetznerMachines(Closing):
     async def delete(self, vm: str) -> None:
         request.check_text("machine", vm)
         async with self._verb(vm):
-            server = await self._server(vm)
+            server = await self._settled(vm)
             card = None if server is None else self._site.card(server)
             if server is None or card is None:
                 await self._power.drop(vm)
             else:
                 if server.status == RUNNING and not card.life:
                     await self._power.asked_off(server)
+                if card.home:
+                    self._site.kept.forget(card.home)  # first: once the server is gone, only its label knew it
                 await self._destroy(server, card)
             self._site.kept.forget(vm)
             self._readiness.forget(vm)
             self._watch.gone(vm)
+
+    async def retain(self, vm: str, name: str) -> RetainedMachine | None:
+        request.check_text("retained machine", name)
+        async with self._verb(vm):
+            server = await self._site.looks.server(server_name(vm))
+            card = None if server is None else self._site.card(server)
+            if server is None or card is None:
+                found = await self._kept(name)
+                return None if found is None or found[1].label.vm != vm else await self._view.retained(found[1])
+            if not card.retained:
+                if await self._kept(name) is not None or await self._site.looks.server(server_name(name)) is not None:
+                    raise Refused(f"machine {vm!r}: another server is retained as {name!r}; take another name")
+                if card.life or server.status == DELETING:
+                    await self._destroy(server, card)
+                    return None
+                if server.status != OFF:
+                    server = await self._power.off(server, grace=0)
+                self._site.kept.keep(card.home or name, self._site.kept.spec_of(card))
+                card = replace(card, home=card.home or name, retained=name, retained_at=int(self.clock.wall()))
+                server = await self._site.relabel(server, card)
+            await self._take_out(server, card)
+            self._readiness.forget(vm)
+            self._watch.gone(vm)
+            return await self._view.retained(card)
+
+    async def retained(self) -> Sequence[RetainedMachine]:
+        self._check_open()
+        found: list[RetainedMachine] = []
+        for server, card in await self._all_kept():
+            if server.name != server_name(card.retained):  # its retain was interrupted
+                async with self._verb(card.label.vm):
+                    await self._settled(card.label.vm)
+            found.append(await self._view.retained(card))
+        return found
+
+    async def reinstate(self, name: str, plan: MachinePlan) -> Machine:
+        request.check_text("retained machine", name)
+        request.check_plan(plan, None)
+        vm = plan.label.vm
+        async with self._keeping, self._verb(vm):
+            found, server = await self._kept(name), await self._settled(vm)
+            card = None if server is None else self._site.card(server)
+            whole = card is not None and server is not None and not card.life and server.status != DELETING
+            if found is None:
+                if server is None or not whole:
+                    raise NotFound(f"machine {vm!r}: nothing is retained as {name!r} here; list what is retained")
+                return await self._done(server)
+            if server is not None and (whole or card is None):
+                raise Refused(f"machine {vm!r}: the server {server.name} exists; retain or delete it first")
+            if server is not None and card is not None:
+                await self._destroy(server, card)
+            kept, card = found
+            if kept.name != server_name(name):
+                await self._take_out(kept, card)
+            same = card.label.vm == vm
+            back = replace(card, label=plan.label, tags=plan.tags, retained="", retained_at=0)
+            back = back if same else replace(back, resets=0, restored=0)
+            return await self._done(await self._site.api.rename(kept, server_name(vm), back.labels()))
+
+    async def discard(self, name: str) -> None:
+        request.check_text("retained machine", name)
+        async with self._keeping:
+            self._check_open()
+            found = await self._kept(name)
+            if found is not None:
+                server, card = found
+                if server.name != server_name(name):
+                    await self._take_out(server, card)
+                self._site.kept.forget(card.key)  # first: once the server is gone, only its label knew the key
+                await self._destroy(server, card)
 
     async def inspect(self, vm: str) -> Machine | None:
         self._check_open()
@@ -228,7 +302,7 @@ class HetznerMachines(Closing):
             if card.restoring and card.restoring_to == name:
                 raise Refused(f"machine {vm!r}: it is being restored to {name!r}; restore or start it first")
             if card.snapshots:
-                await self._power.drop(vm, name)
+                await self._power.drop(card.key, name)
             return await self._looked(vm)
 
     def channel(self, vm: str, door: Door) -> Channel:
@@ -265,7 +339,7 @@ class HetznerMachines(Closing):
         return machines
 
     async def _created(self, plan: MachinePlan) -> Server:
-        server = await self._server(plan.label.vm)
+        server = await self._settled(plan.label.vm)
         if server is None:
             return await self._making.make(plan)
         card = self._site.card(server)
@@ -300,8 +374,35 @@ class HetznerMachines(Closing):
         if card.snapshots:
             if card.life != GONE:
                 server = await self._site.relabel(server, replace(card, life=GONE))
-            await self._power.drop(card.label.vm)
+            await self._power.drop(card.key)
         await self._site.destroy(server)
+
+    # What is retained
+
+    async def _all_kept(self) -> Sequence[tuple[Server, Card]]:
+        cards = [(server, self._site.card(server)) for server in await self._site.looks.all()]
+        return [(server, card) for server, card in cards if card is not None and card.retained]
+
+    async def _kept(self, name: str) -> tuple[Server, Card] | None:
+        return next((found for found in await self._all_kept() if found[1].retained == name), None)
+
+    async def _take_out(self, server: Server, card: Card) -> None:
+        """Finish a retain: from its label on it is out of service; snapshots and name follow."""
+        if card.snapshots:
+            for each in await self._power.snapshots(card.label.vm):
+                await self._site.api.relabel_image(each.id, snapshot_labels(card, each.name))
+        if server.name != server_name(card.retained):
+            await self._site.api.rename(server, server_name(card.retained), card.labels())
+        self._site.kept.forget(card.label.vm)
+
+    async def _settled(self, vm: str) -> Server | None:
+        """The server in service; a retain of it that was begun is finished. Called with the machine's lock."""
+        server = await self._site.looks.server(server_name(vm))
+        card = None if server is None else self._site.card(server)
+        if server is not None and card is not None and card.retained:
+            await self._take_out(server, card)
+            return None
+        return server
 
     @asynccontextmanager
     async def _verb(self, vm: str) -> AsyncIterator[None]:
@@ -332,7 +433,10 @@ class HetznerMachines(Closing):
             raise Closed("Hetzner machines: the driver is not open; enter it with `async with` first")
 
     async def _server(self, vm: str) -> Server | None:
-        return await self._site.looks.server(server_name(vm))
+        """The server in service."""
+        server = await self._site.looks.server(server_name(vm))
+        card = None if server is None else self._site.card(server)
+        return None if card is not None and card.retained else server
 
     async def _expected(self, vm: str) -> tuple[Server, Card]:
         server = await self._server(vm)

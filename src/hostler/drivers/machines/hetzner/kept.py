@@ -93,7 +93,7 @@ class Kept:
     def spec_of(self, card: Card) -> VmSpec:
         """Of a machine; if the file is lost, as far as it is known."""
         cpus, memory_mib, disk_gib = card.shape
-        return self.spec(card.label.vm, card.spec) or VmSpec(
+        return self.spec(card.key, card.spec) or VmSpec(
             cpus=cpus, memory_mib=memory_mib, disk_gib=disk_gib, image=card.image, user=card.user
         )
 

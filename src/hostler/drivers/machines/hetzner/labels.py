@@ -100,16 +100,26 @@ class Card(msgspec.Struct, frozen=True, kw_only=True):
     restoring_to: str = ""
     snapshots: bool = False
     """It has, or may have, snapshots: only then are they asked for."""
+    home: str = ""
+    """The id that its snapshots are found by, once it has been retained: another machine may have its own."""
+    retained: str = ""
+    """The name that it is retained under; empty: it is in service."""
+    retained_at: int = 0
+
+    @property
+    def key(self) -> str:
+        """What its snapshots, and its spec on the node, are found by."""
+        return self.home or self.label.vm
 
     def labels(self) -> dict[str, str]:
-        found = {OWNER: OURS, VM_HASH: vm_hash(self.label.vm), "hostler/spec": self.spec}
+        found = {OWNER: OURS, VM_HASH: vm_hash(self.key), "hostler/spec": self.spec}
         found["hostler/shape"] = "-".join(map(str, self.shape))
         for name in Label.__struct_fields__:
             found |= encoded(f"hostler/{name}", getattr(self.label, name))
-        for key in ("life", "image", "user", "host_key", "restoring_to"):
+        for key in _TEXTS:
             if text := getattr(self, key):
                 found |= encoded(f"hostler/{key}", text)
-        for key in ("resets", "restored", "restoring"):
+        for key in _NUMBERS:
             if number := getattr(self, key):
                 found[f"hostler/{key}"] = str(number)
         if self.snapshots:
@@ -124,12 +134,14 @@ def card_of(labels: Mapping[str, str]) -> Card | None:
     texts = {name: decoded(labels, f"hostler/{name}") or "" for name in (*Label.__struct_fields__, *_TEXTS)}
     try:
         cpus, memory_mib, disk_gib = (int(part) for part in labels.get("hostler/shape", "").split("-"))
-        numbers = {key: int(labels.get(f"hostler/{key}", "0")) for key in ("resets", "restored", "restoring")}
+        numbers = {key: int(labels.get(f"hostler/{key}", "0")) for key in _NUMBERS}
     except ValueError:
         raise Damaged("labels of a server: hostler/shape or a number cannot be read") from None
     label = Label(**{name: texts.pop(name) for name in Label.__struct_fields__})
-    if vm_hash(label.vm) != labels[VM_HASH]:
-        raise Damaged(f"labels of a server: hostler/vm is {label.vm!r}, which {VM_HASH} does not fit")
+    if vm_hash(texts["home"] or label.vm) != labels[VM_HASH]:
+        raise Damaged(
+            f"labels of a server: hostler/vm is {label.vm!r}, hostler/home {texts['home']!r}; {VM_HASH} fits neither"
+        )
     card = Card(
         label=label,
         tags=_tags(labels),
@@ -140,12 +152,13 @@ def card_of(labels: Mapping[str, str]) -> Card | None:
     return msgspec.structs.replace(card, **texts, **numbers)
 
 
-_TEXTS = ("life", "image", "user", "host_key", "restoring_to")
+_TEXTS = ("life", "image", "user", "host_key", "restoring_to", "home", "retained")
+_NUMBERS = ("resets", "restored", "restoring", "retained_at")
 
 
-def snapshot_labels(label: Label, name: str) -> dict[str, str]:
+def snapshot_labels(card: Card, name: str) -> dict[str, str]:
     """Of an image that is a snapshot of a machine."""
-    return {OWNER: OURS, VM_HASH: vm_hash(label.vm), **encoded("hostler/vm", label.vm), **encoded(SNAPSHOT, name)}
+    return {OWNER: OURS, VM_HASH: vm_hash(card.key), **encoded("hostler/vm", card.label.vm), **encoded(SNAPSHOT, name)}
 
 
 def _tag_labels(tags: Mapping[str, str]) -> dict[str, str]:

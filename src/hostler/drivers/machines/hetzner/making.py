@@ -113,7 +113,7 @@ class Making:
 
     async def reshape(self, server: Server, card: Card, plan: MachinePlan) -> Server:
         """Let one that is off be as planned. Refused: that cannot be."""
-        vm, site, spec = plan.label.vm, self._site, self._site.kept.spec_of(card)
+        site, spec = self._site, self._site.kept.spec_of(card)
         if plan.spec != spec:
             self._check_reshape(card, spec, plan)
             server = await self._resized(server, plan)
@@ -122,11 +122,11 @@ class Making:
             label=plan.label,
             tags=plan.tags,
             shape=(plan.spec.cpus, plan.spec.memory_mib, plan.spec.disk_gib),
-            spec=site.kept.keep(vm, plan.spec),
+            spec=site.kept.keep(card.key, plan.spec),
         )
         if wanted != card:
             server = await site.relabel(server, wanted)
-        site.kept.forget(vm, but=wanted.spec)
+        site.kept.forget(card.key, but=wanted.spec)
         return server
 
     # Inside
@@ -156,7 +156,7 @@ class Making:
             )
         if plan.spec.user != spec.user and (plan.spec.user or options.user) != card.user:
             raise Refused(f"machine {vm!r}: one logs into it as {card.user!r}; for another user make another machine")
-        known = self._site.kept.spec(vm, card.spec) is not None
+        known = self._site.kept.spec(card.key, card.spec) is not None
         for name in _TOLD_ONCE:
             if known and getattr(plan.spec, name) != getattr(spec, name):
                 raise Refused(
@@ -195,7 +195,9 @@ class Making:
         if origin is None:
             image = plan.spec.image or self._site.options.image
             return int(image) if image.isdecimal() else image
-        for snapshot in await self._site.api.snapshots(of_vm(origin.vm)):
+        server = await self._site.looks.server(server_name(origin.vm))
+        card = None if server is None else self._site.card(server)
+        for snapshot in await self._site.api.snapshots(of_vm(origin.vm if card is None else card.key)):
             if snapshot.name == origin.snapshot and snapshot.status == "available":
                 return snapshot.id
         raise Refused(

@@ -83,17 +83,17 @@ class Power:
     # Snapshots
 
     async def snapshots(self, vm: str) -> Sequence[Snapshot]:
-        """All of them, the oldest first; those that are not whole, too."""
+        """All that are found by that key (`Card.key`), the oldest first; those that are not whole, too."""
         return await self._site.api.snapshots(of_vm(vm))
 
     async def snapshot(self, server: Server, card: Card, name: str) -> None:
         """Take one, unless it is there. What of its name is not whole is removed or waited for."""
-        site, vm = self._site, card.label.vm
+        site = self._site
         if not card.snapshots:
             await site.relabel(server, replace(card, snapshots=True))
-        elif await self._made_before(server, vm, name):
+        elif await self._made_before(server, card.key, name):
             return
-        made = await site.api.snapshot(server, _says(card, name), snapshot_labels(card.label, name))
+        made = await site.api.snapshot(server, _says(card, name), snapshot_labels(card, name))
         await self._done(server, made)
 
     async def _made_before(self, server: Server, vm: str, name: str) -> bool:
@@ -118,7 +118,7 @@ class Power:
 
     async def restore(self, server: Server, card: Card) -> tuple[Server, Card]:
         """Do the restore that was begun, and leave it off."""
-        for found in await self.snapshots(card.label.vm):
+        for found in await self.snapshots(card.key):
             if found.name == card.restoring_to and found.status == AVAILABLE:
                 break
         else:

@@ -11,7 +11,7 @@ from hostler.drivers.machines.hetzner.status import state_of
 from hostler.drivers.machines.hetzner.value import address_of
 from hostler.errors import Damaged, Unavailable
 from hostler.model.vm import Access, MachineState
-from hostler.ports.machines import Machine
+from hostler.ports.machines import Machine, RetainedMachine
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,7 +35,7 @@ class View:
         """Of the snapshots that are whole."""
         if not card.snapshots:
             return ()
-        found = await self._power.snapshots(card.label.vm)
+        found = await self._power.snapshots(card.key)
         return tuple(dict.fromkeys(each.name for each in found if each.status == AVAILABLE))
 
     async def machine(self, server: Server) -> Machine:
@@ -43,6 +43,16 @@ class View:
         if card is None:
             raise Unavailable(f"server {server.name}: somebody took its labels away; inspect the machine")
         return self._seen(server, card, await self.names(card))
+
+    async def retained(self, card: Card) -> RetainedMachine:
+        """One that is out of service."""
+        return RetainedMachine(
+            name=card.retained,
+            label=card.label,
+            spec=self._site.kept.spec_of(card),
+            snapshots=tuple(await self.names(card)),
+            retained_at=float(card.retained_at),
+        )
 
     async def all(self) -> Sequence[Machine]:
         """All machines, as one look shows them."""
@@ -53,14 +63,14 @@ class View:
             except Damaged as error:
                 _log.warning("%s", error)
                 continue
-            if card is not None:
+            if card is not None and not card.retained:
                 cards.append((server, card))
         names: dict[str, list[str]] = {}
         for found in await self._site.api.snapshots() if any(card.snapshots for _, card in cards) else ():
             if found.status == AVAILABLE and found.name not in names.setdefault(found.vm_hash, []):
                 names[found.vm_hash].append(found.name)
         return [
-            self._seen(server, card, names.get(vm_hash(card.label.vm), ()) if card.snapshots else ())
+            self._seen(server, card, names.get(vm_hash(card.key), ()) if card.snapshots else ())
             for server, card in cards
         ]
 

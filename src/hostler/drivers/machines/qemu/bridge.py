@@ -145,7 +145,9 @@ class BridgeNetwork:
             await firewall.remove("netdev", [name for number, name in found.items() if number not in kept])
 
     async def aclose(self, *, empty: bool) -> None:
-        """Nothing belongs to all of them."""
+        """Remove the table that the place got before it had a bridge, unless machines may still need it."""
+        if empty and not self._open_why:
+            await firewall.remove("inet", [firewall.table_name(self._place)])
 
     async def _hold(self, number: int, tap: str, mac: str, address: IPv6Address) -> None:
         addresses = address, interface_address(_LINK_LOCAL, mac)

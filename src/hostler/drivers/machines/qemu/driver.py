@@ -19,18 +19,19 @@ import msgspec
 
 from hostler.drivers.machines import request
 from hostler.drivers.machines.log import MachineLog
-from hostler.drivers.machines.qemu import making, power, process, reading, snapshot
+from hostler.drivers.machines.qemu import making, power, process, reading, retaining, snapshot
 from hostler.drivers.machines.qemu.door import Connection, Doorway
 from hostler.drivers.machines.qemu.folder import PlaceFolder, folder_name
 from hostler.drivers.machines.qemu.identity import KEY
 from hostler.drivers.machines.qemu.machine import QemuMachine
 from hostler.drivers.machines.qemu.moving import Moving
 from hostler.drivers.machines.qemu.options import QemuOptions
+from hostler.drivers.machines.qemu.retaining import Kept, Retaining
 from hostler.drivers.machines.qemu.seed import new_host_key
 from hostler.drivers.machines.qemu.site import GIB, Site, host_memory_mib
 from hostler.drivers.machines.qemu.state import Life
 from hostler.errors import Closed, Damaged, HostlerError, NotFound, Refused, Unavailable
-from hostler.kit.clock import SystemClock
+from hostler.kit.clock import SystemClock, boot_id
 from hostler.kit.closing import Closing
 from hostler.model.inventory import Capacity
 from hostler.model.node import ImageNeeds
@@ -53,7 +54,7 @@ REATTACH_WITHIN = 5.0
 _log = logging.getLogger("hostler.qemu")
 
 
-class QemuMachines(Closing, Moving):
+class QemuMachines(Closing, Moving, Retaining):
     """The machines of one node, each a QEMU process with a folder of its own."""
 
     def __init__(
@@ -75,6 +76,10 @@ class QemuMachines(Closing, Moving):
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._listeners: list[Callable[[str], None]] = []
         self._arrivals: dict[str, Arrival] = {}
+        self._kept: dict[str, Kept] = {}
+        self._damaged: list[Damaged] = []
+        """What is retained and cannot be read."""
+        self._keeping = asyncio.Lock()
         self._next_number = 1
         self._probing: asyncio.Task[None] | None = None
 
@@ -127,7 +132,7 @@ class QemuMachines(Closing, Moving):
                 await asyncio.gather(*(machine.detach() for machine in machines.values()))
                 await site.aclose(empty=not machines and not self._broken)
         finally:
-            self._broken = {}
+            self._broken, self._kept, self._damaged = {}, {}, []
             self._folder.close()
 
     def _read(self, site: Site) -> Content:
@@ -136,7 +141,8 @@ class QemuMachines(Closing, Moving):
         for folder, record in content.machines:
             self._machines[record.vm] = QemuMachine(site, folder, record, self._lock(record.vm))
         self._broken = content.broken
-        self._next_number = max(content.numbers, default=0) + 1
+        self._kept, self._damaged, numbers = retaining.read(self._folder)
+        self._next_number = max(content.numbers | numbers, default=0) + 1
         return content
 
     async def _found(self, machine: QemuMachine) -> None:
@@ -171,14 +177,19 @@ class QemuMachines(Closing, Moving):
             "network": site.network.about,
             "limits": site.limits.about,
         }
-        damaged = [*(str(error) for _, error in sorted(self._broken.items())), *(await self._images.damaged()).values()]
+        shared_by = await asyncio.to_thread(_sharing, options)
+        if shared_by > 1:
+            facts["share"] = f"one of {shared_by} nodes on its host"
+        facts["host"] = boot_id()
+        damaged = [str(error) for error in (*(self._broken[name] for name in sorted(self._broken)), *self._damaged)]
+        damaged += (await self._images.damaged()).values()
         if damaged:
             facts["damaged"] = "; ".join(damaged)
         return Offer(
             capacity=Capacity(
-                cpus=options.cpus or max(1, (os.cpu_count() or 1) * options.cpu_overcommit // options.shared_by),
-                memory_mib=options.memory_mib or host_memory_mib() // options.shared_by,
-                disk_gib=options.disk_gib or usage.total // GIB // options.shared_by,
+                cpus=options.cpus or max(1, (os.cpu_count() or 1) * options.cpu_overcommit // shared_by),
+                memory_mib=options.memory_mib or host_memory_mib() // shared_by,
+                disk_gib=options.disk_gib or usage.total // GIB // shared_by,
             ),
             images=tuple(sorted(named | ({""} if self._images.default in named else set()))),
             image_needs={item.name: _needs(item, self._images.default) for item in images},
@@ -345,7 +356,17 @@ class QemuMachines(Closing, Moving):
         self._folder.hold(asked + max(0.0, seconds))
         await site.hook("hold.done:after")
 
+    async def overdue(self, late: float) -> Sequence[str]:
+        self._opened()
+        return await asyncio.to_thread(self._overdue, list(self._machines.values()), self.clock.now() - late)
+
     # Inside
+
+    def _overdue(self, machines: Sequence[QemuMachine], instant: float) -> Sequence[str]:
+        """Read files: they may block."""
+        if self._folder.held(instant):
+            return ()
+        return tuple(each.vm for each in machines if each.record.fenced and process.alive(each.folder))
 
     @asynccontextmanager
     async def _verb(self, vm: str) -> AsyncIterator[Site]:
@@ -410,3 +431,12 @@ def _needs(named: Named, default: str) -> ImageNeeds:
         user=image.user,
         default=named.name == default,
     )
+
+
+def _sharing(options: QemuOptions) -> int:
+    """Return how many nodes divide this host: machines of a node stay on it while its agent is not running."""
+    if options.siblings is None:
+        return options.shared_by
+    with suppress(OSError):
+        return max(options.shared_by, sum(1 for one in options.siblings.iterdir() if one.is_dir()))
+    return options.shared_by

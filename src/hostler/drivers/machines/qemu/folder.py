@@ -4,6 +4,7 @@
     lock        flocked by the process that has the place open
     hold        until when fenced machines may run (`Hold`)
     vms/NAME    a machine's own folder: QEMU's working directory, so that names in it are short and relative
+    retained/NAME  the folder of a machine that is out of service; it is renamed there and back
 
 QEMU's user (`rights`) may make files in a machine's folder, but cannot replace ours. So nothing is opened there through
 a link, and a file that we write is ours or is made anew.
@@ -227,6 +228,10 @@ class PlaceFolder:
     def machines_path(self) -> Path:
         return self.path / "vms"
 
+    @property
+    def retained_path(self) -> Path:
+        return self.path / "retained"
+
     def __enter__(self) -> Self:
         self.open()
         return self
@@ -241,6 +246,7 @@ class PlaceFolder:
         try:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
             self.machines_path.mkdir(mode=0o700, exist_ok=True)
+            self.retained_path.mkdir(mode=0o700, exist_ok=True)
             self._take_lock()
             try:
                 self._id = _read_identity(self.path) or _new_identity(self.path)
@@ -265,13 +271,27 @@ class PlaceFolder:
 
     def machines(self) -> list[MachineFolder]:
         """Those that are there, in the order of their names."""
+        return _folders(self.machines_path)
+
+    def retained(self, name: str) -> MachineFolder:
+        """The folder of the machine that is retained under that name; it may not exist."""
+        return MachineFolder(self.retained_path / folder_name(name))
+
+    def all_retained(self) -> list[MachineFolder]:
+        """The folders of retained machines, in the order of their names."""
+        return _folders(self.retained_path)
+
+    def rename(self, old: MachineFolder, new: MachineFolder) -> None:
+        """Take a machine's folder out of service, or back, in one step. Unavailable: it is where it was."""
+        old.close()
         try:
-            names = sorted(
-                entry.name for entry in os.scandir(self.machines_path) if entry.is_dir(follow_symlinks=False)
-            )
+            if new.path.exists():
+                raise FileExistsError(errno.EEXIST, "it exists", os.fspath(new.path))
+            old.path.rename(new.path)
+            for path in (new.path.parent, old.path.parent):
+                sync_folder(path)
         except OSError as error:
-            raise _failed(self.machines_path, "cannot be read", error) from None
-        return [MachineFolder(self.machines_path / name) for name in names if not name.startswith(".")]
+            raise _failed(old.path, f"cannot be renamed to {new.path}", error) from None
 
     def hold(self, until: float) -> None:
         """Let fenced machines run until then, on the clock that counts from the host's boot. The last one counts."""
@@ -304,9 +324,18 @@ class PlaceFolder:
 
     def _sweep(self) -> None:
         """Remove what a removal that was cut off left."""
-        for entry in os.scandir(self.machines_path):
-            if entry.name.startswith(_GONE):
-                _remove(Path(entry.path))
+        for folder in (self.machines_path, self.retained_path):
+            for entry in os.scandir(folder):
+                if entry.name.startswith(_GONE):
+                    _remove(Path(entry.path))
+
+
+def _folders(path: Path) -> list[MachineFolder]:
+    try:
+        names = sorted(entry.name for entry in os.scandir(path) if entry.is_dir(follow_symlinks=False))
+    except OSError as error:
+        raise _failed(path, "cannot be read", error) from None
+    return [MachineFolder(path / name) for name in names if not name.startswith(".")]
 
 
 def _is_ours(status: os.stat_result) -> bool:

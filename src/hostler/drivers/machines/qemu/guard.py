@@ -1,24 +1,36 @@
-"""The dead man's switch of one fenced machine: a program of its own, of the standard library alone.
+"""The fencing guard of one machine: a separate program that needs only the standard library.
 
     python -I -S guard.py HOLD REPORT CLOSE COMMAND…
 
 It runs COMMAND, which is QEMU, and kills it as soon as the file HOLD does not say that machines may run: the file is
-missing, is torn, is of another boot, or its time is over. It says the process's id and start time on the descriptor
+missing, is torn, is of another boot, or its time is over. It writes the process's id and start time to the descriptor
 REPORT, and ends when QEMU does. CLOSE are descriptors that are QEMU's alone, with commas.
 
-QEMU dies with it, by whatever end: `WITH_GUARD` has the kernel do it. SIGTERM, SIGINT and SIGHUP are not heard, so a
-guard goes on for as long as there is somebody to guard. (Suspended by SIGSTOP it does not look: so it is to be killed,
-never stopped.) Its command line and environment hold names and numbers, no secret.
+QEMU dies with the guard, by any cause: `WITH_GUARD` has the kernel do it. So the kill needs nothing of the guard: a
+kernel timer (`Deadline`) that kills the guard is armed at the end of the last hold that was read, before QEMU starts
+and before each further read. It fires while a read blocks, while the guard is stopped by SIGSTOP, and right after a
+suspend. A second thread reads the hold; the thread that started QEMU only waits for QEMU's end: the kernel
+kills QEMU at the end of that thread, and a thread that waits in a file system may not end.
+
+SIGTERM, SIGINT and SIGHUP have no effect. The command line and the environment hold names and numbers, no secret.
 """
 
+import _thread
 import os
-import select
 import signal
 import sys
 import time
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 EVERY = 0.2
 """Seconds between two looks: a hold may be shortened at any time."""
+GRACE = 0.05
+"""Seconds after the end of the hold at which the kernel kills. Up to then the guard kills QEMU itself and reaps it."""
+CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+"""The clock of `until`, the same as `SystemClock.now()`: it counts suspends where the host has such a clock."""
 NOT_HELD, FAILED = "not held", "failed"
 WITH_GUARD = (
     "setpriv", "--pdeathsig", "KILL", "--",
@@ -34,7 +46,7 @@ def hold_text(boot: str, until: float) -> str:
 
 
 def held_until(path: str, boot: str) -> "float | None":
-    """Until when machines may run, on CLOCK_BOOTTIME; None: they may not, for all that is known."""
+    """Until when machines may run, on `CLOCK`; None: they may not, for all that is known."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
@@ -54,10 +66,62 @@ def _boot() -> str:
         return file.read().strip()
 
 
-def _left(path: str, boot: str) -> float:
-    """Seconds."""
-    until = held_until(path, boot)
-    return 0.0 if until is None else until - time.clock_gettime(time.CLOCK_BOOTTIME)
+class Deadline:
+    """A kernel timer that kills this process. `set` moves its end; nothing in this process can delay it.
+
+    On `CLOCK` with SIGKILL where the host has POSIX timers. Elsewhere the interval timer with SIGALRM, whose default
+    action ends the process: it does not count suspends, and reaches a stopped process when that is continued.
+    """
+
+    def __init__(self) -> None:
+        self._set = _posix_timer() or _interval_timer
+
+    def set(self, until: float) -> None:
+        self._set(until + GRACE)
+
+
+def _posix_timer() -> "Callable[[float], None] | None":
+    """Return what arms a timer of this process for an instant; None: the host has no such timers."""
+    try:
+        import ctypes  # here, for some Pythons are built without it
+
+        libc = ctypes.CDLL(None)
+        create, settime = libc.timer_create, libc.timer_settime
+    except (ImportError, OSError, AttributeError):
+        return None
+    # struct sigevent: a value, the signal, how it is sent (0: SIGEV_SIGNAL), filled to 64 bytes
+    event = (ctypes.c_int * 16)()
+    event[ctypes.sizeof(ctypes.c_void_p) // ctypes.sizeof(ctypes.c_int)] = signal.SIGKILL
+    timer = ctypes.c_void_p()
+    if create(ctypes.c_int(CLOCK), event, ctypes.byref(timer)) != 0:
+        return None
+
+    def arm(until: float) -> None:
+        whole, rest = divmod(max(until, 0.001), 1.0)  # zero would disarm
+        instant = (ctypes.c_long * 4)(0, 0, int(whole), int(rest * 1e9))
+        if settime(timer, 1, instant, None) != 0:  # 1: TIMER_ABSTIME
+            _interval_timer(until)
+
+    return arm
+
+
+def _interval_timer(until: float) -> None:
+    signal.setitimer(signal.ITIMER_REAL, max(until - time.clock_gettime(CLOCK), 0.001))
+
+
+def _watch(hold: str, boot: str, deadline: Deadline, machine: int) -> None:
+    """Move the deadline along with the hold, and kill the machine (a pidfd) when it is no longer held."""
+    while True:
+        until = held_until(hold, boot)
+        left = 0.0 if until is None else until - time.clock_gettime(CLOCK)
+        if until is None or left <= 0:
+            break
+        deadline.set(until)
+        time.sleep(max(0.001, min(EVERY, left)))
+    try:  # noqa: SIM105 - contextlib would double what this program imports
+        signal.pidfd_send_signal(machine, signal.SIGKILL)
+    except ProcessLookupError:  # it has just ended
+        pass
 
 
 def _start_time(pid: int) -> str:
@@ -82,10 +146,12 @@ def main(hold: str, report: int, close: "list[int]", command: "list[str]") -> in
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, _ignore)
     os.set_inheritable(report, False)
-    boot = _boot()
-    if _left(hold, boot) <= 0:
+    boot, deadline = _boot(), Deadline()
+    until = held_until(hold, boot)  # may block: nothing runs yet
+    if until is None or until <= time.clock_gettime(CLOCK):
         _say(report, NOT_HELD)
         return 2
+    deadline.set(until)
     try:
         pid = os.posix_spawnp(
             command[0],
@@ -96,17 +162,17 @@ def main(hold: str, report: int, close: "list[int]", command: "list[str]") -> in
     except OSError as error:
         _say(report, f"{FAILED} {command[0]}: {error.strerror}")
         return 1
-    ended = os.pidfd_open(pid)
+    machine = os.pidfd_open(pid)
     for descriptor in close:
         os.close(descriptor)
+    try:
+        _thread.start_new_thread(_watch, (hold, boot, deadline, machine))
+    except RuntimeError as error:  # without it the machine would end with its first hold
+        _say(report, f"{FAILED} its guard: {error}")
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        return 1
     _say(report, f"{pid} {_start_time(pid)}")
-    poll = select.poll()
-    poll.register(ended, select.POLLIN)
-    while (left := _left(hold, boot)) > 0:
-        if poll.poll(max(1.0, min(EVERY, left) * 1000)):
-            break
-    else:
-        os.kill(pid, signal.SIGKILL)  # not reaped yet, so this is nobody else's number
     os.waitpid(pid, 0)
     return 0
 

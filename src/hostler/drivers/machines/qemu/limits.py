@@ -16,6 +16,7 @@ import hashlib
 import math
 import os
 import re
+import threading
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -65,6 +66,7 @@ class Limits:
         self.name = f"hostler-{hashlib.sha256(place.encode()).hexdigest()[:12]}"
         self._proc, self._within = proc, within
         self.bases: tuple[Base, ...] = ()
+        self._remembering = threading.Lock()  # machines are limited in threads, several at once
 
     @property
     def about(self) -> str:
@@ -159,11 +161,12 @@ class Limits:
             return []
 
     def _remember(self, path: str) -> None:
-        known = self.remembered()
-        if path not in known:
-            fresh = self._kept.with_suffix(".new")
-            fresh.write_text("".join(f"{line}\n" for line in [*known, path]), encoding="utf-8")
-            fresh.replace(self._kept)
+        with self._remembering:
+            known = self.remembered()
+            if path not in known:
+                fresh = self._kept.with_suffix(".new")
+                fresh.write_text("".join(f"{line}\n" for line in [*known, path]), encoding="utf-8")
+                fresh.replace(self._kept)
 
     def _reclaim(self, kept: Container[int]) -> None:
         for path in {*self.remembered(), *(base.path for base in self.bases)}:

@@ -122,6 +122,7 @@ class QemuMachine:
                 snapshots=tuple(record.snapshots),
                 readiness=(self.readiness or booting) if runs else None,
                 access=self.access,
+                paused=runs and bool(self._trouble),
             )
         return self._seen
 

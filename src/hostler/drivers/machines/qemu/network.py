@@ -95,6 +95,8 @@ class UserNetwork:
     def __init__(self, place: str, uids: range | None, *, folder: Path | None = None, isolated: bool = False) -> None:
         self._place, self._uids, self._folder, self._isolated = place, uids, folder, isolated
         self._open_why = ""
+        self._from_bridge: dict[int, str] | None = None
+        """Tables of machines that were attached while this place had a bridge; None: not read yet."""
 
     @property
     def about(self) -> str:
@@ -143,10 +145,21 @@ class UserNetwork:
         """Nothing is inherited."""
 
     async def detach(self, number: int) -> None:
-        """The port goes with the process."""
+        """The port goes with the process. A table that the machine got on a bridge is removed."""
+        table = (await self._tables()).pop(number, None)
+        if table is not None:
+            await firewall.remove("netdev", [table])
 
     async def reclaim(self, kept: Container[int]) -> None:
-        """So do all."""
+        """The same for all but `kept`."""
+        tables = await self._tables()
+        gone = [number for number in tables if number not in kept]
+        await firewall.remove("netdev", [tables.pop(number) for number in gone])
+
+    async def _tables(self) -> dict[int, str]:
+        if self._from_bridge is None:
+            self._from_bridge = {} if firewall.why_not() else await firewall.machine_tables(self._place)
+        return self._from_bridge
 
     async def aclose(self, *, empty: bool) -> None:
         """The rules stand for as long as machines may run."""

@@ -27,6 +27,8 @@ class QemuOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How many cpus of guests are promised for each of the host's: few guests need theirs all the time."""
     shared_by: int = 1
     """Nodes on this host that divide between them what it has."""
+    siblings: Path | None = None
+    """A folder with a folder for each node of this host; where there are more than `shared_by`, they count."""
     cpus: int | None = None
     memory_mib: int | None = None
     disk_gib: int | None = None

@@ -45,7 +45,7 @@ def read(place: PlaceFolder) -> Content:
         except Damaged as error:
             content.broken[folder.path.name] = error
             _log.warning("%s%s", error, "; its process runs" if _lives(folder) else "")
-            number = _number_of(folder)
+            number = number_of(folder)
             content.is_known = content.is_known and number is not None
             content.numbers |= {number} if number else set()
         else:
@@ -60,7 +60,7 @@ def _lives(folder: MachineFolder) -> bool:
     return False
 
 
-def _number_of(folder: MachineFolder) -> int | None:
+def number_of(folder: MachineFolder) -> int | None:
     """0: it never was a machine, for what each has from the first is not there. None: it cannot be told."""
     try:
         if ALIVE not in os.listdir(folder.path):

@@ -127,6 +127,9 @@ class MachineRecord(Record, frozen=True, kw_only=True):
     departed: bool = False
     instance: str = ""
     """What its guest knows it by, if it came from another place."""
+    retained: str = ""
+    """In the folder of retained machines: the name that it is kept under."""
+    retained_at: float = 0.0
     warmed: bool = False
     """This run began with a saved state, so its guest waits to be told who it is."""
 

@@ -49,6 +49,21 @@ def marked(row: Row, plan: MachinePlan) -> Row:
     return _replace(row, label=plan.label, tags=plan.tags)
 
 
+def reinstated(row: Row, plan: MachinePlan) -> Row:
+    """In service again as the plan's machine. What was counted of another virtual machine does not count for it."""
+    same = row.vm == plan.label.vm
+    return _replace(
+        row,
+        label=plan.label,
+        tags=plan.tags,
+        state=MachineState.STOPPED,
+        detail="",
+        ready=None,
+        off=None,
+        **({} if same else {"resets": 0, "restored": 0, "moved": 0, "over": False}),
+    )
+
+
 def cloned(row: Row, disk: str) -> Row:
     """With that disk from its first boot on."""
     return _replace(row, disk=disk)
@@ -68,7 +83,7 @@ def was_reset(row: Row, number: int) -> Row:
 def unmade(row: Row, now: float) -> Row:
     """Off, without its disk: what there is of it can be made again or removed."""
     off = switched_off(row, now, MachineState.CREATING, "its destruction was begun")
-    return _replace(off, snapshots={}, disk="", restoring=None)
+    return _replace(off, snapshots={}, disk="", disk_id="", restoring=None)
 
 
 def with_snapshot(row: Row, name: str) -> Row:

@@ -25,13 +25,13 @@ from hostler.kit.clock import SystemClock
 from hostler.kit.closing import Closing
 from hostler.model.inventory import Capacity
 from hostler.model.vm import MachineState, Readiness, Step
-from hostler.ports.machines import Door, Machine, Offer
+from hostler.ports.machines import Door, Machine, Offer, RetainedMachine
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Sequence
 
     from hostler.drivers.machines.simulated.fault import Draw, Kind, Verb
-    from hostler.drivers.machines.simulated.place import Interval, Place
+    from hostler.drivers.machines.simulated.place import Interval, Kept, Place
     from hostler.kit.clock import Clock
     from hostler.ports.machines import Channel, MachinePlan
 
@@ -189,6 +189,50 @@ class SimulatedMachines(Closing, Moving):
             await self._do("delete", "begun", lambda now: [change.unmade(self._expected(vm), now)])
             await self._half(draw, "delete")
             await self._do("delete", "done", lambda _: [], gone=vm)
+
+    async def retain(self, vm: str, name: str) -> RetainedMachine | None:
+        request.check_text("machine", vm)
+        request.check_text("retained machine", name)
+        async with self._verb("retain", vm) as draw:
+            kept, row = self._place.contents.kept.get(name), self._row(vm)
+            if row is None:
+                return None if kept is None or kept.row.vm != vm else _retained(kept)
+            if kept is not None:
+                raise Refused(f"machine {vm!r}: another machine is retained as {name!r}; retain it under another name")
+            if row.state is MachineState.CREATING or (row.state is MachineState.ARRIVING and not row.whole):
+                await self._do("retain", "unmade", lambda _: [], gone=vm)
+                return None
+            await self._do("retain", "off", lambda now: [self._put_off(vm, now)])
+            await self._half(draw, "retain")
+            await self._do("retain", "done", lambda now: self._keep(vm, name, now))
+            return _retained(self._place.contents.kept[name])
+
+    async def retained(self) -> Sequence[RetainedMachine]:
+        await self._met("retained", "")
+        return tuple(map(_retained, self._place.contents.kept.values()))
+
+    async def reinstate(self, name: str, plan: MachinePlan) -> Machine:
+        request.check_text("retained machine", name)
+        request.check_plan(plan, None)
+        vm = plan.label.vm
+        async with self._verb("reinstate", vm) as draw:
+            kept, row = self._place.contents.kept.get(name), self._row(vm)
+            if kept is None:
+                if row is None or row.state is MachineState.CREATING:
+                    raise NotFound(f"machine {vm!r}: nothing is retained as {name!r} here; list what is retained")
+                return self._machine(row)
+            if row is not None and row.state is not MachineState.CREATING:
+                raise Refused(f"machine {vm!r}: it exists, {row.state}; retain or delete it first")
+            await self._half(draw, "reinstate")
+            await self._do("reinstate", "done", lambda _: self._reinstate(name, plan))
+            return self._machine(self._expected(vm))
+
+    async def discard(self, name: str) -> None:
+        request.check_text("retained machine", name)
+        async with self._verb("discard", name) as draw:
+            if name in self._place.contents.kept:
+                await self._half(draw, "discard")
+                await self._do("discard", "done", lambda _: self._discard(name))
 
     async def inspect(self, vm: str) -> Machine | None:
         await self._met("inspect", vm)
@@ -407,9 +451,29 @@ class SimulatedMachines(Closing, Moving):
         row = self._expected(vm)
         return switched_off(change.goes_on(row) if row.state in _HANDED else row, now)
 
+    def _keep(self, vm: str, name: str, now: float) -> Sequence[Row]:
+        if name in self._place.contents.kept:
+            raise Unavailable(f"machine {vm!r}: another one was retained as {name!r} meanwhile; try again")
+        self._place.keep(vm, name, now, self.clock.wall())
+        self._seen.pop(vm, None)
+        return ()
+
+    def _reinstate(self, name: str, plan: MachinePlan) -> Sequence[Row]:
+        kept = self._place.contents.kept.get(name)
+        if kept is None:
+            raise Unavailable(f"machine {plan.label.vm!r}: what was retained as {name!r} went meanwhile; try again")
+        self._place.reinstate(name, change.reinstated(kept.row, plan))
+        return ()
+
+    def _discard(self, name: str) -> Sequence[Row]:
+        self._place.discard(name)
+        return ()
+
     def _begun(self, plan: MachinePlan) -> Row:
         row = self._row(plan.label.vm)
-        return change.begun(plan, self._place.contents.next_number if row is None else row.number)
+        contents = self._place.contents
+        begun = change.begun(plan, contents.next_number if row is None else row.number)
+        return _replace(begun, disk_id=f"{self._place.id}:{contents.changes}")
 
     def _still_on(self, vm: str, state: MachineState) -> Sequence[Row]:
         row = self._expected(vm)
@@ -476,6 +540,19 @@ class SimulatedMachines(Closing, Moving):
 
 def _lost(verb: Verb, vm: str) -> Uncertain:
     return Uncertain(f"{verb} {vm!r}: the answer was lost; it may have happened, inspect the machine")
+
+
+def _retained(kept: Kept) -> RetainedMachine:
+    row = kept.row
+    return RetainedMachine(
+        name=kept.name,
+        label=row.label,
+        machine_name=row.name,
+        spec=row.spec,
+        snapshots=tuple(row.snapshots),
+        retained_at=kept.at,
+        disk_bytes=len(row.disk) + sum(map(len, row.snapshots.values())),
+    )
 
 
 def _names(names: Iterable[str]) -> str:

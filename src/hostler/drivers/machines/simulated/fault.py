@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 Verb: TypeAlias = Literal[
     "capacity", "create", "start", "stop", "reset", "delete", "inspect", "list", "snapshot", "restore", "drop_snapshot",
-    "console", "hold", "receive", "send", "mark",
+    "console", "hold", "receive", "send", "mark", "retain", "retained", "reinstate", "discard",
 ]  # fmt: skip
 Kind: TypeAlias = Literal["unavailable", "never", "half", "lost", "broken", "deaf", "slow"]
 
-_READS = ("capacity", "inspect", "list", "console")
+_READS = ("capacity", "inspect", "list", "console", "retained")
 _SOFT: tuple[Kind, ...] = ("unavailable", "slow")
 _HARD: tuple[Kind, ...] = ("unavailable", "never", "half", "lost", "slow")
 

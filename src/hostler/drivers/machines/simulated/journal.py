@@ -21,7 +21,19 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
-from hostler.drivers.machines.simulated.place import Contents, Deleted, Held, Interval, Moved, Place, Row, switched_off
+from hostler.drivers.machines.simulated.place import (
+    Contents,
+    Deleted,
+    Discarded,
+    Held,
+    Interval,
+    Kept,
+    Moved,
+    Place,
+    Reinstated,
+    Row,
+    switched_off,
+)
 from hostler.errors import Closed, Damaged, Invalid, Unavailable
 from hostler.kit.clock import SystemClock, boot_id
 
@@ -54,7 +66,7 @@ class Runs(msgspec.Struct, frozen=True, tag="runs", tag_field="is"):
     ended: list[tuple[float, float]]
 
 
-Line: TypeAlias = Row | Moved | Deleted | Held | Head | Runs
+Line: TypeAlias = Row | Moved | Deleted | Held | Kept | Reinstated | Discarded | Head | Runs
 _lines = msgspec.json.Decoder(Line)
 _identity = msgspec.json.Decoder(Identity)
 _encoder = msgspec.json.Encoder()
@@ -288,6 +300,7 @@ def _summary(contents: Contents) -> Iterator[Line]:
     yield Head(contents.next_number)
     if contents.held_until is not None:
         yield Held(contents.held_until)
+    yield from contents.kept.values()  # first: each takes the machine of its id out of service
     yield from contents.rows.values()
     for vm, runs in contents.ended().items():
         yield Runs(vm, list(runs))

@@ -41,6 +41,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
     resets: int = 0
     restored: int = 0
     boots: int = 0
+    disk_id: str = ""
     last: bool = False
     """With this, all of it is there."""
     memory: bool = False
@@ -57,6 +58,7 @@ def sent(row: Row, message: Message) -> Row:
     fields: dict[str, object] = {"whole": message.last, "memory": message.memory, "boots": message.boots}
     if message.disk is not None:
         fields |= {"disk": message.disk, "resets": message.resets, "restored": message.restored}
+        fields["disk_id"] = message.disk_id
     return _replace(row, **fields)
 
 
@@ -243,7 +245,14 @@ class Moving:
 
     def _disk(self, vm: str, number: int) -> Message:
         row = self._expected(vm)
-        return Message(number=number, disk=row.disk, resets=row.resets, restored=row.restored, boots=row.boots)
+        return Message(
+            number=number,
+            disk=row.disk,
+            disk_id=row.disk_id,
+            resets=row.resets,
+            restored=row.restored,
+            boots=row.boots,
+        )
 
     def _departed(self, vm: str, now: float) -> Row:
         """It does not run from now on; what is on its disk by now is part of what is left to say."""

@@ -47,6 +47,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="ma
     snapshots: dict[str, str] = {}
     """Name to the disk as it was."""
     disk: str = ""
+    disk_id: str = ""
+    """A new disk has a new one; a machine that is handed over takes it along. `boots` counts what was written to it."""
     restoring: tuple[str, int] | None = None
     """A restore that was begun: to which snapshot, and its number. The disk is not whole."""
     moved: int = 0
@@ -94,7 +96,29 @@ class Held(msgspec.Struct, frozen=True, tag="held", tag_field="is"):
     until: float
 
 
-Step: TypeAlias = Row | Moved | Deleted | Held
+class Kept(msgspec.Struct, frozen=True, tag="kept", tag_field="is"):
+    """The machine is out of service; its row is kept under `name`."""
+
+    name: str
+    row: Row
+    at: float
+    """Seconds since 1970."""
+
+
+class Reinstated(msgspec.Struct, frozen=True, tag="reinstated", tag_field="is"):
+    """What was kept under `name` is this machine."""
+
+    name: str
+    row: Row
+
+
+class Discarded(msgspec.Struct, frozen=True, tag="discarded", tag_field="is"):
+    """What was kept under `name` is gone."""
+
+    name: str
+
+
+Step: TypeAlias = Row | Moved | Deleted | Held | Kept | Reinstated | Discarded
 
 
 def step_to(old: Row | None, new: Row) -> Step:
@@ -123,6 +147,8 @@ class Contents:
 
     def __init__(self) -> None:
         self.rows: dict[str, Row] = {}
+        self.kept: dict[str, Kept] = {}
+        """Machines that are retained, by the name of what is kept."""
         self.next_number = 1
         self.changes = 0
         """How often a row changed."""
@@ -142,6 +168,15 @@ class Contents:
                 self._replace(step.vm, after(row, step))
         elif isinstance(step, Deleted):
             self._replace(step.vm, None)
+        elif isinstance(step, Kept):
+            self._replace(step.row.vm, None)
+            self.kept[step.name] = step
+            self.next_number = max(self.next_number, step.row.number + 1)
+        elif isinstance(step, Reinstated):
+            self.kept.pop(step.name, None)
+            self._replace(step.row.vm, step.row)
+        elif isinstance(step, Discarded):
+            self.kept.pop(step.name, None)
         else:
             self.held_until = step.until
 
@@ -261,6 +296,21 @@ class Place:
         if row is not None:
             off = [] if row.on is None else [step_to(row, switched_off(row, now))]
             self._do([*off, Deleted(vm)])
+
+    def keep(self, vm: str, name: str, now: float, at: float) -> None:
+        """Take a machine out of service and keep it under `name`. If it runs, it runs until now."""
+        row = self.contents.rows[vm]
+        off = switched_off(row, now)
+        steps: list[Step] = [] if row.on is None else [step_to(row, off)]
+        self._do([*steps, Kept(name, off, at)])
+
+    def reinstate(self, name: str, row: Row) -> None:
+        """Let what is kept under `name` be this machine."""
+        self._do([Reinstated(name, row)])
+
+    def discard(self, name: str) -> None:
+        """Delete what is kept under `name`."""
+        self._do([Discarded(name)])
 
     def hold(self, until: float, now: float) -> None:
         """Let fenced machines that still run go off at `until`."""

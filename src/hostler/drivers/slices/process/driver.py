@@ -66,6 +66,9 @@ class ProcessSlices:
         python: str = sys.executable,
         uids: range | None = None,
         users_required: bool = False,
+        as_owner: bool = False,
+        hidden: Path | None = None,
+        disk_mib: int | None = None,
         healthy_within: float = 50.0,
         orphaned_after: float = 600.0,
         door: Door | None = None,
@@ -79,7 +82,16 @@ class ProcessSlices:
         self._gateway, self._gateway_token = self._folder / "gateway" / "calls.sock", secrets.token_urlsafe(32)
         self._door, self._doors = door, AsyncExitStack()
         self._library = Library(self._folder / "artifacts", artifacts, Packages(python, packages))
-        self._allowing = Allowing(str(self._folder), python, uids, required=users_required)
+        self._disk_mib = disk_mib
+        self._allowing = Allowing(
+            str(self._folder),
+            python,
+            uids,
+            required=users_required,
+            owner=as_owner,
+            hidden=hidden or self._folder,
+            disk_mib=disk_mib,
+        )
         self._instances: dict[str, Instance] = {}
         self._tokens: frozenset[str] = frozenset()
         self._listeners: list[Callable[[str], None]] = []
@@ -291,7 +303,9 @@ class ProcessSlices:
             await self._clock.sleep(self._look_every)
             for name, instance in self._instances.items():
                 if name not in self._looks:  # one that does not answer keeps nobody waiting
-                    look = asyncio.create_task(instance.look(self._answers_within), name=f"slices: look at {name}")
+                    look = asyncio.create_task(
+                        instance.look(self._answers_within, self._disk_mib), name=f"slices: look at {name}"
+                    )
                     self._looks[name] = look
                     look.add_done_callback(partial(self._looked, name))
             kept = {Place(self._folder, name).name for name in self._instances}

@@ -15,13 +15,13 @@ from hostler.drivers.machines.qemu.rights import environment
 from hostler.drivers.machines.qemu.whole import whole
 from hostler.drivers.slices.process.control import Control, Declined, Silent
 from hostler.drivers.slices.process.library import LIB, PACKAGES
-from hostler.drivers.slices.process.place import WORK, Note
+from hostler.drivers.slices.process.place import TEMPORARY, WORK, Note
 from hostler.drivers.slices.process.process import FAMILY, Process, end_family, end_user
 from hostler.drivers.slices.process.rights import release
 from hostler.errors import Refused, Unavailable
 from hostler.model.deployment import SliceSettings
 from hostler.ports.slices import LAST_WORDS, Life, Run, Running
-from hostler.ports.worker import Activate, Deactivate, Look, Order, Quit, State
+from hostler.ports.worker import GATEWAY, Activate, Deactivate, Look, Order, Quit, State
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -116,7 +116,7 @@ class Instance:
         """What an earlier agent left running, or what is left of it."""
         self.uid, self._groups, self._about = note.uid, note.groups, note.about
         self._mark, self._family = note.process, note.family
-        self._process = Process.adopt(note.process)
+        self._process = Process.adopt(note.process, is_confined=note.confined)
         if self._process is None:
             self._ended = "its process ended while no agent was there"
             return
@@ -172,9 +172,12 @@ class Instance:
         if self._control is not None:
             self._control.tell(question, *more)
 
-    async def look(self, within: float) -> None:
-        """See how it is; one that does not answer counts as ended."""
+    async def look(self, within: float, disk_mib: int | None = None) -> None:
+        """See how it is; one that does not answer counts as ended, and so does one whose folders hold too much."""
         if not self.is_there or self._control is None:
+            return
+        if disk_mib is not None and (why := await asyncio.to_thread(self._place.too_large, disk_mib)):
+            self._end_as(why)
             return
         try:
             async with asyncio.timeout(within):
@@ -264,6 +267,17 @@ class Instance:
             door = self._place.listen()
             keep.append(door.detach())
             parts = [part for part in (held.folder / LIB, held.folder / PACKAGES) if part.is_dir()]
+            argv, own_root = allowed.argv, False
+            if allowed.confinement is not None:
+                own_root = allowed.confinement.own_root
+                plan = msgspec.structs.replace(
+                    allowed.confinement,
+                    readable=(*allowed.confinement.readable, *map(str, parts)),
+                    work=str(self._place.folder / WORK),
+                    temporary=str(self._place.folder / TEMPORARY),
+                    gateway=str(gateway.parent),
+                )
+                argv = (*argv, msgspec.json.encode(plan).decode())
             keep += (logs := self._place.open_logs())
             output, into = os.pipe2(os.O_CLOEXEC)
             keep += (output, into)
@@ -275,15 +289,16 @@ class Instance:
                 output=output,
                 logs=logs,
                 module=held.info.module,
-                gateway=f"{self._reach(gateway.parent, keep)}/{gateway.name}",
+                gateway=f"{GATEWAY if own_root else self._reach(gateway.parent, keep)}/{gateway.name}",
             )
             self._output = _opened(f"/proc/self/fd/{output}")
             self._process, pipe = Process.start(
-                allowed.argv,
+                argv,
                 cwd=self._place.folder / WORK,
                 environment=environment() | {"LC_ALL": "C.UTF-8", FAMILY: self._family},
                 output=into,
                 keep=[descriptor for descriptor in keep if descriptor != into],
+                is_confined=allowed.confinement is not None,
             )
             self._mark = self._process.mark
         except OSError as error:
@@ -301,6 +316,7 @@ class Instance:
             groups=self._groups,
             family=self._family,
             output=output,
+            confined=allowed.confinement is not None,
             about=self._about,
         )
         with pipe:  # first the note: a process without one never gets its order, and ends

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 NOTE = "run.json"
 WORK = "work"
+TEMPORARY = "tmp"
+"""What /tmp is for a process that is confined."""
+MOST_FILES = 100_000
 KEPT_LOGS = 200
 """Files of the logs of instances that are gone."""
 LAST_WORDS = 400
@@ -45,6 +48,8 @@ class Note(msgspec.Struct, frozen=True, kw_only=True):
     """What all that it starts has in its environment."""
     output: int = -1
     """Its descriptor of the pipe into which it prints."""
+    confined: bool = False
+    """Whether the process stands for one in namespaces of its own."""
     about: str = ""
     """As whom it runs, and what holds it."""
 
@@ -73,12 +78,31 @@ class Place:
         try:
             self.remove()
             self.log.parent.mkdir(mode=0o700, exist_ok=True)
-            (self.folder / WORK).mkdir(parents=True, mode=0o700)
+            for name in (WORK, TEMPORARY):
+                (self.folder / name).mkdir(parents=True, mode=0o700)
+                if uid is not None:
+                    os.chown(self.folder / name, uid, uid)
             self.folder.chmod(0o711 if uid is not None else 0o700)
-            if uid is not None:
-                os.chown(self.folder / WORK, uid, uid)
         except OSError as error:
             raise Unavailable(f"{self.folder}: cannot be made: {error.strerror}; see to the disk") from None
+
+    def too_large(self, disk_mib: int) -> str:
+        """Why its folders hold too much; empty: they do not. Files that are deleted and still open are not seen."""
+        most, size, files = disk_mib * 2**20, 0, 0
+        folders = [str(self.folder / WORK), str(self.folder / TEMPORARY)]
+        while folders:
+            with suppress(OSError), os.scandir(folders.pop()) as entries:  # it may go while we look
+                for entry in entries:
+                    files += 1
+                    with suppress(OSError):
+                        size += entry.stat(follow_symlinks=False).st_blocks * 512
+                        if entry.is_dir(follow_symlinks=False):
+                            folders.append(entry.path)
+                    if files > MOST_FILES:
+                        return f"its folders hold more than {MOST_FILES:,} files"
+            if size > most:
+                return f"its folders hold more than {disk_mib:,} MiB, which slice_disk_mib allows"
+        return ""
 
     def listen(self) -> socket.socket:
         """The socket that its worker is asked on, which the worker gets."""

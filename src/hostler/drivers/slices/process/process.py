@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 FAMILY = "SLICE_RUN"
 """In the environment of a worker, and so of all that it starts: by this they are found, in whatever session."""
 ROUNDS = 10
+_SIGNALLED = 128
 _children: set[int] = set()
 """Processes that this one started, and has to reap."""
 
@@ -36,8 +37,8 @@ class Mark(msgspec.Struct, frozen=True, kw_only=True):
 class Process:
     """One, and all of its group: it is the first of a session of its own."""
 
-    def __init__(self, mark: Mark, descriptor: int, *, is_ours: bool) -> None:
-        self.mark, self._descriptor, self._is_ours = mark, descriptor, is_ours
+    def __init__(self, mark: Mark, descriptor: int, *, is_ours: bool, is_confined: bool) -> None:
+        self.mark, self._descriptor, self._is_ours, self._is_confined = mark, descriptor, is_ours, is_confined
         self.how = ""
         """How it ended, once it has."""
         self._ended = asyncio.Event()
@@ -46,9 +47,19 @@ class Process:
 
     @classmethod
     def start(
-        cls, argv: Sequence[str], *, cwd: Path, environment: Mapping[str, str], output: int, keep: Sequence[int]
+        cls,
+        argv: Sequence[str],
+        *,
+        cwd: Path,
+        environment: Mapping[str, str],
+        output: int,
+        keep: Sequence[int],
+        is_confined: bool = False,
     ) -> tuple[Process, BinaryIO]:
-        """A new one, and its standard input. OSError: it cannot be started."""
+        """A new one, and its standard input. OSError: it cannot be started.
+
+        `is_confined`: it stands for one in namespaces, and ends with 128 and the number of the signal that ended that.
+        """
         child = subprocess.Popen(
             list(argv),
             cwd=cwd,
@@ -65,7 +76,8 @@ class Process:
         assert child.stdin is not None  # noqa: S101 - a pipe was asked for
         try:
             mark = Mark(pid=child.pid, start_time=Look.at(child.pid).start_time, boot_id=boot_id())
-            return cls(mark, os.pidfd_open(child.pid), is_ours=True), child.stdin  # type: ignore[return-value]
+            process = cls(mark, os.pidfd_open(child.pid), is_ours=True, is_confined=is_confined)
+            return process, child.stdin  # type: ignore[return-value]
         except BaseException:
             child.stdin.close()
             os.kill(child.pid, signal.SIGKILL)
@@ -74,7 +86,7 @@ class Process:
             raise
 
     @classmethod
-    def adopt(cls, mark: Mark) -> Process | None:
+    def adopt(cls, mark: Mark, *, is_confined: bool = False) -> Process | None:
         """The one that is written down; None: it has ended."""
         if mark.boot_id != boot_id():
             return None
@@ -91,7 +103,7 @@ class Process:
         if look.start_time != mark.start_time or (look.state in "ZX" and not is_ours):
             os.close(descriptor)
             return None
-        return cls(mark, descriptor, is_ours=is_ours)
+        return cls(mark, descriptor, is_ours=is_ours, is_confined=is_confined)
 
     @property
     def has_ended(self) -> bool:
@@ -123,7 +135,12 @@ class Process:
             with suppress(ChildProcessError):
                 found = os.waitid(os.P_PIDFD, self._descriptor, os.WEXITED)
                 if found is not None:
-                    self.how = _how(found.si_code, found.si_status)
+                    by_signal = self._is_confined and found.si_code == os.CLD_EXITED and found.si_status > _SIGNALLED
+                    self.how = (
+                        _how(os.CLD_KILLED, found.si_status - _SIGNALLED)
+                        if by_signal
+                        else _how(found.si_code, found.si_status)
+                    )
             _children.discard(self.mark.pid)
         self.let_go()
         self._ended.set()

@@ -3,6 +3,9 @@
 As with guests (`machines/qemu/rights.py`): where we may change users, each process has one of its own. There its code
 must be readable for others: where our Python is not, the system's of the same version runs it; where that cannot
 either, it runs as we do, without capabilities, and that is told.
+
+Where we are not root, a process runs as we do, in namespaces of its own in which our files are not there
+(`hostler.slices.confinement`). Where such namespaces cannot be made, it is refused, unless `slice_users` is `owner`.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ from hostler.drivers.machines.qemu.child import end
 from hostler.drivers.machines.qemu.limits import bases
 from hostler.drivers.machines.qemu.rights import Rights, environment, has_capabilities, pick_uid
 from hostler.errors import Refused
+from hostler.ports.worker import Confinement
 
 if TYPE_CHECKING:
     from collections.abc import Container, Sequence
@@ -32,12 +36,22 @@ if TYPE_CHECKING:
     from hostler.model.deployment import SliceSettings
 
 PROBE_WITHIN = 20.0
+_IS_CONFINED = "confined"
 PERIOD = 100_000
 """Microseconds over which a share of the processors is counted."""
-WORKER = (
-    "import sys; sys.path += [p for p in sys.argv[1].split(':') if p not in sys.path];"
-    " from hostler.slices.worker import main; main()"
-)
+_PATHS = "import sys; sys.path += [p for p in sys.argv[1].split(':') if p not in sys.path];"
+_CONFINED = " from hostler.slices.confinement import enter; enter(sys.argv[3]);"
+_MAIN = " from hostler.slices.worker import main; main()"
+WORKER = _PATHS + _MAIN
+CONFINED_WORKER = _PATHS + _CONFINED + _MAIN
+_CONFINED_PROBE = _PATHS + _CONFINED + f" print({_IS_CONFINED!r})"
+_NAMESPACES = ("--mount", "--pid", "--ipc", "--fork", "--kill-child=KILL")
+_FIRST = 'exec 2>/dev/null; "$@" 2>&1; exit $?'
+"""The first process: it reaps, and ends with 128 and the signal where one ended the worker, about which it is silent.
+
+It keeps its rights, which the worker cannot get at: it has none, and the first process ignores its signals.
+"""
+_OWN_NAMESPACE = ("--user", "--map-current-user", "--keep-caps")
 _TAG = sys.implementation.cache_tag
 _PROBE = WORKER.replace("main()", "print(sys.implementation.cache_tag, sys.version, sys.prefix, sys.base_prefix)")
 """Python looks for what belongs to it, and takes another's where it is not let in: that would not be the same one."""
@@ -52,6 +66,17 @@ _LET_IN = (
     " or let them run its own Python, too"
 )
 _BE_ROOT = "run the agent as root, with the right to change users, where these are mapped"
+_UNCONFINED = (
+    "it would run as the agent does, and could read its data folder, the administrator's token included: namespaces of"
+    " users cannot be made here"
+)
+_CONFINE = (
+    "run the agent as root, or allow namespaces (sysctl user.max_user_namespaces, kernel.unprivileged_userns_clone,"
+    " kernel.apparmor_restrict_unprivileged_userns; containers mostly forbid them),"
+    ' or set slice_users = "owner" if you trust every slice like the agent'
+)
+_AS_OWNER = "it runs as the agent does, and can read its data folder"
+_SEES_ALL = "it sees other processes: namespaces cannot be made here"
 _answers: dict[tuple[str, ...], bytes | None] = {}
 _log = logging.getLogger("hostler.agent")
 
@@ -60,6 +85,9 @@ class Allowed(msgspec.Struct, frozen=True, kw_only=True):
     """What one process gets."""
 
     argv: tuple[str, ...]
+    """Of a process that is confined: without its confinement, which is the last argument."""
+    confinement: Confinement | None = None
+    """Still without the folders of the instance."""
     uid: int | None = None
     groups: tuple[str, ...] = ()
     """Control groups that it is to be put into."""
@@ -70,10 +98,26 @@ class Allowed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Allowing:
-    """Of the slices of one place. `uids`: whom they may be; None: they run as we do, unless that is `required`."""
+    """Of the slices of one place. `uids`: whom they may be; None: they run as we do, unless that is `required`.
 
-    def __init__(self, place: str, python: str, uids: range | None, *, required: bool = False) -> None:
+    `owner`: they may run as we do also where nothing keeps them from our files, `hidden` among them. `disk_mib`: the
+    most that one file of theirs may have.
+    """
+
+    def __init__(
+        self,
+        place: str,
+        python: str,
+        uids: range | None,
+        *,
+        required: bool = False,
+        owner: bool = False,
+        hidden: Path | None = None,
+        disk_mib: int | None = None,
+    ) -> None:
         self._place, self._uids, self._required = place, uids, required
+        self._owner, self._hidden, self._disk_mib = owner, hidden, disk_mib
+        self._is_confined = False
         self._python: tuple[str, ...] = (python, "-I")
         self._drop: tuple[str, ...] = ()
         self._bases: tuple[Base, ...] | None = None
@@ -91,7 +135,14 @@ class Allowing:
         if self._required and self._uids is None:
             why = why_not.partition(": ")[2] or "the agent is not root"
             raise Refused(f"{run_id}: it needs a user of its own, and {why}; {self.advice}, or set slice_users to auto")
+        if self._uids is None and os.geteuid() != 0 and not self._is_confined and not self._owner:
+            raise Refused(f"{run_id}: {_UNCONFINED}; {_CONFINE}")
         return await asyncio.to_thread(self._allow, run_id, settings, taken)
+
+    async def why_not_confined(self) -> tuple[str, str]:
+        """Why slices that run as the agent does could read its files, and what to do; empty: they could not."""
+        await self.why_not()
+        return ("", "") if self._is_confined or os.geteuid() == 0 else (_UNCONFINED, _CONFINE)
 
     async def why_not(self) -> str:
         """Why slices have no users of their own here, though we are root; empty: they have, or we are not."""
@@ -109,7 +160,10 @@ class Allowing:
         why = ""
         for group in allowed.groups:
             try:
-                (Path(group) / "cgroup.procs").write_text(str(pid), encoding="ascii")
+                todo = [pid]
+                for one in todo:  # first itself: what it starts from then on is there as well
+                    (Path(group) / "cgroup.procs").write_text(str(one), encoding="ascii")
+                    todo += _children(one)
             except OSError as error:
                 why = f"{group} did not take it: {error.strerror}"
         return "; ".join(_instead(said, allowed, pid, why) if why else said for said in allowed.about)
@@ -120,7 +174,13 @@ class Allowing:
             uid = pick_uid(f"{self._place}/{run_id}", 0, self._uids, taken=taken)
         groups, held = self._groups(run_id, settings)
         about = [self._why_not] if self._why_not else []
-        argv = self._wrapped([*self._python, "-u", "-c", WORKER, self._paths, run_id], uid)
+        if not self._is_confined:
+            about += [_AS_OWNER] if self._uids is None and not self._why_not else []
+            about += [_SEES_ALL] if uid is not None else []
+        code = CONFINED_WORKER if self._is_confined else WORKER
+        argv = self._wrapped([*self._python, "-u", "-c", code, self._paths, run_id], uid)
+        if self._disk_mib is not None and self._can_wrap:
+            argv[1:1] = [f"--fsize={self._disk_mib * 2**20}"]
         memory = settings.memory_mib
         if memory is not None:
             if "memory" in held:
@@ -134,6 +194,7 @@ class Allowing:
             about.append(f"cpus: {settings.cpus:g}{_BY_GROUP}" if "cpu" in held else "cpus: cannot be limited here")
         return Allowed(
             argv=tuple(argv),
+            confinement=self._confinement(uid) if self._is_confined else None,
             uid=uid,
             groups=groups,
             memory_mib=memory if "memory" in held else None,
@@ -144,10 +205,31 @@ class Allowing:
         if not self._can_wrap:
             return list(argv)
         found = Rights(uid=uid).wrap(argv)
+        if self._is_confined:
+            return _in_namespaces(found, argv, own=uid is None)
         if uid is None and self._drop:
             at = found.index("--no-new-privs") + 1
             found[at:at] = self._drop
         return found
+
+    def _confinement(self, uid: int | None) -> Confinement:
+        folders = (*self._paths.split(":"), sys.prefix, sys.base_prefix, str(Path(self._python[0]).parent))
+        return Confinement(
+            own_root=uid is None,
+            readable=tuple(dict.fromkeys(folders)),
+            hidden="" if self._hidden is None else str(self._hidden.absolute()),
+            uid=uid,
+        )
+
+    async def _can_confine(self) -> bool:
+        """Whether namespaces can be made here as they are needed."""
+        if not self._can_wrap or shutil.which("unshare") is None:
+            return False
+        uid = None if self._uids is None else self._uids[-1]
+        plan = msgspec.json.encode(self._confinement(uid)).decode()
+        argv = [*self._python, "-c", _CONFINED_PROBE, self._paths, "-", plan]
+        wrapped = _in_namespaces(Rights(uid=uid).wrap(argv), argv, own=uid is None)
+        return (await _said(wrapped) or b"").decode().strip() == _IS_CONFINED
 
     def _groups(self, run_id: str, settings: SliceSettings) -> tuple[tuple[str, ...], set[str]]:
         name = f"{_GROUP}{hashlib.sha256(f'{self._place}/{run_id}'.encode()).hexdigest()[:16]}"
@@ -173,6 +255,7 @@ class Allowing:
     async def _probe(self) -> None:
         """By which Python a user of its own can run Hostler; if by none, how to run it as we are."""
         if self._uids is None and os.geteuid() != 0:
+            self._is_confined = await self._can_confine()
             return
         probe = ("-c", _PROBE, self._paths)
         ours = await _said([*self._python, *probe])
@@ -186,6 +269,7 @@ class Allowing:
                 is_same = theirs == ours if python is self._python else f"{_TAG} ".encode() in (theirs or b"")[:20]
                 if theirs is not None and is_same:
                     self._python = python
+                    self._is_confined = await self._can_confine()
                     return
             why = f"other users can run neither {self._python[0]} nor {_SYSTEM} with what Hostler needs"
         self._uids = None
@@ -195,6 +279,19 @@ class Allowing:
                 self._drop = ()
         how = "without capabilities" if self._drop else "with all of its capabilities"
         self._why_not = f"it runs as the agent does, {how}: {why}"
+
+
+def _in_namespaces(wrapped: Sequence[str], argv: Sequence[str], *, own: bool) -> list[str]:
+    """The command in namespaces: with one of users of its own, or else made by root, who gives that up inside."""
+    at = wrapped.index("setpriv")
+    unshare = ("setpriv", "--no-new-privs", "--", "unshare", *_OWN_NAMESPACE) if own else ("unshare",)
+    return [*wrapped[:at], *unshare, *_NAMESPACES, "--", "sh", "-c", _FIRST, "sh", *argv]
+
+
+def _children(pid: int) -> list[int]:
+    with suppress(OSError):
+        return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()]
+    return []
 
 
 async def _said(argv: Sequence[str]) -> bytes | None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import socket
+import ssl
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -78,6 +81,35 @@ class Access:
         if self._password_file is not None:
             self.password()
         self._credentials()
+        if self._tls:
+            self._context()
+
+    def connection_problem(self, target: str, within: float) -> str:
+        """Why a connection to a member does not come about; empty: it does. Blocks: call it in a thread."""
+        host, _, port = target.rpartition(":")
+        host = host.strip("[]")
+        try:
+            with socket.create_connection((host, int(port)), timeout=within) as plain:
+                if self._tls:
+                    self._shake_hands(plain, host, within)
+        except ssl.SSLCertVerificationError as error:
+            return f"its certificate is not accepted here: {error.verify_message}"
+        except ssl.SSLError as error:
+            reason = (error.reason or str(error)).replace("_", " ").lower()
+            return f"TLS fails: {reason}" + (", check cert and key in the store's URL" if "alert" in reason else "")
+        except TimeoutError:
+            return f"no connection within {within:g} s"
+        except OSError as error:
+            return (error.strerror or str(error)).lower()
+        return ""
+
+    def _shake_hands(self, plain: socket.socket, host: str, within: float) -> None:
+        """With TLS 1.3 the server judges our certificate after our handshake is done: it says so then. A server that
+        has no objection waits for us to speak."""
+        with self._context().wrap_socket(plain, server_hostname=host) as secured:
+            secured.settimeout(min(within, 0.5))
+            with suppress(TimeoutError):
+                secured.recv(1)
 
     def channel(self, target: str) -> grpc.aio.Channel:
         """A channel to one member, not yet connected."""
@@ -85,6 +117,26 @@ class Access:
         if credentials is None:
             return grpc.aio.insecure_channel(target, options=_OPTIONS)
         return grpc.aio.secure_channel(target, credentials, options=_OPTIONS)
+
+    def _context(self) -> ssl.SSLContext:
+        """Invalid: what the files hold cannot be used."""
+        try:
+            context = ssl.create_default_context(cafile=self._ca)
+        except (OSError, ValueError) as error:
+            raise Invalid(f"etcd ca {self._ca!r}: no certificates in it ({error}); name a PEM file") from None
+        if self._cert is not None and self._key is not None:
+            try:
+                context.load_cert_chain(self._cert, self._key, password=lambda: "")
+            except (OSError, ValueError) as error:
+                reason = getattr(error, "reason", None) or getattr(error, "strerror", None) or str(error)
+                if reason == "KEY_VALUES_MISMATCH":
+                    raise Invalid(
+                        f"etcd cert {self._cert!r}: the key {self._key!r} is that of another certificate; name the two"
+                        " that belong together"
+                    ) from None
+                words = str(reason).replace("_", " ").lower()
+                raise Invalid(f"etcd cert {self._cert!r}, key {self._key!r}: {words}; name two PEM files") from None
+        return context
 
     def _credentials(self) -> grpc.ChannelCredentials | None:
         if not self._tls:

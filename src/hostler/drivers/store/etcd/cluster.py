@@ -17,8 +17,9 @@ from hostler.kit.backoff import Backoff
 
 from . import methods
 from . import rpc_pb2 as pb
+from .fullness import ADVICE, Fullness
 from .methods import AUTHENTICATE, STATUS, Kind, Method
-from .outcome import NO_SPACE, Fate, fate, refusal, words_of
+from .outcome import Fate, fate, refusal, words_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -65,24 +66,24 @@ class Endpoint:
 class Cluster:
     """The members of one etcd cluster, as one thing that can be called."""
 
-    def __init__(self, targets: Sequence[str], access: Access, timeout: float) -> None:
+    def __init__(self, targets: Sequence[str], access: Access, timeout: float, quota: int | None = None) -> None:
         self.name = f"etcd {','.join(targets)}"
         self.timeout = timeout
-        self._targets, self._access = tuple(targets), access
+        self.targets, self.access = tuple(targets), access
         self._endpoints: list[Endpoint] = []
         self._current: Endpoint | None = None
         self._metadata: Metadata | None = None
         self._token_lock = asyncio.Lock()
-        self._full = False
+        self.fullness = Fullness(quota)
         self.on_mistrust: list[Callable[[Endpoint], None]] = []
         # A member that swallows reads must leave time to ask another.
         self._slice = timeout / 2 if len(targets) > 1 else timeout
 
     def open(self) -> None:
         """Make the channels; nothing is sent yet."""
-        self._access.check()
-        self._endpoints = [Endpoint(target, self._access) for target in self._targets]
-        self._metadata = _LEADER if self._access.user is None else None
+        self.access.check()
+        self._endpoints = [Endpoint(target, self.access) for target in self.targets]
+        self._metadata = _LEADER if self.access.user is None else None
         self._token_lock = asyncio.Lock()
 
     def shut(self) -> list[Endpoint]:
@@ -104,7 +105,8 @@ class Cluster:
     async def call(self, method: Method[Q, R], request: Q) -> R:
         """The answer, or what the port says of its absence; CompactedRevision, LeaseExists."""
         endpoint, metadata, error = self._current, self._metadata, None
-        deadline = asyncio.get_running_loop().time() + self.timeout
+        now = asyncio.get_running_loop().time()
+        deadline, full = now + self.timeout, self.fullness.stands(now)
         if endpoint is not None and metadata is not None and endpoint.channel.get_state() is _READY:
             timeout = self._slice if method.kind is Kind.READ else self.timeout
             try:
@@ -115,11 +117,12 @@ class Cluster:
                 if self._is_cancelled():
                     raise
             else:
-                self._full = False
+                if full and method.grows:
+                    self.fullness.clear()
                 return answer
             if error is None:  # said out here: an error that is raised up there holds the call, and that its connection
                 raise _closed_meanwhile(method)
-        repeated: R = await _Attempt(self, method, request, deadline).run(endpoint, metadata, error)
+        repeated: R = await _Attempt(self, method, request, deadline, full=full).run(endpoint, metadata, error)
         return repeated
 
     async def connect(self, deadline: float) -> Endpoint:
@@ -161,17 +164,28 @@ class Cluster:
                 if self._metadata is stale:
                     self._metadata = await self._authenticate(deadline)
         except TimeoutError:
-            raise Unavailable(f"{self.name}: no answer to the log-in of {self._access.user!r} in time") from None
+            raise Unavailable(f"{self.name}: no answer to the log-in of {self.access.user!r} in time") from None
 
     async def _authenticate(self, deadline: float) -> Metadata:
-        if self._access.user is None:
+        if self.access.user is None:
             raise Forbidden(f"{self.name}: the server wants a user; give user and password in the store's URL")
-        request = pb.AuthenticateRequest(name=self._access.user, password=self._access.password())
+        request = pb.AuthenticateRequest(name=self.access.user, password=self.access.password())
         try:
             answer = await _Attempt(self, AUTHENTICATE, request, deadline).run(None, _LEADER, None)
         except _NoUsers:
             return _LEADER
         return Metadata(("hasleader", "true"), ("token", answer.token))
+
+    async def own_metadata(self, within: float) -> Metadata | None:
+        """For a question to one member, which need not be in touch with the others; None: there is nothing to say."""
+        if self.access.user is None:
+            return None
+        metadata = await self.metadata(asyncio.get_running_loop().time() + within)
+        return Metadata(*(item for item in metadata if item[0] == "token"))
+
+    def endpoint(self, target: str) -> Endpoint | None:
+        """The member at that address, if the URL names it."""
+        return next((endpoint for endpoint in self._endpoints if endpoint.target == target), None)
 
     def _choose(self, now: float, waited: float) -> Endpoint | None:
         """A member that is connected, or None while one may still become so.
@@ -222,9 +236,12 @@ class _NoUsers(Exception):
 class _Attempt:
     """One call that did not succeed at once."""
 
-    def __init__(self, cluster: Cluster, method: Method[Any, Any], request: Any, deadline: float) -> None:
+    def __init__(
+        self, cluster: Cluster, method: Method[Any, Any], request: Any, deadline: float, *, full: bool = False
+    ) -> None:
+        """`full`: the database was known to be full when the request was last sent."""
         self._cluster, self._method, self._request, self._deadline = cluster, method, request, deadline
-        self._sent = False
+        self._sent, self._full = False, full
         self._renewals = 0
         self._backoff = Backoff(0.01, 0.5)
 
@@ -251,6 +268,7 @@ class _Attempt:
                 raise
             left = max(0.001, self._deadline - loop.time())
             timeout = left if self._method.kind is Kind.WRITE else min(left, max(cluster._slice, 0.1))
+            self._full = cluster.fullness.stands(loop.time())
             try:
                 answer = await endpoint.stubs[self._method.index](self._request, timeout=timeout, metadata=metadata)
             except grpc.aio.AioRpcError as caught:
@@ -260,7 +278,8 @@ class _Attempt:
                     raise
                 error = None
             else:
-                cluster._full = False
+                if self._full and self._method.grows:
+                    cluster.fullness.clear()
                 return answer
             if error is None:
                 raise _closed_meanwhile(self._method)
@@ -283,6 +302,9 @@ class _Attempt:
             if self._method.kind is Kind.WRITE:
                 raise self._out_of_time(words_of(error))
             await self._pause()
+        elif what is Fate.FULL:
+            await cluster.fullness.look(endpoint, asyncio.get_running_loop().time())
+            raise self._no_space(f"etcd {self._method.verb}")
         else:
             raise self._end(what, error)
 
@@ -294,19 +316,16 @@ class _Attempt:
             return LeaseExists()
         if what is Fate.NO_AUTH:
             return _NoUsers()
-        if what is Fate.FULL:
-            return self._no_space(subject)
         if what is Fate.REFUSED:
             return refusal(subject, error)
         return Unavailable(f"{subject}: {words_of(error)}; try again later")
 
     def _no_space(self, subject: str) -> HostlerError:
-        """The write that crosses the limit is carried out all the same; once the alarm stands, none is."""
-        cluster = self._cluster
-        known, cluster._full = cluster._full, True
-        if known or self._method.kind is not Kind.WRITE:
-            return Unavailable(f"{subject}: {NO_SPACE}")
-        return Uncertain(f"{subject}: {NO_SPACE}; this write may still have been the last that fitted, so read first")
+        """The write that crosses the quota is carried out all the same; once the alarm stands, none is."""
+        said = f"{subject}: {self._cluster.fullness.said}"
+        if self._full or self._method.kind is not Kind.WRITE:
+            return Unavailable(f"{said}, nothing was written; {ADVICE}")
+        return Uncertain(f"{said}; {ADVICE}", answered=True)
 
     def _out_of_time(self, words: str) -> HostlerError:
         subject = f"etcd {self._method.verb}"

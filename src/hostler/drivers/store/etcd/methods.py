@@ -25,8 +25,18 @@ class Kind(enum.Enum):
 class Method(Generic[Q, R]):
     """One call. Its index finds the stub of an endpoint."""
 
-    def __init__(self, path: str, kind: Kind, request: type[Q], response: type[R], *, streams: bool = False) -> None:
-        self.path, self.kind, self.streams = path, kind, streams
+    def __init__(
+        self,
+        path: str,
+        kind: Kind,
+        request: type[Q],
+        response: type[R],
+        *,
+        streams: bool = False,
+        grows: bool = False,
+    ) -> None:
+        """`grows`: it always needs room in the database, so its success proves that there is some."""
+        self.path, self.kind, self.streams, self.grows = path, kind, streams, grows
         self.request, self.response = request, response
         self.verb = path.rpartition("/")[2]
         self.index = len(_METHODS)
@@ -36,18 +46,25 @@ class Method(Generic[Q, R]):
 _METHODS: list[Method[Any, Any]] = []
 
 RANGE = Method("/etcdserverpb.KV/Range", Kind.READ, pb.RangeRequest, pb.RangeResponse)
-PUT = Method("/etcdserverpb.KV/Put", Kind.WRITE, pb.PutRequest, pb.PutResponse)
+PUT = Method("/etcdserverpb.KV/Put", Kind.WRITE, pb.PutRequest, pb.PutResponse, grows=True)
 DELETE = Method("/etcdserverpb.KV/DeleteRange", Kind.WRITE, pb.DeleteRangeRequest, pb.DeleteRangeResponse)
 TXN = Method("/etcdserverpb.KV/Txn", Kind.WRITE, pb.TxnRequest, pb.TxnResponse)
 TXN_OF_READS = Method("/etcdserverpb.KV/Txn", Kind.READ, pb.TxnRequest, pb.TxnResponse)
 COMPACT = Method("/etcdserverpb.KV/Compact", Kind.WRITE, pb.CompactionRequest, pb.CompactionResponse)
 # We choose the lease's id, so a repeated grant finds what the first one did.
-GRANT = Method("/etcdserverpb.Lease/LeaseGrant", Kind.REPEATABLE, pb.LeaseGrantRequest, pb.LeaseGrantResponse)
+GRANT = Method(
+    "/etcdserverpb.Lease/LeaseGrant", Kind.REPEATABLE, pb.LeaseGrantRequest, pb.LeaseGrantResponse, grows=True
+)
 REVOKE = Method("/etcdserverpb.Lease/LeaseRevoke", Kind.REPEATABLE, pb.LeaseRevokeRequest, pb.LeaseRevokeResponse)
 TIME_TO_LIVE = Method(
     "/etcdserverpb.Lease/LeaseTimeToLive", Kind.READ, pb.LeaseTimeToLiveRequest, pb.LeaseTimeToLiveResponse
 )
 STATUS = Method("/etcdserverpb.Maintenance/Status", Kind.READ, pb.StatusRequest, pb.StatusResponse)
+ALARM = Method("/etcdserverpb.Maintenance/Alarm", Kind.REPEATABLE, pb.AlarmRequest, pb.AlarmResponse)
+DEFRAGMENT = Method(
+    "/etcdserverpb.Maintenance/Defragment", Kind.REPEATABLE, pb.DefragmentRequest, pb.DefragmentResponse
+)
+MEMBER_LIST = Method("/etcdserverpb.Cluster/MemberList", Kind.READ, pb.MemberListRequest, pb.MemberListResponse)
 AUTHENTICATE = Method("/etcdserverpb.Auth/Authenticate", Kind.READ, pb.AuthenticateRequest, pb.AuthenticateResponse)
 WATCH = Method("/etcdserverpb.Watch/Watch", Kind.READ, pb.WatchRequest, pb.WatchResponse, streams=True)
 KEEP_ALIVE = Method(

@@ -62,7 +62,6 @@ _REFUSALS: dict[str, tuple[type[HostlerError], str]] = {
     "etcdserver: corrupt cluster": (Damaged, "the cluster reports corruption; an operator must look at its alarms"),
 }
 _NEVER_SENT = ("failed to connect to all addresses", "DNS resolution failed")
-NO_SPACE = "the database is full; compact and defragment it, then disarm the alarm"
 
 
 def fate(error: grpc.aio.AioRpcError) -> Fate:

@@ -12,6 +12,7 @@ from hostler.errors import Compacted, Forbidden, FutureRevision, Invalid
 from hostler.kit.closing import Closing
 from hostler.ports.store import (
     Get,
+    MemberStatus,
     Page,
     Status,
     TxnResult,
@@ -26,10 +27,11 @@ from hostler.ports.store import (
     lease_id,
 )
 
-from . import codec
+from . import codec, maintenance
 from . import rpc_pb2 as pb
 from .access import Access
 from .cluster import Cluster, CompactedRevision, LeaseExists
+from .fullness import alarms_of
 from .leasing import EtcdLease, KeepAlives
 from .methods import COMPACT, DELETE, GRANT, PUT, RANGE, STATUS, TXN, TXN_OF_READS
 from .watching import Watches
@@ -51,7 +53,8 @@ class EtcdStore(Closing):
     """A store on the etcd cluster at `targets` (`host:port` each).
 
     `timeout` is the deadline of every verb. A member that fails is replaced by another; a verb ends with Unavailable
-    only if none could be reached, or none took it, until its deadline.
+    only if none could be reached, or none took it, until its deadline. `quota_bytes`: what the servers were started
+    with, where that is not etcd's default; servers from 3.6 on tell it themselves.
     """
 
     def __init__(
@@ -60,12 +63,13 @@ class EtcdStore(Closing):
         *,
         access: Access | None = None,
         timeout: float = DEFAULT_TIMEOUT,
+        quota_bytes: int | None = None,
         backlog: int = BACKLOG,
         rng: random.Random | None = None,
     ) -> None:
         if not targets:
             raise Invalid("etcd: no endpoint; name at least one as host:port")
-        self._cluster = Cluster(targets, access or Access(), timeout)
+        self._cluster = Cluster(targets, access or Access(), timeout, quota_bytes)
         self._watches = Watches(self._cluster, backlog=backlog)
         self._keep_alives = KeepAlives(self._cluster)
         self._rng = rng or random.SystemRandom()
@@ -145,9 +149,39 @@ class EtcdStore(Closing):
             "raft_index": str(answer.raftIndex),
             "size_in_use_bytes": str(answer.dbSizeInUse),
         }
+        fullness = self._cluster.fullness
+        if fullness.is_assumed(answer):
+            details["quota"] = "assumed: etcd's default; name another as ?quota_mib= in the store's URL"
         if answer.errors:
             details["errors"] = "; ".join(answer.errors)
-        return Status("etcd", answer.version, revision, compacted, answer.dbSize, details)
+        return Status(
+            "etcd",
+            answer.version,
+            revision,
+            compacted,
+            answer.dbSize,
+            details,
+            quota_bytes=fullness.quota(answer),
+            in_use_bytes=answer.dbSizeInUse,
+            alarms=alarms_of(answer),
+        )
+
+    # Maintenance
+
+    def oldest_needed(self) -> int | None:
+        return self._watches.oldest_needed()
+
+    async def members(self) -> tuple[MemberStatus, ...]:
+        self._cluster.check_open()
+        return await maintenance.members(self._cluster)
+
+    async def defragment(self, member: str) -> None:
+        self._cluster.check_open()
+        await maintenance.defragment(self._cluster, member)
+
+    async def disarm(self) -> None:
+        self._cluster.check_open()
+        await maintenance.disarm(self._cluster)
 
     def lease_lateness(self, ttl: float) -> float:
         """A new leader gives every lease its whole ttl again, counted from its election."""

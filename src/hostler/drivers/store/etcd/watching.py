@@ -202,6 +202,11 @@ class Watches:
             self.leave(probe)
         return 0
 
+    def oldest_needed(self) -> int | None:
+        """The first revision that one of them would ask for after a new connection; None: there is none."""
+        starts = [watch.next_revision for watch in (*self._by_id.values(), *self._paused)]
+        return min((start for start in starts if start), default=None)
+
     # For the watches
 
     def leave(self, watch: EtcdWatch) -> None:

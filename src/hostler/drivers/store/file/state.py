@@ -33,7 +33,7 @@ class Bounds(NamedTuple):
 
 
 class Commit(NamedTuple):
-    """One revision."""
+    """One revision. Without events: revisions go on above it, and history before it is forgotten."""
 
     revision: int
     at: float
@@ -106,7 +106,10 @@ class Copy:
             else:
                 state.deadline = self._local(lease)
         for commit in advance.commits:
-            self.mvcc.replay(commit.events)
+            if commit.events:
+                self.mvcc.replay(commit.events)
+            else:
+                self.mvcc.raise_revision(commit.revision)
         for id_ in advance.ended:
             self.mvcc.leases.pop(id_, None)
         if advance.compacted > self.mvcc.compacted:
@@ -148,7 +151,8 @@ class Draft(Copy):
     def take(self, advance: Advance) -> None:
         super().take(advance)
         for commit in advance.commits:
-            self._write_down(commit)
+            if commit.events:
+                self._write_down(commit)
         self._forget_compacted()
         self._note_leases(advance.leases)
 
@@ -217,6 +221,14 @@ class Draft(Copy):
         self.mvcc.compact(revision)
         self._forget_compacted()
         self._dirty = True
+
+    def raise_revision(self, revision: int) -> None:
+        """Go on with revisions above this one, and forget the history before it."""
+        if revision > self.mvcc.revision:
+            self.mvcc.raise_revision(revision)
+            self._forget_compacted()
+            self._advance.commits.append(Commit(revision, self._host.wall(), ()))
+            self._dirty = True
 
     # Inside
 

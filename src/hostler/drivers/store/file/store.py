@@ -227,6 +227,11 @@ class FileStore(Closing):
         check_revision(revision, optional=False)
         await self._submit(lambda draft: draft.compact(revision))
 
+    async def raise_revision(self, revision: int) -> None:
+        """See `RaisesRevision`."""
+        check_revision(revision, optional=False)
+        await self._submit(lambda draft: draft.raise_revision(revision))
+
     async def grant(self, ttl: float) -> FileLease:
         ttl = check_ttl(ttl)
         return FileLease(self, await self._submit(lambda draft: draft.grant(ttl)), ttl)

@@ -41,7 +41,7 @@ from hostler.ports.store import (
 )
 
 from .opening import OpenFiles, open_in_thread
-from .writer import Committed, Compact, Expire, Grant, KeepAlive, Purge, Revoke, Shrink, Transaction, Work
+from .writer import Committed, Compact, Expire, Grant, KeepAlive, Purge, Raise, Revoke, Shrink, Transaction, Work
 
 if TYPE_CHECKING:
     import os
@@ -271,6 +271,13 @@ class SqliteStore(Closing):
     async def compact(self, revision: int) -> None:
         check_revision(revision, optional=False)
         await self._write(Compact(revision))
+        self._purge = True
+        self._look()
+
+    async def raise_revision(self, revision: int) -> None:
+        """See `RaisesRevision`."""
+        check_revision(revision, optional=False)
+        await self._write(Raise(revision))
         self._purge = True
         self._look()
 

@@ -59,6 +59,12 @@ class Compact(msgspec.Struct, frozen=True):
     revision: int
 
 
+class Raise(msgspec.Struct, frozen=True):
+    """Revisions go on above this one, and history before it may be forgotten."""
+
+    revision: int
+
+
 class Expire(msgspec.Struct, frozen=True):
     """End the leases whose time has come, as every batch does first."""
 
@@ -78,7 +84,7 @@ class Shrink(msgspec.Struct, frozen=True):
     pages: int
 
 
-Work: TypeAlias = Put | Transaction | Grant | KeepAlive | Revoke | Compact | Expire | Purge | Shrink
+Work: TypeAlias = Put | Transaction | Grant | KeepAlive | Revoke | Compact | Raise | Expire | Purge | Shrink
 
 
 class Change(NamedTuple):
@@ -298,6 +304,8 @@ class Writer:
             return self._revoke(work.id)
         if isinstance(work, Compact):
             return self._compact(work.revision)
+        if isinstance(work, Raise):
+            return self._raise(work.revision)
         if isinstance(work, Purge):
             return self._purge(work)
         if isinstance(work, Shrink):
@@ -334,6 +342,11 @@ class Writer:
         if revision <= compacted:
             raise Compacted(compacted)
         self._cursor.execute("UPDATE meta SET compacted = ?", (revision,))
+
+    def _raise(self, revision: int) -> None:
+        if revision > self._revision:
+            self._revision = revision
+            self._cursor.execute("UPDATE meta SET compacted = ?", (revision,))
 
     def _purge(self, work: Purge) -> None:
         execute = self._cursor.execute

@@ -19,6 +19,7 @@ COMMANDS = {
     "watch": (_READ, "watch", "Follow a user's lab until one can log in, or it is gone."),
     "events": (_READ, "events", "Show what happened to a user's labs."),
     "ssh": ("hostler.entry.cli.lab.ssh", "ssh", "Log into a user's lab, or run a command there."),
+    "accounts": ("hostler.entry.cli.lab.accounts", "accounts", "Create an account for every student of a class."),
     "catalogue": (_READ, "catalogue", "Show which labs there are, and how many run."),
 }
 

@@ -10,6 +10,7 @@ from hostler.entry.cli.target import store_option
 _READ = "hostler.entry.cli.store.read"
 _WRITE = "hostler.entry.cli.store.write"
 _TRANSFER = "hostler.entry.cli.store.transfer"
+_REPAIR = "hostler.entry.cli.store.repair"
 
 COMMANDS = {
     "get": (_READ, "get", "Show one key."),
@@ -19,10 +20,12 @@ COMMANDS = {
     "check": (_READ, "check", "Read everything and tell what is damaged."),
     "put": (_WRITE, "put", "Set a key."),
     "delete": (_WRITE, "delete", "Delete a key, or all under a prefix."),
+    "repair": (_REPAIR, "repair", "Make room in an etcd that is full."),
     "compact": (_WRITE, "compact", "Forget old history."),
     "copy": (_TRANSFER, "copy", "Copy one store into another, verified."),
     "backup": (_TRANSFER, "backup", "Write a store into a file."),
     "restore": (_TRANSFER, "restore", "Write a backup into a store."),
+    "activate": (_TRANSFER, "activate", "Make a store the one in service, after a copy or restore."),
 }
 
 

@@ -179,6 +179,9 @@ async def _status(url: str, output: str) -> None:
         "revision": found.revision,
         "compact_revision": found.compact_revision,
         "size_bytes": found.size_bytes,
+        "quota_bytes": found.quota_bytes,
+        "in_use_bytes": found.in_use_bytes,
+        "alarms": list(found.alarms),
         "details": found.details,
     }
     if output != "table":
@@ -190,6 +193,10 @@ async def _status(url: str, output: str) -> None:
         ("REVISION", f"{found.revision:,} (history from {found.compact_revision or 1:,})"),
         ("SIZE", f"{found.size_bytes:,} bytes"),
     ]
+    if found.quota_bytes is not None:
+        rows.append(("QUOTA", f"{found.quota_bytes:,} bytes, {found.fraction:.0%} full"))
+    if found.alarms:
+        rows.append(("ALARMS", ", ".join(found.alarms)))
     show.pairs(rows + [(name.upper(), show.safe(text)) for name, text in found.details.items()])
 
 

@@ -1,12 +1,14 @@
-"""`hostler store copy`, `backup`, `restore`."""
+"""`hostler store copy`, `backup`, `restore`, `activate`."""
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from hostler.entry.cli.consent import ask
 from hostler.entry.cli.failure import note
 from hostler.entry.cli.progress import Ticker
 from hostler.entry.cli.target import chosen, complete, opened, redacted, store_option
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from hostler.entry.transfer.fill import Outcome, Progress
+    from hostler.ports.store import Store
 
 _LEASED = "Also take keys that are attached to a lease, as keys that stay."
 
@@ -27,34 +30,61 @@ _LEASED = "Also take keys that are attached to a lease, as keys that stay."
 @click.option("--prefix", default="", help="Only keys that start with this.")
 @click.option("--overwrite", is_flag=True, help="Write into a target that has keys; those not in FROM stay.")
 @click.option("--with-leased", is_flag=True, help=_LEASED)
-def copy(source: str, target: str, prefix: str, overwrite: bool, with_leased: bool) -> None:
+@click.option(
+    "--keep-source",
+    is_flag=True,
+    help="FROM stays in service; nothing starts on TO, which is for reading, until `hostler store activate`.",
+)
+def copy(  # noqa: PLR0917
+    source: str, target: str, prefix: str, overwrite: bool, with_leased: bool, keep_source: bool
+) -> None:
     """Copy the store FROM into the store TO (two URLs), as of one revision, and verify it.
 
     TO must be empty (under --prefix) unless --overwrite is given. If it was interrupted, run the same command again:
     it goes on where it was, and ends with what FROM holds then. Until it is complete, TO holds a key that says so.
-    Revisions, versions and history are TO's own.
+    Versions and history are TO's own.
+
+    The control plane on FROM moves to TO: stop every process on FROM first. From then on up, replicas and agents
+    refuse to start on FROM, and nodes obey TO alone. To go back, see `hostler store activate`.
     """
     if source == target:
         raise Invalid(f"{redacted(source)}: source and target are the same store; name two")
-    complete(_copy(source, target, prefix, overwrite=overwrite, with_leased=with_leased))
+    complete(_copy(source, target, prefix, overwrite=overwrite, with_leased=with_leased, keep_source=keep_source))
 
 
-async def _copy(source: str, target: str, prefix: str, *, overwrite: bool, with_leased: bool) -> None:
+async def _copy(
+    source: str, target: str, prefix: str, *, overwrite: bool, with_leased: bool, keep_source: bool
+) -> None:
     from hostler.entry.transfer.copy import copy as copy_store
 
     async with opened(source, create=False) as one, opened(target, create=True) as other:
         with Ticker() as ticker:
-            outcome, snapshot = await copy_store(
+            done = await copy_store(
                 one,
                 other,
-                redacted(source),
+                (redacted(source), redacted(target)),
                 prefix=prefix,
                 overwrite=overwrite,
                 with_leased=with_leased,
+                keep_source=keep_source,
                 report=_reporter(ticker),
             )
-    _tell(outcome, f"revision {snapshot.revision} of {redacted(source)}")
-    _tell_leased(snapshot.leased, with_leased=with_leased)
+    _tell(done.outcome, f"revision {done.snapshot.revision} of {redacted(source)}")
+    if done.cluster is not None:
+        click.echo(f"  {redacted(target)} is in service from now on (epoch {done.cluster.epoch})")
+        click.echo(f"  {redacted(source)} is not: nothing starts on it any more; keep it until the new one is proven")
+        _tell_revisions(go_on=done.revisions_go_on)
+    elif keep_source:
+        click.echo(f"  {redacted(source)} stays in service; nothing starts on {redacted(target)}")
+    _tell_leased(done.snapshot.leased, with_leased=with_leased)
+
+
+def _tell_revisions(*, go_on: bool) -> None:
+    if not go_on:
+        note(
+            "note: this engine begins to count revisions anew; clients that kept a revision (ETag, If-Match, a watch)"
+            " must read again before they write"
+        )
 
 
 def _reporter(ticker: Ticker) -> Callable[[Progress], None]:
@@ -94,27 +124,31 @@ def _tell_leased(leased: int, *, with_leased: bool) -> None:
 def backup(file: Path, prefix: str, force: bool, with_leased: bool, store_url: str | None) -> None:
     """Write the store into FILE, as of one revision; gzip if FILE ends in .gz.
 
-    FILE appears whole or not at all, and only its owner can read it.
+    FILE appears whole or not at all, and only its owner can read it. It has the records, not the disks of machines.
     """
     complete(_backup(chosen(store_url), file, prefix, force=force, with_leased=with_leased))
 
 
 async def _backup(url: str, file: Path, prefix: str, *, force: bool, with_leased: bool) -> None:
+    async with opened(url, create=False) as store:
+        await _save(store, url, file, prefix, force=force, with_leased=with_leased)
+
+
+async def _save(store: Store, url: str, file: Path, prefix: str, *, force: bool, with_leased: bool) -> None:
     from hostler.entry.transfer.backup import write_backup
     from hostler.entry.transfer.copy import source_of
 
-    async with opened(url, create=False) as store:
-        source = await source_of(store, redacted(url), prefix, with_leased=with_leased)
-        engine = (await store.status()).engine
-        with Ticker() as ticker:
-            trailer = await write_backup(
-                file,
-                source,
-                prefix=prefix,
-                engine=engine,
-                force=force,
-                report=lambda count: ticker.tell(f"writing: {counted(count, 'key')}"),
-            )
+    source = await source_of(store, redacted(url), prefix, with_leased=with_leased)
+    engine = (await store.status()).engine
+    with Ticker() as ticker:
+        trailer = await write_backup(
+            file,
+            source,
+            prefix=prefix,
+            engine=engine,
+            force=force,
+            report=lambda count: ticker.tell(f"writing: {counted(count, 'key')}"),
+        )
     click.echo(f"{file}: {counted(trailer.keys, 'key')} as of revision {source.revision}")
     click.echo(f"  sha256 {trailer.sha256}")
     _tell_leased(source.leased, with_leased=with_leased)
@@ -124,21 +158,91 @@ async def _backup(url: str, file: Path, prefix: str, *, force: bool, with_leased
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
 @click.option("--prefix", default="", help="Only keys that start with this; only these must be absent.")
 @click.option("--force", is_flag=True, help="Write into a store that has keys; those not in FILE stay.")
+@click.option("--replace", is_flag=True, help="Replace what the store has, which is saved to --save-to first.")
+@click.option(
+    "--save-to",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Where --replace saves what the store had; FILE.before-restore-TIME.gz beside FILE unless told otherwise.",
+)
+@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 @store_option
-def restore(file: Path, prefix: str, force: bool, store_url: str | None) -> None:
-    """Write the backup FILE into the store, which must be empty unless --force is given.
+def restore(  # noqa: PLR0917
+    file: Path, prefix: str, force: bool, replace: bool, save_to: Path | None, yes: bool, store_url: str | None
+) -> None:
+    """Write the backup FILE into the store, which must be empty unless --replace or --force is given.
 
     FILE is checked from end to end before anything is written. If it was interrupted, run the same command again.
+
+    Stop every process on the store first, and start them afterwards. Fences go on above every one that was given out,
+    the store begins a new epoch, and its nodes are awaited. FILE has the records, not the disks of machines.
     """
-    complete(_restore(chosen(store_url), file, prefix, force=force))
+    if force and replace:
+        raise click.UsageError("--force and --replace exclude each other")
+    url = chosen(store_url)
+    if replace:
+        ask(
+            f"Replace everything in {redacted(url)} by {file}? What it has now is saved to a file first.",
+            yes=yes,
+            otherwise="hostler store list to look only",
+        )
+        save_to = save_to or file.with_name(
+            f"{file.name}.before-restore-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}.gz"
+        )
+    complete(_restore(url, file, prefix, force=force, save_to=save_to if replace else None))
 
 
-async def _restore(url: str, file: Path, prefix: str, *, force: bool) -> None:
+async def _restore(url: str, file: Path, prefix: str, *, force: bool, save_to: Path | None) -> None:
     from hostler.entry.transfer.backup import Backup
-    from hostler.entry.transfer.fill import fill
+    from hostler.entry.transfer.fill import MARKER
+    from hostler.entry.transfer.restore import restore as restore_store
 
     found = Backup(file, prefix)
     async with opened(url, create=True) as store:
+        # What an interrupted restore left is not worth saving, and its first run has saved what was there.
+        if save_to is not None and await store.get(MARKER) is None:
+            await _save(store, url, save_to, "", force=False, with_leased=False)
         with Ticker() as ticker:
-            outcome = await fill(store, found, prefix, merge=force, report=_reporter(ticker))
-    _tell(outcome, str(file))
+            done = await restore_store(
+                store,
+                found,
+                prefix,
+                merge=force,
+                replace=save_to is not None,
+                name=redacted(url),
+                report=_reporter(ticker),
+            )
+    _tell(done.outcome, str(file))
+    if done.cluster is not None:
+        click.echo(f"  epoch {done.cluster.epoch}; the next leader has a fence above {done.fence:,}")
+        _tell_revisions(go_on=done.revisions_go_on)
+
+
+@click.command()
+@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@store_option
+def activate(yes: bool, store_url: str | None) -> None:
+    """Make this store the one in service: the newest of its control plane.
+
+    For a store that was copied or moved away, if the other one is given up: what happened there since is lost. And
+    after etcd itself was restored from one of its snapshots. Stop every process on either store first. The store
+    begins a new epoch, its fences go on far above the highest it knows, and its nodes are awaited.
+    """
+    url = chosen(store_url)
+    ask(
+        f"Put {redacted(url)} into service? Nodes will obey it, and no older copy of it. Every process on a store that"
+        " took over from it must be stopped.",
+        yes=yes,
+    )
+    complete(_activate(url))
+
+
+async def _activate(url: str) -> None:
+    from hostler.entry.transfer.epoch import activate as activate_store
+
+    async with opened(url, create=False) as store:
+        begun, mark = await activate_store(store, redacted(url))
+    if mark is not None and mark.to:
+        click.echo(f"{redacted(url)}: the mark that {mark.to} took over is gone")
+    click.echo(
+        f"{redacted(url)}: in service, epoch {begun.cluster.epoch}; the next leader has a fence above {begun.fence:,}"
+    )

@@ -12,6 +12,7 @@ _CHANGE = "hostler.entry.cli.vm.change"
 _CONSOLE = "hostler.entry.cli.vm.console"
 _COPY = "hostler.entry.cli.vm.copy"
 _MOVE = "hostler.entry.cli.vm.move"
+_RETAINED = "hostler.entry.cli.vm.retained"
 _SNAPSHOT = "hostler.entry.cli.vm.snapshot"
 
 COMMANDS = {
@@ -25,6 +26,7 @@ COMMANDS = {
     "reset": (_CHANGE, "reset", "Reset a machine, as its button would."),
     "delete": (_CHANGE, "delete", "Delete a machine, its disk and its snapshots."),
     "snapshot": (_SNAPSHOT, "snapshot", "Take, list, restore and delete snapshots."),
+    "retained": (_RETAINED, "retained", "Show, restore and delete machines that are out of service."),
     "clone": (_MOVE, "clone", "Make a new machine of a snapshot."),
     "migrate": (_MOVE, "migrate", "Bring a machine to another node, as it runs."),
     "ssh": ("hostler.entry.cli.vm.ssh", "ssh", "Log into a machine, or run a command there."),

@@ -45,7 +45,9 @@ _PLACE = "LEVEL:NAME=VALUE"
     type=click.Choice([each.value for each in OnNodeLoss]),
     default=OnNodeLoss.WAIT.value,
     show_default=True,
-    help="If its node falls silent: wait until somebody confirms that it is off, or let it stop itself and move.",
+    help="If its node is unreachable: wait keeps it there with its disk; fence stops it, and it returns with its disk"
+    " when the node is back; recreate stops it and starts it elsewhere with a NEW disk from its image. A node that is"
+    " confirmed off loses its machines: they start elsewhere with new disks, and the old disks are retained there.",
 )
 @click.option("--node-label", multiple=True, metavar="NAME=VALUE", help="Only nodes with this label will do.")
 @click.option("--together", multiple=True, metavar=_PLACE, help=f"With machines of that label; LEVEL: {LEVELS}.")

@@ -30,31 +30,32 @@ if TYPE_CHECKING:
 @click.option(
     "--stop", is_flag=True, help="Where it cannot be moved as it runs: stop it, move its disk, start it there."
 )
+@click.option("--drop-snapshots", is_flag=True, help="Move it although it has snapshots: they are lost.")
 @wait_options
 @show.output_option
 @project_options
 @server_options
 def migrate(
-    *, vm: str, node: str, stop: bool, waiting: bool, within: float, output: str, org: str, project: str
+    *, vm: str, node: str, waiting: bool, within: float, output: str, org: str, project: str, **how: Any
 ) -> None:
     """Bring the machine VM to the node NODE, as it runs: what is open to it stays open.
 
-    Its snapshots stay behind, and are gone with that.
+    Its snapshots do not move with it: a machine that has some is not moved without --drop-snapshots.
 
     \b
     hostler vm migrate web --to rack1-blade3 --wait
     """
-    complete(_migrate(chosen_server(), (org, project), vm, node, stop, within if waiting else None, output))
+    complete(_migrate(chosen_server(), (org, project), vm, node, how, within if waiting else None, output))
 
 
 async def _migrate(  # noqa: PLR0917 - what, where to, and how to tell
-    server: Server, place: tuple[str, str], vm: str, node: str, stop: bool, within: float | None, output: str
+    server: Server, place: tuple[str, str], vm: str, node: str, how: dict[str, Any], within: float | None, output: str
 ) -> None:
     async with reached(server) as client:
-        view = await client.vms.move(*place, vm, node, stop=stop)
+        view = await client.vms.move(*place, vm, node, **how)
         if within is not None:
             began = time.monotonic()
-            now = await until_settled(client, view, within=within, moving=not stop)
+            now = await until_settled(client, view, within=within, moving=not how["stop"])
             if now is not None:
                 if fold(now.node or "") != fold(node):
                     raise NotYet(f"vm {view.name}: it was not moved, and is {described(now)}")

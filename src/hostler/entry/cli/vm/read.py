@@ -169,6 +169,8 @@ def rows(view: VmView) -> list[tuple[str, str]]:
         ("AT NEXT BOOT", ", ".join(view.at_next_boot)),
         ("LABELS", label_text(view.labels)),
         ("NODE LABELS", label_text(view.node_labels)),
+        ("NEW DISK SINCE", moment(view.disk_since) if view.disk_since else ""),
+        ("RETAINED", _retained(view)),
         ("ON NODE LOSS", view.on_node_loss.value),
         ("SNAPSHOTS", ", ".join(f"{name} ({_state(found)})" for name, found in view.snapshots.items())),
         ("CREATED", moment(view.created_at)),
@@ -187,6 +189,14 @@ def _access(view: VmView) -> str:
         return ""
     keys = "".join(f"\n{key}" for key in view.access.host_keys) or "\nhost key not known"
     return f"{view.access.user} at {view.access.host}:{view.access.port} of its node{keys}"
+
+
+def _retained(view: VmView) -> str:
+    """Its disks that are out of service, and how to go back to one."""
+    return "\n".join(
+        f"disk on node {each.node} since {moment(each.retained_at)}: hostler vm retained show {each.node}/{each.name}"
+        for each in view.retained
+    )
 
 
 def _share(view: VmView) -> str:

@@ -1,0 +1,211 @@
+"""The verbs by which machines are taken out of service, kept, and put back; the rest of the driver is in `driver`.
+
+A machine is in service exactly while its folder is among the machines' folders. Renaming the folder is the one step
+that decides; what is written before it does not count until then.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import stat
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from hostler.drivers.machines import request
+from hostler.drivers.machines.qemu import power, state
+from hostler.drivers.machines.qemu.machine import QemuMachine
+from hostler.drivers.machines.qemu.reading import number_of
+from hostler.drivers.machines.qemu.state import Begun, Life
+from hostler.drivers.machines.qemu.whole import whole
+from hostler.errors import Damaged, NotFound, Refused
+from hostler.ports.machines import RetainedMachine
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Sequence
+    from contextlib import AbstractAsyncContextManager
+
+    from hostler.drivers.machines.qemu.arrival import Arrival
+    from hostler.drivers.machines.qemu.folder import MachineFolder, PlaceFolder
+    from hostler.drivers.machines.qemu.site import Site
+    from hostler.drivers.machines.qemu.state import MachineRecord
+    from hostler.ports.machines import Machine, MachinePlan
+
+_log = logging.getLogger("hostler.qemu")
+
+
+class Kept(msgspec.Struct, frozen=True):
+    """A machine that is out of service."""
+
+    folder: MachineFolder
+    record: MachineRecord
+    disk_bytes: int
+
+    def seen(self) -> RetainedMachine:
+        """As the port has it."""
+        record = self.record
+        return RetainedMachine(
+            name=record.retained,
+            label=record.label,
+            machine_name=record.name,
+            spec=record.spec,
+            snapshots=tuple(record.snapshots),
+            retained_at=record.retained_at,
+            disk_bytes=self.disk_bytes,
+        )
+
+
+class Retaining:
+    """What it needs of the driver stands first."""
+
+    _folder: PlaceFolder
+    _machines: dict[str, QemuMachine]
+    _arrivals: dict[str, Arrival]
+    _kept: dict[str, Kept]
+    """What is retained, by its name."""
+    _keeping: asyncio.Lock
+    """One change of what is retained at a time."""
+
+    def _opened(self) -> Site:
+        raise NotImplementedError
+
+    def _verb(self, vm: str) -> AbstractAsyncContextManager[Site]:
+        raise NotImplementedError
+
+    def _lock(self, vm: str) -> asyncio.Lock:
+        raise NotImplementedError
+
+    async def _destroy(self, machine: QemuMachine) -> None:
+        raise NotImplementedError
+
+    async def retain(self, vm: str, name: str) -> RetainedMachine | None:
+        self._opened()
+        request.check_text("retained machine", name)
+        async with self._verb(vm) as site, self._keeping:
+            machine, kept = self._machines.get(vm), self._kept.get(name)
+            if machine is None:
+                return None if kept is None or kept.record.vm != vm else kept.seen()
+            if kept is not None or self._folder.retained(name).path.exists():
+                raise Refused(f"machine {vm!r}: another machine is retained as {name!r}; retain it under another name")
+            record = machine.record
+            if record.life is not Life.WHOLE or (record.arriving and not record.arrived):
+                await self._destroy(machine)
+                return None
+            await power.stop(machine, 0.0)
+            await machine.off(within=0)  # also what a run that ended by itself has left: its tap, rules and group
+            await site.hook("retain.begun:before")
+            machine.change(retained=name, retained_at=site.clock.wall())
+            await site.hook("retain.begun:after")
+            await whole(self._take_out(machine, name))
+            await site.hook("retain.done:after")
+            return self._kept[name].seen()
+
+    async def _take_out(self, machine: QemuMachine, name: str) -> None:
+        folder = self._folder.retained(name)
+        await machine.detach()
+        try:
+            self._folder.rename(machine.folder, folder)
+        except BaseException:  # it is in service as before, and needs an object that follows its process
+            self._machines[machine.vm] = QemuMachine(machine.site, machine.folder, machine.record, machine.lock)
+            raise
+        machine.gone = True
+        self._arrivals.pop(machine.vm, None)
+        del self._machines[machine.vm]
+        self._kept[name] = Kept(folder, machine.record, _disk_bytes(folder))
+
+    async def retained(self) -> Sequence[RetainedMachine]:
+        self._opened()
+        return [kept.seen() for kept in self._kept.values()]
+
+    async def reinstate(self, name: str, plan: MachinePlan) -> Machine:
+        self._opened()
+        request.check_text("retained machine", name)
+        request.check_plan(plan, None)
+        vm = plan.label.vm
+        async with self._verb(vm) as site, self._keeping:
+            machine, kept = self._machines.get(vm), self._kept.get(name)
+            if kept is None:
+                if machine is None or machine.record.life is not Life.WHOLE:
+                    raise NotFound(f"machine {vm!r}: nothing is retained as {name!r} here; list what is retained")
+                return machine.seen()
+            if machine is not None and machine.record.life is Life.WHOLE:
+                raise Refused(f"machine {vm!r}: it exists, {machine.state}; retain or delete it first")
+            if machine is not None:
+                await self._destroy(machine)
+            await site.hook("reinstate.begun:before")
+            record = reinstated(kept.record, plan)
+            state.write(kept.folder.path, record)
+            await site.hook("reinstate.begun:after")
+            folder = self._folder.machine(vm)
+            self._folder.rename(kept.folder, folder)
+            del self._kept[name]
+            machine = self._machines[vm] = QemuMachine(site, folder, record, self._lock(vm))
+            await site.hook("reinstate.done:after")
+            return machine.seen()
+
+    async def discard(self, name: str) -> None:
+        self._opened()
+        request.check_text("retained machine", name)
+        async with self._keeping:
+            site, kept = self._opened(), self._kept.get(name)
+            if kept is not None:
+                await site.hook("discard.done:before")
+                try:
+                    await whole(kept.folder.remove())
+                finally:
+                    if not kept.folder.path.exists():
+                        self._kept.pop(name, None)
+                await site.hook("discard.done:after")
+
+
+def read(place: PlaceFolder) -> tuple[dict[str, Kept], list[Damaged], set[int]]:
+    """What is retained in a node's folder, what of it cannot be read, and the numbers of all.
+
+    What cannot be read stays as it is.
+    """
+    found: dict[str, Kept] = {}
+    damaged: list[Damaged] = []
+    numbers: set[int] = set()
+    for folder in place.all_retained():
+        try:
+            record = state.read(folder.path)
+            if not record.retained or place.retained(record.retained).path != folder.path:
+                raise Damaged(f"{folder.path}: it holds a machine that is retained as {record.retained!r}")
+        except Damaged as error:
+            damaged.append(error)
+            numbers.add(number_of(folder) or 0)
+            _log.warning("retained machine: %s", error)
+        else:
+            found[record.retained] = Kept(folder, record, _disk_bytes(folder))
+            numbers.add(record.number)
+    return found, damaged, numbers
+
+
+def reinstated(record: MachineRecord, plan: MachinePlan) -> MachineRecord:
+    """In service again as the plan's machine. What was counted of another virtual machine does not count for it."""
+    same = record.vm == plan.label.vm
+    return msgspec.structs.replace(
+        record,
+        label=plan.label,
+        marks=plan.tags,
+        begun=Begun.NOTHING,
+        run=None,
+        failed=False,
+        detail="",
+        **({} if same else {"resets": 0, "restored": 0, "moved": 0, "move_is_over": False}),
+    )
+
+
+def _disk_bytes(folder: MachineFolder) -> int:
+    """What would be free without it. Images are linked into it, and are shared."""
+    used = 0
+    try:
+        for entry in os.scandir(folder.path):
+            status = entry.stat(follow_symlinks=False)
+            if stat.S_ISREG(status.st_mode) and status.st_nlink == 1:
+                used += status.st_blocks * 512
+    except OSError:
+        return 0
+    return used

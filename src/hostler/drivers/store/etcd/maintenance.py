@@ -1,0 +1,98 @@
+"""What is asked of each member by itself: whether it answers, and to give free space back."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import grpc.aio
+
+from hostler.errors import HostlerError, Unavailable
+from hostler.ports.store import MemberStatus
+
+from . import rpc_pb2 as pb
+from .cluster import Endpoint
+from .methods import ALARM, DEFRAGMENT, MEMBER_LIST, STATUS
+from .outcome import words_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from .cluster import Cluster
+    from .methods import Method
+
+_WITHIN = 2.0
+_DEFRAGMENT_WITHIN = 600.0
+
+
+async def members(cluster: Cluster) -> tuple[MemberStatus, ...]:
+    """All that the URL names, and those that they name in turn; those that do not answer with the cause."""
+    found = dict(await _asked(cluster, cluster.targets))
+    ids = {answer.header.member_id for answer in found.values() if isinstance(answer, pb.StatusResponse)}
+    others = [target for id_, target in (await _listed(cluster, found)) if id_ not in ids and target not in found]
+    found |= dict(await _asked(cluster, others))
+    return tuple(await asyncio.gather(*(_shown(cluster, target, answer) for target, answer in found.items())))
+
+
+async def defragment(cluster: Cluster, target: str) -> None:
+    """Unavailable: it did not answer, or refused."""
+    answer = await _ask(cluster, target, DEFRAGMENT, pb.DefragmentRequest(), _DEFRAGMENT_WITHIN)
+    if isinstance(answer, str):
+        raise Unavailable(f"etcd member {target}: not defragmented ({answer}); try again")
+
+
+async def disarm(cluster: Cluster) -> None:
+    """Withdraw NOSPACE wherever it stands; another alarm is left alone."""
+    listed = await cluster.call(ALARM, pb.AlarmRequest(action=pb.AlarmRequest.GET))
+    for alarm in listed.alarms:
+        if alarm.alarm == pb.AlarmMember.NOSPACE:
+            request = pb.AlarmRequest(
+                action=pb.AlarmRequest.DEACTIVATE, memberID=alarm.memberID, alarm=pb.AlarmMember.NOSPACE
+            )
+            await cluster.call(ALARM, request)
+    cluster.fullness.clear()
+
+
+async def _asked(cluster: Cluster, targets: Iterable[str]) -> list[tuple[str, Any]]:
+    """The status of each, or why there is none."""
+    targets = list(targets)
+    asking = (_ask(cluster, target, STATUS, pb.StatusRequest(), _WITHIN) for target in targets)
+    return list(zip(targets, await asyncio.gather(*asking), strict=True))
+
+
+async def _listed(cluster: Cluster, found: dict[str, Any]) -> list[tuple[int, str]]:
+    """The number and an address of every member of the cluster, as one that answers knows them."""
+    for target, answer in found.items():
+        if isinstance(answer, str):
+            continue
+        listed = await _ask(cluster, target, MEMBER_LIST, pb.MemberListRequest(), _WITHIN)
+        if not isinstance(listed, str):
+            urls = ((member.ID, urlsplit(member.clientURLs[0])) for member in listed.members if member.clientURLs)
+            return [(id_, url.netloc) for id_, url in urls if url.netloc]
+    return []
+
+
+async def _ask(cluster: Cluster, target: str, method: Method[Any, Any], request: Any, within: float) -> Any:
+    """The answer of that one member, or in words why there is none. It need not be in touch with the others."""
+    try:
+        metadata = await cluster.own_metadata(within)
+    except HostlerError:
+        metadata = None  # what needs no user is answered all the same
+    own = cluster.endpoint(target)
+    endpoint = own or Endpoint(target, cluster.access)
+    try:
+        return await endpoint.stubs[method.index](request, timeout=within, metadata=metadata)
+    except grpc.aio.AioRpcError as error:
+        return words_of(error)
+    finally:
+        if own is None:
+            await endpoint.channel.close(None)
+
+
+async def _shown(cluster: Cluster, target: str, answer: Any) -> MemberStatus:
+    if isinstance(answer, str):
+        why = await asyncio.to_thread(cluster.access.connection_problem, target, _WITHIN)
+        return MemberStatus(name=target, answers=False, why=why or answer)
+    leads = bool(answer.leader) and answer.leader == answer.header.member_id
+    return MemberStatus(name=target, answers=True, size_bytes=answer.dbSize, leads=leads)

@@ -1,0 +1,97 @@
+"""Refused requests in the audit log: one line per account, address, kind and minute, with a count.
+
+Each replica counts in memory and writes once a minute, at most `LINES` lines and one for all others: an attack cannot
+fill the store with them. A name that no account has is not written: users type passwords there, too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from hostler.engine.write import instants
+from hostler.errors import HostlerError
+from hostler.keys.access import AUDIT
+from hostler.keys.inventory import USER
+from hostler.kit.source_address import origin
+from hostler.model.access import Audit
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hostler.kit.clock import Clock
+    from hostler.ports.store import Put, Store
+
+EVERY = 60.0
+LINES = 20
+"""Lines that a replica writes in a minute, and one for all others."""
+HELD = 1000
+"""Combinations that are counted one by one."""
+OTHERS = ("", "", "others")
+LAST_WITHIN = 1.0
+"""Seconds for the last write at the end of a process."""
+SIGN_IN, CREDENTIAL, RIGHT, BUDGET = "sign-in", "credential", "right", "budget"
+"""Kinds: a wrong password; no valid token or ticket; a missing right; more than the budget."""
+
+
+class Refusals:
+    """One per server. `exists` tells whether there is an account of that name."""
+
+    def __init__(self, store: Store, *, clock: Clock, new_id: Callable[[], str], exists: Callable[[str], bool]) -> None:
+        self._store, self._clock, self._new_id, self._exists = store, clock, new_id, exists
+        self._counts: Counter[tuple[str, str, str]] = Counter()
+        self._routes: dict[tuple[str, str, str], str] = {}
+
+    def note(self, kind: str, account: str, source: str, route: str) -> None:
+        """Count a refused request. `account`: the one that asked, or that a sign-in named."""
+        key = (account if account and self._exists(account) else "", origin(source), kind)
+        if key not in self._counts and len(self._counts) >= HELD:
+            key = OTHERS
+        self._counts[key] += 1
+        self._routes[key] = route
+
+    async def run(self) -> None:
+        """Write once a minute, until it is cancelled."""
+        while True:
+            await self._clock.sleep(EVERY)
+            await self.flush()
+
+    async def aclose(self) -> None:
+        """Write what is left, if the store answers soon."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LAST_WITHIN):
+                await self.flush()
+
+    async def flush(self) -> None:
+        """Write what was counted. What the store does not take is counted on."""
+        if not self._counts:
+            return
+        counts, routes = self._counts, self._routes
+        self._counts, self._routes = Counter(), {}
+        told = dict(counts.most_common(LINES))
+        rest = counts.total() - sum(told.values())
+        if rest:
+            told[OTHERS] = told.get(OTHERS, 0) + rest
+            routes.setdefault(OTHERS, "")
+        try:
+            await self._store.txn([], [self._line(key, count, routes.get(key, "")) for key, count in told.items()])
+        except HostlerError:  # if it was written after all, these are counted twice
+            self._counts.update(told)
+            self._routes = {**routes, **self._routes}
+
+    def _line(self, key: tuple[str, str, str], count: int, route: str) -> Put:
+        account, source, kind = key
+        wall = self._clock.wall()
+        day, instant = instants(wall)
+        record = Audit(
+            who=account,
+            verb=f"refused.{kind}",
+            subject=USER.fill(user=account) if account else "",
+            at=wall,
+            source=source,
+            name=route,
+            count=count,
+        )
+        return AUDIT.put(record, day=day, write=f"{instant}-{self._new_id()}")

@@ -1,0 +1,170 @@
+"""Machines that a node takes out of service and keeps: their records in the store, and requests to delete them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from typing import TYPE_CHECKING
+
+from hostler.engine.agent.report import PATIENCE, pause
+from hostler.errors import Conflict, HostlerError, NotFound, Refused
+from hostler.keys.mirror import Mirror
+from hostler.keys.node import RETAINED, RETAINED_REQUEST
+from hostler.model.retained import Retained
+from hostler.model.vm import MachineState
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Iterable
+
+    from hostler.engine.agent.plan import AgentPlan
+    from hostler.engine.agent.session import Session
+    from hostler.keys.entry import Entry
+    from hostler.kit.clock import Clock
+    from hostler.model.node import VmCommand
+    from hostler.model.retained import RetainedRequest
+    from hostler.ports.machines import Machine, MachinePlan, Machines, RetainedMachine
+    from hostler.ports.store import Operation, Store
+
+BATCH = 50
+"""Records that are written in one transaction."""
+_ON = (MachineState.STARTING, MachineState.RUNNING, MachineState.STOPPING)
+_log = logging.getLogger("hostler.agent")
+
+
+def new_name(vm: str, wall: float) -> str:
+    """The name of a machine that is retained now."""
+    return f"{vm}-{time.strftime('%Y%m%d%H%M%S', time.gmtime(wall))}"
+
+
+async def retain(machines: Machines, seen: Machine, *, grace: float, wall: float) -> RetainedMachine | None:
+    """Shut a machine down and take it out of service; None: there was no written disk to keep."""
+    if seen.state in _ON:
+        await machines.stop(seen.label.vm, grace=grace)
+    return await machines.retain(seen.label.vm, new_name(seen.label.vm, wall))
+
+
+async def create(machines: Machines, plan: MachinePlan, command: VmCommand) -> Machine:
+    """Create a missing machine, or put back the retained one that its command names."""
+    name = command.reinstate
+    if name == "":
+        name = newest(await machines.retained(), command.vm)
+    if not name:
+        return await machines.create(plan)
+    try:
+        return await machines.reinstate(name, plan)
+    except NotFound as error:
+        raise Refused(f"{error}; restore another one, or delete this virtual machine") from None
+
+
+def newest(retained: Iterable[RetainedMachine], vm: str) -> str | None:
+    """The name of what was retained last of a virtual machine; None: nothing is."""
+    found = [(each.retained_at, each.name) for each in retained if each.label.vm == vm]
+    return max(found)[1] if found else None
+
+
+class RetainedMachines:
+    """Of one node: publishes what is retained there, and deletes what was asked to be deleted."""
+
+    def __init__(
+        self,
+        store: Store,
+        machines: Machines,
+        plan: AgentPlan,
+        commands: Mirror[VmCommand],
+        session: Session,
+        *,
+        clock: Clock,
+        rng: random.Random,
+    ) -> None:
+        self._store, self._machines, self._node, self._commands = store, machines, plan.node, commands
+        self._session, self._clock, self._rng = session, clock, rng
+        self.requests = Mirror(store, RETAINED_REQUEST, clock=clock, rng=rng, node=plan.node)
+        self.requests.listen(lambda _: self.changed())
+        self._changed = asyncio.Event()
+        self._failures = 0
+
+    def changed(self) -> None:
+        """What is retained, what is asked, or the session has changed: look at it soon."""
+        self._changed.set()
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            if not (self._session.open and self._session.may_act()):
+                continue  # a session that begins says so
+            try:
+                await self._publish()
+                for entry in tuple(self.requests.entries.values()):
+                    await self._delete(entry)
+            except (HostlerError, TimeoutError) as error:
+                self._failures += 1
+                _log.warning("node %s: its retained machines could not be published: %s", self._node, error)
+                await self._clock.sleep(pause(self._failures, self._rng))
+                self._changed.set()
+            else:
+                self._failures = 0
+
+    async def _publish(self) -> None:
+        """Let the store know what is retained here, and nothing else."""
+        there = {each.name: self._record(each) for each in await self._machines.retained()}
+        async with asyncio.timeout(PATIENCE):
+            listing = await RETAINED.list(self._store, node=self._node, strict=False)
+        known = {entry.parts["name"]: entry.value for entry in listing.entries}
+        then: list[Operation] = [
+            RETAINED.put(record, node=self._node, name=name)
+            for name, record in there.items()
+            if known.get(name) != record
+        ]
+        then += [RETAINED.delete(node=self._node, name=name) for name in known if name not in there]
+        for at in range(0, len(then), BATCH):
+            async with asyncio.timeout(PATIENCE):
+                if not (await self._store.txn([self._session.guard()], then[at : at + BATCH])).succeeded:
+                    raise Conflict("the session is over; the next one tells them")
+
+    async def _delete(self, entry: Entry[RetainedRequest]) -> None:
+        name = entry.parts["name"]
+        kept = next((each for each in await self._machines.retained() if each.name == name), None)
+        if kept is not None:
+            await self._commands.refresh()
+            if await self._is_wanted(kept):
+                return  # a virtual machine gets it, and its record goes with that
+            async with asyncio.timeout(PATIENCE):
+                when = [self._session.guard(), RETAINED_REQUEST.unchanged(entry)]
+                if not (await self._store.txn(when, [RETAINED.get_op(node=self._node, name=name)])).succeeded:
+                    return
+            _log.warning("retained machine %s: deleted from node %s, as %s asked", name, self._node, entry.value.by)
+            await self._machines.discard(name)
+        async with asyncio.timeout(PATIENCE):
+            await self._store.txn(
+                [self._session.guard()],
+                [RETAINED.delete(node=self._node, name=name), RETAINED_REQUEST.delete(node=self._node, name=name)],
+            )
+
+    async def _is_wanted(self, kept: RetainedMachine) -> bool:
+        """Whether a command says to put it back, and that is not done."""
+        for entry in self._commands.entries.values():
+            command = entry.value
+            if command.reinstate == kept.name:
+                return True
+            if command.reinstate == "" and command.vm == kept.label.vm:
+                return await self._machines.inspect(command.vm) is None
+        return False
+
+    def _record(self, machine: RetainedMachine) -> Retained:
+        label = machine.label
+        return Retained(
+            name=machine.name,
+            org=label.org,
+            project=label.project,
+            vm=label.vm,
+            vm_name=machine.machine_name,
+            spec=machine.spec,
+            snapshots=machine.snapshots,
+            retained_at=machine.retained_at,
+            disk_bytes=machine.disk_bytes,
+            driver=self._machines.name,
+        )

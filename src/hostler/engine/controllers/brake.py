@@ -1,0 +1,323 @@
+"""The brake on mass failure: when many nodes become unreachable together, none of them is fenced.
+
+One cause that cuts off many agents (a firewall before the store, a certificate, a bad release) looks like the death of
+all their nodes. Switching them off, or starting their machines elsewhere with new disks, would turn a disturbance into
+a loss. So the leader waits, says so, and leaves the decision to an operator. Otherwise nodes are fenced one at a time.
+
+`failed_together` and `holding` are pure. `Brake` keeps the instants at which nodes became unreachable, answers the
+controllers of nodes and machines, and keeps the record that the API, `hostler doctor` and later leaders read.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from hostler.engine.controllers.absence import SETTLE, common_cause
+from hostler.engine.leadership import check_guard
+from hostler.engine.service import leadership_of
+from hostler.errors import Unavailable, Uncertain
+from hostler.keys.node import ALIVE, BRAKE, FENCING, MEMBER
+from hostler.kit.backoff import Backoff
+from hostler.kit.plural import counted
+from hostler.model.node import BrakeRecord, Lifecycle
+from hostler.ports.store import Delete
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Callable, Collection, Mapping
+
+    from hostler.engine.service import Standing
+    from hostler.engine.tracing import Tracer
+    from hostler.engine.view import View
+    from hostler.keys.entry import Entry
+    from hostler.kit.clock import Clock
+    from hostler.model.node import NodeRecord
+    from hostler.ports.store import Comparison, Operation, Store
+
+SHARE = 1 / 3
+"""More than this share of the nodes is a mass failure."""
+WINDOW = 60.0
+"""Seconds within which they became unreachable."""
+FENCE_EVERY = 10.0
+"""Seconds between two nodes that are fenced."""
+FEW = 2
+"""So many nodes are no mass failure, unless they are all."""
+LOOK_EVERY = 1.0
+
+
+def failed_together(
+    nodes: Collection[str], unreachable: Mapping[str, float | None], *, share: float = SHARE, window: float = WINDOW
+) -> frozenset[str]:
+    """Return the nodes that became unreachable within one window and are too many; empty: no mass failure.
+
+    `unreachable` has the instants; None is one that is not known, and counts in every window. Too many are all nodes,
+    or more than two and more than `share` of those that were reachable when the window began.
+    """
+    failed = {node: at for node, at in unreachable.items() if node in nodes}
+    if not failed or len(failed) == len(nodes):
+        return frozenset(failed)
+    unknown = [node for node, at in failed.items() if at is None]
+    known = sorted((at, node) for node, at in failed.items() if at is not None)
+    found: set[str] = set()
+    taken = end = 0  # `found` has all known up to `taken`; the window reaches up to `end`
+    for start in range(len(known) + 1):  # the last window begins after all instants that are known
+        while start < len(known) and end < len(known) and known[end][0] <= known[start][0] + window:
+            end += 1
+        count = end - start + len(unknown)
+        if count > FEW and count > share * (len(nodes) - start):
+            found.update(unknown, (node for _, node in known[max(start, taken) : end]))
+            taken = max(taken, end)
+    return frozenset(found)
+
+
+def holding(
+    nodes: Collection[str],
+    unreachable: Mapping[str, float | None],
+    record: BrakeRecord | None,
+    *,
+    share: float = SHARE,
+    window: float = WINDOW,
+) -> frozenset[str]:
+    """Return the nodes because of which the brake holds; empty: it does not.
+
+    What an earlier leader recorded holds on: those nodes count in every window until they are back. What an operator
+    released no longer counts; further nodes do.
+    """
+    recorded = frozenset() if record is None else unreachable.keys() & frozenset(record.nodes)
+    if record is not None and record.released:
+        nodes = frozenset(nodes) - recorded
+        unreachable = {node: at for node, at in unreachable.items() if node not in recorded}
+    else:
+        unreachable = {**unreachable, **dict.fromkeys(recorded)}
+    return failed_together(nodes, unreachable, share=share, window=window)
+
+
+class _Unreachable(msgspec.Struct, frozen=True):
+    since: float | None
+    """None: before this process led, and no record says when."""
+    registered_at: float
+    """Of the node's record: a node that came and went unseen has registered again."""
+
+
+class Brake:
+    """A service for a replica's controllers, started before those that ask it. Each leader has its own."""
+
+    name = "brake"
+
+    def __init__(
+        self,
+        store: Store,
+        view: View,
+        *,
+        clock: Clock,
+        rng: random.Random,
+        share: float = SHARE,
+        window: float = WINDOW,
+        fence_every: float = FENCE_EVERY,
+        tracer: Tracer | None = None,
+        tell: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self._store, self._view, self._clock, self._rng = store, view, clock, rng
+        self._share, self._window, self._every = share, window, fence_every
+        self._tracer, self._tell = tracer, tell
+        self.counters: dict[str, int] = {}
+        self._unreachable: dict[str, _Unreachable] = {}
+        self._group: frozenset[str] = frozenset()
+        self._changed = True
+        self._held_at: float | None = None
+        self._next_at = -math.inf
+        self._admitted: set[str] = set()
+        self._standing: Standing | None = None
+        self._listeners: list[Callable[[], None]] = []
+        self._ends_of_listening: list[Callable[[], None]] = []
+
+    # What the controllers ask
+
+    def may_fence(self, node: str) -> bool:
+        """Whether an unreachable node may be switched off, and its machines taken, now. Asking takes its turn."""
+        self._look()
+        if self._group or node not in self._unreachable:
+            return False
+        if node in self._admitted:
+            return True
+        if self._clock.now() < self._next_at:
+            return False
+        self._next_at = self._clock.now() + self._every
+        self._admitted.add(node)
+        return True
+
+    def wait(self) -> float:
+        """Return the seconds after which to ask again; infinite while the brake holds (see `listen`)."""
+        self._look()
+        return math.inf if self._group else max(0.1, self._next_at - self._clock.now())
+
+    def listen(self, ended: Callable[[], None]) -> None:
+        """Call `ended` each time the brake no longer holds."""
+        self._listeners.append(ended)
+
+    # The service
+
+    async def start(self, standing: Standing) -> None:
+        """Read which nodes are unreachable, and since when as far as records say."""
+        self._standing = standing
+        backoff = Backoff(0.05, 2.0, rng=self._rng)
+        view = self._view
+        while True:
+            try:
+                await view.refresh(view.members, view.alive, view.silences, view.brakes)
+                break
+            except (Unavailable, Uncertain):
+                await self._clock.sleep(backoff.next())
+        for entry in view.members.entries.values():
+            if view.alive.get(**entry.parts) is None:
+                since = self._recorded(entry)
+                self._unreachable[entry.parts["node"]] = _Unreachable(since, entry.value.registered_at)
+        self._ends_of_listening = [
+            view.members.listen(lambda key: self._node_changed(MEMBER.parse(key)["node"])),
+            view.alive.listen(lambda key: self._node_changed(ALIVE.parse(key)["node"])),
+            view.brakes.listen(lambda _: self._record_changed()),
+        ]
+
+    async def run(self) -> None:
+        """Until cancelled. LeadershipLost: another replica leads."""
+        while True:
+            self._changed = True  # nodes that shut down count while they have machines
+            self._look()
+            try:
+                await self._keep_record()
+            except (Unavailable, Uncertain):
+                self._count("unrecorded")
+            await self._clock.sleep(LOOK_EVERY)
+
+    async def stop(self) -> None:
+        """Stop following the nodes."""
+        for end in self._ends_of_listening:
+            end()
+
+    # Inside
+
+    def _recorded(self, member: Entry[NodeRecord]) -> float | None:
+        """When the node became unreachable, at the latest, by records of earlier leaders; on this process's clock."""
+        silent, record = self._view.silences.get(**member.parts), member.value
+        if silent is not None and silent.value.registered_at == record.registered_at:
+            at = silent.value.at
+        elif record.off is not None:
+            at = record.off.at
+        else:
+            return None
+        ago = self._clock.wall() - at
+        return self._clock.now() - ago if ago >= 0 else None  # clocks disagree: nothing is known
+
+    def _node_changed(self, node: str) -> None:
+        self._changed = True
+        member = self._view.members.get(node=node)
+        known = self._unreachable.get(node)
+        if member is None or self._view.alive.get(node=node) is not None:
+            self._unreachable.pop(node, None)
+            self._admitted.discard(node)
+        elif known is None or known.registered_at != member.value.registered_at:
+            self._unreachable[node] = _Unreachable(self._clock.now(), member.value.registered_at)
+            self._admitted.discard(node)
+
+    def _record_changed(self) -> None:
+        self._changed = True
+        self._look()
+
+    def _record(self) -> Entry[BrakeRecord] | None:
+        return self._view.brakes.get(scope=FENCING)
+
+    def _nodes(self) -> list[str]:
+        return [entry.parts["node"] for entry in self._view.members.entries.values() if self._counts(entry)]
+
+    def _counts(self, member: Entry[NodeRecord]) -> bool:
+        """Nodes that left for good do not; one whose agent was stopped does, while it has machines."""
+        lifecycle = member.value.lifecycle
+        if lifecycle is Lifecycle.SHUTTING_DOWN:
+            return self._view.count_on(member.parts["node"]) > 0
+        return lifecycle is not Lifecycle.DECOMMISSIONED
+
+    def _holding(self, record: BrakeRecord | None) -> frozenset[str]:
+        if not self._unreachable:
+            return frozenset()
+        instants = {node: one.since for node, one in self._unreachable.items()}
+        return holding(self._nodes(), instants, record, share=self._share, window=self._window)
+
+    def _look(self) -> None:
+        """Decide again whether the brake holds, if anything has changed."""
+        if not self._changed:
+            return
+        self._changed = False
+        entry = self._record()
+        self._group = self._holding(None if entry is None else entry.value)
+        now = self._clock.now()
+        if self._group:
+            self._held_at = now if self._held_at is None else self._held_at
+            self._admitted.clear()
+        elif self._held_at is not None:
+            lasted, self._held_at = now - self._held_at, None
+            if entry is None or not entry.value.released:
+                # What is still unreachable was so for long: it gets time to return like the others.
+                self._next_at = max(self._next_at, now + min(self._window, lasted))
+            for ended in self._listeners:
+                ended()
+
+    async def _keep_record(self) -> None:
+        """Write, change or delete the record, so that it says what holds."""
+        entry, group = self._record(), self._group
+        record = None if entry is None else entry.value
+        if group:
+            if self._held_at is None or self._clock.now() - self._held_at < SETTLE:
+                return
+            known = frozenset() if record is None or record.released else frozenset(record.nodes)
+            if not group <= known:
+                await self._announce(entry, sorted(group))
+                return
+        if entry is None or record is None:
+            return
+        left = tuple(node for node in record.nodes if node in self._unreachable)
+        if not group and not self._holding(msgspec.structs.replace(record, released_at=None)):
+            await self._end(entry, len(left), record.of)
+        elif left != record.nodes:  # a node that was back is covered neither by the record nor by its release
+            await self._write(entry, [BRAKE.put(msgspec.structs.replace(record, nodes=left), scope=FENCING)])
+
+    async def _announce(self, entry: Entry[BrakeRecord] | None, nodes: list[str]) -> None:
+        of, cause = len(self._nodes()), common_cause(self._view, nodes)
+        record = BrakeRecord(nodes=tuple(nodes), of=of, cause=cause, at=self._clock.wall())
+        why = f"{len(nodes)} of {counted(of, 'node')} became unreachable together, {cause}; none is fenced"
+        then: list[Operation] = [BRAKE.put(record, scope=FENCING)]
+        self._trace(then, "brake", why, entry)
+        if await self._write(entry, then):
+            self._count("brake")
+            self._tell(
+                f"brake: {why}: no node is switched off and no machine is taken until enough of them are back;"
+                " if they are lost for good: hostler node brake release"
+            )
+
+    async def _end(self, entry: Entry[BrakeRecord], left: int, of: int) -> None:
+        why = f"of {counted(of, 'node')} only {left} are still unreachable; nodes are fenced one at a time again"
+        then: list[Operation] = [Delete(entry.key)]
+        self._trace(then, "brake_ended", why, entry)
+        if await self._write(entry, then):
+            self._count("brake_ended")
+            self._tell(f"brake: it no longer holds: {why}")
+
+    def _trace(self, then: list[Operation], what: str, why: str, entry: Entry[BrakeRecord] | None) -> None:
+        if self._tracer is not None:
+            subject = BRAKE.fill(scope=FENCING)
+            fence = leadership_of(self._standing, self.name).fence
+            self._tracer.add(then, what=what, subject=subject, why=why, read=[entry], fence=fence)
+
+    async def _write(self, entry: Entry[BrakeRecord] | None, then: list[Operation]) -> bool:
+        """False: another process changed the record; the next pass looks at it again."""
+        guard = leadership_of(self._standing, self.name).guard()
+        same: Comparison = BRAKE.absent(scope=FENCING) if entry is None else BRAKE.unchanged(entry)
+        if (await self._store.txn([guard, same], then)).succeeded:
+            return True
+        check_guard(guard, await self._store.get(guard.key))
+        return False
+
+    def _count(self, what: str) -> None:
+        self.counters[what] = self.counters.get(what, 0) + 1

@@ -1,0 +1,85 @@
+"""Retained machines: who gets its disk back, and what is garbage-collected. Pure, but for the caches it looks at."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from hostler.engine.controllers.decision import NO_DISK, to_reinstate
+from hostler.engine.placement import Decision
+from hostler.model.reason import Reason
+
+if TYPE_CHECKING:
+    from hostler.engine.view import View
+    from hostler.keys.entry import Entry
+    from hostler.model.retained import Retained
+    from hostler.model.vm import VirtualMachine, VmHandle
+
+RETENTION = 7 * 86400.0
+
+
+class Tie(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the disk of a virtual machine that is not placed is."""
+
+    node: str = ""
+    """Empty: nowhere, and `why` says so."""
+    why: str
+    only: bool = True
+    """It is placed there, or not at all."""
+
+
+def tie(view: View, vm: VirtualMachine, handle: VmHandle | None) -> Tie | None:
+    """Where a virtual machine that is not placed gets its disk back; None: it gets a new one, wherever that is."""
+    wanted = to_reinstate(vm, handle)
+    if wanted is not None:
+        ids = {"node": wanted.node, "name": wanted.name}
+        if view.retained.get(**ids) is None or view.retained_requests.get(**ids) is not None:
+            return Tie(
+                why=f"retained machine {wanted.name} of node {wanted.node}, which it gets its disk from, is gone"
+            )
+        return Tie(node=wanted.node, why=f"its disk is retained on node {wanted.node}")
+    node = "" if handle is None else handle.taken_from
+    if not node or view.alive.get(node=node) is None:
+        return None
+    if not any(entry.parts["node"] == node for entry in view.retained_of(vm.id)):
+        return None
+    return Tie(node=node, why=f"its disk is retained on node {node}, which is back", only=not vm.recreates)
+
+
+def nowhere(why: str) -> Decision:
+    """No node will do, for that reason."""
+    reasons = (Reason(subject="its disk", why=why),)
+    return Decision(node=None, score=0.0, reasons=reasons, summary=f"no node will do: {why}")
+
+
+def kept_for(view: View, entry: Entry[Retained]) -> str:
+    """The virtual machine that still needs a retained machine, by its name; empty: none does.
+
+    That is one that was asked to get its disk from it, or the one that it was while that has no newer disk.
+    """
+    node, retained = entry.parts["node"], entry.value
+    own = view.vms.get(org=retained.org, project=retained.project, vm=retained.vm)
+    if own is not None and not own.value.deleting:
+        handle = _handle(view, own)
+        if handle is None or not handle.node or handle.state in NO_DISK:
+            return own.value.name
+    for vm in view.vms.entries.values():
+        wanted = to_reinstate(vm.value, _handle(view, vm))
+        if wanted is not None and (wanted.node, wanted.name) == (node, retained.name):
+            return vm.value.name
+    return ""
+
+
+def is_due(view: View, entry: Entry[Retained], *, retention: float, now: float) -> bool:
+    """Whether it is garbage-collected now: its retention is over, and no virtual machine needs it."""
+    if entry.value.retained_at + retention > now or view.vms.unreadable or view.handles.unreadable:
+        return False
+    if view.retained_requests.get(node=entry.parts["node"], name=entry.parts["name"]) is not None:
+        return False
+    return not kept_for(view, entry)
+
+
+def _handle(view: View, vm: Entry[VirtualMachine]) -> VmHandle | None:
+    found = view.handles.get(org=vm.parts["org"], project=vm.parts["project"], vm=vm.parts["vm"])
+    return None if found is None else found.value

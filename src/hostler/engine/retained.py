@@ -1,0 +1,183 @@
+"""The service for retained machines: list them, bring one back, delete one.
+
+What the caller does not see is NotFound, exactly as if it did not exist.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from hostler.engine.controllers.decision import NO_DISK
+from hostler.engine.controllers.retention import RETENTION, kept_for
+from hostler.engine.request import Written
+from hostler.errors import Conflict, NotFound
+from hostler.keys.node import RETAINED, RETAINED_REQUEST
+from hostler.keys.vm import VM
+from hostler.model.retained import RetainedRequest
+from hostler.model.retained_api import RetainedPage, RetainedView
+from hostler.model.vm import Reinstatement, VirtualMachine
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hostler.engine.request import Caller, Request
+    from hostler.engine.view import View
+    from hostler.engine.vms import VmService
+    from hostler.engine.write import Writer
+    from hostler.keys.entry import Entry
+    from hostler.kit.clock import Clock
+    from hostler.model.api import VmView
+    from hostler.model.retained import Retained
+    from hostler.model.retained_api import RetainedRestore
+    from hostler.model.vm import VmHandle
+    from hostler.ports.store import Comparison, Store
+
+ACCEPTED = 202
+_RESTORE = "retained.restore"
+
+
+class RetainedService:
+    """One per process. `retention`: seconds for which a machine is retained."""
+
+    def __init__(
+        self,
+        store: Store,
+        writer: Writer,
+        view: View,
+        vms: VmService,
+        *,
+        clock: Clock,
+        new_id: Callable[[], str],
+        retention: float = RETENTION,
+    ) -> None:
+        self._store, self._writer, self._view, self._vms = store, writer, view, vms
+        self._clock, self._new_id, self._retention = clock, new_id, retention
+
+    async def list(self, caller: Caller) -> RetainedPage:
+        """All that the caller sees, as this process saw them last; the newest first."""
+        entries = [e for e in self._view.retained.entries.values() if caller.sees(e.value.org, e.value.project)]
+        entries.sort(key=lambda entry: (-entry.value.retained_at, entry.key))
+        items = tuple(self._shown(entry) for entry in entries)
+        return RetainedPage(items=items, revision=self._view.retained.revision)
+
+    async def get(self, caller: Caller, node: str, name: str) -> RetainedView:
+        """One."""
+        return self._shown(await self._find(caller, node, name))
+
+    async def restore(self, request: Request, node: str, name: str, wanted: RetainedRestore) -> Written[VmView]:
+        """Bring its virtual machine back to that disk, on that node; or make a new one of it.
+
+        Conflict: its virtual machine has a newer disk, or it is being deleted.
+        """
+        request.caller.require("modify_workloads")
+        entry = await self._find(request.caller, node, name)
+        retained = entry.value
+        ids = {"node": node, "name": name}
+        if await RETAINED_REQUEST.get(self._store, node=node, name=name) is not None:
+            raise Conflict(f"retained machine {node}/{name}: its deletion was asked for, and waits for its node")
+        when = [RETAINED.same_life(entry), RETAINED_REQUEST.absent(**ids)]
+        link = Reinstatement(node=entry.parts["node"], name=name)
+        own = None
+        if wanted.name is None:
+            own = await VM.get(self._store, org=retained.org, project=retained.project, vm=retained.vm)
+        if own is None:
+            return await self._vms.add(request, self._new_vm(retained, link, wanted.name), _RESTORE, when)
+
+        def bring_back(found: VirtualMachine, handle: VmHandle | None) -> VirtualMachine:
+            if found.deleting or (handle is not None and handle.node and handle.state not in NO_DISK):
+                has = "is being deleted" if found.deleting else f"has a newer disk on node {handle and handle.node}"
+                raise Conflict(
+                    f"retained machine {node}/{name}: vm {found.name} {has}; restore it as another: --as NAME"
+                )
+            snapshots = tuple(dict.fromkeys((*found.snapshots, *retained.snapshots)))
+            return msgspec.structs.replace(found, reinstate=link, snapshots=snapshots)
+
+        return await self._vms.change(request, own.value, _RESTORE, bring_back, when)
+
+    async def delete(self, request: Request, node: str, name: str) -> Written[RetainedView]:
+        """Delete it for good, with disk and snapshots, once its node can be reached. Conflict: a vm needs it."""
+        request.caller.require("manage_accounts")
+
+        async def attempt() -> Written[RetainedView]:
+            entry = await self._find(request.caller, node, name)
+            needed_by = self._linked(entry)
+            if needed_by:
+                raise Conflict(
+                    f"retained machine {node}/{name}: vm {needed_by} gets its disk from it; delete that first"
+                )
+            ids = {"node": node, "name": name}
+            asked = await RETAINED_REQUEST.get(self._store, node=node, name=name)
+            when: list[Comparison] = [RETAINED.same_life(entry)]
+            view = msgspec.structs.replace(self._shown(entry), deleting=True)
+            if asked is not None:
+                await self._writer.remember(request, when, status=ACCEPTED, answer=view)
+                return Written(view, entry.mod_revision, ACCEPTED)
+            asked_for = RetainedRequest(by=request.caller.name, at=self._clock.wall())
+            revision = await self._writer.commit(
+                request,
+                "retained.delete",
+                entry.key,
+                entry.mod_revision,
+                [*when, RETAINED_REQUEST.absent(**ids)],
+                [RETAINED_REQUEST.put(asked_for, node=node, name=name)],
+                status=ACCEPTED,
+                answer=view,
+                name=entry.value.vm_name,
+            )
+            return Written(view, revision, ACCEPTED)
+
+        return await self._writer.once(
+            request, RetainedView, lambda: self._writer.retried(f"retained machine {node}/{name}", attempt)
+        )
+
+    # Inside
+
+    async def _find(self, caller: Caller, node: str, name: str) -> Entry[Retained]:
+        entry = await RETAINED.get(self._store, node=node, name=name)
+        if entry is None or not caller.sees(entry.value.org, entry.value.project):
+            raise NotFound(f"retained machine {node}/{name}: not found; list them: hostler vm retained list")
+        return entry
+
+    def _linked(self, entry: Entry[Retained]) -> str:
+        """The virtual machine that was asked to get its disk from it; empty: none."""
+        link = Reinstatement(node=entry.parts["node"], name=entry.value.name)
+        return next((vm.value.name for vm in self._view.vms.entries.values() if vm.value.reinstate == link), "")
+
+    def _new_vm(self, retained: Retained, link: Reinstatement, name: str | None) -> VirtualMachine:
+        id_ = self._new_id()
+        return VirtualMachine(
+            id=id_,
+            name=name or retained.vm_name or id_,
+            org=retained.org,
+            project=retained.project,
+            spec=msgspec.structs.replace(retained.spec, origin=None),
+            snapshots=retained.snapshots,
+            reinstate=link,
+            created_at=self._clock.wall(),
+        )
+
+    def _shown(self, entry: Entry[Retained]) -> RetainedView:
+        retained, node = entry.value, entry.parts["node"]
+        asked = self._view.retained_requests.get(node=node, name=retained.name)
+        return RetainedView(
+            node=node,
+            name=retained.name,
+            org=retained.org,
+            project=retained.project,
+            vm=retained.vm,
+            vm_name=retained.vm_name,
+            cpus=retained.spec.cpus,
+            memory_mib=retained.spec.memory_mib,
+            disk_gib=retained.spec.disk_gib,
+            image=retained.spec.image,
+            snapshots=retained.snapshots,
+            disk_bytes=retained.disk_bytes,
+            retained_at=retained.retained_at,
+            until=retained.retained_at + self._retention,
+            kept_for=kept_for(self._view, entry),
+            deleting=asked is not None,
+            alive=self._view.alive.get(node=node) is not None,
+            revision=entry.mod_revision,
+        )

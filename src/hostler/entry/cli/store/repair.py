@@ -1,0 +1,87 @@
+"""`hostler store repair`: make room in an etcd that is full, and let it take writes again."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from hostler.entry.cli.failure import note
+from hostler.entry.cli.target import chosen, complete, opened, redacted, store_option
+from hostler.errors import Compacted, Unavailable
+from hostler.keys.namespaced import maintained
+from hostler.kit.plural import counted, sized
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hostler.ports.store import Maintained, MemberStatus, Store
+
+PROBE_TTL = 5.0
+
+
+@click.command()
+@store_option
+def repair(store_url: str | None) -> None:
+    """Make room in an etcd that is full: forget its history, defragment every member, and withdraw the alarm.
+
+    No record is deleted. Each member answers nothing while it is defragmented, one after the other, the leader of etcd
+    last; that takes about a second per GiB. Processes of Hostler go on without a restart.
+    """
+    complete(_repair(chosen(store_url)))
+
+
+async def _repair(url: str) -> None:
+    async with opened(url, create=False) as store:
+        kept = maintained(store)
+        if kept is None:
+            engine = (await store.status()).engine
+            note(f"{redacted(url)}: a store of the kind {engine} makes room by itself; nothing to repair")
+            return
+        before = await store.status()
+        await _compact(store, before.revision)
+        unreached = await _defragment(kept)
+        await kept.disarm()
+        await _check(store, unreached)
+        after = await store.status()
+    if "CORRUPT" in after.alarms:
+        note("etcd raises the alarm CORRUPT: a member's data is damaged; replace that member, this command cannot help")
+    quota = "" if after.quota_bytes is None else f" of {sized(after.quota_bytes)}"
+    click.echo(
+        f"{redacted(url)}: takes writes; {sized(before.size_bytes)} before, {sized(after.size_bytes)}{quota} now"
+    )
+
+
+async def _compact(store: Store, revision: int) -> None:
+    try:
+        await store.compact(revision)
+    except Compacted:
+        return  # there is no older history
+    click.echo(f"history before revision {revision:,} is forgotten")
+
+
+async def _defragment(kept: Maintained) -> Sequence[MemberStatus]:
+    """Those that do not answer are returned."""
+    members = await kept.members()
+    for member in sorted((one for one in members if one.answers), key=lambda one: one.leads):
+        await kept.defragment(member.name)
+        click.echo(f"member {member.name} is defragmented; it had {sized(member.size_bytes)}")
+    unreached = [one for one in members if not one.answers]
+    for member in unreached:
+        note(f"member {member.name} does not answer ({member.why}); it is not defragmented")
+    return unreached
+
+
+async def _check(store: Store, unreached: Sequence[MemberStatus]) -> None:
+    """Unavailable: it still takes no write."""
+    try:
+        await (await store.grant(PROBE_TTL)).revoke()
+    except Unavailable as error:
+        status = await store.status()
+        said = str(error).partition("; ")[0]
+        advice = (
+            f"start {counted(len(unreached), 'member')} that did not answer and repair again"
+            if unreached
+            else "raise etcd's --quota-backend-bytes, or delete records, and repair again"
+        )
+        raise Unavailable(f"{said}; {sized(status.in_use_bytes or 0)} of it are records: {advice}") from None

@@ -1,0 +1,179 @@
+"""`hostler vm retained`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+import msgspec
+
+from hostler.entry.cli import show
+from hostler.entry.cli.app import LazyGroup
+from hostler.entry.cli.consent import ask, yes_option
+from hostler.entry.cli.reach import chosen_server, reached, server_options
+from hostler.entry.cli.target import complete
+from hostler.entry.cli.value import moment, size
+from hostler.entry.cli.vm.change import changed
+from hostler.entry.cli.vm.wait import wait_options
+from hostler.errors import Invalid, NotFound
+from hostler.kit.plural import counted
+
+if TYPE_CHECKING:
+    from hostler.client import Client
+    from hostler.entry.cli.reach import Server
+    from hostler.model.api import VmView
+    from hostler.model.retained_api import RetainedView
+
+_HERE = "hostler.entry.cli.vm.retained"
+
+COMMANDS = {
+    "list": (_HERE, "list_", "Show the machines that are retained."),
+    "show": (_HERE, "show_", "Show a retained machine."),
+    "restore": (_HERE, "restore", "Bring a machine back to a retained disk, or make a new one of it."),
+    "delete": (_HERE, "delete", "Delete a retained machine for good."),
+}
+
+
+@click.group(cls=LazyGroup, commands_at=COMMANDS)
+def retained() -> None:
+    """Show, restore and delete machines that are out of service.
+
+    A machine that a node has, and that is not assigned to it, is stopped and retained with its disk and snapshots.
+    Retained machines are named by NAME, or NODE/NAME.
+    """
+
+
+@click.command("list")
+@show.output_option
+@server_options
+def list_(output: str) -> None:
+    """Show the machines that are retained, and until when."""
+    complete(_list(chosen_server(), output))
+
+
+async def _list(server: Server, output: str) -> None:
+    async with reached(server) as client:
+        page = await client.retained.list()
+    if output != "table":
+        show.emit(msgspec.to_builtins(page.items), output)
+        return
+    if not page.items:
+        click.echo("no retained machines", err=True)
+        return
+    show.Columns("NAME", "VM", "PROJECT", "NODE", "RETAINED", "UNTIL", "DISK").rows(
+        [
+            [
+                show.safe(each.name),
+                show.safe(each.vm_name or each.vm),
+                show.safe(f"{each.org}/{each.project}"),
+                show.safe(each.node),
+                moment(each.retained_at),
+                until(each),
+                disk(each),
+            ]
+            for each in page.items
+        ]
+    )
+
+
+@click.command("show")
+@click.argument("name")
+@show.output_option
+@server_options
+def show_(name: str, output: str) -> None:
+    """Show the retained machine NAME."""
+    complete(_show(chosen_server(), name, output))
+
+
+async def _show(server: Server, name: str, output: str) -> None:
+    async with reached(server) as client:
+        found = await find(client, name)
+    if output != "table":
+        show.emit(msgspec.to_builtins(found), output)
+        return
+    lines = [
+        ("NAME", found.name),
+        ("NODE", found.node + ("" if found.alive else " (unreachable)")),
+        ("VM", f"{found.vm_name or found.vm} ({found.vm})"),
+        ("PROJECT", f"{found.org}/{found.project}"),
+        ("SHAPE", f"{counted(found.cpus, 'cpu')}, {size(found.memory_mib)} memory, {found.disk_gib} GiB disk"),
+        ("IMAGE", found.image),
+        ("DISK", disk(found)),
+        ("SNAPSHOTS", ", ".join(found.snapshots)),
+        ("RETAINED", moment(found.retained_at)),
+        ("UNTIL", until(found)),
+    ]
+    show.pairs([(key, show.safe(text)) for key, text in lines if text])
+
+
+@click.command()
+@click.argument("name")
+@click.option("--as", "as_name", metavar="VM", help="Make a new machine of this name.")
+@wait_options
+@show.output_option
+@server_options
+def restore(*, name: str, as_name: str | None, waiting: bool, within: float, output: str) -> None:
+    """Bring the virtual machine of the retained machine NAME back to its disk, on the node that has it.
+
+    A virtual machine that has a newer disk keeps that: then --as makes a new machine of the retained disk. So it does
+    if the virtual machine was deleted.
+    """
+
+    async def change(client: Client) -> VmView:
+        found = await find(client, name)
+        return await client.retained.restore(found.node, found.name, as_name=as_name)
+
+    complete(changed(chosen_server(), change, within if waiting else None, output, "will have its retained disk"))
+
+
+@click.command()
+@click.argument("name")
+@yes_option
+@show.output_option
+@server_options
+def delete(*, name: str, yes: bool, output: str) -> None:
+    """Delete the retained machine NAME with its disk and snapshots, for good. Only an administrator may."""
+    complete(_delete(chosen_server(), name, yes=yes, output=output))
+
+
+async def _delete(server: Server, name: str, *, yes: bool, output: str) -> None:
+    async with reached(server) as client:
+        found = await find(client, name)
+        what = f"the disk of {found.vm_name or found.vm} on node {found.node}"
+        if found.snapshots:
+            what += f" and {counted(len(found.snapshots), 'snapshot')}"
+        needed = f" vm {found.kept_for} has no newer disk." if found.kept_for else ""
+        ask(f"Delete {show.safe(what)} for good?{show.safe(needed)}", yes=yes)
+        view = await client.retained.delete(found.node, found.name)
+    if output != "table":
+        show.emit(msgspec.to_builtins(view), output)
+    elif view.alive:
+        click.echo(f"{show.safe(view.name)}: node {show.safe(view.node)} deletes it")
+    else:
+        click.echo(f"{show.safe(view.name)}: node {show.safe(view.node)} deletes it when it can be reached")
+
+
+async def find(client: Client, name: str) -> RetainedView:
+    """The one that is meant. NotFound, Invalid: there is none, or there are several."""
+    node, slash, rest = name.partition("/")
+    if slash:
+        return await client.retained.get(node, rest)
+    found = [each for each in (await client.retained.list()).items if each.name == name]
+    if not found:
+        raise NotFound(f"retained machine {name}: not found; list them: hostler vm retained list")
+    if len(found) > 1:
+        nodes = ", ".join(f"{each.node}/{name}" for each in found)
+        raise Invalid(f"retained machine {name}: several nodes have one; name one of {nodes}")
+    return found[0]
+
+
+def until(view: RetainedView) -> str:
+    """Until when it is kept, in words."""
+    if view.deleting:
+        return "being deleted"
+    return f"as long as {view.kept_for} has no newer disk" if view.kept_for else moment(view.until)
+
+
+def disk(view: RetainedView) -> str:
+    """What its disk takes."""
+    return size(-(-view.disk_bytes // 2**20)) if view.disk_bytes else ""

@@ -1,0 +1,56 @@
+"""What `hostler doctor` says of disks: which are retained and until when, and who may lose one with its node."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hostler.entry.finding import Finding, Level
+from hostler.keys.node import RETAINED
+from hostler.keys.vm import VM
+from hostler.kit.plural import counted
+from hostler.model.lab import utc_time
+from hostler.model.vm import OnNodeLoss
+
+if TYPE_CHECKING:
+    from hostler.ports.store import Store
+    from hostler.settings import Settings
+
+MOST = 5
+"""That are named."""
+
+
+async def retained(store: Store, settings: Settings) -> list[Finding]:
+    """Of the whole cluster."""
+    return [*await _kept(store, settings), *await _old_fences(store)]
+
+
+async def _kept(store: Store, settings: Settings) -> list[Finding]:
+    entries = sorted((await RETAINED.list(store, strict=False)).entries, key=lambda entry: entry.value.retained_at)
+    if not entries:
+        return []
+    named = [
+        f"{entry.value.vm_name or entry.value.vm} on {entry.parts['node']}"
+        f" until {utc_time(entry.value.retained_at + settings.retention)[:10]}"
+        for entry in entries
+    ]
+    what = f"{counted(len(entries), 'machine')} out of service and kept: {_few(named)}"
+    return [Finding("retained", Level.WARN, what, "hostler vm retained list; restore what is needed")]
+
+
+async def _old_fences(store: Store) -> list[Finding]:
+    """Virtual machines from before `fence` meant that they return with their disks."""
+    names = [
+        f"{entry.value.org}/{entry.value.project}/{entry.value.name}"
+        for entry in (await VM.list(store, strict=False)).entries
+        if entry.value.on_node_loss is OnNodeLoss.FENCE and entry.value.recreates and not entry.value.instance
+    ]
+    if not names:
+        return []
+    what = f"on_node_loss=fence of an earlier release: {_few(names)} get new disks when their nodes are lost"
+    advice = "hostler vm update NAME --on-node-loss fence keeps the disk; --on-node-loss recreate confirms it"
+    return [Finding("on_node_loss", Level.WARN, what, advice)]
+
+
+def _few(names: list[str]) -> str:
+    more = f", and {len(names) - MOST} more" if len(names) > MOST else ""
+    return ", ".join(names[:MOST]) + more

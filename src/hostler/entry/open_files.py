@@ -1,0 +1,70 @@
+"""How many files a process may have open: raised at start, and told where it is low."""
+
+from __future__ import annotations
+
+import resource
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hostler.entry.finding import Finding, Level
+from hostler.kit.connections import ConnectionLimits, limits_of, open_file_limit
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hostler.entry.folder import DataFolder
+    from hostler.settings import Settings
+
+MOST = 1 << 20
+"""What the kernel gives to a process unless it is configured otherwise."""
+ENOUGH = 16_384
+"""Below this, connections are limited by files and not by the settings."""
+ADVICE = "set LimitNOFILE=65536 in the unit, or ulimit -Hn 65536 before the start"
+
+
+def raise_open_files(tell: Callable[[str], object]) -> int:
+    """Raise the soft limit of open files to the hard limit; tell both. Return the limit."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MOST if hard == resource.RLIM_INFINITY else min(hard, MOST)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    limit = open_file_limit()
+    low = f"; this is low: {ADVICE}" if limit < ENOUGH else ""
+    tell(f"open files: at most {limit} (at first {soft}){low}")
+    return limit
+
+
+def api_limits(settings: Settings) -> ConnectionLimits:
+    """Return the limits of connections to the API: at most half of all files."""
+    return _limits(settings, 2)
+
+
+def relay_limits(settings: Settings) -> ConnectionLimits:
+    """Return the limits of connections to an agent's relay: at most a quarter of all files."""
+    return _limits(settings, 4)
+
+
+def _limits(settings: Settings, part: int) -> ConnectionLimits:
+    return limits_of(settings.max_connections, settings.max_connections_per_address).within(open_file_limit() // part)
+
+
+def examine_open_files(folder: DataFolder) -> Finding:
+    """Return what `hostler doctor` says of the limit of the running process, or of the one that would be started."""
+    holder = folder.holder()
+    limit = None if holder is None else _limit_of(holder)
+    whose = f"process {holder}"
+    if limit is None:
+        _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        limit, whose = MOST if hard == resource.RLIM_INFINITY else hard, "a process that is started here"
+    what = f"{whose} may open {limit:,}"
+    return Finding("open files", Level.OK, what) if limit >= ENOUGH else Finding("open files", Level.WARN, what, ADVICE)
+
+
+def _limit_of(process: int) -> int | None:
+    """Return the soft limit of a process; None: it has ended, or /proc is not to be read."""
+    try:
+        lines = Path(f"/proc/{process}/limits").read_text(encoding="ascii").splitlines()
+        soft = next(line.split()[3] for line in lines if line.startswith("Max open files"))
+    except (OSError, StopIteration, IndexError):
+        return None
+    return MOST if soft == "unlimited" else int(soft)

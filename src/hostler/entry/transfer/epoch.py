@@ -1,0 +1,188 @@
+"""What copy, restore and activation do to the identity of a control plane: a new epoch, higher fences, awaited nodes.
+
+The records of the identity are left out while a store is filled. They are written in the transaction that completes the
+filling: a store is either incomplete, and nothing starts on it, or it is the newest one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from contextlib import aclosing
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from hostler.engine.cluster_id import next_epoch
+from hostler.entry.transfer.fill import MARKER, check_complete
+from hostler.entry.transfer.walk import items
+from hostler.errors import Conflict, Refused
+from hostler.keys.node import ALIVE, CLUSTER, EPOCH, MEMBER
+from hostler.keys.replica import FENCE, LEADER, REPLICA
+from hostler.keys.transfer import MOVED
+from hostler.model.migration import Moved
+from hostler.model.node import Cluster, Epoch, EpochKind
+from hostler.ports.store import KeyValue, ModRevision, Operation, Put, RaisesRevision, Version
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from hostler.entry.transfer.fill import Source
+    from hostler.ports.store import Store
+
+FENCE_STEP = 1_000_000
+"""Fences after a restore are at least so much above the highest that is known: others were given out since."""
+REVISION_STEP = 1_000_000
+"""The same for revisions, where the engine can skip some."""
+SETTLE = 3.0
+"""Seconds in which a lease that has run out must have ended."""
+
+
+class ServiceSource:
+    """The records of a control plane without its identity, and with nodes that are awaited. A `Source` for `fill`."""
+
+    def __init__(self, source: Source, cluster: Cluster, fences: dict[str, int]) -> None:
+        self._source, self.cluster, self.fences = source, cluster, fences
+        self.name = source.name
+
+    async def entries(self) -> AsyncGenerator[KeyValue, None]:
+        """All other records."""
+        async with aclosing(self._source.entries()) as entries:
+            async for kv in entries:
+                if not is_identity(kv.key):
+                    yield _awaited(kv)
+
+
+async def service_source(source: Source) -> ServiceSource | None:
+    """The source as a control plane; None: no control plane ever worked on it."""
+    cluster: Cluster | None = None
+    fences: dict[str, int] = {}
+    async with aclosing(source.entries()) as entries:
+        async for kv in entries:
+            if kv.key == CLUSTER.fill():
+                cluster = CLUSTER.entry(kv).value
+            elif FENCE.match(kv.key) is not None:
+                fences[kv.key] = FENCE.entry(kv).value
+    return None if cluster is None else ServiceSource(source, cluster, fences)
+
+
+def is_identity(key: str) -> bool:
+    """Whether the key is written with the completion of a filling, and not before."""
+    return key in (CLUSTER.fill(), MOVED.fill()) or FENCE.match(key) is not None
+
+
+def _awaited(kv: KeyValue) -> KeyValue:
+    """A node's record as a store in a new epoch has it; anything else as it is."""
+    entry = MEMBER.readable(kv)
+    if entry is None or (entry.value.awaited and entry.value.off is None):
+        return kv
+    record = msgspec.structs.replace(entry.value, awaited=True, off=None)
+    return KeyValue(kv.key, MEMBER.encode(record), kv.create_revision, kv.mod_revision, kv.version, kv.lease)
+
+
+async def check_idle(store: Store, name: str) -> None:
+    """Refused: a process works on the store. What it writes now would be in one of the two stores only."""
+    until = time.monotonic() + SETTLE
+    while True:
+        found = [
+            kv.key
+            for family in (LEADER, REPLICA, ALIVE)
+            for kv in (await store.range(family.prefix(), limit=3, keys_only=True)).items
+            if kv.lease is not None
+        ]
+        if not found:
+            return
+        if time.monotonic() > until:
+            raise Refused(
+                f"{name}: processes work on it ({', '.join(found[:3])}); stop every up, replica and agent on it first."
+                " What a process left that was killed ends by itself within leadership_ttl and node_ttl (20 s)"
+            )
+        await asyncio.sleep(0.1)
+
+
+class Begun(msgspec.Struct, frozen=True):
+    """A new epoch: the record of the control plane, the highest fence before it, and the writes that begin it."""
+
+    cluster: Cluster
+    fence: int
+    writes: list[Operation]
+
+
+async def begin_epoch(store: Store, cluster: Cluster, epoch: Epoch, fences: dict[str, int], *, step: int = 0) -> Begun:
+    """Return what begins a new epoch of the control plane `cluster` in `store`.
+
+    Fences go on at least `step` above the highest of `fences` and of those that the store has. A control plane that had
+    the store before becomes an alias, so that its machines are not taken for foreign ones.
+    """
+    there = await CLUSTER.get(store)
+    known = [] if there is None else [there.value.id, *there.value.aliases]
+    aliases = tuple(each for each in dict.fromkeys((*cluster.aliases, *known)) if each != cluster.id)
+    number = next_epoch(epoch.at, cluster.epoch, *(() if there is None else (there.value.epoch,)))
+    highest = dict(fences)
+    for entry in (await FENCE.list(store)).entries:
+        highest[entry.key] = max(entry.value, highest.get(entry.key, 0))
+    # At least the epoch, which is the time: two restores of one old backup do not give out the same fences.
+    raised = {key: max(fence + step, number) if step else fence for key, fence in highest.items()}
+    new = msgspec.structs.replace(
+        cluster,
+        epoch=number,
+        copy_id=secrets.token_hex(8),
+        aliases=aliases,
+        restored_at=epoch.at if epoch.begun_by is EpochKind.RESTORE else cluster.restored_at,
+    )
+    epoch = msgspec.structs.replace(epoch, fence=max(raised.values(), default=0))
+    then: list[Operation] = [CLUSTER.put(new), EPOCH.put(epoch, epoch=number)]
+    then += [Put(key, FENCE.encode(fence)) for key, fence in raised.items()]
+    return Begun(new, epoch.fence, then)
+
+
+async def mark_moved(store: Store, to: str, cluster: Cluster) -> None:
+    """Say in a store that its records are in the store `to` from now on."""
+    now = time.time()
+    await store.txn(
+        [], [MOVED.put(Moved(cluster=cluster.id, to=to, epoch=cluster.epoch, started_at=now, finished_at=now))]
+    )
+
+
+async def activate(store: Store, name: str) -> tuple[Begun, Moved | None]:
+    """Make the store the newest of its control plane, and take the mark away that it was moved or copied.
+
+    Returns the new epoch and that mark. Refused: processes work on it, or no control plane ever did. Conflict: it is
+    an unfinished copy, or another process was faster.
+    """
+    check_complete(await store.get(MARKER), name)
+    await check_idle(store, name)
+    there, mark = await CLUSTER.get(store), await MOVED.get(store)
+    if there is None:
+        raise Refused(f"{name}: no control plane has worked on it, so there is nothing to put into service")
+    async for kv in items(store, MEMBER.prefix()):
+        changed = _awaited(kv)
+        if changed is not kv:
+            await store.txn([ModRevision(kv.key) == kv.mod_revision], [Put(kv.key, changed.value)])
+    source = "" if mark is None else mark.value.to
+    epoch = Epoch(begun_by=EpochKind.ACTIVATION, source=source, at=time.time())
+    # The store that took over has counted on, if there was one: so both numbers go far above it.
+    known = there.value if mark is None else _above(there.value, mark.value.epoch)
+    begun = await begin_epoch(store, known, epoch, {}, step=FENCE_STEP)
+    when = [CLUSTER.unchanged(there), MOVED.absent() if mark is None else MOVED.unchanged(mark), Version(MARKER) == 0]
+    if not (await store.txn(when, [*begun.writes, *(() if mark is None else (MOVED.delete(),))])).succeeded:
+        raise Conflict(f"{name}: another process has just changed it; look at it, then run the command again")
+    return begun, None if mark is None else mark.value
+
+
+def _above(cluster: Cluster, epoch: int) -> Cluster:
+    return msgspec.structs.replace(cluster, epoch=max(cluster.epoch, epoch))
+
+
+async def continue_revisions(store: Store, above: int) -> bool:
+    """Let the revisions of the store go on above `above`; False: its engine cannot, and they begin lower.
+
+    What a client or a watcher kept from before can then not match a different state.
+    """
+    if (await store.status()).revision > above:
+        return True
+    if not isinstance(store, RaisesRevision):
+        return False
+    await store.raise_revision(above + REVISION_STEP)
+    return True

@@ -1,0 +1,50 @@
+"""Token buckets by name: how often something may happen, with room for bursts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+CAPACITY = 10_000
+ROUNDED = 1e-6
+"""Seconds by which a token may be early: sums of floats are not exact."""
+
+
+class TokenBuckets:
+    """One bucket for each name. It holds `burst` tokens at most and gains `rate` tokens a second.
+
+    A rate of 0 means no limit. A bucket that is full is not kept. Of more than `capacity` buckets the oldest are
+    forgotten, which fills them.
+    """
+
+    def __init__(self, rate: float, burst: float, *, now: Callable[[], float], capacity: int = CAPACITY) -> None:
+        self.rate, self.burst = rate, burst
+        self._now, self._capacity = now, capacity
+        self._each = 1.0 / rate if rate > 0 else 0.0
+        self._depth = burst * self._each
+        self._full_at: dict[str, float] = {}
+
+    def __len__(self) -> int:
+        return len(self._full_at)
+
+    def take(self, name: str) -> float:
+        """Take a token and return 0.0. Without one nothing is taken: return the seconds until there is one."""
+        if not self._each:
+            return 0.0
+        now = self._now()
+        full_at = max(self._full_at.get(name, now), now)
+        missing = full_at + self._each - now - self._depth
+        if missing > ROUNDED:
+            return missing
+        self._full_at[name] = full_at + self._each
+        if len(self._full_at) > self._capacity:
+            self._forget(now)
+        return 0.0
+
+    def _forget(self, now: float) -> None:
+        kept = {name: full_at for name, full_at in self._full_at.items() if full_at > now}
+        for name in list(kept)[: max(0, len(kept) - self._capacity * 9 // 10)]:
+            del kept[name]
+        self._full_at = kept

@@ -1,0 +1,49 @@
+"""Disks of simulated machines: who watches a world hears of each one that is deleted."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hostler.drivers.machines.simulated import MemoryPlace
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from hostler.drivers.machines.simulated.place import Row
+
+
+class Disks:
+    """Calls listeners for each disk of a world that is deleted."""
+
+    def __init__(self) -> None:
+        self._listeners: list[Callable[[str, Row], None]] = []
+
+    def listen(self, deleted: Callable[[str, Row], None]) -> None:
+        """Call `deleted` with the node and the machine's row as it was, each time a disk is deleted."""
+        self._listeners.append(deleted)
+
+    def deleted(self, node: str, row: Row) -> None:
+        """Call the listeners: the disk of this row was deleted."""
+        for listener in self._listeners:
+            listener(node, row)
+
+
+class DiskPlace(MemoryPlace):
+    """The machines of one blade."""
+
+    def __init__(self, id: str, node: str, disks: Disks) -> None:  # noqa: A002 - as of any place
+        super().__init__(id)
+        self._node, self._disks = node, disks
+
+    def put(self, rows: Sequence[Row]) -> None:
+        before = [self.contents.rows.get(row.vm) for row in rows]
+        super().put(rows)
+        for old, row in zip(before, rows):
+            if old is not None and old.disk_id and old.disk_id != row.disk_id:
+                self._disks.deleted(self._node, old)
+
+    def delete(self, vm: str, now: float) -> None:
+        row = self.contents.rows.get(vm)
+        super().delete(vm, now)
+        if row is not None and row.disk_id:
+            self._disks.deleted(self._node, row)

@@ -1,0 +1,207 @@
+"""Namespaces of a slice's process: it sees no other process, and, where it runs as its agent does, few files.
+
+The agent starts `unshare`, that a shell as the first process of new namespaces, and that the worker. Before all else
+the worker mounts what the slice is to see (`Confinement`) and gives up every right. The shell reaps the processes
+that the slice leaves, and exits with the worker's status; then the kernel ends all that are left.
+
+Where the slice runs as its agent does, its root is an empty file system, with the system's folders, Python and its own
+code read-only, and its own two folders. No other file of the agent's user is visible: not the data folder, not the home
+folder, no socket. No descriptor of a folder from outside may be handed to such a process: it would lead out again.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import struct
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from hostler.ports.worker import GATEWAY, Confinement
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+VISIBLE = (
+    *("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc", "/opt", "/sys", "/nix/store"),
+    *("/run/systemd/resolve",),  # what /etc/resolv.conf may lead to
+)
+"""Of the system, read-only."""
+_OLD, _NEW = Path("/old"), Path("/new")
+_EMPTY = "size=1m,mode=755"
+_DEVICES = ("null", "zero", "full", "random", "urandom")
+_SHARED_MEMORY = "size=64m,mode=1777"
+_TEMPORARY = ("/tmp", "/var/tmp")  # noqa: S108 - the slice's own folder is mounted there
+_MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_BIND, _MS_REC = 2, 4, 8, 4096, 16384
+_AT_FDCWD, _AT_RECURSIVE, _MOUNT_ATTR_RDONLY = -100, 0x8000, 1
+_MNT_DETACH = 2
+_PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
+_MOUNT_SETATTR = 442
+_PR_SET_DUMPABLE, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS = 4, 24, 38
+_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL = 47, 4
+_CAPABILITY_VERSION_3 = 0x20080522
+_LAST_CAPABILITY = 63
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def enter(plan: str) -> None:
+    """Confine this process, in namespaces that were made for it, as `plan` says. OSError: it cannot be."""
+    confinement = msgspec.json.decode(plan, type=Confinement)
+    if confinement.own_root:
+        _new_root(confinement)
+    else:
+        _private_folders(confinement)
+    if confinement.work and confinement.own_root:
+        os.chdir(confinement.work)
+    _give_up_rights(confinement.uid)
+
+
+# What it sees
+
+
+def _new_root(plan: Confinement) -> None:
+    real = {path: os.path.realpath(path) for path in (*VISIBLE, *plan.readable, plan.work, plan.temporary)}
+    real[plan.gateway] = os.path.realpath(plan.gateway)
+    base = Path("/proc")  # any folder that is always there: it is covered for a moment
+    _mount("tmpfs", base, "tmpfs", _MS_NOSUID | _MS_NODEV, _EMPTY)
+    for name in ("old", "new"):
+        (base / name).mkdir()
+    _check(_libc.syscall(_number(), os.fsencode(base), os.fsencode(base / "old")), "pivot_root")
+    os.chdir("/")
+    _mount("tmpfs", _NEW, "tmpfs", _MS_NOSUID | _MS_NODEV, _EMPTY)
+    inside = [path for path in plan.readable if plan.hidden and _is_below(path, plan.hidden)]
+    outside = (path for path in (*VISIBLE, *plan.readable) if path not in inside)
+    for path in sorted(outside, key=lambda path: path.count("/")):
+        _show(path, real)
+    empty = [_NEW]
+    if plan.hidden and (under := _within(_NEW, plan.hidden)).exists():  # one of these has it
+        _mount("tmpfs", under, "tmpfs", _MS_NOSUID | _MS_NODEV, _EMPTY)
+        empty.append(under)
+    for path in inside:
+        _show(path, real)
+    for path, at in _own(plan):
+        _put(real[path], at, writable=path != plan.gateway)
+    _devices()
+    for skeleton in empty:
+        _read_only(skeleton, recursive=False)
+    _mount("tmpfs", _NEW / "dev/shm", "tmpfs", _MS_NOSUID | _MS_NODEV, _SHARED_MEMORY)
+    os.chdir(_NEW)
+    _check(_libc.syscall(_number(), b".", b"."), "pivot_root")
+    _check(_libc.umount2(b".", _MNT_DETACH), "umount")
+    os.chdir("/")
+    with suppress(OSError):  # and no namespace of users of its own, in which it could mount
+        Path("/proc/sys/user/max_user_namespaces").write_text("0", encoding="ascii")
+
+
+def _own(plan: Confinement) -> Iterator[tuple[str, str]]:
+    """Folders of its own, each with where it finds it."""
+    if plan.work:
+        yield plan.work, plan.work
+    if plan.gateway:
+        yield plan.gateway, GATEWAY
+    if plan.temporary:
+        yield plan.temporary, plan.temporary
+        for path in _TEMPORARY:
+            if not any(_is_below(one, path) for one in (*plan.readable, plan.work)):
+                yield plan.temporary, path
+
+
+def _devices() -> None:
+    for name in ("proc", "dev"):
+        (_NEW / name).mkdir()
+    _mount("proc", _NEW / "proc", "proc", _MS_NOSUID | _MS_NODEV | _MS_NOEXEC)
+    for name in _DEVICES:
+        if (_OLD / "dev" / name).exists():
+            (_NEW / "dev" / name).touch()
+            _mount(str(_OLD / "dev" / name), _NEW / "dev" / name, None, _MS_BIND)
+    (_NEW / "dev/shm").mkdir()
+    for name, target in (("fd", ""), ("stdin", "/0"), ("stdout", "/1"), ("stderr", "/2")):
+        (_NEW / "dev" / name).symlink_to(f"/proc/self/fd{target}")
+
+
+def _private_folders(plan: Confinement) -> None:
+    """Of a slice with a user of its own: processes of others are hidden, and temporary files are its own."""
+    _mount("proc", Path("/proc"), "proc", _MS_NOSUID | _MS_NODEV | _MS_NOEXEC)
+    if Path("/dev/shm").is_dir():  # noqa: S108 - it is covered
+        _mount("tmpfs", Path("/dev/shm"), "tmpfs", _MS_NOSUID | _MS_NODEV, _SHARED_MEMORY)  # noqa: S108 - as above
+    for path in _TEMPORARY if plan.temporary else ():
+        if Path(path).is_dir() and not any(_is_below(one, path) for one in plan.readable):
+            _mount(plan.temporary, Path(path), None, _MS_BIND)
+
+
+def _show(path: str, real: Mapping[str, str]) -> None:
+    """Have a folder of the old root in the new one, read-only, if it is there, and not yet to be seen."""
+    target = _within(_NEW, path)
+    if path.count("/") == 1 and real[path] != path:  # /bin, which leads to usr/bin
+        target.symlink_to(real[path].lstrip("/"))
+    elif not target.exists() and _within(_OLD, real[path]).is_dir():
+        _put(real[path], path, writable=False)
+
+
+def _put(source: str, at: str, *, writable: bool) -> None:
+    target = _within(_NEW, at)
+    target.mkdir(parents=True, exist_ok=True)
+    _mount(str(_within(_OLD, source)), target, None, _MS_BIND | _MS_REC)
+    if not writable:
+        _read_only(target, recursive=True)
+
+
+def _within(root: Path, path: str) -> Path:
+    return root / path.lstrip("/")
+
+
+def _is_below(path: str, folder: str) -> bool:
+    return Path(path).is_relative_to(folder)
+
+
+def _mount(source: str, target: Path, kind: str | None, flags: int, options: str = "") -> None:
+    found = _libc.mount(
+        os.fsencode(source),
+        os.fsencode(target),
+        None if kind is None else kind.encode(),
+        flags,
+        options.encode() or None,
+    )
+    _check(found, f"mount {target}")
+
+
+def _read_only(path: Path, *, recursive: bool) -> None:
+    attributes = struct.pack("QQQQ", _MOUNT_ATTR_RDONLY, 0, 0, 0)
+    flags = _AT_RECURSIVE if recursive else 0
+    found = _libc.syscall(_MOUNT_SETATTR, _AT_FDCWD, os.fsencode(path), flags, attributes, len(attributes))
+    _check(found, f"mount_setattr {path}")
+
+
+def _number() -> int:
+    machine = os.uname().machine
+    try:
+        return _PIVOT_ROOT[machine]
+    except KeyError:
+        raise OSError(f"pivot_root: its number is not known for {machine}") from None
+
+
+def _check(result: int, what: str) -> None:
+    if result != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{what}: {os.strerror(number)}")
+
+
+# What it may
+
+
+def _give_up_rights(uid: int | None) -> None:
+    """For good: no capability is left, and none can be had."""
+    _libc.prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
+    for capability in range(_LAST_CAPABILITY + 1):
+        _libc.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0)  # those that this kernel does not have are none
+    if uid is not None:
+        os.setgroups([])
+        os.setresgid(uid, uid, uid)
+        os.setresuid(uid, uid, uid)
+    header, none = struct.pack("Ii", _CAPABILITY_VERSION_3, 0), bytes(24)
+    _check(_libc.capset(header, none), "capset")
+    _libc.prctl(_PR_SET_DUMPABLE, 1, 0, 0, 0)  # another user has its own /proc/self again
+    _check(_libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no_new_privs")

@@ -1,0 +1,367 @@
+"""Copies, restores and activations: one store is in service, and no number is given out twice."""
+
+from __future__ import annotations
+
+import random
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from hostler.drivers.store.file import FileStore
+from hostler.drivers.store.memory import MemoryStore
+from hostler.drivers.store.sqlite import SqliteStore
+from hostler.engine.cluster_id import objection, read_identity, seen_now
+from hostler.engine.elections import Elections
+from hostler.engine.store_guard import StoreGuard
+from hostler.entry.transfer import epoch as epochs
+from hostler.entry.transfer.backup import Backup, write_backup
+from hostler.entry.transfer.copy import copy, source_of
+from hostler.entry.transfer.epoch import FENCE_STEP, activate
+from hostler.entry.transfer.restore import restore
+from hostler.errors import Compacted, Conflict, Refused
+from hostler.keys.node import ALIVE, CLUSTER, EPOCH, MEMBER
+from hostler.keys.replica import FENCE, LEADER
+from hostler.keys.transfer import FILLING, MOVED
+from hostler.kit.clock import SystemClock
+from hostler.model.inventory import Capacity
+from hostler.model.node import (
+    Cluster,
+    EpochKind,
+    Heartbeat,
+    LastControlPlane,
+    Lifecycle,
+    NodeRecord,
+    OffConfirmation,
+)
+from hostler.ports.store import Put
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from hostler.entry.transfer.copy import Copied
+    from hostler.entry.transfer.restore import Restored
+    from hostler.ports.store import Store
+
+STORES = ("sqlite", "file", "memory")
+
+
+@pytest.fixture(autouse=True)
+def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(epochs, "SETTLE", 0.0)
+
+
+@asynccontextmanager
+async def a_store(kind: str, folder: Path, name: str = "store") -> AsyncIterator[Store]:
+    made = {
+        "sqlite": lambda: SqliteStore(folder / f"{name}.db"),
+        "file": lambda: FileStore(str(folder / f"{name}.json")),
+        "memory": MemoryStore,
+    }[kind]()
+    async with made as store:
+        yield store
+
+
+async def fill_plane(store: Store, fence: int = 8) -> None:
+    """What a control plane leaves behind that was stopped in good order."""
+    node = NodeRecord(
+        node="r1-b1",
+        lifecycle=Lifecycle.ON_DUTY,
+        capacity=Capacity(cpus=1, memory_mib=1),
+        off=OffConfirmation(by="ada", at=1.0),
+        registered_at=1.0,
+    )
+    await store.txn([], [CLUSTER.put(Cluster(id="c1", created_at=1.0)), FENCE.put(fence, n=1)])
+    await store.txn([], [MEMBER.put(node, node="r1-b1"), Put("/other", b"x")])
+
+
+async def copied(source: Store, target: Store, *, keep: bool = False, overwrite: bool = False) -> Copied:
+    return await copy(
+        source,
+        target,
+        ("sqlite:///one", "etcd://two"),
+        prefix="",
+        overwrite=overwrite,
+        with_leased=False,
+        keep_source=keep,
+        report=lambda _: None,
+    )
+
+
+async def backed_up(store: Store, path: Path) -> Backup:
+    source = await source_of(store, "one", "", with_leased=False)
+    await write_backup(path, source, prefix="", engine="x", force=False, report=lambda _: None)
+    return Backup(path, "")
+
+
+async def restored(store: Store, backup: Backup, *, replace: bool = False) -> Restored:
+    return await restore(store, backup, "", merge=False, replace=replace, name="two", report=lambda _: None)
+
+
+async def next_fence(store: Store) -> int:
+    from hostler.wiring import ttl_storage_on
+
+    elections = Elections(ttl_storage_on(store))
+    leadership = await elections.acquire(LEADER.fill(n=1), "here", ttl=5)
+    assert leadership is not None
+    await elections.aclose()
+    return leadership.fence
+
+
+async def test_a_copy_marks_its_source_and_begins_an_epoch() -> None:
+    async with MemoryStore() as one, MemoryStore() as two:
+        await fill_plane(one)
+        done = await copied(one, two)
+        mark = await MOVED.get(one)
+        assert mark is not None
+        assert mark.value.to == "etcd://two"
+        old, new = await read_identity(one), await read_identity(two)
+        assert old.cluster is not None
+        assert new.cluster is not None
+        assert done.cluster == new.cluster.value
+        assert (new.cluster.value.id, new.moved) == ("c1", None)
+        assert mark.value.epoch == new.cluster.value.epoch > old.cluster.value.epoch == 1
+        begun = await EPOCH.get(two, epoch=new.cluster.value.epoch)
+        assert begun is not None
+        assert (begun.value.begun_by, begun.value.source) == (EpochKind.COPY, "sqlite:///one")
+        assert (new.fence, (await two.get("/other")).value) == (8, b"x")  # type: ignore[union-attr]
+        # A node that obeyed the copy obeys nothing older, whether the mark is there or not.
+        last = seen_now(new, None)
+        assert "were moved to etcd://two" in objection(last, old)
+        await one.delete(MOVED.fill())
+        assert "older (epoch 1)" in objection(last, await read_identity(one))
+
+
+async def test_nodes_are_awaited_after_a_copy_and_old_confirmations_are_void() -> None:
+    async with MemoryStore() as one, MemoryStore() as two:
+        await fill_plane(one)
+        await copied(one, two)
+        node = await MEMBER.get(two, node="r1-b1")
+        assert node is not None
+        assert (node.value.awaited, node.value.off) == (True, None)
+
+
+@pytest.mark.parametrize("key", [LEADER.fill(n=1), ALIVE.fill(node="r1-b1")])
+async def test_a_store_with_processes_on_it_is_not_moved(key: str) -> None:
+    async with MemoryStore() as one, MemoryStore() as two:
+        await fill_plane(one)
+        await one.put(key, Heartbeat(holder="h", started_at=1.0).encode(), lease=await one.grant(60))
+        with pytest.raises(Refused, match="stop every up, replica and agent on it first"):
+            await copied(one, two)
+        assert not (await two.range("")).items
+        await copied(one, two, keep=True)  # to look at it is fine
+        assert await MOVED.get(one) is None
+        mark = await MOVED.get(two)
+        assert mark is not None
+        assert mark.value.read_only
+
+
+async def test_what_was_moved_is_not_copied_a_second_time() -> None:
+    async with MemoryStore() as one, MemoryStore() as two, MemoryStore() as three:
+        await fill_plane(one)
+        await copied(one, two)
+        with pytest.raises(Refused, match="hostler store activate"):
+            await copied(one, three)
+        assert not (await three.range("")).items
+
+
+async def test_a_copy_that_was_killed_after_the_mark_goes_on() -> None:
+    class Killed(Exception):
+        pass
+
+    async with MemoryStore() as one, MemoryStore() as two:
+        await fill_plane(one)
+        put = two.txn
+
+        async def dying(when: object, then: object, otherwise: object = ()) -> object:
+            if any(getattr(each, "key", "") == CLUSTER.fill() for each in then):  # type: ignore[attr-defined]
+                raise Killed
+            return await put(when, then, otherwise)  # type: ignore[arg-type]
+
+        two.txn = dying  # type: ignore[method-assign, assignment]
+        with pytest.raises(Killed):
+            await copied(one, two)
+        two.txn = put  # type: ignore[method-assign]
+        assert await MOVED.get(one) is not None
+        assert await two.get(FILLING.fill()) is not None  # nothing starts on either
+        with pytest.raises(Conflict):
+            await activate(two, "two")
+        await copied(one, two)
+        found, mark = await read_identity(two), await MOVED.get(one)
+        assert found.cluster is not None
+        assert mark is not None
+        assert mark.value.epoch == found.cluster.value.epoch
+
+
+async def test_activation_makes_the_source_newer_than_its_copy() -> None:
+    async with MemoryStore() as one, MemoryStore() as two:
+        await fill_plane(one)
+        await copied(one, two)
+        last = seen_now(await read_identity(two), None)
+        begun, mark = await activate(one, "one")
+        assert mark is not None
+        identity = await read_identity(one)
+        assert objection(last, identity) == ""
+        assert identity.cluster is not None
+        assert identity.cluster.value == begun.cluster
+        assert await next_fence(one) == begun.fence + 1 > 8 + FENCE_STEP
+        assert "older (epoch" in objection(seen_now(identity, last), await read_identity(two))
+        node = await MEMBER.get(one, node="r1-b1")
+        assert node is not None
+        assert node.value.awaited
+
+
+@pytest.mark.parametrize("kind", STORES)
+async def test_after_a_restore_fences_and_revisions_go_on_above_all_that_were_given_out(
+    kind: str, tmp_path: Path
+) -> None:
+    async with a_store(kind, tmp_path, "one") as one:
+        await fill_plane(one)
+        for number in range(30):
+            await one.put("/other", str(number).encode())
+        backup = await backed_up(one, tmp_path / "backup")
+        for number in range(20):  # what happened after the backup
+            last_revision = await one.put("/other", str(number).encode())
+        assert await next_fence(one) == 9
+    async with a_store(kind, tmp_path, "two") as two:
+        done = await restored(two, backup)
+        assert done.revisions_go_on
+        found = await read_identity(two)
+        assert found.cluster is not None
+        assert found.cluster.value.restored_at is not None
+        assert done.fence == found.fence > 8 + FENCE_STEP
+        assert min(kv.mod_revision for kv in (await two.range("")).items) > last_revision
+        with pytest.raises(Compacted):
+            async with two.watch("", start_revision=last_revision) as events:
+                await anext(events)
+        assert await next_fence(two) == done.fence + 1
+    if kind != "memory":
+        async with a_store(kind, tmp_path, "two") as again:
+            assert (await again.status()).revision > last_revision
+            assert await again.put("/other", b"y") > last_revision
+
+
+async def test_a_restore_over_a_newer_state_goes_on_above_that(tmp_path: Path) -> None:
+    async with MemoryStore() as store:
+        await fill_plane(store)
+        backup = await backed_up(store, tmp_path / "backup")
+        await FENCE.get(store, n=1)
+        await store.txn([], [FENCE.put(20, n=1), Put("/younger", b"y")])
+        before = (await store.status()).revision
+        with pytest.raises(Conflict, match="there are keys"):
+            await restored(store, backup)
+        done = await restored(store, backup, replace=True)
+        assert done.fence > 20 + FENCE_STEP
+        assert await store.get("/younger") is None
+        assert (await store.status()).revision > before
+
+
+async def test_two_restores_of_one_backup_give_out_different_fences(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with MemoryStore() as store:
+        await fill_plane(store)
+        backup = await backed_up(store, tmp_path / "backup")
+    given_out: list[int] = []
+    for second in range(2):
+        at = 2_000_000_000.0 + 60.0 * second
+        monkeypatch.setattr("hostler.entry.transfer.restore.time", SimpleNamespace(time=lambda at=at: at))
+        async with MemoryStore() as fresh:
+            await restored(fresh, backup)
+            given_out += [await next_fence(fresh), await next_fence(fresh)]
+    assert given_out == sorted(set(given_out))
+
+
+async def test_an_embedded_store_skips_revisions(tmp_path: Path) -> None:
+    async with SqliteStore(tmp_path / "a.db") as store:
+        await fill_plane(store)
+        await store.raise_revision(5_000_000)
+        assert await store.check() == []
+        assert await store.put("/a", b"1") == 5_000_001
+        async with store.watch("", start_revision=5_000_001) as events:
+            assert (await anext(events)).kv.key == "/a"
+
+
+# A process of the control plane that runs
+
+
+class Kept:
+    def __init__(self, last: LastControlPlane | None = None) -> None:
+        self.last = last
+
+    async def read(self) -> LastControlPlane | None:
+        return self.last
+
+    async def write(self, last: LastControlPlane) -> None:
+        self.last = last
+
+
+def guard_of(store: Store, kept: Kept, *, accept: bool = False) -> StoreGuard:
+    return StoreGuard(store, kept, clock=SystemClock(), new_id=lambda: "new", accept=accept, look_every=0.001)
+
+
+async def test_a_process_that_served_a_control_plane_starts_on_no_empty_store() -> None:
+    kept = Kept()
+    async with MemoryStore() as store:
+        await fill_plane(store)
+        await guard_of(store, kept).check()
+    assert kept.last == LastControlPlane(cluster="c1", fence=8)
+    async with MemoryStore() as empty:
+        with pytest.raises(Refused, match="was emptied, or is another one"):
+            await guard_of(empty, kept).check()
+        assert not (await empty.range("")).items
+        await guard_of(empty, kept, accept=True).check()
+        assert kept.last == LastControlPlane(cluster="new")
+
+
+@pytest.mark.parametrize(
+    ("what", "why"),
+    [
+        ("emptied", "was emptied, or is another one"),
+        ("older", "older \\(fence 3\\)"),
+        ("foreign", "belongs to cluster c2"),
+        ("moved", "moved to etcd://two"),
+    ],
+)
+async def test_a_running_process_notices_that_its_store_became_another_one(what: str, why: str) -> None:
+    async with MemoryStore() as store, MemoryStore() as two:
+        await fill_plane(store)
+        guard = guard_of(store, Kept())
+        await guard.check()
+        if what == "emptied":
+            await store.delete(CLUSTER.fill())
+        elif what == "older":
+            await store.txn([], [FENCE.put(3, n=1)])
+        elif what == "foreign":
+            await store.txn([], [CLUSTER.put(Cluster(id="c2", created_at=1.0))])
+        else:
+            await copied(store, two)
+        with pytest.raises(Refused, match=why):
+            await guard.run()
+
+
+async def test_no_leadership_has_a_lower_fence_than_one_that_was_seen() -> None:
+    from hostler.wiring import ttl_storage_on
+
+    async with MemoryStore() as store:
+        await store.txn([], [FENCE.put(7, n=1)])
+        first, second = (Elections(ttl_storage_on(store), rng=random.Random(1)) for _ in range(2))
+        assert await first.acquire(LEADER.fill(n=1), "a", ttl=5) is not None
+        assert await second.acquire(LEADER.fill(n=1), "b", ttl=5) is None  # it sees fence 8
+        await first.aclose()
+        await store.delete_prefix("sysvvm/")
+        with pytest.raises(Refused, match="says 0, but fence 8 was given out"):
+            await second.acquire(LEADER.fill(n=1), "b", ttl=5)
+        assert await LEADER.get(store, n=1) is None
+        await second.aclose()
+
+
+async def test_a_newer_epoch_counts_its_fences_by_itself() -> None:
+    last = LastControlPlane(cluster="c1", epoch=1, fence=8)
+    async with MemoryStore() as store:
+        await store.txn([], [CLUSTER.put(Cluster(id="c1", created_at=1.0, epoch=2)), FENCE.put(3, n=1)])
+        identity = await read_identity(store)
+        assert objection(last, identity) == ""
+        assert seen_now(identity, last) == LastControlPlane(cluster="c1", epoch=2, fence=3)

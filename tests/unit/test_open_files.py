@@ -1,0 +1,66 @@
+"""The limit of open files: raised to the hard limit at start, and told where it is low."""
+
+from __future__ import annotations
+
+import resource
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from hostler.entry import open_files
+from hostler.entry.finding import Level
+from hostler.entry.folder import DataFolder
+from hostler.settings import load
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture
+def hard() -> Iterator[int]:
+    """A soft limit of 1,024; it is restored afterwards. The hard limit, which stays."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (1024, hard))
+    yield hard
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_the_soft_limit_becomes_the_hard_one_and_both_are_told(hard: int) -> None:
+    told: list[str] = []
+    limit = open_files.raise_open_files(told.append)
+    assert limit == min(hard, open_files.MOST) if hard > 0 else open_files.MOST
+    assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == limit
+    assert told == [f"open files: at most {limit} (at first 1024)"]
+
+
+def test_a_low_limit_is_told_with_what_to_do(hard: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert hard
+    told: list[str] = []
+    monkeypatch.setattr(open_files, "ENOUGH", 1 << 30)
+    open_files.raise_open_files(told.append)
+    assert "LimitNOFILE" in told[0]
+
+
+def test_connections_have_a_part_of_the_files(hard: int, tmp_path: Path) -> None:
+    assert hard
+    settings = load({"data": tmp_path}, environ={}, cwd=tmp_path)
+    assert open_files.api_limits(settings).total == 512
+    assert open_files.relay_limits(settings).total == 256
+    open_files.raise_open_files(lambda _: None)
+    assert open_files.api_limits(settings).total == min(8192, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
+
+
+def test_doctor_reads_the_limit_of_the_process_that_runs(
+    hard: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = DataFolder(tmp_path)
+    assert open_files.examine_open_files(folder).what.startswith("a process that is started here")
+    with folder.held():  # by this process, which may open 1,024 files
+        found = open_files.examine_open_files(folder)
+        assert (found.of, found.level) == ("open files", Level.WARN)
+        assert "1,024" in found.what
+        assert "LimitNOFILE" in found.next
+        open_files.raise_open_files(lambda _: None)
+        monkeypatch.setattr(open_files, "ENOUGH", min(hard, open_files.MOST))
+        assert open_files.examine_open_files(folder).level is Level.OK
