@@ -217,10 +217,14 @@ async def test_what_fails_on_the_way_leaves_it_running_where_it_was(images: Imag
         await asyncio.gather(sending, return_exceptions=True)
         assert await run(both.here, VM, BOOT) == boot
 
-        # Its own process dies half way: it is off, and starts from its disk.
+        # Its own process dies half way: it is off at once, though the task that waits for its end has not run, and
+        # starts from its disk.
+        def kill_unseen() -> None:
+            both.here._machines[VM].later("watch", None)
+            os.kill(pid_of(tmp_path / "here"), signal.SIGKILL)
+
         await both.there.receive(plan(VM), 51)
-        both.steps.at = "send.memory:after"
-        both.steps.does = lambda: os.kill(pid_of(tmp_path / "here"), signal.SIGKILL)
+        both.steps.at, both.steps.does = "send.memory:after", kill_unseen
         with pytest.raises(HostlerError):
             await both.send(51)
         assert (await both.state())[0] is MachineState.FAILED

@@ -274,8 +274,8 @@ class QemuMachine:
         self._loose = None
 
     def ended_by_itself(self) -> None:
-        """The same as `ended`, of one that nobody here has killed."""
-        self._loose = self.record.run
+        """The same as `ended`, of a process that this driver has not killed. Repeatable."""
+        self._loose = self.record.run or self._loose
         self.ended()
 
     def ended(self) -> None:

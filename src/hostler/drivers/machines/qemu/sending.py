@@ -11,6 +11,7 @@ import logging
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
+from hostler.drivers.machines.qemu import process
 from hostler.drivers.machines.qemu.arrival import socket_path
 from hostler.drivers.machines.qemu.departure import DISK_GATE, EXPORT, STATE_GATE, Departure, close_gates, undo
 from hostler.drivers.machines.qemu.disk import BASE, layers, qemu_img
@@ -65,7 +66,12 @@ async def take_back(machine: QemuMachine) -> None:
     """Let a machine whose sending was cut off be as it was. One that cannot be reached is left to be started."""
     try:
         if machine.alive and machine.status != SHUT_DOWN:
-            await undo(machine)
+            try:
+                await undo(machine)
+            except HostlerError:
+                if process.alive(machine.folder):
+                    raise
+                machine.ended_by_itself()  # the task that waits for its end may not have run yet
         close_gates(machine)
         machine.note(departing=False)
     except HostlerError as error:
