@@ -26,7 +26,8 @@ from hostler.testing.servers import find_binary
 VM = "traveller"
 BOOT = "cat /proc/sys/kernel/random/boot_id"
 COUNT = "i=0; while :; do i=$((i+1)); echo $i; usleep 20000; done"
-LOAD = "(while :; do dd if=/dev/zero of=/tmp/load bs=64k count=160; usleep 50000; done) > /dev/null 2>&1 &"
+LOAD = "(while :; do dd if=/dev/zero of=/tmp/load bs=64k count=32; usleep 200000; done) > /dev/null 2>&1 < /dev/null &"
+"""Changes memory all the time, and leaves the host's processors to others."""
 
 
 def ip(*words: str) -> None:

@@ -20,6 +20,7 @@ from dose import dose, seeds
 from harness.artefacts import safe
 from harness.pace import patience
 from moving_plane import NODES, MovingPlane, Watch
+from moving_session import LOAD
 from pausing_agent import HALF
 from warm_image import warm_images
 
@@ -36,8 +37,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.timeout(600)
 BOOT = "cat /proc/sys/kernel/random/boot_id"
 COUNT = "(i=0; while :; do i=$((i+1)); echo $i >> /tmp/count; usleep 20000; done) > /dev/null 2>&1 < /dev/null &"
-LOAD = "(while :; do dd if=/dev/zero of=/tmp/load bs=64k count=160; usleep 50000; done) > /dev/null 2>&1 < /dev/null &"
-"""Changes memory all the time."""
 COUNTED = "a=$(wc -c < /tmp/count); usleep 500000; test $(wc -c < /tmp/count) -gt $a && echo counts"
 
 
