@@ -149,6 +149,27 @@ def test_a_node_without_machines_joins_another_control_plane_but_no_older_one() 
         assert not b.agent.state().registered
         assert "older (epoch 1)" in b.agent.state().waits_for
 
+    staged(play)
+
+
+def test_a_node_with_retained_machines_alone_joins_no_other_control_plane() -> None:
+    async def play(it: Stage) -> None:
+        kept = Kept()
+        a = await it.agent(memory=kept)
+        await it.command()
+        await it.reaches("v", MachineState.RUNNING)
+        await it.remove()
+        while not a.place.contents.kept:
+            await asyncio.sleep(1.0)
+        await a.leave()
+        await _change_cluster(it, id="other")
+        b = await it.agent(place=a.place, memory=kept)
+        await asyncio.sleep(100.0)
+        assert not b.agent.state().registered
+        assert "belongs to cluster other" in b.agent.state().waits_for
+
+    staged(play)
+
 
 def test_a_node_writes_its_time_when_it_registers_and_every_five_minutes_on_its_lease() -> None:
     async def play(it: Stage) -> None:

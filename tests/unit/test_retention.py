@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import random
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from controller_world import World, ids, play
+from controller_world import Leader, World, ids, play
 
 from hostler.engine.controllers.retention import RETENTION
+from hostler.engine.request import HOSTLER, Request
+from hostler.engine.retained import RetainedService
+from hostler.engine.vms import VmService
+from hostler.engine.write import Writer
 from hostler.entry.doctor_retained import retained as doctor
 from hostler.keys.access import AUDIT
 from hostler.keys.node import RETAINED, RETAINED_REQUEST
-from hostler.keys.vm import VM
+from hostler.keys.vm import HANDLE, VM
 from hostler.model.retained import Retained
+from hostler.model.retained_api import RetainedRestore
 from hostler.model.vm import MachineState, OnNodeLoss, Reinstatement, VmSpec
+from hostler.ports.store import Put
 from hostler.settings import load
 
 if TYPE_CHECKING:
@@ -22,8 +29,8 @@ if TYPE_CHECKING:
 DAY = 86400.0
 
 
-async def keep(world: World, name: str, age: float, **changes: Any) -> None:
-    """A record as an agent writes it."""
+async def keep(world: World, name: str, age: float, *, listed_ago: float | None = 0.0, **changes: Any) -> None:
+    """A record as an agent writes it. `listed_ago`: that much later the leader saw it first; None: it has not."""
     whose = ids("a") | changes
     record = Retained(
         name=name,
@@ -33,6 +40,7 @@ async def keep(world: World, name: str, age: float, **changes: Any) -> None:
         vm_name="web",
         spec=VmSpec(cpus=1, memory_mib=64),
         retained_at=world.clock.wall() - age,
+        listed_at=0.0 if listed_ago is None else world.clock.wall() - age + listed_ago,
     )
     await world.raw.put(RETAINED.fill(node="n1", name=name), RETAINED.encode(record))
 
@@ -80,6 +88,85 @@ def test_a_disk_that_a_vm_waits_for_is_kept() -> None:
         await world.until_state("b", MachineState.PENDING)
         await world.clock.sleep(130.0)
         assert await asked(world) == []
+
+    play(story)
+
+
+def test_the_only_disk_of_a_vm_whose_new_one_could_not_be_made_is_kept() -> None:
+    """Its node refused to make it: what is FAILED there never had a disk."""
+
+    async def story(world: World) -> None:
+        await world.create("a")
+        await keep(world, "old", 100 * DAY)
+        (await world.node("n1")).stuck = True
+        await world.leader()
+        await world.until_state("a", MachineState.PLACED)
+        entry = await HANDLE.get(world.raw, **ids("a"))
+        assert entry is not None
+        failed = msgspec.structs.replace(entry.value, state=MachineState.FAILED, detail="create: no such image")
+        await HANDLE.replace(world.raw, entry, failed)
+        await world.clock.sleep(130.0)
+        assert await asked(world) == []
+
+    play(story)
+
+
+def test_the_only_disk_of_a_vm_that_changed_hands_is_kept() -> None:
+    """Its node was lost before the machine was marked with its new project."""
+
+    async def story(world: World) -> None:
+        await world.create("a")
+        await keep(world, "old", 100 * DAY, project="pool")
+        await world.leader()
+        await world.until_state("a", MachineState.PENDING)
+        await world.clock.sleep(130.0)
+        assert await asked(world) == []
+
+    play(story)
+
+
+def test_a_disk_that_a_node_with_a_wrong_clock_retained_just_now_is_kept() -> None:
+    async def story(world: World) -> None:
+        leader = await world.leader()
+        await keep(world, "new", 1000 * DAY, listed_ago=None, vm="gone")
+        await world.clock.sleep(130.0)
+        assert await asked(world) == []
+        found = await RETAINED.get(world.raw, node="n1", name="new")
+        assert found is not None
+        assert 0 <= world.clock.wall() - found.value.listed_at < 140.0
+        await world.clock.sleep(RETENTION)
+        assert await asked(world) == ["new"]
+        assert leader.failed is None
+
+    play(story)
+
+
+def test_a_disk_that_is_restored_while_it_is_collected_is_kept() -> None:
+    """The restore is written after the leader looked, and before it writes."""
+
+    async def story(world: World) -> None:
+        await keep(world, "old", 100 * DAY, vm="gone")
+        leader = Leader(world, "l1")
+        world.leaders.append(leader)
+        real = leader.store.txn
+        restored: list[str] = []
+
+        async def txn(when: Any, then: Any, otherwise: Any = ()) -> Any:
+            collects = any(isinstance(each, Put) and RETAINED_REQUEST.match(each.key) for each in then)
+            if collects and not restored:
+                done = await restores.restore(Request(HOSTLER), "n1", "old", RetainedRestore(name="again"))
+                restored.append(done.value.id)
+            return await real(when, then, otherwise)
+
+        leader.store.txn = txn  # type: ignore[method-assign]
+        writer = Writer(world.raw, clock=world.clock, new_id=lambda: "w")
+        tools: dict[str, Any] = {"clock": world.clock, "new_id": lambda: "again"}
+        vms = VmService(world.raw, writer, leader.view, rng=random.Random(1), **tools)
+        restores = RetainedService(world.raw, writer, leader.view, vms, **tools)
+        await leader.lead()
+        await world.clock.sleep(130.0)
+        assert restored == ["again"]
+        assert await asked(world) == [], "the disk that was just restored is deleted"
 
     play(story)
 

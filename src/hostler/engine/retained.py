@@ -9,26 +9,26 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from hostler.engine.controllers.decision import NO_DISK
-from hostler.engine.controllers.retention import RETENTION, kept_for
+from hostler.engine.controllers.retention import RETENTION, kept_for, own_vm
 from hostler.engine.request import Written
 from hostler.errors import Conflict, NotFound
 from hostler.keys.node import RETAINED, RETAINED_REQUEST
 from hostler.keys.vm import VM
+from hostler.model.api import VmView
 from hostler.model.retained import RetainedRequest
 from hostler.model.retained_api import RetainedPage, RetainedView
-from hostler.model.vm import Reinstatement, VirtualMachine
+from hostler.model.vm import Reinstatement, VirtualMachine, has_disk
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from hostler.engine.quotas import Pieces
     from hostler.engine.request import Caller, Request
     from hostler.engine.view import View
     from hostler.engine.vms import VmService
     from hostler.engine.write import Writer
     from hostler.keys.entry import Entry
     from hostler.kit.clock import Clock
-    from hostler.model.api import VmView
     from hostler.model.retained import Retained
     from hostler.model.retained_api import RetainedRestore
     from hostler.model.vm import VmHandle
@@ -72,21 +72,35 @@ class RetainedService:
         Conflict: its virtual machine has a newer disk, or it is being deleted.
         """
         request.caller.require("modify_workloads")
-        entry = await self._find(request.caller, node, name)
-        retained = entry.value
-        ids = {"node": node, "name": name}
+
+        async def once() -> Written[VmView]:
+            while True:
+                entry = await self._find(request.caller, node, name)
+                try:
+                    return await self._restore(request, entry, wanted)
+                except Conflict:
+                    again = await RETAINED.get(self._store, node=node, name=name)
+                    if again is None or again.mod_revision == entry.mod_revision:
+                        raise
+
+        return await self._writer.once(request, VmView, once)
+
+    async def _restore(self, request: Request, entry: Entry[Retained], wanted: RetainedRestore) -> Written[VmView]:
+        retained, node, name = entry.value, entry.parts["node"], entry.parts["name"]
         if await RETAINED_REQUEST.get(self._store, node=node, name=name) is not None:
             raise Conflict(f"retained machine {node}/{name}: its deletion was asked for, and waits for its node")
-        when = [RETAINED.same_life(entry), RETAINED_REQUEST.absent(**ids)]
-        link = Reinstatement(node=entry.parts["node"], name=name)
-        own = None
-        if wanted.name is None:
-            own = await VM.get(self._store, org=retained.org, project=retained.project, vm=retained.vm)
+        # Its record is written as it is: what decided from the older one to delete it is refused then.
+        held: Pieces = (
+            [RETAINED.unchanged(entry), RETAINED_REQUEST.absent(node=node, name=name)],
+            [RETAINED.put(retained, node=node, name=name)],
+        )
+        link = Reinstatement(node=node, name=name)
+        own = await self._own(retained) if wanted.name is None else None
         if own is None:
-            return await self._vms.add(request, self._new_vm(retained, link, wanted.name), _RESTORE, when)
+            return await self._vms.add(request, self._new_vm(retained, link, wanted.name), _RESTORE, held)
 
         def bring_back(found: VirtualMachine, handle: VmHandle | None) -> VirtualMachine:
-            if found.deleting or (handle is not None and handle.node and handle.state not in NO_DISK):
+            if found.deleting or has_disk(handle):
                 has = "is being deleted" if found.deleting else f"has a newer disk on node {handle and handle.node}"
                 raise Conflict(
                     f"retained machine {node}/{name}: vm {found.name} {has}; restore it as another: --as NAME"
@@ -94,7 +108,7 @@ class RetainedService:
             snapshots = tuple(dict.fromkeys((*found.snapshots, *retained.snapshots)))
             return msgspec.structs.replace(found, reinstate=link, snapshots=snapshots)
 
-        return await self._vms.change(request, own.value, _RESTORE, bring_back, when)
+        return await self._vms.change(request, own.value, _RESTORE, bring_back, held)
 
     async def delete(self, request: Request, node: str, name: str) -> Written[RetainedView]:
         """Delete it for good, with disk and snapshots, once its node can be reached. Conflict: a vm needs it."""
@@ -102,6 +116,8 @@ class RetainedService:
 
         async def attempt() -> Written[RetainedView]:
             entry = await self._find(request.caller, node, name)
+            if self._view.vms.revision < entry.mod_revision:  # a restore writes both records
+                await self._view.vms.refresh()
             needed_by = self._linked(entry)
             if needed_by:
                 raise Conflict(
@@ -109,7 +125,7 @@ class RetainedService:
                 )
             ids = {"node": node, "name": name}
             asked = await RETAINED_REQUEST.get(self._store, node=node, name=name)
-            when: list[Comparison] = [RETAINED.same_life(entry)]
+            when: list[Comparison] = [RETAINED.unchanged(entry)]
             view = msgspec.structs.replace(self._shown(entry), deleting=True)
             if asked is not None:
                 await self._writer.remember(request, when, status=ACCEPTED, answer=view)
@@ -133,6 +149,11 @@ class RetainedService:
         )
 
     # Inside
+
+    async def _own(self, retained: Retained) -> Entry[VirtualMachine] | None:
+        """The virtual machine that it was, wherever that is now; None: it was deleted."""
+        found = await VM.get(self._store, org=retained.org, project=retained.project, vm=retained.vm)
+        return found or own_vm(self._view, retained)
 
     async def _find(self, caller: Caller, node: str, name: str) -> Entry[Retained]:
         entry = await RETAINED.get(self._store, node=node, name=name)
@@ -175,7 +196,7 @@ class RetainedService:
             snapshots=retained.snapshots,
             disk_bytes=retained.disk_bytes,
             retained_at=retained.retained_at,
-            until=retained.retained_at + self._retention,
+            until=retained.kept_since + self._retention,
             kept_for=kept_for(self._view, entry),
             deleting=asked is not None,
             alive=self._view.alive.get(node=node) is not None,

@@ -32,7 +32,7 @@ from hostler.ports.store import CreateRevision
 if TYPE_CHECKING:
     import asyncio
     import random
-    from collections.abc import AsyncIterator, Callable, Sequence
+    from collections.abc import AsyncIterator, Callable
 
     from hostler.engine.quotas import Pieces
     from hostler.engine.request import Caller, Request
@@ -107,17 +107,16 @@ class VmService:
 
         return await self._writer.once(request, VmView, clone)
 
-    async def add(self, request: Request, vm: VirtualMachine, verb: str, when: Sequence[Comparison]) -> Written[VmView]:
-        """A new machine as it stands, if `when` holds: one that gets its disk from a retained one."""
+    async def add(self, request: Request, vm: VirtualMachine, verb: str, held: Pieces) -> Written[VmView]:
+        """A new machine as it stands, with what is `held`: one that gets its disk from a retained one."""
         self._reader.check(request.caller, vm.org, vm.project)
         check_part(vm.name, "vm")
-        return await self._writer.once(request, VmView, lambda: self._create(request, vm, verb, when))
+        return await self._writer.once(request, VmView, lambda: self._create(request, vm, verb, held))
 
     async def change(
-        self, request: Request, vm: VirtualMachine, verb: str, change: Wish, when: Sequence[Comparison]
+        self, request: Request, vm: VirtualMachine, verb: str, change: Wish, held: Pieces
     ) -> Written[VmView]:
-        """A change of the spec that another service asks for, if `when` holds."""
-        held: Pieces = (list(when), [])
+        """A change of the spec that another service asks for, with what is `held`."""
         return await self._change(request, vm.org, vm.project, vm.id, _Change(verb, change, status=ACCEPTED, held=held))
 
     async def update(self, request: Request, org: str, project: str, vm: str, update: VmUpdate) -> Written[VmView]:
@@ -192,7 +191,7 @@ class VmService:
         return wish.cloned(spec, origin.value, await self._handle(origin))
 
     async def _create(
-        self, request: Request, vm: VirtualMachine, verb: str = "vm.create", more: Sequence[Comparison] = ()
+        self, request: Request, vm: VirtualMachine, verb: str = "vm.create", more: Pieces = ([], [])
     ) -> Written[VmView]:
         bounds = (Bound(vm.org, vm.project), Bound(vm.org))
         if self._limited.isdisjoint(bounds):
@@ -219,7 +218,7 @@ class VmService:
         return self._turns.of(whole if whole in self._limited else Bound(org, project))
 
     async def _enter(
-        self, request: Request, vm: VirtualMachine, quotas: Quotas, verb: str, more: Sequence[Comparison]
+        self, request: Request, vm: VirtualMachine, quotas: Quotas, verb: str, more: Pieces
     ) -> Written[VmView]:
         """The one transaction of a create. Beaten: something but the name stands in the way."""
         place: dict[str, Any] = {"org": vm.org, "project": vm.project}
@@ -232,8 +231,8 @@ class VmService:
                 verb,
                 put.key,
                 0,
-                [VM.absent(vm=vm.id, **place), NAME.absent(name=vm.name, **place), *when, *more],
-                [put, name, *then],
+                [VM.absent(vm=vm.id, **place), NAME.absent(name=vm.name, **place), *when, *more[0]],
+                [put, name, *then, *more[1]],
                 status=CREATED,
                 answer=view,
                 otherwise=[

@@ -30,7 +30,7 @@ async def _kept(store: Store, settings: Settings) -> list[Finding]:
         return []
     named = [
         f"{entry.value.vm_name or entry.value.vm} on {entry.parts['node']}"
-        f" until {utc_time(entry.value.retained_at + settings.retention)[:10]}"
+        f" until {utc_time(entry.value.kept_since + settings.retention)[:10]}"
         for entry in entries
     ]
     what = f"{counted(len(entries), 'machine')} out of service and kept: {_few(named)}"

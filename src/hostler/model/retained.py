@@ -19,8 +19,16 @@ class Retained(Record, frozen=True, kw_only=True):
     spec: VmSpec
     snapshots: tuple[str, ...] = ()
     retained_at: float
+    """By the clock of its node."""
+    listed_at: float = 0.0
+    """When the leader first saw this record, by its clock: retention counts from then. 0: not yet."""
     disk_bytes: int = 0
     driver: str = ""
+
+    @property
+    def kept_since(self) -> float:
+        """From when its retention counts. The clock of its node may be wrong, so the leader's does once it saw it."""
+        return self.listed_at or self.retained_at
 
 
 class RetainedRequest(Record, frozen=True, kw_only=True):

@@ -284,7 +284,7 @@ class VmHandle(Record, frozen=True, kw_only=True):
     unmoved: str = ""
     """Why the last departure was given up; empty: it was not."""
     taken_from: str = ""
-    """While pending: the node that was lost and has, or had, its disk."""
+    """Until it has a disk again: the node that was lost and has, or had, its disk."""
     reinstated: str = ""
     """The name of the last retained machine that it got its disk from."""
     disk_since: float = 0.0
@@ -300,6 +300,17 @@ class VmHandle(Record, frozen=True, kw_only=True):
     ended: bool = False
     """It shall run and ended by itself, and its restart policy leaves it so."""
     seen_at: float
+
+
+NO_DISK = (MachineState.PENDING, MachineState.PLACED, MachineState.CREATING, MachineState.GONE)
+"""What a handle says of a machine that never had a disk, or has none any more."""
+
+
+def has_disk(handle: VmHandle | None) -> bool:
+    """Whether the machine has a disk on its node. One whose creation was refused is FAILED, and has none."""
+    if handle is None or not handle.node or handle.state in NO_DISK:
+        return False
+    return handle.state is not MachineState.FAILED or bool(handle.machine)
 
 
 def ready_snapshots(handle: VmHandle | None) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ from hostler.engine.agent.report import PATIENCE, pause
 from hostler.errors import Conflict, HostlerError, NotFound, Refused
 from hostler.keys.mirror import Mirror
 from hostler.keys.node import RETAINED, RETAINED_REQUEST
+from hostler.model.name import fold
 from hostler.model.retained import Retained
 from hostler.model.vm import MachineState
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from hostler.kit.clock import Clock
     from hostler.model.node import VmCommand
     from hostler.model.retained import RetainedRequest
-    from hostler.ports.machines import Machine, MachinePlan, Machines, RetainedMachine
+    from hostler.ports.machines import Label, Machine, MachinePlan, Machines, RetainedMachine
     from hostler.ports.store import Operation, Store
 
 BATCH = 50
@@ -64,6 +65,11 @@ def newest(retained: Iterable[RetainedMachine], vm: str) -> str | None:
     return max(found)[1] if found else None
 
 
+def is_ours(label: Label, session: Session, node: str) -> bool:
+    """Whether a machine that carries this label was made for this control plane, and for this node."""
+    return bool(label.cluster) and label.cluster in session.ids and fold(label.node) == node
+
+
 class RetainedMachines:
     """Of one node: publishes what is retained there, and deletes what was asked to be deleted."""
 
@@ -84,6 +90,7 @@ class RetainedMachines:
         self.requests.listen(lambda _: self.changed())
         self._changed = asyncio.Event()
         self._failures = 0
+        self._foreign: set[str] = set()
 
     def changed(self) -> None:
         """What is retained, what is asked, or the session has changed: look at it soon."""
@@ -110,10 +117,11 @@ class RetainedMachines:
 
     async def _publish(self) -> None:
         """Let the store know what is retained here, and nothing else."""
-        there = {each.name: self._record(each) for each in await self._machines.retained()}
+        kept = await self._kept()
         async with asyncio.timeout(PATIENCE):
             listing = await RETAINED.list(self._store, node=self._node, strict=False)
         known = {entry.parts["name"]: entry.value for entry in listing.entries}
+        there = {each.name: self._record(each, known.get(each.name)) for each in kept}
         then: list[Operation] = [
             RETAINED.put(record, node=self._node, name=name)
             for name, record in there.items()
@@ -127,7 +135,7 @@ class RetainedMachines:
 
     async def _delete(self, entry: Entry[RetainedRequest]) -> None:
         name = entry.parts["name"]
-        kept = next((each for each in await self._machines.retained() if each.name == name), None)
+        kept = next((each for each in await self._kept() if each.name == name), None)
         if kept is not None:
             await self._commands.refresh()
             if await self._is_wanted(kept):
@@ -144,6 +152,18 @@ class RetainedMachines:
                 [RETAINED.delete(node=self._node, name=name), RETAINED_REQUEST.delete(node=self._node, name=name)],
             )
 
+    async def _kept(self) -> list[RetainedMachine]:
+        """What is retained here of this control plane and node; what belongs to another is left alone."""
+        found = await self._machines.retained()
+        if not all(is_ours(each.label, self._session, self._node) for each in found):
+            await self._session.learn_ids()  # its state file may have been moved into the cluster just now
+        ours = [each for each in found if is_ours(each.label, self._session, self._node)]
+        foreign = {each.name for each in found} - {each.name for each in ours}
+        for name in sorted(foreign - self._foreign):
+            _log.warning("retained machine %s: it belongs to another control plane or node, and is left alone", name)
+        self._foreign = foreign
+        return ours
+
     async def _is_wanted(self, kept: RetainedMachine) -> bool:
         """Whether a command says to put it back, and that is not done."""
         for entry in self._commands.entries.values():
@@ -154,7 +174,7 @@ class RetainedMachines:
                 return await self._machines.inspect(command.vm) is None
         return False
 
-    def _record(self, machine: RetainedMachine) -> Retained:
+    def _record(self, machine: RetainedMachine, known: Retained | None) -> Retained:
         label = machine.label
         return Retained(
             name=machine.name,
@@ -165,6 +185,7 @@ class RetainedMachines:
             spec=machine.spec,
             snapshots=machine.snapshots,
             retained_at=machine.retained_at,
+            listed_at=0.0 if known is None else known.listed_at,
             disk_bytes=machine.disk_bytes,
             driver=self._machines.name,
         )

@@ -220,7 +220,7 @@ class Session:
             self._last = await remembered(self._memory)
         last = self._last
         why = objection(last, identity)
-        if why and is_foreign(last, identity) and identity.moved is None and not await self._machines.list():
+        if why and is_foreign(last, identity) and identity.moved is None and await self._is_empty():
             why = ""  # there is nothing here that the other control plane could miss
         if why:
             self._wait(
@@ -237,6 +237,9 @@ class Session:
         self._identity, self.cluster = identity.cluster, identity.cluster.value.id
         self.ids = frozenset((self.cluster, *identity.cluster.value.aliases))
         return True
+
+    async def _is_empty(self) -> bool:
+        return not await self._machines.list() and not await self._machines.retained()
 
     async def learn_ids(self) -> None:
         """Read anew whose machines are ours."""

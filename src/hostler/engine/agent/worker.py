@@ -36,8 +36,7 @@ from hostler.engine.agent.report import PATIENCE, Known, Reports, pause
 from hostler.errors import Closed, Forbidden, HostlerError, NotFound, Refused
 from hostler.keys.node import ARRIVAL, COMMAND
 from hostler.keys.vm import HANDLE
-from hostler.model.name import fold
-from hostler.model.vm import MachineState, Power
+from hostler.model.vm import MachineState, Power, has_disk
 from hostler.ports.machines import Label, MachinePlan
 
 if TYPE_CHECKING:
@@ -280,6 +279,12 @@ class Workers:
         self, vm: str, known: Known, entry: Entry[VmCommand], seen: Machine | None, step: Step
     ) -> bool | None:
         """Whether the step was done; None: it cannot be done now."""
+        if step.action is Action.CREATE and seen is None:
+            try:
+                await self._note_lost_disk(known, entry.value)
+            except HostlerError as error:
+                self._step_failed(known, step, error)
+                return False
         if step.action in DOING and not known.leftover and not (known.failures and known.told):
             told = await self._tell(known, entry, seen, doing=step)
             if step.action is Action.CREATE and not (told or known.told):
@@ -310,6 +315,17 @@ class Workers:
         elif step.action in (Action.STOP, Action.SWITCH_OFF, Action.CREATE):
             known.started_at, known.ran = None, False
         return True
+
+    async def _note_lost_disk(self, known: Known, command: VmCommand) -> None:
+        """Note that a machine had a disk here that is not here any more: it gets a new one, and its handle says so."""
+        handle, node = known.handle, self._plan.node
+        if handle is None or handle.node != node or command.reinstate:
+            return
+        had = has_disk(handle)
+        if not had and (known.new_disk_at or handle.taken_from != node):
+            return
+        if command.reinstate is None or retained.newest(await self._machines.retained(), command.vm) is None:
+            known.new_disk_at = self._clock.wall()
 
     async def _do(self, command: VmCommand, seen: Machine | None, step: Step) -> Machine | None:
         machines, vm = self._machines, command.vm
@@ -403,6 +419,7 @@ class Workers:
             given_up=known.given_up,
             unmoved=known.unmoved,
             ended=known.ended,
+            new_disk_at=known.new_disk_at,
         )
         handle = tell(entry.value, seen, known.handle, telling, doing=doing)
         return await self.reports.send(known, entry, handle)
@@ -497,8 +514,7 @@ class Workers:
 
     def is_ours(self, machine: Machine) -> bool:
         """Whether it was made for this control plane, and for this node."""
-        label = machine.label
-        return bool(label.cluster) and label.cluster in self._session.ids and fold(label.node) == self._plan.node
+        return retained.is_ours(machine.label, self._session, self._plan.node)
 
 
 def _planned(command: VmCommand, label: Label) -> MachinePlan:

@@ -19,7 +19,7 @@ from hostler.engine.controllers.departure import Way, blocked, stayed, wished
 from hostler.model.lab import utc_time
 from hostler.model.node import VmCommand
 from hostler.model.reason import Reason
-from hostler.model.vm import MachineState, Power, Snapshot, SnapshotState, VmHandle
+from hostler.model.vm import MachineState, Power, Snapshot, SnapshotState, VmHandle, has_disk
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -94,8 +94,6 @@ class Step(msgspec.Struct, frozen=True):
 
 NOTHING = Step(Act.NOTHING)
 _LOSS = "on_node_loss"
-NO_DISK = (MachineState.PENDING, MachineState.PLACED, MachineState.CREATING, MachineState.GONE)
-"""What a handle says of a machine that never had a disk, or has none any more."""
 DRAIN = "drain"
 """The subject of the reason that says why a machine is still on a node that is drained."""
 
@@ -227,7 +225,7 @@ def told(
 ) -> VmHandle:
     """The handle of a machine whose node was told, and has not answered yet. `new_disk`: it had one, and gets another
     that is made of its image."""
-    journeys = _journeys(handle) | {"taken_from": ""}
+    journeys = _journeys(handle)
     if new_disk:
         journeys |= {"disk_since": at}
     return VmHandle(
@@ -251,7 +249,7 @@ def instructed(vm: VirtualMachine, command: VmCommand, handle: VmHandle, duty: D
     if fenced and not command.fenced:
         # An answer to this generation that stands already was given when the machine was not fenced.
         since = max(vm.generation, handle.generation + 1)
-    deleting = command.deleting or vm.deleting or duty is Duty.MOVE
+    deleting = command.deleting or vm.deleting or duty is Duty.MOVE or _restored_elsewhere(vm, command, handle)
     # Of what its owner did not delete the disk is kept.
     retain = deleting and not vm.deleting and (command.retain or not command.deleting)
     return msgspec.structs.replace(
@@ -276,6 +274,12 @@ def instructed(vm: VirtualMachine, command: VmCommand, handle: VmHandle, duty: D
     )
 
 
+def _restored_elsewhere(vm: VirtualMachine, command: VmCommand, handle: VmHandle) -> bool:
+    """Whether its owner asked for the disk of a retained machine since the command was written."""
+    wanted = to_reinstate(vm, handle)
+    return wanted is not None and command.generation != vm.generation and command.reinstate != wanted.name
+
+
 def stuck(reasons: tuple[Reason, ...], why: str) -> tuple[Reason, ...]:
     """The reasons, with why the machine cannot leave the node that is drained; nothing of that if `why` is empty."""
     kept = tuple(reason for reason in reasons if reason.subject != DRAIN)
@@ -296,7 +300,7 @@ def unplaced(
     disk may come back with it."""
     taken_from = "" if handle is None else handle.taken_from
     new_disk = {}
-    if lost and handle is not None and handle.state not in NO_DISK:
+    if lost and has_disk(handle):
         taken_from = node
     elif node and not lost:
         taken_from, new_disk = "", {"disk_since": at}

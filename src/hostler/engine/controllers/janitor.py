@@ -10,7 +10,7 @@ import msgspec
 
 from hostler.engine.controllers import attic as attic_module
 from hostler.engine.controllers.attic import Attic
-from hostler.engine.controllers.retention import RETENTION, is_due
+from hostler.engine.controllers.retention import RETENTION, is_due, own_vm
 from hostler.engine.leadership import check_guard
 from hostler.engine.service import leadership_of
 from hostler.engine.write import instants
@@ -95,14 +95,19 @@ class Janitor:
         self._listening = False
         self._ends_of_listening: list[Callable[[], None]] = []
         self._ends: list[tuple[float, str]] = []  # a heap; what it says is looked up before it is believed
+        self._unlisted: dict[str, None] = {}  # keys of retained machines, which may be new
 
     async def start(self, standing: Standing) -> None:
         """Note who expires when."""
         self._standing = standing
         self._listening = True
-        self._ends_of_listening = [self._view.vms.listen(self._note)]
+        self._ends_of_listening = [
+            self._view.vms.listen(self._note),
+            self._view.retained.listen(lambda key: self._unlisted.update({key: None})),
+        ]
         for key in self._view.vms.entries:
             self._note(key)
+        self._unlisted.update(dict.fromkeys(self._view.retained.entries))
 
     async def run(self) -> None:
         """Until cancelled. LeadershipLost: somebody else leads."""
@@ -122,6 +127,7 @@ class Janitor:
                 if self._clock.now() >= traces_at:
                     more = await self._forget_traces()
                     traces_at = self._clock.now() + _pause(self._attic, more)
+                await self._list_retained()
                 if self._clock.now() >= retained_at:
                     retained_at = self._clock.now() + (EVERY if await self._expire_retained() else RETAINED_EVERY)
                 self._backoff.reset()
@@ -206,14 +212,27 @@ class Janitor:
             self._count("expired_vms", 1)
         return done
 
+    async def _list_retained(self) -> None:
+        """Record when a retained machine was first seen here: the clock of its node may be wrong."""
+        for key in tuple(self._unlisted)[:BATCH]:
+            entry = self._view.retained.entries.get(key)
+            if entry is not None and not entry.value.listed_at:
+                listed = msgspec.structs.replace(entry.value, listed_at=self._clock.wall())
+                await self._write([RETAINED.unchanged(entry)], [Put(entry.key, RETAINED.encode(listed))])
+            self._unlisted.pop(key, None)  # one that changed meanwhile is noted again
+
     async def _expire_retained(self) -> bool:
         """Ask the agents to delete one batch of retained machines; whether there may be more."""
         at, view = self._clock.wall(), self._view
-        due = [entry for entry in view.retained.entries.values() if entry.value.retained_at + self._retention <= at]
+        due = [entry for entry in view.retained.entries.values() if entry.value.kept_since + self._retention <= at]
         done = 0
         for entry in due:
             if not is_due(view, entry, retention=self._retention, now=at):
                 continue
+            if view.vms.revision < entry.mod_revision:  # a restore writes both records, and one may be known before
+                await view.vms.refresh()
+                if not is_due(view, entry, retention=self._retention, now=at):
+                    continue
             done += await self._expire_one(entry, at)
             if done == BATCH:
                 return True
@@ -223,7 +242,10 @@ class Janitor:
         """Garbage-collect a retained machine, if its virtual machine is as it was seen."""
         retained = entry.value
         vm = {"org": retained.org, "project": retained.project, "vm": retained.vm}
-        record, handle = self._view.vms.get(**vm), self._view.handles.get(**vm)
+        record = own_vm(self._view, retained)
+        if record is not None:
+            vm = {part: record.parts[part] for part in vm}
+        handle = self._view.handles.get(**vm)
         day, instant = instants(at)
         audit = Audit(
             who=WHO, verb="retained.expire", subject=entry.key, before=entry.mod_revision, at=at, name=retained.vm_name
@@ -232,7 +254,7 @@ class Janitor:
             RETAINED_REQUEST.put(RetainedRequest(by=WHO, at=at), node=entry.parts["node"], name=retained.name),
             AUDIT.put(audit, day=day, write=f"{instant}-{self._new_id()}"),
         ]
-        why = f"it was retained at {utc_time(retained.retained_at)}, and is kept for {self._retention / 86400:g} days"
+        why = f"it was retained at {utc_time(retained.kept_since)}, and is kept for {self._retention / 86400:g} days"
         self._trace(then, "expire_retained", entry.key, why, read=[entry])
         when = [
             RETAINED.unchanged(entry),

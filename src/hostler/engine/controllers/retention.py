@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from hostler.engine.controllers.decision import NO_DISK, to_reinstate
+from hostler.engine.controllers.decision import to_reinstate
 from hostler.engine.placement import Decision
 from hostler.model.reason import Reason
+from hostler.model.vm import MachineState, has_disk
 
 if TYPE_CHECKING:
     from hostler.engine.view import View
@@ -59,10 +60,11 @@ def kept_for(view: View, entry: Entry[Retained]) -> str:
     That is one that was asked to get its disk from it, or the one that it was while that has no newer disk.
     """
     node, retained = entry.parts["node"], entry.value
-    own = view.vms.get(org=retained.org, project=retained.project, vm=retained.vm)
+    own = own_vm(view, retained)
     if own is not None and not own.value.deleting:
         handle = _handle(view, own)
-        if handle is None or not handle.node or handle.state in NO_DISK:
+        # What is FAILED may never have become whole.
+        if handle is None or not has_disk(handle) or handle.state is MachineState.FAILED:
             return own.value.name
     for vm in view.vms.entries.values():
         wanted = to_reinstate(vm.value, _handle(view, vm))
@@ -71,9 +73,20 @@ def kept_for(view: View, entry: Entry[Retained]) -> str:
     return ""
 
 
+def own_vm(view: View, retained: Retained) -> Entry[VirtualMachine] | None:
+    """The virtual machine that a retained one was; None: it was deleted.
+
+    It may have changed hands before its machine was marked with the new project.
+    """
+    own = view.vms.get(org=retained.org, project=retained.project, vm=retained.vm)
+    return own or next((vm for vm in view.vms.entries.values() if vm.parts["vm"] == retained.vm), None)
+
+
 def is_due(view: View, entry: Entry[Retained], *, retention: float, now: float) -> bool:
     """Whether it is garbage-collected now: its retention is over, and no virtual machine needs it."""
-    if entry.value.retained_at + retention > now or view.vms.unreadable or view.handles.unreadable:
+    if not entry.value.listed_at or entry.value.kept_since + retention > now:
+        return False
+    if view.vms.unreadable or view.handles.unreadable:
         return False
     if view.retained_requests.get(node=entry.parts["node"], name=entry.parts["name"]) is not None:
         return False

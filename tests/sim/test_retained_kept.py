@@ -1,0 +1,149 @@
+"""What could cost a retained disk, or leave its virtual machine without it unsaid, in virtual time."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from hostler.drivers.machines.simulated import MemoryPlace
+from hostler.engine.controllers.janitor import Janitor
+from hostler.engine.request import HOSTLER, Request
+from hostler.keys.node import COMMAND, RETAINED
+from hostler.keys.vm import HANDLE, VM
+from hostler.model.api import Phase
+from hostler.model.retained_api import RetainedRestore
+from hostler.model.vm import MachineState, OnNodeLoss
+
+from .plane import Plane
+from .test_plane_nodes import created, plane_of, reaches, shown, until
+from .test_retained import AT, A, B, disks, kept, lose, retained, service, write
+
+if TYPE_CHECKING:
+    from hostler.engine.view import View
+
+    from .plane import Host
+
+RETENTION = 100.0
+
+
+class Brief(Plane):
+    """Retained machines are kept for `RETENTION`."""
+
+    def janitor(self, host: Host, view: View) -> Any:
+        tools: dict[str, Any] = {"clock": self.clock, "rng": host.rng, "new_id": host.new_id}
+        return Janitor(host.wire, view, retention=RETENTION, **tools)
+
+
+def brief(*nodes: str) -> Plane:
+    plane = Brief(seed=1, nodes=0)
+    plane.places = {node: MemoryPlace(f"place of {node}") for node in nodes}
+    return plane
+
+
+async def forget(plane: Plane, vm: str, node: str = A) -> None:
+    """As a restore from a backup that is older than the machine does."""
+    for key in (VM.fill(vm=vm, **AT), HANDLE.fill(vm=vm, **AT), COMMAND.fill(node=node, vm=vm)):
+        await plane.store.delete(key)
+
+
+def test_a_disk_that_another_control_plane_retained_is_neither_published_nor_collected() -> None:
+    async def story(plane: Plane) -> None:
+        vm = await created(plane)
+        await reaches(plane, Phase.RUNNING, A)
+        write(plane, A)
+        await forget(plane, vm)
+        await retained(plane)
+        plane.supervised = False
+        plane.kill(A)
+        (name, one), *_ = plane.places[A].contents.kept.items()
+        label = msgspec.structs.replace(one.row.label, cluster="another")
+        plane.places[A].contents.kept[name] = msgspec.structs.replace(
+            one, row=msgspec.structs.replace(one.row, label=label)
+        )
+        plane.spawn(A)
+        await plane.clock.sleep(RETENTION + 150.0)
+        assert kept(plane, A) == ["precious"], "it was deleted by a control plane that does not know its owner"
+        assert not (await RETAINED.list(plane.store, node=A)).entries
+
+    brief(A).run(story)
+
+
+def test_a_vm_whose_disk_is_not_on_the_node_that_came_back_says_that_it_has_a_new_one() -> None:
+    """The node was installed anew."""
+
+    async def story(plane: Plane) -> None:
+        await created(plane)
+        await reaches(plane, Phase.RUNNING, A)
+        write(plane, A)
+        await lose(plane, A, confirm=True)
+        await reaches(plane, Phase.PENDING, None)
+        plane.places[A] = MemoryPlace("a new disk")
+        plane.spawn(A)
+        await reaches(plane, Phase.RUNNING, A)
+        assert "precious" not in disks(plane, A).values()
+        assert (await shown(plane)).disk_since > 0, "its owner does not learn that its data is gone"
+
+    plane_of(A).run(story)
+
+
+def test_a_vm_whose_machine_was_removed_from_its_node_says_that_it_has_a_new_disk() -> None:
+    async def story(plane: Plane) -> None:
+        vm = await created(plane)
+        await reaches(plane, Phase.RUNNING, A)
+        write(plane, A)
+        plane.places[A].delete(vm, plane.clock.now())
+        await until(plane, lambda: _exists(plane, vm))
+        await reaches(plane, Phase.RUNNING, A)
+        assert (await shown(plane)).disk_since > 0
+
+    plane_of(A).run(story)
+
+
+async def _exists(plane: Plane, vm: str) -> bool:
+    return vm in disks(plane, A)
+
+
+def test_a_first_disk_is_not_called_a_new_one() -> None:
+    async def story(plane: Plane) -> None:
+        await created(plane)
+        await reaches(plane, Phase.RUNNING, A)
+        assert (await shown(plane)).disk_since == 0
+        await plane.wish(lambda vms, request: vms.stop(request, *AT.values(), "x"))
+        await reaches(plane, Phase.STOPPED, A)
+        assert (await shown(plane)).disk_since == 0
+
+    plane_of(A).run(story)
+
+
+def test_a_restore_comes_before_a_machine_that_is_only_being_created_elsewhere() -> None:
+    async def story(plane: Plane) -> None:
+        vm = await created(plane, on_node_loss=OnNodeLoss.RECREATE, node_labels={})
+        await until(plane, lambda: _runs_anywhere(plane))
+        old = (await shown(plane)).node
+        assert old is not None
+        new = B if old == A else A
+        write(plane, old)
+        plane.faults.delays["create"] = 40.0
+        await lose(plane, old, confirm=False)
+        await until(plane, lambda: _creating(plane, new))
+        plane.spawn(old)
+        (entry,) = await retained(plane, old)
+        await service(plane).restore(Request(HOSTLER), old, entry.value.name, RetainedRestore())
+        plane.faults.delays.clear()
+        await reaches(plane, Phase.RUNNING, old)
+        assert disks(plane, old) == {vm: "precious"}
+        assert vm not in disks(plane, new)
+        assert (await shown(plane)).disk_since == 0
+        plane.check_runs()
+
+    plane_of(A, B).run(story)
+
+
+async def _runs_anywhere(plane: Plane) -> bool:
+    return (await shown(plane)).phase is Phase.RUNNING
+
+
+async def _creating(plane: Plane, node: str) -> bool:
+    handles = [entry.value for entry in (await HANDLE.list(plane.store)).entries]
+    return [(handle.node, handle.state) for handle in handles] == [(node, MachineState.CREATING)]
