@@ -128,3 +128,15 @@ async def test_a_folder_that_cannot_be_written_is_told_and_a_damaged_file_is_not
     files.files()[-1].write_bytes(b"no header\n")
     with pytest.raises(Damaged, match="hostler audit verify"):
         await AuditFolder(tmp_path / "other" / "audit").append(lines(SECOND, range(60, 61)))
+
+
+async def test_a_call_over_midnight_that_is_repeated_after_a_crash_files_each_line_once(tmp_path: Path) -> None:
+    both = [*lines(FIRST, range(5)), *lines(SECOND, range(5, 10))]
+    await AuditFolder(tmp_path / "audit").append(both)
+    again = AuditFolder(tmp_path / "audit")  # of a process that does not know that it was done
+    await again.append(both)
+    found = [one.kv for day in (FIRST, SECOND) for one in await again.read(day, 0, 100)]
+    assert found == both
+    assert [one.problems for one in check(again.files(), {})] == [(), ()]
+    await again.append([*both, *lines(SECOND, range(10, 12))])
+    assert [one.kv for one in await again.read(SECOND, 0, 100)] == lines(SECOND, range(5, 12))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from controller_world import World, play
 from service_scene import ADMIN
-from test_attic import DAY, cleaned, led
+from test_attic import DAY, cleaned, filled, led
 
 from hostler.drivers.audit.chain import check
 from hostler.drivers.audit.folder import AuditFolder
@@ -17,7 +17,7 @@ from hostler.engine.access.ledger import Wanted, page
 from hostler.engine.controllers.attic import SETTLED
 from hostler.engine.controllers.janitor import FILLING_EVERY
 from hostler.engine.write import instants
-from hostler.errors import Unavailable
+from hostler.errors import Damaged, HostlerError, Unavailable
 from hostler.keys.access import AUDIT, AUDIT_FILE
 from hostler.model.access import Audit, AuditFile
 from hostler.ports.audit_files import DayFile
@@ -141,6 +141,31 @@ def test_nothing_is_deleted_that_could_not_be_filed(tmp_path: Path) -> None:
         await cleaned(world, leader, files=Full(tmp_path / "audit", threads=False))
         await asyncio.sleep(60)
         assert await in_store(world) == 300
+
+    play(story)
+
+
+@pytest.mark.parametrize("error", [Unavailable("no space left on device"), Damaged("a line cannot be read")])
+def test_audit_files_that_cannot_be_written_hold_nothing_else_up_and_that_is_said(
+    tmp_path: Path, error: HostlerError
+) -> None:
+    class Full(AuditFolder):
+        async def append(self, lines: Any) -> Any:  # noqa: ARG002
+            raise error
+
+    async def story(world: World) -> None:
+        leader, write = await led(world), writer(world)
+        await write(300, ago=100 * DAY)
+        await filled(world, 8 * DAY, 500)
+        told: list[str] = []
+        janitor = await cleaned(
+            world, leader, files=Full(tmp_path / "audit", threads=False), traces_kept=7 * DAY, tell=told.append
+        )
+        await asyncio.sleep(300)
+        assert janitor.counters.get("forgotten_traces") == 500, "the decision log grows without bound"
+        assert await in_store(world) == 300
+        assert len(told) == 1
+        assert str(error) in told[0]
 
     play(story)
 

@@ -127,16 +127,13 @@ def test_the_only_disk_of_a_vm_that_changed_hands_is_kept() -> None:
 
 def test_a_disk_that_a_node_with_a_wrong_clock_retained_just_now_is_kept() -> None:
     async def story(world: World) -> None:
-        leader = await world.leader()
+        await world.leader()
         await keep(world, "new", 1000 * DAY, listed_ago=None, vm="gone")
         await world.clock.sleep(130.0)
         assert await asked(world) == []
         found = await RETAINED.get(world.raw, node="n1", name="new")
         assert found is not None
         assert 0 <= world.clock.wall() - found.value.listed_at < 140.0
-        await world.clock.sleep(RETENTION)
-        assert await asked(world) == ["new"]
-        assert leader.failed is None
 
     play(story)
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 SUFFIX = ".jsonl"
 _DAY = re.compile(r"\d{4}-\d{2}-\d{2}")
 _RECENT = 2_000
-"""Lines at the end of a file that are known by their keys: more than one interrupted call can have left there."""
+"""Lines at the end of the files that are known by their keys: more than one interrupted call can have left there."""
 _BLOCK = 65_536
 
 
@@ -172,7 +172,7 @@ class AuditFolder:
         if begun:
             before = Header(day, place, "", "") if tail is None else Header(day, place, tail.day, tail.chain)
             data += header_line(before)
-            tail = _Tail(day, 0, 0, before.chain, deque(maxlen=_RECENT))
+            tail = _Tail(day, 0, 0, before.chain, deque(maxlen=_RECENT) if tail is None else tail.recent)
         chain = tail.chain  # type: ignore[union-attr]
         for kv in lines:
             line, chain = line_of(kv, chain)
@@ -200,10 +200,15 @@ class AuditFolder:
 
     def _loaded(self) -> _Tail | None:
         """The end of the newest file, read again if another process has appended since."""
-        for day in reversed(self._days()):
+        days = self._days()
+        for number, day in reversed(tuple(enumerate(days))):
             size, tail = self._file(day).stat().st_size, self._tail
             if tail is None or tail.day != day or size != tail.size:
                 self._tail = tail = self._scanned(day)
+                if number and tail.lines < _RECENT:  # a call that was interrupted may have begun in the file before it
+                    with suppress(Damaged):  # `hostler audit verify` says so
+                        before = self._scanned(days[number - 1]).recent
+                        tail.recent = deque([*before, *tail.recent], maxlen=_RECENT)
             if tail.size:  # else a crash left it before its first line was durable
                 return tail
         return None

@@ -89,6 +89,7 @@ class Janitor:
         # Without files young lines would be lost.
         self._audit = Attic(store, AUDIT, kept=audit_kept, most=None if files is None else most_audit, values=True)
         self._compared = False
+        self._unfiled = ""
         self._backoff = Backoff(EVERY, 30.0, rng=rng)
         self.counters: dict[str, int] = {}
         self._standing: Standing | None = None
@@ -317,8 +318,8 @@ class Janitor:
             old, why = await attic.oldest(wall)
             if not old:
                 return False, gone, reason
-            if attic is self._audit and self._files is not None:
-                await self._file(self._files, old)
+            if attic is self._audit and self._files is not None and not await self._file(self._files, old):
+                return False, gone, reason
             if not await self._write([], [Delete(kv.key) for kv in old]):
                 return True, gone, reason
             attic.removed(len(old))
@@ -329,30 +330,39 @@ class Janitor:
             if self._clock.now() >= until:
                 return True, gone, reason
 
-    async def _file(self, files: AuditFiles, lines: Sequence[KeyValue]) -> None:
+    async def _file(self, files: AuditFiles, lines: Sequence[KeyValue]) -> bool:
         """Put lines into files, durably, and record in the store where they are. Only then may they be deleted.
 
-        Damaged: the files are not those that the store recorded, so nothing is added to them.
+        False: they cannot be written, or are not those that the store recorded. That is reported once, the lines stay
+        in the store, and everything else goes on.
         """
-        if not self._compared:
-            await self._compare(files)
-            self._compared = True
-        at = self._clock.wall()
+        recorded = () if self._compared else (await AUDIT_FILE.list(self._store, strict=False)).entries
+        try:
+            if not self._compared:
+                await self._compare(files, recorded)
+                self._compared = True
+            written = await files.append(lines)
+        except (Unavailable, Damaged) as error:
+            if str(error) != self._unfiled:
+                self._unfiled = str(error)
+                self._tell(f"janitor: {error}; the audit log stays in the store, and grows there until that is done")
+            return False
+        self._unfiled, at = "", self._clock.wall()
         records: list[Operation] = [
             AUDIT_FILE.put(
                 AuditFile(host=files.host, folder=files.folder, lines=file.lines, chain=file.chain, at=at),
                 day=file.day,
                 place=files.place,
             )
-            for file in await files.append(lines)
+            for file in written
         ]
         if not await self._write([], records):
             raise Unavailable("audit: where its lines are filed was not recorded; try again")
+        return True
 
-    async def _compare(self, files: AuditFiles) -> None:
+    async def _compare(self, files: AuditFiles, recorded: Sequence[Entry[AuditFile]]) -> None:
         """Damaged: the newest file is older, or shorter, than the store recorded."""
-        recorded = await AUDIT_FILE.list(self._store, strict=False)
-        own = {one.parts["day"]: one.value for one in recorded.entries if one.parts["place"] == files.place}
+        own = {one.parts["day"]: one.value for one in recorded if one.parts["place"] == files.place}
         if not own:
             return
         day, newest = max(own), await files.newest()
