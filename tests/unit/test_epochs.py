@@ -298,6 +298,27 @@ class Kept:
         self.last = last
 
 
+async def test_replacing_by_a_backup_of_no_control_plane_keeps_the_identity_and_needs_an_idle_store(
+    tmp_path: Path,
+) -> None:
+    async with MemoryStore() as plain:
+        await plain.put("/other", b"y")
+        backup = await backed_up(plain, tmp_path / "backup")
+    async with MemoryStore() as store:
+        await fill_plane(store)
+        lease = await store.grant(60)
+        await store.put(ALIVE.fill(node="r1-b1"), Heartbeat(holder="h", started_at=1.0).encode(), lease=lease)
+        with pytest.raises(Refused, match="stop every up, replica and agent on it first"):
+            await restored(store, backup, replace=True)
+        assert await MEMBER.get(store, node="r1-b1") is not None
+        await lease.revoke()
+        await restored(store, backup, replace=True)
+        found = await read_identity(store)
+        assert found.cluster is not None
+        assert (found.cluster.value.id, found.fence) == ("c1", 8), "fences would be given out again"
+        assert await MEMBER.get(store, node="r1-b1") is None
+
+
 def guard_of(store: Store, kept: Kept, *, accept: bool = False) -> StoreGuard:
     return StoreGuard(store, kept, clock=SystemClock(), new_id=lambda: "new", accept=accept, look_every=0.001)
 

@@ -53,16 +53,31 @@ async def restore(
     """Write the backup into the store; see `fill` for how it can end. Refused: processes work on the store.
 
     A control plane begins a new epoch: its fences go on above every fence of the backup and of the store by
-    `FENCE_STEP`, its nodes are awaited, and where the engine can do that revisions go on, too.
+    `FENCE_STEP`, its nodes are awaited, and where the engine can do that revisions go on, too. A backup without a control plane
+    leaves the identity and the fences of the store as they are.
     """
     service = await service_source(backup)
+    if service is not None or replace:
+        await check_idle(store, name)
     if service is None:
-        return Restored(await fill(store, backup, prefix, merge=merge, replace=replace, report=report), None)
-    await check_idle(store, name)
+        kept = _KeepIdentity()
+        return Restored(
+            await fill(store, backup, prefix, merge=merge, replace=replace, report=report, sealing=kept), None
+        )
     go_on = await continue_revisions(store, backup.header.revision)
     sealing = _Sealing(store, service, backup)
     outcome = await fill(store, service, prefix, merge=merge, replace=replace, report=report, sealing=sealing)
     return Restored(outcome, sealing.begun, sealing.fence, revisions_go_on=go_on)
+
+
+class _KeepIdentity:
+    """A backup without a control plane leaves the identity of the store as it is: no fence is given out again."""
+
+    def owns(self, key: str) -> bool:
+        return is_identity(key)
+
+    async def writes(self) -> list[Operation]:
+        return []
 
 
 class _Sealing:
