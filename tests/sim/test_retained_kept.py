@@ -11,7 +11,7 @@ from hostler.engine.controllers.janitor import Janitor
 from hostler.engine.request import HOSTLER, Request
 from hostler.keys.node import COMMAND, RETAINED
 from hostler.keys.vm import HANDLE, VM
-from hostler.model.api import Phase
+from hostler.model.api import MoveRequest, Phase
 from hostler.model.retained_api import RetainedRestore
 from hostler.model.vm import MachineState, OnNodeLoss
 
@@ -100,8 +100,42 @@ def test_a_vm_whose_machine_was_removed_from_its_node_says_that_it_has_a_new_dis
     plane_of(A).run(story)
 
 
-async def _exists(plane: Plane, vm: str) -> bool:
-    return vm in disks(plane, A)
+async def _exists(plane: Plane, vm: str, node: str = A) -> bool:
+    return vm in disks(plane, node)
+
+
+def test_what_departed_is_kept_when_the_disk_is_lost_where_it_arrived() -> None:
+    """Its old node was unreachable from the handover on, and has the last copy of its data."""
+
+    async def story(plane: Plane) -> None:
+        vm = await created(plane)
+        await until(plane, lambda: _runs_anywhere(plane))
+        old = (await shown(plane)).node
+        assert old is not None
+        new = B if old == A else A
+        write(plane, old)
+        await plane.wish(lambda vms, request: vms.move(request, *AT.values(), "x", MoveRequest(to=new)))
+        await reaches(plane, Phase.RUNNING, new)
+        await until(plane, lambda: _is_left(plane, vm, old))
+        plane.supervised = False
+        plane.kill(old)
+        arrived = plane.places[new].contents.rows[vm]
+        left = msgspec.structs.replace(
+            arrived, label=msgspec.structs.replace(arrived.label, node=old), state=MachineState.DEPARTED, on=None
+        )
+        plane.places[old].put([left])
+        plane.places[new].delete(vm, plane.clock.now())
+        await until(plane, lambda: _exists(plane, vm, new))
+        await reaches(plane, Phase.RUNNING, new)
+        plane.spawn(old)
+        await retained(plane, old)
+        assert kept(plane, old) == ["precious"]
+
+    plane_of(A, B).run(story)
+
+
+async def _is_left(plane: Plane, vm: str, node: str) -> bool:
+    return vm not in disks(plane, node)
 
 
 def test_a_first_disk_is_not_called_a_new_one() -> None:

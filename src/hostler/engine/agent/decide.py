@@ -294,7 +294,11 @@ def _told_disk(command: VmCommand, seen: Machine | None, before: VmHandle | None
     """Which disk it has. What the leader wrote when it was placed stands until the machine exists."""
     told: dict[str, Any] = {}
     if before is not None:
-        told = {"reinstated": before.reinstated, "disk_since": telling.new_disk_at or before.disk_since}
+        told = {
+            "reinstated": before.reinstated,
+            "disk_since": telling.new_disk_at or before.disk_since,
+            "lost_arrival": max(before.lost_arrival, (command.arrived or 0) if telling.new_disk_at else 0),
+        }
         if seen is None or seen.state is MachineState.CREATING:
             told["taken_from"] = before.taken_from
     if seen is not None and command.reinstate:

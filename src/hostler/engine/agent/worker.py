@@ -510,7 +510,8 @@ class Workers:
             if not handle.value.disk_since and not handle.value.reinstated:
                 return True  # it has had one disk only, which goes with it
             there = await COMMAND.get(self._store, node=handle.value.node, vm=label.vm)
-        return seen.state is MachineState.DEPARTED and there is not None and there.value.arrived == seen.moved
+        arrived = there is not None and there.value.arrived == seen.moved
+        return seen.state is MachineState.DEPARTED and arrived and handle.value.lost_arrival < seen.moved
 
     def is_ours(self, machine: Machine) -> bool:
         """Whether it was made for this control plane, and for this node."""
