@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from hostler.drivers.machines.simulated import MemoryPlace
+from hostler.drivers.machines.simulated import MemoryPlace, Odds
 from hostler.engine.controllers.janitor import Janitor
 from hostler.engine.request import HOSTLER, Request
 from hostler.keys.node import COMMAND, RETAINED
@@ -181,3 +181,21 @@ async def _runs_anywhere(plane: Plane) -> bool:
 async def _creating(plane: Plane, node: str) -> bool:
     handles = [entry.value for entry in (await HANDLE.list(plane.store)).entries]
     return [(handle.node, handle.state) for handle in handles] == [(node, MachineState.CREATING)]
+
+
+def test_a_disk_whose_retain_was_not_answered_is_published_and_comes_back() -> None:
+    async def story(plane: Plane) -> None:
+        vm = await created(plane)
+        await reaches(plane, Phase.RUNNING, A)
+        write(plane, A)
+        plane.faults.verbs["retain"] = Odds(lost=1.0)
+        plane.faults.verbs["reinstate"] = Odds(lost=1.0)
+        await forget(plane, vm)
+        (entry,) = await retained(plane)
+        await plane.store.delete_prefix("/hostler/v1/names/")
+        await service(plane).restore(Request(HOSTLER), A, entry.value.name, RetainedRestore())
+        await reaches(plane, Phase.RUNNING, A)
+        assert list(disks(plane, A).values()) == ["precious"]
+        await retained(plane, A, 0)
+
+    plane_of(A).run(story)
