@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from controller_world import Leader, World, ids, play
 
+from hostler.engine.controllers.janitor import WHO
 from hostler.engine.controllers.retention import RETENTION
 from hostler.engine.request import HOSTLER, Request
 from hostler.engine.retained import RetainedService
@@ -17,7 +18,8 @@ from hostler.entry.doctor_retained import retained as doctor
 from hostler.keys.access import AUDIT
 from hostler.keys.node import RETAINED, RETAINED_REQUEST
 from hostler.keys.vm import HANDLE, VM
-from hostler.model.retained import Retained
+from hostler.model.inventory import Capacity
+from hostler.model.retained import Retained, RetainedRequest
 from hostler.model.retained_api import RetainedRestore
 from hostler.model.vm import MachineState, OnNodeLoss, Reinstatement, VmSpec
 from hostler.ports.store import Put
@@ -45,6 +47,11 @@ async def keep(world: World, name: str, age: float, *, listed_ago: float | None 
     await world.raw.put(RETAINED.fill(node="n1", name=name), RETAINED.encode(record))
 
 
+async def keeper(world: World) -> None:
+    """The node that has what is retained; it takes no machine."""
+    await world.node("n1", capacity=Capacity(cpus=0, memory_mib=0))
+
+
 async def asked(world: World) -> list[str]:
     """What the agents are asked to delete."""
     return [entry.parts["name"] for entry in (await RETAINED_REQUEST.list(world.raw)).entries]
@@ -52,6 +59,7 @@ async def asked(world: World) -> list[str]:
 
 def test_a_retained_machine_is_deleted_when_its_retention_is_over_and_the_audit_says_so() -> None:
     async def story(world: World) -> None:
+        await keeper(world)
         await keep(world, "young", RETENTION - DAY, vm="gone")
         await keep(world, "old", RETENTION + DAY, vm="gone")
         await world.leader()
@@ -66,13 +74,14 @@ def test_a_retained_machine_is_deleted_when_its_retention_is_over_and_the_audit_
 
 def test_the_only_disk_of_a_vm_is_kept_however_old_it_is() -> None:
     async def story(world: World) -> None:
+        await keeper(world)
         await world.create("a")
         await keep(world, "old", 100 * DAY)
         await world.leader()
         await world.until_state("a", MachineState.PENDING)
         await world.clock.sleep(130.0)
         assert await asked(world) == []
-        await world.node("n1")  # then it gets another one
+        await world.node("n2")  # then it gets another one
         await world.until_state("a", MachineState.RUNNING)
         await world.clock.sleep(130.0)
         assert await asked(world) == ["old"]
@@ -82,6 +91,7 @@ def test_the_only_disk_of_a_vm_is_kept_however_old_it_is() -> None:
 
 def test_a_disk_that_a_vm_waits_for_is_kept() -> None:
     async def story(world: World) -> None:
+        await keeper(world)
         await world.create("b", reinstate=Reinstatement(node="n1", name="old"))
         await keep(world, "old", 100 * DAY, vm="gone")
         await world.leader()
@@ -96,9 +106,10 @@ def test_the_only_disk_of_a_vm_whose_new_one_could_not_be_made_is_kept() -> None
     """Its node refused to make it: what is FAILED there never had a disk."""
 
     async def story(world: World) -> None:
+        await keeper(world)
         await world.create("a")
         await keep(world, "old", 100 * DAY)
-        (await world.node("n1")).stuck = True
+        (await world.node("n2")).stuck = True
         await world.leader()
         await world.until_state("a", MachineState.PLACED)
         entry = await HANDLE.get(world.raw, **ids("a"))
@@ -115,6 +126,7 @@ def test_the_only_disk_of_a_vm_that_changed_hands_is_kept() -> None:
     """Its node was lost before the machine was marked with its new project."""
 
     async def story(world: World) -> None:
+        await keeper(world)
         await world.create("a")
         await keep(world, "old", 100 * DAY, project="pool")
         await world.leader()
@@ -127,6 +139,7 @@ def test_the_only_disk_of_a_vm_that_changed_hands_is_kept() -> None:
 
 def test_a_disk_that_a_node_with_a_wrong_clock_retained_just_now_is_kept() -> None:
     async def story(world: World) -> None:
+        await keeper(world)
         await world.leader()
         await keep(world, "new", 1000 * DAY, listed_ago=None, vm="gone")
         await world.clock.sleep(130.0)
@@ -142,6 +155,7 @@ def test_a_disk_that_is_restored_while_it_is_collected_is_kept() -> None:
     """The restore is written after the leader looked, and before it writes."""
 
     async def story(world: World) -> None:
+        await keeper(world)
         await keep(world, "old", 100 * DAY, vm="gone")
         leader = Leader(world, "l1")
         world.leaders.append(leader)
@@ -164,6 +178,37 @@ def test_a_disk_that_is_restored_while_it_is_collected_is_kept() -> None:
         await world.clock.sleep(130.0)
         assert restored == ["again"]
         assert await asked(world) == [], "the disk that was just restored is deleted"
+
+    play(story)
+
+
+def test_an_unreachable_node_is_not_asked_to_delete_what_may_be_needed_when_it_is_back() -> None:
+    async def story(world: World) -> None:
+        await keep(world, "old", 100 * DAY, vm="gone")
+        await world.leader()
+        await world.clock.sleep(130.0)
+        assert await asked(world) == []
+        await keeper(world)
+        await world.clock.sleep(70.0)
+        assert await asked(world) == ["old"]
+
+    play(story)
+
+
+def test_a_deletion_for_age_is_withdrawn_when_the_vm_lost_its_newer_disk() -> None:
+    async def story(world: World) -> None:
+        await keeper(world)
+        await world.create("a")
+        await keep(world, "old", 100 * DAY)
+        await keep(world, "asked", 100 * DAY)
+        by_ada = RETAINED_REQUEST.put(RetainedRequest(by="ada", at=0.0), node="n1", name="asked")
+        await world.raw.txn([], [by_ada])
+        await world.leader()
+        await world.until_state("a", MachineState.PENDING)
+        by_age = RETAINED_REQUEST.put(RetainedRequest(by=WHO, at=0.0), node="n1", name="old")
+        await world.raw.txn([], [by_age])
+        await world.clock.sleep(70.0)
+        assert await asked(world) == ["asked"]
 
     play(story)
 

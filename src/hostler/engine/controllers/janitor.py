@@ -10,13 +10,13 @@ import msgspec
 
 from hostler.engine.controllers import attic as attic_module
 from hostler.engine.controllers.attic import Attic
-from hostler.engine.controllers.retention import RETENTION, is_due, own_vm
+from hostler.engine.controllers.retention import RETENTION, is_due, kept_for, own_vm
 from hostler.engine.leadership import check_guard
 from hostler.engine.service import leadership_of
 from hostler.engine.write import instants
 from hostler.errors import Closed, Damaged, HostlerError, LeadershipLost, Unavailable, Uncertain
 from hostler.keys.access import AUDIT, AUDIT_FILE, TOKEN
-from hostler.keys.node import CLOCK_DISPUTE, LEADER_CLOCK, RETAINED, RETAINED_REQUEST
+from hostler.keys.node import ALIVE, CLOCK_DISPUTE, LEADER_CLOCK, RETAINED, RETAINED_REQUEST
 from hostler.keys.trace import SILENT, TRACE
 from hostler.keys.vm import HANDLE, VM
 from hostler.kit.backoff import Backoff
@@ -224,6 +224,7 @@ class Janitor:
 
     async def _expire_retained(self) -> bool:
         """Ask the agents to delete one batch of retained machines; whether there may be more."""
+        await self._withdraw_requests()
         at, view = self._clock.wall(), self._view
         due = [entry for entry in view.retained.entries.values() if entry.value.kept_since + self._retention <= at]
         done = 0
@@ -238,6 +239,16 @@ class Janitor:
             if done == BATCH:
                 return True
         return False
+
+    async def _withdraw_requests(self) -> None:
+        """Take a deletion for age back that its node has not carried out, if a virtual machine needs the disk now."""
+        for entry in tuple(self._view.retained_requests.entries.values()):
+            kept = self._view.retained.get(**entry.parts) if entry.value.by == WHO else None
+            if kept is not None and kept_for(self._view, kept):
+                then: list[Operation] = [Delete(entry.key)]
+                why = f"vm {kept_for(self._view, kept)} needs its disk again; it is not deleted"
+                self._trace(then, "keep_retained", kept.key, why, read=[entry, kept])
+                await self._write([RETAINED_REQUEST.unchanged(entry)], then)
 
     async def _expire_one(self, entry: Entry[Retained], at: float) -> bool:
         """Garbage-collect a retained machine, if its virtual machine is as it was seen."""
@@ -260,6 +271,7 @@ class Janitor:
         when = [
             RETAINED.unchanged(entry),
             RETAINED_REQUEST.absent(**entry.parts),
+            ALIVE.exists(node=entry.parts["node"]),
             VM.absent(**vm) if record is None else VM.unchanged(record),
             HANDLE.absent(**vm) if handle is None else HANDLE.unchanged(handle),
         ]

@@ -83,7 +83,12 @@ def own_vm(view: View, retained: Retained) -> Entry[VirtualMachine] | None:
 
 
 def is_due(view: View, entry: Entry[Retained], *, retention: float, now: float) -> bool:
-    """Whether it is garbage-collected now: its retention is over, and no virtual machine needs it."""
+    """Whether it is garbage-collected now: its retention is over, and no virtual machine needs it.
+
+    Only on a node that can be reached: another one would carry it out when the disk may be needed again.
+    """
+    if view.alive.get(node=entry.parts["node"]) is None:
+        return False
     if not entry.value.listed_at or entry.value.kept_since + retention > now:
         return False
     if view.vms.unreadable or view.handles.unreadable:
