@@ -288,8 +288,8 @@ class VmHandle(Record, frozen=True, kw_only=True):
     reinstated: str = ""
     """The name of the last retained machine that it got its disk from."""
     disk_since: float = 0.0
-    """Since when it has a new disk, made because its node or its disk was lost, or its node drained; 0: it has its first
-    disk, or one that was reinstated."""
+    """Since when it has a new disk, made because its node or its disk was lost, or its node drained; 0: it has its
+    first disk, or one that was reinstated."""
     lost_arrival: int = 0
     """The number of the last move whose disk was lost where it arrived: what departed may be the last copy."""
     readiness: Readiness | None = None

@@ -53,8 +53,8 @@ async def restore(
     """Write the backup into the store; see `fill` for how it can end. Refused: processes work on the store.
 
     A control plane begins a new epoch: its fences go on above every fence of the backup and of the store by
-    `FENCE_STEP`, its nodes are awaited, and where the engine can do that revisions go on, too. A backup without a control plane
-    leaves the identity and the fences of the store as they are.
+    `FENCE_STEP`, its nodes are awaited, and where the engine can do that revisions go on, too. A backup without a
+    control plane leaves the identity and the fences of the store as they are.
     """
     service = await service_source(backup)
     if service is not None or replace:
