@@ -14,6 +14,7 @@ from hostler.keys.vm import HANDLE, VM
 from hostler.model.api import MoveRequest, Phase
 from hostler.model.retained_api import RetainedRestore
 from hostler.model.vm import MachineState, OnNodeLoss
+from hostler.ports.store import Delete, Put
 
 from .plane import Plane
 from .test_plane_nodes import created, plane_of, reaches, shown, until
@@ -199,3 +200,28 @@ def test_a_disk_whose_retain_was_not_answered_is_published_and_comes_back() -> N
         await retained(plane, A, 0)
 
     plane_of(A).run(story)
+
+
+def test_a_vm_that_a_restored_backup_places_where_it_was_before_its_move_says_so() -> None:
+    async def story(plane: Plane) -> None:
+        vm = await created(plane)
+        await until(plane, lambda: _runs_anywhere(plane))
+        old = (await shown(plane)).node
+        assert old is not None
+        new = B if old == A else A
+        write(plane, old)
+        keys = (VM.fill(vm=vm, **AT), HANDLE.fill(vm=vm, **AT), COMMAND.fill(node=old, vm=vm))
+        backup = {key: (await plane.store.get(key)) for key in keys}
+        await plane.wish(lambda vms, request: vms.move(request, *AT.values(), "x", MoveRequest(to=new)))
+        await reaches(plane, Phase.RUNNING, new)
+        await until(plane, lambda: _is_left(plane, vm, old))
+        then = [Put(key, kv.value) for key, kv in backup.items() if kv is not None]
+        await plane.store.txn([], [*then, Delete(COMMAND.fill(node=new, vm=vm))])
+        (entry,) = await retained(plane, new)
+        await reaches(plane, Phase.RUNNING, old)
+        view = await shown(plane)
+        assert view.disk_since > 0
+        assert [(each.node, each.name) for each in view.retained] == [(new, entry.value.name)]
+        assert kept(plane, new) == ["precious"]
+
+    plane_of(A, B).run(story)
