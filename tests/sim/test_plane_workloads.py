@@ -21,6 +21,7 @@ from hostler.model.api import Drain, QuotaSet, VmUpdate
 from hostler.model.vm import Level, MachineState, Power, VirtualMachine, VmSpec
 from hostler.model.workload import Rollout
 from hostler.model.workload_api import WorkloadRule
+from hostler.ports.store import Delete
 
 from .plane import Crash, Loss
 from .workloads import SPEC, WorkloadPlane
@@ -270,6 +271,30 @@ def test_what_people_do_to_machines_of_a_workload_is_put_right() -> None:
         assert now["web-1"] == vms["web-1"].value.id
         assert now["web-2"] != vms["web-2"].value.id
         await plane.check(machines=3)
+
+    played(story, nodes=2)
+
+
+@pytest.mark.parametrize("missing", [WORKLOAD.fill(workload="web"), INSTANCE.fill(workload="web", instance="2")])
+def test_no_disk_is_deleted_because_a_record_of_its_workload_is_missing(missing: str) -> None:
+    async def story(plane: WorkloadPlane) -> None:
+        await plane.apply(instances=2)
+        await plane.met()
+        lost = [e.value.id for e in (await VM.list(plane.store)).entries]
+        if missing == INSTANCE.fill(workload="web", instance="2"):
+            lost = [e.value.id for e in (await VM.list(plane.store)).entries if e.value.name == "web-2"]
+        gone = [missing, TARGET.fill(workload="web", instance="2")] if len(lost) == 1 else [missing]
+        await plane.store.txn([], [Delete(key) for key in gone])
+        plane.odd = ""
+        for _ in range(100):
+            await asyncio.sleep(1.0)
+            left = {e.value.id for e in (await VM.list(plane.store)).entries}
+            if left.isdisjoint(lost):
+                break
+        assert left.isdisjoint(lost), "no machine runs that nothing asks for"
+        retained = [each.row.vm for place in plane.places.values() for each in place.contents.kept.values()]
+        assert sorted(retained) == sorted(lost), "a disk was deleted that its owner did not give up"
+        plane.odd = ""
 
     played(story, nodes=2)
 

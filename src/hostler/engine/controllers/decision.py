@@ -251,7 +251,8 @@ def instructed(vm: VirtualMachine, command: VmCommand, handle: VmHandle, duty: D
         since = max(vm.generation, handle.generation + 1)
     deleting = command.deleting or vm.deleting or duty is Duty.MOVE or _restored_elsewhere(vm, command, handle)
     # Of what its owner did not delete the disk is kept.
-    retain = deleting and not vm.deleting and (command.retain or not command.deleting)
+    given_up = vm.deleting and not vm.keep_disk
+    retain = deleting and not given_up and (command.retain or not command.deleting)
     return msgspec.structs.replace(
         command,
         name=vm.name,

@@ -119,9 +119,12 @@ def rewritten(seen: Seen, entry: Entry[LabUser], record: LabUser) -> Txn:
 
 
 def deleted(entry: Entry[LabUser] | None, user: str, vm: Entry[VirtualMachine], record: LabUser | None) -> Txn:
-    """The machine is wished away, if the lab is still as it was, and there or not."""
+    """The machine is wished away, if the lab is still as it was, and there or not.
+
+    Without a record of the user its disk is retained: a record that is missing is no request.
+    """
     when = [LAB.absent(user=user) if entry is None else LAB.unchanged(entry), VM.unchanged(vm)]
-    then: list[Operation] = [changed(vm, deleting=True)]
+    then: list[Operation] = [changed(vm, deleting=True, keep_disk=entry is None)]
     if entry is not None and record is not None:
         then.append(_lab(entry, record))
     return Txn(when, then)

@@ -7,6 +7,7 @@ What is decided from the mirrors is written under their revisions and under the 
 
 from __future__ import annotations
 
+import functools
 import itertools
 from typing import TYPE_CHECKING
 
@@ -186,8 +187,12 @@ class WorkloadController:
         return await self._writing.write(name, steps.together(name, entry, pieces), told)
 
     async def _remove(self, name: str, entry: Entry[Workload] | None, roll: Roll, numbers: Sequence[int]) -> bool:
-        held, pieces = steps.cut(self._held(name, numbers), steps.removed)
-        if entry is None or entry.value.deleting:
+        # A record that is missing is no request: who deletes a workload marks it, and it goes after its instances.
+        remove = functools.partial(steps.removed, keep_disk=entry is None)
+        held, pieces = steps.cut(self._held(name, numbers), remove)
+        if entry is None:
+            why = "the record of the workload is missing; their disks are retained (hostler vm retained list)"
+        elif entry.value.deleting:
             why = "the workload is deleted"
         elif any(_template(roll, number) != entry.value.template for number in _numbers(held)):
             why = "replaced, for the workload has changed"
@@ -204,7 +209,7 @@ class WorkloadController:
             if vm is None or ids is None or vm.value.deleting or not self._is_certain(name, key):
                 continue
             why = f"machine {vm.value.name} says it is instance {ids['instance']} of {name}, and is not"
-            self._tell(f"{why}; it is removed")
+            self._tell(f"{why}; it is removed, and its disk retained")
             instance = self._view.instances.get(**ids)
             told = Why(what="strays", why=why, read=(vm, instance))
             done |= await self._writing.write(name, steps.stray(vm, instance, ids), told)

@@ -105,14 +105,14 @@ def made(workload: str, entry: Entry[Workload], one: New, at: float) -> Txn:
     )
 
 
-def removed(one: Held) -> Txn:
+def removed(one: Held, *, keep_disk: bool = False) -> Txn:
     """Its machine is wished away; who forgets a machine forgets its instance."""
     if one.vm is None:
         return Txn([], [])
     leaving = msgspec.structs.replace(one.instance.value, leaving=True)
     return Txn(
         [INSTANCE.unchanged(one.instance), VM.unchanged(one.vm)],
-        [Put(one.instance.key, INSTANCE.encode(leaving)), changed(one.vm, deleting=True)],
+        [Put(one.instance.key, INSTANCE.encode(leaving)), changed(one.vm, deleting=True, keep_disk=keep_disk)],
     )
 
 
@@ -159,9 +159,9 @@ def waits(
 
 
 def stray(vm: Entry[VirtualMachine], instance: Entry[WorkloadInstance] | None, ids: dict[str, Any]) -> Txn:
-    """A machine that says it stands for an instance which does not name it is wished away."""
+    """A machine that says it stands for an instance which does not name it is wished away; its disk is retained."""
     when = INSTANCE.absent(**ids) if instance is None else INSTANCE.unchanged(instance)
-    return Txn([when, VM.unchanged(vm)], [changed(vm, deleting=True)])
+    return Txn([when, VM.unchanged(vm)], [changed(vm, deleting=True, keep_disk=True)])
 
 
 def forgotten(entry: Entry[Workload]) -> Txn:
