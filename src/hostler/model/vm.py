@@ -153,7 +153,7 @@ class VirtualMachine(Record, frozen=True, kw_only=True):
     power: Power = Power.ON
     deleting: bool = False
     keep_disk: bool = False
-    """With `deleting`: its disk is retained, for it goes because a record is missing, and its owner did not ask for it."""
+    """With `deleting`: its disk is retained, for it goes because a record is missing, not because its owner asked."""
     generation: int = 1
     """Grows with each change of the wish; a report about an older one is out of date."""
     labels: dict[str, str] = field(default_factory=dict)
