@@ -11,10 +11,12 @@ from hostler.drivers.store.memory import MemoryStore
 from hostler.engine.labs import steps, wish
 from hostler.engine.labs.shape import shape_of
 from hostler.engine.labs.steps import Claim, Seen, created
+from hostler.keys.entry import Entry
 from hostler.keys.lab import LAB
 from hostler.keys.vm import HANDLE, NAME, VM
 from hostler.model.lab import ORG, LabCatalogue
 from hostler.model.vm import MachineState, VmHandle
+from hostler.ports.store import Put
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -102,3 +104,13 @@ def test_each_step_is_written_only_if_nothing_that_it_was_decided_from_has_chang
     assert asyncio.run(tried(step, there, ""))
     for name in compared:
         assert not asyncio.run(tried(step, there, name)), name
+
+
+@pytest.mark.parametrize("has_record", [True, False])
+def test_the_disk_of_a_machine_whose_lab_has_no_record_is_retained(has_record: bool) -> None:
+    lab = Entry(RECORD, {"user": "ada"}, KEYS["lab"], 1, 1, 1) if has_record else None
+    machine = Entry(MACHINE, AT, KEYS["vm"], 1, 1, 1)
+    (put,) = steps.deleted(lab, "ada", machine, None).then
+    assert isinstance(put, Put)
+    gone = VM.decode(put.value)
+    assert (gone.deleting, gone.keep_disk) == (True, not has_record)
