@@ -71,7 +71,7 @@ def test_a_disk_that_another_control_plane_retained_is_neither_published_nor_col
 
 
 def test_a_vm_whose_disk_is_not_on_the_node_that_came_back_says_that_it_has_a_new_one() -> None:
-    """The node was installed anew."""
+    """The node was reinstalled."""
 
     async def story(plane: Plane) -> None:
         await created(plane)

@@ -220,7 +220,7 @@ class Janitor:
             if entry is not None and not entry.value.listed_at:
                 listed = msgspec.structs.replace(entry.value, listed_at=self._clock.wall())
                 await self._write([RETAINED.unchanged(entry)], [Put(entry.key, RETAINED.encode(listed))])
-            self._unlisted.pop(key, None)  # one that changed meanwhile is noted again
+            self._unlisted.pop(key, None)  # if it has changed, the cache reports it again
 
     async def _expire_retained(self) -> bool:
         """Ask the agents to delete one batch of retained machines; whether there may be more."""

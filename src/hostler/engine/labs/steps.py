@@ -119,7 +119,7 @@ def rewritten(seen: Seen, entry: Entry[LabUser], record: LabUser) -> Txn:
 
 
 def deleted(entry: Entry[LabUser] | None, user: str, vm: Entry[VirtualMachine], record: LabUser | None) -> Txn:
-    """The machine is wished away, if the lab is still as it was, and there or not.
+    """Delete the machine, if the lab is still as it was, and there or not.
 
     Without a record of the user its disk is retained: a record that is missing is no request.
     """

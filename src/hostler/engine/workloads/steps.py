@@ -159,7 +159,7 @@ def waits(
 
 
 def stray(vm: Entry[VirtualMachine], instance: Entry[WorkloadInstance] | None, ids: dict[str, Any]) -> Txn:
-    """A machine that says it stands for an instance which does not name it is wished away; its disk is retained."""
+    """Delete a machine that says it stands for an instance which does not name it; its disk is retained."""
     when = INSTANCE.absent(**ids) if instance is None else INSTANCE.unchanged(instance)
     return Txn([when, VM.unchanged(vm)], [changed(vm, deleting=True, keep_disk=True)])
 
