@@ -225,3 +225,21 @@ def test_a_vm_that_a_restored_backup_places_where_it_was_before_its_move_says_so
         assert kept(plane, new) == ["precious"]
 
     plane_of(A, B).run(story)
+
+
+def test_a_restore_that_is_repeated_after_its_answer_was_lost_is_answered_as_the_first() -> None:
+    async def story(plane: Plane) -> None:
+        vm = await created(plane)
+        await reaches(plane, Phase.RUNNING, A)
+        await forget(plane, vm)
+        (entry,) = await retained(plane)
+        await plane.store.delete_prefix("/hostler/v1/names/")
+        request = Request(HOSTLER, key="once", fingerprint="restore")
+        first = await service(plane).restore(request, A, entry.value.name, RetainedRestore())
+        await reaches(plane, Phase.RUNNING, A)
+        await retained(plane, A, 0)
+        again = await service(plane).restore(request, A, entry.value.name, RetainedRestore())
+        assert again.value.id == first.value.id
+        assert list(disks(plane, A)) == [first.value.id]
+
+    plane_of(A).run(story)
