@@ -124,6 +124,19 @@ async def test_a_connection_that_is_idle_for_long_is_closed_and_not_counted_as_l
         assert api.server.connections.counts.late == 0
 
 
+async def test_of_pipelined_requests_some_are_answered_and_the_last_closes_the_connection() -> None:
+    request = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
+    async with serving(sockets=True) as api:
+        reader, writer = await asyncio.open_connection("127.0.0.1", api.port)
+        writer.write(request * 3000)
+        async with asyncio.timeout(30):
+            answers = (await reader.read()).split(b"HTTP/1.1 ")[1:]
+        writer.close()
+        assert [answer[:3] for answer in answers] == [b"200"] * (protocol.MAX_PIPELINED + 1)
+        assert [b"connection: close" in answer for answer in answers] == [False] * protocol.MAX_PIPELINED + [True]
+        assert (await api.call("GET", "/healthz")).status == 200
+
+
 async def test_slow_bodies_without_credentials_keep_nobody_out() -> None:
     slow = "POST /v1/sessions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 99\r\n\r\n{"
     async with serving() as api, Server(_Shared(api.app), limits=FEW) as server:

@@ -36,6 +36,8 @@ UNREAD_WITHIN = 30.0
 """Seconds for which a peer may read nothing of an answer that waits for it."""
 MESSAGE_WITHIN = 30.0
 """Seconds for one message on a stream, from its first byte to its last."""
+MAX_PIPELINED = 16
+"""Requests of one connection that wait for the answer to an earlier one."""
 
 
 class _Stage:
@@ -52,6 +54,10 @@ class _Stage:
         if stage is None or stage != self._stage:
             self._stage, self._since = stage, now
         return now - self._since
+
+
+class _TooManyPipelined(Exception):
+    """A peer sent more requests than it may before it read an answer."""
 
 
 class Protocol(HttpToolsProtocol):
@@ -104,12 +110,17 @@ class Protocol(HttpToolsProtocol):
             return
         self._unfinished += len(data)
         super().data_received(data)
-        if self._unfinished > MAX_HEADERS and not self.transport.is_closing():
+        if self._unfinished > MAX_HEADERS and not (self._refused or self.transport.is_closing()):
             self._refuse(HEADERS, f"headers: more than {MAX_HEADERS} bytes; send less")
 
     def on_headers_complete(self) -> None:
         """The headers are there: from here on the body counts, and is counted elsewhere."""
         self._unfinished = 0
+        if len(self.pipeline) >= MAX_PIPELINED:
+            # One read may hold thousands of requests. What was taken is answered, the last with connection: close.
+            self._refused = True
+            self.cycle.keep_alive = False
+            raise _TooManyPipelined  # the only way to end the parser's work on what was read
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
@@ -118,7 +129,9 @@ class Protocol(HttpToolsProtocol):
         super().on_body(body)
 
     def send_400_response(self, msg: str) -> None:
-        """It was no HTTP."""
+        """It was no HTTP, or too much of it."""
+        if self._refused:
+            return
         self._refuse(INVALID, f"request: {msg.rstrip('.').lower()}; send HTTP/1.1")
 
     def _should_upgrade(self) -> bool:
