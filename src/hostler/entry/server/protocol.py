@@ -65,6 +65,8 @@ class Protocol(HttpToolsProtocol):
 
     _unfinished = 0
     _refused = False
+    _is_queued = False
+    """Whether the next request waits for its turn."""
     _stage: _Stage
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -76,9 +78,11 @@ class Protocol(HttpToolsProtocol):
             connection.is_waiting, connection.is_late = self._is_waiting, self._is_late
 
     def _is_waiting(self) -> bool:
-        """Return whether the peer has to act: a head or a body is to come, or an answer to be read."""
+        """Return whether the peer has to act, or waits for its turn: nothing is being done for it."""
         cycle = self.cycle
-        return cycle is None or cycle.response_complete or cycle.more_body or self.flow.write_paused
+        if cycle is None or self._is_queued:
+            return True
+        return cycle.response_complete or cycle.more_body or self.flow.write_paused
 
     def _is_late(self, now: float) -> bool:
         """Return whether a head, or the reading of an answer, takes too long. Bodies have a limit of their own."""
@@ -97,6 +101,17 @@ class Protocol(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         """Go on with the next request. `_is_late` ends an idle connection: uvicorn sets a timer after each answer."""
         self.server_state.total_requests += 1
+        if self.transport.is_closing():
+            return
+        connection = self.app_state.get(CONNECTION)
+        if connection is not None and connection.take_turn(self._go_on):
+            self._is_queued = True
+            self.flow.pause_reading()
+        else:
+            self._go_on()
+
+    def _go_on(self) -> None:
+        self._is_queued = False
         if self.transport.is_closing():
             return
         self.flow.resume_reading()
