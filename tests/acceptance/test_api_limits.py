@@ -6,7 +6,7 @@ import asyncio
 import base64
 import random
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Any
 
 import msgspec
@@ -192,6 +192,38 @@ async def test_accounts_that_hold_all_places_leave_some_to_administrators() -> N
                 each.close()
 
 
+async def test_administrators_of_some_orgs_do_not_take_the_places_in_reserve() -> None:
+    async with serving() as api:
+        chief = await api.user(Role.ADMIN, "acme")
+        async with Server(_Shared(api.app), limits=FEW) as server:
+
+            async def stream(token: str) -> tuple[bytes, asyncio.StreamWriter]:
+                reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+                writer.write(f"GET /v1/events HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\n\r\n".encode())
+                async with asyncio.timeout(30):
+                    return (await reader.readline())[9:12], writer
+
+            taken = [await stream(chief) for _ in range(8)]
+            last = await stream(api.admin)
+            for _, each in (*taken, last):
+                each.close()
+            assert [status for status, _ in taken] == [b"200"] * 6 + [b"503"] * 2
+            assert last[0] == b"200"
+
+
+async def test_administrators_of_some_orgs_leave_streams_to_those_of_all() -> None:
+    async with serving(plan=ServerPlan(max_streams=10)) as api:
+        chiefs = [await api.user(Role.ADMIN, "acme") for _ in range(3)]
+        async with AsyncExitStack() as stack:
+
+            async def follow(token: str) -> int:
+                stream = api.stream("GET", "/v1/events", [("Authorization", f"Bearer {token}")])
+                return (await stack.enter_async_context(stream)).status
+
+            assert [await follow(chief) for chief in chiefs for _ in range(5)].count(200) == 9
+            assert await follow(api.admin) == 200
+
+
 async def test_a_message_that_never_ends_ends_the_stream_and_a_silent_stream_stays() -> None:
     async with (
         SimulatedMachines(MemoryPlace(), clock=SystemClock(), rng=random.Random(1)) as machines,
@@ -236,6 +268,26 @@ async def test_an_account_without_rights_cannot_fill_the_store_and_can_be_disabl
     assert done.status == 200
 
 
+async def test_sessions_that_a_token_begins_are_writes_of_its_account(api: Api) -> None:
+    viewer = await api.user(Role.VIEWER)
+
+    async def sign_in(token: str) -> int:
+        return (await api.call("POST", "/v1/sessions/browser", token=None, json={"token": token})).status
+
+    assert [await sign_in(viewer) for _ in range(8)] == [201] * 5 + [429] * 3
+    assert [await sign_in(api.admin) for _ in range(8)] == [201] * 8
+
+
+async def test_doors_of_machines_are_writes_because_each_is_audited(api: Api) -> None:
+    member = await api.user(Role.MEMBER, "acme/web")
+    assert (await api.call("POST", VMS, json=VM_BODY)).status == 201
+    doors = [(await api.call("GET", f"{VMS}/one/{door}", token=member)).status for door in ("console", "shell", "log")]
+    assert doors == [400, 400, 200]
+    assert [(await api.call("GET", f"{VMS}/one/ssh", token=member)).status for _ in range(3)] == [400, 400, 429]
+    assert (await api.call("GET", f"{VMS}/one/log", token=member)).status == 429, "its node is asked by a ticket"
+    assert (await api.call("GET", f"{VMS}/one", token=member)).status == 200
+
+
 async def test_requests_of_an_account_have_a_budget_and_those_of_an_administrator_none(api: Api) -> None:
     member = await api.user(Role.MEMBER, "acme/web")
     found = [(await api.call("GET", "/v1/sessions", token=member)).status for _ in range(25)]
@@ -267,6 +319,8 @@ async def test_requests_without_an_account_have_a_budget_by_address() -> None:
         assert [await got("/healthz", "192.0.2.1") for _ in range(7)] == [200] * 5 + [429] * 2
         assert [await got("/v1/sessions", "192.0.2.2") for _ in range(7)] == [401] * 5 + [429] * 2
         assert await got("/healthz", "192.0.2.3") == 200
+        assert [await got("/no/such/path", "192.0.2.4") for _ in range(7)] == [404] * 5 + [429] * 2
+        assert [await got("/healthz?x=1", "192.0.2.5") for _ in range(7)] == [400] * 5 + [429] * 2
         assert await got("/v1/sessions", "192.0.2.1", api.admin) == 200, "who has an account is not concerned"
 
 

@@ -2,11 +2,12 @@
 
 A connection is *unproven* until its protocol says that the peer has shown a valid credential (`prove`). Unproven
 connections have places of their own. A new one is always accepted: if there are too many, the oldest one that waits for
-its peer is dropped, of the same source address first, then of the address that has most. So peers that send nothing cannot keep others out. Proven
-connections have the other places; the last of these (`reserve`) are for peers that `prove` names as reserved.
+its peer is dropped, of the same source address first, then of the address that has most. So peers that send nothing
+cannot keep others out. Proven connections have the other places; the last of these (`reserve`) are for peers that
+`prove` names as reserved.
 
-A connection that wants its next request to be served asks for a turn (`take_turn`). While there are many connections, few
-are given one per turn of the event loop, so that a new connection does not wait until all others were served.
+A connection that wants its next request to be served asks for a turn (`take_turn`). While there are many connections,
+few are given one per turn of the event loop, so that a new connection does not wait until all others were served.
 
 Where the process or the system has no file left, accepting pauses, and unproven connections are dropped to free some.
 asyncio's own accept loop would log and set a timer for each connection of its backlog instead, and starve the loop.
@@ -331,8 +332,11 @@ class AcceptLoop:
 
     def _drop_unproven(self) -> bool:
         """Drop one of the address that has most, or else the oldest of all. False: none waits for its peer."""
-        sources = (mine for mine in self._unproven_of.values() if mine and not next(iter(mine)).is_exempt)
-        return self._drop_one(max(sources, key=len, default=())) or self._drop_one(self._unproven)
+        most: dict[InboundConnection, None] = {}
+        for mine in self._unproven_of.values():
+            if len(mine) > len(most) and not next(iter(mine)).is_exempt:
+                most = mine
+        return self._drop_one(most) or self._drop_one(self._unproven)
 
     def _drop_one(self, among: Iterable[InboundConnection]) -> bool:
         """Drop the oldest that waits for its peer. False: none does."""

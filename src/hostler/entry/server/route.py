@@ -87,6 +87,8 @@ class Asked(msgspec.Struct, frozen=True):
     feed: Feed
     plan: ServerPlan
     terminals: Keeper
+    spend: Callable[[Caller], None]
+    """Count a write of an account that the request began without. OverBudget: it must wait."""
 
     @property
     def limit(self) -> int:
@@ -177,6 +179,8 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the handler reads the body itself, as it comes: it is a file."""
     quiet: bool = False
     """Whether it is not logged while it succeeds, though it writes: it comes too often."""
+    costly: bool = False
+    """Whether it costs as much as a write, though it is a GET: it leaves tickets in the store."""
     door: str | None = None
     """Of a machine (`hostler.ports.machines.Door`), or a lab's terminal: a ticket lets in, too."""
     listed: bool = True
@@ -186,6 +190,11 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     def writes(self) -> bool:
         """Whether it changes anything."""
         return self.method != "GET"
+
+    @property
+    def spends_write(self) -> bool:
+        """Whether it counts as a write of its caller. What goes through a door is audited."""
+        return (self.writes and not self.quiet) or self.costly or self.door is not None
 
     @property
     def tag(self) -> str:
