@@ -10,6 +10,7 @@ from msgspec import UNSET
 
 from hostler.engine.access.grant import (
     check_gift,
+    check_home_given,
     check_memberships,
     check_protected,
     check_touch,
@@ -71,6 +72,7 @@ class Accounts:
         rights = rights_of(asked.role, asked.rights) or Rights()
         memberships = check_memberships(asked.memberships)
         check_gift(request.caller, rights, memberships)
+        check_home_given(request.caller, memberships)
         key = USER.fill(user=_checked_name(asked.name))
         full_name = _checked_full_name(asked.full_name)
 
