@@ -107,6 +107,25 @@ async def test_a_source_that_tries_many_names_is_slowed_and_its_own_password_is_
 
 
 @virtual
+async def test_guesses_from_elsewhere_do_not_lock_out_where_the_account_has_logged_in_before() -> None:
+    async with one_replica() as place:
+        await place.users.create(ADMIN, UserCreate(name="ada", password=PASSWORD))
+        await tried(place, "Ada", PASSWORD, "10.0.0.7")
+        for n in range(8):
+            with pytest.raises((Unauthenticated, TooManyTries)):
+                await tried(place, "ada", source=f"10.1.{n}.1")
+        with pytest.raises(TooManyTries):
+            await tried(place, "ada", PASSWORD, "10.2.0.1")
+        for _ in range(5):
+            with pytest.raises(Unauthenticated):
+                await tried(place, "ada", source="10.0.0.7")
+        with pytest.raises(TooManyTries):
+            await tried(place, "ada", source="10.0.0.7")
+        await asyncio.sleep(1.0)
+        assert (await tried(place, "ada", PASSWORD, "10.0.0.7")).user == "ada"
+
+
+@virtual
 async def test_guessing_an_account_does_not_lock_out_its_tokens() -> None:
     async with one_replica() as place:
         ada = await place.caller("ada")
