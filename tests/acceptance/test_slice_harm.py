@@ -256,6 +256,23 @@ LOOK = """
         except OSError as error:
             return type(error).__name__
 
+    held = []
+
+    @method
+    def write_deleted(mib: int) -> None:
+        held.append(open("deleted", "wb"))
+        os.unlink("deleted")
+        for _ in range(mib):
+            held[-1].write(bytes(2**20))
+        held[-1].flush()
+
+    @method
+    def seal(name: str) -> None:
+        os.mkdir(name)
+        with open(f"{name}/file", "wb") as file:
+            file.write(bytes(2**20))
+        os.chmod(name, 0)
+
     @method
     def see() -> dict:
         with open("/proc/self/status") as file:
@@ -332,6 +349,18 @@ async def main(root):
         assert not found["mounts"]
         assert active.about == ""
         assert await call(active.address, "reach", path="/run/hostler/calls.sock") == "a gateway"
+        await slices.unload(run)
+    more = {"python": sys.executable, "hidden": root, "disk_mib": 64, "look_every": 0.05}
+    async with ProcessSlices(root / "slices", artifacts, **more) as slices:
+        slices.admit(TOKENS)
+        active = await slices.activate(run)
+        await call(active.address, "seal", name="sealed")
+        for _ in range(200):
+            (seen,) = await slices.list()
+            if seen.detail:
+                break
+            await asyncio.sleep(0.05)
+        assert "its folder 'work/sealed' holds cannot be read" in seen.detail, seen
         await slices.unload(run)
     rights._NAMESPACES = ("--no-such-option",)
     for owner in (False, True):
@@ -442,6 +471,11 @@ async def test_files_of_a_slice_are_limited(tmp_path: Path) -> None:
         assert detail == "its folders hold more than 8 MiB, which slice_disk_mib allows"
         again = await slices.activate(active.run)  # with empty folders
         assert again.life is Life.ACTIVE
+        for _ in range(3):
+            with suppress(AssertionError, ConnectionError):
+                await call(again.address, "write_deleted", mib=4)
+        await until(lambda: slices.pid_of(active.run) is None or ended(slices))
+        assert (await only(slices)).detail == detail, "files that were deleted and are open count, too"
 
 
 def ended(slices: ProcessSlices) -> bool:
