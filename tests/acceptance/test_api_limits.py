@@ -20,10 +20,13 @@ from hostler.entry.relay import GUESSES, RelayApp
 from hostler.entry.server import protocol
 from hostler.entry.server.serve import Server
 from hostler.entry.server.services import ServerPlan
+from hostler.keys.node import CLUSTER
 from hostler.kit import connections
 from hostler.kit.clock import SystemClock
 from hostler.kit.connections import ConnectionLimits
 from hostler.model.access import Role
+from hostler.model.node import Cluster
+from hostler.ports.machines import Door
 
 VMS = "/v1/orgs/acme/projects/web/vms"
 FEW = ConnectionLimits(total=12, per_source=12, unproven=4, unproven_per_source=4, reserve=2)
@@ -372,6 +375,29 @@ async def test_guesses_of_tickets_at_a_relay_are_slowed_and_the_store_is_asked_n
             statuses = [await _upgrade(server.port, f"hstt_{number}") for number in range(GUESSES + 10)]
     assert statuses == [401] * GUESSES + [429] * 10
     assert reads == GUESSES
+
+
+async def test_guesses_do_not_lock_out_who_shows_a_real_ticket_from_the_same_address() -> None:
+    async with serving() as api:
+        await CLUSTER.create(api.store, Cluster(id="of-the-cluster", created_at=0.0))
+        ours = PeerTickets(api.store, clock=SystemClock(), secret=lambda: "s" * 43, by="replica")
+        theirs = PeerTickets(api.store, clock=SystemClock(), secret=lambda: "t" * 43, by="node:n1")
+        async with Server(RelayApp(theirs, lambda _: None)) as server:
+            statuses = [await _upgrade(server.port, f"hstt_{'x' * 43}.{number:016}") for number in range(GUESSES + 2)]
+            assert statuses == [401] * GUESSES + [429] * 2
+            ticket = await ours.issue("n1", "v", Door.SSH)
+            assert await _upgrade(server.port, ticket) == 503, "it was taken; the node is not there"
+            assert await _upgrade(server.port, ticket) == 401, "it counts once"
+            assert await _upgrade(server.port, "hstt_more") == 429
+        issued = await api.call("POST", "/v1/sessions/tickets")
+        for _ in range(30):
+            await api.call("GET", "/v1/vms", token="hst_wrong")
+        wrong = await api.call("POST", "/v1/sessions/browser", token=None, json={"ticket": "hstt_wrong"})
+        assert wrong.status == 429
+        strange = {"ticket": "hstt_x." + "é" * 16}
+        assert (await api.call("POST", "/v1/sessions/browser", token=None, json=strange)).status == 429
+        body = {"ticket": issued.json["ticket"]}
+        assert (await api.call("POST", "/v1/sessions/browser", token=None, json=body)).status == 201
 
 
 async def _upgrade(port: int, ticket: str) -> int:
