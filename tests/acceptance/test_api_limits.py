@@ -15,9 +15,10 @@ from api_server import VM_BODY, Api, run_machine, serving
 
 from hostler.drivers.machines.simulated import MemoryPlace, SimulatedMachines
 from hostler.engine.access.budget import BudgetPlan
+from hostler.engine.request import Caller
 from hostler.engine.tickets import PeerTickets
 from hostler.entry.relay import GUESSES, RelayApp
-from hostler.entry.server import protocol
+from hostler.entry.server import long_reads, protocol
 from hostler.entry.server.serve import Server
 from hostler.entry.server.services import ServerPlan
 from hostler.keys.node import CLUSTER
@@ -26,6 +27,7 @@ from hostler.kit.clock import SystemClock
 from hostler.kit.connections import ConnectionLimits
 from hostler.model.access import Role
 from hostler.model.node import Cluster
+from hostler.model.trace_api import TracePage
 from hostler.ports.machines import Door
 
 VMS = "/v1/orgs/acme/projects/web/vms"
@@ -310,6 +312,35 @@ async def test_an_administrator_of_one_org_can_disable_an_account_after_the_othe
     assert created == [201] * 5 + [429]
     done = await api.call("PATCH", "/v1/users/member-2", json={"enabled": False}, token=chief)
     assert done.status == 200
+
+
+async def test_long_reads_of_an_account_wait_for_each_other_and_those_of_administrators_for_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(long_reads, "WITHIN", 0.05)
+    under_way: list[str] = []
+    most: list[list[str]] = []
+    go_on = asyncio.Event()
+
+    async def read(caller: Caller, **_: Any) -> TracePage:
+        under_way.append(caller.name)
+        most.append(list(under_way))
+        await go_on.wait()
+        under_way.remove(caller.name)
+        return TracePage(items=())
+
+    async with serving() as api:
+        monkeypatch.setattr(api.services.traces, "list", read)
+        ada, bob, eve = [await api.user(Role.VIEWER, name=name) for name in ("ada", "bob", "eve")]
+        asked = [asyncio.create_task(api.call("GET", "/v1/traces", token=token)) for token in (ada, ada, bob, eve)]
+        await until(lambda: sum(task.done() for task in asked) == 2)
+        chief = asyncio.create_task(api.call("GET", "/v1/traces"))
+        await until(lambda: "admin" in under_way)
+        assert sorted(under_way) == ["ada", "admin", "bob"]
+        go_on.set()
+        assert (await chief).status == 200
+        assert [(await task).status for task in asked] == [200, 503, 200, 503]
+        assert (await api.call("GET", "/v1/traces", token=eve)).status == 200
 
 
 async def test_requests_without_an_account_have_a_budget_by_address() -> None:

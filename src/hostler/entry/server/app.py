@@ -29,6 +29,7 @@ from hostler.entry.server.answer import send as send_answer
 from hostler.entry.server.authentication import bearer_of, check_one, needs_token, token_of
 from hostler.entry.server.feed import Feed
 from hostler.entry.server.logs import logger
+from hostler.entry.server.long_reads import LongReads
 from hostler.entry.server.metrics import CONTENT_TYPE, Metrics
 from hostler.entry.server.openapi import document
 from hostler.entry.server.problem import INVALID, NOT_ALLOWED, NOT_FOUND, Refusal, tell
@@ -128,6 +129,7 @@ class App:
         mirrors = services.view.mirrors.values()
         self.feed = Feed(services.store, clock=services.clock, history=plan.history, mirrors=mirrors)
         self._accounts = frozenset(route.name for route in self.routes if route.tag in _ACCOUNTS)
+        self._long_reads = LongReads()
         self._budget = Budget(plan.budget, clock=services.clock)
         self.refusals = Refusals(
             services.store, clock=services.clock, new_id=lambda: secrets.token_hex(16), exists=self._has_account
@@ -200,7 +202,11 @@ class App:
             if route.writes and not route.streamed:
                 data, unread = await incoming.read(raw, self._plan, route.max_body) if unread else b"", False
             asked = await self._asked(route, caller, raw, data, parts=parts, query=query)
-            answer = await route.handler(asked)
+            if route.is_long:
+                async with self._long_reads.turn(caller, route.name):
+                    answer = await route.handler(asked)
+            else:
+                answer = await route.handler(asked)
             status, unread = route.status, unread and not raw.taken
             if answer is not None:
                 status = answer.status or status

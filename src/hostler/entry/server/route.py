@@ -179,6 +179,8 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the handler reads the body itself, as it comes: it is a file."""
     quiet: bool = False
     """Whether it is not logged while it succeeds, though it writes: it comes too often."""
+    is_long: bool = False
+    """Whether it reads thousands of records to answer: such reads wait for each other (`entry.server.long_reads`)."""
     costly: bool = False
     """Whether it costs as much as a write, though it is a GET: it leaves tickets in the store."""
     door: str | None = None
