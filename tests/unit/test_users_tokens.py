@@ -259,7 +259,7 @@ async def test_a_replica_whose_calendar_is_in_doubt_deletes_no_token() -> None:
         day = (await place.users.issue(ADMIN, "ada", TokenCreate(expires_in=86400))).value
         session = await place.users.login(LOGIN, "10.0.0.1")
         right = place.clock._epoch
-        place.clock._epoch += 7 * 86400.0  # somebody set the clock
+        place.clock._epoch += 7 * 86400.0  # the clock was set wrong
         await place.users.login(LOGIN, "10.0.0.1")
         await place.users.issue(ADMIN, "ada", TokenCreate())
         place.clock._epoch = right

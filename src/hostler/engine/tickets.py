@@ -66,7 +66,7 @@ SEAL_AGAIN = 10.0
 class Seals:
     """Tell tickets that a process of this control plane issued from guesses, without a read of the store.
 
-    A seal is made with the cluster's id, which guests and callers do not know. It lets nobody in: the store still
+    A seal is made with the cluster's id, which guests and callers do not know. It opens nothing: the store still
     decides. But a process that slows guesses from an address lets sealed tickets from there be looked up at once.
     """
 

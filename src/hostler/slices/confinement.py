@@ -149,7 +149,7 @@ def _private_folders(plan: Confinement) -> None:
 def _concealed(plan: Confinement) -> tuple[list[str], list[str]]:
     """What there is below `PRIVATE` that we can read and other users cannot; and those of `PRIVATE` to leave out.
 
-    What the worker needs may have been installed so that nobody else reads it.
+    What the worker needs stays visible: it may be installed so that only its own user reads it.
     """
     found: list[str] = []
     too_many: list[str] = []

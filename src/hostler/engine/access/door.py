@@ -150,7 +150,7 @@ class Door:
         return Unauthenticated("token: none that counts; log in again, or take a token that is neither old nor revoked")
 
     async def login(self, tokens: Tokens, asked: Login, source: str) -> TokenIssued:
-        """A session for whoever has the password.
+        """A session for a caller that shows the password.
 
         Where the account has logged in from this address before, tries from there are counted separately: guesses from
         elsewhere do not lock its owner out.
