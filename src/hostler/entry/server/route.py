@@ -195,7 +195,7 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def spends_write(self) -> bool:
-        """Whether it counts as a write of its caller. Opening a console, a shell or a terminal writes to the audit log."""
+        """Whether it counts as a write of its caller: opening a console, a shell or a terminal is audited."""
         return (self.writes and not self.quiet) or self.costly or self.door is not None
 
     @property
