@@ -280,11 +280,13 @@ async def test_a_protected_account_loses_nothing() -> None:
 async def test_the_last_one_who_manages_accounts_stays() -> None:
     async with one_replica() as place:
         boss = Request(await place.caller("boss", role=Role.ADMIN, memberships=("*",)))
-        await place.users.create(ADMIN, UserCreate(name="gone", role=Role.ADMIN, enabled=False))
+        await place.users.create(ADMIN, UserCreate(name="gone", role=Role.ADMIN, memberships=("*",), enabled=False))
+        await place.users.create(ADMIN, UserCreate(name="local", role=Role.ADMIN, memberships=("acme",)))
         for attempt in (
             place.users.delete(boss, "boss"),
             place.users.update(boss, "boss", UserUpdate(enabled=False)),
             place.users.update(boss, "boss", UserUpdate(role=Role.OPERATOR)),
+            place.users.update(boss, "boss", UserUpdate(memberships=("acme",))),
         ):
             with pytest.raises(Forbidden, match="last one"):
                 await attempt

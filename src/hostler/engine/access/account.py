@@ -22,6 +22,7 @@ from hostler.engine.write import Beaten
 from hostler.errors import Conflict, Damaged, Forbidden, Invalid, KeyReused, NotFound, Stale
 from hostler.keys.inventory import USER
 from hostler.keys.part import check_new
+from hostler.model.access import EVERYWHERE
 from hostler.model.api import UserCreate, UserPage, UserUpdate, UserView
 from hostler.model.inventory import Rights, User
 from hostler.model.line import check_line
@@ -268,17 +269,25 @@ class Accounts:
         return msgspec.structs.replace(user, **fields)
 
     async def _somebody_left(self, entry: Entry[User], after: User | None) -> list[Comparison]:
-        """Comparisons by which somebody else manages accounts when this one no longer does. Forbidden: nobody does.
+        """Comparisons by which another account manages accounts when this one no longer does. Forbidden: none does.
 
-        The other one's record is compared, so that two who lock out each other at once do not both succeed.
+        Where this one does so everywhere, so must the other. The other one's record is compared, so that two who lock
+        out each other at once do not both succeed.
         """
-        if not _manages(entry.value) or (after is not None and _manages(after)):
+        everywhere = EVERYWHERE in entry.value.memberships
+
+        def manages(user: User) -> bool:
+            return _manages(user) and (not everywhere or EVERYWHERE in user.memberships)
+
+        if not manages(entry.value) or (after is not None and manages(after)):
             return []
         others = (await USER.list(self._store, strict=False)).entries
-        other = next((other for other in others if other.key != entry.key and _manages(other.value)), None)
+        other = next((other for other in others if other.key != entry.key and manages(other.value)), None)
         if other is None:
+            what, needed = ("", "") if not everywhere else (" of every org", f" and membership in {EVERYWHERE}")
             raise Forbidden(
-                f"user {entry.value.name}: is the last one who manages accounts; give manage_accounts to another first"
+                f"user {entry.value.name}: is the last one who manages accounts{what}; give manage_accounts{needed} to"
+                " another first"
             )
         return [USER.unchanged(other)]
 
