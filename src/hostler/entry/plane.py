@@ -55,11 +55,12 @@ from hostler.entry.server.app import build
 from hostler.entry.server.logs import logger
 from hostler.entry.server.serve import Server
 from hostler.entry.server.services import ServerPlan, Services
+from hostler.entry.shared_artifacts import SharedArtifacts, open_shared
 from hostler.errors import Invalid
 from hostler.keys.namespaced import maintained
 from hostler.kit.clock import SystemClock
 from hostler.settings.value import split_address
-from hostler.wiring import open_artifacts, open_audit_files, open_hasher, open_power
+from hostler.wiring import open_audit_files, open_hasher, open_power
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
@@ -145,9 +146,11 @@ class Plane:
         local: Collection[str] = (),
         artifacts: Artifacts | None = None,
         guard: StoreGuard | None = None,
+        address: str | None = None,
     ) -> None:
         """`local`: the nodes of this very process, by their folded names; it may grow. `artifacts`: the repository; if
-        there is none, the one of the settings. `guard`: what tells that the store became another one."""
+        there is none, the one of the settings. `guard`: what tells that the store became another one. `address`:
+        where others reach the API, `HOST:PORT`; None: where it listens."""
         self.store, self.settings = store, settings
         self.clock: Clock = clock or SystemClock()
         self._rng = random.Random()  # noqa: S311 - spreads retries; guards nothing
@@ -163,7 +166,9 @@ class Plane:
         self._lab_keys: tuple[str, ...] = ()
         self._controllers: Sequence[Counting] = ()
         self._more_counters = counters
-        artifacts = artifacts or open_artifacts(settings, clock=self.clock)
+        self._address = address
+        if artifacts is None:
+            artifacts = open_shared(store, settings, self.peer_tickets, clock=self.clock, url=self.api_url)
         self._audit_files = open_audit_files(settings.data) if sim is None else None
         self.calling = Calling(
             store,
@@ -220,6 +225,8 @@ class Plane:
             overview=OverviewService(store, self.view, blueprints, clock=self.clock),
             peers=ProcessPeers(store, self.peer_tickets, machines_of),
             artifacts=artifacts,
+            own_artifacts=artifacts.own if isinstance(artifacts, SharedArtifacts) else None,
+            peer_tickets=self.peer_tickets,
             audit_files=self._audit_files,
             clock=self.clock,
             leads=leads,
@@ -229,6 +236,7 @@ class Plane:
             sim=sim,
         )
         self._viewing: asyncio.Task[None] | None = None
+        self._copying: asyncio.Task[None] | None = None
         self._guard = guard
         self._guarding: asyncio.Task[None] | None = None
         self._server: Server | None = None
@@ -242,6 +250,8 @@ class Plane:
                 self._viewing.result()
             if self.services.calls is not None:
                 await self.calling.__aenter__()
+            if isinstance(self.services.artifacts, SharedArtifacts):
+                self._copying = asyncio.create_task(self.services.artifacts.keep_copies(), name="artifacts: copies")
             if self._guard is not None:
                 self._guarding = asyncio.create_task(self._guard.run(), name="store guard")
             gc.collect()
@@ -258,7 +268,7 @@ class Plane:
     ) -> None:
         await self._watch.aclose()
         await self.calling.__aexit__(None, None, None)
-        running = [task for task in (self._viewing, self._guarding) if task is not None]
+        running = [task for task in (self._copying, self._viewing, self._guarding) if task is not None]
         for task in running:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
@@ -273,6 +283,16 @@ class Plane:
         ended = next(task for task in running if task in done)
         error = None if ended.cancelled() else ended.exception()
         return error if isinstance(error, Exception) else RuntimeError("the view of the store ended by itself")
+
+    def api_url(self) -> str:
+        """Where other processes of the control plane reach the API, with its certificate; empty: it is not known."""
+        if self._server is None:
+            return ""
+        scheme, _, rest = self._server.pinned_url.partition("://")
+        listens, mark, pin = rest.partition("#")
+        host, _ = split_address(self.settings.listen)
+        reached = self._address or ("" if host in WILDCARDS else listens)
+        return f"{scheme}://{reached}{mark}{pin}" if reached else ""
 
     @asynccontextmanager
     async def served(self) -> AsyncIterator[Server]:

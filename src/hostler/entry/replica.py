@@ -67,7 +67,7 @@ async def _run(  # noqa: PLR0917 - what to run, how to tell, and when to end
         backend = guarded_backend(settings, clock, tell, accept=accept_cluster)
         store, guard = await stack.enter_async_context(backend)
         settings = await _without_redis_if_refused(store, settings, tell)
-        plane = Plane(store, settings, clock=clock, leads=lambda: leading.leads, guard=guard)
+        plane = Plane(store, settings, clock=clock, leads=lambda: leading.leads, guard=guard, address=address)
         await stack.enter_async_context(plane)
         server = await stack.enter_async_context(plane.served())
         stack.enter_context(on_hangup(lambda: reload_certificates([server], tell)))
@@ -79,6 +79,7 @@ async def _run(  # noqa: PLR0917 - what to run, how to tell, and when to end
             address=address or f"{f'[{host}]' if ':' in host else host}:{server.port}",
             ttl=settings.leadership_ttl,
             replicas=settings.replicas,
+            url=plane.api_url,
         )
         standing = asyncio.create_task(
             stand(

@@ -16,7 +16,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hostler.wiring.artifacts import describe_artifact, open_artifacts, pack_artifact, slice_source
+from hostler.wiring.artifacts import (
+    artifacts_in_order,
+    artifacts_of_replica,
+    describe_artifact,
+    open_artifacts,
+    pack_artifact,
+    slice_source,
+)
 from hostler.wiring.audit import check_audit_files, open_audit_files
 from hostler.wiring.inbox import open_board, open_inbox
 from hostler.wiring.machine import (
@@ -40,6 +47,8 @@ __all__ = [
     "DEFAULT_TIMEOUT",
     "MACHINES",
     "Options",
+    "artifacts_in_order",
+    "artifacts_of_replica",
     "bridge_refusal",
     "check_audit_files",
     "describe_artifact",

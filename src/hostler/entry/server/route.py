@@ -116,6 +116,8 @@ class Raw(msgspec.Struct):
     token: str = ""
     ticket: Entry[Ticket] | None = None
     """In place of a token, at the door of a machine."""
+    peer: bool = False
+    """Whether another process of the control plane asks, with a ticket of its own."""
     cookie: bool = False
     """Whether the token came in the cookie of a browser."""
     id: str = ""
@@ -179,6 +181,9 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     """Whether it is not logged while it succeeds, though it writes: it comes too often."""
     door: str | None = None
     """Of a machine (`hostler.ports.machines.Door`), or a lab's terminal: a ticket lets in, too."""
+    peers: str = ""
+    """In place of a node, where another process of the control plane is let in with a ticket of its own
+    (`PeerTickets`): for the path's last part in braces, and for what the path ends in. Empty: nowhere."""
     listed: bool = True
     """Whether it stands in the OpenAPI document: files of the page do not."""
 
