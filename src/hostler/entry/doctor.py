@@ -27,7 +27,7 @@ from hostler.entry.doctor_labs import labs
 from hostler.entry.doctor_machines import machines, paused, refusals, shared_hosts
 from hostler.entry.doctor_power import power, watchdog
 from hostler.entry.doctor_retained import retained
-from hostler.entry.doctor_slices import slices
+from hostler.entry.doctor_slices import repository, slices
 from hostler.entry.finding import Finding, Level
 from hostler.entry.folder import DataFolder
 from hostler.entry.leader import look
@@ -81,6 +81,7 @@ async def examine(settings: Settings) -> list[Finding]:
                 if store is not None:
                     found += await _plane(store)
                     found += await retained(store, settings)
+                    found += await repository(store, settings)
         except (HostlerError, TimeoutError) as error:
             what = str(error) if isinstance(error, HostlerError) else f"no answer within {WITHIN * 2:g} s"
             found.append(_store_failed(settings, what))
