@@ -11,19 +11,18 @@ from hostler.model.inventory import Capacity
 from hostler.model.node import Lifecycle, NodeRecord
 
 
-@pytest.mark.parametrize("share", [{}, {"share": "one of 2 nodes on its host"}], ids=["whole", "divided"])
-async def test_nodes_that_each_promise_their_whole_host_are_named(share: dict[str, str]) -> None:
+@pytest.mark.parametrize("shares", ["", "ab", "b"], ids=["whole", "divided", "mixed"])
+async def test_a_host_of_which_one_node_promises_all_and_another_a_share_is_named(shares: str) -> None:
     async with MemoryStore() as store:
         for node, host in (("a", "h1"), ("b", "h1"), ("c", "h2"), ("d", "")):
             record = NodeRecord(
                 node=node,
                 lifecycle=Lifecycle.ON_DUTY,
                 capacity=Capacity(cpus=1, memory_mib=1),
-                facts={"host": host, **share},
+                facts={"host": host, **({"share": "one of 2 nodes on its host"} if node in shares else {})},
                 registered_at=0.0,
             )
             await store.txn([], [MEMBER.put(record, node=node)])
         found = await shared_hosts(store)
-    assert [finding.what for finding in found] == (
-        [] if share else ["a, b are on one host, and each promises all of it"]
-    )
+    told = ["a and b are on one host: the former promise all of it, the latter a share"] if shares == "b" else []
+    assert [finding.what for finding in found] == told

@@ -31,6 +31,8 @@ class DrainMode(OpenEnum):
     """Each is stopped and stays; one after the other."""
 
 
+HOST, HOST_SHARE = "host", "share"
+"""Facts of a node (`NodeRecord.facts`): which host it is on, and in words which share of the host it promises."""
 POWER = "hostler"
 """Stands in `OffConfirmation.by` where the leader had the node switched off."""
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct, structs
 
 from hostler.model.name import fold
-from hostler.model.node import Lifecycle
+from hostler.model.node import HOST, HOST_SHARE, Lifecycle
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -45,6 +45,10 @@ class NodeState(Struct, frozen=True, kw_only=True):
     on_duty: bool = True
     why_not: str = ""
     """While off duty: why."""
+    host: str = ""
+    """The host that its agent runs on; empty: it is not known."""
+    whole_host: bool = True
+    """Its capacity is all of that host, not a share of it: what stands on other nodes of the host counts against it."""
 
 
 class Wanted(Struct, frozen=True, kw_only=True, gc=False):
@@ -146,6 +150,8 @@ def node_state(
         refuses=record.refuses,
         on_duty=not why_not,
         why_not=why_not,
+        host=record.facts.get(HOST, ""),
+        whole_host=not record.facts.get(HOST_SHARE),
     )
 
 
