@@ -236,7 +236,7 @@ def test_every_setting_can_be_set_in_each_layer(option: Option) -> None:
         **dict.fromkeys(
             ("node_ttl", "lock_ttl", "leadership_ttl", "power_grace", "power_timeout", "retention"), (1, "2", 3.0)
         ),
-        **dict.fromkeys(("brake_window", "fence_every"), (1, "2", 3.0)),
+        **dict.fromkeys(("brake_window", "fence_every", "shutdown_delay"), (1, "2", 3.0)),
         "brake_share": (0.1, "0.5", 1.0),
         "fencing_time": (60, "70", 80.0),
         "slice_listen": ("10.0.0.1", "fd00::1", "blade-1.example"),

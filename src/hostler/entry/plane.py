@@ -147,10 +147,11 @@ class Plane:
         artifacts: Artifacts | None = None,
         guard: StoreGuard | None = None,
         address: str | None = None,
+        stopping: Callable[[], bool] = lambda: False,
     ) -> None:
         """`local`: the nodes of this very process, by their folded names; it may grow. `artifacts`: the repository; if
         there is none, the one of the settings. `guard`: what tells that the store became another one. `address`:
-        where others reach the API, `HOST:PORT`; None: where it listens."""
+        where others reach the API, `HOST:PORT`; None: where it listens. `stopping`: whether it was asked to end."""
         self.store, self.settings = store, settings
         self.clock: Clock = clock or SystemClock()
         self._rng = random.Random()  # noqa: S311 - spreads retries; guards nothing
@@ -229,6 +230,7 @@ class Plane:
             peer_tickets=self.peer_tickets,
             audit_files=self._audit_files,
             clock=self.clock,
+            stopping=stopping,
             leads=leads,
             counters=self._counters,
             calls=InvokeService(self.calling.router, self.view) if sim is None else None,

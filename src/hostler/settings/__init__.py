@@ -123,6 +123,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     watchdog: Path | None
     """The device; None: the host is not reset."""
     leadership_ttl: float
+    shutdown_delay: float
     replicas: int
     log_level: str
     log_format: str

@@ -225,6 +225,11 @@ OPTIONS: tuple[Option, ...] = (
         20.0,
     ),
     Option(
+        *("shutdown_delay", "shutdown_delay", "HOSTLER_SHUTDOWN_DELAY", value.read_delay),
+        "for which a replica that is asked to stop goes on serving while /readyz says 503, if other replicas run",
+        3.0,
+    ),
+    Option(
         "lock_ttl",
         "lock_ttl",
         "HOSTLER_LOCK_TTL",

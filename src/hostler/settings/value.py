@@ -51,6 +51,13 @@ def read_seconds(value: object) -> float:
     return number
 
 
+def read_delay(value: object) -> float:
+    number = _float(value)
+    if not 0 <= number <= 3600:
+        raise ValueError("must be a number of seconds from 0 to 3600")
+    return number
+
+
 def read_share(value: object) -> float:
     number = _float(value)
     if not 0 <= number <= 1:

@@ -71,6 +71,8 @@ class Services(msgspec.Struct, frozen=True, kw_only=True):
     clock: Clock
     audit_files: AuditFiles | None = None
     """Lines of the audit log that are no longer in the store; None: there are no files."""
+    stopping: Callable[[], bool] = _never
+    """Whether this process was asked to end, and serves only until load balancers have noticed."""
     leads: Callable[[], bool] = _never
     """Whether this process leads now."""
     counters: Callable[[], Mapping[str, float]] = _nothing
