@@ -36,9 +36,10 @@ class Client(Closing):
             await client.vms.wait("acme", "web", vm.id, phase=Phase.RUNNING)
 
     Errors are those of `hostler.errors`, with the server's own sentence. Reads are repeated when the connection is
-    lost; so are writes, `retries` times at most, under an Idempotency-Key by which they are done once. `ca` is a file
-    of certificates to trust, `unix` a socket to connect to in the place of the url's host. A token is not sent over
-    plain http to another machine unless `insecure` says so.
+    lost; so are writes, `retries` times at most, under an Idempotency-Key by which they are done once. `url` may be
+    several, with commas between them: the first that takes connections is asked, and another when it no longer does.
+    `ca` is a file of certificates to trust, `unix` a socket to connect to in the place of the url's host. A token is
+    not sent over plain http to another machine unless `insecure` says so.
     """
 
     def __init__(
@@ -54,7 +55,6 @@ class Client(Closing):
     ) -> None:
         address = Address(url, token=token is not None, unix=unix, insecure=insecure)
         self._wire = Wire(address, token, timeout=timeout, retries=retries, ca=ca, unix=unix)
-        self.url = address.url
         self.vms = Vms(self._wire, self.events)
         self.labs = Labs(self._wire, self.events)
         self.workloads = Workloads(self._wire)
@@ -71,6 +71,11 @@ class Client(Closing):
         self.traces = Traces(self._wire)
         self.sim = Sim(self._wire)
         self._invocation = Invocation(self._wire)
+
+    @property
+    def url(self) -> str:
+        """Of the server that is asked; of several, the one that is in use."""
+        return self._wire.address.url
 
     def __repr__(self) -> str:
         return f"Client({self.url!r})"

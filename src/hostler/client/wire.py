@@ -25,7 +25,7 @@ from hostler.kit.backoff import Backoff
 from hostler.model.record import Record
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping
+    from collections.abc import AsyncIterator, Callable, Mapping
 
     from yarl import URL
 
@@ -154,8 +154,9 @@ class Wire:
     @asynccontextmanager
     async def stream(self, url: URL, headers: dict[str, str]) -> AsyncIterator[aiohttp.StreamReader]:
         """The bytes of an answer that does not end."""
+        url = await self.address.reach(url)
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=self.timeout, sock_read=SILENCE)
-        with _Translated(self.address.url, writes=False):
+        with _Translated(self.address.named, writes=False, lose=self.address.lose):
             async with self._open().get(
                 url, headers=self._headers(headers), timeout=timeout, allow_redirects=False
             ) as answer:
@@ -166,9 +167,10 @@ class Wire:
     @asynccontextmanager
     async def post(self, url: URL, data: bytes, within: float) -> AsyncIterator[aiohttp.ClientResponse]:
         """A request that is sent once, and may take so long; its answer, not read yet."""
+        url = await self.address.reach(url)
         timeout = aiohttp.ClientTimeout(total=within + self.timeout, sock_connect=min(10.0, self.timeout))
         headers = self._headers({"Content-Type": "application/json"})
-        with _Translated(self.address.url, writes=True):
+        with _Translated(self.address.named, writes=True, lose=self.address.lose):
             async with self._open().post(
                 url, headers=headers, data=data, timeout=timeout, allow_redirects=False
             ) as answer:
@@ -179,9 +181,16 @@ class Wire:
     @asynccontextmanager
     async def socket(self, url: URL) -> AsyncIterator[aiohttp.ClientWebSocketResponse]:
         """A WebSocket. What goes wrong before it is open is told as for any request; then aiohttp's words come."""
-        async with open_socket(
-            self._open().connector, url, self._headers({}), named=self.address.url, within=self.timeout
-        ) as opened:
+        url = await self.address.reach(url)
+        async with AsyncExitStack() as stack:
+            socket = open_socket(
+                self._open().connector, url, self._headers({}), named=self.address.named, within=self.timeout
+            )
+            try:
+                opened = await stack.enter_async_context(socket)
+            except (NotSent, Lost):
+                self.address.lose()
+                raise
             yield opened
 
     # Inside
@@ -194,6 +203,7 @@ class Wire:
         uncertain: Uncertain | None = None
         for left in range(self.retries if repeat else 0, -1, -1):
             try:
+                url = await self.address.reach(url)
                 return await self._once(method, url, headers, data)
             except Uncertain as error:
                 uncertain = error
@@ -221,7 +231,8 @@ class Wire:
             sent["Content-Type"] = "application/octet-stream" if isinstance(data, Path) else "application/json"
         with ExitStack() as stack:
             body = stack.enter_context(data.open("rb")) if isinstance(data, Path) else data
-            stack.enter_context(_Translated(self.address.url, writes=method != "GET"))
+            lose = self.address.lose
+            stack.enter_context(_Translated(self.address.named, writes=method != "GET", lose=lose))
             async with self._open().request(
                 method, url, headers=sent, data=body, timeout=timeout, allow_redirects=False
             ) as answer:
@@ -287,8 +298,9 @@ async def _refused(answer: aiohttp.ClientResponse) -> None:
 class _Translated:
     """Foreign exceptions end here."""
 
-    def __init__(self, url: str, *, writes: bool) -> None:
-        self._url, self._writes = url, writes
+    def __init__(self, url: str, *, writes: bool, lose: Callable[[], object] = bool) -> None:
+        """`lose`: called when the server could not be reached, or gave no answer."""
+        self._url, self._writes, self._lose = url, writes, lose
 
     def __enter__(self) -> None: ...
 
@@ -301,12 +313,13 @@ class _Translated:
             ) from None
         if isinstance(error, aiohttp.ClientConnectorCertificateError | aiohttp.ClientSSLError):
             raise Invalid(f"server {self._url}: {_untrusted(error)}") from None
+        if isinstance(error, aiohttp.InvalidURL):
+            raise Invalid(f"server {self._url}: {_why(error)}") from None
+        self._lose()
         if isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError):
             raise NotSent(
                 f"server {self._url}: cannot be reached ({_why(error)}); see that it runs, and that the url is right"
             ) from None
-        if isinstance(error, aiohttp.InvalidURL):
-            raise Invalid(f"server {self._url}: {_why(error)}") from None
         advice = "read first, or repeat it with the same key" if self._writes else "try again"
         raise Lost(f"server {self._url}: no answer ({_why(error)}); {advice}") from None
 

@@ -69,7 +69,10 @@ def server_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-_SERVER_HELP = "The server to ask; otherwise the hostler up of the data folder.  [env: HOSTLER_SERVER]"
+_SERVER_HELP = (
+    "The server to ask, or several with commas between them, tried in order; otherwise the hostler up of the data"
+    " folder.  [env: HOSTLER_SERVER]"
+)
 _TOKEN_HELP = "The token; others on this machine can see it here: prefer the variable or a file.  [env: HOSTLER_TOKEN]"  # noqa: S105
 
 
@@ -114,8 +117,9 @@ def chosen_server() -> Server:
             " or name a server with --server or HOSTLER_SERVER"
         )
     url = url.rstrip("/")
-    if not url.startswith(("http://", "https://")):
-        raise Invalid(f"{url_from} {url!r}: must be http://host:port or https://host:port")
+    for one in url.split(","):
+        if not one.strip().startswith(("http://", "https://")):
+            raise Invalid(f"{url_from} {one!r}: must be http://host:port or https://host:port")
     token, token_from = _token(given, folder if url == own else None)
     return Server(url, token, url_from, token_from)
 
