@@ -93,10 +93,13 @@ async def _fallen_back(
 ) -> Store:
     cluster = redacted(settings.store)
     if not settings.storage_fallback or settings.state_path is None:
-        raise Unavailable(
-            f"store {cluster}: cannot be reached ({_short(error)}); start it, or check the address;"
-            " only where HOSTLER_STORAGE_FALLBACK (fallback in [storage]) is true does it start on the state file"
-        ) from None
+        why, _, advice = str(error).partition("; ")
+        advice = advice if advice not in ("", "try again later") else "start it, or check the address"
+        if settings.state_path is not None:
+            advice += (
+                "; only where HOSTLER_STORAGE_FALLBACK (fallback in [storage]) is true does it start on the state file"
+            )
+        raise Unavailable(f"store {cluster}: cannot be reached ({why}); {advice}") from None
     tell(f"WARNING: {cluster} cannot be reached: {_short(error)}")
     tell(f"WARNING: working on the state file {settings.state_path} alone, until the next start")
     return await _reached(file_url(settings.state_path), stack)

@@ -268,7 +268,9 @@ async def _write_refused(store: Store) -> str:
 
 
 def _store_failed(settings: Settings, what: str) -> Finding:
-    said, _, advice = what.partition("; ") if " (" not in what else (what.partition(" (")[0], "", "")
+    said, _, advice = what.partition("; ")
+    if advice == "try again later":
+        advice = ""
     shared = "start it, or check the address and the network" if is_cluster(settings.store) else "look at the file"
     return Finding("store", Level.FAIL, f"{redacted(settings.store)}: {said}", advice or shared)
 
