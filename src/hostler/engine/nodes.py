@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
+from hostler.engine.placement.wanted import counted_capacity
 from hostler.engine.request import Written, check_limit
 from hostler.errors import Conflict, Damaged, Invalid, NotFound
 from hostler.keys.node import ALIVE, ARRIVAL, BRAKE, COMMAND, FENCING, MEMBER
@@ -256,7 +257,7 @@ class NodeService:
             node=record.node,
             lifecycle=record.lifecycle,
             alive=self._view.alive.get(node=node) is not None,
-            capacity=record.capacity,
+            capacity=counted_capacity(record, self._view.inventory.capacity(node)),
             used=used,
             vms=len(commands),
             labels=record.labels,

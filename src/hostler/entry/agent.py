@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from hostler.engine.agent.agent import Agent
 from hostler.engine.agent.plan import AgentPlan
+from hostler.engine.agent.session import NOT_YET
 from hostler.engine.labs.shape import MACHINES_LABEL
 from hostler.engine.slices.printed import NodeDoors
 from hostler.entry.backend import control_plane_of, opened_backend
@@ -265,8 +266,8 @@ def _calling(store: Store, settings: Settings, plan: AgentPlan, clock: Clock) ->
 
 
 async def _tell_state(running: Running, clock: Clock, tell: Callable[[str], None]) -> None:
-    """Each change between registered and not."""
-    said = ""
+    """Each change between registered and not; that it begins without is no news."""
+    said = f"not registered: {NOT_YET}"
     while True:
         state = running.agent.state()
         now = "registered" if state.registered else f"not registered{f': {state.waits_for}' * bool(state.waits_for)}"

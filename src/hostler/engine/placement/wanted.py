@@ -140,7 +140,7 @@ def node_state(
     rack, pdus, tors = wiring or (record.rack and fold(record.rack), record.pdus, record.tors)
     return NodeState(
         node=fold(record.node),
-        capacity=record.capacity if capacity is None else least(record.capacity, capacity),
+        capacity=counted_capacity(record, capacity),
         labels={**record.labels, **labels} if labels else record.labels,
         rack=rack,
         pdus=pdus,
@@ -153,6 +153,11 @@ def node_state(
         host=record.facts.get(HOST, ""),
         whole_host=not record.facts.get(HOST_SHARE),
     )
+
+
+def counted_capacity(record: NodeRecord, listed: Capacity | None) -> Capacity:
+    """What placement counts on: what both the node's agent and the inventory (None: it is not in it) say is there."""
+    return record.capacity if listed is None else least(record.capacity, listed)
 
 
 def least(offered: Capacity, listed: Capacity) -> Capacity:

@@ -227,7 +227,10 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
 def check_access(route: Route, caller: Caller, parts: dict[str, str]) -> None:
     """NotFound: to this caller there is no such project. Forbidden: a right is missing."""
     if route.in_project and not caller.sees(parts["org"], parts["project"]):
-        raise NotFound(f"project {parts['org']}/{parts['project']}: there is none such; list what there is")
+        raise NotFound(
+            f"project {parts['org']}/{parts['project']}: there is none such, or this account is no member of it; see"
+            " hostler project list, and name one with --org and --project"
+        )
     if route.access is Access.SELF:
         if fold(parts["user"]) != caller.name:
             caller.require("manage_accounts")
