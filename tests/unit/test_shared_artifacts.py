@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import re
 import shutil
 import subprocess
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -208,6 +209,43 @@ async def test_a_ticket_opens_one_file_once(tmp_path: Path) -> None:
         assert await status(ticket, f"{ONE}/file") == 401
         assert await status(await tickets.issue("n1", ONE, "ssh"), f"{ONE}/file") == 401
         assert await status("hstt_guess", f"{ONE}/file") == 401
+
+
+async def test_a_replica_says_where_it_is_reached_also_after_its_certificate_changed() -> None:
+    url = "https://10.0.0.1:1#sha256:aa"
+    async with hostler.open_store("memory://") as store:
+        record = ReplicaRecord(address="10.0.0.1:1", holder="a", ttl=1.0, started_at=0.0)
+        presence = Presence(store, record, url=lambda: url)
+        presence.open()
+
+        async def says() -> bool:
+            entry = await REPLICA.get(store, holder="a")
+            return entry is not None and entry.value.url == url
+
+        await until(says)
+        url = "https://10.0.0.1:1#sha256:bb"
+        await until(says)
+        await presence.aclose()
+
+
+@pytest.mark.parametrize(
+    ("listen", "address", "url"),
+    [
+        ("127.0.0.1:0", None, r"http://127\.0\.0\.1:\d+"),
+        ("127.0.0.1:0", "a.example:7070", r"http://a\.example:7070"),
+        ("0.0.0.0:0", "a.example:7070", r"http://a\.example:7070"),
+        ("0.0.0.0:0", None, ""),
+    ],
+)
+async def test_a_replica_on_every_address_is_reached_where_it_was_told(
+    tmp_path: Path, listen: str, address: str | None, url: str
+) -> None:
+    settings = load({"data": str(tmp_path), "listen": listen, "store": "memory://", "insecure": True}, {})
+    async with hostler.open_store("memory://") as store:
+        plane = Plane(store, settings, address=address)
+        assert plane.api_url() == ""
+        async with plane, plane.served():
+            assert re.fullmatch(url, plane.api_url())
 
 
 def own(plane: Plane) -> Artifacts:

@@ -253,9 +253,12 @@ async def _members(store: Store) -> list[Finding]:
     verb = "does not answer" if len(dead) == 1 else "do not answer"
     told = f"{len(dead)} of {counted(len(members), 'member')} {verb}: {named}"
     needed = len(members) // 2 + 1
-    if len(members) - len(dead) < needed:
-        return [Finding("store", Level.FAIL, told, f"start them: {needed} of {len(members)} must answer")]
-    return [Finding("store", Level.WARN, told, f"start {'it' if len(dead) == 1 else 'them'} again, or replace it")]
+    enough = len(members) - len(dead) >= needed
+    advice = f"start them: {needed} of {len(members)} must answer"
+    if enough:
+        advice = f"start {'it' if len(dead) == 1 else 'them'} again, or replace it"
+    known = "; ".join(dict.fromkeys(one.advice for one in dead if one.advice))
+    return [Finding("store", Level.WARN if enough else Level.FAIL, told, known or advice)]
 
 
 async def _write_refused(store: Store) -> str:

@@ -56,9 +56,6 @@ class Problem(NamedTuple):
     what: str
     advice: str = ""
 
-    def __str__(self) -> str:
-        return f"{self.what}: {self.advice}" if self.advice else self.what
-
 
 class Access:
     """How to be let in. Says nothing of the password when it is printed."""
