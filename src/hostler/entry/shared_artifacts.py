@@ -128,7 +128,7 @@ class SharedArtifacts:
                     await self._fetch_elsewhere(info, Path(folder))
                     await self.own.publish(info, Path(folder) / info.file)
                 self._log.info("artifact.copied", artifact=info.artifact, sha256=info.sha256)
-            except HostlerError as error:
+            except (HostlerError, OSError) as error:  # OSError: no room for a temporary folder
                 missing += 1
                 self._log.info("artifact.not_copied", artifact=info.artifact, why=str(error))
         return missing

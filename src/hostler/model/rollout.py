@@ -33,11 +33,15 @@ class ArtifactRecord(Record, frozen=True, kw_only=True):
     """
 
     artifact: str
+    """`group:name:version`."""
     file: str
+    """Its file's name: a wheel, or a module."""
     sha256: str
     size: int
     module: str
+    """What is imported."""
     requires: tuple[str, ...] = ()
+    """Other packages that it needs."""
     published_at: float = 0.0
 
 
