@@ -20,6 +20,7 @@ from hostler.entry.transfer.fill import MARKER, check_complete
 from hostler.errors import HostlerError, Invalid, Refused, Unavailable, Uncertain
 from hostler.keys.namespaced import enter
 from hostler.keys.transfer import MOVED
+from hostler.settings.value import CLUSTERS
 from hostler.wiring import open_store
 
 if TYPE_CHECKING:
@@ -29,8 +30,6 @@ if TYPE_CHECKING:
     from hostler.kit.clock import Clock
     from hostler.ports.store import Store
     from hostler.settings import Settings
-
-CLUSTERS = ("etcd", "etcds")
 
 
 def is_cluster(url: str) -> bool:

@@ -32,12 +32,12 @@ from hostler.entry.finding import Finding, Level
 from hostler.entry.folder import DataFolder
 from hostler.entry.leader import look
 from hostler.entry.open_files import examine_open_files
-from hostler.entry.plane import WILDCARDS
 from hostler.errors import HostlerError, Unavailable, Uncertain
 from hostler.keys.namespaced import enter, maintained
 from hostler.keys.node import ALIVE, BRAKE, CLOCK_DISPUTE, FENCING, LEADER_CLOCK, MEMBER
 from hostler.keys.replica import REPLICA
 from hostler.kit.clock import SystemClock
+from hostler.kit.host import WILDCARDS
 from hostler.kit.plural import counted, sized
 from hostler.model.node import Lifecycle
 from hostler.settings.value import split_address

@@ -59,6 +59,7 @@ from hostler.entry.shared_artifacts import SharedArtifacts, open_shared
 from hostler.errors import Invalid
 from hostler.keys.namespaced import maintained
 from hostler.kit.clock import SystemClock
+from hostler.kit.host import WILDCARDS
 from hostler.settings.value import split_address
 from hostler.wiring import open_audit_files, open_hasher, open_power
 
@@ -80,7 +81,6 @@ if TYPE_CHECKING:
     from hostler.sim.simulation import Simulation
 
 OPEN_METRICS = {"token": False, "nearby": None, "everybody": True}
-WILDCARDS = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - what "every address" means to a local caller
 
 
 def new_id() -> str:

@@ -27,6 +27,7 @@ from hostler.entry.server.serve import Server
 from hostler.entry.server.stream import GOING_AWAY, joined
 from hostler.errors import Invalid, NotFound, Unauthenticated, Unavailable
 from hostler.kit.clock import SystemClock
+from hostler.kit.host import WILDCARDS
 from hostler.kit.source_address import origin
 from hostler.model.name import fold
 from hostler.ports.machines import Door
@@ -160,7 +161,7 @@ async def relaying(
     settings: Settings, tickets: PeerTickets, machines_of: Callable[[str], Doors | None]
 ) -> AsyncIterator[Relay]:
     """Serve the relay where the settings say. Invalid: others could not reach it there."""
-    from hostler.entry.plane import WILDCARDS, check_address
+    from hostler.entry.plane import check_address
 
     host, port = check_address(settings, settings.agent_listen, "agent_listen")
     if host in WILDCARDS:

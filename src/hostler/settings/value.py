@@ -17,6 +17,10 @@ _MAPPED = IPv6Network("::ffff:0:0/96")
 """IPv4 addresses as IPv6 has them."""
 
 
+CLUSTERS = ("etcd", "etcds")
+"""Schemes of stores that several machines can share."""
+
+
 def split_address(text: str) -> tuple[str, int]:
     """Host and port of `HOST:PORT`, `[IPV6]:PORT` or `:PORT` (every address). ValueError: it is none."""
     host, colon, port = text.rpartition(":")

@@ -1,6 +1,7 @@
 """Which server a command asks, and as whom.
 
-The server: --server, else HOSTLER_SERVER, else the `hostler up` of the data folder. The token: --token-file, --token,
+The server: --server, else HOSTLER_SERVER, else the `hostler up` of the data folder, else the replica of this machine,
+where the settings name a cluster. The token: --token-file, --token,
 HOSTLER_TOKEN, HOSTLER_TOKEN_FILE, else the administrator's token of the data folder, which is shown to that folder's
 own server and to no other.
 """
@@ -18,13 +19,16 @@ from hostler.entry.cli.failure import note
 from hostler.entry.cli.value import span
 from hostler.entry.folder import DataFolder
 from hostler.errors import Invalid, NotFound, Unauthenticated, Unavailable
+from hostler.kit.host import WILDCARDS
 from hostler.model.access import DEFAULT
 from hostler.settings import load
+from hostler.settings.value import CLUSTERS, split_address
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
     from hostler.client import Client
+    from hostler.settings import Settings
 
 T = TypeVar("T")
 
@@ -104,13 +108,18 @@ class Server:
 def chosen_server() -> Server:
     """The server and the token. NotFound: no server is known. Unauthenticated: there is no token for it."""
     given = click.get_current_context().meta
-    folder = DataFolder(load({"data": given.get("hostler.data")}).data)
+    settings = load({"data": given.get("hostler.data")})
+    folder = DataFolder(settings.data)
     own = folder.read(folder.server_file)
     url, url_from = given.get("hostler.server"), "--server"
     if url is None:
         url, url_from = os.environ.get("HOSTLER_SERVER") or None, "HOSTLER_SERVER"
     if url is None:
         url, url_from = own, str(folder.server_file)
+    if url is None:
+        url, url_from = _own_replica(settings), "listen"
+        if settings.tls_cert is not None:  # else another program could take the port of a replica that does not run
+            own = url
     if url is None:
         raise NotFound(
             f"server: none is known, and no hostler up runs in {folder.path}; start it with hostler up,"
@@ -122,6 +131,16 @@ def chosen_server() -> Server:
             raise Invalid(f"{url_from} {one!r}: must be http://host:port or https://host:port")
     token, token_from = _token(given, folder if url == own else None)
     return Server(url, token, url_from, token_from)
+
+
+def _own_replica(settings: Settings) -> str | None:
+    """Where the replica of this machine serves, by the settings; None: they are not those of a machine with one."""
+    if settings.store.partition("://")[0] not in CLUSTERS:
+        return None
+    host, port = split_address(settings.listen)
+    host = WILDCARDS.get(host, host)
+    place = f"[{host}]" if ":" in host else host
+    return f"{'http' if settings.tls_cert is None else 'https'}://{place}:{port}" if port else None
 
 
 def _token(given: dict[str, Any], folder: DataFolder | None) -> tuple[str, str]:
