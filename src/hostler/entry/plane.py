@@ -515,12 +515,13 @@ async def first_admin(users: UserService, folder: DataFolder) -> str | None:
     return token
 
 
-async def recovered_admin(settings: Settings) -> str:
+async def recovered_admin(settings: Settings, *, remove_password: bool = False) -> str:
     """A new token of the administrator, straight on the store."""
     clock, hasher = SystemClock(), open_hasher()
     try:
         async with opened_backend(settings, clock, lambda _: None) as store:
             writer = Writer(store, clock=clock, new_id=new_id)
-            return await _users(store, writer, View(store, clock=clock), clock, hasher).recover_admin()
+            users = _users(store, writer, View(store, clock=clock), clock, hasher)
+            return await users.recover_admin(remove_password=remove_password)
     finally:
         await hasher.aclose()

@@ -287,7 +287,7 @@ class UserCreate(Record, frozen=True, kw_only=True):
 class UserUpdate(Record, frozen=True, kw_only=True):
     """Changes of an account; what is left out stays.
 
-    `old_password`: the present one, which an account without manage_accounts needs to change its own.
+    `old_password`: the present one, which every account needs to change its own.
     """
 
     concealed = frozenset(("password", "old_password"))
