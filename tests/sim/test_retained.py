@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
+from hostler.drivers.machines.simulated.place import MemoryPlace
 from hostler.engine.request import HOSTLER, Request
 from hostler.engine.retained import RetainedService
 from hostler.engine.write import Writer
 from hostler.errors import Conflict
 from hostler.keys.access import AUDIT
-from hostler.keys.node import COMMAND, RETAINED, RETAINED_REQUEST
+from hostler.keys.node import COMMAND, MEMBER, RETAINED, RETAINED_REQUEST
 from hostler.keys.vm import HANDLE, VM
 from hostler.model.api import Drain, Phase
 from hostler.model.retained_api import RetainedRestore
@@ -243,6 +244,86 @@ def test_an_administrator_deletes_a_retained_machine_for_good() -> None:
         await until(plane, lambda: _no_request(plane))
         verbs = [line.value.verb for line in (await AUDIT.list(plane.store)).entries]
         assert "retained.delete" in verbs
+
+    plane_of(A).run(story)
+
+
+def test_a_node_that_comes_back_at_another_place_keeps_the_records_of_its_disks_and_returns_to_them() -> None:
+    async def story(plane: Plane) -> None:
+        vm = await created(plane)
+        await reaches(plane, Phase.RUNNING, A)
+        write(plane, A)
+        for key in (VM.fill(vm=vm, **AT), HANDLE.fill(vm=vm, **AT), COMMAND.fill(node=A, vm=vm)):
+            await plane.store.delete(key)
+        await plane.store.delete_prefix("/hostler/v1/names/")
+        (entry,) = await retained(plane)
+        plane.supervised = False
+        plane.kill(A)
+        old, plane.places[A] = plane.places[A], MemoryPlace("another disk")
+        plane.spawn(A)
+        at = service(plane)
+        await until(plane, lambda: _is_lost(at, entry.value.name))
+        await plane.clock.sleep(30.0)  # it has published what it has
+        (view,) = (await at.list(HOSTLER)).items
+        assert "at another place of node" in view.lost
+        with pytest.raises(Conflict, match="start the agent of node"):
+            await at.restore(Request(HOSTLER), A, entry.value.name, RetainedRestore())
+        plane.kill(A)
+        plane.places[A] = old
+        plane.spawn(A)
+        await until(plane, lambda: _is_lost(at, entry.value.name, False))
+        await at.restore(Request(HOSTLER), A, entry.value.name, RetainedRestore())
+        await reaches(plane, Phase.RUNNING, A)
+        assert list(disks(plane, A).values()) == ["precious"]
+
+    plane_of(A).run(story)
+
+
+async def _is_lost(at: RetainedService, name: str, lost: bool = True) -> bool:
+    return bool((await at.get(HOSTLER, A, name)).lost) is lost
+
+
+def test_what_a_removed_node_keeps_is_forgotten_if_asked_and_returns_with_the_node() -> None:
+    async def story(plane: Plane) -> None:
+        vm = await created(plane)
+        await reaches(plane, Phase.RUNNING, A)
+        write(plane, A)
+        for key in (VM.fill(vm=vm, **AT), HANDLE.fill(vm=vm, **AT), COMMAND.fill(node=A, vm=vm)):
+            await plane.store.delete(key)
+        (entry,) = await retained(plane)
+        await lose(plane, A, confirm=True)
+        nodes = operator(plane)
+        with pytest.raises(Conflict, match=f"disks of 1 retained machine: x .{entry.value.name}"):
+            await nodes.forget(Request(HOSTLER), A)
+        assert (await RETAINED.list(plane.store)).entries, "a refusal changes nothing"
+        await nodes.forget(Request(HOSTLER), A, forget_retained=True)
+        await retained(plane, A, 0)
+        assert kept(plane, A) == ["precious"]
+        plane.spawn(A)
+        (again,) = await retained(plane)
+        assert again.value == entry.value
+        assert kept(plane, A) == ["precious"]
+
+    plane_of(A).run(story)
+
+
+def test_the_record_of_a_disk_whose_node_was_removed_can_be_deleted_and_not_restored() -> None:
+    async def story(plane: Plane) -> None:
+        vm = await created(plane)
+        await reaches(plane, Phase.RUNNING, A)
+        for key in (VM.fill(vm=vm, **AT), HANDLE.fill(vm=vm, **AT), COMMAND.fill(node=A, vm=vm)):
+            await plane.store.delete(key)
+        (entry,) = await retained(plane)
+        at, name = service(plane), entry.value.name
+        await lose(plane, A, confirm=True)
+        await plane.store.delete(MEMBER.fill(node=A))  # as an earlier release did
+        await until(plane, lambda: _is_lost(at, name))
+        with pytest.raises(Conflict, match="was removed"):
+            await at.restore(Request(HOSTLER), A, name, RetainedRestore())
+        assert "was removed" in (await at.delete(Request(HOSTLER), A, name)).value.lost
+        await retained(plane, A, 0)
+        assert await _no_request(plane)
+        assert kept(plane, A) != []
 
     plane_of(A).run(story)
 

@@ -29,7 +29,6 @@ NAMED = [
     (("blueprint", "delete", "shop"), "shop"),
     (("user", "delete", "ada"), "ada"),
     (("lab", "stop", "ada"), "ada"),
-    (("node", "remove", "n1"), "n1"),
 ]
 VOUCHED = [("node", "confirm-off", "n1")]
 
@@ -123,6 +122,41 @@ def test_confirm_off_lists_the_disks_and_snapshots_that_are_given_up(
     assert main(["node", "confirm-off", "N1", "--yes", *SERVER]) == 0
     assert "o/p/db" in capsys.readouterr().err
     assert confirmed == ["N1"]
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_node_remove_lists_what_the_node_retains_and_asks(
+    kept: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Nodes:
+        async def forget(self, node: str, *, forget_retained: bool) -> None:
+            forgotten.append((node, forget_retained))
+
+    class Machines:
+        async def list(self) -> object:
+            return SimpleNamespace(items=[view("n1", "db"), view("n2", "web")] if kept else [])
+
+    @asynccontextmanager
+    async def reached(_: object) -> AsyncIterator[object]:
+        yield SimpleNamespace(nodes=Nodes(), retained=Machines())
+
+    def view(node: str, name: str) -> object:
+        known = {"node": node, "name": f"{name}-1", "org": "o", "project": "p", "vm": "v", "vm_name": name}
+        return SimpleNamespace(**known, disk_bytes=3 * 2**20, snapshots=("before",))
+
+    forgotten: list[tuple[str, bool]] = []
+    monkeypatch.setattr("hostler.entry.cli.node.reached", reached)
+    monkeypatch.setattr(sys, "stdin", Terminal("n\n"))
+    assert main(["node", "remove", "N1", *SERVER]) == ABORTED
+    said = capsys.readouterr().err
+    assert "Forget the node N1" in said
+    assert ("o/p/db: the disk (3 MiB) of retained machine n1/db-1, snapshots before" in said) is kept
+    assert "web" not in said
+    assert forgotten == []
+    monkeypatch.setattr(sys, "stdin", io.StringIO())
+    assert main(["node", "remove", "N1", *SERVER]) == (WRONG if kept else 0)
+    assert main(["node", "remove", "N1", "--yes", *SERVER]) == 0
+    assert set(forgotten) == {("N1", kept)}
 
 
 def test_an_image_is_removed_after_a_question_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
