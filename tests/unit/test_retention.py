@@ -11,12 +11,14 @@ from controller_world import World, ids, play
 from hostler.engine.controllers.retention import RETENTION
 from hostler.entry.doctor_retained import retained as doctor
 from hostler.keys.access import AUDIT
+from hostler.keys.inventory import WORKLOAD
 from hostler.keys.node import MEMBER, RETAINED, RETAINED_REQUEST
 from hostler.keys.vm import VM
 from hostler.model.inventory import Capacity
 from hostler.model.node import Lifecycle, NodeRecord
 from hostler.model.retained import Retained
 from hostler.model.vm import MachineState, OnNodeLoss, Reinstatement, VmSpec
+from hostler.model.workload import Workload
 from hostler.settings import load
 
 if TYPE_CHECKING:
@@ -118,7 +120,10 @@ def test_the_doctor_names_what_is_retained_and_fences_of_an_earlier_release(tmp_
     async def story(world: World) -> None:
         settings = load({"data": tmp_path}, environ={}, cwd=tmp_path)
         assert await doctor(world.raw, settings) == []
-        await keep(world, "old", 0.0)
+        await keep(world, "old", 0.0, place="there")
+        _, lost = await doctor(world.raw, settings)
+        assert "no node has the disks of web of n1" in lost.what
+        await registered(world, place="there")
         await world.create("a", on_node_loss=OnNodeLoss.FENCE)
         kept, fence = await doctor(world.raw, settings)
         assert "web on n1 until" in kept.what
@@ -127,5 +132,9 @@ def test_the_doctor_names_what_is_retained_and_fences_of_an_earlier_release(tmp_
         assert entry is not None
         await VM.replace(world.raw, entry, msgspec.structs.replace(entry.value, returns=True))
         assert len(await doctor(world.raw, settings)) == 1
+        workload = Workload(name="shop", instances=1, spec=VmSpec(cpus=1, memory_mib=64))
+        await world.raw.put(WORKLOAD.fill(workload="shop"), WORKLOAD.encode(workload))
+        _, instances = await doctor(world.raw, settings)
+        assert "instances of shop get new disks" in instances.what
 
     play(story)

@@ -13,6 +13,7 @@ from hostler.model.reason import Reason
 if TYPE_CHECKING:
     from hostler.engine.view import View
     from hostler.keys.entry import Entry
+    from hostler.model.node import NodeRecord
     from hostler.model.retained import Retained
     from hostler.model.vm import VirtualMachine, VmHandle
 
@@ -29,16 +30,21 @@ class Tie(msgspec.Struct, frozen=True, kw_only=True):
     """It is placed there, or not at all."""
 
 
+def has_disk(member: NodeRecord | None, retained: Retained) -> bool:
+    """Whether the node works where the retained machine is."""
+    return member is not None and (not retained.place or member.place in ("", retained.place))
+
+
 def lost(view: View, entry: Entry[Retained]) -> str:
     """Why no node can put a retained machine back or delete its disk; empty: its node can, once it is reached."""
-    node, place = entry.parts["node"], entry.value.place
-    member = view.members.get(node=node)
+    node, member = entry.parts["node"], view.members.get(node=entry.parts["node"])
     if member is None:
         is_gone = view.alive.get(node=node) is None and not view.members.unreadable
         return f"node {node} was removed" if is_gone else ""
-    if place and member.value.place not in ("", place):
-        return f"it is at another place of node {node} ({place}) than the node's machines now ({member.value.place})"
-    return ""
+    if has_disk(member.value, entry.value):
+        return ""
+    now = member.value.place
+    return f"it is at another place of node {node} ({entry.value.place}) than the node's machines now ({now})"
 
 
 def tie(view: View, vm: VirtualMachine, handle: VmHandle | None) -> Tie | None:
