@@ -336,6 +336,7 @@ def _image(name: str, needs: list[ImageNeeds]) -> ImageView:
         memory_mib=max(each.memory_mib for each in needs),
         disk_gib=max(each.disk_gib for each in needs),
         user=next((each.user for each in needs if each.user), ""),
+        seeding=needs[0].seeding if len({each.seeding for each in needs}) == 1 else "",
     )
 
 

@@ -24,7 +24,7 @@ from hostler.entry.cli.target import local_path, redacted
 from hostler.entry.doctor_certificates import certificates
 from hostler.entry.doctor_deployments import deployments
 from hostler.entry.doctor_inventory import inventory
-from hostler.entry.doctor_labs import labs
+from hostler.entry.doctor_labs import lab_problems, labs
 from hostler.entry.doctor_machines import machines, paused, refusals, shared_hosts
 from hostler.entry.doctor_power import power, watchdog
 from hostler.entry.doctor_retained import few, retained
@@ -84,6 +84,7 @@ async def examine(settings: Settings) -> list[Finding]:
                     found += await _plane(store)
                     found += await retained(store, settings)
                     found += await repository(store, settings)
+                    found += await lab_problems(store, settings)
         except (HostlerError, TimeoutError) as error:
             what = str(error) if isinstance(error, HostlerError) else f"no answer within {WITHIN * 2:g} s"
             found.append(_store_failed(settings, what))

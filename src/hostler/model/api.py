@@ -163,6 +163,8 @@ class VmView(Record, frozen=True, kw_only=True):
     """Since when it has a new disk from its image, because its node was lost or drained; 0: it has its own."""
     retained: tuple[RetainedRef, ...] = ()
     """Disks of it that are out of service and can be restored, the newest first."""
+    warnings: tuple[str, ...] = ()
+    """What it asks for and will not get, such as user data that its image does not run."""
     settled: bool
     """What is seen is what is wished for."""
     created_at: float
@@ -581,6 +583,9 @@ class ImageView(Record, frozen=True, kw_only=True):
     """Of its disk: a machine that asks for less has that; 0: not known."""
     user: str
     """Who logs in, unless the machine says otherwise; empty: not known."""
+    seeding: str = ""
+    """`cloud-init`: it runs any user data; `firmware`: only a script that begins with `#!`; `none`: none. Empty: not
+    known, or not the same everywhere."""
 
 
 class ImageList(Record, frozen=True, kw_only=True):

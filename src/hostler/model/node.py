@@ -61,6 +61,9 @@ class ImageNeeds(Record, frozen=True, kw_only=True):
     """Who logs in, unless the machine says otherwise."""
     default: bool = False
     """Whether machines that name no image are made of it there."""
+    seeding: str = ""
+    """How its machines learn who they are, and which user data they run: `cloud-init` any, `firmware` scripts, `none`
+    none (`model.image.Seeding`); empty: not known."""
 
 
 class NodeRecord(Record, frozen=True, kw_only=True):

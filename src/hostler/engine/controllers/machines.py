@@ -24,13 +24,14 @@ from hostler.engine.controllers.silence import Silence
 from hostler.engine.controllers.steps import Txn, not_expected, not_moved, pending, placed, trimmed, written
 from hostler.engine.controllers.telling import Circumstances
 from hostler.engine.controllers.writing import Writing
-from hostler.engine.placement import place, wanted_of
+from hostler.engine.placement import not_run, place, wanted_of
 from hostler.errors import Conflict, Missed, Unavailable, Uncertain
 from hostler.keys.inventory import ACTUAL, INSTANCE, TARGET
 from hostler.keys.vm import NAME
 from hostler.kit.backoff import Backoff
 from hostler.kit.fairness import Fairness
 from hostler.kit.together import run_together
+from hostler.model.reason import Reason
 from hostler.model.workload import instance_parts
 from hostler.ports.store import Delete
 
@@ -356,19 +357,22 @@ class MachineController:
         if member is None:
             self.books.sync_node(decision.node)
             return False
+        node = decision.node
+        if unrun := not_run(vm.value.spec, (member.value,)):
+            decision = decision.adding(Reason(subject="user_data", why=unrun))
         txn = placed(seen, vm, member, decision, leader=self._writing.leader(), at=self._clock.wall())
-        self.books.reserve(id_, decision.node, wanted)
+        self.books.reserve(id_, node, wanted)
         try:
             revision = await self._writing.write(seen, txn, "place", telling.placed(seen, decision))
         except Uncertain:
-            self._doubts[seen.name] = decision.node  # the room stays taken until it is known
+            self._doubts[seen.name] = node  # the room stays taken until it is known
             raise
         except BaseException:
             self.books.cancel(id_)
             raise
         if revision is None:
             self.books.cancel(id_)
-            avoid.add(decision.node)
+            avoid.add(node)
             return False
         self.books.keep(id_, revision)
         return True

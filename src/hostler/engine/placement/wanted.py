@@ -102,6 +102,13 @@ class Decision:
         """All of it in one sentence."""
         return self._in_words()[1]
 
+    def adding(self, reason: Reason) -> Decision:
+        """The same decision with one more thing to say, which comes first."""
+        reasons, summary = self._in_words()
+        return Decision(
+            node=self.node, score=self.score, reasons=(reason, *reasons), summary=f"{summary}; {reason.why}"
+        )
+
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Decision):
             return NotImplemented

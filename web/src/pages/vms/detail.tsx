@@ -96,6 +96,11 @@ export function Detail({ org, project, vm }: { org: string; project: string; vm:
           {found.detail}
         </p>
       )}
+      {found.warnings.map((warning) => (
+        <p class="note warn" role="status" key={warning}>
+          {warning}.
+        </p>
+      ))}
       <Tabs label="About this machine" tabs={tabsFor()} current={tab} onChange={(name) => setQuery({ tab: name === "overview" ? "" : name })}>
         {tab === "overview" && <Overview {...one} />}
         {tab === "terminal" && <TerminalTab {...one} />}

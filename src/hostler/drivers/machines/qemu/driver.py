@@ -430,6 +430,7 @@ def _needs(named: Named, default: str) -> ImageNeeds:
         disk_gib=-(-image.disk_bytes // GIB),
         user=image.user,
         default=named.name == default,
+        seeding=image.seeding.value,
     )
 
 

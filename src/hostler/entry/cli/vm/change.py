@@ -32,6 +32,8 @@ async def created(
     """Create a machine, and wait for it if `within` says how long."""
     async with reached(server) as client:
         view = await client.vms.create(org, project, request)
+        for warning in view.warnings:
+            note(show.safe(f"{view.name}: {warning}"))
         await ended(client, view, within, output, f"created, {described(view)}", available=True)
 
 
