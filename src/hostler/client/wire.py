@@ -1,12 +1,14 @@
 """One request and its answer; again, where that is safe.
 
 A read may always be repeated. A write is repeated only with an Idempotency-Key, by which the server does it once. What
-was sent and not answered is Uncertain; what could not be sent is Unavailable.
+was sent and not answered is Uncertain; what could not be sent is Unavailable. What a budget refused was not done: it is
+sent again when the server says, if that is soon.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import random
 import uuid
@@ -20,7 +22,7 @@ import aiohttp
 from hostler.client.address import Address, tls
 from hostler.client.failure import error_of
 from hostler.client.pages import Pages
-from hostler.errors import Closed, HostlerError, Invalid, Unavailable, Uncertain
+from hostler.errors import Closed, HostlerError, Invalid, OverBudget, Unavailable, Uncertain
 from hostler.kit.backoff import Backoff
 from hostler.model.record import Record
 
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 
     from yarl import URL
 
+_log = logging.getLogger("hostler.client")
 R = TypeVar("R", bound=Record)
 T = TypeVar("T")
 
@@ -38,6 +41,13 @@ SILENCE = 60.0
 
 FILE_WITHIN = 600.0
 """Seconds in which a file is sent."""
+
+SLOWED_FOR = 30.0
+"""Seconds that one request waits at most, in all, for a budget that was spent."""
+TOLD_FROM = 1.0
+"""Seconds of such a pause from which the caller is told of it."""
+SHORTEST = 0.05
+"""Seconds of such a pause at least."""
 
 PARTING = 3.0
 """Seconds that the other side of a WebSocket has to say goodbye."""
@@ -55,8 +65,17 @@ class Wire:
     """Sends requests. `retries` is how often one is repeated at most."""
 
     def __init__(
-        self, address: Address, token: str | None, *, timeout: float, retries: int, ca: str | None, unix: str | None
+        self,
+        address: Address,
+        token: str | None,
+        *,
+        timeout: float,
+        retries: int,
+        ca: str | None,
+        unix: str | None,
+        on_slowed: Callable[[str], None] | None = None,
     ) -> None:
+        self._on_slowed = on_slowed or _log.warning
         self.address, self.timeout, self.retries = address, timeout, retries
         self._token, self._unix = _checked(token), unix
         self._tls = tls(ca) if address.secure else None
@@ -204,7 +223,7 @@ class Wire:
         for left in range(self.retries if repeat else 0, -1, -1):
             try:
                 url = await self.address.reach(url)
-                return await self._once(method, url, headers, data)
+                return await self._paced(method, url, headers, data, repeat=repeat)
             except Uncertain as error:
                 uncertain = error
                 if not left:
@@ -222,6 +241,24 @@ class Wire:
             raise Unavailable(str(uncertain))
         again = f" (key={headers['Idempotency-Key']!r})" if "Idempotency-Key" in headers else ""
         raise Uncertain(f"{uncertain}{again}")
+
+    async def _paced(
+        self, method: str, url: URL, headers: dict[str, str], data: bytes | Path | None, *, repeat: bool
+    ) -> bytes:
+        """Send it; where a budget was spent, again after the pause that the server asks for. OverBudget: too long."""
+        left = SLOWED_FOR if repeat and self.retries else 0.0
+        while True:
+            try:
+                return await self._once(method, url, headers, data)
+            except OverBudget as error:
+                pause = max(SHORTEST, error.after)
+                if pause > left:
+                    raise
+                left -= pause
+                if pause > TOLD_FROM:
+                    said = str(error).partition("; ")[0]
+                    self._on_slowed(f"server {self.address.url}: {said}; trying again in {pause:.0f} s")
+            await asyncio.sleep(pause)
 
     async def _once(self, method: str, url: URL, headers: dict[str, str], data: bytes | Path | None) -> bytes:
         total = FILE_WITHIN if isinstance(data, Path) else self.timeout

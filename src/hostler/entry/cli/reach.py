@@ -177,7 +177,7 @@ async def reached(server: Server) -> AsyncIterator[Client]:
     given = click.get_current_context().meta
     insecure, ca = bool(given.get("hostler.insecure")), given.get("hostler.ca") or os.environ.get("HOSTLER_CA") or None
     try:
-        client = Client(server.url, server.token, ca=ca, insecure=insecure)
+        client = Client(server.url, server.token, ca=ca, insecure=insecure, on_slowed=note)
     except Invalid as error:
         raise Invalid(str(error).replace("say insecure=True", "say --insecure")) from None
     async with client:
