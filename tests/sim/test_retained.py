@@ -74,6 +74,12 @@ async def lose(plane: Plane, node: str, *, confirm: bool) -> None:
         await until(plane, confirmed)
 
 
+async def lose_records(plane: Plane, vm: str) -> None:
+    """As after a restore from a backup that is older than the machine on node A."""
+    for key in (VM.fill(vm=vm, **AT), HANDLE.fill(vm=vm, **AT), COMMAND.fill(node=A, vm=vm)):
+        await plane.store.delete(key)
+
+
 def service(plane: Plane) -> RetainedService:
     host = plane.hosts["replica-1"]
     assert isinstance(host, ReplicaHost)
@@ -197,8 +203,7 @@ def test_a_vm_that_the_store_does_not_know_is_retained_and_comes_back_as_a_new_o
         vm = await created(plane)
         await reaches(plane, Phase.RUNNING, A)
         write(plane, A)
-        for key in (VM.fill(vm=vm, **AT), HANDLE.fill(vm=vm, **AT), COMMAND.fill(node=A, vm=vm)):
-            await plane.store.delete(key)
+        await lose_records(plane, vm)
         (entry,) = await retained(plane)
         assert kept(plane, A) == ["precious"]
         await plane.store.delete_prefix("/hostler/v1/names/")
@@ -234,8 +239,7 @@ def test_an_administrator_deletes_a_retained_machine_for_good() -> None:
     async def story(plane: Plane) -> None:
         vm = await created(plane)
         await reaches(plane, Phase.RUNNING, A)
-        for key in (VM.fill(vm=vm, **AT), HANDLE.fill(vm=vm, **AT), COMMAND.fill(node=A, vm=vm)):
-            await plane.store.delete(key)
+        await lose_records(plane, vm)
         (entry,) = await retained(plane)
         done = await service(plane).delete(Request(HOSTLER), A, entry.value.name)
         assert done.value.deleting
@@ -253,8 +257,7 @@ def test_a_node_that_comes_back_at_another_place_keeps_the_records_of_its_disks_
         vm = await created(plane)
         await reaches(plane, Phase.RUNNING, A)
         write(plane, A)
-        for key in (VM.fill(vm=vm, **AT), HANDLE.fill(vm=vm, **AT), COMMAND.fill(node=A, vm=vm)):
-            await plane.store.delete(key)
+        await lose_records(plane, vm)
         await plane.store.delete_prefix("/hostler/v1/names/")
         (entry,) = await retained(plane)
         plane.supervised = False
@@ -288,8 +291,7 @@ def test_what_a_removed_node_keeps_is_forgotten_if_asked_and_returns_with_the_no
         vm = await created(plane)
         await reaches(plane, Phase.RUNNING, A)
         write(plane, A)
-        for key in (VM.fill(vm=vm, **AT), HANDLE.fill(vm=vm, **AT), COMMAND.fill(node=A, vm=vm)):
-            await plane.store.delete(key)
+        await lose_records(plane, vm)
         (entry,) = await retained(plane)
         await lose(plane, A, confirm=True)
         nodes = operator(plane)
@@ -311,8 +313,7 @@ def test_the_record_of_a_disk_whose_node_was_removed_can_be_deleted_and_not_rest
     async def story(plane: Plane) -> None:
         vm = await created(plane)
         await reaches(plane, Phase.RUNNING, A)
-        for key in (VM.fill(vm=vm, **AT), HANDLE.fill(vm=vm, **AT), COMMAND.fill(node=A, vm=vm)):
-            await plane.store.delete(key)
+        await lose_records(plane, vm)
         (entry,) = await retained(plane)
         at, name = service(plane), entry.value.name
         await lose(plane, A, confirm=True)

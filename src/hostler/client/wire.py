@@ -45,7 +45,7 @@ FILE_WITHIN = 600.0
 SLOWED_FOR = 30.0
 """Seconds that one request waits at most, in all, for a budget that was spent."""
 TOLD_FROM = 1.0
-"""Seconds of such a pause from which the caller is told of it."""
+"""Seconds of such a pause from which `on_slowed` is called."""
 SHORTEST = 0.05
 """Seconds of such a pause at least."""
 

@@ -38,7 +38,7 @@ async def lab_problems(store: Store, settings: Settings) -> list[Finding]:
     try:
         catalogue = own_catalogue(settings)
     except (Invalid, NotFound):
-        return []  # `labs` tells of it
+        return []  # `labs` reports it
     if catalogue is None:
         entry = await LAB_CATALOGUE.get(store, name="default")
         if entry is None:

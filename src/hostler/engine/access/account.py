@@ -114,7 +114,7 @@ class Accounts:
         """Change an account. Another password ends its sessions, disabling it all its tokens as well.
 
         A session does not prove that its user knows the password: a new password for the caller's own account needs
-        the old one, whatever the caller may do to other accounts.
+        the old one, also if the caller manages accounts.
         """
         named = frozenset(field for field in UserUpdate.__struct_fields__ if getattr(asked, field) is not UNSET)
         if fold(name) != request.caller.name or named - _OWN:

@@ -96,7 +96,7 @@ def capacity(used: Capacity, all_of_it: Capacity) -> tuple[str, str, str]:
 
 
 def natural(name: str) -> tuple[tuple[int, int, str], ...]:
-    """Order of names as people have it: whatever the case of letters, and numbers by their value.
+    """Sort key of names: the case of letters does not count, and numbers are ordered by value.
 
     >>> sorted(["u10", "u2", "Bo", "ada"], key=natural)
     ['ada', 'Bo', 'u2', 'u10']

@@ -38,7 +38,7 @@ export interface Labs {
 /** A class is read again at each change, a university every few seconds. */
 const MANY = 300;
 
-/** Whatever the case of letters, and numbers by their value: ada, Bo, u2, u10. */
+/** The case of letters does not count, and numbers are ordered by value: ada, Bo, u2, u10. */
 const ORDER = new Intl.Collator("en", { numeric: true });
 
 /** All labs that one sees, and the catalogue; kept up to date. */

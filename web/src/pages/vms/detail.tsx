@@ -96,7 +96,7 @@ export function Detail({ org, project, vm }: { org: string; project: string; vm:
           {found.detail}
         </p>
       )}
-      {found.warnings.map((warning) => (
+      {(found.warnings ?? []).map((warning) => (
         <p class="note warn" role="status" key={warning}>
           {warning}.
         </p>

@@ -51,7 +51,7 @@ export interface Vm extends Omit<VmRow, "state" | "cpus" | "memory_mib"> {
   on_node_loss: "wait" | "fence" | "recreate";
   disk_since: number;
   retained: { node: string; name: string; retained_at: number }[];
-  warnings: string[];
+  warnings?: string[];
   affinity: Affinity[];
   node_labels: Labels;
   at_next_boot: string[];
