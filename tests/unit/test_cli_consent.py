@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from hostler.entry.cli import main
+from hostler.errors import NotFound
 from hostler.model.api import Phase, VmView
 from hostler.model.vm import OnNodeLoss, Snapshot, SnapshotState, VmSpec
 
@@ -77,6 +78,21 @@ def test_what_somebody_has_to_stand_for_wants_a_yes_where_nobody_can_be_asked(
     assert main([*words, *SERVER]) == UNAVAILABLE  # what is given up is looked up before the question
 
 
+def on(node: str, name: str) -> VmView:
+    fields = dict.fromkeys(VmView.__struct_fields__)
+    known = {
+        "node": node,
+        "name": name,
+        "org": "o",
+        "project": "p",
+        "spec": VmSpec(cpus=1, memory_mib=64, disk_gib=7),
+        "phase": Phase.RUNNING,
+        "on_node_loss": OnNodeLoss.WAIT,
+        "snapshots": {"before": Snapshot(state=SnapshotState.READY, taken_at=1.0)},
+    }
+    return VmView(**{name: value for name, value in {**fields, **known}.items() if name != "unknown"})
+
+
 def test_confirm_off_lists_the_disks_and_snapshots_that_are_given_up(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -95,20 +111,6 @@ def test_confirm_off_lists_the_disks_and_snapshots_that_are_given_up(
         for view in (on("n1", "db"), on("n2", "web")):
             yield view
 
-    def on(node: str, name: str) -> VmView:
-        fields = dict.fromkeys(VmView.__struct_fields__)
-        known = {
-            "node": node,
-            "name": name,
-            "org": "o",
-            "project": "p",
-            "spec": VmSpec(cpus=1, memory_mib=64, disk_gib=7),
-            "phase": Phase.RUNNING,
-            "on_node_loss": OnNodeLoss.WAIT,
-            "snapshots": {"before": Snapshot(state=SnapshotState.READY, taken_at=1.0)},
-        }
-        return VmView(**{name: value for name, value in {**fields, **known}.items() if name != "unknown"})
-
     confirmed: list[str] = []
     monkeypatch.setattr("hostler.entry.cli.node.reached", reached)
     monkeypatch.setattr("hostler.entry.cli.vm.read.machines", machines)
@@ -122,6 +124,37 @@ def test_confirm_off_lists_the_disks_and_snapshots_that_are_given_up(
     assert main(["node", "confirm-off", "N1", "--yes", *SERVER]) == 0
     assert "o/p/db" in capsys.readouterr().err
     assert confirmed == ["N1"]
+
+
+def test_an_update_to_recreate_names_the_disk_and_asks_at_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Vms:
+        async def get(self, *_: str) -> VmView:
+            return on("n1", "db")
+
+        async def update(self, *asked: object, **_: object) -> VmView:
+            updated.append(asked)
+            raise NotFound("enough of it")
+
+    @asynccontextmanager
+    async def reached(_: object) -> AsyncIterator[object]:
+        yield SimpleNamespace(vms=Vms())
+
+    updated: list[object] = []
+    monkeypatch.setattr("hostler.entry.cli.vm.change.reached", reached)
+    words = ["vm", "update", "db", "--on-node-loss", "recreate", *SERVER]
+    monkeypatch.setattr(sys, "stdin", Terminal("n\n"))
+    assert main(words) == ABORTED
+    said = capsys.readouterr().err
+    assert "o/p/db (running, on_node_loss=wait): its disk of 7 GiB, snapshots before" in said
+    assert "new disk if its node is lost?" in said
+    assert updated == []
+    assert main([*words, "--yes"]) == NOT_FOUND
+    monkeypatch.setattr(sys, "stdin", io.StringIO())
+    assert main(words) == NOT_FOUND
+    assert main(["vm", "update", "db", "--on-node-loss", "wait", *SERVER]) == NOT_FOUND
+    assert len(updated) == 3
 
 
 @pytest.mark.parametrize("kept", [False, True])

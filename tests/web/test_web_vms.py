@@ -15,7 +15,7 @@ from web_type import Check, Enter, NewPage, Shot
 from hostler.keys.node import ALIVE, MEMBER, RETAINED, RETAINED_REQUEST
 from hostler.keys.vm import HANDLE, VM
 from hostler.model.inventory import Capacity
-from hostler.model.node import Lifecycle, NodeRecord
+from hostler.model.node import Heartbeat, ImageNeeds, Lifecycle, NodeRecord
 from hostler.model.retained import Retained
 from hostler.model.vm import MachineState, Readiness, Reinstatement, Step, VmHandle, VmSpec
 
@@ -360,6 +360,32 @@ async def test_a_retained_machine_is_restored_as_another_one_and_its_disk_is_del
     await expect(page.get_by_role("heading", level=1, name="db-again")).to_be_visible()
     (entry,) = [e for e in (await VM.list(cheap_plane.api.store)).entries if e.value.name == "db-again"]
     assert entry.value.reinstate == Reinstatement(node="n1", name="db-1")
+
+
+async def test_user_data_that_the_image_does_not_run_is_said_before_and_after_a_machine_is_made(
+    cheap_plane: Plane, page: Page, enter: Enter
+) -> None:
+    assert cheap_plane.api is not None
+    node = NodeRecord(
+        node="n1",
+        lifecycle=Lifecycle.ON_DUTY,
+        capacity=Capacity(cpus=8, memory_mib=8192),
+        images=("", "tiny"),
+        image_needs={"tiny": ImageNeeds(memory_mib=128, default=True, seeding="firmware")},
+        registered_at=0.0,
+    )
+    beat = ALIVE.put(Heartbeat(holder="h", started_at=1.0), node="n1")
+    await cheap_plane.api.store.txn([], [MEMBER.put(node, node="n1"), beat])
+    await enter(page, cheap_plane, at="#/vms/new")
+    await page.get_by_label("Name", exact=True).fill("web-1")
+    await page.get_by_text("Placement, network and more").click()
+    await page.get_by_label("User data").fill("#!/bin/sh")
+    await expect(page.get_by_text("tiny has no cloud-init")).to_be_visible()
+    await expect(page.get_by_text("It will not be run")).to_have_count(0)
+    await page.get_by_label("User data").fill("#cloud-config")
+    await expect(page.get_by_text("It will not be run: tiny has no cloud-init")).to_be_visible()
+    await page.get_by_role("button", name="Create", exact=True).click()
+    await expect(page.get_by_text("user_data is not run: the default image has no cloud-init")).to_be_visible()
 
 
 async def test_who_may_not_change_machines_is_offered_nothing(

@@ -237,13 +237,14 @@ async def _given_up(server: Server, node: str) -> list[str]:
     async with reached(server) as client:
         total = (await client.nodes.get(node)).vms
         found = [view async for view in machines(client, (None, None), {}) if fold(view.node or "") == fold(node)]
-    lines = [_lost_with_node(view) for view in found]
+    lines = [lost_with_node(view) for view in found]
     if hidden := max(0, total - len(found)):
         lines.append(f"{counted(hidden, 'more machine')} of projects that you do not see, with their disks")
     return [f"on {show.safe(node)}: {line}" for line in lines]
 
 
-def _lost_with_node(view: VmView) -> str:
+def lost_with_node(view: VmView) -> str:
+    """What is lost of a machine if its node does not come back, by name."""
     taken = sorted(name for name, snapshot in view.snapshots.items() if snapshot is not None)
     snapshots = f", snapshots {', '.join(taken)}" if taken else ", no snapshots"
     size = f" of {view.spec.disk_gib} GiB" if view.spec.disk_gib else ""

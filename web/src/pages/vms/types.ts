@@ -89,6 +89,8 @@ export interface Image {
   memory_mib: number;
   disk_gib: number;
   user: string;
+  /** `cloud-init`, `firmware` (scripts only) or `none`; empty: not known. */
+  seeding: string;
 }
 
 export interface Images {
