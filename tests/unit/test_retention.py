@@ -132,9 +132,14 @@ def test_the_doctor_names_what_is_retained_and_fences_of_an_earlier_release(tmp_
         assert entry is not None
         await VM.replace(world.raw, entry, msgspec.structs.replace(entry.value, returns=True))
         assert len(await doctor(world.raw, settings)) == 1
-        workload = Workload(name="shop", instances=1, spec=VmSpec(cpus=1, memory_mib=64))
-        await world.raw.put(WORKLOAD.fill(workload="shop"), WORKLOAD.encode(workload))
-        _, instances = await doctor(world.raw, settings)
-        assert "instances of shop get new disks" in instances.what
+        old = Workload(name="shop", instances=1, spec=VmSpec(cpus=1, memory_mib=64))
+        await WORKLOAD.create(world.raw, old, workload="shop")
+        _, fence = await doctor(world.raw, settings)
+        assert "workload shop get new disks" in fence.what
+        assert "hostler vm update" not in fence.next
+        found = await WORKLOAD.get(world.raw, workload="shop")
+        assert found is not None
+        await WORKLOAD.replace(world.raw, found, msgspec.structs.replace(old, returns=True))
+        assert len(await doctor(world.raw, settings)) == 1
 
     play(story)

@@ -53,29 +53,27 @@ async def _kept(store: Store, settings: Settings) -> list[Finding]:
 
 
 async def _old_fences(store: Store) -> list[Finding]:
-    """Virtual machines from before `fence` meant that they return with their disks. Instances of workloads never do."""
+    """Virtual machines and workloads from before `fence` meant that machines return with their disks."""
     names = [
         f"{entry.value.org}/{entry.value.project}/{entry.value.name}"
         for entry in (await VM.list(store, strict=False)).entries
         if entry.value.on_node_loss is OnNodeLoss.FENCE and entry.value.recreates and not entry.value.instance
     ]
-    found = []
-    if names:
-        what = f"on_node_loss=fence of an earlier release: {few(names)} get new disks when their nodes are lost"
-        advice = "hostler vm update NAME --on-node-loss fence keeps the disk; --on-node-loss recreate confirms it"
-        found.append(Finding("on_node_loss", Level.WARN, what, advice))
     workloads = [
-        entry.value.name
+        f"workload {entry.value.name}"
         for entry in (await WORKLOAD.list(store, strict=False)).entries
-        if entry.value.on_node_loss is OnNodeLoss.FENCE
+        if entry.value.loss is not entry.value.on_node_loss
     ]
+    advice = []
+    if names:
+        advice += ["hostler vm update NAME --on-node-loss fence keeps the disk; --on-node-loss recreate confirms it"]
     if workloads:
-        what = (
-            f"workloads with on_node_loss=fence: instances of {few(workloads)} get new disks when their nodes are lost"
-        )
-        advice = "apply the workload with on_node_loss: wait to keep the disks, or with recreate to confirm it"
-        found.append(Finding("on_node_loss", Level.WARN, what, advice))
-    return found
+        advice += ["apply the workload with on_node_loss: fence, which keeps the disks, or recreate, which confirms it"]
+    if not advice:
+        return []
+    old = few([*names, *workloads])
+    what = f"on_node_loss=fence of an earlier release: {old} get new disks when their nodes are lost"
+    return [Finding("on_node_loss", Level.WARN, what, "; ".join(advice))]
 
 
 def few(names: list[str]) -> str:
