@@ -110,6 +110,38 @@ def test_a_vm_that_is_pending_when_its_node_comes_back_has_its_own_disk(loss: On
     plane_of(A).run(story)
 
 
+def test_a_machine_that_vanished_from_its_node_is_made_anew_and_its_vm_says_so() -> None:
+    async def story(plane: Plane) -> None:
+        vm = await created(plane)
+        await reaches(plane, Phase.RUNNING, A)
+        assert (await shown(plane)).disk_since == 0.0
+        plane.places[A].delete(vm, plane.clock.now())
+        at = plane.clock.wall()
+        await until(plane, lambda: _says_new_disk(plane))
+        await reaches(plane, Phase.RUNNING, A)
+        assert at <= (await shown(plane)).disk_since <= plane.clock.wall()
+
+    plane_of(A).run(story)
+
+
+def test_a_node_that_comes_back_without_the_disk_says_so() -> None:
+    async def story(plane: Plane) -> None:
+        vm = await created(plane)
+        await reaches(plane, Phase.RUNNING, A)
+        await lose(plane, A, confirm=True)
+        await reaches(plane, Phase.PENDING, None)
+        plane.places[A].delete(vm, plane.clock.now())  # as if its disks had been replaced
+        plane.spawn(A)
+        await reaches(plane, Phase.RUNNING, A)
+        assert (await shown(plane)).disk_since > 0
+
+    plane_of(A).run(story)
+
+
+async def _says_new_disk(plane: Plane) -> bool:
+    return (await shown(plane)).disk_since > 0
+
+
 async def _has_snapshot(plane: Plane) -> bool:
     found = (await shown(plane)).snapshots.get("s")
     return found is not None and found.state.value == "ready"

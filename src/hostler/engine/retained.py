@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from hostler.engine.controllers.decision import NO_DISK
 from hostler.engine.controllers.retention import RETENTION, kept_for, lost
 from hostler.engine.request import Written
 from hostler.errors import Conflict, NotFound
@@ -17,7 +16,7 @@ from hostler.keys.node import MEMBER, RETAINED, RETAINED_REQUEST
 from hostler.keys.vm import VM
 from hostler.model.retained import RetainedRequest
 from hostler.model.retained_api import RetainedPage, RetainedView
-from hostler.model.vm import Reinstatement, VirtualMachine
+from hostler.model.vm import NO_DISK, Reinstatement, VirtualMachine
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,7 +7,8 @@
     no_unreachable_endpoint  no lab is shown as available for long though nobody can reach its machine
     rules_kept               no machine is placed against a required rule, its own or another's
     brake_kept               none of too many nodes that became unreachable together is switched off or loses machines
-    disks_kept               no disk with data is deleted while its VM exists and has no newer one that was accepted
+    disks_kept               no disk with data is deleted unless its owner deleted the VM, or a retained one's time is over
+    data_kept                a VM that runs again has its data or says that it does not; what is retained is told
     inventory_heeded         no machine is placed on a blade that the inventory has taken out of use a while ago
     rollout_kept             no update takes more of a workload away than its rollout allows, or makes more
     no_early_end             no machine and no lab ends before its time, unless somebody asked for that
@@ -148,8 +149,7 @@ class Invariants:
         self._duty = Duty(world, duty) if duty is not None else None
         brake = self._teller("brake_kept")
         self._brake = BrakeWatch(world, brake) if brake is not None else None
-        disks = self._teller("disks_kept")
-        self._disks = DiskWatch(world, disks) if disks is not None else None
+        self._disks = DiskWatch(world, self._teller("disks_kept"), self._teller("data_kept"))
         endpoints = self._teller("no_unreachable_endpoint")
         self._endpoints = Endpoints(world, endpoints) if endpoints is not None and world.plan.labs else None
         self._slices = SliceWatch(world, self.violated, lambda: self._fence) if world.plan.slices else None
@@ -170,8 +170,9 @@ class Invariants:
         self._judge()
         if self._brake is not None:
             self.look("brake_kept", self._brake.looks)
-        if self._disks is not None:
-            self.look("disks_kept", self._disks.looks)
+        for name, looks in self._disks.looks.items():
+            self.look(name, looks)
+        self._disks.looks = dict.fromkeys(self._disks.looks, 0)
         if self._endpoints is not None:
             self._endpoints.stop()
         if self._slices is not None:
@@ -236,8 +237,7 @@ class Invariants:
                 break
         if self._brake is not None:
             self._brake.heard(event)
-        if self._disks is not None:
-            self._disks.heard(event)
+        self._disks.heard(event)
         if self._slices is not None:
             self._slices.heard(event)
 

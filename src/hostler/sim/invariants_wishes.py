@@ -11,7 +11,7 @@ from hostler.engine.controllers.decision import DRAIN
 from hostler.keys.deployment import SLICE
 from hostler.keys.inventory import ACTUAL, INSTANCE, TARGET, WORKLOAD
 from hostler.keys.lab import LAB
-from hostler.keys.node import ALIVE, ARRIVAL, COMMAND, MEMBER
+from hostler.keys.node import ALIVE, ARRIVAL, COMMAND, MEMBER, RETAINED
 from hostler.keys.vm import HANDLE, VM
 from hostler.kit.plural import counted
 from hostler.model.lab import LAB_LABEL, ORG, LabPhase
@@ -45,13 +45,27 @@ class Unmet(NamedTuple):
 async def unmet(world: World) -> list[Unmet]:
     """All that is not as it was wished for."""
     state = await _State.read(world)
-    return [*_machines(state), *_leftovers(state), *_nodes(state), *_workloads(state), *_labs(state)]
+    found = [*_machines(state), *_leftovers(state), *_nodes(state), *_workloads(state), *_labs(state)]
+    return [*found, *await _retained(world)]
 
 
 async def unmet_now(world: World) -> list[Unmet]:
     """Machines, workloads and labs that are not as they were wished for, whatever is broken at present."""
     state = await _State.read(world)
     return [*_machines(state), *_workloads(state), *_labs(state)]
+
+
+async def _retained(world: World) -> list[Unmet]:
+    """Retained machines that the store does not know of."""
+    kept = [(node, name) for node, host in world.blades.items() if host.runs for name in host.place.contents.kept]
+    if not kept or world.plan.agents == "light":  # which do not publish them
+        return []
+    told = {(parts["node"], parts["name"]) for parts, _ in await every(world, RETAINED)}
+    return [
+        Unmet(f"node {node}", f"it retains {name}, and nothing says so", invariant="data_kept")
+        for node, name in kept
+        if (node, name) not in told
+    ]
 
 
 async def lost(world: World, promised: Iterable[tuple[str, str, str]]) -> list[str]:

@@ -13,7 +13,7 @@ from hostler.keys.mirror import Mirror
 from hostler.keys.node import RETAINED, RETAINED_REQUEST
 from hostler.kit.plural import counted
 from hostler.model.retained import Retained
-from hostler.model.vm import MachineState
+from hostler.model.vm import NO_DISK, MachineState
 
 if TYPE_CHECKING:
     import random
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from hostler.kit.clock import Clock
     from hostler.model.node import VmCommand
     from hostler.model.retained import RetainedRequest
+    from hostler.model.vm import VmHandle
     from hostler.ports.machines import Machine, MachinePlan, Machines, RetainedMachine
     from hostler.ports.store import Operation, Store
 
@@ -57,6 +58,15 @@ async def create(machines: Machines, plan: MachinePlan, command: VmCommand) -> M
         return await machines.reinstate(name, plan)
     except NotFound as error:
         raise Refused(f"{error}; restore another one, or delete this virtual machine") from None
+
+
+async def has_lost_disk(machines: Machines, command: VmCommand, handle: VmHandle | None, node: str) -> bool:
+    """Whether a machine that is missing had a disk on this node, and will be created with a new one."""
+    if handle is None or handle.node != node or command.reinstate:
+        return False
+    if handle.taken_from != node and (handle.state in NO_DISK or not handle.machine):
+        return False
+    return command.reinstate is None or newest(await machines.retained(), command.vm) is None
 
 
 def newest(retained: Iterable[RetainedMachine], vm: str) -> str | None:

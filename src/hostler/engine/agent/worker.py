@@ -280,6 +280,9 @@ class Workers:
         self, vm: str, known: Known, entry: Entry[VmCommand], seen: Machine | None, step: Step
     ) -> bool | None:
         """Whether the step was done; None: it cannot be done now."""
+        if step.action is Action.CREATE and seen is None and not known.new_disk_at:
+            if not await self._note_lost_disk(vm, known, entry.value, step):
+                return False
         if step.action in DOING and not known.leftover and not (known.failures and known.told):
             told = await self._tell(known, entry, seen, doing=step)
             if step.action is Action.CREATE and not (told or known.told):
@@ -309,6 +312,19 @@ class Workers:
                 known.put_off[step].until, known.put_off[step].count = now + BOOTING, 0
         elif step.action in (Action.STOP, Action.SWITCH_OFF, Action.CREATE):
             known.started_at, known.ran = None, False
+        return True
+
+    async def _note_lost_disk(self, vm: str, known: Known, command: VmCommand, step: Step) -> bool:
+        """Note if the machine had a disk here that is gone: the handle says so before a new one is made. False: the
+        driver does not tell."""
+        try:
+            lost = await retained.has_lost_disk(self._machines, command, known.handle, self._plan.node)
+        except HostlerError as error:
+            self._step_failed(known, step, error)
+            return False
+        if lost:
+            known.new_disk_at = self._clock.wall()
+            _log.warning("vm %s: its disk is no longer on node %s; a new one is made from its image", vm, self._plan.node)
         return True
 
     async def _do(self, command: VmCommand, seen: Machine | None, step: Step) -> Machine | None:
@@ -403,6 +419,7 @@ class Workers:
             given_up=known.given_up,
             unmoved=known.unmoved,
             ended=known.ended,
+            new_disk_at=known.new_disk_at,
         )
         handle = tell(entry.value, seen, known.handle, telling, doing=doing)
         return await self.reports.send(known, entry, handle)

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from hostler.engine.controllers.decision import NO_DISK, to_reinstate
+from hostler.engine.controllers.decision import to_reinstate
 from hostler.engine.placement import Decision
 from hostler.model.reason import Reason
+from hostler.model.vm import NO_DISK
 
 if TYPE_CHECKING:
     from hostler.engine.view import View

@@ -106,7 +106,11 @@ def _nodes(making: Making, view: View) -> Service:
 
 def _janitor(making: Making, view: View) -> Service:
     return Janitor(
-        making.store, view, tracer=making.tracer("janitor"), **making.tools("clock", "rng", "new_id", "tell")
+        making.store,
+        view,
+        retention=making.plan.retention,
+        tracer=making.tracer("janitor"),
+        **making.tools("clock", "rng", "new_id", "tell"),
     )
 
 
