@@ -1,8 +1,8 @@
 """Whether data is kept: looked at when a disk is deleted, and when a machine runs again.
 
-A disk that its guest wrote to has data. Two things delete one: the command that its owner's deletion of the VM led to, and
-a request to delete a retained machine, by an administrator or because its retention ran out while its VM is gone or has
-a newer disk. The disk of a machine that was handed over goes once the other node has all of it.
+A disk that its guest wrote to has data. Two things delete one: the command that follows when its owner deletes the VM,
+and a request to delete a retained machine, by an administrator or because its retention ran out while its VM is gone or
+has a newer disk. The disk of a machine that was handed over goes once the other node has all of it.
 
 A VM that runs again has the disk that it had, with all that was written to it; or its handle says since when it has
 another one.

@@ -290,9 +290,7 @@ def _told_moves(before: VmHandle | None, telling: Telling) -> dict[str, Any]:
     return {"moved": moved, "attempt": attempt, "unmoved": unmoved}
 
 
-def _told_disk(
-    command: VmCommand, seen: Machine | None, before: VmHandle | None, telling: Telling
-) -> dict[str, Any]:
+def _told_disk(command: VmCommand, seen: Machine | None, before: VmHandle | None, telling: Telling) -> dict[str, Any]:
     """Which disk it has. What the leader wrote when it was placed stands until the machine exists."""
     told: dict[str, Any] = {}
     if before is not None:

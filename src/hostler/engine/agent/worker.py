@@ -280,9 +280,9 @@ class Workers:
         self, vm: str, known: Known, entry: Entry[VmCommand], seen: Machine | None, step: Step
     ) -> bool | None:
         """Whether the step was done; None: it cannot be done now."""
-        if step.action is Action.CREATE and seen is None and not known.new_disk_at:
-            if not await self._note_lost_disk(vm, known, entry.value, step):
-                return False
+        creates = step.action is Action.CREATE and seen is None
+        if creates and not known.new_disk_at and not await self._note_lost_disk(vm, known, entry.value, step):
+            return False
         if step.action in DOING and not known.leftover and not (known.failures and known.told):
             told = await self._tell(known, entry, seen, doing=step)
             if step.action is Action.CREATE and not (told or known.told):
@@ -324,7 +324,8 @@ class Workers:
             return False
         if lost:
             known.new_disk_at = self._clock.wall()
-            _log.warning("vm %s: its disk is no longer on node %s; a new one is made from its image", vm, self._plan.node)
+            node = self._plan.node
+            _log.warning("vm %s: its disk is no longer on node %s; a new one is made from its image", vm, node)
         return True
 
     async def _do(self, command: VmCommand, seen: Machine | None, step: Step) -> Machine | None:
