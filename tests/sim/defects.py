@@ -20,6 +20,7 @@ from hostler.engine.agent.worker import Workers
 from hostler.engine.controllers.books import Books
 from hostler.engine.controllers.brake import Brake
 from hostler.engine.controllers.decision import Act, NodeCase, Step
+from hostler.engine.controllers.janitor import Janitor
 from hostler.engine.controllers.machines import MachineController
 from hostler.engine.controllers.silence import Silence
 from hostler.engine.labs import decide as labs
@@ -30,6 +31,7 @@ from hostler.engine.placement import Decision
 from hostler.engine.workloads.targets import Targets
 from hostler.errors import HostlerError, Missed, Unavailable, Uncertain
 from hostler.keys.mirror import Mirror
+from hostler.keys.replica import FENCE
 from hostler.kit.backoff import Backoff
 from hostler.model.lab import LabPhase
 from hostler.model.vm import MachineState
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
     from hostler.engine.labs.steps import Seen as LabSeen
     from hostler.engine.placement import NodeState, Wanted
     from hostler.engine.service import Service
+    from hostler.engine.transfer.restore import Backup, Restored
     from hostler.engine.view import View
     from hostler.keys.entry import Entry
     from hostler.kit.clock import Clock
@@ -55,7 +58,7 @@ if TYPE_CHECKING:
     from hostler.model.workload import Workload
     from hostler.ports.machines import Machine, Machines
     from hostler.ports.peers import Peers
-    from hostler.ports.store import Comparison
+    from hostler.ports.store import Comparison, Store
 
 T = TypeVar("T")
 SOUND = Parts()
@@ -230,6 +233,12 @@ def disk_given_up_unasked() -> Parts:
     return dataclasses.replace(_machines(_Credulous), agent=agents.agent)
 
 
+@found_by("node-back-after-recreate", "disks_kept")
+def destroyed_without_a_command() -> Parts:
+    """A machine without a command is destroyed with its disk."""
+    return _agents(lambda agent: _turned(agent._workers, _Tidy))
+
+
 class _Twice(MachineController):
     def _decided(self, seen: Seen, duty: Duty | None = None) -> Step:
         step = super()._decided(seen, duty)
@@ -336,6 +345,33 @@ class _NoBrake(Brake):
 def no_brake() -> Parts:
     """Nodes are switched off, and machines taken from them, however many became unreachable together."""
     return Parts(brake=lambda making, view: _turned(SOUND.brake(making, view), _NoBrake))
+
+
+class _Forgetful(Janitor):
+    async def _expire_retained(self) -> bool:
+        for entry in tuple(self._view.retained.entries.values()):
+            await self._expire_one(entry, self._clock.wall())
+        return False
+
+
+@found_by("node-back-after-recreate", "disks_kept")
+def retention_ignored() -> Parts:
+    """Retained machines are garbage-collected as soon as they are there."""
+    return Parts(janitor=lambda making, view: _turned(SOUND.janitor(making, view), _Forgetful))
+
+
+@found_by("restore-under-load", "no_stale_leader_write")
+def fence_reused_after_restore() -> Parts:
+    """A restore writes the fences as the backup has them."""
+
+    async def with_old_fences(store: Store, backup: Backup, prefix: str, **how: Any) -> Restored:
+        done = await SOUND.restore(store, backup, prefix, **how)
+        async for kv in backup.entries():
+            if FENCE.match(kv.key) is not None:
+                await store.put(kv.key, kv.value)
+        return done
+
+    return Parts(restore=with_old_fences)
 
 
 # Workloads and labs

@@ -132,6 +132,8 @@ class Invariants:
         self._kept: dict[str, list[Violation]] = {name: [] for name in self.names}
         self._revision = 0
         self._fence: int | None = None
+        self._highest = 0
+        """The highest fence that was ever given out."""
         self._vms: dict[str, str] = {}
         """Keys of the wishes by the id of their machine."""
         self._gone: dict[str, tuple[str, bool]] = {}
@@ -199,8 +201,8 @@ class Invariants:
             self._looks[name] += times
 
     def violated(self, name: str, component: str, text: str, at: float | None = None) -> None:
-        """Something must not be, if anybody asked."""
-        if name not in self._found:
+        """Something must not be, if anybody asked. What a restore writes is not judged."""
+        if name not in self._found or self._world.recovery.runs:
             return
         self._found[name] += 1
         if len(self._kept[name]) < MOST:
@@ -242,8 +244,15 @@ class Invariants:
             self._slices.heard(event)
 
     def _leader(self, key: str, event: Event) -> None:
-        if key == _LEADS:
-            self._fence = None if event.type == "delete" else _read(_Fence, event.kv.value).fence
+        if key != _LEADS:
+            return
+        if event.type == "delete":
+            self._fence = None
+            return
+        fence = _read(_Fence, event.kv.value).fence
+        if fence and fence != self._fence and fence <= self._highest:  # 0: it is not known yet
+            self.violated("no_stale_leader_write", "leader", f"it has fence {fence}, which was given out before")
+        self._fence, self._highest = fence, max(fence, self._highest)
 
     def _trace(self, key: str, event: Event) -> None:  # noqa: ARG002 - as the others
         if event.type == "delete" or "no_stale_leader_write" not in self._looks:
