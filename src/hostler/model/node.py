@@ -172,6 +172,9 @@ class VmCommand(Record, frozen=True, kw_only=True):
     reinstate: str | None = None
     """Before a machine is created: put back what is retained under this name, and create nothing instead. Empty: what
     this node has of this virtual machine, in service or retained, is its machine; without any, one is created."""
+    unconfirmed: bool = False
+    """It comes from a backup, and its machine may be on another node by now: create nothing. The leader confirms it
+    once every node that the backup knows has registered and has no other machines."""
     resets: int = 0
     snapshots: tuple[str, ...] = ()
     restore: Restore | None = None

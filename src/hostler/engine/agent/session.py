@@ -274,6 +274,7 @@ class Session:
         lease = await self._within(self._store.grant(self._plan.node_ttl))
         known = None if member is None else member.value
         record = record_of(self._plan, self._machines, known, at=self._clock.wall(), **offer)
+        self.offering.awaited = record.awaited
         beat = Heartbeat(holder=self.holder, place=self._machines.place, started_at=self._started_at)
         when = [
             ALIVE.absent(node=node) if alive is None else ALIVE.unchanged(alive),

@@ -60,6 +60,10 @@ BOOTING = 1.0
 """Seconds after which a machine that says it is starting is asked again."""
 ROOM = 0.1
 """Seconds after which it is looked whether what stood in the way of an arrival is gone."""
+UNCONFIRMED = (
+    "its machine is not here, and the store was restored from a backup: it may be on another node. It waits until all"
+    " nodes have registered; confirm or delete those that are gone (hostler node list)"
+)
 _HANDED = (MachineState.ARRIVING, MachineState.DEPARTED)
 _HAVE_A_DISK = (
     MachineState.STARTING, MachineState.RUNNING, MachineState.STOPPING, MachineState.STOPPED, MachineState.ARRIVING,
@@ -282,6 +286,9 @@ class Workers:
         """Whether the step was done; None: it cannot be done now."""
         creates = step.action is Action.CREATE and seen is None
         if creates and not known.new_disk_at and not await self._note_lost_disk(vm, known, entry.value, step):
+            return False
+        if creates and entry.value.unconfirmed:
+            known.failed(step, UNCONFIRMED, self._clock.now(), self._rng)
             return False
         if step.action in DOING and not known.leftover and not (known.failures and known.told):
             told = await self._tell(known, entry, seen, doing=step)

@@ -12,11 +12,13 @@ import math
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from hostler.engine.controllers import inspection, origin, retention, telling
 from hostler.engine.controllers import seen as sight
 from hostler.engine.controllers.attention import PASS_EVERY, Attention
 from hostler.engine.controllers.books import Books
-from hostler.engine.controllers.decision import NOTHING, Act, Duty, NodeCase, decide
+from hostler.engine.controllers.decision import NOTHING, Act, Duty, NodeCase, Step, decide
 from hostler.engine.controllers.drain import Drains, duty_of
 from hostler.engine.controllers.moves import Moves
 from hostler.engine.controllers.queue import Queue
@@ -40,7 +42,6 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from hostler.engine.controllers.brake import Brake
-    from hostler.engine.controllers.decision import Step
     from hostler.engine.controllers.seen import Seen
     from hostler.engine.controllers.telling import Told
     from hostler.engine.placement import Decision, Wanted
@@ -297,7 +298,7 @@ class MachineController:
         if seen.unreadable:
             return NOTHING
         case = self._case(seen)
-        return decide(
+        step = decide(
             None if seen.vm is None else seen.vm.value,
             None if seen.handle is None else seen.handle.value,
             None if seen.command is None else seen.command.value,
@@ -305,6 +306,17 @@ class MachineController:
             case,
             duty or self._duty(seen),
             sight.way(seen, source_alive=case is NodeCase.ALIVE),
+        )
+        command = None if seen.command is None else seen.command.value
+        if step is NOTHING and command is not None and command.unconfirmed and not self._awaits_nodes():
+            return Step(Act.INSTRUCT, msgspec.structs.replace(command, unconfirmed=False))
+        return step
+
+    def _awaits_nodes(self) -> bool:
+        """Whether a node may have machines that a restored store does not know of."""
+        members = self._view.members
+        return bool(members.unreadable) or any(
+            entry.value.awaited and entry.value.off is None for entry in members.entries.values()
         )
 
     def _case(self, seen: Seen) -> NodeCase:

@@ -15,7 +15,7 @@ from hostler.engine.cluster_id import next_epoch
 from hostler.engine.transfer.fill import MARKER, SYSTEM, check_complete, new_token
 from hostler.engine.transfer.walk import items
 from hostler.errors import Conflict, Refused
-from hostler.keys.node import ALIVE, CLUSTER, EPOCH, MEMBER
+from hostler.keys.node import ALIVE, CLUSTER, COMMAND, EPOCH, MEMBER
 from hostler.keys.replica import FENCE, LEADER, REPLICA
 from hostler.keys.transfer import MOVED
 from hostler.model.migration import Moved
@@ -40,8 +40,8 @@ SETTLE = 3.0
 class ServiceSource:
     """The records of a control plane without its identity, and with nodes that are awaited. A `Source` for `fill`."""
 
-    def __init__(self, source: Source, cluster: Cluster, fences: dict[str, int]) -> None:
-        self._source, self.cluster, self.fences = source, cluster, fences
+    def __init__(self, source: Source, cluster: Cluster, fences: dict[str, int], *, is_backup: bool) -> None:
+        self._source, self.cluster, self.fences, self._is_backup = source, cluster, fences, is_backup
         self.name = source.name
 
     async def entries(self) -> AsyncGenerator[KeyValue, None]:
@@ -49,11 +49,12 @@ class ServiceSource:
         async with aclosing(self._source.entries()) as entries:
             async for kv in entries:
                 if not is_identity(kv.key):
-                    yield _awaited(kv)
+                    yield _unconfirmed(_awaited(kv)) if self._is_backup else _awaited(kv)
 
 
-async def service_source(source: Source) -> ServiceSource | None:
-    """The source as a control plane; None: no control plane ever worked on it."""
+async def service_source(source: Source, *, is_backup: bool = False) -> ServiceSource | None:
+    """The source as a control plane; None: no control plane ever worked on it. `is_backup`: it went on after that, so
+    the commands are to be confirmed."""
     cluster: Cluster | None = None
     fences: dict[str, int] = {}
     async with aclosing(source.entries()) as entries:
@@ -62,7 +63,7 @@ async def service_source(source: Source) -> ServiceSource | None:
                 cluster = CLUSTER.entry(kv).value
             elif FENCE.match(kv.key) is not None:
                 fences[kv.key] = FENCE.entry(kv).value
-    return None if cluster is None else ServiceSource(source, cluster, fences)
+    return None if cluster is None else ServiceSource(source, cluster, fences, is_backup=is_backup)
 
 
 def is_identity(key: str) -> bool:
@@ -77,6 +78,15 @@ def _awaited(kv: KeyValue) -> KeyValue:
         return kv
     record = msgspec.structs.replace(entry.value, awaited=True, off=None)
     return KeyValue(kv.key, MEMBER.encode(record), kv.create_revision, kv.mod_revision, kv.version, kv.lease)
+
+
+def _unconfirmed(kv: KeyValue) -> KeyValue:
+    """A command as a restored store has it; anything else as it is."""
+    entry = COMMAND.readable(kv)
+    if entry is None or entry.value.unconfirmed:
+        return kv
+    command = msgspec.structs.replace(entry.value, unconfirmed=True)
+    return KeyValue(kv.key, COMMAND.encode(command), kv.create_revision, kv.mod_revision, kv.version, kv.lease)
 
 
 async def check_idle(store: Store, name: str, clock: Clock = SYSTEM) -> None:
@@ -162,10 +172,11 @@ async def activate(store: Store, name: str) -> tuple[Begun, Moved | None]:
     there, mark = await CLUSTER.get(store), await MOVED.get(store)
     if there is None:
         raise Refused(f"{name}: no control plane has worked on it, so there is nothing to put into service")
-    async for kv in items(store, MEMBER.prefix()):
-        changed = _awaited(kv)
-        if changed is not kv:
-            await store.txn([ModRevision(kv.key) == kv.mod_revision], [Put(kv.key, changed.value)])
+    for prefix in (MEMBER.prefix(), COMMAND.prefix()):
+        async for kv in items(store, prefix):
+            changed = _unconfirmed(_awaited(kv))  # it may have been restored by the tools of its engine
+            if changed is not kv:
+                await store.txn([ModRevision(kv.key) == kv.mod_revision], [Put(kv.key, changed.value)])
     source = "" if mark is None else mark.value.to
     epoch = Epoch(begun_by=EpochKind.ACTIVATION, source=source, at=SYSTEM.wall())
     # The store that took over has counted on, if there was one: so both numbers go far above it.

@@ -68,7 +68,7 @@ async def restore(
     A control plane begins a new epoch: its fences go on above every fence of the backup and of the store by
     `FENCE_STEP`, its nodes are awaited, and where the engine can do that revisions go on, too.
     """
-    service = await service_source(backup)
+    service = await service_source(backup, is_backup=True)
     if service is None:
         return Restored(await fill(store, backup, prefix, merge=merge, replace=replace, report=report), None)
     await check_idle(store, name, clock)
