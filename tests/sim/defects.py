@@ -15,6 +15,7 @@ from weakref import WeakKeyDictionary
 from msgspec.structs import replace
 
 from hostler.drivers.ttl.store import StoreTtlStorage
+from hostler.engine.agent.report import Reports
 from hostler.engine.agent.session import Session
 from hostler.engine.agent.worker import Workers
 from hostler.engine.controllers.books import Books
@@ -31,6 +32,7 @@ from hostler.engine.placement import Decision
 from hostler.engine.workloads.targets import Targets
 from hostler.errors import HostlerError, Missed, Unavailable, Uncertain
 from hostler.keys.mirror import Mirror
+from hostler.keys.node import COMMAND
 from hostler.keys.replica import FENCE
 from hostler.kit.backoff import Backoff
 from hostler.model.lab import LabPhase
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
 
     from hostler.engine.agent.agent import Agent
     from hostler.engine.agent.plan import AgentPlan
+    from hostler.engine.agent.report import Known
     from hostler.engine.controllers.decision import Duty
     from hostler.engine.controllers.seen import Seen
     from hostler.engine.labs.steps import Seen as LabSeen
@@ -53,8 +56,8 @@ if TYPE_CHECKING:
     from hostler.keys.entry import Entry
     from hostler.kit.clock import Clock
     from hostler.model.lab import LabUser
-    from hostler.model.node import Arrival, NodeRecord
-    from hostler.model.vm import VirtualMachine
+    from hostler.model.node import Arrival, NodeRecord, VmCommand
+    from hostler.model.vm import VirtualMachine, VmHandle
     from hostler.model.workload import Workload
     from hostler.ports.machines import Machine, Machines
     from hostler.ports.peers import Peers
@@ -374,6 +377,19 @@ def fence_reused_after_restore() -> Parts:
     return Parts(restore=with_old_fences)
 
 
+@found_by("restore-under-load", "no_vm_twice")
+def commands_of_a_backup_obeyed() -> Parts:
+    """A restore lets nodes create machines at once, though they may be on other nodes since the backup."""
+
+    async def confirmed(store: Store, backup: Backup, prefix: str, **how: Any) -> Restored:
+        done = await SOUND.restore(store, backup, prefix, **how)
+        for entry in (await COMMAND.list(store)).entries:
+            await COMMAND.replace(store, entry, replace(entry.value, unconfirmed=False))
+        return done
+
+    return Parts(restore=confirmed)
+
+
 # Workloads and labs
 
 
@@ -504,3 +520,14 @@ class _Hasty(Workers):
 def started_before_it_was_handed_over() -> Parts:
     """A machine that has arrived is started while it still is the other node's."""
     return _agents(lambda agent: _turned(agent._workers, _Hasty))
+
+
+class _Embellished(Reports):
+    async def send(self, known: Known, entry: Entry[VmCommand], handle: VmHandle) -> bool:
+        return await super().send(known, entry, replace(handle, disk_since=0.0))
+
+
+@found_by("node-back-after-recreate", "data_kept")
+def new_disk_not_told() -> Parts:
+    """Agents do not say that a machine has a new disk."""
+    return _agents(lambda agent: _turned(agent._workers.reports, _Embellished))

@@ -41,6 +41,8 @@ PROMISED = (
     "destroyed_without_a_command",
     "fence_reused_after_restore",
     "retention_ignored",
+    "commands_of_a_backup_obeyed",
+    "new_disk_not_told",
 )
 
 

@@ -101,8 +101,9 @@ class NodeRecord(Record, frozen=True, kw_only=True):
     """While it is drained by moving: machines are moved although their snapshots are lost by that."""
     off: OffConfirmation | None = None
     awaited: bool = False
-    """It has not registered since its store was copied, restored or put back into service. While it is unreachable its
-    machines wait, `fence` or not; only an operator's confirmation that it is off releases them."""
+    """Since its store was copied, restored or put back into service it has not registered, or has not yet taken out of
+    service what the store does not know of. While it is unreachable its machines wait, `fence` or not; only an
+    operator's confirmation that it is off releases them."""
     registered_at: float
 
 
