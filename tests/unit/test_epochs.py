@@ -20,7 +20,7 @@ from hostler.engine.transfer.epoch import FENCE_STEP, activate
 from hostler.engine.transfer.restore import restore
 from hostler.entry.transfer.backup import Backup, write_backup
 from hostler.errors import Compacted, Conflict, Refused
-from hostler.keys.node import ALIVE, CLUSTER, EPOCH, MEMBER
+from hostler.keys.node import ALIVE, CLUSTER, COMMAND, EPOCH, MEMBER
 from hostler.keys.replica import FENCE, LEADER
 from hostler.keys.transfer import FILLING, MOVED
 from hostler.kit.clock import SystemClock
@@ -33,7 +33,9 @@ from hostler.model.node import (
     Lifecycle,
     NodeRecord,
     OffConfirmation,
+    VmCommand,
 )
+from hostler.model.vm import VmSpec
 from hostler.ports.store import Put
 
 if TYPE_CHECKING:
@@ -73,6 +75,8 @@ async def fill_plane(store: Store, fence: int = 8) -> None:
         registered_at=1.0,
     )
     await store.txn([], [CLUSTER.put(Cluster(id="c1", created_at=1.0)), FENCE.put(fence, n=1)])
+    command = VmCommand(org="o", project="p", vm="v", spec=VmSpec(cpus=1, memory_mib=1))
+    await store.txn([], [COMMAND.put(command, node="r1-b1", vm="v")])
     await store.txn([], [MEMBER.put(node, node="r1-b1"), Put("/other", b"x")])
 
 
@@ -213,6 +217,12 @@ async def test_activation_makes_the_source_newer_than_its_copy() -> None:
         node = await MEMBER.get(one, node="r1-b1")
         assert node is not None
         assert node.value.awaited
+        command = await COMMAND.get(one, node="r1-b1", vm="v")
+        assert command is not None
+        assert command.value.unconfirmed, "etcd may have been restored by its own tools"
+        copied_command = await COMMAND.get(two, node="r1-b1", vm="v")
+        assert copied_command is not None
+        assert not copied_command.value.unconfirmed, "a copy has what the source had last"
 
 
 @pytest.mark.parametrize("kind", STORES)
@@ -239,6 +249,9 @@ async def test_after_a_restore_fences_and_revisions_go_on_above_all_that_were_gi
             async with two.watch("", start_revision=last_revision) as events:
                 await anext(events)
         assert await next_fence(two) == done.fence + 1
+        command = await COMMAND.get(two, node="r1-b1", vm="v")
+        assert command is not None
+        assert command.value.unconfirmed
     if kind != "memory":
         async with a_store(kind, tmp_path, "two") as again:
             assert (await again.status()).revision > last_revision

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from hostler.engine.controllers.decision import DRAIN
+from hostler.engine.request import HOSTLER
 from hostler.keys.deployment import SLICE
 from hostler.keys.inventory import ACTUAL, INSTANCE, TARGET, WORKLOAD
 from hostler.keys.lab import LAB
@@ -66,6 +67,21 @@ async def _retained(world: World) -> list[Unmet]:
         for node, name in kept
         if (node, name) not in told
     ]
+
+
+async def unshown(world: World) -> list[Unmet]:
+    """Retained disks of VMs that `vm show` does not name."""
+    vms = {parts["vm"]: vm for parts, vm in await every(world, VM)}
+    found: list[Unmet] = []
+    for parts, kept in await every(world, RETAINED):
+        vm = vms.get(kept.vm)
+        if vm is None:
+            continue
+        view = await world.ask(lambda doors, vm=vm: doors.vms.get(HOSTLER, vm.org, vm.project, vm.id))  # type: ignore[misc]
+        if not any((each.node, each.name) == (parts["node"], kept.name) for each in view.retained):
+            text = f"its disk {kept.name} is retained on node {parts['node']}, and it does not say so"
+            found.append(Unmet(f"vm {vm.id}", text, invariant="data_kept"))
+    return found
 
 
 async def lost(world: World, promised: Iterable[tuple[str, str, str]]) -> list[str]:

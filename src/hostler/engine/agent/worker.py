@@ -370,15 +370,20 @@ class Workers:
             label = seen.label
         if seen is not None and seen.state is not MachineState.CREATING:
             return await self._machines.create(_planned(command, label))
-        machine = await retained.create(self._machines, _planned(command, label), command)
-        if command.reinstate is not None:
-            self._keep()
-        return machine
+        try:
+            return await retained.create(self._machines, _planned(command, label), command)
+        finally:  # also if its outcome is unknown
+            if command.reinstate is not None:
+                self._keep()
 
     async def _retain(self, seen: Machine) -> None:
         """Take a machine out of service that has no place here, and keep its disk."""
         vm, node = seen.label.vm, self._plan.node
-        kept = await retained.retain(self._machines, seen, grace=self._plan.stop_grace, wall=self._clock.wall())
+        try:
+            kept = await retained.retain(self._machines, seen, grace=self._plan.stop_grace, wall=self._clock.wall())
+        except HostlerError:
+            self._keep()  # it may have happened
+            raise
         if kept is None:
             self.removed += 1
             _log.info("vm %s: not assigned to node %s; removed, for nothing was ever written to it", vm, node)
