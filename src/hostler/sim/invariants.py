@@ -172,6 +172,7 @@ class Invariants:
         self._judge()
         if self._brake is not None:
             self.look("brake_kept", self._brake.looks)
+        self._disks.judge()
         for name, looks in self._disks.looks.items():
             self.look(name, looks)
         self._disks.looks = dict.fromkeys(self._disks.looks, 0)

@@ -79,12 +79,16 @@ class DiskWatch:
         """Node and VM: the node was told to delete the machine with its disk."""
         self._requests: dict[tuple[str, str], _Request] = {}
         """By node and name of the retained machine."""
+        self._suspects: list[tuple[float, str, Row, Kept | None]] = []
+        """Disks that were deleted, and when: judged when all events of that instant were heard."""
         self._last: dict[str, _Last] = {}
         if deleted is not None:
             world.disks.listen(self._deleted)
 
     def heard(self, event: Event) -> None:
         """Something has changed in the store."""
+        if self._suspects and self._world.clock.now() > self._suspects[0][0]:
+            self.judge()
         key, gone = event.kv.key, event.type == "delete"
         if key.startswith(_HANDLES):
             if not gone and self._tell_lost is not None:
@@ -109,10 +113,18 @@ class DiskWatch:
         if not row.writes:
             return
         self.looks["disks_kept"] += 1
-        why = self._against(node, row) if kept is None else self._against_discarding(node, kept)
-        if why and not self._is_elsewhere(row) and self._tell_deleted is not None:
-            text = f"its disk {row.disk_id} on node {node}, which was written {row.writes} times, was deleted: {why}"
-            self._tell_deleted(f"vm {row.vm}", text, None)
+        if not self._is_elsewhere(row):
+            self._suspects.append((self._world.clock.now(), node, row, kept))
+
+    def judge(self) -> None:
+        """Judge the disks that were deleted."""
+        suspects, self._suspects = self._suspects, []
+        for at, node, row, kept in suspects:
+            why = self._against(node, row) if kept is None else self._against_discarding(node, kept)
+            if why and self._tell_deleted is not None:
+                writes = f"which was written {row.writes} times"
+                text = f"its disk {row.disk_id} on node {node}, {writes}, was deleted: {why}"
+                self._tell_deleted(f"vm {row.vm}", text, at)
 
     def _against(self, node: str, row: Row) -> str:
         """Why the disk of a machine in service must not be deleted; empty: it may."""
