@@ -359,7 +359,7 @@ class _Forgetful(Janitor):
 
 @found_by("node-back-after-recreate", "disks_kept")
 def retention_ignored() -> Parts:
-    """Retained machines are garbage-collected as soon as they are there."""
+    """Retained machines are garbage-collected at once."""
     return Parts(janitor=lambda making, view: _turned(SOUND.janitor(making, view), _Forgetful))
 
 

@@ -8,7 +8,7 @@
     rules_kept               no machine is placed against a required rule, its own or another's
     brake_kept               none of too many nodes that became unreachable together is switched off or loses machines
     disks_kept               no disk with data is deleted unless its VM was, or a retained one after its time
-    data_kept                a VM that runs again has its data or says that it does not; what is retained is told
+    data_kept                a VM that runs again has its data or says that it does not; retained disks are listed
     inventory_heeded         no machine is placed on a blade that the inventory has taken out of use a while ago
     rollout_kept             no update takes more of a workload away than its rollout allows, or makes more
     no_early_end             no machine and no lab ends before its time, unless somebody asked for that

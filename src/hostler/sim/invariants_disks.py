@@ -76,7 +76,7 @@ class DiskWatch:
         self.looks = {"disks_kept": 0, "data_kept": 0}
         self._vms: dict[str, _Vm] = {}
         self._ordered: set[tuple[str, str]] = set()
-        """Node and VM: the node was told to delete the machine with its disk."""
+        """Node and VM: a command says to delete the machine with its disk."""
         self._requests: dict[tuple[str, str], _Request] = {}
         """By node and name of the retained machine."""
         self._suspects: list[tuple[float, str, Row, Kept | None]] = []
@@ -131,7 +131,7 @@ class DiskWatch:
         vm = self._vms.get(row.vm)
         if vm is not None and not vm.deleting:
             return "its VM exists"
-        return "" if (node, row.vm) in self._ordered else "its node was not told to delete it"
+        return "" if (node, row.vm) in self._ordered else "no command said to delete it"
 
     def _against_discarding(self, node: str, kept: Kept) -> str:
         """The same of a retained one."""

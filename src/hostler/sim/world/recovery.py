@@ -56,7 +56,7 @@ class Recovery:
     async def restore(self) -> None:
         """Lose the store; stop every replica and agent, fill an empty store from the last backup, and start them again.
 
-        Machines run on meanwhile. NotFound: there is no backup.
+        Machines keep running. NotFound: there is no backup.
         """
         world, backup = self._world, self._backup
         if backup is None:

@@ -52,8 +52,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="ma
     disk_made_at: float = 0.0
     """Seconds since 1970."""
     writes: int = 0
-    """The age of what is on the disk: how often the guest wrote to it. It writes when it boots, when it is reset, when
-    it is told to on its console, and until it goes off. 0: there is nothing but its image."""
+    """The age of what is on the disk: how often the guest wrote to it. It writes when it boots, when it is reset, for
+    `save` on its console, and until it goes off. 0: there is nothing but its image."""
     restoring: tuple[str, int] | None = None
     """A restore that was begun: to which snapshot, and its number. The disk is not whole."""
     moved: int = 0
