@@ -26,7 +26,7 @@ from hostler.entry.doctor_deployments import deployments
 from hostler.entry.doctor_inventory import inventory
 from hostler.entry.doctor_labs import lab_problems, labs
 from hostler.entry.doctor_machines import machines, paused, refusals, shared_hosts
-from hostler.entry.doctor_power import power, watchdog
+from hostler.entry.doctor_power import boards, power, watchdog
 from hostler.entry.doctor_retained import few, retained
 from hostler.entry.doctor_slices import repository, slices
 from hostler.entry.finding import Finding, Level
@@ -75,6 +75,7 @@ async def examine(settings: Settings) -> list[Finding]:
     served, health = await asyncio.to_thread(_server, settings, folder)
     found.append(served)
     found += health
+    nodes: dict[str, bool] = {}
     async with AsyncExitStack() as stack:
         try:
             async with asyncio.timeout(WITHIN * 2):
@@ -85,10 +86,11 @@ async def examine(settings: Settings) -> list[Finding]:
                     found += await retained(store, settings)
                     found += await repository(store, settings)
                     found += await lab_problems(store, settings)
+                    nodes = await _standing_nodes(store)
         except (HostlerError, TimeoutError) as error:
             what = str(error) if isinstance(error, HostlerError) else f"no answer within {WITHIN * 2:g} s"
             found.append(_store_failed(settings, what))
-    return found
+    return [*found, *await boards(settings, nodes)]
 
 
 # What this machine has
@@ -356,6 +358,14 @@ async def nodes(store: Store) -> list[Finding]:
         total = counted(len(members.entries), "node")
         found.insert(0, Finding("nodes", Level.OK, f"{serving:,} of {total} as they should be"))
     return found
+
+
+async def _standing_nodes(store: Store) -> dict[str, bool]:
+    """Each node that machines may be on, and whether it is alive."""
+    alive = {entry.parts["node"] for entry in (await ALIVE.list(store, strict=False)).entries}
+    members = (await MEMBER.list(store, strict=False)).entries
+    standing = [each for each in members if each.value.lifecycle is not Lifecycle.DECOMMISSIONED]
+    return {entry.parts["node"]: entry.parts["node"] in alive for entry in standing}
 
 
 async def _brake(store: Store) -> list[Finding]:

@@ -441,7 +441,8 @@ class Plane:
         """What switches nodes off; nothing does where they are simulated."""
         if self.services.sim is not None:
             return None
-        return open_power(self.settings.power_command, timeout=self.settings.power_timeout, tell=tell)
+        settings = self.settings
+        return open_power(settings.power_command, settings.power, timeout=settings.power_timeout, tell=tell)
 
     def _tracer(self, actor: str) -> Tracer:
         """By which a controller tells of its decisions."""

@@ -115,6 +115,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     fencing_time: float
     power_command: tuple[str, ...]
     """What switches a node off for certain; empty: nothing does."""
+    power: dict[str, str]
+    """By node or pattern, the URLs of what switches them off."""
     power_grace: float
     brake_share: float
     brake_window: float

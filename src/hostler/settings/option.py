@@ -188,6 +188,12 @@ OPTIONS: tuple[Option, ...] = (
         (),
     ),
     Option(
+        *("power", "power", "HOSTLER_POWER", value.read_power),
+        "what switches each silent node off: a table of nodes or patterns and the URLs of their management boards",
+        {},
+        secret=True,
+    ),
+    Option(
         *("power_grace", "power_grace", "HOSTLER_POWER_GRACE", value.read_seconds),
         "how long a node is silent before it is switched off",
         30.0,
@@ -209,7 +215,7 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         *("power_timeout", "power_timeout", "HOSTLER_POWER_TIMEOUT", value.read_seconds),
-        "after which a power command that has not ended is ended",
+        "how long switching one node off may take",
         60.0,
     ),
     Option(

@@ -5,7 +5,7 @@ redis    what those of Redis servers have in common
 store    stores, and the bare engines below them
 ttl      ttl storages: every store, and others
 inbox    the lab door: its queues and records
-power    the power switch of nodes
+power    the power switches of nodes
 machine  machines, and the images they are made of
 artifacts  what slices are made of
 slices   what runs slices on a node
@@ -34,7 +34,7 @@ from hostler.wiring.machine import (
     open_images,
     open_machines,
 )
-from hostler.wiring.power import open_power, open_watchdog
+from hostler.wiring.power import open_power, open_power_reader, open_watchdog
 from hostler.wiring.slices import open_slices, why_no_slice_users
 from hostler.wiring.store import is_store, open_bare, open_store
 from hostler.wiring.ttl import open_ttl_storage, ttl_storage_on
@@ -65,6 +65,7 @@ __all__ = [
     "open_inbox",
     "open_machines",
     "open_power",
+    "open_power_reader",
     "open_slices",
     "open_store",
     "open_ttl_storage",

@@ -6,12 +6,11 @@ from typing import TYPE_CHECKING
 
 from hostler.drivers.power.program import describe_end, run_program
 from hostler.errors import Unavailable, Uncertain
+from hostler.settings.value import NODE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-NODE = "{node}"
-"""The argument in whose place the node's name stands."""
 CERTAINLY_OFF = 0
 OUT_OF_REACH = 3
 
@@ -23,9 +22,14 @@ class CommandPower:
     """
 
     def __init__(
-        self, command: Sequence[str], *, timeout: float = 60.0, tell: Callable[[str], None] = lambda _: None
+        self,
+        command: Sequence[str],
+        *,
+        setting: str = "power_command",
+        timeout: float = 60.0,
+        tell: Callable[[str], None] = lambda _: None,
     ) -> None:
-        self._command, self._timeout, self._tell = tuple(command), timeout, tell
+        self._command, self._setting, self._timeout, self._tell = tuple(command), setting, timeout, tell
 
     async def switch_off(self, node: str) -> bool:
         """Unavailable: the program cannot be started. Uncertain: it did not say that the node is off."""
@@ -37,7 +41,7 @@ class CommandPower:
             ended = await run_program(words, timeout=self._timeout)
         except (OSError, ValueError) as error:
             why = (error.strerror if isinstance(error, OSError) else None) or str(error)
-            what = f"power of node {node}: {words[0]} cannot be started: {why}; correct power_command"
+            what = f"power of node {node}: {words[0]} cannot be started: {why}; correct {self._setting}"
             self._tell(what)
             raise Unavailable(what) from None
         said = f": {ended.last_line}" if ended.lines else ", and said nothing"
