@@ -16,6 +16,7 @@ NODE = "{node}"
 """In whose place the name of a node stands."""
 COMMAND = "command:"
 POWER_URLS = ("redfish://", "redfish+http://", "ipmi://", COMMAND)
+_POWER_URLS_TEXT = ", ".join(f"{start}…" for start in POWER_URLS)
 MAX_LAB_MINUTES = 366 * 24 * 60
 _MAPPED = IPv6Network("::ffff:0:0/96")
 """IPv4 addresses as IPv6 has them."""
@@ -212,6 +213,8 @@ def read_power(value: object) -> dict[str, str]:
             pairs = [word.partition("=")[::2] for word in shlex.split(value)]
         except ValueError as error:
             raise ValueError(f"must be NODE=URL, with spaces between: {str(error).lower()}") from None
+        if not pairs or not all(url.startswith(POWER_URLS) for _, url in pairs):
+            raise ValueError(f"must be NODE=URL, with spaces between, each URL {_POWER_URLS_TEXT}")
         if len({node for node, _ in pairs}) != len(pairs):
             raise ValueError("must have one URL for each node")
         value = dict(pairs)
@@ -220,7 +223,7 @@ def read_power(value: object) -> dict[str, str]:
     for node, url in value.items():
         read_part(node)
         if not isinstance(url, str) or not url.startswith(POWER_URLS) or not url.isprintable():
-            raise ValueError(f"{node}: must be {', '.join(f'{start}…' for start in POWER_URLS)}")
+            raise ValueError(f"{node}: must be {_POWER_URLS_TEXT}")
     return value
 
 
