@@ -155,6 +155,8 @@ class Plane:
         self.store, self.settings = store, settings
         self.clock: Clock = clock or SystemClock()
         self._rng = random.Random()  # noqa: S311 - spreads retries; guards nothing
+        # Simulated nodes are never switched off.
+        self._power = None if sim is not None else _power(settings)
         self._hasher = open_hasher()
         self.view = View(store, clock=self.clock, rng=self._rng, write_every=WRITE_EVERY)
         self.view.calendar.own = local
@@ -373,7 +375,7 @@ class Plane:
             clock=self.clock,
             rng=self._rng,
             brake=brake,
-            power=self._power(log.info),
+            power=self._power,
             power_grace=settings.power_grace,
             tracer=self._tracer("nodes"),
             tell=log.info,
@@ -437,13 +439,6 @@ class Plane:
         age, revisions = self.settings.store_history, self.settings.store_revisions
         return (Compaction(self.store, kept, clock=self.clock, age=age, revisions=revisions, tell=tell),)
 
-    def _power(self, tell: Callable[[str], None]) -> Power | None:
-        """What switches nodes off; nothing does where they are simulated."""
-        if self.services.sim is not None:
-            return None
-        settings = self.settings
-        return open_power(settings.power_command, settings.power, timeout=settings.power_timeout, tell=tell)
-
     def _tracer(self, actor: str) -> Tracer:
         """By which a controller tells of its decisions."""
         return Tracer(self.clock, new_id, actor, kept=self.settings.trace_days > 0)
@@ -474,6 +469,16 @@ def slice_limits(settings: Settings) -> Limits:
         deactivating=settings.slice_deactivating_limit,
         unloading=settings.slice_unloading_limit,
         min_ready=settings.slice_min_ready,
+    )
+
+
+def _power(settings: Settings) -> Power | None:
+    """What switches nodes off. Invalid: it cannot be opened as the settings say it."""
+    return open_power(
+        settings.power_command,
+        settings.power,
+        timeout=settings.power_timeout,
+        tell=lambda line: logger(part="controllers").info(line),
     )
 
 
