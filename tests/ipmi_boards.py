@@ -87,6 +87,9 @@ def serve(address: str) -> None:
         port = free_port(address)
         boards.append(board({USER: PASSWORD}, port=port, address=address, bmcuuid=GUID))
         print(f"{kind}={port}", flush=True)
+    # Its thread already waits, for the sockets that there were by then: the first is one of them.
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as waker:
+        waker.sendto(b"wake", (address, boards[0].port))
     print("ready", flush=True)
     Board.listen()
 

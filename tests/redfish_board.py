@@ -13,7 +13,7 @@ RESET = f"{SYSTEM}/Actions/ComputerSystem.Reset"
 
 
 class RedfishBoardStandIn:
-    """One system. What it shall do to requests is in `faults`, by method; "" is honest."""
+    """One system. `faults` holds what it does to requests, by method; "" is honest."""
 
     def __init__(self) -> None:
         self.state = "On"

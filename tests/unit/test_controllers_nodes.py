@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from controller_world import ORG, PROJECT, Leader, World, ids, node, play, vm
 
-from hostler.drivers.power import BoardPower, PowerByNode
+from hostler.drivers.power import BmcPower, PowerByNode
 from hostler.drivers.store.memory import MemoryStore
 from hostler.engine.controllers.queue import Queue
 from hostler.engine.controllers.silence import Silence
@@ -143,7 +143,7 @@ def test_a_silent_node_is_switched_off_and_its_machines_come_up_elsewhere(answer
 
 
 class LyingBoard:
-    """A management board that takes every request, and obeys once it is told to. Without an answer, it is `mute`."""
+    """A management board that accepts every request, and obeys if `obeys`. If `mute`, it does not answer reads."""
 
     name = "board of n1"
 
@@ -168,7 +168,7 @@ class LyingBoard:
 def test_machines_start_elsewhere_only_after_the_board_of_their_node_was_read_as_off() -> None:
     async def story(world: World) -> None:
         board = LyingBoard(world)
-        await world.leader(power=PowerByNode({"n*": lambda _: BoardPower(board)}))
+        await world.leader(power=PowerByNode({"n*": lambda _: BmcPower(board)}))
         joined = await world.node("n1")
         await world.create("a")
         await world.until_state("a", RUNNING)

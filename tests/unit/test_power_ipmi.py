@@ -15,7 +15,7 @@ import ipmi_boards
 import pytest
 from ipmi_boards import GUID, PASSWORD, USER
 
-from hostler.drivers.power import BoardPower, IpmiAddress, IpmiBoard
+from hostler.drivers.power import BmcPower, IpmiAddress, IpmiBmc
 from hostler.errors import Unavailable, Uncertain
 from hostler.wiring import open_power
 
@@ -48,11 +48,11 @@ def password_file(tmp_path: Path) -> Path:
 
 def switch(
     place: tuple[str, int], file: Path, told: list[str], more: str = "", *, within: float = 20.0, timeout: float = 60.0
-) -> BoardPower:
+) -> BmcPower:
     url = f"ipmi://{USER}@{place[0]}:{place[1]}?password_file={file}{more}"
     by_url: Any = open_power((), {NODE: url}, timeout=1.0, tell=told.append)
     board = by_url.power_of(NODE).board
-    return BoardPower(board, timeout=timeout, request_within=within, every=0.25, tell=told.append)
+    return BmcPower(board, timeout=timeout, request_within=within, every=0.25, tell=told.append)
 
 
 @pytest.mark.parametrize("kind", ["honest", "slow", "off already"])
@@ -137,7 +137,7 @@ async def test_only_one_sentence_of_a_tool_that_succeeds_means_off(
     tool.write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/asked\ncase "$*" in *status) {says};; *) {TAKES};; esac\n')
     tool.chmod(0o700)
     address = IpmiAddress(host="10.0.0.7", port=623, user=USER, password_file=str(password_file), cipher=17)
-    power = BoardPower(IpmiBoard(address, program=str(tool)), every=0.0)
+    power = BmcPower(IpmiBmc(address, program=str(tool)), every=0.0)
     if means is True:
         assert await power.switch_off(NODE) is True
     else:
@@ -151,4 +151,4 @@ async def test_only_one_sentence_of_a_tool_that_succeeds_means_off(
 async def test_without_the_tool_nothing_is_asked(password_file: Path) -> None:
     address = IpmiAddress(host="10.0.0.7", port=623, user=USER, password_file=str(password_file))
     with pytest.raises(Unavailable, match="cannot be started: no such file or directory; install ipmitool"):
-        await BoardPower(IpmiBoard(address, program="/no/such/ipmitool")).switch_off(NODE)
+        await BmcPower(IpmiBmc(address, program="/no/such/ipmitool")).switch_off(NODE)

@@ -14,7 +14,7 @@ import pytest
 import trustme
 from redfish_board import SYSTEM, RedfishBoardStandIn
 
-from hostler.drivers.power import BoardPower
+from hostler.drivers.power import BmcPower
 from hostler.errors import Unavailable, Uncertain
 from hostler.wiring import open_power
 
@@ -37,11 +37,11 @@ class Bench:
 
     def switch(
         self, more: str = "", *, within: float = 5.0, timeout: float = 30.0, scheme: str = "redfish+http"
-    ) -> BoardPower:
+    ) -> BmcPower:
         by_url: Any = open_power((), {NODE: self.url(more, scheme=scheme)}, timeout=1.0, tell=self.told.append)
         power = by_url.power_of(NODE)
-        assert isinstance(power, BoardPower)
-        return BoardPower(power.board, timeout=timeout, request_within=within, every=0.05, tell=self.told.append)
+        assert isinstance(power, BmcPower)
+        return BmcPower(power.board, timeout=timeout, request_within=within, every=0.05, tell=self.told.append)
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from redfish_board import SYSTEM, RedfishBoardStandIn
 
-from hostler.drivers.power import CommandPower, IpmiBoard, RedfishBoard
+from hostler.drivers.power import CommandPower, IpmiBmc, RedfishBmc
 from hostler.entry.cli import main
 from hostler.entry.doctor_power import boards, power
 from hostler.entry.finding import Level
@@ -35,9 +35,9 @@ def test_a_name_comes_before_patterns_and_patterns_in_their_order() -> None:
     }
     switches = opened(table, ("/else", "{node}"))
     named = {node: switches.power_of(node) for node in ("r1-b3", "r1-b4", "cloud-1", "r2-b1")}
-    assert (named["r1-b3"].board.name, type(named["r1-b3"].board)) == ("ipmi://10.0.0.7:6230", IpmiBoard)
+    assert (named["r1-b3"].board.name, type(named["r1-b3"].board)) == ("ipmi://10.0.0.7:6230", IpmiBmc)
     name = "redfish://r1-b4-bmc.example:443/redfish/v1/Systems/1"
-    assert (named["r1-b4"].board.name, type(named["r1-b4"].board)) == (name, RedfishBoard)
+    assert (named["r1-b4"].board.name, type(named["r1-b4"].board)) == (name, RedfishBmc)
     assert named["cloud-1"]._command == ("/etc/hostler/off", "-v", "{node}")
     assert named["r2-b1"]._command == ("/else", "{node}")
     assert {each._timeout for each in named.values()} == {9.0}

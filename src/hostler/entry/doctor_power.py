@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 AT_ONCE = 16
 """Boards that are asked at the same time."""
 MOST = 20
-"""Nodes that are told of one by one."""
+"""Nodes that are named one by one."""
 
 
 def power(settings: Settings) -> list[Finding]:
@@ -38,7 +38,7 @@ def power(settings: Settings) -> list[Finding]:
             try:
                 program = read_power_command(url.removeprefix(COMMAND))[0]
             except ValueError:
-                continue  # told with the boards
+                continue  # `boards` reports it
             found.append(_command(program, f"power, node {node}", settings))
     return found
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from urllib.parse import SplitResult
 
-    from hostler.drivers.power import Board, PowerByNode
+    from hostler.drivers.power import Bmc, PowerByNode
     from hostler.ports.power import HostWatchdog, Power, PowerReader
     from hostler.wiring.url import Options
 
@@ -61,7 +61,7 @@ def open_watchdog(path: Path, *, timeout: float) -> HostWatchdog:
 def _by_node(
     boards: Mapping[str, str], otherwise: Power | None, *, timeout: float, tell: Callable[[str], None]
 ) -> PowerByNode:
-    from hostler.drivers.power import BoardPower, PowerByNode
+    from hostler.drivers.power import BmcPower, PowerByNode
 
     openers: dict[str, Callable[[str], Power | None]] = {}
     names: dict[str, str] = {}
@@ -76,7 +76,7 @@ def _by_node(
                 raise Invalid(f"{WHAT}: a pattern names many nodes, so {NODE} must stand in its URL")
         except Invalid as error:
             raise Invalid(f"power, node {pattern!r}: {error}") from None
-        if isinstance(sample, BoardPower) and not many:
+        if isinstance(sample, BmcPower) and not many:
             # The one would be switched off for the other, and read as off, while the other runs on.
             same = names.setdefault(sample.board.name.rstrip("/"), pattern)
             if same != pattern:
@@ -86,7 +86,7 @@ def _by_node(
 
 def _opened(url: str, node: str, *, timeout: float, tell: Callable[[str], None]) -> Power | None:
     """The switch of a node; None: its name cannot stand in the URL's host."""
-    from hostler.drivers.power import BoardPower, CommandPower
+    from hostler.drivers.power import BmcPower, CommandPower
 
     if url.startswith(COMMAND):
         try:
@@ -100,12 +100,12 @@ def _opened(url: str, node: str, *, timeout: float, tell: Callable[[str], None])
     if board is None:
         tell(f"power of node {node}: this name cannot stand in a host; write an entry for it into the setting power")
         return None
-    return BoardPower(board, timeout=timeout, tell=tell)
+    return BmcPower(board, timeout=timeout, tell=tell)
 
 
-def _redfish(url: SplitResult, options: Options) -> Board | None:
+def _redfish(url: SplitResult, options: Options) -> Bmc | None:
     """`redfish://user@host[:port]/redfish/v1/Systems/ID?password_file=…`; `redfish+http` is not encrypted."""
-    from hostler.drivers.power import RedfishAddress, RedfishBoard
+    from hostler.drivers.power import RedfishAddress, RedfishBmc
 
     user, file = _credentials(url, options)
     host, port = address(url, PORTS[url.scheme], WHAT)
@@ -124,7 +124,7 @@ def _redfish(url: SplitResult, options: Options) -> Board | None:
     if not tls and not insecure and not is_loopback(host):
         what = "the password would be sent in clear, readable on the way"
         raise Invalid(f"{WHAT} {url.scheme}://…: {what}; use redfish://, or say insecure=true")
-    return RedfishBoard(
+    return RedfishBmc(
         RedfishAddress(
             host=host,
             port=port,
@@ -141,9 +141,9 @@ def _redfish(url: SplitResult, options: Options) -> Board | None:
     )
 
 
-def _ipmi(url: SplitResult, options: Options) -> Board | None:
+def _ipmi(url: SplitResult, options: Options) -> Bmc | None:
     """`ipmi://user@host[:port]?password_file=…`."""
-    from hostler.drivers.power import IpmiAddress, IpmiBoard
+    from hostler.drivers.power import IpmiAddress, IpmiBmc
 
     user, file = _credentials(url, options)
     host, port = address(url, PORTS[url.scheme], WHAT)
@@ -159,7 +159,7 @@ def _ipmi(url: SplitResult, options: Options) -> Board | None:
         raise Invalid(f"{WHAT} ipmi://…: there must be no path after the host")
     if not _HOST.fullmatch(host):
         return None
-    return IpmiBoard(
+    return IpmiBmc(
         IpmiAddress(
             host=host,
             port=port,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
-from hostler.drivers.power.board import BoardPower
+from hostler.drivers.power.bmc import BmcPower
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -39,7 +39,7 @@ class PowerByNode:
     async def read_state(self, node: str) -> str | None:
         """None: its switch is a command, or it has none."""
         power = self.power_of(node)
-        return await power.read_state() if isinstance(power, BoardPower) else None
+        return await power.read_state() if isinstance(power, BmcPower) else None
 
     def reaches(self, node: str) -> bool:
         """Whether it has a switch."""

@@ -7,7 +7,7 @@ import asyncio
 import msgspec
 
 from hostler.drivers.password import read_private_password
-from hostler.drivers.power.board import OFF, show
+from hostler.drivers.power.bmc import OFF, show
 from hostler.drivers.power.program import Ended, describe_end, run_program
 from hostler.errors import Invalid, Unavailable, Uncertain
 
@@ -18,7 +18,7 @@ GUID = "System GUID"
 
 
 class IpmiAddress(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a board is, and who asks it."""
+    """The address of a board, and the account that is used."""
 
     host: str
     port: int
@@ -31,8 +31,8 @@ class IpmiAddress(msgspec.Struct, frozen=True, kw_only=True):
     """The system's GUID, as `ipmitool mc guid` shows it."""
 
 
-class IpmiBoard:
-    """`drivers.power.board.Board` over the network (RMCP+)."""
+class IpmiBmc:
+    """`drivers.power.bmc.Bmc` over the network (RMCP+)."""
 
     def __init__(self, address: IpmiAddress, *, program: str = "ipmitool") -> None:
         self._address, self._program = address, program
@@ -72,7 +72,7 @@ class IpmiBoard:
         """Unavailable: it was not run."""
         address = self._address
         try:
-            # The tool reads the file itself, and would take one that everybody can read.
+            # The tool reads the file itself, and accepts one that all users can read.
             await asyncio.to_thread(read_private_password, address.password_file, self.name)
         except Invalid as error:
             raise Unavailable(str(error)) from None

@@ -1,7 +1,6 @@
 """A management board that speaks Redfish: a system's power state is read, and `ForceOff` is asked for.
 
-Nothing that comes is believed beyond what it says of this system: answers are bounded in time and size, redirects are
-not followed, and an answer that tells of another system counts as none.
+Answers are bounded in time and size, redirects are not followed, and an answer about another system is discarded.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ import msgspec
 from yarl import URL
 
 from hostler.drivers.password import read_private_password
-from hostler.drivers.power.board import OFF, show
+from hostler.drivers.power.bmc import OFF, show
 from hostler.errors import HostlerError, Invalid, Unavailable, Uncertain
 
 MAX_ANSWER = 1024 * 1024
@@ -58,8 +57,8 @@ class _System(msgspec.Struct):
     actions: dict[str, Any] = msgspec.field(default_factory=dict, name="Actions")
 
 
-class RedfishBoard:
-    """`drivers.power.board.Board` of one system. The password is read when it is used, so it may be changed."""
+class RedfishBmc:
+    """`drivers.power.bmc.Bmc` of one system. The password is read when it is used, so it may be changed."""
 
     def __init__(self, address: RedfishAddress) -> None:
         self._address = address
@@ -69,7 +68,7 @@ class RedfishBoard:
         self.name = f"{place}://{host}:{address.port}{address.path}"
 
     async def read_state(self, within: float) -> str:
-        """Unavailable: no answer, or none that tells of this system."""
+        """Unavailable: no answer, or one about another system."""
         state = (await self._system(within)).state
         if state is None:
             raise Unavailable(f"{self.name}: says no PowerState; name the path of a system")

@@ -11,14 +11,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 OFF = "off"
-"""The one state that counts. On the way there is not there."""
+"""The one state that counts: a system that is powering off is not off."""
 READS = 2
 """Reads in a row that must say off: a board that has just restarted may say so of a system that it has not seen yet."""
 SHOWN = 60
 """Characters of a foreign text that are shown."""
 
 
-class Board(Protocol):
+class Bmc(Protocol):
     """A management board of one system. Each verb ends within `within` seconds."""
 
     name: str
@@ -31,15 +31,16 @@ class Board(Protocol):
         """Ask for the power to be cut at once. Unavailable: it was not done. Uncertain: it may have been done."""
 
 
-class BoardPower:
+class BmcPower:
     """`ports.power.Power` by one board.
 
-    Read, ask, then read until the board says off. Whatever it answers to the request, only the state counts.
+    Read the state, request the power-off, then read until the board reports off. Its answer to the
+    request does not count.
     """
 
     def __init__(
         self,
-        board: Board,
+        board: Bmc,
         *,
         timeout: float = 60.0,
         request_within: float = 10.0,
