@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import io
 import ssl
-from pathlib import Path
 from collections.abc import AsyncIterator
 from http.cookies import SimpleCookie
+from pathlib import Path
 from typing import Any
 
 import aiohttp
