@@ -9,15 +9,14 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from hostler.engine.controllers.decision import NO_DISK
-from hostler.engine.controllers.retention import RETENTION, kept_for
+from hostler.engine.controllers.retention import RETENTION, kept_for, lost
 from hostler.engine.request import Written
 from hostler.errors import Conflict, NotFound
-from hostler.keys.node import RETAINED, RETAINED_REQUEST
+from hostler.keys.node import MEMBER, RETAINED, RETAINED_REQUEST
 from hostler.keys.vm import VM
 from hostler.model.retained import RetainedRequest
 from hostler.model.retained_api import RetainedPage, RetainedView
-from hostler.model.vm import Reinstatement, VirtualMachine
+from hostler.model.vm import NO_DISK, Reinstatement, VirtualMachine
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -69,7 +68,7 @@ class RetainedService:
     async def restore(self, request: Request, node: str, name: str, wanted: RetainedRestore) -> Written[VmView]:
         """Bring its virtual machine back to that disk, on that node; or make a new one of it.
 
-        Conflict: its virtual machine has a newer disk, or it is being deleted.
+        Conflict: its virtual machine has a newer disk, it is being deleted, or no node has it.
         """
         request.caller.require("modify_workloads")
         entry = await self._find(request.caller, node, name)
@@ -77,6 +76,8 @@ class RetainedService:
         ids = {"node": node, "name": name}
         if await RETAINED_REQUEST.get(self._store, node=node, name=name) is not None:
             raise Conflict(f"retained machine {node}/{name}: its deletion was asked for, and waits for its node")
+        if why := lost(self._view, entry):
+            raise Conflict(f"retained machine {node}/{name}: {why}; start the agent of node {node} where its disk is")
         when = [RETAINED.same_life(entry), RETAINED_REQUEST.absent(**ids)]
         link = Reinstatement(node=entry.parts["node"], name=name)
         own = None
@@ -97,7 +98,10 @@ class RetainedService:
         return await self._vms.change(request, own.value, _RESTORE, bring_back, when)
 
     async def delete(self, request: Request, node: str, name: str) -> Written[RetainedView]:
-        """Delete it for good, with disk and snapshots, once its node can be reached. Conflict: a vm needs it."""
+        """Delete it for good, with disk and snapshots, once its node can be reached. Conflict: a vm needs it.
+
+        If no node has it any more (`RetainedView.lost`), its record is deleted, and the disk stays where it is.
+        """
         request.caller.require("manage_accounts")
 
         async def attempt() -> Written[RetainedView]:
@@ -111,6 +115,21 @@ class RetainedService:
             asked = await RETAINED_REQUEST.get(self._store, node=node, name=name)
             when: list[Comparison] = [RETAINED.same_life(entry)]
             view = msgspec.structs.replace(self._shown(entry), deleting=True)
+            if view.lost:
+                member = self._view.members.get(node=node)
+                when.append(MEMBER.absent(node=node) if member is None else MEMBER.unchanged(member))
+                revision = await self._writer.commit(
+                    request,
+                    "retained.forget",
+                    entry.key,
+                    entry.mod_revision,
+                    when,
+                    [RETAINED.delete(**ids), RETAINED_REQUEST.delete(**ids)],
+                    status=ACCEPTED,
+                    answer=view,
+                    name=entry.value.vm_name,
+                )
+                return Written(view, revision, ACCEPTED)
             if asked is not None:
                 await self._writer.remember(request, when, status=ACCEPTED, answer=view)
                 return Written(view, entry.mod_revision, ACCEPTED)
@@ -179,5 +198,6 @@ class RetainedService:
             kept_for=kept_for(self._view, entry),
             deleting=asked is not None,
             alive=self._view.alive.get(node=node) is not None,
+            lost=lost(self._view, entry),
             revision=entry.mod_revision,
         )

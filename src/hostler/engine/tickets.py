@@ -38,13 +38,14 @@ if TYPE_CHECKING:
     from hostler.keys.entry import Entry
     from hostler.kit.clock import Clock
     from hostler.model.api import VmView
-    from hostler.ports.machines import Door
     from hostler.ports.store import Lease, Store
 
 TERMINAL = "terminal"
 """In place of a machine's door: the terminal of a user's labs."""
 WEB = "web"
 """In place of a machine's door: the page, for who has a token on the command line."""
+ARTIFACTS, FILE = "artifacts", "file"
+"""In place of a node and a door: the file of an artifact, which stands in the machine's place."""
 PREFIX = "hstt_"
 """Every ticket begins so, and no token does."""
 LIFE = 30.0
@@ -189,8 +190,9 @@ class PeerTickets:
         self._lease: Lease | None = None
         self._shared_until = 0.0
 
-    async def issue(self, node: str, vm: str, door: Door) -> str:
-        """A ticket for a machine of another process's node. Unavailable: the store did not take it."""
+    async def issue(self, node: str, vm: str, door: str) -> str:
+        """A ticket for a machine of another process's node, or for a file (`ARTIFACTS`). Unavailable: the store did not
+        take it."""
         secret = await self.seals.sealed(PREFIX + self._secret())
         ticket = Ticket(
             vm=vm, org="", project="", door=f"{node}/{door}", by=self._by, expires_at=self._clock.wall() + LIFE
@@ -205,7 +207,7 @@ class PeerTickets:
             raise Unavailable(f"ticket for {vm}: the store gave no answer; try again") from None
         return secret
 
-    async def redeem(self, shown: str, node: str, vm: str, door: Door) -> Ticket:
+    async def redeem(self, shown: str, node: str, vm: str, door: str) -> Ticket:
         """The ticket, which is none from now on. Unauthenticated: it counts for nothing, or not here."""
         entry = await _found(self._store, self._clock, shown)
         if entry is None or entry.value.token or (entry.value.vm, entry.value.door) != (vm, f"{node}/{door}"):

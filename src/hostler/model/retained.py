@@ -21,6 +21,9 @@ class Retained(Record, frozen=True, kw_only=True):
     retained_at: float
     disk_bytes: int = 0
     driver: str = ""
+    place: str = ""
+    """Where on the node it is (`Machines.place`); empty: not known. The record stays when the agent of the node works
+    at another place from then on."""
 
 
 class RetainedRequest(Record, frozen=True, kw_only=True):

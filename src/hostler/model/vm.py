@@ -69,6 +69,10 @@ class MachineState(OpenEnum):
     """All of it was handed to another node. It does not run; started, it goes on here as if nothing had been."""
 
 
+NO_DISK = (MachineState.PENDING, MachineState.PLACED, MachineState.CREATING, MachineState.GONE)
+"""What a handle says of a machine that never had a disk, or has none any more."""
+
+
 class Origin(Record, frozen=True, kw_only=True):
     """What a machine's disk begins as, instead of its image: a snapshot of another machine of its project."""
 
@@ -284,12 +288,12 @@ class VmHandle(Record, frozen=True, kw_only=True):
     unmoved: str = ""
     """Why the last departure was given up; empty: it was not."""
     taken_from: str = ""
-    """While pending: the node that was lost and has, or had, its disk."""
+    """While pending: the node that was lost and has, or had, its disk. While placed: the same node, which is back."""
     reinstated: str = ""
     """The name of the last retained machine that it got its disk from."""
     disk_since: float = 0.0
-    """Since when it has a new disk, made because its node was lost or drained; 0: it has its first disk, or one that
-    was reinstated."""
+    """Since when it has a new disk, made because its node was lost or drained, or no longer had its disk; 0: it has its
+    first disk, or one that was reinstated."""
     readiness: Readiness | None = None
     """While it runs."""
     access: Access | None = None

@@ -116,7 +116,8 @@ class Accounts:
     async def update(self, request: Request, name: str, asked: UserUpdate) -> Written[UserView]:
         """Change an account. Another password ends its sessions, disabling it all its tokens as well.
 
-        Who has a session is not who knows the password: without manage_accounts, a new one needs the old one.
+        A session does not prove that its user knows the password: a new password for the caller's own account needs
+        the old one, also if the caller manages accounts.
         """
         named = frozenset(field for field in UserUpdate.__struct_fields__ if getattr(asked, field) is not UNSET)
         if fold(name) != request.caller.name or named - _OWN:
@@ -132,7 +133,7 @@ class Accounts:
         async def check(entry: Entry[User]) -> None:
             nonlocal proven
             present = entry.value.password_hash
-            if password is None or request.caller.rights.manage_accounts or present in ("", proven):
+            if password is None or fold(name) != request.caller.name or present in ("", proven):
                 return
             if asked.old_password is UNSET:
                 raise Invalid("old_password: your own password is changed only with the present one; send it as well")

@@ -232,6 +232,8 @@ class Telling(msgspec.Struct, frozen=True, kw_only=True):
     """Why."""
     ended: bool = False
     """It did by itself, and is left so."""
+    new_disk_at: float = 0.0
+    """When its disk was found missing, and a new one was begun; 0: it was not."""
 
 
 DOING = {
@@ -267,7 +269,7 @@ def tell(
         access=None if seen is None else seen.access,
         paused=state is MachineState.RUNNING and seen is not None and seen.paused,
         **_told_moves(before, telling),
-        **_told_disk(command, seen, before),
+        **_told_disk(command, seen, before, telling),
         failures=telling.failures,
         ended=telling.ended,
         seen_at=telling.at,
@@ -288,9 +290,11 @@ def _told_moves(before: VmHandle | None, telling: Telling) -> dict[str, Any]:
     return {"moved": moved, "attempt": attempt, "unmoved": unmoved}
 
 
-def _told_disk(command: VmCommand, seen: Machine | None, before: VmHandle | None) -> dict[str, Any]:
+def _told_disk(command: VmCommand, seen: Machine | None, before: VmHandle | None, telling: Telling) -> dict[str, Any]:
     """Which disk it has. What the leader wrote when it was placed stands until the machine exists."""
-    told = {} if before is None else {"reinstated": before.reinstated, "disk_since": before.disk_since}
+    told: dict[str, Any] = {}
+    if before is not None:
+        told = {"reinstated": before.reinstated, "disk_since": max(before.disk_since, telling.new_disk_at)}
     if seen is not None and command.reinstate:
         told |= {"reinstated": command.reinstate, "disk_since": 0.0}
     return told

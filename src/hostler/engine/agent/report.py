@@ -65,6 +65,7 @@ class Known:
         "handle_revision",
         "leftover",
         "life",
+        "new_disk_at",
         "note",
         "owner",
         "put_off",
@@ -111,6 +112,8 @@ class Known:
         """This process let it run, or saw to it that it does not; None: neither."""
         self.ended = False
         """It ended by itself, and is left so."""
+        self.new_disk_at = 0.0
+        """When its disk was found missing, and a new one was begun; 0: it was not."""
 
     def gives_up(self, departure: Departure, why: str) -> None:
         """It will not be handed over under this number."""

@@ -60,6 +60,10 @@ BOOTING = 1.0
 """Seconds after which a machine that says it is starting is asked again."""
 ROOM = 0.1
 """Seconds after which it is looked whether what stood in the way of an arrival is gone."""
+UNCONFIRMED = (
+    "its machine is not here, and the store was restored from a backup: it may be on another node. It waits until all"
+    " nodes have registered; confirm or delete those that are gone (hostler node list)"
+)
 _HANDED = (MachineState.ARRIVING, MachineState.DEPARTED)
 _HAVE_A_DISK = (
     MachineState.STARTING, MachineState.RUNNING, MachineState.STOPPING, MachineState.STOPPED, MachineState.ARRIVING,
@@ -280,6 +284,12 @@ class Workers:
         self, vm: str, known: Known, entry: Entry[VmCommand], seen: Machine | None, step: Step
     ) -> bool | None:
         """Whether the step was done; None: it cannot be done now."""
+        creates = step.action is Action.CREATE and seen is None
+        if creates and not known.new_disk_at and not await self._note_lost_disk(vm, known, entry.value, step):
+            return False
+        if creates and entry.value.unconfirmed:
+            known.failed(step, UNCONFIRMED, self._clock.now(), self._rng)
+            return False
         if step.action in DOING and not known.leftover and not (known.failures and known.told):
             told = await self._tell(known, entry, seen, doing=step)
             if step.action is Action.CREATE and not (told or known.told):
@@ -309,6 +319,20 @@ class Workers:
                 known.put_off[step].until, known.put_off[step].count = now + BOOTING, 0
         elif step.action in (Action.STOP, Action.SWITCH_OFF, Action.CREATE):
             known.started_at, known.ran = None, False
+        return True
+
+    async def _note_lost_disk(self, vm: str, known: Known, command: VmCommand, step: Step) -> bool:
+        """Note if the machine had a disk here that is gone: the handle says so before a new one is made. False: the
+        driver does not tell."""
+        try:
+            lost = await retained.has_lost_disk(self._machines, command, known.handle, self._plan.node)
+        except HostlerError as error:
+            self._step_failed(known, step, error)
+            return False
+        if lost:
+            known.new_disk_at = self._clock.wall()
+            node = self._plan.node
+            _log.warning("vm %s: its disk is no longer on node %s; a new one is made from its image", vm, node)
         return True
 
     async def _do(self, command: VmCommand, seen: Machine | None, step: Step) -> Machine | None:
@@ -346,15 +370,20 @@ class Workers:
             label = seen.label
         if seen is not None and seen.state is not MachineState.CREATING:
             return await self._machines.create(_planned(command, label))
-        machine = await retained.create(self._machines, _planned(command, label), command)
-        if command.reinstate is not None:
-            self._keep()
-        return machine
+        try:
+            return await retained.create(self._machines, _planned(command, label), command)
+        finally:  # also if its outcome is unknown
+            if command.reinstate is not None:
+                self._keep()
 
     async def _retain(self, seen: Machine) -> None:
         """Take a machine out of service that has no place here, and keep its disk."""
         vm, node = seen.label.vm, self._plan.node
-        kept = await retained.retain(self._machines, seen, grace=self._plan.stop_grace, wall=self._clock.wall())
+        try:
+            kept = await retained.retain(self._machines, seen, grace=self._plan.stop_grace, wall=self._clock.wall())
+        except HostlerError:
+            self._keep()  # it may have happened
+            raise
         if kept is None:
             self.removed += 1
             _log.info("vm %s: not assigned to node %s; removed, for nothing was ever written to it", vm, node)
@@ -403,6 +432,7 @@ class Workers:
             given_up=known.given_up,
             unmoved=known.unmoved,
             ended=known.ended,
+            new_disk_at=known.new_disk_at,
         )
         handle = tell(entry.value, seen, known.handle, telling, doing=doing)
         return await self.reports.send(known, entry, handle)

@@ -19,7 +19,7 @@ from hostler.engine.controllers.departure import Way, blocked, stayed, wished
 from hostler.model.lab import utc_time
 from hostler.model.node import VmCommand
 from hostler.model.reason import Reason
-from hostler.model.vm import MachineState, Power, Snapshot, SnapshotState, VmHandle
+from hostler.model.vm import NO_DISK, MachineState, Power, Snapshot, SnapshotState, VmHandle
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -94,8 +94,6 @@ class Step(msgspec.Struct, frozen=True):
 
 NOTHING = Step(Act.NOTHING)
 _LOSS = "on_node_loss"
-NO_DISK = (MachineState.PENDING, MachineState.PLACED, MachineState.CREATING, MachineState.GONE)
-"""What a handle says of a machine that never had a disk, or has none any more."""
 DRAIN = "drain"
 """The subject of the reason that says why a machine is still on a node that is drained."""
 
@@ -223,11 +221,18 @@ def tags_of(vm: VirtualMachine) -> dict[str, str]:
 
 
 def told(
-    vm: VirtualMachine, handle: VmHandle | None, *, node: str, driver: str, at: float, new_disk: bool = False
+    vm: VirtualMachine,
+    handle: VmHandle | None,
+    *,
+    node: str,
+    driver: str,
+    at: float,
+    new_disk: bool = False,
+    back: bool = False,
 ) -> VmHandle:
     """The handle of a machine whose node was told, and has not answered yet. `new_disk`: it had one, and gets another
-    that is made of its image."""
-    journeys = _journeys(handle) | {"taken_from": ""}
+    that is made of its image. `back`: its disk should be on this node, and its agent says so if it is not."""
+    journeys = _journeys(handle) | {"taken_from": node if back else ""}
     if new_disk:
         journeys |= {"disk_since": at}
     return VmHandle(

@@ -26,7 +26,14 @@ from hostler.entry.server import body as incoming
 from hostler.entry.server import browser
 from hostler.entry.server.answer import COMMON, body_of, refuse
 from hostler.entry.server.answer import send as send_answer
-from hostler.entry.server.authentication import bearer_of, check_one, needs_token, token_of
+from hostler.entry.server.authentication import (
+    bearer_of,
+    check_one,
+    needs_token,
+    peer_of,
+    shows_ticket,
+    token_of,
+)
 from hostler.entry.server.feed import Feed
 from hostler.entry.server.logs import logger
 from hostler.entry.server.long_reads import LongReads
@@ -188,6 +195,8 @@ class App:
             name = route.name
             if route.door is not None:
                 caller, query = await self._at_door(route, raw)
+            elif route.peers and shows_ticket(headers):
+                caller = await peer_of(self._services, raw, route, segments, source_of(scope))
             elif needs_token(route, headers, source_of(scope)):
                 caller = await self._met(raw)
             is_counted = True

@@ -118,6 +118,8 @@ class Raw(msgspec.Struct):
     token: str = ""
     ticket: Entry[Ticket] | None = None
     """In place of a token, at the door of a machine."""
+    peer: bool = False
+    """Whether another process of the control plane asks, with a ticket of its own."""
     cookie: bool = False
     """Whether the token came in the cookie of a browser."""
     id: str = ""
@@ -185,6 +187,9 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     """Whether it costs as much as a write, though it is a GET: it leaves tickets in the store."""
     door: str | None = None
     """Of a machine (`hostler.ports.machines.Door`), or a lab's terminal: a ticket lets in, too."""
+    peers: str = ""
+    """In place of a node, where another process of the control plane is let in with a ticket of its own
+    (`PeerTickets`): for the path's last part in braces, and for what the path ends in. Empty: nowhere."""
     listed: bool = True
     """Whether it stands in the OpenAPI document: files of the page do not."""
 
@@ -233,7 +238,10 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
 def check_access(route: Route, caller: Caller, parts: dict[str, str]) -> None:
     """NotFound: to this caller there is no such project. Forbidden: a right is missing."""
     if route.in_project and not caller.sees(parts["org"], parts["project"]):
-        raise NotFound(f"project {parts['org']}/{parts['project']}: there is none such; list what there is")
+        raise NotFound(
+            f"project {parts['org']}/{parts['project']}: there is none such, or this account is no member of it; see"
+            " hostler project list, and name one with --org and --project"
+        )
     if route.access is Access.SELF:
         if fold(parts["user"]) != caller.name:
             caller.require("manage_accounts")
