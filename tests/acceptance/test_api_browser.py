@@ -7,6 +7,7 @@ import io
 import ssl
 from collections.abc import AsyncIterator
 from http.cookies import SimpleCookie
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -169,7 +170,7 @@ async def test_by_https_the_cookie_is_for_https_alone(api: Api) -> None:
     authority.configure_trust(client)
     with certificate.private_key_and_cert_chain_pem.tempfile() as pem:
         app = build(api.services)
-        async with Server(app, cert=pem, key=pem) as server, aiohttp.ClientSession() as http:  # type: ignore[arg-type]
+        async with Server(app, cert=Path(pem), key=Path(pem)) as server, aiohttp.ClientSession() as http:
             body = {"name": "ann", "password": "password"}
             async with http.post(server.url + PATH, json=body, ssl=client) as answer:
                 assert answer.status == 201

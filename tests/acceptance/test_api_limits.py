@@ -6,7 +6,7 @@ import asyncio
 import base64
 import random
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Any
 
 import msgspec
@@ -15,15 +15,20 @@ from api_server import VM_BODY, Api, run_machine, serving
 
 from hostler.drivers.machines.simulated import MemoryPlace, SimulatedMachines
 from hostler.engine.access.budget import BudgetPlan
+from hostler.engine.request import Caller
 from hostler.engine.tickets import PeerTickets
 from hostler.entry.relay import GUESSES, RelayApp
-from hostler.entry.server import protocol
+from hostler.entry.server import long_reads, protocol
 from hostler.entry.server.serve import Server
 from hostler.entry.server.services import ServerPlan
+from hostler.keys.node import CLUSTER
 from hostler.kit import connections
 from hostler.kit.clock import SystemClock
 from hostler.kit.connections import ConnectionLimits
 from hostler.model.access import Role
+from hostler.model.node import Cluster
+from hostler.model.trace_api import TracePage
+from hostler.ports.machines import Door
 
 VMS = "/v1/orgs/acme/projects/web/vms"
 FEW = ConnectionLimits(total=12, per_source=12, unproven=4, unproven_per_source=4, reserve=2)
@@ -124,6 +129,19 @@ async def test_a_connection_that_is_idle_for_long_is_closed_and_not_counted_as_l
         assert api.server.connections.counts.late == 0
 
 
+async def test_of_pipelined_requests_some_are_answered_and_the_last_closes_the_connection() -> None:
+    request = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
+    async with serving(sockets=True) as api:
+        reader, writer = await asyncio.open_connection("127.0.0.1", api.port)
+        writer.write(request * 3000)
+        async with asyncio.timeout(30):
+            answers = (await reader.read()).split(b"HTTP/1.1 ")[1:]
+        writer.close()
+        assert [answer[:3] for answer in answers] == [b"200"] * (protocol.MAX_PIPELINED + 1)
+        assert [b"connection: close" in answer for answer in answers] == [False] * protocol.MAX_PIPELINED + [True]
+        assert (await api.call("GET", "/healthz")).status == 200
+
+
 async def test_slow_bodies_without_credentials_keep_nobody_out() -> None:
     slow = "POST /v1/sessions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 99\r\n\r\n{"
     async with serving() as api, Server(_Shared(api.app), limits=FEW) as server:
@@ -179,6 +197,38 @@ async def test_accounts_that_hold_all_places_leave_some_to_administrators() -> N
                 each.close()
 
 
+async def test_administrators_of_some_orgs_do_not_take_the_places_in_reserve() -> None:
+    async with serving() as api:
+        chief = await api.user(Role.ADMIN, "acme")
+        async with Server(_Shared(api.app), limits=FEW) as server:
+
+            async def stream(token: str) -> tuple[bytes, asyncio.StreamWriter]:
+                reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+                writer.write(f"GET /v1/events HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\n\r\n".encode())
+                async with asyncio.timeout(30):
+                    return (await reader.readline())[9:12], writer
+
+            taken = [await stream(chief) for _ in range(8)]
+            last = await stream(api.admin)
+            for _, each in (*taken, last):
+                each.close()
+            assert [status for status, _ in taken] == [b"200"] * 6 + [b"503"] * 2
+            assert last[0] == b"200"
+
+
+async def test_administrators_of_some_orgs_leave_streams_to_those_of_all() -> None:
+    async with serving(plan=ServerPlan(max_streams=10)) as api:
+        chiefs = [await api.user(Role.ADMIN, "acme") for _ in range(3)]
+        async with AsyncExitStack() as stack:
+
+            async def follow(token: str) -> int:
+                stream = api.stream("GET", "/v1/events", [("Authorization", f"Bearer {token}")])
+                return (await stack.enter_async_context(stream)).status
+
+            assert [await follow(chief) for chief in chiefs for _ in range(5)].count(200) == 9
+            assert await follow(api.admin) == 200
+
+
 async def test_a_message_that_never_ends_ends_the_stream_and_a_silent_stream_stays() -> None:
     async with (
         SimulatedMachines(MemoryPlace(), clock=SystemClock(), rng=random.Random(1)) as machines,
@@ -223,6 +273,26 @@ async def test_an_account_without_rights_cannot_fill_the_store_and_can_be_disabl
     assert done.status == 200
 
 
+async def test_sessions_that_a_token_begins_are_writes_of_its_account(api: Api) -> None:
+    viewer = await api.user(Role.VIEWER)
+
+    async def sign_in(token: str) -> int:
+        return (await api.call("POST", "/v1/sessions/browser", token=None, json={"token": token})).status
+
+    assert [await sign_in(viewer) for _ in range(8)] == [201] * 5 + [429] * 3
+    assert [await sign_in(api.admin) for _ in range(8)] == [201] * 8
+
+
+async def test_doors_of_machines_are_writes_because_each_is_audited(api: Api) -> None:
+    member = await api.user(Role.MEMBER, "acme/web")
+    assert (await api.call("POST", VMS, json=VM_BODY)).status == 201
+    doors = [(await api.call("GET", f"{VMS}/one/{door}", token=member)).status for door in ("console", "shell", "log")]
+    assert doors == [400, 400, 200]
+    assert [(await api.call("GET", f"{VMS}/one/ssh", token=member)).status for _ in range(3)] == [400, 400, 429]
+    assert (await api.call("GET", f"{VMS}/one/log", token=member)).status == 429, "its node is asked by a ticket"
+    assert (await api.call("GET", f"{VMS}/one", token=member)).status == 200
+
+
 async def test_requests_of_an_account_have_a_budget_and_those_of_an_administrator_none(api: Api) -> None:
     member = await api.user(Role.MEMBER, "acme/web")
     found = [(await api.call("GET", "/v1/sessions", token=member)).status for _ in range(25)]
@@ -244,6 +314,35 @@ async def test_an_administrator_of_one_org_can_disable_an_account_after_the_othe
     assert done.status == 200
 
 
+async def test_long_reads_of_an_account_wait_for_each_other_and_those_of_administrators_for_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(long_reads, "WITHIN", 0.05)
+    under_way: list[str] = []
+    most: list[list[str]] = []
+    go_on = asyncio.Event()
+
+    async def read(caller: Caller, **_: Any) -> TracePage:
+        under_way.append(caller.name)
+        most.append(list(under_way))
+        await go_on.wait()
+        under_way.remove(caller.name)
+        return TracePage(items=())
+
+    async with serving() as api:
+        monkeypatch.setattr(api.services.traces, "list", read)
+        ada, bob, eve = [await api.user(Role.VIEWER, name=name) for name in ("ada", "bob", "eve")]
+        asked = [asyncio.create_task(api.call("GET", "/v1/traces", token=token)) for token in (ada, ada, bob, eve)]
+        await until(lambda: sum(task.done() for task in asked) == 2)
+        chief = asyncio.create_task(api.call("GET", "/v1/traces"))
+        await until(lambda: "admin" in under_way)
+        assert sorted(under_way) == ["ada", "admin", "bob"]
+        go_on.set()
+        assert (await chief).status == 200
+        assert [(await task).status for task in asked] == [200, 503, 200, 503]
+        assert (await api.call("GET", "/v1/traces", token=eve)).status == 200
+
+
 async def test_requests_without_an_account_have_a_budget_by_address() -> None:
     plan = ServerPlan(budget=BudgetPlan(address_rate=0.01, address_burst=5), trusted_proxies=("127.0.0.0/8",))
     async with serving(plan=plan) as api:
@@ -254,6 +353,8 @@ async def test_requests_without_an_account_have_a_budget_by_address() -> None:
         assert [await got("/healthz", "192.0.2.1") for _ in range(7)] == [200] * 5 + [429] * 2
         assert [await got("/v1/sessions", "192.0.2.2") for _ in range(7)] == [401] * 5 + [429] * 2
         assert await got("/healthz", "192.0.2.3") == 200
+        assert [await got("/no/such/path", "192.0.2.4") for _ in range(7)] == [404] * 5 + [429] * 2
+        assert [await got("/healthz?x=1", "192.0.2.5") for _ in range(7)] == [400] * 5 + [429] * 2
         assert await got("/v1/sessions", "192.0.2.1", api.admin) == 200, "who has an account is not concerned"
 
 
@@ -305,6 +406,29 @@ async def test_guesses_of_tickets_at_a_relay_are_slowed_and_the_store_is_asked_n
             statuses = [await _upgrade(server.port, f"hstt_{number}") for number in range(GUESSES + 10)]
     assert statuses == [401] * GUESSES + [429] * 10
     assert reads == GUESSES
+
+
+async def test_guesses_do_not_lock_out_who_shows_a_real_ticket_from_the_same_address() -> None:
+    async with serving() as api:
+        await CLUSTER.create(api.store, Cluster(id="of-the-cluster", created_at=0.0))
+        ours = PeerTickets(api.store, clock=SystemClock(), secret=lambda: "s" * 43, by="replica")
+        theirs = PeerTickets(api.store, clock=SystemClock(), secret=lambda: "t" * 43, by="node:n1")
+        async with Server(RelayApp(theirs, lambda _: None)) as server:
+            statuses = [await _upgrade(server.port, f"hstt_{'x' * 43}.{number:016}") for number in range(GUESSES + 2)]
+            assert statuses == [401] * GUESSES + [429] * 2
+            ticket = await ours.issue("n1", "v", Door.SSH)
+            assert await _upgrade(server.port, ticket) == 503, "it was taken; the node is not there"
+            assert await _upgrade(server.port, ticket) == 401, "it counts once"
+            assert await _upgrade(server.port, "hstt_more") == 429
+        issued = await api.call("POST", "/v1/sessions/tickets")
+        for _ in range(30):
+            await api.call("GET", "/v1/vms", token="hst_wrong")
+        wrong = await api.call("POST", "/v1/sessions/browser", token=None, json={"ticket": "hstt_wrong"})
+        assert wrong.status == 429
+        strange = {"ticket": "hstt_x." + "é" * 16}
+        assert (await api.call("POST", "/v1/sessions/browser", token=None, json=strange)).status == 429
+        body = {"ticket": issued.json["ticket"]}
+        assert (await api.call("POST", "/v1/sessions/browser", token=None, json=body)).status == 201
 
 
 async def _upgrade(port: int, ticket: str) -> int:

@@ -342,7 +342,7 @@ async def test_a_machine_that_does_not_take_the_key_is_asked_for_a_while(
     allowed, place.guest.allowed = place.guest.allowed, []
     await place.lab()
     page = await browse(place.api)
-    await page.until(kind="info", said="does not let anybody in yet")
+    await page.until(kind="info", said="refuses the terminal's key")
     place.guest.allowed = allowed
     await page.until(said="shell 1")
     monkeypatch.setattr(session, "PATIENCE", 0.0)

@@ -19,8 +19,9 @@ from hostler import Client
 from hostler.drivers.machines.simulated import MemoryPlace, SimulatedMachines
 from hostler.engine.tickets import PeerTickets
 from hostler.entry.peers import ProcessPeers
-from hostler.entry.relay import RelayApp, _pin
+from hostler.entry.relay import RelayApp
 from hostler.entry.server import doors, hearing, serve
+from hostler.entry.server.pin import pin_of
 from hostler.entry.server.place import share
 from hostler.entry.server.serve import Server
 from hostler.errors import HostlerError, NotFound, Unavailable
@@ -406,7 +407,7 @@ async def test_a_relay_is_known_by_its_certificate(tmp_path: Path) -> None:
         assert entry is not None
         url = entry.value.address
         assert url.startswith("https://")
-        await announce(api, f"{url}{_pin(cert)}")
+        await announce(api, f"{url}{pin_of(cert)}")
         async with peers.channel("n1", vm, Door.SSH) as channel:
             await channel.write(b"x")
             assert await channel.read() == b"x"

@@ -14,7 +14,8 @@ from harness import pace
 from up_process import HostlerProcess, token_told
 
 from hostler.client import Client
-from hostler.entry.relay import Relay, _pin
+from hostler.entry.relay import Relay
+from hostler.entry.server.pin import pin_of
 from hostler.entry.server.serve import Server
 from hostler.errors import Invalid
 
@@ -37,14 +38,14 @@ async def shown(port: int) -> str:
 async def test_a_server_takes_a_new_certificate_and_keeps_the_old_one_if_that_is_none(tmp_path: Path) -> None:
     cert, key = issue(tmp_path)
     async with serving() as api, Server(Started(api.app), cert=cert, key=key) as server:
-        relay = Relay(server, cert)
+        relay = Relay(server)
         first, before = await shown(server.port), relay.address
         issue(tmp_path)
         assert relay.reload_certificate()
         second = await shown(server.port)
         assert second != first
         assert relay.address != before
-        assert relay.address == f"{server.url}{_pin(cert)}"
+        assert relay.address == f"{server.url}{pin_of(cert)}"
         key.write_text("nothing")
         with pytest.raises(Invalid, match="cannot be used"):
             relay.reload_certificate()

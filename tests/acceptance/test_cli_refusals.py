@@ -162,8 +162,9 @@ async def test_a_right_that_is_missing_is_named(data: dict[str, str]) -> None:
     what, _ = sentence(await hostler("vm", "create", "web", HOSTLER_TOKEN=token, **data), 9)
     assert "modify_workloads" in what
     hidden = data | {"HOSTLER_PROJECT": "somebody-elses"}
-    what, _ = sentence(await hostler("vm", "show", "web", HOSTLER_TOKEN=token, **hidden), 3)
-    assert "there is none such" in what
+    what, advice = sentence(await hostler("vm", "show", "web", HOSTLER_TOKEN=token, **hidden), 3)
+    assert "there is none such, or this account is no member of it" in what
+    assert "hostler project list" in advice
     assert (await well("vm", "list", "-o", "json", **data)).json == []
 
 

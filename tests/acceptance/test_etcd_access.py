@@ -67,11 +67,30 @@ async def test_a_handshake_that_fails_is_unavailable_within_the_deadline(
                 await store.put("a", b"b")
 
 
-async def test_a_certificate_that_is_not_trusted_is_named_as_the_reason(tls: EtcdServer) -> None:
-    url = f"etcds://{tls.endpoints[0]}?ca={tls.directory}/stranger.pem&timeout=2"
+@pytest.mark.parametrize(
+    ("problem", "told"),
+    [
+        ("no authority", r"its certificate is not accepted here: .*; name the file of its CA: \?ca=FILE"),
+        ("stranger's authority", r"its certificate is not accepted here: .*; name the file of its CA: \?ca=FILE"),
+        ("no tls", r"it wants TLS\); write etcds://"),
+        ("no certificate", r"TLS fails: .*; check the client's certificate: \?cert=FILE&key=FILE"),
+        ("another port", r"no member can be reached \(connection refused\); try again later"),
+    ],
+)
+async def test_why_no_member_can_be_reached_is_told_in_our_words(
+    problem: str, told: str, tls: EtcdServer, mutual: EtcdServer, capfd: pytest.CaptureFixture[str]
+) -> None:
+    url = {
+        "no authority": f"etcds://{tls.endpoints[0]}?timeout=1",
+        "stranger's authority": f"etcds://{tls.endpoints[0]}?ca={tls.directory}/stranger.pem&timeout=1",
+        "no tls": f"etcd://{tls.endpoints[0]}?timeout=1",
+        "no certificate": f"etcds://{mutual.endpoints[0]}?ca={mutual.directory}/ca.pem&timeout=1",
+        "another port": "etcd://127.0.0.1:1?timeout=1",
+    }[problem]
     async with open_store(url) as store:
-        with pytest.raises(Unavailable, match=r"(?i)certificate|handshake"):
+        with pytest.raises(Unavailable, match=told):
             await store.get("a")
+    assert not capfd.readouterr().err  # gRPC's own lines
 
 
 async def test_a_client_with_a_certificate_gets_in_where_one_is_demanded(mutual: EtcdServer) -> None:

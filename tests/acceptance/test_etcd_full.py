@@ -197,7 +197,8 @@ async def test_doctor_names_the_cause_when_a_client_certificate_does_not_fit(tmp
         without = f"etcds://{etcd.endpoints[0]}?ca={folder / 'ca.pem'}"
         told = await hostler("doctor", HOSTLER_STORE=without, HOSTLER_DATA=data)
         assert "TLS fails: " in told.out, told
-        assert "check cert and key" in told.out
+        assert "→ check the client's certificate: ?cert=FILE&key=FILE in the store's URL" in told.out
+        assert "start them" not in told.out
         mixed = etcd.url_of(etcd.endpoints, key=str(folder / "server.key"))
         told = await hostler("doctor", HOSTLER_STORE=mixed, HOSTLER_DATA=data)
         assert "is that of another certificate" in told.out, told

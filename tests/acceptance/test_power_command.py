@@ -12,7 +12,8 @@ import pytest
 from harness import pace
 from up_process import HostlerProcess, token_told, until, well
 
-from hostler.drivers.power.command import INHERITED, CommandPower
+from hostler.drivers.power.command import CommandPower
+from hostler.drivers.power.program import INHERITED
 from hostler.entry.doctor_power import power
 from hostler.entry.finding import Level
 from hostler.entry.plane import Plane

@@ -256,6 +256,23 @@ LOOK = """
         except OSError as error:
             return type(error).__name__
 
+    held = []
+
+    @method
+    def write_deleted(mib: int) -> None:
+        held.append(open("deleted", "wb"))
+        os.unlink("deleted")
+        for _ in range(mib):
+            held[-1].write(bytes(2**20))
+        held[-1].flush()
+
+    @method
+    def seal(name: str) -> None:
+        os.mkdir(name)
+        with open(f"{name}/file", "wb") as file:
+            file.write(bytes(2**20))
+        os.chmod(name, 0)
+
     @method
     def see() -> dict:
         with open("/proc/self/status") as file:
@@ -285,7 +302,7 @@ AS_NOBODY = """
 import asyncio, sys
 from contextlib import asynccontextmanager
 from pathlib import Path
-sys.path[:0] = sys.argv[3:]
+sys.path[:0] = sys.argv[3:4] + sys.argv[5:]
 from slicing import TOKENS, call, publish
 from hostler.drivers.slices.process import rights
 from hostler.drivers.slices.process.driver import ProcessSlices
@@ -318,17 +335,32 @@ async def main(root):
         for path in (root / "admin.token", others, work.parent / "run.json", Path.home() / ".profile",
                      Path(f"{work}/../../../../admin.token")):
             assert await call(active.address, "read", path=str(path)) == "FileNotFoundError", path
+        assert await call(active.address, "read", path=sys.argv[4] + "/hostler.toml") == "for everybody"
+        assert await call(active.address, "read", path=sys.argv[4] + "/etcd.password") == "PermissionError"
+        assert await call(active.address, "read", path=sys.argv[4] + "/keys/tls.key") == "FileNotFoundError"
         for path in (f"/proc/1/root{root}/admin.token", "/proc/1/cwd/../../../../admin.token", "/proc/1/mem"):
             assert await call(active.address, "read", path=path) == "PermissionError", path
         assert await call(active.address, "write", path="mine", mib=1) == ""
         assert await call(active.address, "write", path="/var/tmp/mine", mib=1) == ""
-        for path in (str(root / "new"), "/etc/new", sys.argv[4] + "/new"):
+        for path in (str(root / "new"), "/etc/new", sys.argv[5] + "/new"):
             said = await call(active.address, "write", path=path, mib=1)
             assert said in ("OSError", "PermissionError"), (path, said)
         assert (found["processes"], found["capabilities"], found["folders"]) == (["1", "2"], 0, []), found
         assert not found["mounts"]
         assert active.about == ""
         assert await call(active.address, "reach", path="/run/hostler/calls.sock") == "a gateway"
+        await slices.unload(run)
+    more = {"python": sys.executable, "hidden": root, "disk_mib": 64, "look_every": 0.05}
+    async with ProcessSlices(root / "slices", artifacts, **more) as slices:
+        slices.admit(TOKENS)
+        active = await slices.activate(run)
+        await call(active.address, "seal", name="sealed")
+        for _ in range(200):
+            (seen,) = await slices.list()
+            if seen.detail:
+                break
+            await asyncio.sleep(0.05)
+        assert "its folder 'work/sealed' holds cannot be read" in seen.detail, seen
         await slices.unload(run)
     rights._NAMESPACES = ("--no-such-option",)
     for owner in (False, True):
@@ -356,15 +388,37 @@ def shared() -> Iterator[Path]:
     shutil.rmtree(folder)
 
 
+@pytest.fixture
+def configured() -> Iterator[Path]:
+    """A folder below /etc as docs/operating.md and docs/cli.md have it: some of it only the agent's user can read."""
+    folder = Path(tempfile.mkdtemp(prefix="hostler-test-", dir="/etc"))
+    folder.chmod(0o755)
+    (folder / "hostler.toml").write_text("for everybody")
+    (folder / "etcd.password").write_text("a-secret")
+    (folder / "keys").mkdir(mode=0o700)
+    (folder / "keys/tls.key").write_text("a-secret")
+    (folder / "etcd.password").chmod(0o600)
+    for path in (folder / "etcd.password", folder / "keys", folder / "keys/tls.key"):
+        os.chown(path, 12345, 12345)
+    yield folder
+    shutil.rmtree(folder)
+
+
 @pytest.mark.parametrize("visible", [False, True], ids=["elsewhere", "below a folder that slices see"])
-async def test_where_the_agent_is_not_root_a_slice_does_not_reach_the_data_folder(shared: Path, visible: bool) -> None:
+async def test_where_the_agent_is_not_root_a_slice_does_not_reach_the_data_folder(
+    shared: Path, configured: Path, visible: bool
+) -> None:
     """A slice read `admin.token` there once, and so could do all that the administrator can."""
     users_of_their_own()  # fails where this is not run as root
     root = shared / "data"
     root.mkdir(mode=0o700)
     os.chown(root, 12345, 12345)
     script = f"SOURCE = {LOOK!r}\n{AS_NOBODY}"
-    paths = [str(Path(__file__).parents[1]), *(str(Path(one.__file__).parents[1]) for one in (hostler, msgspec))]
+    paths = [
+        str(Path(__file__).parents[1]),
+        str(configured),
+        *(str(Path(one.__file__).parents[1]) for one in (hostler, msgspec)),
+    ]
     process = await asyncio.create_subprocess_exec(
         *("setpriv", "--reuid=12345", "--regid=12345", "--clear-groups", "--inh-caps=-all", "--"),
         *(str(SYSTEM), "-c", script, str(root), str(shared) if visible else "", *paths),
@@ -417,6 +471,11 @@ async def test_files_of_a_slice_are_limited(tmp_path: Path) -> None:
         assert detail == "its folders hold more than 8 MiB, which slice_disk_mib allows"
         again = await slices.activate(active.run)  # with empty folders
         assert again.life is Life.ACTIVE
+        for _ in range(3):
+            with suppress(AssertionError, ConnectionError):
+                await call(again.address, "write_deleted", mib=4)
+        await until(lambda: slices.pid_of(active.run) is None or ended(slices))
+        assert (await only(slices)).detail == detail, "files that were deleted and are open count, too"
 
 
 def ended(slices: ProcessSlices) -> bool:

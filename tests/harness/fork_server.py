@@ -172,12 +172,13 @@ class ForkServer:
         """Fork `hostler ARGUMENTS`, or `python SCRIPT ARGUMENTS`.
 
         The streams are open files of this process, or PIPE, DEVNULL, STDOUT of `subprocess`. `environ`: all of it,
-        not only what differs. `network`: the name of a network namespace.
+        not only what differs; but replicas end without a delay unless it says otherwise. `network`: the name of a
+        network namespace.
         """
         asked = {
             "arguments": list(map(str, arguments)),
             "script": None if script is None else str(script),
-            "environ": dict(os.environ if environ is None else environ),
+            "environ": {"HOSTLER_SHUTDOWN_DELAY": "0", **(os.environ if environ is None else environ)},
             "cwd": str(cwd or Path.cwd()),
             "network": network,
         }

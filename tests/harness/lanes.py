@@ -43,10 +43,10 @@ class Lane(NamedTuple):
 
 
 LANES = {
-    "virtual": Lane(("sim", "upgrade"), 2, nice=5),
+    "virtual": Lane(("sim", "upgrade"), 2, nice=12),
     "unit": Lane(("unit",), 1),
     "browser": Lane(("web",), 1),
-    "real": Lane(("acceptance", "conformance"), 6),
+    "real": Lane(("acceptance", "conformance"), 7),
 }
 
 

@@ -1,9 +1,10 @@
 """The pace of the machine: a calibration loop that runs beside the tests, and time limits as ratios to it.
 
 A process of its own sleeps a little, works a little, and writes down how long that took. Compared with its best time
-in this run, that tells how much slower the machine is at this moment: others use the processors, or it stood still. A
-claim about time is `within(2.0)`: two seconds at the machine's own pace. Code that is slow by itself does not slow
-the loop down, and fails.
+in this run, that tells how much slower the machine is at this moment: others use the processors, or it stood still.
+A scheduler favours a process that has just slept, so the loop also counts the processes that want a processor: one
+that works all the time gets a fair share of the processors, and no more. A claim about time is `within(2.0)`: two
+seconds at the machine's own pace. Code that is slow by itself does not slow the loop down, and fails.
 """
 
 from __future__ import annotations
@@ -24,9 +25,10 @@ if TYPE_CHECKING:
 
 VARIABLE = "TEST_PACE"
 """The file that the loop writes to; the workers of a run read it there."""
-SLEEP, WORK = 0.3, 300_000
-"""One tick: seconds of sleep, then as many turns of a loop: several of the scheduler's slices, or a machine whose
-processors are shared would not show."""
+SLEEP, WORK = 0.3, 200_000
+"""One tick: seconds of sleep, then as many turns of a loop."""
+LOOKS = 5
+"""How often in a tick the processes that want a processor are counted."""
 _TICK = struct.Struct("<dd")
 _HEAD = struct.Struct("<Qd")
 _TICKS = 1 << 15
@@ -37,21 +39,33 @@ def _loop(path: str) -> None:
     parent = os.getppid()
     with Path(path).open("r+b") as file:
         memory = mmap.mmap(file.fileno(), 0)
-    best, count = float("inf"), 0
+    best, count, processors = float("inf"), 0, len(os.sched_getaffinity(0))
     while os.getppid() == parent:
         began = time.monotonic()
-        time.sleep(SLEEP)
+        wanting = 0
+        for _ in range(LOOKS):
+            time.sleep(SLEEP / LOOKS)
+            wanting += _wanting()
         woke = time.monotonic()
         for _ in range(WORK):
             pass
         ended = time.monotonic()
         best = min(best, ended - woke)
-        slept_late, worked = max(0.0, woke - began - SLEEP), ended - woke
-        _TICK.pack_into(
-            memory, _HEAD.size + count % _TICKS * _TICK.size, ended, max(worked / best, 1.0) + slept_late / SLEEP
-        )
+        share = wanting / LOOKS / processors
+        late = slowdown_of_tick(worked=(ended - woke) / best, share=share, slept=(woke - began) / SLEEP)
+        _TICK.pack_into(memory, _HEAD.size + count % _TICKS * _TICK.size, ended, late)
         count += 1
         _HEAD.pack_into(memory, 0, count, best)
+
+
+def slowdown_of_tick(*, worked: float, share: float, slept: float) -> float:
+    """Return how much slower the machine was, by the work of a tick, the processes per processor, and its sleep."""
+    return max(worked, share, 1.0) + max(0.0, slept - 1.0)
+
+
+def _wanting() -> int:
+    """Return how many processes and threads run, or wait for a processor, without this one."""
+    return int(Path("/proc/loadavg").read_text().split()[3].partition("/")[0]) - 1
 
 
 class Pace:

@@ -15,11 +15,13 @@ from weakref import WeakKeyDictionary
 from msgspec.structs import replace
 
 from hostler.drivers.ttl.store import StoreTtlStorage
+from hostler.engine.agent.report import Reports
 from hostler.engine.agent.session import Session
 from hostler.engine.agent.worker import Workers
 from hostler.engine.controllers.books import Books
 from hostler.engine.controllers.brake import Brake
 from hostler.engine.controllers.decision import Act, NodeCase, Step
+from hostler.engine.controllers.janitor import Janitor
 from hostler.engine.controllers.machines import MachineController
 from hostler.engine.controllers.silence import Silence
 from hostler.engine.labs import decide as labs
@@ -30,6 +32,8 @@ from hostler.engine.placement import Decision
 from hostler.engine.workloads.targets import Targets
 from hostler.errors import HostlerError, Missed, Unavailable, Uncertain
 from hostler.keys.mirror import Mirror
+from hostler.keys.node import COMMAND
+from hostler.keys.replica import FENCE
 from hostler.kit.backoff import Backoff
 from hostler.model.lab import LabPhase
 from hostler.model.vm import MachineState
@@ -41,21 +45,23 @@ if TYPE_CHECKING:
 
     from hostler.engine.agent.agent import Agent
     from hostler.engine.agent.plan import AgentPlan
+    from hostler.engine.agent.report import Known
     from hostler.engine.controllers.decision import Duty
     from hostler.engine.controllers.seen import Seen
     from hostler.engine.labs.steps import Seen as LabSeen
     from hostler.engine.placement import NodeState, Wanted
     from hostler.engine.service import Service
+    from hostler.engine.transfer.restore import Backup, Restored
     from hostler.engine.view import View
     from hostler.keys.entry import Entry
     from hostler.kit.clock import Clock
     from hostler.model.lab import LabUser
-    from hostler.model.node import Arrival, NodeRecord
-    from hostler.model.vm import VirtualMachine
+    from hostler.model.node import Arrival, NodeRecord, VmCommand
+    from hostler.model.vm import VirtualMachine, VmHandle
     from hostler.model.workload import Workload
     from hostler.ports.machines import Machine, Machines
     from hostler.ports.peers import Peers
-    from hostler.ports.store import Comparison
+    from hostler.ports.store import Comparison, Store
 
 T = TypeVar("T")
 SOUND = Parts()
@@ -230,6 +236,12 @@ def disk_given_up_unasked() -> Parts:
     return dataclasses.replace(_machines(_Credulous), agent=agents.agent)
 
 
+@found_by("node-back-after-recreate", "disks_kept")
+def destroyed_without_a_command() -> Parts:
+    """A machine without a command is destroyed with its disk."""
+    return _agents(lambda agent: _turned(agent._workers, _Tidy))
+
+
 class _Twice(MachineController):
     def _decided(self, seen: Seen, duty: Duty | None = None) -> Step:
         step = super()._decided(seen, duty)
@@ -336,6 +348,46 @@ class _NoBrake(Brake):
 def no_brake() -> Parts:
     """Nodes are switched off, and machines taken from them, however many became unreachable together."""
     return Parts(brake=lambda making, view: _turned(SOUND.brake(making, view), _NoBrake))
+
+
+class _Forgetful(Janitor):
+    async def _expire_retained(self) -> bool:
+        for entry in tuple(self._view.retained.entries.values()):
+            await self._expire_one(entry, self._clock.wall())
+        return False
+
+
+@found_by("node-back-after-recreate", "disks_kept")
+def retention_ignored() -> Parts:
+    """Retained machines are garbage-collected at once."""
+    return Parts(janitor=lambda making, view: _turned(SOUND.janitor(making, view), _Forgetful))
+
+
+@found_by("restore-under-load", "no_stale_leader_write")
+def fence_reused_after_restore() -> Parts:
+    """A restore writes the fences as the backup has them."""
+
+    async def with_old_fences(store: Store, backup: Backup, prefix: str, **how: Any) -> Restored:
+        done = await SOUND.restore(store, backup, prefix, **how)
+        async for kv in backup.entries():
+            if FENCE.match(kv.key) is not None:
+                await store.put(kv.key, kv.value)
+        return done
+
+    return Parts(restore=with_old_fences)
+
+
+@found_by("restore-under-load", "no_vm_twice")
+def commands_of_a_backup_obeyed() -> Parts:
+    """A restore lets nodes create machines at once, though they may be on other nodes since the backup."""
+
+    async def confirmed(store: Store, backup: Backup, prefix: str, **how: Any) -> Restored:
+        done = await SOUND.restore(store, backup, prefix, **how)
+        for entry in (await COMMAND.list(store)).entries:
+            await COMMAND.replace(store, entry, replace(entry.value, unconfirmed=False))
+        return done
+
+    return Parts(restore=confirmed)
 
 
 # Workloads and labs
@@ -468,3 +520,14 @@ class _Hasty(Workers):
 def started_before_it_was_handed_over() -> Parts:
     """A machine that has arrived is started while it still is the other node's."""
     return _agents(lambda agent: _turned(agent._workers, _Hasty))
+
+
+class _Embellished(Reports):
+    async def send(self, known: Known, entry: Entry[VmCommand], handle: VmHandle) -> bool:
+        return await super().send(known, entry, replace(handle, disk_since=0.0))
+
+
+@found_by("node-back-after-recreate", "data_kept")
+def new_disk_not_told() -> Parts:
+    """Agents do not say that a machine has a new disk."""
+    return _agents(lambda agent: _turned(agent._workers.reports, _Embellished))

@@ -18,7 +18,7 @@ from hostler.errors import Conflict
 from hostler.keys.inventory import INSTANCE, TARGET, WORKLOAD
 from hostler.keys.vm import NAME, VM
 from hostler.model.api import Drain, QuotaSet, VmUpdate
-from hostler.model.vm import Level, MachineState, Power, VirtualMachine, VmSpec
+from hostler.model.vm import Level, MachineState, OnNodeLoss, Power, VirtualMachine, VmSpec
 from hostler.model.workload import Rollout
 from hostler.model.workload_api import WorkloadRule
 from hostler.ports.store import Delete
@@ -238,6 +238,30 @@ def test_instances_of_a_lost_node_are_made_elsewhere_and_a_drained_one_hands_its
         await plane.until(drained)
         plane.check_writers()
         await plane.check(machines=4)
+
+    played(story, nodes=3)
+
+
+def test_fenced_instances_wait_for_their_lost_node_and_return_with_their_disks() -> None:
+    async def story(plane: WorkloadPlane) -> None:
+        await plane.apply(instances=3, on_node_loss=OnNodeLoss.FENCE)
+        await plane.met()
+        before = await plane.targets()
+        place = plane.places["r1-1"]
+        disks = {row.disk_id for row in place.contents.rows.values()}
+        assert disks
+        plane.supervised = False
+        plane.kill("r1-1")
+        place.power_off(plane.clock.now())
+        await plane.clock.sleep(120)
+        assert {n: target.node for n, target in (await plane.targets()).items()} == {
+            n: target.node for n, target in before.items()
+        }
+        plane.supervised = True
+        plane.spawn("r1-1")
+        await plane.met()
+        assert {row.disk_id for row in place.contents.rows.values()} == disks
+        await plane.check(machines=3)
 
     played(story, nodes=3)
 

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
+from hostler.drivers.machines.simulated.place import MemoryPlace
 from hostler.engine.request import HOSTLER, Request
 from hostler.engine.retained import RetainedService
 from hostler.engine.write import Writer
 from hostler.errors import Conflict
 from hostler.keys.access import AUDIT
-from hostler.keys.node import COMMAND, RETAINED, RETAINED_REQUEST
+from hostler.keys.node import COMMAND, MEMBER, RETAINED, RETAINED_REQUEST
 from hostler.keys.vm import HANDLE, VM
 from hostler.model.api import Drain, Phase
 from hostler.model.retained_api import RetainedRestore
@@ -73,6 +74,12 @@ async def lose(plane: Plane, node: str, *, confirm: bool) -> None:
         await until(plane, confirmed)
 
 
+async def lose_records(plane: Plane, vm: str) -> None:
+    """As after a restore from a backup that is older than the machine on node A."""
+    for key in (VM.fill(vm=vm, **AT), HANDLE.fill(vm=vm, **AT), COMMAND.fill(node=A, vm=vm)):
+        await plane.store.delete(key)
+
+
 def service(plane: Plane) -> RetainedService:
     host = plane.hosts["replica-1"]
     assert isinstance(host, ReplicaHost)
@@ -101,6 +108,38 @@ def test_a_vm_that_is_pending_when_its_node_comes_back_has_its_own_disk(loss: On
         plane.check_runs()
 
     plane_of(A).run(story)
+
+
+def test_a_machine_that_vanished_from_its_node_is_made_anew_and_its_vm_says_so() -> None:
+    async def story(plane: Plane) -> None:
+        vm = await created(plane)
+        await reaches(plane, Phase.RUNNING, A)
+        assert (await shown(plane)).disk_since == 0.0
+        plane.places[A].delete(vm, plane.clock.now())
+        at = plane.clock.wall()
+        await until(plane, lambda: _says_new_disk(plane))
+        await reaches(plane, Phase.RUNNING, A)
+        assert at <= (await shown(plane)).disk_since <= plane.clock.wall()
+
+    plane_of(A).run(story)
+
+
+def test_a_node_that_comes_back_without_the_disk_says_so() -> None:
+    async def story(plane: Plane) -> None:
+        vm = await created(plane)
+        await reaches(plane, Phase.RUNNING, A)
+        await lose(plane, A, confirm=True)
+        await reaches(plane, Phase.PENDING, None)
+        plane.places[A].delete(vm, plane.clock.now())  # as if its disks had been replaced
+        plane.spawn(A)
+        await reaches(plane, Phase.RUNNING, A)
+        assert (await shown(plane)).disk_since > 0
+
+    plane_of(A).run(story)
+
+
+async def _says_new_disk(plane: Plane) -> bool:
+    return (await shown(plane)).disk_since > 0
 
 
 async def _has_snapshot(plane: Plane) -> bool:
@@ -196,8 +235,7 @@ def test_a_vm_that_the_store_does_not_know_is_retained_and_comes_back_as_a_new_o
         vm = await created(plane)
         await reaches(plane, Phase.RUNNING, A)
         write(plane, A)
-        for key in (VM.fill(vm=vm, **AT), HANDLE.fill(vm=vm, **AT), COMMAND.fill(node=A, vm=vm)):
-            await plane.store.delete(key)
+        await lose_records(plane, vm)
         (entry,) = await retained(plane)
         assert kept(plane, A) == ["precious"]
         await plane.store.delete_prefix("/hostler/v1/names/")
@@ -233,8 +271,7 @@ def test_an_administrator_deletes_a_retained_machine_for_good() -> None:
     async def story(plane: Plane) -> None:
         vm = await created(plane)
         await reaches(plane, Phase.RUNNING, A)
-        for key in (VM.fill(vm=vm, **AT), HANDLE.fill(vm=vm, **AT), COMMAND.fill(node=A, vm=vm)):
-            await plane.store.delete(key)
+        await lose_records(plane, vm)
         (entry,) = await retained(plane)
         done = await service(plane).delete(Request(HOSTLER), A, entry.value.name)
         assert done.value.deleting
@@ -243,6 +280,83 @@ def test_an_administrator_deletes_a_retained_machine_for_good() -> None:
         await until(plane, lambda: _no_request(plane))
         verbs = [line.value.verb for line in (await AUDIT.list(plane.store)).entries]
         assert "retained.delete" in verbs
+
+    plane_of(A).run(story)
+
+
+def test_a_node_that_comes_back_at_another_place_keeps_the_records_of_its_disks_and_returns_to_them() -> None:
+    async def story(plane: Plane) -> None:
+        vm = await created(plane)
+        await reaches(plane, Phase.RUNNING, A)
+        write(plane, A)
+        await lose_records(plane, vm)
+        await plane.store.delete_prefix("/hostler/v1/names/")
+        (entry,) = await retained(plane)
+        plane.supervised = False
+        plane.kill(A)
+        old, plane.places[A] = plane.places[A], MemoryPlace("another disk")
+        plane.spawn(A)
+        at = service(plane)
+        await until(plane, lambda: _is_lost(at, entry.value.name))
+        await plane.clock.sleep(30.0)  # it has published what it has
+        (view,) = (await at.list(HOSTLER)).items
+        assert "at another place of node" in view.lost
+        with pytest.raises(Conflict, match="start the agent of node"):
+            await at.restore(Request(HOSTLER), A, entry.value.name, RetainedRestore())
+        plane.kill(A)
+        plane.places[A] = old
+        plane.spawn(A)
+        await until(plane, lambda: _is_lost(at, entry.value.name, False))
+        await at.restore(Request(HOSTLER), A, entry.value.name, RetainedRestore())
+        await reaches(plane, Phase.RUNNING, A)
+        assert list(disks(plane, A).values()) == ["precious"]
+
+    plane_of(A).run(story)
+
+
+async def _is_lost(at: RetainedService, name: str, lost: bool = True) -> bool:
+    return bool((await at.get(HOSTLER, A, name)).lost) is lost
+
+
+def test_what_a_removed_node_keeps_is_forgotten_if_asked_and_returns_with_the_node() -> None:
+    async def story(plane: Plane) -> None:
+        vm = await created(plane)
+        await reaches(plane, Phase.RUNNING, A)
+        write(plane, A)
+        await lose_records(plane, vm)
+        (entry,) = await retained(plane)
+        await lose(plane, A, confirm=True)
+        nodes = operator(plane)
+        with pytest.raises(Conflict, match=f"disks of 1 retained machine: x .{entry.value.name}"):
+            await nodes.forget(Request(HOSTLER), A)
+        assert (await RETAINED.list(plane.store)).entries, "a refusal changes nothing"
+        await nodes.forget(Request(HOSTLER), A, forget_retained=True)
+        await retained(plane, A, 0)
+        assert kept(plane, A) == ["precious"]
+        plane.spawn(A)
+        (again,) = await retained(plane)
+        assert again.value == entry.value
+        assert kept(plane, A) == ["precious"]
+
+    plane_of(A).run(story)
+
+
+def test_the_record_of_a_disk_whose_node_was_removed_can_be_deleted_and_not_restored() -> None:
+    async def story(plane: Plane) -> None:
+        vm = await created(plane)
+        await reaches(plane, Phase.RUNNING, A)
+        await lose_records(plane, vm)
+        (entry,) = await retained(plane)
+        at, name = service(plane), entry.value.name
+        await lose(plane, A, confirm=True)
+        await plane.store.delete(MEMBER.fill(node=A))  # as an earlier release did
+        await until(plane, lambda: _is_lost(at, name))
+        with pytest.raises(Conflict, match="was removed"):
+            await at.restore(Request(HOSTLER), A, name, RetainedRestore())
+        assert "was removed" in (await at.delete(Request(HOSTLER), A, name)).value.lost
+        await retained(plane, A, 0)
+        assert await _no_request(plane)
+        assert kept(plane, A) != []
 
     plane_of(A).run(story)
 

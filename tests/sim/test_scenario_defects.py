@@ -27,7 +27,8 @@ TRIES = dose(test=40, full=150)
 CONCERNED = (
     *("src/hostler/sim", "scenarios", "tests/sim/defects.py", "tests/sim/test_scenario_defects.py"),
     *(f"src/hostler/engine/{part}" for part in ("agent", "controllers", "labs", "placement", "workloads")),
-    *("src/hostler/engine/elections.py", "src/hostler/engine/leadership.py", "src/hostler/drivers/ttl/store.py"),
+    *("src/hostler/engine/transfer", "src/hostler/drivers/machines/simulated", "src/hostler/engine/elections.py"),
+    *("src/hostler/engine/leadership.py", "src/hostler/drivers/ttl/store.py"),
 )
 """What finds the defects, and where they are put in."""
 PROMISED = (
@@ -37,6 +38,11 @@ PROMISED = (
     "restart_before_the_old_node_is_dead",
     "double_adoption",
     "no_brake",
+    "destroyed_without_a_command",
+    "fence_reused_after_restore",
+    "retention_ignored",
+    "commands_of_a_backup_obeyed",
+    "new_disk_not_told",
 )
 
 

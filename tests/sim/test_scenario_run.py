@@ -118,6 +118,24 @@ def test_what_should_be_refused_and_is_done_is_told_and_so_is_the_other_way_roun
     assert "NotFound" in verdict.violations[1].text
 
 
+def test_a_restore_goes_back_to_the_last_backup_and_without_one_is_refused() -> None:
+    vm = "create_vm, vm: {name: a}"
+    early = f"timeline: [{{at: 5, do: {vm}}}, {{at: 10, do: restore, refused: true}}, {{at: 20, do: backup}}"
+    outcome = run_scenario(scenario(early + ", {at: 30, do: delete_vm, name: a}, {at: 40, do: restore}]"))
+    assert outcome.passed, outcome.violations
+    (again,) = {entry.component for entry in outcome.log if entry.kind == "machine" and "running" in entry.text}
+    assert [e.at for e in outcome.log if e.component == again and "running" in e.text][-1] > 40, (
+        "it is wished for again"
+    )
+
+
+def test_the_time_of_retained_machines_runs_out_in_a_scenario() -> None:
+    outcome = run_scenario(library.find("retention-runs-out"), 1, kept=False)
+    assert outcome.passed, outcome.violations
+    (kept,) = (verdict for verdict in outcome.verdicts if verdict.invariant == "disks_kept")
+    assert kept.looks > 0, "written disks were deleted, each when it might be"
+
+
 def test_what_is_pending_in_the_end_is_counted() -> None:
     more = "vms: [{name: a, count: 5, cpus: 2}]\n"
     assert run_scenario(scenario(more + "pending: 1\n")).passed

@@ -158,7 +158,7 @@ def test_a_drain_makes_machines_elsewhere() -> None:
 def test_workloads_grow_and_shrink_and_lose_a_rack() -> None:
     async def story(world: World) -> None:
         wanted = WorkloadApply(
-            name="shop", instances=40, spec=VmSpec(cpus=1, memory_mib=256), on_node_loss=OnNodeLoss.FENCE
+            name="shop", instances=40, spec=VmSpec(cpus=1, memory_mib=256), on_node_loss=OnNodeLoss.RECREATE
         )
         await world.ask(lambda d: d.workloads.apply(d.request, wanted))
         await running(world, 40)

@@ -127,7 +127,7 @@ class WorkloadPlane(Plane):
         return WorkloadService(self.store, writer, view, clock=self.clock, rng=self.rng)
 
     async def apply(self, *, view: View | None = None, **fields: Any) -> WorkloadView:
-        wanted = WorkloadApply(**{"name": "web", "spec": SPEC, "on_node_loss": OnNodeLoss.FENCE, **fields})
+        wanted = WorkloadApply(**{"name": "web", "spec": SPEC, "on_node_loss": OnNodeLoss.RECREATE, **fields})
         return (await self.service(view).apply(Request(HOSTLER), wanted)).value
 
     async def scale(self, instances: int, **more: Any) -> None:

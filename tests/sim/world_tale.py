@@ -58,7 +58,7 @@ async def _tale(world: World) -> str:
         instances=5,
         spec=VmSpec(cpus=1, memory_mib=256),
         labels={"tier": "front", "x": "y"},
-        on_node_loss=OnNodeLoss.FENCE,
+        on_node_loss=OnNodeLoss.RECREATE,
     )
     await world.ask(lambda doors: doors.workloads.apply(doors.request, shop))
     for number, (name, on, fields) in enumerate(FAULTS):

@@ -74,6 +74,8 @@ def test_a_running_machine_goes_on_at_the_other_node() -> None:
         await it.until(lambda: not a.place.contents.rows)
         (row,) = await rows(it, a, b)
         assert (row.boots, row.label.node) == (1, "b")
+        assert row.writes == 2, "its boot, and what it wrote until it left"
+        assert row.disk_id.startswith(a.place.id)
         assert await ARRIVAL.get(it.bare, node="b", vm="v") is None
         assert await COMMAND.get(it.bare, node="a", vm="v") is None
         (here,), (there,) = a.machines.intervals("v"), b.machines.intervals("v")

@@ -10,9 +10,9 @@ import msgspec
 import pytest
 from agent_stage import SPEC, Stage, stage
 
-from hostler.drivers.machines.simulated import MachineFaults, MemoryPlace
+from hostler.drivers.machines.simulated import MachineFaults, MemoryPlace, Odds
 from hostler.engine.calendar import READ_EVERY
-from hostler.keys.node import ALIVE, CLOCK, CLUSTER, COMMAND
+from hostler.keys.node import ALIVE, CLOCK, CLUSTER, COMMAND, RETAINED
 from hostler.keys.vm import HANDLE
 from hostler.kit.virtual import run_virtual
 from hostler.model.vm import MachineState, Power, Restore, Snapshot, SnapshotState, VmHandle, VmSpec
@@ -454,6 +454,37 @@ def test_a_machine_whose_command_goes_away_is_retained_at_once() -> None:
         await it.remove()
         await it.until(lambda: a.agent.state().retained == 1, within=1.0)
         assert await a.machine() is None
+
+    staged(play)
+
+
+def test_a_retained_machine_is_published_though_the_driver_lost_its_answer() -> None:
+    async def play(it: Stage) -> None:
+        a = await it.agent(faults=MachineFaults(verbs={"retain": Odds(lost=1.0)}))
+        await it.command()
+        await it.reaches("v", RUNNING)
+        await it.remove()
+        await it.until(lambda: bool(a.place.contents.kept), within=1.0)
+        await asyncio.sleep(5.0)
+        assert [entry.value.vm for entry in (await RETAINED.list(it.bare)).entries] == ["v"]
+
+    staged(play)
+
+
+def test_a_command_that_is_not_confirmed_creates_nothing_and_leaves_what_is_there() -> None:
+    async def play(it: Stage) -> None:
+        a = await it.agent()
+        await it.command(unconfirmed=True)
+        await it.reaches("v", MachineState.CREATING)
+        await asyncio.sleep(60.0)
+        assert await a.machine() is None
+        handle = await it.reaches("v", MachineState.CREATING)
+        assert "restored from a backup" in handle.detail
+        await it.change(unconfirmed=False)
+        await it.reaches("v", RUNNING)
+        await it.change(unconfirmed=True)
+        await asyncio.sleep(5.0)
+        assert (await a.machine()) is not None
 
     staged(play)
 

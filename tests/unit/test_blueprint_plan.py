@@ -233,6 +233,10 @@ def test_a_slice_is_ready_only_when_all_is_as_wished() -> None:
     assert (status.phase, status.ready, status.wished, status.detail) == (BlueprintPhase.READY, 3, 3, "")
     assert status.versions[0].states == {"ACTIVE": 3}
     assert on(status.versions[0].nodes) == {"n1": 1, "n2": 2}
+    crowd = seen("n1", "a:1", S.ACTIVE, S.ACTIVE, S.ACTIVE)
+    status = told(A1, crowd, deployment=deployment(), crowded=("n1", "n2"))
+    assert status.phase is BlueprintPhase.READY
+    assert status.detail == "all of its instances are on node n1, none on n2"
     for other in (
         told(A1, *there),
         told(A2, *there, deployment=deployment()),

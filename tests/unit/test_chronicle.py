@@ -39,8 +39,9 @@ class Term:
         await self.chronicle.start(Standing(leadership))
         self.running = asyncio.create_task(self.chronicle.run())
         async with asyncio.timeout(30):
-            while await TAKEOVER.get(self.store, fence=leadership.fence) is None:
+            while self.chronicle._written is None:  # not by the store, which has it a moment before
                 await asyncio.sleep(0.001)
+        assert await TAKEOVER.get(self.store, fence=leadership.fence) is not None
         return leadership
 
     async def end(self, *, well: bool = True) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from hostler.entry.cli import main
+from hostler.errors import NotFound
 from hostler.model.api import Phase, VmView
 from hostler.model.vm import OnNodeLoss, Snapshot, SnapshotState, VmSpec
 
@@ -29,7 +30,6 @@ NAMED = [
     (("blueprint", "delete", "shop"), "shop"),
     (("user", "delete", "ada"), "ada"),
     (("lab", "stop", "ada"), "ada"),
-    (("node", "remove", "n1"), "n1"),
 ]
 VOUCHED = [("node", "confirm-off", "n1")]
 
@@ -78,6 +78,21 @@ def test_what_somebody_has_to_stand_for_wants_a_yes_where_nobody_can_be_asked(
     assert main([*words, *SERVER]) == UNAVAILABLE  # what is given up is looked up before the question
 
 
+def on(node: str, name: str) -> VmView:
+    fields = dict.fromkeys(VmView.__struct_fields__)
+    known = {
+        "node": node,
+        "name": name,
+        "org": "o",
+        "project": "p",
+        "spec": VmSpec(cpus=1, memory_mib=64, disk_gib=7),
+        "phase": Phase.RUNNING,
+        "on_node_loss": OnNodeLoss.WAIT,
+        "snapshots": {"before": Snapshot(state=SnapshotState.READY, taken_at=1.0)},
+    }
+    return VmView(**{name: value for name, value in {**fields, **known}.items() if name != "unknown"})
+
+
 def test_confirm_off_lists_the_disks_and_snapshots_that_are_given_up(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -96,20 +111,6 @@ def test_confirm_off_lists_the_disks_and_snapshots_that_are_given_up(
         for view in (on("n1", "db"), on("n2", "web")):
             yield view
 
-    def on(node: str, name: str) -> VmView:
-        fields = dict.fromkeys(VmView.__struct_fields__)
-        known = {
-            "node": node,
-            "name": name,
-            "org": "o",
-            "project": "p",
-            "spec": VmSpec(cpus=1, memory_mib=64, disk_gib=7),
-            "phase": Phase.RUNNING,
-            "on_node_loss": OnNodeLoss.WAIT,
-            "snapshots": {"before": Snapshot(state=SnapshotState.READY, taken_at=1.0)},
-        }
-        return VmView(**{name: value for name, value in {**fields, **known}.items() if name != "unknown"})
-
     confirmed: list[str] = []
     monkeypatch.setattr("hostler.entry.cli.node.reached", reached)
     monkeypatch.setattr("hostler.entry.cli.vm.read.machines", machines)
@@ -123,6 +124,72 @@ def test_confirm_off_lists_the_disks_and_snapshots_that_are_given_up(
     assert main(["node", "confirm-off", "N1", "--yes", *SERVER]) == 0
     assert "o/p/db" in capsys.readouterr().err
     assert confirmed == ["N1"]
+
+
+def test_an_update_to_recreate_names_the_disk_and_asks_at_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Vms:
+        async def get(self, *_: str) -> VmView:
+            return on("n1", "db")
+
+        async def update(self, *asked: object, **_: object) -> VmView:
+            updated.append(asked)
+            raise NotFound("enough of it")
+
+    @asynccontextmanager
+    async def reached(_: object) -> AsyncIterator[object]:
+        yield SimpleNamespace(vms=Vms())
+
+    updated: list[object] = []
+    monkeypatch.setattr("hostler.entry.cli.vm.change.reached", reached)
+    words = ["vm", "update", "db", "--on-node-loss", "recreate", *SERVER]
+    monkeypatch.setattr(sys, "stdin", Terminal("n\n"))
+    assert main(words) == ABORTED
+    said = capsys.readouterr().err
+    assert "o/p/db (running, on_node_loss=wait): its disk of 7 GiB, snapshots before" in said
+    assert "new disk if its node is lost?" in said
+    assert updated == []
+    assert main([*words, "--yes"]) == NOT_FOUND
+    monkeypatch.setattr(sys, "stdin", io.StringIO())
+    assert main(words) == NOT_FOUND
+    assert main(["vm", "update", "db", "--on-node-loss", "wait", *SERVER]) == NOT_FOUND
+    assert len(updated) == 3
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_node_remove_lists_what_the_node_retains_and_asks(
+    kept: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Nodes:
+        async def forget(self, node: str, *, forget_retained: bool) -> None:
+            forgotten.append((node, forget_retained))
+
+    class Machines:
+        async def list(self) -> object:
+            return SimpleNamespace(items=[view("n1", "db"), view("n2", "web")] if kept else [])
+
+    @asynccontextmanager
+    async def reached(_: object) -> AsyncIterator[object]:
+        yield SimpleNamespace(nodes=Nodes(), retained=Machines())
+
+    def view(node: str, name: str) -> object:
+        known = {"node": node, "name": f"{name}-1", "org": "o", "project": "p", "vm": "v", "vm_name": name}
+        return SimpleNamespace(**known, disk_bytes=3 * 2**20, snapshots=("before",))
+
+    forgotten: list[tuple[str, bool]] = []
+    monkeypatch.setattr("hostler.entry.cli.node.reached", reached)
+    monkeypatch.setattr(sys, "stdin", Terminal("n\n"))
+    assert main(["node", "remove", "N1", *SERVER]) == ABORTED
+    said = capsys.readouterr().err
+    assert "Forget the node N1" in said
+    assert ("o/p/db: the disk (3 MiB) of retained machine n1/db-1, snapshots before" in said) is kept
+    assert "web" not in said
+    assert forgotten == []
+    monkeypatch.setattr(sys, "stdin", io.StringIO())
+    assert main(["node", "remove", "N1", *SERVER]) == (WRONG if kept else 0)
+    assert main(["node", "remove", "N1", "--yes", *SERVER]) == 0
+    assert set(forgotten) == {("N1", kept)}
 
 
 def test_an_image_is_removed_after_a_question_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import click
@@ -14,8 +15,10 @@ import pytest
 
 from hostler.drivers.redis_link import RedisLink
 from hostler.entry.cli import main
+from hostler.entry.cli.failure import NotYet
 from hostler.entry.cli.lab import change, read, telling
 from hostler.entry.cli.lab.change import Minutes
+from hostler.entry.cli.value import natural
 from hostler.entry.labs import catalogue_in_use, own_catalogue
 from hostler.errors import Invalid, NotFound, Unavailable
 from hostler.keys.entry import Entry
@@ -52,6 +55,20 @@ VIEW = LabView(
 
 def seen(**changes: Any) -> LabView:
     return msgspec.structs.replace(VIEW, **changes)
+
+
+def test_users_are_listed_whatever_the_case_of_letters_and_numbers_by_their_value() -> None:
+    names = ["Lea Marie", "ada", "u1", "u10", "u2", "7", "10"]
+    assert sorted(names, key=natural) == ["7", "10", "ada", "Lea Marie", "u1", "u2", "u10"]
+
+
+async def test_a_lab_that_ended_while_it_was_waited_for_says_what_to_do_and_where_to_look() -> None:
+    async def wait(*_: object, **__: object) -> None:
+        raise NotFound("lab of w1: it failed; start it again")
+
+    client: Any = SimpleNamespace(labs=SimpleNamespace(wait=wait))
+    with pytest.raises(NotYet, match="start it again, or see what happened to it: hostler lab events w1"):
+        await telling.until(client, "w1", gone=False, lab_id=None, within=1.0)
 
 
 @pytest.mark.parametrize(

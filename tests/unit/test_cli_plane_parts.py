@@ -132,6 +132,21 @@ def test_the_administrators_token_is_shown_to_no_other_server(folder: Path) -> N
         assert isinstance(reached(folder, HOSTLER_SERVER=other), Unauthenticated)
 
 
+def test_on_the_machine_of_a_replica_it_is_that_replica(tmp_path: Path) -> None:
+    (tmp_path / "admin.token").write_text("hst_admin\n")
+    cluster = {"HOSTLER_STORE": "etcds://10.0.0.1:2379", "HOSTLER_LISTEN": "10.0.0.1:7070"}
+    tls = {"HOSTLER_TLS_CERT": "/c.pem", "HOSTLER_TLS_KEY": "/c.key"}
+    server = reached(tmp_path, **cluster, **tls)
+    assert isinstance(server, Server)
+    assert (server.url, server.token) == ("https://10.0.0.1:7070", "hst_admin")
+    server = reached(tmp_path, **cluster | {"HOSTLER_LISTEN": "0.0.0.0:7070"}, HOSTLER_TOKEN="t")
+    assert isinstance(server, Server)
+    assert server.url == "http://127.0.0.1:7070"
+    # without a certificate another program could have taken the port
+    assert isinstance(reached(tmp_path, **cluster | {"HOSTLER_LISTEN": "127.0.0.1:7070"}), Unauthenticated)
+    assert isinstance(reached(tmp_path, HOSTLER_LISTEN="10.0.0.1:7070"), NotFound)
+
+
 def test_what_is_missing_is_told(tmp_path: Path, folder: Path) -> None:
     assert isinstance(reached(tmp_path / "none"), NotFound)
     assert isinstance(reached(folder, "--server", "ftp://x"), Invalid)

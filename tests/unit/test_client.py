@@ -7,6 +7,7 @@ import json
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import aiohttp
@@ -15,7 +16,7 @@ import trustme
 from aiohttp import web
 
 import hostler
-from hostler.client import Client, look
+from hostler.client import Client, look, wire
 from hostler.client.sse import MOST, Parser
 from hostler.errors import (
     Closed,
@@ -26,6 +27,7 @@ from hostler.errors import (
     Invalid,
     KeyReused,
     NotFound,
+    OverBudget,
     QuotaExceeded,
     Stale,
     TooLarge,
@@ -286,6 +288,41 @@ async def test_being_slowed_says_for_how_long(server: StandIn, client: Client) -
     with pytest.raises(TooManyTries) as caught:
         await client.users.login("ada", "password")
     assert caught.value.after == 7.0
+
+
+async def test_a_request_that_a_budget_refused_is_sent_again_when_the_server_says(
+    server: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses: list[float] = []
+    told: list[str] = []
+
+    async def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+
+    monkeypatch.setattr(wire, "asyncio", SimpleNamespace(sleep=sleep))
+
+    def slowed(after: str) -> web.Response:
+        return problem(429, "too-many-requests", "ada: 5 requests a second", "slow down", **{"Retry-After": after})
+
+    async with Client(server.url, "t", on_slowed=told.append) as client:
+        server.script = [slowed("1"), slowed("20"), web.Response(status=503), web.Response(status=503)]
+        with pytest.raises(Unavailable):  # what came after the pauses counts
+            await client.vms.start("acme", "web", "www")
+        assert pauses == [1.0, 20.0]
+        assert len(set(server.keys)) == 1, "it is the same request, so it is done once"
+        assert told == [f"server {server.url}: ada: 5 requests a second; trying again in 20 s"]
+
+        server.script = [slowed("20"), slowed("20")]
+        with pytest.raises(OverBudget):
+            await client.nodes.get("n1")
+        assert pauses == [1.0, 20.0, 20.0], "no request waits for more than 30 s"
+        server.script = [slowed("1")]
+        with pytest.raises(OverBudget):  # a sign-in is sent once
+            await client.users.login("ada", "password")
+        assert len(pauses) == 3
+    async with Client(server.url, "t", retries=0) as client:
+        with pytest.raises(OverBudget):
+            await client.nodes.get("n1")
 
 
 @pytest.mark.parametrize("status", [500, 502, 504])

@@ -115,6 +115,42 @@ async def test_an_address_pushes_out_its_own_first() -> None:
         await until(lambda: len(port.accepting) == 4)
 
 
+async def test_of_all_addresses_the_one_that_has_most_makes_room() -> None:
+    async with opened() as port:
+        patient = await port.peer("127.0.0.9")
+        assert await patient.says(b"here") == b"here"
+        many = [await port.peer("127.0.0.1") for _ in range(3)]
+        assert [await peer.says(b"here") for peer in many] == [b"here"] * 3
+        newest = await port.peer("127.0.0.2")
+        assert await newest.says(b"here") == b"here"
+        assert await many[0].says(b"here") == b""
+        assert await patient.says(b"here") == b"here", "it is the oldest, but the only one of its address"
+
+
+async def test_of_many_connections_few_go_on_at_once_and_reserved_ones_always(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "CALM", 1)
+    monkeypatch.setattr(connections, "AT_ONCE", 2)
+    served: list[int] = []
+    async with opened() as port:
+        first = await port.peer()
+        assert await first.says(b"here") == b"here"
+        (inbound,) = port.accepting.unproven
+        assert not inbound.take_turn(lambda: served.append(0)), "there is one connection only"
+        admin = await port.peer("127.0.0.2")
+        assert await admin.says(b"here") == b"here"
+        reserved = list(port.accepting.unproven)[1]
+        assert await admin.says(b"admin") == b"yes"
+        for number in range(1, 6):
+            assert inbound.take_turn(lambda number=number: served.append(number))  # type: ignore[misc]
+        assert not reserved.take_turn(lambda: served.append(0))
+        seen = []
+        for _ in range(4):
+            seen.append(len(served))
+            await asyncio.sleep(0)
+        assert seen == [0, 2, 4, 5]
+        assert served == [1, 2, 3, 4, 5]
+
+
 async def test_who_is_being_served_is_not_dropped_and_then_the_newest_goes() -> None:
     async with opened() as port:
         peers = [await port.peer(f"127.0.0.{number}") for number in range(1, 5)]

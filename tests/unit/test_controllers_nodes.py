@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from controller_world import ORG, PROJECT, Leader, World, ids, node, play, vm
 
+from hostler.drivers.power import BmcPower, PowerByNode
 from hostler.drivers.store.memory import MemoryStore
 from hostler.engine.controllers.queue import Queue
 from hostler.engine.controllers.silence import Silence
@@ -137,6 +138,60 @@ def test_a_silent_node_is_switched_off_and_its_machines_come_up_elsewhere(answer
         off = (await member(world, "n1")).off
         assert off is not None
         assert off.by == "hostler"
+
+    play(story)
+
+
+class LyingBoard:
+    """A management board that accepts every request, and obeys if `obeys`. If `mute`, it does not answer reads."""
+
+    name = "board of n1"
+
+    def __init__(self, world: World) -> None:
+        self.world, self.obeys, self.mute, self.state, self.requests = world, False, False, "On", 0
+
+    async def read_state(self, within: float) -> str:
+        if self.mute:
+            await asyncio.sleep(within)
+            raise Unavailable("board of n1: no answer")
+        return self.state
+
+    async def request_off(self, within: float) -> None:
+        await asyncio.sleep(within / 10)
+        self.requests += 1
+        if self.obeys:
+            self.state = "off"
+            for vm_id in self.world.nodes["n1"].machines:
+                self.world.stopped("n1", vm_id)
+
+
+def test_machines_start_elsewhere_only_after_the_board_of_their_node_was_read_as_off() -> None:
+    async def story(world: World) -> None:
+        board = LyingBoard(world)
+        await world.leader(power=PowerByNode({"n*": lambda _: BmcPower(board)}))
+        joined = await world.node("n1")
+        await world.create("a")
+        await world.until_state("a", RUNNING)
+        await world.node("n2")
+        await joined.fall_silent()
+        await asyncio.sleep(600)
+        assert board.requests >= 5
+        assert (await member(world, "n1")).off is None
+        assert await world.command("n2", "a") is None
+        board.mute = True
+        await asyncio.sleep(120)  # the request under way ends
+        told = board.requests
+        await asyncio.sleep(600)
+        assert board.requests == told  # what cannot be read is asked for nothing
+        assert (await member(world, "n1")).off is None
+        board.mute, board.obeys = False, True
+
+        async def moved() -> bool:
+            handle = await world.handle("a")
+            return handle is not None and handle.node == "n2" and handle.state is RUNNING
+
+        await world.until(moved, within=300)
+        assert (await member(world, "n1")).off is not None
 
     play(story)
 

@@ -10,8 +10,11 @@ from hostler.engine.view import View
 from hostler.entry.doctor_deployments import MOST, deployments
 from hostler.entry.finding import Level
 from hostler.keys.deployment import BLUEPRINT, DEPLOYMENT, SLICE, SLICE_OWNER
+from hostler.keys.node import ALIVE, MEMBER
 from hostler.kit.virtual import VirtualClock, run_virtual
 from hostler.model.deployment import Blueprint, SliceInstance, SliceRecord, SliceSpec, SliceState
+from hostler.model.inventory import Capacity
+from hostler.model.node import Heartbeat, Lifecycle, NodeRecord
 from hostler.model.rollout import Deployment, Phase, SliceOwner
 from hostler.ports.store import Put
 
@@ -92,3 +95,20 @@ def test_many_of_a_kind_are_counted() -> None:
     found = examined(*(Put(f"blueprints/X{number}", b"{}") for number in range(MOST + 3)))
     assert len(found) == MOST + 1
     assert found[-1].what == "3 more such"
+
+
+def test_a_slice_with_all_instances_on_one_node_is_told_while_another_node_takes_slices() -> None:
+    blueprint = Blueprint(slices=(SliceSpec(artifact="o:web:1", instances=2),))
+    puts = [BLUEPRINT.put(blueprint, blueprint="shop"), running("a", "o:web:1", 1, 2)]
+    assert [one.level for one in examined(*puts, *on_duty("a"))] == [Level.OK]
+    (found,) = examined(*puts, *on_duty("a"), *on_duty("b"))
+    assert (found.level, found.what) == (Level.WARN, "o:web:1: all of its instances are on node a, none on b")
+    assert "hostler blueprint status" in found.next
+    apart = [BLUEPRINT.put(blueprint, blueprint="shop"), running("a", "o:web:1", 1), running("b", "o:web:1", 2)]
+    assert [one.level for one in examined(*apart, *on_duty("a"), *on_duty("b"))] == [Level.OK]
+
+
+def on_duty(node: str) -> list[Put]:
+    capacity = Capacity(cpus=4, memory_mib=4096)
+    record = NodeRecord(node=node, lifecycle=Lifecycle.ON_DUTY, capacity=capacity, registered_at=0.0)
+    return [MEMBER.put(record, node=node), ALIVE.put(Heartbeat(holder=node, started_at=0.0), node=node)]

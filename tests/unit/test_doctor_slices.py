@@ -7,8 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from hostler.entry.doctor_slices import slices
+from hostler.drivers.store.memory import MemoryStore
+from hostler.entry.doctor_slices import repository, slices
 from hostler.entry.finding import Level
+from hostler.keys.replica import REPLICA
+from hostler.model.replica import ReplicaRecord
 from hostler.settings import load
 
 
@@ -53,15 +56,16 @@ async def test_an_agent_that_is_not_root_and_cannot_confine_slices_is_told(
     assert all('slice_users = "owner"' in one.next for one in told)
 
 
-async def test_a_repository_of_one_machine_is_told_where_several_work_on_a_store(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def fine(_: object) -> str:
-        return ""
-
-    monkeypatch.setattr("hostler.drivers.slices.process.rights.Allowing.why_not", fine)
+async def test_a_replica_that_agents_of_other_machines_cannot_reach_is_told(tmp_path: Path) -> None:
     cluster = {"data": str(tmp_path), "store": "etcd://127.0.0.1:1"}
-    (found,) = await slices(load(cluster, {}))
-    assert (found.of, found.level) == ("artifacts", Level.WARN)
-    assert "a slice that is published here runs here alone" in found.what
-    assert await slices(load({**cluster, "artifacts": "https://a:7070/v1/artifacts"}, {})) == []
+    known = ReplicaRecord(address="10.0.0.1:9520", holder="a", ttl=20.0, started_at=0.0, url="http://10.0.0.1:9520")
+    hidden = ReplicaRecord(address="0.0.0.0:9520", holder="b", ttl=20.0, started_at=0.0)
+    async with MemoryStore() as store:
+        for record in (known, hidden):
+            await store.txn([], [REPLICA.put(record, holder=record.holder)])
+        (found,) = await repository(store, load(cluster, {}))
+        assert (found.of, found.level) == ("artifacts", Level.WARN)
+        assert "replica 0.0.0.0:9520" in found.what
+        assert "--address" in found.next
+        assert await repository(store, load({**cluster, "artifacts": "https://a:7070/v1/artifacts"}, {})) == []
+        assert await repository(store, load({"data": str(tmp_path)}, {})) == []

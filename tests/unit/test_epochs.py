@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from contextlib import asynccontextmanager
-from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,13 +14,13 @@ from hostler.drivers.store.sqlite import SqliteStore
 from hostler.engine.cluster_id import objection, read_identity, seen_now
 from hostler.engine.elections import Elections
 from hostler.engine.store_guard import StoreGuard
-from hostler.entry.transfer import epoch as epochs
+from hostler.engine.transfer import epoch as epochs
+from hostler.engine.transfer.copy import copy, source_of
+from hostler.engine.transfer.epoch import FENCE_STEP, activate
+from hostler.engine.transfer.restore import restore
 from hostler.entry.transfer.backup import Backup, write_backup
-from hostler.entry.transfer.copy import copy, source_of
-from hostler.entry.transfer.epoch import FENCE_STEP, activate
-from hostler.entry.transfer.restore import restore
 from hostler.errors import Compacted, Conflict, Refused
-from hostler.keys.node import ALIVE, CLUSTER, EPOCH, MEMBER
+from hostler.keys.node import ALIVE, CLUSTER, COMMAND, EPOCH, MEMBER
 from hostler.keys.replica import FENCE, LEADER
 from hostler.keys.transfer import FILLING, MOVED
 from hostler.kit.clock import SystemClock
@@ -34,15 +33,17 @@ from hostler.model.node import (
     Lifecycle,
     NodeRecord,
     OffConfirmation,
+    VmCommand,
 )
+from hostler.model.vm import VmSpec
 from hostler.ports.store import Put
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from hostler.entry.transfer.copy import Copied
-    from hostler.entry.transfer.restore import Restored
+    from hostler.engine.transfer.copy import Copied
+    from hostler.engine.transfer.restore import Restored
     from hostler.ports.store import Store
 
 STORES = ("sqlite", "file", "memory")
@@ -74,6 +75,8 @@ async def fill_plane(store: Store, fence: int = 8) -> None:
         registered_at=1.0,
     )
     await store.txn([], [CLUSTER.put(Cluster(id="c1", created_at=1.0)), FENCE.put(fence, n=1)])
+    command = VmCommand(org="o", project="p", vm="v", spec=VmSpec(cpus=1, memory_mib=1))
+    await store.txn([], [COMMAND.put(command, node="r1-b1", vm="v")])
     await store.txn([], [MEMBER.put(node, node="r1-b1"), Put("/other", b"x")])
 
 
@@ -96,8 +99,11 @@ async def backed_up(store: Store, path: Path) -> Backup:
     return Backup(path, "")
 
 
-async def restored(store: Store, backup: Backup, *, replace: bool = False) -> Restored:
-    return await restore(store, backup, "", merge=False, replace=replace, name="two", report=lambda _: None)
+async def restored(
+    store: Store, backup: Backup, *, replace: bool = False, clock: SystemClock | None = None
+) -> Restored:
+    tools = {"name": "two", "report": lambda _: None, "clock": clock or SystemClock()}
+    return await restore(store, backup, "", merge=False, replace=replace, **tools)  # type: ignore[arg-type]
 
 
 async def next_fence(store: Store) -> int:
@@ -211,6 +217,12 @@ async def test_activation_makes_the_source_newer_than_its_copy() -> None:
         node = await MEMBER.get(one, node="r1-b1")
         assert node is not None
         assert node.value.awaited
+        command = await COMMAND.get(one, node="r1-b1", vm="v")
+        assert command is not None
+        assert command.value.unconfirmed, "etcd may have been restored by its own tools"
+        copied_command = await COMMAND.get(two, node="r1-b1", vm="v")
+        assert copied_command is not None
+        assert not copied_command.value.unconfirmed, "a copy has what the source had last"
 
 
 @pytest.mark.parametrize("kind", STORES)
@@ -237,6 +249,9 @@ async def test_after_a_restore_fences_and_revisions_go_on_above_all_that_were_gi
             async with two.watch("", start_revision=last_revision) as events:
                 await anext(events)
         assert await next_fence(two) == done.fence + 1
+        command = await COMMAND.get(two, node="r1-b1", vm="v")
+        assert command is not None
+        assert command.value.unconfirmed
     if kind != "memory":
         async with a_store(kind, tmp_path, "two") as again:
             assert (await again.status()).revision > last_revision
@@ -258,18 +273,23 @@ async def test_a_restore_over_a_newer_state_goes_on_above_that(tmp_path: Path) -
         assert (await store.status()).revision > before
 
 
-async def test_two_restores_of_one_backup_give_out_different_fences(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+class At(SystemClock):
+    def __init__(self, wall: float) -> None:
+        self._wall = wall
+
+    def wall(self) -> float:
+        return self._wall
+
+
+async def test_two_restores_of_one_backup_give_out_different_fences(tmp_path: Path) -> None:
     async with MemoryStore() as store:
         await fill_plane(store)
         backup = await backed_up(store, tmp_path / "backup")
     given_out: list[int] = []
     for second in range(2):
-        at = 2_000_000_000.0 + 60.0 * second
-        monkeypatch.setattr("hostler.entry.transfer.restore.time", SimpleNamespace(time=lambda at=at: at))
+        at = At(2_000_000_000.0 + 60.0 * second)
         async with MemoryStore() as fresh:
-            await restored(fresh, backup)
+            await restored(fresh, backup, clock=at)
             given_out += [await next_fence(fresh), await next_fence(fresh)]
     assert given_out == sorted(set(given_out))
 

@@ -130,6 +130,13 @@ def test_a_limit_holds_at_the_pace_of_the_machine(monkeypatch: pytest.MonkeyPatc
         time.sleep(0.02)
 
 
+def test_a_machine_is_as_slow_as_its_work_its_shares_and_its_standstills_say() -> None:
+    assert pace.slowdown_of_tick(worked=1.0, share=0.5, slept=1.0) == 1.0
+    assert pace.slowdown_of_tick(worked=2.0, share=0.5, slept=1.0) == 2.0
+    assert pace.slowdown_of_tick(worked=1.2, share=5.0, slept=1.0) == 5.0, "it slept before it worked, and was favoured"
+    assert pace.slowdown_of_tick(worked=1.0, share=0.5, slept=3.0) == 3.0
+
+
 @pytest.mark.slow
 def test_code_that_is_slow_by_itself_does_not_slow_the_loop_and_fails() -> None:
     assert os.environ.get(pace.VARIABLE), "the loop runs beside every test run"

@@ -82,6 +82,7 @@ def test_without_tables_of_labs_every_id_is_the_default(tmp_path: Path) -> None:
         ("a = ", "labs.toml: not TOML"),
         ("[lab.5]", "labs.toml: lab: unknown name; did you mean labs?"),
         ("[labs.5]\nimgae = 'x'", r"\[labs.5\]: imgae: unknown name; did you mean image\?"),
+        ("[default]\nopens = '10:00'", r"\[default\]: opens: unknown name; known are memory, disk, life"),
         ("[default]\nwrm = 1", r"\[default\]: wrm: unknown name; did you mean warm\?"),
         ("[labs.five]", r"\[labs.five\]: must be called by its lab id"),
         ("[labs.0]", "must be called by its lab id"),

@@ -16,15 +16,17 @@ from hostler.engine.labs.controller import REST, LabController
 from hostler.engine.labs.decide import KEPT, SPARE, Act, decide, kept_until
 from hostler.engine.labs.shape import digest, shape_of
 from hostler.engine.labs.steps import Claim
+from hostler.engine.tracing import Tracer
 from hostler.errors import LeadershipLost
 from hostler.keys.access import QUOTA
 from hostler.keys.lab import LAB, LAB_CATALOGUE
 from hostler.keys.node import COMMAND
+from hostler.keys.trace import TRACE
 from hostler.keys.vm import HANDLE, NAME, VM
 from hostler.model.access import Quota
 from hostler.model.inventory import Capacity
 from hostler.model.lab import ORG, LabCatalogue, LabEvent, LabPhase, LabTemplate, LabUser
-from hostler.model.node import VmCommand
+from hostler.model.node import ImageNeeds, VmCommand
 from hostler.model.vm import MachineState, Readiness, Step, VirtualMachine, VmHandle
 
 if TYPE_CHECKING:
@@ -198,6 +200,28 @@ def test_a_lab_gets_a_machine_of_its_template() -> None:
         name = await NAME.get(world.raw, org=ORG, project="ada", name="lab-5-1")
         assert name is not None
         assert name.value == vm.id
+
+    play(story)
+
+
+def test_a_lab_that_no_node_can_have_as_it_is_written_is_told_once_and_is_an_event() -> None:
+    async def story(world: World) -> None:
+        template = replace(CATALOGUE.default, memory_mib=64, user_data="#cloud-config\n", provider="")
+        tracer = Tracer(world.clock, lambda: "t", "labs")
+        leader, _ = await led(world, catalogue=LabCatalogue(labs={"5": template}), tracer=tracer)
+        await asyncio.sleep(10)
+        assert not [line for line in leader.told if "lab 5" in line], "no node is there that could say it"
+        needs = {"tiny": ImageNeeds(memory_mib=128, default=True, seeding="firmware")}
+        await world.node("n1", images=("", "tiny"), image_needs=needs)
+        await asyncio.sleep(10)
+        await world.node("n2", images=("", "tiny"), image_needs=needs)
+        await asyncio.sleep(10)
+        memory, data = [line for line in leader.told if "lab 5" in line]
+        assert "needs 128 MiB of memory, and it has 64" in memory
+        assert "user_data is not run" in data
+        events = [entry.value for entry in (await TRACE.list(world.raw)).entries]
+        (event,) = [one for one in events if one.what == "catalogue_problem"]
+        assert "user_data is not run" in event.why
 
     play(story)
 

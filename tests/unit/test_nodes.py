@@ -9,11 +9,12 @@ from service_scene import ADMIN, MEMBER_OF_ACME, Scene, asked, contents, play
 
 from hostler.engine.request import Caller
 from hostler.errors import Conflict, Forbidden, Invalid, NotFound, Stale, Unavailable
+from hostler.keys.inventory import BLADE
 from hostler.keys.node import ALIVE, BRAKE, FENCING, MEMBER
 from hostler.keys.trace import SILENT
 from hostler.model.access import ROLES, Role
 from hostler.model.api import Drain, NodeView
-from hostler.model.inventory import Capacity, Rights
+from hostler.model.inventory import Blade, Capacity, Rights
 from hostler.model.node import BrakeRecord, DrainMode, Heartbeat, Lifecycle, OffConfirmation
 from hostler.model.trace import Silent
 
@@ -43,6 +44,18 @@ def test_a_node_is_shown_with_its_life_and_its_load() -> None:
         for stale in (False, True):
             with pytest.raises(NotFound):
                 await scene.nodes.get(MEMBER_OF_ACME, "local-2", stale=stale)
+
+    play(story)
+
+
+def test_a_node_is_shown_with_what_placement_counts_on() -> None:
+    async def story(scene: Scene) -> None:
+        blade = Blade(name="1", capacity=Capacity(cpus=4, memory_mib=0))
+        await scene.raw.txn([], [BLADE.put(blade, rack="local", blade="1")])
+        await scene.node()
+        await scene.settle()
+        shown = await scene.nodes.get(MEMBER_OF_ACME, "local-1")
+        assert shown.capacity == Capacity(cpus=4, memory_mib=8192, disk_gib=100)
 
     play(story)
 

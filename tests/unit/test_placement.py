@@ -40,6 +40,8 @@ def states(draw: st.DrawFn, node: str | None = None) -> NodeState:
         fences=draw(st.booleans()),
         on_duty=draw(st.sampled_from([True, True, True, False])),
         why_not="draining",
+        host=draw(st.sampled_from(["", "", "h1", "h2"])),
+        whole_host=draw(st.booleans()),
     )
 
 
@@ -101,11 +103,14 @@ def rules_kept(wanted: Wanted, state: NodeState, placed: list[tuple[Wanted, Node
 
 
 def room_for(wanted: Wanted, state: NodeState, placed: list[tuple[Wanted, NodeState]]) -> bool:
-    specs = [other.spec for other, there in placed if there.node == state.node and other.vm != wanted.vm]
+    others = [(other.spec, there) for other, there in placed if other.vm != wanted.vm]
+    specs = [spec for spec, there in others if there.node == state.node]
     specs.append(wanted.spec)
+    host = state.host if state.whole_host else ""
+    beside = [spec for spec, there in others if host and there.host == host and there.node != state.node]
     return (
-        sum(spec.cpus for spec in specs) <= state.capacity.cpus
-        and sum(spec.memory_mib for spec in specs) <= state.capacity.memory_mib
+        sum(spec.cpus for spec in (*specs, *beside)) <= state.capacity.cpus
+        and sum(spec.memory_mib for spec in (*specs, *beside)) <= state.capacity.memory_mib
         and sum(spec.disk_gib for spec in specs) <= state.capacity.disk_gib
     )
 
@@ -474,3 +479,25 @@ def test_labels_that_a_node_has_no_more_are_not_kept() -> None:
     cluster.put_node(plain(3)[2])
     cluster.remove_node("n2")
     assert {pair: set(having) for pair, having in cluster._labelled.items()} == before
+
+
+def test_nodes_that_each_promise_their_whole_host_share_it() -> None:
+    capacity = Capacity(cpus=4, memory_mib=4096, disk_gib=100)
+    one, two = (NodeState(node=name, capacity=capacity, fences=True, host="h") for name in ("n1", "n2"))
+    cluster = Cluster([one, two])
+    large = VmSpec(cpus=3, memory_mib=3072, disk_gib=100)
+    cluster.use("vm1", "n1", Wanted(vm="vm1", project="o/p", spec=large))
+    decision = place(Wanted(vm="vm2", project="o/p", spec=large), cluster)
+    assert decision.node is None
+    small = msgspec.structs.replace(large, cpus=1, memory_mib=1024)
+    assert place(Wanted(vm="vm2", project="o/p", spec=small), cluster).node == "n2"  # each has a disk of its own
+    cluster.free("vm1")
+    assert place(Wanted(vm="vm2", project="o/p", spec=large), cluster).node is not None
+    # an agent that comes later finds what stands there, and one that divides the host with others keeps its share
+    cluster.use("vm1", "n1", Wanted(vm="vm1", project="o/p", spec=large))
+    cluster.put_node(msgspec.structs.replace(two, whole_host=False))
+    assert place(Wanted(vm="vm2", project="o/p", spec=large), cluster).node == "n2"
+    cluster.put_node(two)
+    assert place(Wanted(vm="vm2", project="o/p", spec=large), cluster).node is None
+    cluster.put_node(msgspec.structs.replace(two, host="h2"))
+    assert place(Wanted(vm="vm2", project="o/p", spec=large), cluster).node == "n2"

@@ -9,13 +9,16 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 from qemu_opened import Opened, empty_images, plan
+from qemu_record import image
 
 from hostler.drivers.machines.qemu import QemuMachines, state
+from hostler.drivers.machines.qemu.driver import _needs
 from hostler.drivers.machines.qemu.finding import Run
 from hostler.errors import Closed, Damaged, Invalid, Refused, Unavailable
 from hostler.kit.clock import boot_id
 from hostler.model.image import Seeding
 from hostler.model.vm import MachineState, Origin
+from hostler.ports.images import Named
 from hostler.ports.machines import Label
 
 if TYPE_CHECKING:
@@ -278,3 +281,9 @@ async def test_fifty_machines_are_looked_at_in_no_time(opened: Opened) -> None:
                 assert await machines.inspect(name) is not None
             best = min(best, loop.time() - began)
         assert best < 0.1
+
+
+@pytest.mark.parametrize("seeding", list(Seeding))
+def test_a_node_says_which_user_data_an_image_runs(seeding: Seeding) -> None:
+    named = Named(name="tiny", image=image(seeding=seeding), size=1, used_by=0)
+    assert _needs(named, "tiny").seeding == seeding.value

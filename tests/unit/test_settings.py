@@ -236,7 +236,7 @@ def test_every_setting_can_be_set_in_each_layer(option: Option) -> None:
         **dict.fromkeys(
             ("node_ttl", "lock_ttl", "leadership_ttl", "power_grace", "power_timeout", "retention"), (1, "2", 3.0)
         ),
-        **dict.fromkeys(("brake_window", "fence_every"), (1, "2", 3.0)),
+        **dict.fromkeys(("brake_window", "fence_every", "shutdown_delay"), (1, "2", 3.0)),
         "brake_share": (0.1, "0.5", 1.0),
         "fencing_time": (60, "70", 80.0),
         "slice_listen": ("10.0.0.1", "fd00::1", "blade-1.example"),
@@ -244,6 +244,7 @@ def test_every_setting_can_be_set_in_each_layer(option: Option) -> None:
         "slice_disk_mib": (64, "128", 256),
         **{f"slice_{step}_limit": (1, "2", 3.0) for step in ("loading", "activating", "deactivating", "unloading")},
         "power_command": ("/a {node}", "/b {node}", ["/c", "{node}"]),
+        "power": ({"a": "ipmi://u@b"}, "a=ipmi://u@c 'b=command:/off {node}'", {"a": "redfish://u@d/s"}),
         **dict.fromkeys(("storage_fallback", "insecure", "use_test_namespace", "lab_switch"), (True, "no", True)),
         **dict.fromkeys(("hcloud_ipv4", "hcloud_probe"), (True, "no", True)),
         "hcloud_endpoint": ("http://a", "https://b:1/v1", "http://c/v1"),
@@ -252,7 +253,11 @@ def test_every_setting_can_be_set_in_each_layer(option: Option) -> None:
     beside = {"tls_cert": "tls_key", "tls_key": "tls_cert"}.get(option.name)
     flags = {} if beside is None else {beside: "/x"}
     inline = (
-        "{a='1'}" if isinstance(first, dict) else str(first).lower() if not isinstance(first, str) else f"'{first}'"
+        f"{{a='{first['a']}'}}"
+        if isinstance(first, dict)
+        else str(first).lower()
+        if not isinstance(first, str)
+        else f"'{first}'"
     )
     toml = f"[{option.table}]\n" * bool(option.table) + f"{option.in_file} = {inline}"
     by_file = settled(toml, **flags)
@@ -298,6 +303,13 @@ def test_every_setting_can_be_set_in_each_layer(option: Option) -> None:
         ("power_command = ['', '{node}']", {}, "must begin with the program"),
         ("", {"power_command": "/off '{node}"}, "no closing quotation"),
         ("power_timeout = 0", {}, "seconds above 0"),
+        ("power = 'ipmi://u@h'", {}, "power: must be NODE=URL, with spaces between, each URL redfish://…"),
+        ("power = ['ipmi://u@h']", {}, "must be a table of nodes"),
+        ("[power]\na = 1", {}, "a: must be redfish://…, redfish.http://…, ipmi://…, command:…"),
+        ("[power]\na = 'https://u@h'", {}, "a: must be redfish://…"),
+        ("[power]\n'a/b' = 'ipmi://u@h'", {}, "without /"),
+        ("", {"power": "a=ipmi://u@h a=ipmi://u@i"}, "one URL for each node"),
+        ("", {"power": "a='ipmi://u@h"}, "no closing quotation"),
         ("node = 'a/b'", {}, "without /"),
         ('node = "a\\nb"', {}, "without /"),
         ("", {"node": "x" * 64}, "up to 63"),

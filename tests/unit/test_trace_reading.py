@@ -15,14 +15,14 @@ from hostler.engine.traces import TraceService
 from hostler.engine.tracing import Tracer
 from hostler.engine.write import instants
 from hostler.errors import Conflict, Invalid, NotFound
-from hostler.keys.access import AUDIT
+from hostler.keys.access import AUDIT, AUDIT_FILE
 from hostler.keys.deployment import BLUEPRINT, DEPLOYMENT, SLICE
 from hostler.keys.inventory import INSTANCE, USER, WORKLOAD
 from hostler.keys.lab import LAB
 from hostler.keys.node import EPOCH, MEMBER
 from hostler.keys.trace import TRACE
 from hostler.keys.vm import HANDLE, NAME, VM
-from hostler.model.access import ROLES, Audit, Role
+from hostler.model.access import ROLES, Audit, AuditFile, Role
 from hostler.model.deployment import Blueprint, SliceRecord, SliceSpec, SliceState
 from hostler.model.lab import LabUser
 from hostler.model.node import Epoch, EpochKind
@@ -374,6 +374,26 @@ def test_what_is_gone_is_remembered_by_its_id() -> None:
         assert [view.what for view in why.steps] == ["forget", "vm.create"]
         with pytest.raises(NotFound):
             await service(scene).why(MEMBER_OF_ACME, f"vm/{ORG}/{PROJECT}/never")
+
+    play(story)
+
+
+def test_why_says_where_older_lines_of_the_audit_log_are_if_steps_are_missing() -> None:
+    async def story(scene: Scene) -> None:
+        vm = await scene.made("www")
+        why = service(scene).why
+        object_ = f"vm/{ORG}/{PROJECT}/www"
+        for day in ("2026-08-01", "2026-09-30"):
+            filed = AUDIT_FILE.put(AuditFile(host="h", folder="/audit", lines=7), day=day, place="p")
+            await scene.raw.put(filed.key, filed.value)
+        assert (await why(ADMIN, object_)).filed == "", "nothing is missing"
+        await scene.raw.delete_prefix(AUDIT.prefix())  # as the leader does once they are filed
+        said = (await why(ADMIN, object_)).filed
+        assert "in files (2026-08-01 to 2026-09-30)" in said
+        assert f"hostler audit --subject {vm.id}" in said
+        assert (await why(MEMBER_OF_ACME, object_)).filed == "", "the audit log is not for all"
+        with pytest.raises(NotFound, match="no history is kept for it in the store; older lines .* --subject never"):
+            await why(ADMIN, f"vm/{ORG}/{PROJECT}/never")
 
     play(story)
 

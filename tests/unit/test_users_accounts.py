@@ -239,6 +239,28 @@ async def test_an_account_beyond_reach_is_as_one_that_does_not_exist() -> None:
 
 
 @virtual
+async def test_an_account_that_belongs_nowhere_is_beyond_the_reach_of_an_orgs_administrator() -> None:
+    async with one_replica() as place:
+        boss = await place.caller("boss", role=Role.ADMIN, memberships=("acme",))
+        await place.users.create(ADMIN, UserCreate(name="newcomer", role=Role.MEMBER))
+        request = Request(boss)
+        for attempt in (
+            place.users.get(boss, "newcomer"),
+            place.users.issue(request, "newcomer", TokenCreate()),  # it would count for what the account gets later
+            place.users.update(request, "newcomer", UserUpdate(password="mine now 1")),
+            place.users.update(request, "newcomer", UserUpdate(enabled=False)),
+            place.users.delete(request, "newcomer"),
+        ):
+            with pytest.raises(NotFound):
+                await attempt
+        assert [user.name for user in (await place.users.list(boss)).items] == ["boss"]
+        with pytest.raises(Invalid, match="give one, such as 'acme'"):
+            await place.users.create(request, UserCreate(name="eve"))
+        await place.users.create(request, UserCreate(name="eve", memberships=("acme/web",)))
+        assert (await place.users.get(ADMIN.caller, "newcomer")).name == "newcomer"
+
+
+@virtual
 async def test_a_protected_account_loses_nothing() -> None:
     async with one_replica() as place:
         await place.users.first_admin()
@@ -258,11 +280,13 @@ async def test_a_protected_account_loses_nothing() -> None:
 async def test_the_last_one_who_manages_accounts_stays() -> None:
     async with one_replica() as place:
         boss = Request(await place.caller("boss", role=Role.ADMIN, memberships=("*",)))
-        await place.users.create(ADMIN, UserCreate(name="gone", role=Role.ADMIN, enabled=False))
+        await place.users.create(ADMIN, UserCreate(name="gone", role=Role.ADMIN, memberships=("*",), enabled=False))
+        await place.users.create(ADMIN, UserCreate(name="local", role=Role.ADMIN, memberships=("acme",)))
         for attempt in (
             place.users.delete(boss, "boss"),
             place.users.update(boss, "boss", UserUpdate(enabled=False)),
             place.users.update(boss, "boss", UserUpdate(role=Role.OPERATOR)),
+            place.users.update(boss, "boss", UserUpdate(memberships=("acme",))),
         ):
             with pytest.raises(Forbidden, match="last one"):
                 await attempt

@@ -13,6 +13,7 @@ from hostler.engine.request import Request
 from hostler.errors import Forbidden, Invalid, TooManyTries, Unauthenticated, Unavailable
 from hostler.kit.source_address import origin
 from hostler.kit.virtual import VirtualClock
+from hostler.model.access import Role
 from hostler.model.api import Login, TokenIssued, UserCreate, UserUpdate
 
 
@@ -107,6 +108,25 @@ async def test_a_source_that_tries_many_names_is_slowed_and_its_own_password_is_
 
 
 @virtual
+async def test_guesses_from_elsewhere_do_not_lock_out_where_the_account_has_logged_in_before() -> None:
+    async with one_replica() as place:
+        await place.users.create(ADMIN, UserCreate(name="ada", password=PASSWORD))
+        await tried(place, "Ada", PASSWORD, "10.0.0.7")
+        for n in range(8):
+            with pytest.raises((Unauthenticated, TooManyTries)):
+                await tried(place, "ada", source=f"10.1.{n}.1")
+        with pytest.raises(TooManyTries):
+            await tried(place, "ada", PASSWORD, "10.2.0.1")
+        for _ in range(5):
+            with pytest.raises(Unauthenticated):
+                await tried(place, "ada", source="10.0.0.7")
+        with pytest.raises(TooManyTries):
+            await tried(place, "ada", source="10.0.0.7")
+        await asyncio.sleep(1.0)
+        assert (await tried(place, "ada", PASSWORD, "10.0.0.7")).user == "ada"
+
+
+@virtual
 async def test_guessing_an_account_does_not_lock_out_its_tokens() -> None:
     async with one_replica() as place:
         ada = await place.caller("ada")
@@ -190,6 +210,40 @@ async def test_a_session_alone_does_not_change_the_password_and_guesses_are_slow
         await place.users.create(ADMIN, UserCreate(name="bob"))
         bob = place.users.authenticate(await place.token("bob"))  # has no password yet
         await place.users.update(Request(bob), "bob", UserUpdate(password="the first one"))
+
+
+@virtual
+async def test_an_account_that_manages_accounts_needs_its_own_old_password_and_no_other() -> None:
+    async with one_replica() as place:
+        root = await place.caller("root", role=Role.ADMIN, memberships=("*",))
+        assert root.rights.manage_accounts
+        await place.users.create(ADMIN, UserCreate(name="ada", password=PASSWORD))
+        for name in ("root", "ROOT"):
+            with pytest.raises(Invalid, match="old_password"):
+                await place.users.update(Request(root), name, UserUpdate(password="mine now 1"))
+        with pytest.raises(Forbidden, match="the old password is wrong"):
+            await place.users.update(Request(root), "root", UserUpdate(password="mine now 1", old_password="a guess"))
+        await tried(place, "root", PASSWORD)  # it is as it was
+        await place.users.update(Request(root), "ada", UserUpdate(password="reset by root"))
+        await tried(place, "ada", "reset by root")
+        await place.users.update(Request(root), "root", UserUpdate(password="mine now 1", old_password=PASSWORD))
+        await tried(place, "root", "mine now 1")
+
+
+@virtual
+async def test_recovery_removes_a_lost_password_if_that_is_asked_for() -> None:
+    async with one_replica() as place:
+        token = await place.users.first_admin()
+        assert token is not None
+        await place.users.update(Request(place.users.authenticate(token)), "admin", UserUpdate(password=PASSWORD))
+        kept = place.users.authenticate(await place.users.recover_admin())
+        with pytest.raises(Invalid, match="old_password"):
+            await place.users.update(Request(kept), "admin", UserUpdate(password="mine now 1"))
+        caller = place.users.authenticate(await place.users.recover_admin(remove_password=True))
+        with pytest.raises(Unauthenticated):
+            await tried(place, "admin", PASSWORD)
+        await place.users.update(Request(caller), "admin", UserUpdate(password="mine now 1"))
+        await tried(place, "admin", "mine now 1")
 
 
 @virtual

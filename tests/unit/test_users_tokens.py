@@ -253,6 +253,21 @@ async def test_an_expired_token_counts_no_more_and_is_swept() -> None:
 
 
 @virtual
+async def test_a_replica_whose_calendar_is_in_doubt_deletes_no_token() -> None:
+    async with one_replica() as place:
+        await place.users.create(ADMIN, UserCreate(name="ada", password=PASSWORD))
+        day = (await place.users.issue(ADMIN, "ada", TokenCreate(expires_in=86400))).value
+        session = await place.users.login(LOGIN, "10.0.0.1")
+        right = place.clock._epoch
+        place.clock._epoch += 7 * 86400.0  # the clock was set wrong
+        await place.users.login(LOGIN, "10.0.0.1")
+        await place.users.issue(ADMIN, "ada", TokenCreate())
+        place.clock._epoch = right
+        assert counts(place, day.token)
+        assert counts(place, session.token)
+
+
+@virtual
 async def test_a_session_ends_after_twelve_hours_or_by_logging_out() -> None:
     async with one_replica() as place:
         ada = await place.caller("ada")

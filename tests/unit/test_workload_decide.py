@@ -105,6 +105,7 @@ def test_power_restart_and_labels_are_changed_in_place() -> None:
     assert planned(web(enabled=False), there).tune == (1, 3)
     assert planned(web(labels={"a": "b"}), there).tune == (1, 2, 3)
     assert planned(web(on_node_loss=OnNodeLoss.WAIT), there).tune == (1, 2, 3)
+    assert planned(web(returns=True), there).tune == (1, 2, 3)
 
 
 def test_a_workload_that_is_deleted_goes_when_nothing_is_left() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import msgspec
 import pytest
 from msgspec import UNSET
 
@@ -46,6 +47,21 @@ def test_a_workload_that_does_not_say_waits_for_a_lost_node_and_a_stored_one_kee
     assert WorkloadApply(name="web", spec=VmSpec(cpus=1, memory_mib=512)).on_node_loss is OnNodeLoss.WAIT
     old = b'{"name": "web", "instances": 1, "spec": {"cpus": 1, "memory_mib": 512}}'
     assert Workload.decode(old).on_node_loss is OnNodeLoss.FENCE
+    assert Workload.decode(old).loss is OnNodeLoss.RECREATE
+
+
+def test_a_fence_that_is_asked_for_now_returns_and_an_older_one_is_shown_as_what_it_does() -> None:
+    from hostler.engine.workloads.machine import made
+    from hostler.engine.workloads.wish import applied, wished
+
+    wanted = read_workload(SMALL + "on_node_loss: fence\n")
+    new = wished(wanted, 5.0)
+    assert (new.loss, apply_of(new).on_node_loss) == (OnNodeLoss.FENCE, OnNodeLoss.FENCE)
+    assert not made(new, 1, vm="i", name="n", at=0.0).recreates
+    old = msgspec.structs.replace(new, returns=False)
+    assert made(old, 1, vm="i", name="n", at=0.0).recreates
+    assert apply_of(old).on_node_loss is OnNodeLoss.RECREATE
+    assert applied(old, new, wanted).returns, "applied again, it means what it means now"
 
 
 def test_a_small_file_and_a_whole_one() -> None:

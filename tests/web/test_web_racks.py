@@ -7,16 +7,19 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 from playwright.async_api import Locator, Page
 from web_expect import expect
 from web_plane import Plane, Planes
 from web_type import Check, Enter, Shot
 
-from hostler.keys.node import ALIVE, COMMAND, MEMBER
+from hostler.keys.node import ALIVE, COMMAND, MEMBER, RETAINED
+from hostler.keys.vm import HANDLE, VM
 from hostler.model.inventory import Capacity
 from hostler.model.node import Heartbeat, Lifecycle, NodeRecord, VmCommand
-from hostler.model.vm import VmSpec
+from hostler.model.retained import Retained
+from hostler.model.vm import MachineState, Snapshot, SnapshotState, VmHandle, VmSpec
 
 VMS = "/v1/orgs/acme/projects/web/vms"
 FEEDS = {"pdus": [{"name": "pdu1", "ports": 10}, {"name": "pdu2", "ports": 10}], "tors": [{"name": "tor1", "ports": 8}]}
@@ -43,6 +46,32 @@ async def node(plane: Plane, name: str, *, alive: bool = True, vms: int = 0, **m
         )
         puts.append(COMMAND.put(told, node=name, vm=told.vm))
     await plane.api.store.txn([], puts)
+
+
+async def disks_on(plane: Plane, name: str) -> str:
+    """A machine of the node, with a snapshot, and a retained one; the key of the command for the first."""
+    assert plane.api is not None
+    vm = await plane.call("POST", VMS, {"name": "db", "spec": {"cpus": 1, "memory_mib": 64, "disk_gib": 7}})
+    taken = {"before": Snapshot(state=SnapshotState.READY, taken_at=1.0)}
+    running = VmHandle(id=vm["id"], node=name, state=MachineState.RUNNING, generation=1, seen_at=0.0, snapshots=taken)
+    command = VmCommand(org="acme", project="web", vm=vm["id"], name="db", spec=VmSpec(cpus=1, memory_mib=64))
+    told = COMMAND.put(command, node=name, vm=vm["id"])
+    kept = Retained(
+        name="old-1",
+        org="acme",
+        project="web",
+        vm="gone",
+        vm_name="old",
+        spec=VmSpec(cpus=1, memory_mib=64),
+        snapshots=("first",),
+        retained_at=time.time(),
+        disk_bytes=3 * 2**20,
+    )
+    wanted = VM.entry(await plane.api.store.get(VM.fill(org="acme", project="web", vm=vm["id"]))).value
+    wish = VM.put(msgspec.structs.replace(wanted, snapshots=("before",)), org="acme", project="web", vm=vm["id"])
+    handle = HANDLE.put(running, org="acme", project="web", vm=vm["id"])
+    await plane.api.store.txn([], [told, wish, handle, RETAINED.put(kept, node=name, name="old-1")])
+    return told.key
 
 
 def key(page: Page, word: str) -> Locator:
@@ -234,6 +263,7 @@ async def test_what_is_taken_out_of_use_is_asked_for_and_seen_at_once(
     await cheap_plane.call("PUT", "/v1/inventory", DOCUMENT)
     await node(cheap_plane, "r1-b1")
     await node(cheap_plane, "r1-b2", alive=False)
+    told = await disks_on(cheap_plane, "r1-b2")
     await enter(page, cheap_plane, at="#/racks/r1/b1")
     await aside(page).get_by_role("button", name="Out for repair").click()
     await (
@@ -250,9 +280,22 @@ async def test_what_is_taken_out_of_use_is_asked_for_and_seen_at_once(
     await page.get_by_role("dialog").get_by_role("button", name="Activate it").click()
     await expect(key(page, "On duty")).to_contain_text("1")
     await page.goto(f"{cheap_plane.url}/#/racks/r1/b2")
+    # What is given up is named before it is asked for.
     await aside(page).get_by_role("button", name="Confirm that it is off").click()
-    await page.get_by_role("dialog", name="Is r1-b2 really off?").get_by_role("button", name="It is off").click()
+    question = page.get_by_role("dialog", name="Is r1-b2 really off?")
+    await expect(question).to_contain_text("acme/web/db: its disk of 7 GiB, snapshots before")
+    await question.get_by_role("button", name="It is off").click()
     await expect(key(page, "Known to be off")).to_contain_text("1")
+    assert cheap_plane.api is not None
+    await expect(aside(page).get_by_role("button", name="Forget")).to_have_count(0)
+    await cheap_plane.api.store.delete(told)
+    await page.reload()
+    await aside(page).get_by_role("button", name="Forget").click()
+    question = page.get_by_role("dialog", name="Forget r1-b2?")
+    await expect(question).to_contain_text("acme/web/old: the disk (3 MiB) r1-b2/old-1, snapshots first")
+    await question.get_by_role("button", name="Forget it").click()
+    await expect(page.get_by_text("r1-b2 is forgotten.")).to_be_visible()
+    assert (await cheap_plane.call("GET", "/v1/retained"))["items"] == []
 
     # One word for one state; since when is told only where that is known.
     await node(cheap_plane, "r1-b3", lifecycle=Lifecycle.DECOMMISSIONED)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -11,9 +12,12 @@ from web_expect import expect
 from web_plane import Plane, Planes
 from web_type import Check, Enter, NewPage, Shot
 
-from hostler.keys.node import ALIVE
-from hostler.keys.vm import HANDLE
-from hostler.model.vm import MachineState, Readiness, Step, VmHandle
+from hostler.keys.node import ALIVE, MEMBER, RETAINED, RETAINED_REQUEST
+from hostler.keys.vm import HANDLE, VM
+from hostler.model.inventory import Capacity
+from hostler.model.node import Heartbeat, ImageNeeds, Lifecycle, NodeRecord
+from hostler.model.retained import Retained
+from hostler.model.vm import MachineState, Readiness, Reinstatement, Step, VmHandle, VmSpec
 
 PROJECT = "/v1/orgs/acme/projects/web"
 SCRIPT = "<script>document.title='taken'</script>"
@@ -302,6 +306,86 @@ async def test_a_long_name_makes_no_page_wider(cheap_plane: Plane, page: Page, e
     await enter(page, cheap_plane, at=f"#/vms/acme/web/{vm['id']}")
     await expect(page.get_by_text("hostler vm console")).to_be_visible()
     await narrow(page)
+
+
+async def test_a_retained_machine_is_restored_as_another_one_and_its_disk_is_deleted_after_a_question(
+    cheap_plane: Plane, page: Page, enter: Enter, *, axe: Check, narrow: Check, expect_trouble: Callable[..., None]
+) -> None:
+    assert cheap_plane.api is not None
+    vm = await made(cheap_plane, "db")
+    await seen(cheap_plane, vm, MachineState.RUNNING, node="n2")  # it has a newer disk
+    node = NodeRecord(
+        node="n1", lifecycle=Lifecycle.ON_DUTY, capacity=Capacity(cpus=1, memory_mib=1), registered_at=0.0
+    )
+    puts = [MEMBER.put(node, node="n1")]
+    for name, whose in (("db-1", vm["id"]), ("old-1", "gone")):
+        kept = Retained(
+            name=name,
+            org="acme",
+            project="web",
+            vm=whose,
+            vm_name=name[:-2],
+            spec=VmSpec(cpus=1, memory_mib=64),
+            snapshots=("before", "after"),
+            retained_at=time.time(),
+            disk_bytes=3 * 2**20,
+        )
+        puts.append(RETAINED.put(kept, node="n1", name=name))
+    await cheap_plane.api.store.txn([], puts)
+    await enter(page, cheap_plane, at="#/vms")
+    table = page.get_by_role("table", name="Retained machines")
+    await expect(table.get_by_role("row")).to_have_count(3)
+    await axe(page)
+    await narrow(page)
+
+    await page.get_by_role("button", name="Delete old-1").click()
+    asked = page.get_by_role("dialog", name="Delete the disk of old?")
+    await expect(asked).to_contain_text("acme/web/old: the disk (3 MiB) n1/old-1, snapshots before, after")
+    await expect(asked).to_contain_text("Node n1 cannot be reached")
+    await expect(asked.get_by_role("button", name="Delete")).to_be_disabled()
+    await asked.get_by_role("textbox").fill("old")
+    await asked.get_by_role("button", name="Delete").click()
+    await expect(table.get_by_role("row", name="old-1")).to_contain_text("being deleted")
+    requests = (await RETAINED_REQUEST.list(cheap_plane.api.store)).entries
+    assert [entry.parts["name"] for entry in requests] == ["old-1"]
+
+    await page.get_by_role("button", name="Restore db-1").click()
+    form = page.get_by_role("dialog", name="Restore db?")
+    await expect(form).to_contain_text("snapshots before, after")
+    expect_trouble("409")
+    await form.get_by_role("button", name="Restore").click()
+    await expect(form.get_by_role("alert")).to_contain_text("vm db has a newer disk on node n2")
+    await form.get_by_label("Name of a new machine").fill("db-again")
+    await form.get_by_role("button", name="Restore").click()
+    await expect(page.get_by_role("heading", level=1, name="db-again")).to_be_visible()
+    (entry,) = [e for e in (await VM.list(cheap_plane.api.store)).entries if e.value.name == "db-again"]
+    assert entry.value.reinstate == Reinstatement(node="n1", name="db-1")
+
+
+async def test_user_data_that_the_image_does_not_run_is_said_before_and_after_a_machine_is_made(
+    cheap_plane: Plane, page: Page, enter: Enter
+) -> None:
+    assert cheap_plane.api is not None
+    node = NodeRecord(
+        node="n1",
+        lifecycle=Lifecycle.ON_DUTY,
+        capacity=Capacity(cpus=8, memory_mib=8192),
+        images=("", "tiny"),
+        image_needs={"tiny": ImageNeeds(memory_mib=128, default=True, seeding="firmware")},
+        registered_at=0.0,
+    )
+    beat = ALIVE.put(Heartbeat(holder="h", started_at=1.0), node="n1")
+    await cheap_plane.api.store.txn([], [MEMBER.put(node, node="n1"), beat])
+    await enter(page, cheap_plane, at="#/vms/new")
+    await page.get_by_label("Name", exact=True).fill("web-1")
+    await page.get_by_text("Placement, network and more").click()
+    await page.get_by_label("User data").fill("#!/bin/sh")
+    await expect(page.get_by_text("tiny has no cloud-init")).to_be_visible()
+    await expect(page.get_by_text("It will not be run")).to_have_count(0)
+    await page.get_by_label("User data").fill("#cloud-config")
+    await expect(page.get_by_text("It will not be run: tiny has no cloud-init")).to_be_visible()
+    await page.get_by_role("button", name="Create", exact=True).click()
+    await expect(page.get_by_text("user_data is not run: the default image has no cloud-init")).to_be_visible()
 
 
 async def test_who_may_not_change_machines_is_offered_nothing(

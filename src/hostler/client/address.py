@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ssl
 from typing import TYPE_CHECKING
 from urllib.parse import quote, urlencode, urlsplit
@@ -16,31 +17,60 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
+CONNECT_WITHIN = 3.0
+"""Seconds after which the next of several servers is tried."""
+
+
 class Address:
-    """The server's URL, checked. Invalid: it is none, or a token would travel in clear to another machine."""
+    """The URL of the server, or of several that are tried in order, with commas between them; checked.
+
+    Invalid: one of them is none, or a token would travel in clear to another machine.
+    """
 
     def __init__(self, url: str, *, token: bool, unix: str | None, insecure: bool) -> None:
-        try:
-            parts = urlsplit(url)
-            host = parts.hostname
-            _ = parts.port
-        except ValueError as error:
-            raise Invalid(f"server {url!r}: {error}; give it as https://host:port") from None
-        if parts.scheme not in ("http", "https") or not host:
-            raise Invalid(f"server {url!r}: must be http://host:port or https://host:port")
-        if parts.query or parts.fragment or parts.username is not None or parts.password is not None:
-            raise Invalid("server: a url of host, port and path only; the token is given apart")
-        self.url = url.rstrip("/")
-        self.secure = parts.scheme == "https"
-        self._clear = not (self.secure or unix is not None or insecure or is_loopback(host))
+        self.urls = tuple(one.strip().rstrip("/") for one in url.split(","))
+        hosts = [_checked(one) for one in self.urls]
+        self.url = self.urls[0]
+        """The one that is in use."""
+        self.secure = any(one.startswith("https:") for one in self.urls)
+        self._clear = [
+            one
+            for one, host in zip(self.urls, hosts)
+            if not (one.startswith("https:") or unix is not None or insecure or is_loopback(host))
+        ]
+        self._reached = len(self.urls) == 1 or unix is not None
         if token:
             self.check_token()
+
+    @property
+    def named(self) -> str:
+        """All of them, for people."""
+        return ", ".join(self.urls)
+
+    def lose(self) -> None:
+        """The one that is in use could not be reached: look for another before the next request."""
+        self._reached = len(self.urls) == 1
+
+    async def reach(self, asked: URL) -> URL:
+        """The same request to a server that takes connections: the one in use, or the first that does.
+
+        If none does it goes to the first, and fails there.
+        """
+        if self._reached:
+            return asked
+        path = str(asked).removeprefix(self.url)
+        self.url = self.urls[0]
+        for one in self.urls:
+            if await _takes_connections(one):
+                self.url, self._reached = one, True
+                break
+        return URL(f"{self.url}{path}", encoded=True)
 
     def check_token(self) -> None:
         """Invalid: a token would be sent in clear."""
         if self._clear:
             raise Invalid(
-                f"server {self.url}: the token would be sent in clear, readable on the way; use https://,"
+                f"server {self._clear[0]}: the token would be sent in clear, readable on the way; use https://,"
                 " or say insecure=True"
             )
 
@@ -50,6 +80,33 @@ class Address:
         asked = {name: _text(value) for name, value in (query or {}).items() if value is not None}
         tail = f"?{urlencode(asked)}" if asked else ""
         return URL(f"{self.url}/v1/{segments}{tail}", encoded=True)
+
+
+def _checked(url: str) -> str:
+    """The host of a URL. Invalid: it is none of a server."""
+    try:
+        parts = urlsplit(url)
+        host = parts.hostname
+        _ = parts.port
+    except ValueError as error:
+        raise Invalid(f"server {url!r}: {error}; give it as https://host:port") from None
+    if parts.scheme not in ("http", "https") or not host:
+        raise Invalid(f"server {url!r}: must be http://host:port or https://host:port")
+    if parts.query or parts.fragment or parts.username is not None or parts.password is not None:
+        raise Invalid("server: a url of host, port and path only; the token is given apart")
+    return host
+
+
+async def _takes_connections(url: str) -> bool:
+    parts = urlsplit(url)
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    try:
+        async with asyncio.timeout(CONNECT_WITHIN):
+            _, writer = await asyncio.open_connection(parts.hostname, port)
+    except (OSError, TimeoutError):
+        return False
+    writer.close()
+    return True
 
 
 def _text(value: str | int | bool | None) -> str:

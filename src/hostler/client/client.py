@@ -20,7 +20,7 @@ from hostler.client.workloads import Workloads
 from hostler.kit.closing import Closing
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Iterable, Mapping
+    from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 
     from hostler.model.api import TokenIssued
 
@@ -36,9 +36,7 @@ class Client(Closing):
             await client.vms.wait("acme", "web", vm.id, phase=Phase.RUNNING)
 
     Errors are those of `hostler.errors`, with the server's own sentence. Reads are repeated when the connection is
-    lost; so are writes, `retries` times at most, under an Idempotency-Key by which they are done once. `ca` is a file
-    of certificates to trust, `unix` a socket to connect to in the place of the url's host. A token is not sent over
-    plain http to another machine unless `insecure` says so.
+        self._wire = Wire(address, token, timeout=timeout, retries=retries, ca=ca, unix=unix, on_slowed=on_slowed)
     """
 
     def __init__(
@@ -51,10 +49,10 @@ class Client(Closing):
         ca: str | None = None,
         unix: str | None = None,
         insecure: bool = False,
+        on_slowed: Callable[[str], None] | None = None,
     ) -> None:
         address = Address(url, token=token is not None, unix=unix, insecure=insecure)
-        self._wire = Wire(address, token, timeout=timeout, retries=retries, ca=ca, unix=unix)
-        self.url = address.url
+        self._wire = Wire(address, token, timeout=timeout, retries=retries, ca=ca, unix=unix, on_slowed=on_slowed)
         self.vms = Vms(self._wire, self.events)
         self.labs = Labs(self._wire, self.events)
         self.workloads = Workloads(self._wire)
@@ -71,6 +69,11 @@ class Client(Closing):
         self.traces = Traces(self._wire)
         self.sim = Sim(self._wire)
         self._invocation = Invocation(self._wire)
+
+    @property
+    def url(self) -> str:
+        """Of the server that is asked; of several, the one that is in use."""
+        return self._wire.address.url
 
     def __repr__(self) -> str:
         return f"Client({self.url!r})"

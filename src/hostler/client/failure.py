@@ -15,6 +15,7 @@ from hostler.errors import (
     Invalid,
     KeyReused,
     NotFound,
+    OverBudget,
     QuotaExceeded,
     Raised,
     Stale,
@@ -73,7 +74,7 @@ def error_of(status: int, headers: Mapping[str, str], body: bytes, *, writes: bo
     message = _sentence(status, problem)
     name = problem.type.rstrip("/").rpartition("/")[2].rpartition(":")[2]
     if status == 429:
-        return TooManyTries(message, _after(headers))
+        return (OverBudget if name == "too-many-requests" else TooManyTries)(message, _after(headers))
     kind = _BY_TYPE.get(name) or _BY_STATUS.get(status)
     if kind is not None:
         return kind(message)

@@ -73,9 +73,15 @@ class Nodes:
         """Let the nodes be fenced that hold the brake, one at a time."""
         return await self._wire.write("POST", BrakeView, "brake", "release", if_match=if_match, key=key)
 
-    async def forget(self, node: str, *, if_match: int | None = None, key: str | None = None) -> None:
-        """Forget a node that is decommissioned, or silent and empty."""
-        await self._wire.send("DELETE", "nodes", node, if_match=if_match, key=key)
+    async def forget(
+        self, node: str, *, forget_retained: bool = False, if_match: int | None = None, key: str | None = None
+    ) -> None:
+        """Forget a node that is decommissioned, or silent and empty.
+
+        `forget_retained`: its retained machines as well. Their records go; their disks stay in the node's folder.
+        """
+        query = {"forget_retained": forget_retained or None}
+        await self._wire.send("DELETE", "nodes", node, query=query, if_match=if_match, key=key)
 
     async def _act(self, node: str, verb: str, body: Drain | None, if_match: int | None, key: str | None) -> NodeView:
         return await self._wire.write("POST", NodeView, "nodes", node, verb, body=body, if_match=if_match, key=key)

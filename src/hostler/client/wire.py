@@ -1,12 +1,14 @@
 """One request and its answer; again, where that is safe.
 
 A read may always be repeated. A write is repeated only with an Idempotency-Key, by which the server does it once. What
-was sent and not answered is Uncertain; what could not be sent is Unavailable.
+was sent and not answered is Uncertain; what could not be sent is Unavailable. What a budget refused was not done: it is
+sent again when the server says, if that is soon.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import random
 import uuid
@@ -20,15 +22,16 @@ import aiohttp
 from hostler.client.address import Address, tls
 from hostler.client.failure import error_of
 from hostler.client.pages import Pages
-from hostler.errors import Closed, HostlerError, Invalid, Unavailable, Uncertain
+from hostler.errors import Closed, HostlerError, Invalid, OverBudget, Unavailable, Uncertain
 from hostler.kit.backoff import Backoff
 from hostler.model.record import Record
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping
+    from collections.abc import AsyncIterator, Callable, Mapping
 
     from yarl import URL
 
+_log = logging.getLogger("hostler.client")
 R = TypeVar("R", bound=Record)
 T = TypeVar("T")
 
@@ -38,6 +41,13 @@ SILENCE = 60.0
 
 FILE_WITHIN = 600.0
 """Seconds in which a file is sent."""
+
+SLOWED_FOR = 30.0
+"""Seconds that one request waits at most, in all, for a budget that was spent."""
+TOLD_FROM = 1.0
+"""Seconds of such a pause from which `on_slowed` is called."""
+SHORTEST = 0.05
+"""Seconds of such a pause at least."""
 
 PARTING = 3.0
 """Seconds that the other side of a WebSocket has to say goodbye."""
@@ -55,8 +65,17 @@ class Wire:
     """Sends requests. `retries` is how often one is repeated at most."""
 
     def __init__(
-        self, address: Address, token: str | None, *, timeout: float, retries: int, ca: str | None, unix: str | None
+        self,
+        address: Address,
+        token: str | None,
+        *,
+        timeout: float,
+        retries: int,
+        ca: str | None,
+        unix: str | None,
+        on_slowed: Callable[[str], None] | None = None,
     ) -> None:
+        self._on_slowed = on_slowed or _log.warning
         self.address, self.timeout, self.retries = address, timeout, retries
         self._token, self._unix = _checked(token), unix
         self._tls = tls(ca) if address.secure else None
@@ -154,8 +173,9 @@ class Wire:
     @asynccontextmanager
     async def stream(self, url: URL, headers: dict[str, str]) -> AsyncIterator[aiohttp.StreamReader]:
         """The bytes of an answer that does not end."""
+        url = await self.address.reach(url)
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=self.timeout, sock_read=SILENCE)
-        with _Translated(self.address.url, writes=False):
+        with _Translated(self.address.named, writes=False, lose=self.address.lose):
             async with self._open().get(
                 url, headers=self._headers(headers), timeout=timeout, allow_redirects=False
             ) as answer:
@@ -166,9 +186,10 @@ class Wire:
     @asynccontextmanager
     async def post(self, url: URL, data: bytes, within: float) -> AsyncIterator[aiohttp.ClientResponse]:
         """A request that is sent once, and may take so long; its answer, not read yet."""
+        url = await self.address.reach(url)
         timeout = aiohttp.ClientTimeout(total=within + self.timeout, sock_connect=min(10.0, self.timeout))
         headers = self._headers({"Content-Type": "application/json"})
-        with _Translated(self.address.url, writes=True):
+        with _Translated(self.address.named, writes=True, lose=self.address.lose):
             async with self._open().post(
                 url, headers=headers, data=data, timeout=timeout, allow_redirects=False
             ) as answer:
@@ -179,9 +200,16 @@ class Wire:
     @asynccontextmanager
     async def socket(self, url: URL) -> AsyncIterator[aiohttp.ClientWebSocketResponse]:
         """A WebSocket. What goes wrong before it is open is told as for any request; then aiohttp's words come."""
-        async with open_socket(
-            self._open().connector, url, self._headers({}), named=self.address.url, within=self.timeout
-        ) as opened:
+        url = await self.address.reach(url)
+        async with AsyncExitStack() as stack:
+            socket = open_socket(
+                self._open().connector, url, self._headers({}), named=self.address.named, within=self.timeout
+            )
+            try:
+                opened = await stack.enter_async_context(socket)
+            except (NotSent, Lost):
+                self.address.lose()
+                raise
             yield opened
 
     # Inside
@@ -194,7 +222,8 @@ class Wire:
         uncertain: Uncertain | None = None
         for left in range(self.retries if repeat else 0, -1, -1):
             try:
-                return await self._once(method, url, headers, data)
+                url = await self.address.reach(url)
+                return await self._paced(method, url, headers, data, repeat=repeat)
             except Uncertain as error:
                 uncertain = error
                 if not left:
@@ -213,6 +242,24 @@ class Wire:
         again = f" (key={headers['Idempotency-Key']!r})" if "Idempotency-Key" in headers else ""
         raise Uncertain(f"{uncertain}{again}")
 
+    async def _paced(
+        self, method: str, url: URL, headers: dict[str, str], data: bytes | Path | None, *, repeat: bool
+    ) -> bytes:
+        """Send it; where a budget was spent, again after the pause that the server asks for. OverBudget: too long."""
+        left = SLOWED_FOR if repeat and self.retries else 0.0
+        while True:
+            try:
+                return await self._once(method, url, headers, data)
+            except OverBudget as error:
+                pause = max(SHORTEST, error.after)
+                if pause > left:
+                    raise
+                left -= pause
+                if pause > TOLD_FROM:
+                    said = str(error).partition("; ")[0]
+                    self._on_slowed(f"server {self.address.url}: {said}; trying again in {pause:.0f} s")
+            await asyncio.sleep(pause)
+
     async def _once(self, method: str, url: URL, headers: dict[str, str], data: bytes | Path | None) -> bytes:
         total = FILE_WITHIN if isinstance(data, Path) else self.timeout
         timeout = aiohttp.ClientTimeout(total=total, sock_connect=min(10.0, self.timeout))
@@ -221,7 +268,8 @@ class Wire:
             sent["Content-Type"] = "application/octet-stream" if isinstance(data, Path) else "application/json"
         with ExitStack() as stack:
             body = stack.enter_context(data.open("rb")) if isinstance(data, Path) else data
-            stack.enter_context(_Translated(self.address.url, writes=method != "GET"))
+            lose = self.address.lose
+            stack.enter_context(_Translated(self.address.named, writes=method != "GET", lose=lose))
             async with self._open().request(
                 method, url, headers=sent, data=body, timeout=timeout, allow_redirects=False
             ) as answer:
@@ -287,8 +335,9 @@ async def _refused(answer: aiohttp.ClientResponse) -> None:
 class _Translated:
     """Foreign exceptions end here."""
 
-    def __init__(self, url: str, *, writes: bool) -> None:
-        self._url, self._writes = url, writes
+    def __init__(self, url: str, *, writes: bool, lose: Callable[[], object] = bool) -> None:
+        """`lose`: called when the server could not be reached, or gave no answer."""
+        self._url, self._writes, self._lose = url, writes, lose
 
     def __enter__(self) -> None: ...
 
@@ -301,12 +350,13 @@ class _Translated:
             ) from None
         if isinstance(error, aiohttp.ClientConnectorCertificateError | aiohttp.ClientSSLError):
             raise Invalid(f"server {self._url}: {_untrusted(error)}") from None
+        if isinstance(error, aiohttp.InvalidURL):
+            raise Invalid(f"server {self._url}: {_why(error)}") from None
+        self._lose()
         if isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError):
             raise NotSent(
                 f"server {self._url}: cannot be reached ({_why(error)}); see that it runs, and that the url is right"
             ) from None
-        if isinstance(error, aiohttp.InvalidURL):
-            raise Invalid(f"server {self._url}: {_why(error)}") from None
         advice = "read first, or repeat it with the same key" if self._writes else "try again"
         raise Lost(f"server {self._url}: no answer ({_why(error)}); {advice}") from None
 

@@ -15,6 +15,7 @@ from hostler.errors import Compacted, Invalid
 from hostler.keys.access import AUDIT
 from hostler.keys.node import EPOCH
 from hostler.keys.trace import TRACE
+from hostler.kit.fairness import Fairness
 from hostler.model.trace_api import Sort
 
 if TYPE_CHECKING:
@@ -190,7 +191,9 @@ class Annals:
         end = self._clock.wall() + AHEAD if end is None else end
         traces = _Reader(self._traces.back(end, ahead=ahead), self.border)
         audit = _Reader(self._audit.back(end, ahead=ahead), self.border)
+        fairness = Fairness()
         while True:
+            await fairness.share()
             one, other = await traces.peek(), await audit.peek()
             if one is None and other is None:
                 return

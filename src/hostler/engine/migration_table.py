@@ -58,6 +58,7 @@ MOVES: dict[Key[Any], Way] = {
     deployment.DEPLOYMENT: Way.STAYS,
     deployment.RETRIES: Way.STAYS,
     deployment.SLICE_DECISION: Way.STAYS,
+    deployment.ARTIFACT: Way.STAYS,
     deployment.ROUTER: Way.STAYS,
     node.MEMBER: Way.MACHINE,
     node.ALIVE: Way.STAYS,

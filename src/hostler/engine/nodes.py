@@ -6,16 +6,19 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
+from hostler.engine.placement.wanted import counted_capacity
 from hostler.engine.request import Written, check_limit
 from hostler.errors import Conflict, Damaged, Invalid, NotFound
-from hostler.keys.node import ALIVE, ARRIVAL, BRAKE, COMMAND, FENCING, MEMBER
+from hostler.keys.node import ALIVE, ARRIVAL, BRAKE, COMMAND, FENCING, MEMBER, RETAINED, RETAINED_REQUEST
 from hostler.keys.trace import SILENT
+from hostler.kit.plural import counted
 from hostler.model.api import BrakeView, ImageList, ImageView, NodePage, NodeView
 from hostler.model.inventory import Capacity
 from hostler.model.node import ImageNeeds, Lifecycle, NodeRecord, OffConfirmation
+from hostler.ports.store import DeletePrefix
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from hostler.engine.request import Caller, Request
     from hostler.engine.view import View
@@ -24,8 +27,11 @@ if TYPE_CHECKING:
     from hostler.kit.clock import Clock
     from hostler.model.api import Drain
     from hostler.model.node import BrakeRecord
-    from hostler.ports.store import Comparison, KeyValue, Store
+    from hostler.model.retained import Retained
+    from hostler.ports.store import Comparison, KeyValue, Operation, Store
 
+NAMED = 5
+"""Retained machines that an error names."""
 Change: TypeAlias = "Callable[[NodeRecord], NodeRecord]"
 
 
@@ -154,12 +160,18 @@ class NodeService:
         await self._make_known(node)
         return await self._change(request, node, "node.confirm-off", change, silent=True)
 
-    async def forget(self, request: Request, node: str) -> Written[NodeView]:
-        """Delete the record of a node that is decommissioned, or silent, and has no machines. Conflict: it is not."""
+    async def forget(self, request: Request, node: str, *, forget_retained: bool = False) -> Written[NodeView]:
+        """Delete the record of a node that is decommissioned, or silent, and has no machines. Conflict: it is not.
+
+        `forget_retained`: delete the records of its retained machines, too. Their disks stay in the node's folder, and
+        the records come back with the node.
+        """
         request.caller.require("modify_inventory")
-        return await self._writer.once(
-            request, NodeView, lambda: self._writer.retried(f"node {node}", lambda: self._forget(request, node))
-        )
+
+        async def attempt() -> Written[NodeView]:
+            return await self._forget(request, node, forget_retained=forget_retained)
+
+        return await self._writer.once(request, NodeView, lambda: self._writer.retried(f"node {node}", attempt))
 
     # Inside
 
@@ -208,7 +220,7 @@ class NodeService:
         when = [MEMBER.absent(node=node), ALIVE.absent(node=node)]
         await self._store.txn(when, [MEMBER.put(record, node=node)])
 
-    async def _forget(self, request: Request, node: str) -> Written[NodeView]:
+    async def _forget(self, request: Request, node: str, *, forget_retained: bool) -> Written[NodeView]:
         entry = await self._find(node)
         request.check_match(f"node {entry.value.node}", entry.mod_revision)
         when: list[Comparison] = [MEMBER.unchanged(entry)]
@@ -221,6 +233,13 @@ class NodeService:
         for prefix in (ARRIVAL.prefix(node=node), COMMAND.prefix(node=node)):
             if (await self._store.range(prefix, limit=1, keys_only=True)).items:
                 raise Conflict(f"node {node}: it still has machines; drain it, or confirm that it is off, and wait")
+        then: list[Operation] = [MEMBER.delete(node=node), SILENT.delete(node=node)]
+        if retained := (await RETAINED.list(self._store, node=node, strict=False)).entries:
+            if not forget_retained:
+                raise Conflict(_retained_there(request.caller, node, retained))
+            await self._check_silent(node)  # an agent that runs would write the records again
+            when.append(ALIVE.absent(node=node))
+            then += [DeletePrefix(RETAINED.prefix(node=node)), DeletePrefix(RETAINED_REQUEST.prefix(node=node))]
         view = self._shown(entry)
         revision = await self._writer.commit(
             request,
@@ -228,7 +247,7 @@ class NodeService:
             entry.key,
             entry.mod_revision,
             when,
-            [MEMBER.delete(node=node), SILENT.delete(node=node)],
+            then,
             status=200,
             answer=view,
         )
@@ -256,7 +275,7 @@ class NodeService:
             node=record.node,
             lifecycle=record.lifecycle,
             alive=self._view.alive.get(node=node) is not None,
-            capacity=record.capacity,
+            capacity=counted_capacity(record, self._view.inventory.capacity(node)),
             used=used,
             vms=len(commands),
             labels=record.labels,
@@ -277,6 +296,19 @@ class NodeService:
             registered_at=record.registered_at,
             revision=entry.mod_revision,
         )
+
+
+def _retained_there(caller: Caller, node: str, entries: Sequence[Entry[Retained]]) -> str:
+    """What is lost from sight with the node, by name where the caller sees it."""
+    seen = [each.value for each in entries if caller.sees(each.value.org, each.value.project)]
+    named = [f"{each.vm_name or each.vm} ({each.name})" for each in seen[:NAMED]]
+    if len(entries) > len(named):
+        named.append(f"{len(entries) - len(named)} more")
+    kept = counted(len(entries), "retained machine")
+    return (
+        f"node {node}: it keeps the disks of {kept}: {', '.join(named)}; start its agent and restore or delete them, or"
+        " remove the node with forget_retained: the records go, the disks stay in its folder"
+    )
 
 
 def _brake(entry: Entry[BrakeRecord] | None) -> BrakeView:
@@ -304,6 +336,7 @@ def _image(name: str, needs: list[ImageNeeds]) -> ImageView:
         memory_mib=max(each.memory_mib for each in needs),
         disk_gib=max(each.disk_gib for each in needs),
         user=next((each.user for each in needs if each.user), ""),
+        seeding=needs[0].seeding if len({each.seeding for each in needs}) == 1 else "",
     )
 
 

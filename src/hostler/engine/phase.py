@@ -69,6 +69,7 @@ def view_of(
     *,
     at_next_boot: tuple[str, ...] = (),
     retained: tuple[RetainedRef, ...] = (),
+    warnings: tuple[str, ...] = (),
 ) -> VmView:
     """What a caller is shown. `at_next_boot`: more fields than its agent has told of. `retained`: disks of it."""
     vm = entry.value
@@ -101,6 +102,7 @@ def view_of(
         access=None if seen is None else seen.access,
         disk_since=0.0 if handle is None else handle.disk_since,
         retained=retained,
+        warnings=warnings,
         settled=settled(vm, handle, alive),
         created_at=vm.created_at,
         expires_at=vm.expires_at,

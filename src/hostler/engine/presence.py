@@ -17,6 +17,8 @@ from hostler.kit.backoff import Backoff
 from hostler.kit.clock import SystemClock
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from hostler.engine.service import Standing
     from hostler.kit.clock import Clock
     from hostler.model.replica import ReplicaRecord
@@ -35,8 +37,11 @@ class Presence:
 
     name = "presence"
 
-    def __init__(self, store: Store, record: ReplicaRecord, *, clock: Clock | None = None) -> None:
-        self._store, self._record = store, record
+    def __init__(
+        self, store: Store, record: ReplicaRecord, *, clock: Clock | None = None, url: Callable[[], str] = str
+    ) -> None:
+        """`url`: where others reach the replica; asked at each renewal, for a new certificate makes another one."""
+        self._store, self._record, self._url = store, record, url
         self._clock: Clock = clock or SystemClock()
         self._changed = asyncio.Event()
         self._lease: Lease | None = None
@@ -81,7 +86,7 @@ class Presence:
         written: ReplicaRecord | None = None
         while True:
             self._changed.clear()
-            record = self._record
+            record = msgspec.structs.replace(self._record, url=self._url())
             pause = record.ttl / RENEWALS
             try:
                 if self._lease is None:

@@ -57,6 +57,11 @@ class Caller(msgspec.Struct, frozen=True):
         """
         return self.rights.modify_workloads and (self.sees_org(org) if org == LABS else self.sees(org, project))
 
+    @property
+    def is_administrator(self) -> bool:
+        """Whether they manage the accounts of every org: such callers have no budget, and places in reserve."""
+        return self.rights.manage_accounts and EVERYWHERE in self.memberships
+
     def require(self, right: str, *, everywhere: bool = False) -> None:
         """Forbidden: the caller lacks this one of the `Rights`, or membership everywhere that it takes.
 

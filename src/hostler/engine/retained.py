@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from hostler.engine.controllers.retention import RETENTION, kept_for, own_vm
+from hostler.engine.controllers.retention import RETENTION, kept_for, lost, own_vm
 from hostler.engine.request import Written
 from hostler.errors import Conflict, NotFound
-from hostler.keys.node import RETAINED, RETAINED_REQUEST
+from hostler.keys.node import MEMBER, RETAINED, RETAINED_REQUEST
 from hostler.keys.vm import VM
 from hostler.model.api import VmView
 from hostler.model.retained import RetainedRequest
@@ -69,7 +69,7 @@ class RetainedService:
     async def restore(self, request: Request, node: str, name: str, wanted: RetainedRestore) -> Written[VmView]:
         """Bring its virtual machine back to that disk, on that node; or make a new one of it.
 
-        Conflict: its virtual machine has a newer disk, or it is being deleted.
+        Conflict: its virtual machine has a newer disk, it is being deleted, or no node has it.
         """
         request.caller.require("modify_workloads")
 
@@ -89,6 +89,8 @@ class RetainedService:
         retained, node, name = entry.value, entry.parts["node"], entry.parts["name"]
         if await RETAINED_REQUEST.get(self._store, node=node, name=name) is not None:
             raise Conflict(f"retained machine {node}/{name}: its deletion was asked for, and waits for its node")
+        if why := lost(self._view, entry):
+            raise Conflict(f"retained machine {node}/{name}: {why}; start the agent of node {node} where its disk is")
         # Its record is written as it is: what decided from the older one to delete it is refused then.
         held: Pieces = (
             [RETAINED.unchanged(entry), RETAINED_REQUEST.absent(node=node, name=name)],
@@ -111,7 +113,10 @@ class RetainedService:
         return await self._vms.change(request, own.value, _RESTORE, bring_back, held)
 
     async def delete(self, request: Request, node: str, name: str) -> Written[RetainedView]:
-        """Delete it for good, with disk and snapshots, once its node can be reached. Conflict: a vm needs it."""
+        """Delete it for good, with disk and snapshots, once its node can be reached. Conflict: a vm needs it.
+
+        If no node has it any more (`RetainedView.lost`), its record is deleted, and the disk stays where it is.
+        """
         request.caller.require("manage_accounts")
 
         async def attempt() -> Written[RetainedView]:
@@ -127,6 +132,21 @@ class RetainedService:
             asked = await RETAINED_REQUEST.get(self._store, node=node, name=name)
             when: list[Comparison] = [RETAINED.unchanged(entry)]
             view = msgspec.structs.replace(self._shown(entry), deleting=True)
+            if view.lost:
+                member = self._view.members.get(node=node)
+                when.append(MEMBER.absent(node=node) if member is None else MEMBER.unchanged(member))
+                revision = await self._writer.commit(
+                    request,
+                    "retained.forget",
+                    entry.key,
+                    entry.mod_revision,
+                    when,
+                    [RETAINED.delete(**ids), RETAINED_REQUEST.delete(**ids)],
+                    status=ACCEPTED,
+                    answer=view,
+                    name=entry.value.vm_name,
+                )
+                return Written(view, revision, ACCEPTED)
             if asked is not None:
                 await self._writer.remember(request, when, status=ACCEPTED, answer=view)
                 return Written(view, entry.mod_revision, ACCEPTED)
@@ -200,5 +220,6 @@ class RetainedService:
             kept_for=kept_for(self._view, entry),
             deleting=asked is not None,
             alive=self._view.alive.get(node=node) is not None,
+            lost=lost(self._view, entry),
             revision=entry.mod_revision,
         )

@@ -7,6 +7,7 @@ wrote in such a revision left a record of it there. So it does not matter who le
 from __future__ import annotations
 
 import heapq
+import shlex
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -19,7 +20,7 @@ from hostler.engine.happening import instant_of
 from hostler.engine.request import check_limit
 from hostler.engine.topic import Topic, Topics
 from hostler.errors import Invalid, NotFound
-from hostler.keys.access import ORG_QUOTA, PROJECT, QUOTA, TOKEN
+from hostler.keys.access import AUDIT_FILE, ORG_QUOTA, PROJECT, QUOTA, TOKEN
 from hostler.keys.deployment import BLUEPRINT, DEPLOYMENT, RETRIES, SLICE, SLICE_DECISION, SLICE_OWNER
 from hostler.keys.inventory import ACTUAL, BLADE, INSTANCE, RACK, TARGET, USER, WORKLOAD
 from hostler.keys.lab import LAB, LAB_CATALOGUE
@@ -98,10 +99,15 @@ class TraceService:
             found, last = await self._found(caller, annals, topic, limit, None)
             cut = last is not None
             if not found:
-                raise NotFound(f"object {text!r}: it is not there, and nobody remembers it")
+                filed = await self._filed(caller, text.rpartition("/")[2])
+                where = f"; {filed}" if filed else ""
+                raise NotFound(f"object {text!r}: not found, and no history is kept for it in the store{where}")
         for happening in found:
             await web.join(happening)
         steps = web.newest_first()
+        revisions = {step.revision for step in steps}
+        is_complete = bool(steps) and not any(step.id in web.open for step in steps)
+        is_complete = is_complete and all(kv.mod_revision in revisions for kv in topic.present[:1])
         return WhyView(
             object=topic.name,
             state=_said(caller, topic.state),
@@ -109,6 +115,7 @@ class TraceService:
             steps=tuple(self._shown(caller, web, happening) for happening in steps),
             cut=cut,
             border=border,
+            filed="" if is_complete else await self._filed(caller, topic.vm or topic.name.rpartition("/")[2]),
         )
 
     # Inside
@@ -117,6 +124,17 @@ class TraceService:
         annals = Annals(self._store, clock=self._clock)
         await annals.find_border()
         return annals
+
+    async def _filed(self, caller: Caller, subject: str) -> str:
+        """How to read the lines of the audit log that are no longer in the store; empty: there are none."""
+        if not caller.rights.manage_accounts:
+            return ""
+        days = [entry.parts["day"] for entry in (await AUDIT_FILE.list(self._store, strict=False)).entries]
+        if not days:
+            return ""
+        span = min(days) if min(days) == max(days) else f"{min(days)} to {max(days)}"
+        word = subject.rpartition(" ")[2]
+        return f"older lines of the audit log are in files ({span}): hostler audit --subject {shlex.quote(word)}"
 
     async def _before_border(self, caller: Caller, annals: Annals, topic: Topic, limit: int) -> Happenings:
         """What is said to have happened to the object before the store was copied or restored, newest first."""

@@ -177,6 +177,6 @@ class UserService:
         """
         return await self._admin.first(keep)
 
-    async def recover_admin(self) -> str:
+    async def recover_admin(self, *, remove_password: bool = False) -> str:
         """A new token for `admin`, for an operator who can reach the store itself; its old tokens end."""
-        return await self._admin.recover()
+        return await self._admin.recover(remove_password=remove_password)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 
 from hostler.engine.phase import phase, row_of, view_of
+from hostler.engine.placement import not_run
 from hostler.engine.request import MAX_LIMIT, check_limit
 from hostler.errors import Damaged, Invalid, NotFound
 from hostler.keys.part import check_part
@@ -133,9 +134,19 @@ class VmReader:
             RetainedRef(node=each.parts["node"], name=each.value.name, retained_at=each.value.retained_at)
             for each in self._view.retained_of(entry.value.id)
         )
-        view = view_of(entry, handle, self.alive(handle), at_next_boot=at_next_boot, retained=retained)
+        warnings = self._warnings(entry.value, handle)
+        alive = self.alive(handle)
+        view = view_of(entry, handle, alive, at_next_boot=at_next_boot, retained=retained, warnings=warnings)
         spec = shown_spec(caller, view.org, view.project, view.spec)
         return view if spec is view.spec else msgspec.structs.replace(view, spec=spec)
+
+    def _warnings(self, vm: VirtualMachine, handle: VmHandle | None) -> tuple[str, ...]:
+        if not vm.spec.user_data:
+            return ()
+        members = self._view.members
+        own = None if handle is None or not handle.node else members.get(node=handle.node)
+        why = not_run(vm.spec, (entry.value for entry in ((own,) if own is not None else members.entries.values())))
+        return (why,) if why else ()
 
     def alive(self, handle: VmHandle | None) -> bool:
         """Whether the node that it names gives signs of life."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from hostler.engine.agent.agent import Agent
 from hostler.engine.agent.plan import AgentPlan
+from hostler.engine.agent.session import NOT_YET
 from hostler.engine.labs.shape import MACHINES_LABEL
 from hostler.engine.slices.printed import NodeDoors
 from hostler.entry.backend import control_plane_of, opened_backend
@@ -22,12 +23,13 @@ from hostler.entry.open_files import raise_open_files
 from hostler.entry.peers import ProcessPeers
 from hostler.entry.plane import check_address, new_id, new_secret, peer_tickets, slice_limits
 from hostler.entry.relay import relaying
+from hostler.entry.shared_artifacts import open_shared
 from hostler.entry.signals import asked_to_end, on_hangup, reload_certificates, run_unless_asked
 from hostler.errors import Invalid, NotFound
 from hostler.kit.clock import SystemClock
 from hostler.model.inventory import Capacity
 from hostler.model.name import fold
-from hostler.wiring import open_machines, open_slices
+from hostler.wiring import open_artifacts, open_machines, open_slices
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
 
     from hostler.engine.invocation.router import Router
     from hostler.kit.clock import Clock
+    from hostler.ports.artifacts import Artifacts
     from hostler.ports.machines import Machines
     from hostler.ports.peers import Doors, Peers
     from hostler.ports.store import Store
@@ -116,14 +119,15 @@ async def running_agent(
     nodes: int = 1,
     siblings: Path | None = None,
     router: Router | None = None,
+    artifacts: Artifacts | None = None,
     accept_cluster: bool = False,
 ) -> AsyncIterator[Running]:
     """The agent of a node, on its machines, until this is left: it takes leave then, and the machines run on.
 
     Slices are stopped, after it took leave. `peers`: the way to the machines of other nodes, to hand machines over to
     them. `nodes`: that share this host; `siblings`: the folder that has one for each of them. `router`: what takes the
-    calls of its slices; without, they call nobody. `accept_cluster`: obey the control plane of this store, whatever the
-    node obeyed before.
+    calls of its slices; without, they call nobody. `artifacts`: the repository; without, that of the settings.
+    `accept_cluster`: obey the control plane of this store, whatever the node obeyed before.
     """
     check_slice_listen(settings)
     opened = open_machines(
@@ -139,7 +143,9 @@ async def running_agent(
         machines = await stack.enter_async_context(opened)
         place = settings.data / "slices" / plan.node
         ask = None if router is None else router.ask
-        slices = open_slices(settings, place, node=plan.node, clock=clock, ask=ask)
+        slices = open_slices(
+            settings, place, artifacts or open_artifacts(settings, clock=clock), node=plan.node, clock=clock, ask=ask
+        )
         await stack.enter_async_context(slices)
         rng = random.Random()  # noqa: S311 - spreads retries; guards nothing
         limits = slice_limits(settings)
@@ -221,6 +227,7 @@ async def _run(  # noqa: PLR0917 - what to run, how to tell, and when to end
                 nodes=settings.nodes,
                 siblings=folder.parent,
                 router=calling.router,
+                artifacts=open_shared(store, settings, tickets, clock=clock),
                 accept_cluster=accept_cluster,
             ) as running,
             watched_host(settings, [running.machines], clock, tell),
@@ -259,8 +266,8 @@ def _calling(store: Store, settings: Settings, plan: AgentPlan, clock: Clock) ->
 
 
 async def _tell_state(running: Running, clock: Clock, tell: Callable[[str], None]) -> None:
-    """Each change between registered and not."""
-    said = ""
+    """Each change between registered and not; that it begins without is no news."""
+    said = f"not registered: {NOT_YET}"
     while True:
         state = running.agent.state()
         now = "registered" if state.registered else f"not registered{f': {state.waits_for}' * bool(state.waits_for)}"

@@ -14,12 +14,13 @@ from uuid import uuid4
 
 from hostler.engine.cluster_id import moved_away
 from hostler.engine.store_guard import StoreGuard
+from hostler.engine.transfer.fill import MARKER, check_complete
 from hostler.entry.cli.target import local_path, redacted
 from hostler.entry.control_plane_file import ControlPlaneFile
-from hostler.entry.transfer.fill import MARKER, check_complete
 from hostler.errors import HostlerError, Invalid, Refused, Unavailable, Uncertain
 from hostler.keys.namespaced import enter
 from hostler.keys.transfer import MOVED
+from hostler.settings.value import CLUSTERS
 from hostler.wiring import open_store
 
 if TYPE_CHECKING:
@@ -29,8 +30,6 @@ if TYPE_CHECKING:
     from hostler.kit.clock import Clock
     from hostler.ports.store import Store
     from hostler.settings import Settings
-
-CLUSTERS = ("etcd", "etcds")
 
 
 def is_cluster(url: str) -> bool:
@@ -93,10 +92,13 @@ async def _fallen_back(
 ) -> Store:
     cluster = redacted(settings.store)
     if not settings.storage_fallback or settings.state_path is None:
-        raise Unavailable(
-            f"store {cluster}: cannot be reached ({_short(error)}); start it, or check the address;"
-            " only where HOSTLER_STORAGE_FALLBACK (fallback in [storage]) is true does it start on the state file"
-        ) from None
+        why, _, advice = str(error).partition("; ")
+        advice = advice if advice not in ("", "try again later") else "start it, or check the address"
+        if settings.state_path is not None:
+            advice += (
+                "; only where HOSTLER_STORAGE_FALLBACK (fallback in [storage]) is true does it start on the state file"
+            )
+        raise Unavailable(f"store {cluster}: cannot be reached ({why}); {advice}") from None
     tell(f"WARNING: {cluster} cannot be reached: {_short(error)}")
     tell(f"WARNING: working on the state file {settings.state_path} alone, until the next start")
     return await _reached(file_url(settings.state_path), stack)

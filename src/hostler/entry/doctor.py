@@ -17,33 +17,35 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from hostler.engine.cluster_id import ACCEPT, moved_away, objection, read_identity
 from hostler.engine.overview import FILLING, REPAIR, fill_of
-from hostler.entry.backend import is_cluster
+from hostler.entry.backend import control_plane_of, is_cluster
 from hostler.entry.cli.target import local_path, redacted
 from hostler.entry.doctor_certificates import certificates
 from hostler.entry.doctor_deployments import deployments
 from hostler.entry.doctor_inventory import inventory
-from hostler.entry.doctor_labs import labs
+from hostler.entry.doctor_labs import lab_problems, labs
 from hostler.entry.doctor_machines import machines, paused, refusals, shared_hosts
-from hostler.entry.doctor_power import power, watchdog
-from hostler.entry.doctor_retained import retained
-from hostler.entry.doctor_slices import slices
+from hostler.entry.doctor_power import boards, power, watchdog
+from hostler.entry.doctor_retained import few, retained
+from hostler.entry.doctor_slices import repository, slices
 from hostler.entry.finding import Finding, Level
 from hostler.entry.folder import DataFolder
 from hostler.entry.leader import look
 from hostler.entry.open_files import examine_open_files
-from hostler.entry.plane import WILDCARDS
 from hostler.errors import HostlerError, Unavailable, Uncertain
 from hostler.keys.namespaced import enter, maintained
 from hostler.keys.node import ALIVE, BRAKE, CLOCK_DISPUTE, FENCING, LEADER_CLOCK, MEMBER
 from hostler.keys.replica import REPLICA
 from hostler.kit.clock import SystemClock
+from hostler.kit.host import WILDCARDS
 from hostler.kit.plural import counted, sized
 from hostler.model.node import Lifecycle
 from hostler.settings.value import split_address
 from hostler.wiring import open_store, ttl_storage_on
 
 if TYPE_CHECKING:
+    from hostler.engine.cluster_id import Memory
     from hostler.ports.store import Store
     from hostler.settings import Settings
 
@@ -73,6 +75,7 @@ async def examine(settings: Settings) -> list[Finding]:
     served, health = await asyncio.to_thread(_server, settings, folder)
     found.append(served)
     found += health
+    nodes: dict[str, bool] = {}
     async with AsyncExitStack() as stack:
         try:
             async with asyncio.timeout(WITHIN * 2):
@@ -81,10 +84,13 @@ async def examine(settings: Settings) -> list[Finding]:
                 if store is not None:
                     found += await _plane(store)
                     found += await retained(store, settings)
+                    found += await repository(store, settings)
+                    found += await lab_problems(store, settings)
+                    nodes = await _standing_nodes(store)
         except (HostlerError, TimeoutError) as error:
             what = str(error) if isinstance(error, HostlerError) else f"no answer within {WITHIN * 2:g} s"
             found.append(_store_failed(settings, what))
-    return found
+    return [*found, *await boards(settings, nodes)]
 
 
 # What this machine has
@@ -238,7 +244,25 @@ async def _store(settings: Settings, stack: AsyncExitStack) -> tuple[Store | Non
     elif status.alarms:
         advice = "replace the member whose data is damaged"
         told = Finding("store", Level.FAIL, f"{shown} raises the alarm {', '.join(status.alarms)}", advice)
-    return seen, [told, *members]
+    return seen, [told, *members, *await identity(seen, control_plane_of(settings, DataFolder(settings.data).path))]
+
+
+async def identity(store: Store, memory: Memory | None) -> list[Finding]:
+    """Whether the store was copied or moved away, or is not the one that this folder obeyed last."""
+    found = await read_identity(store)
+    if found.moved is not None:
+        advice = "name the store that took over with --store; if this one is to go on: hostler store activate"
+        if found.moved.read_only:
+            advice = "name the store in service with --store"
+        return [Finding("store", Level.FAIL, f"nothing starts on it: {moved_away(found.moved)}", advice)]
+    try:
+        last = None if memory is None else await memory.read()
+    except HostlerError as error:
+        return [Finding("store", Level.FAIL, str(error), f"if this store is the right one, start once with {ACCEPT}")]
+    if why := objection(last, found):
+        advice = f"name the store that is in service; if this one is, start once with {ACCEPT}"
+        return [Finding("store", Level.FAIL, f"nothing starts on it here: {why}", advice)]
+    return []
 
 
 async def _members(store: Store) -> list[Finding]:
@@ -252,9 +276,12 @@ async def _members(store: Store) -> list[Finding]:
     verb = "does not answer" if len(dead) == 1 else "do not answer"
     told = f"{len(dead)} of {counted(len(members), 'member')} {verb}: {named}"
     needed = len(members) // 2 + 1
-    if len(members) - len(dead) < needed:
-        return [Finding("store", Level.FAIL, told, f"start them: {needed} of {len(members)} must answer")]
-    return [Finding("store", Level.WARN, told, f"start {'it' if len(dead) == 1 else 'them'} again, or replace it")]
+    enough = len(members) - len(dead) >= needed
+    advice = f"start them: {needed} of {len(members)} must answer"
+    if enough:
+        advice = f"start {'it' if len(dead) == 1 else 'them'} again, or replace it"
+    known = "; ".join(dict.fromkeys(one.advice for one in dead if one.advice))
+    return [Finding("store", Level.WARN if enough else Level.FAIL, told, known or advice)]
 
 
 async def _write_refused(store: Store) -> str:
@@ -267,7 +294,9 @@ async def _write_refused(store: Store) -> str:
 
 
 def _store_failed(settings: Settings, what: str) -> Finding:
-    said, _, advice = what.partition("; ") if " (" not in what else (what.partition(" (")[0], "", "")
+    said, _, advice = what.partition("; ")
+    if advice == "try again later":
+        advice = ""
     shared = "start it, or check the address and the network" if is_cluster(settings.store) else "look at the file"
     return Finding("store", Level.FAIL, f"{redacted(settings.store)}: {said}", advice or shared)
 
@@ -275,7 +304,7 @@ def _store_failed(settings: Settings, what: str) -> Finding:
 async def _plane(store: Store) -> list[Finding]:
     return [
         await _leader(store),
-        *await _nodes(store),
+        *await nodes(store),
         *await _brake(store),
         *await refusals(store),
         *await shared_hosts(store),
@@ -296,17 +325,21 @@ async def _leader(store: Store) -> Finding:
     return Finding("leader", Level.WARN, "nobody leads: nothing is placed or moved", "hostler up, or hostler replica")
 
 
-async def _nodes(store: Store) -> list[Finding]:
+async def nodes(store: Store) -> list[Finding]:
     members = await MEMBER.list(store, strict=False)
     alive = {entry.parts["node"] for entry in (await ALIVE.list(store, strict=False)).entries}
     if not members.entries:
         return [Finding("nodes", Level.WARN, "there are none", "hostler up, or hostler agent --node NAME")]
     found = []
+    awaited: list[str] = []
     for entry in members.entries:
         record = entry.value
         if entry.parts["node"] in alive or record.lifecycle is Lifecycle.DECOMMISSIONED:
             continue
-        if record.lifecycle is Lifecycle.SHUTTING_DOWN:
+        if record.awaited:
+            if record.off is None:
+                awaited.append(record.node)
+        elif record.lifecycle is Lifecycle.SHUTTING_DOWN:
             advice = "start its agent again, where its machines are"
             if record.off is None:
                 advice += f"; if they are off for good: hostler node confirm-off {record.node}"
@@ -314,11 +347,25 @@ async def _nodes(store: Store) -> list[Finding]:
         elif record.off is None:
             advice = f"see to it; if it is certainly off: hostler node confirm-off {record.node}"
             found.append(Finding("nodes", Level.WARN, f"{record.node} is silent", advice))
-    serving = len(members.entries) - len(found)
+    if awaited:
+        verb = "has" if len(awaited) == 1 else "have"
+        since = "since this store was copied, restored or activated"
+        what = f"{few(awaited)} {verb} not registered {since}; the machines of such a node wait"
+        advice = "start their agents on this store; of one that is off for good: hostler node confirm-off NODE"
+        found.append(Finding("nodes", Level.WARN, what, advice))
+    serving = len(members.entries) - len(found) - max(0, len(awaited) - 1)
     if serving:
-        nodes = counted(len(members.entries), "node")
-        found.insert(0, Finding("nodes", Level.OK, f"{serving:,} of {nodes} as they should be"))
+        total = counted(len(members.entries), "node")
+        found.insert(0, Finding("nodes", Level.OK, f"{serving:,} of {total} as they should be"))
     return found
+
+
+async def _standing_nodes(store: Store) -> dict[str, bool]:
+    """Each node that machines may be on, and whether it is alive."""
+    alive = {entry.parts["node"] for entry in (await ALIVE.list(store, strict=False)).entries}
+    members = (await MEMBER.list(store, strict=False)).entries
+    standing = [each for each in members if each.value.lifecycle is not Lifecycle.DECOMMISSIONED]
+    return {entry.parts["node"]: entry.parts["node"] in alive for entry in standing}
 
 
 async def _brake(store: Store) -> list[Finding]:

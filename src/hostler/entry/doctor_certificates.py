@@ -11,7 +11,7 @@ from urllib.parse import parse_qs, urlsplit
 from cryptography import x509
 
 from hostler.entry.finding import Finding, Level
-from hostler.entry.plane import WILDCARDS
+from hostler.kit.host import WILDCARDS
 from hostler.settings.value import split_address
 
 if TYPE_CHECKING:

@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 MOST = 20
 """Lines of one kind."""
 _PAGE = 1_000
+_SPREAD = (
+    "see why: hostler blueprint status NAME; then apply it with more instances, and again with as many as now: the node"
+    " that has the most gives them up"
+)
 _GIVEN_UP = (Phase.BACKING_OUT, Phase.FAILED)
 
 
@@ -34,6 +38,7 @@ async def deployments(store: Store, view: View) -> list[Finding]:
         ),
         *_told(_homeless(view), "the leader unloads them; look again in a minute"),
         *_told(_doubled(view), "the leader takes one of them away; look again in a minute"),
+        *_told([line async for line in _crowded(view)], _SPREAD),
         *_told(_given_up(view), "mend and apply it again, or go back: hostler blueprint rollback NAME"),
     ]
     if found or not (view.blueprints.entries or view.slices.entries):
@@ -91,6 +96,16 @@ def _doubled(view: View) -> Iterator[str]:
     for (artifact, number), some in sorted(nodes.items()):
         if len(some) > 1:
             yield f"{artifact}#{number} is on {' and '.join(sorted(some))}: a number is one instance's"
+
+
+async def _crowded(view: View) -> AsyncIterator[str]:
+    await view.fleet.load()
+    for entry in view.blueprints.entries.values():
+        for spec in entry.value.slices:
+            found = view.fleet.crowded(spec.base, spec.node_labels or {})
+            if found is not None:
+                node, other = found
+                yield f"{spec.artifact}: all of its instances are on node {node}, none on {other}"
 
 
 def _given_up(view: View) -> Iterator[str]:

@@ -5,15 +5,19 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from hostler.engine.labs.fit import catalogue_problems
 from hostler.entry.cli.target import redacted
 from hostler.entry.finding import Finding, Level
 from hostler.entry.folder import DataFolder
 from hostler.entry.labs import own_catalogue
 from hostler.errors import HostlerError, Invalid, NotFound, Unavailable
+from hostler.keys.lab import LAB_CATALOGUE
+from hostler.keys.node import MEMBER
 from hostler.kit.plural import counted
 from hostler.wiring import open_inbox
 
 if TYPE_CHECKING:
+    from hostler.ports.store import Store
     from hostler.settings import Settings
 
 WITHIN = 5.0
@@ -26,6 +30,25 @@ async def labs(settings: Settings) -> list[Finding]:
     redis = settings.redis or DataFolder(settings.data).read(DataFolder(settings.data).redis_file)
     if redis is not None:
         found.append(await _redis(redis))
+    return found
+
+
+async def lab_problems(store: Store, settings: Settings) -> list[Finding]:
+    """What is wrong with labs on the nodes that there are."""
+    try:
+        catalogue = own_catalogue(settings)
+    except (Invalid, NotFound):
+        return []  # `labs` reports it
+    if catalogue is None:
+        entry = await LAB_CATALOGUE.get(store, name="default")
+        if entry is None:
+            return []
+        catalogue = entry.value
+    records = [entry.value for entry in (await MEMBER.list(store, strict=False)).entries]
+    found = []
+    for problem in catalogue_problems(catalogue, records):
+        what, _, advice = problem.partition("; ")
+        found.append(Finding("labs", Level.WARN, what, advice))
     return found
 
 

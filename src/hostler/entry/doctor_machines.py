@@ -10,7 +10,7 @@ from hostler.entry.finding import Finding, Level
 from hostler.errors import HostlerError
 from hostler.keys.node import ALIVE, MEMBER
 from hostler.kit.plural import counted
-from hostler.model.node import Lifecycle
+from hostler.model.node import HOST, HOST_SHARE, Lifecycle
 from hostler.model.vm import MachineState
 from hostler.wiring import hetzner_answers, known_acceleration, open_images
 
@@ -133,26 +133,27 @@ async def refusals(store: Store) -> list[Finding]:
 
 
 async def shared_hosts(store: Store) -> list[Finding]:
-    """Return a finding for every host that has several nodes each of which promises all of it."""
+    """Return a finding for every host of which one node promises all and another one a share.
+
+    Placement counts what is on any of them against those that promise all of it. A share is promised in any case.
+    """
     hosts: dict[str, list[NodeRecord]] = {}
     for entry in (await MEMBER.list(store, strict=False)).entries:
         record = entry.value
-        if (
-            record.facts.get("host")
-            and not record.facts.get("share")
-            and record.lifecycle is not Lifecycle.DECOMMISSIONED
-        ):
-            hosts.setdefault(record.facts["host"], []).append(record)
-    return [
-        Finding(
-            "nodes",
-            Level.WARN,
-            f"{', '.join(sorted(record.node for record in records))} are on one host, and each promises all of it",
-            f"set nodes = {len(records)} (HOSTLER_NODES) for each of these agents, or give them one data folder",
-        )
-        for records in hosts.values()
-        if len(records) > 1
-    ]
+        if record.facts.get(HOST) and record.lifecycle is not Lifecycle.DECOMMISSIONED:
+            hosts.setdefault(record.facts[HOST], []).append(record)
+    found = []
+    for records in hosts.values():
+        whole = sorted(record.node for record in records if not record.facts.get(HOST_SHARE))
+        shares = sorted(record.node for record in records if record.facts.get(HOST_SHARE))
+        if whole and shares:
+            both = f"{', '.join(whole)} and {', '.join(shares)}"
+            what = f"{both} are on one host: the former promise all of it, the latter a share"
+            advice = (
+                f"set nodes = {len(records)} (HOSTLER_NODES) for each of these agents, or give them one data folder"
+            )
+            found.append(Finding("nodes", Level.WARN, what, advice))
+    return found
 
 
 def paused(view: View) -> list[Finding]:

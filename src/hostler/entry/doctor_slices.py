@@ -1,4 +1,4 @@
-"""What `hostler doctor` looks at where slices run: whether each can have a user of its own."""
+"""What `hostler doctor` says where slices run: whether each can have a user of its own, and where artifacts are."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING
 from hostler.entry.backend import is_cluster
 from hostler.entry.finding import Finding, Level
 from hostler.errors import HostlerError
+from hostler.keys.replica import REPLICA
 from hostler.wiring import why_no_slice_users
 
 if TYPE_CHECKING:
+    from hostler.ports.store import Store
     from hostler.settings import Settings
 
 
@@ -21,13 +23,21 @@ async def slices(settings: Settings) -> list[Finding]:
     except HostlerError as error:
         what, _, advice = str(error).partition("; ")
         return [Finding("slices", Level.FAIL, what, advice)]
-    return [*([Finding("slices", level, why, advice)] if why else []), *_repository(settings)]
+    return [Finding("slices", level, why, advice)] if why else []
 
 
-def _repository(settings: Settings) -> list[Finding]:
-    """Return a finding where several machines work on one store, and each has a repository of its own."""
+async def repository(store: Store, settings: Settings) -> list[Finding]:
+    """Return a finding for every replica from which agents of other machines cannot fetch artifacts."""
     if not is_cluster(settings.store) or "://" in settings.artifacts:
         return []
-    what = f"{settings.artifacts} is a folder of this machine: a slice that is published here runs here alone"
-    advice = "set artifacts to one repository for all machines: https://REPLICA/v1/artifacts (docs/slices.md)"
-    return [Finding("artifacts", Level.WARN, what, advice)]
+    return [
+        Finding(
+            "artifacts",
+            Level.WARN,
+            f"replica {entry.value.address} does not say where others reach it: what is published there alone cannot"
+            " be fetched by agents of other machines",
+            "start it with --address HOST:PORT, or let it listen on that address",
+        )
+        for entry in (await REPLICA.list(store, strict=False)).entries
+        if not entry.value.url
+    ]

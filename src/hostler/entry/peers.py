@@ -11,11 +11,11 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING
 from urllib.parse import quote, urlsplit
 
-import aiohttp
 from yarl import URL
 
 from hostler.client.channel import Channel as SocketChannel
 from hostler.client.wire import NotSent, open_socket
+from hostler.entry.server.pin import read_pinned
 from hostler.errors import Forbidden, Invalid, NotFound, Unavailable
 from hostler.keys.node import MEMBER
 from hostler.kit.backoff import Backoff
@@ -24,6 +24,8 @@ from hostler.model.name import fold
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
     from contextlib import AbstractAsyncContextManager
+
+    import aiohttp
 
     from hostler.engine.tickets import PeerTickets
     from hostler.ports.machines import Channel, Door
@@ -36,7 +38,6 @@ AGAIN = (0.1, 1.0)
 """Seconds, at first and at most, before an address is read and tried again."""
 SCHEME = "Ticket"
 """Of the header that carries a ticket from one process to another."""
-PIN = "sha256:"
 
 
 class ProcessPeers:
@@ -97,14 +98,10 @@ class ProcessPeers:
         entry = await MEMBER.get(self._store, node=node)
         if entry is None:
             raise NotFound(f"node {node}: there is none such; list the nodes")
-        url, _, pinned = entry.value.address.partition("#")
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https"):
+        if urlsplit(entry.value.address).scheme not in ("http", "https"):
             raise Unavailable(f"node {node}: its agent is another process and serves no relay; start it again")
-        if parts.scheme == "http":
-            return url, None
         try:
-            return url, aiohttp.Fingerprint(bytes.fromhex(pinned.removeprefix(PIN)))
+            return read_pinned(entry.value.address)
         except ValueError:
             raise Unavailable(
                 f"node {node}: its record does not say which certificate its relay has; start its agent again"

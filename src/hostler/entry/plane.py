@@ -55,11 +55,13 @@ from hostler.entry.server.app import build
 from hostler.entry.server.logs import logger
 from hostler.entry.server.serve import Server
 from hostler.entry.server.services import ServerPlan, Services
+from hostler.entry.shared_artifacts import SharedArtifacts, open_shared
 from hostler.errors import Invalid
 from hostler.keys.namespaced import maintained
 from hostler.kit.clock import SystemClock
+from hostler.kit.host import WILDCARDS
 from hostler.settings.value import split_address
-from hostler.wiring import open_artifacts, open_audit_files, open_hasher, open_power
+from hostler.wiring import open_audit_files, open_hasher, open_power
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
@@ -79,7 +81,6 @@ if TYPE_CHECKING:
     from hostler.sim.simulation import Simulation
 
 OPEN_METRICS = {"token": False, "nearby": None, "everybody": True}
-WILDCARDS = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - what "every address" means to a local caller
 
 
 def new_id() -> str:
@@ -145,12 +146,17 @@ class Plane:
         local: Collection[str] = (),
         artifacts: Artifacts | None = None,
         guard: StoreGuard | None = None,
+        address: str | None = None,
+        stopping: Callable[[], bool] = lambda: False,
     ) -> None:
         """`local`: the nodes of this very process, by their folded names; it may grow. `artifacts`: the repository; if
-        there is none, the one of the settings. `guard`: what tells that the store became another one."""
+        there is none, the one of the settings. `guard`: what tells that the store became another one. `address`:
+        where others reach the API, `HOST:PORT`; None: where it listens. `stopping`: whether it was asked to end."""
         self.store, self.settings = store, settings
         self.clock: Clock = clock or SystemClock()
         self._rng = random.Random()  # noqa: S311 - spreads retries; guards nothing
+        # Simulated nodes are never switched off.
+        self._power = None if sim is not None else _power(settings)
         self._hasher = open_hasher()
         self.view = View(store, clock=self.clock, rng=self._rng, write_every=WRITE_EVERY)
         self.view.calendar.own = local
@@ -163,7 +169,9 @@ class Plane:
         self._lab_keys: tuple[str, ...] = ()
         self._controllers: Sequence[Counting] = ()
         self._more_counters = counters
-        artifacts = artifacts or open_artifacts(settings, clock=self.clock)
+        self._address = address
+        if artifacts is None:
+            artifacts = open_shared(store, settings, self.peer_tickets, clock=self.clock, url=self.api_url)
         self._audit_files = open_audit_files(settings.data) if sim is None else None
         self.calling = Calling(
             store,
@@ -220,8 +228,11 @@ class Plane:
             overview=OverviewService(store, self.view, blueprints, clock=self.clock),
             peers=ProcessPeers(store, self.peer_tickets, machines_of),
             artifacts=artifacts,
+            own_artifacts=artifacts.own if isinstance(artifacts, SharedArtifacts) else None,
+            peer_tickets=self.peer_tickets,
             audit_files=self._audit_files,
             clock=self.clock,
+            stopping=stopping,
             leads=leads,
             counters=self._counters,
             calls=InvokeService(self.calling.router, self.view) if sim is None else None,
@@ -229,6 +240,7 @@ class Plane:
             sim=sim,
         )
         self._viewing: asyncio.Task[None] | None = None
+        self._copying: asyncio.Task[None] | None = None
         self._guard = guard
         self._guarding: asyncio.Task[None] | None = None
         self._server: Server | None = None
@@ -242,6 +254,8 @@ class Plane:
                 self._viewing.result()
             if self.services.calls is not None:
                 await self.calling.__aenter__()
+            if isinstance(self.services.artifacts, SharedArtifacts):
+                self._copying = asyncio.create_task(self.services.artifacts.keep_copies(), name="artifacts: copies")
             if self._guard is not None:
                 self._guarding = asyncio.create_task(self._guard.run(), name="store guard")
             gc.collect()
@@ -258,7 +272,7 @@ class Plane:
     ) -> None:
         await self._watch.aclose()
         await self.calling.__aexit__(None, None, None)
-        running = [task for task in (self._viewing, self._guarding) if task is not None]
+        running = [task for task in (self._copying, self._viewing, self._guarding) if task is not None]
         for task in running:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
@@ -273,6 +287,16 @@ class Plane:
         ended = next(task for task in running if task in done)
         error = None if ended.cancelled() else ended.exception()
         return error if isinstance(error, Exception) else RuntimeError("the view of the store ended by itself")
+
+    def api_url(self) -> str:
+        """Where other processes of the control plane reach the API, with its certificate; empty: it is not known."""
+        if self._server is None:
+            return ""
+        scheme, _, rest = self._server.pinned_url.partition("://")
+        listens, mark, pin = rest.partition("#")
+        host, _ = split_address(self.settings.listen)
+        reached = self._address or ("" if host in WILDCARDS else listens)
+        return f"{scheme}://{reached}{mark}{pin}" if reached else ""
 
     @asynccontextmanager
     async def served(self) -> AsyncIterator[Server]:
@@ -351,7 +375,7 @@ class Plane:
             clock=self.clock,
             rng=self._rng,
             brake=brake,
-            power=self._power(log.info),
+            power=self._power,
             power_grace=settings.power_grace,
             tracer=self._tracer("nodes"),
             tell=log.info,
@@ -415,12 +439,6 @@ class Plane:
         age, revisions = self.settings.store_history, self.settings.store_revisions
         return (Compaction(self.store, kept, clock=self.clock, age=age, revisions=revisions, tell=tell),)
 
-    def _power(self, tell: Callable[[str], None]) -> Power | None:
-        """What switches nodes off; nothing does where they are simulated."""
-        if self.services.sim is not None:
-            return None
-        return open_power(self.settings.power_command, timeout=self.settings.power_timeout, tell=tell)
-
     def _tracer(self, actor: str) -> Tracer:
         """By which a controller tells of its decisions."""
         return Tracer(self.clock, new_id, actor, kept=self.settings.trace_days > 0)
@@ -451,6 +469,16 @@ def slice_limits(settings: Settings) -> Limits:
         deactivating=settings.slice_deactivating_limit,
         unloading=settings.slice_unloading_limit,
         min_ready=settings.slice_min_ready,
+    )
+
+
+def _power(settings: Settings) -> Power | None:
+    """What switches nodes off. Invalid: it cannot be opened as the settings say it."""
+    return open_power(
+        settings.power_command,
+        settings.power,
+        timeout=settings.power_timeout,
+        tell=lambda line: logger(part="controllers").info(line),
     )
 
 
@@ -493,12 +521,13 @@ async def first_admin(users: UserService, folder: DataFolder) -> str | None:
     return token
 
 
-async def recovered_admin(settings: Settings) -> str:
+async def recovered_admin(settings: Settings, *, remove_password: bool = False) -> str:
     """A new token of the administrator, straight on the store."""
     clock, hasher = SystemClock(), open_hasher()
     try:
         async with opened_backend(settings, clock, lambda _: None) as store:
             writer = Writer(store, clock=clock, new_id=new_id)
-            return await _users(store, writer, View(store, clock=clock), clock, hasher).recover_admin()
+            users = _users(store, writer, View(store, clock=clock), clock, hasher)
+            return await users.recover_admin(remove_password=remove_password)
     finally:
         await hasher.aclose()

@@ -11,14 +11,12 @@ counts once.
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import ssl
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 from hostler.engine.access.slowing import Slowing
 from hostler.entry.open_files import relay_limits
-from hostler.entry.peers import PIN, SCHEME
+from hostler.entry.peers import SCHEME
 from hostler.entry.server import body as incoming
 from hostler.entry.server.answer import refuse
 from hostler.entry.server.logs import logger
@@ -29,13 +27,13 @@ from hostler.entry.server.serve import Server
 from hostler.entry.server.stream import GOING_AWAY, joined
 from hostler.errors import Invalid, NotFound, Unauthenticated, Unavailable
 from hostler.kit.clock import SystemClock
+from hostler.kit.host import WILDCARDS
 from hostler.kit.source_address import origin
 from hostler.model.name import fold
 from hostler.ports.machines import Door
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
-    from pathlib import Path
 
     from hostler.engine.tickets import PeerTickets
     from hostler.kit.clock import Clock
@@ -107,12 +105,17 @@ class RelayApp:
             self.streams -= 1
 
     async def _redeem(self, raw: Raw, node: str, vm: str, door: Door) -> None:
-        """Take the ticket. TooManyTries: the address has guessed too often for the store to be asked again."""
+        """Take the ticket. TooManyTries: the address has guessed too often for the store to be asked again.
+
+        A guest may come from the address of its node. So tickets that one of us has sealed are not slowed.
+        """
         client = raw.scope.get("client")
         source = origin(client[0]) if client else ""
-        self._guesses.check(source)
         try:
-            await self._tickets.redeem(_ticket_of(raw.headers), node, vm, door)
+            ticket = _ticket_of(raw.headers)
+            if not await self._tickets.seals.fits(ticket):
+                self._guesses.check(source)
+            await self._tickets.redeem(ticket, node, vm, door)
         except Unauthenticated:  # not counted before: many valid tickets may come at once
             self._guesses.failed(source)
             raise
@@ -145,16 +148,17 @@ def _ticket_of(headers: dict[bytes, bytes]) -> str:
 class Relay:
     """A relay that is served."""
 
-    def __init__(self, server: Server, cert: Path | None) -> None:
-        self._server, self._cert = server, cert
-        self.address = f"{server.url}{_pin(cert)}"
+    def __init__(self, server: Server) -> None:
+        self._server = server
+
+    @property
+    def address(self) -> str:
         """What the node's record says: where it is, and which certificate it has."""
+        return self._server.pinned_url
 
     def reload_certificate(self) -> bool:
         """As `Server.reload_certificate`. The address is another one afterwards, if the certificate is."""
-        reloaded = self._server.reload_certificate()
-        self.address = f"{self._server.url}{_pin(self._cert)}"
-        return reloaded
+        return self._server.reload_certificate()
 
 
 @asynccontextmanager
@@ -162,7 +166,7 @@ async def relaying(
     settings: Settings, tickets: PeerTickets, machines_of: Callable[[str], Doors | None]
 ) -> AsyncIterator[Relay]:
     """Serve the relay where the settings say. Invalid: others could not reach it there."""
-    from hostler.entry.plane import WILDCARDS, check_address
+    from hostler.entry.plane import check_address
 
     host, port = check_address(settings, settings.agent_listen, "agent_listen")
     if host in WILDCARDS:
@@ -173,13 +177,4 @@ async def relaying(
     app = RelayApp(tickets, machines_of)
     cert, key, limits = settings.tls_cert, settings.tls_key, relay_limits(settings)
     async with Server(app, host=host, port=port, cert=cert, key=key, limits=limits) as server:
-        yield Relay(server, settings.tls_cert)
-
-
-def _pin(cert: Path | None) -> str:
-    if cert is None:
-        return ""
-    text = cert.read_text(encoding="ascii")
-    begin, end = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
-    first = text[text.index(begin) : text.index(end) + len(end)]
-    return f"#{PIN}{hashlib.sha256(ssl.PEM_cert_to_DER_cert(first)).hexdigest()}"
+        yield Relay(server)

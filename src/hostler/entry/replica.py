@@ -20,6 +20,8 @@ from hostler.entry.lab_network import door_in
 from hostler.entry.open_files import raise_open_files
 from hostler.entry.signals import asked_to_end, on_hangup, reload_certificates, run_unless_asked
 from hostler.entry.standing import Leading, Plan, stand
+from hostler.errors import HostlerError
+from hostler.keys.replica import REPLICA
 from hostler.kit.clock import SystemClock
 from hostler.ports.ttl import StoreBacked
 from hostler.wiring import ttl_storage_on
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from hostler.entry.plane import Plane
+    from hostler.kit.clock import Clock
     from hostler.ports.store import Store
     from hostler.ports.ttl import TtlStorage
     from hostler.settings import Settings
@@ -67,7 +70,15 @@ async def _run(  # noqa: PLR0917 - what to run, how to tell, and when to end
         backend = guarded_backend(settings, clock, tell, accept=accept_cluster)
         store, guard = await stack.enter_async_context(backend)
         settings = await _without_redis_if_refused(store, settings, tell)
-        plane = Plane(store, settings, clock=clock, leads=lambda: leading.leads, guard=guard)
+        plane = Plane(
+            store,
+            settings,
+            clock=clock,
+            leads=lambda: leading.leads,
+            guard=guard,
+            address=address,
+            stopping=asked.is_set,
+        )
         await stack.enter_async_context(plane)
         server = await stack.enter_async_context(plane.served())
         stack.enter_context(on_hangup(lambda: reload_certificates([server], tell)))
@@ -79,6 +90,7 @@ async def _run(  # noqa: PLR0917 - what to run, how to tell, and when to end
             address=address or f"{f'[{host}]' if ':' in host else host}:{server.port}",
             ttl=settings.leadership_ttl,
             replicas=settings.replicas,
+            url=plane.api_url,
         )
         standing = asyncio.create_task(
             stand(
@@ -102,11 +114,31 @@ async def _run(  # noqa: PLR0917 - what to run, how to tell, and when to end
                 tell(f"problem: {problem}; stopping")
                 asked.set()
             problem = await standing or problem
+            if problem is None:
+                await _serve_on(store, settings, clock, tell)
         finally:
             for task in (standing, failing):
                 task.cancel()
             await asyncio.gather(standing, failing, return_exceptions=True)
     return 0 if problem is None else 1
+
+
+async def _serve_on(store: Store, settings: Settings, clock: Clock, tell: Callable[[str], None]) -> None:
+    """Serve for a moment more, if other replicas run: load balancers have to see that /readyz says 503.
+
+    The leadership was given up before, so that another replica leads meanwhile.
+    """
+    delay = settings.shutdown_delay
+    if not delay:
+        return
+    try:
+        async with asyncio.timeout(delay):
+            others = (await REPLICA.list(store, strict=False)).entries
+    except (HostlerError, TimeoutError):
+        return
+    if others:  # the record of this one is gone
+        tell(f"serving for {delay:g} s more while /readyz says 503; a second signal ends it at once")
+        await clock.sleep(delay)
 
 
 async def _failed(plane: Plane, worker: asyncio.Task[None] | None) -> Exception:

@@ -31,11 +31,12 @@ LOOK_EVERY = 1.0
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """How to stand. `replicas`: how many hold a key at once."""
+    """How to stand. `replicas`: how many hold a key at once. `url`: see `ReplicaRecord.url`."""
 
     address: str
     ttl: float
     replicas: int = 1
+    url: Callable[[], str] = str
 
 
 class Leading:
@@ -141,7 +142,8 @@ async def bury(storage: TtlStorage, holder: str, replicas: int) -> None:
 
 def _presence(store: Store, holder: str, plan: Plan) -> Presence:
     started_at = SystemClock().wall()
-    return Presence(store, ReplicaRecord(address=plan.address, holder=holder, ttl=plan.ttl, started_at=started_at))
+    record = ReplicaRecord(address=plan.address, holder=holder, ttl=plan.ttl, started_at=started_at)
+    return Presence(store, record, url=plan.url)
 
 
 async def _until_ended(

@@ -206,6 +206,7 @@ class Up:
                     folder,
                     self._clock,
                     peers=plane.services.peers,
+                    artifacts=plane.services.artifacts,
                     nodes=self._settings.nodes,
                     router=plane.calling.router,
                     accept_cluster=self._accept,
@@ -226,7 +227,8 @@ class Up:
 
     async def _stand(self, store: Store, plane: Plane, address: str, guard: StoreGuard) -> None:
         """Stand for the leadership, and stand anew when it was lost."""
-        plan = Plan(address=address, ttl=self._settings.leadership_ttl, replicas=self._settings.replicas)
+        settings = self._settings
+        plan = Plan(address=address, ttl=settings.leadership_ttl, replicas=settings.replicas, url=plane.api_url)
         watchdog = Watchdog(self._clock)
         storage = ttl_storage_on(store)
         dead = self._folder.read(self._folder.replica_file)

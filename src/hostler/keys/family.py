@@ -33,6 +33,7 @@ FAMILIES: dict[str, tuple[Key[Any], ...]] = {
         deployment.DEPLOYMENT,
         deployment.RETRIES,
         deployment.SLICE_DECISION,
+        deployment.ARTIFACT,
         deployment.ROUTER,
     ),
     "nodes": (

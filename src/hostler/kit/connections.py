@@ -2,8 +2,12 @@
 
 A connection is *unproven* until its protocol says that the peer has shown a valid credential (`prove`). Unproven
 connections have places of their own. A new one is always accepted: if there are too many, the oldest one that waits for
-its peer is dropped, of the same source address first. So peers that send nothing cannot keep others out. Proven
-connections have the other places; the last of these (`reserve`) are for peers that `prove` names as reserved.
+its peer is dropped, of the same source address first, then of the address that has most. So peers that send nothing
+cannot keep others out. Proven connections have the other places; the last of these (`reserve`) are for peers that
+`prove` names as reserved.
+
+A connection that wants its next request to be served asks for a turn (`take_turn`). While there are many connections,
+few are given one per turn of the event loop, so that a new connection does not wait until all others were served.
 
 Where the process or the system has no file left, accepting pauses, and unproven connections are dropped to free some.
 asyncio's own accept loop would log and set a timer for each connection of its backlog instead, and starve the loop.
@@ -15,6 +19,7 @@ import asyncio
 import errno
 import resource
 import socket
+from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +35,8 @@ BACKLOG = 1024
 """Connections that the system holds until they are accepted."""
 AT_ONCE = 32
 """Connections that are accepted before other work of the event loop has its turn."""
+CALM = 256
+"""Connections up to which every request is begun at once."""
 SWEEP_EVERY = 1.0
 PAUSE = 0.25
 """Seconds without accepting after no file was left."""
@@ -105,12 +112,14 @@ def limits_of(total: int, per_source: int) -> ConnectionLimits:
 class InboundConnection(socket.socket):
     """An accepted socket, and what is known of its peer. It is counted until it is closed."""
 
-    __slots__ = ("_accepting", "_drop", "is_exempt", "is_late", "is_proven", "is_waiting", "source")
+    __slots__ = ("_accepting", "_drop", "is_exempt", "is_late", "is_proven", "is_reserved", "is_waiting", "source")
 
     source: str
     is_exempt: bool
     """Whether it is not counted for its source address."""
     is_proven: bool
+    is_reserved: bool
+    """Whether its peer is one for whom places are in reserve."""
     is_waiting: Callable[[], bool]
     """Whether the connection waits for bytes of its peer, and may be dropped for another one."""
     is_late: Callable[[float], bool]
@@ -120,7 +129,7 @@ class InboundConnection(socket.socket):
         """Count it from now on. `drop` ends it."""
         self._accepting: AcceptLoop | None = accepting
         self._drop = drop
-        self.source, self.is_exempt, self.is_proven = source, exempt, False
+        self.source, self.is_exempt, self.is_proven, self.is_reserved = source, exempt, False, False
         self.is_waiting, self.is_late = _always, _never
 
     def close(self) -> None:
@@ -133,6 +142,10 @@ class InboundConnection(socket.socket):
     def prove(self, *, reserved: bool = False) -> bool:
         """Give it a place among proven connections. False: there is none; the protocol says so, and closes it."""
         return self.is_proven or self._accepting is None or self._accepting.promote(self, reserved=reserved)
+
+    def take_turn(self, go_on: Callable[[], object]) -> bool:
+        """Call `go_on` in its turn, and return True; False: it need not wait, and `go_on` is not called."""
+        return self._accepting is not None and not self.is_reserved and self._accepting.give_turn(go_on)
 
     def drop(self) -> None:
         """End it now."""
@@ -182,6 +195,7 @@ class AcceptLoop:
         self._proven_of: dict[str, dict[InboundConnection, None]] = {}
         self._opening: dict[InboundConnection, asyncio.Task[None]] = {}
         self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._turns: deque[Callable[[], object]] = deque()
         self.counts = Counts()
         self._told = Counts()
         self._tell_at = 0.0
@@ -234,14 +248,29 @@ class AcceptLoop:
         if len(self._proven) >= most and not self._drop_one(self._proven):
             return self._crowded()
         _remove(connection, self._unproven, self._unproven_of)
-        connection.is_proven = True
+        connection.is_proven, connection.is_reserved = True, reserved
         if connection.is_waiting is _always:  # its protocol does not say when it waits
             connection.is_waiting = _never
         self._proven[connection] = None
         self._proven_of.setdefault(source, {})[connection] = None
         return True
 
+    def give_turn(self, go_on: Callable[[], object]) -> bool:
+        """As `InboundConnection.take_turn`."""
+        if len(self) <= CALM and not self._turns:
+            return False
+        if not self._turns:
+            self._loop.call_soon(self._go_on)
+        self._turns.append(go_on)
+        return True
+
     # Inside
+
+    def _go_on(self) -> None:
+        for _ in range(min(AT_ONCE, len(self._turns))):
+            self._turns.popleft()()
+        if self._turns:
+            self._loop.call_soon(self._go_on)
 
     def _resume(self) -> None:
         if not self._is_closed:
@@ -278,7 +307,7 @@ class AcceptLoop:
         mine = self._unproven_of.setdefault(source, {})
         many = len(mine) >= self.limits.unproven_per_source and not connection.is_exempt
         full = many and not self._drop_one(mine)
-        full = full or (len(self._unproven) >= self.limits.unproven and not self._drop_one(self._unproven))
+        full = full or (len(self._unproven) >= self.limits.unproven and not self._drop_unproven())
         mine[connection] = self._unproven[connection] = None
         self._unproven_of[source] = mine
         if full:
@@ -300,6 +329,14 @@ class AcceptLoop:
                 lambda: protocol, connection, ssl=self._tls, ssl_handshake_timeout=within
             )
             connection.dropped_by(transport.abort)
+
+    def _drop_unproven(self) -> bool:
+        """Drop one of the address that has most, or else the oldest of all. False: none waits for its peer."""
+        most: dict[InboundConnection, None] = {}
+        for mine in self._unproven_of.values():
+            if len(mine) > len(most) and not next(iter(mine)).is_exempt:
+                most = mine
+        return self._drop_one(most) or self._drop_one(self._unproven)
 
     def _drop_one(self, among: Iterable[InboundConnection]) -> bool:
         """Drop the oldest that waits for its peer. False: none does."""

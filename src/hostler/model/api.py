@@ -163,6 +163,8 @@ class VmView(Record, frozen=True, kw_only=True):
     """Since when it has a new disk from its image, because its node was lost or drained; 0: it has its own."""
     retained: tuple[RetainedRef, ...] = ()
     """Disks of it that are out of service and can be restored, the newest first."""
+    warnings: tuple[str, ...] = ()
+    """What it asks for and will not get, such as user data that its image does not run."""
     settled: bool
     """What is seen is what is wished for."""
     created_at: float
@@ -287,7 +289,7 @@ class UserCreate(Record, frozen=True, kw_only=True):
 class UserUpdate(Record, frozen=True, kw_only=True):
     """Changes of an account; what is left out stays.
 
-    `old_password`: the present one, which an account without manage_accounts needs to change its own.
+    `old_password`: the present one, which every account needs to change its own.
     """
 
     concealed = frozenset(("password", "old_password"))
@@ -581,6 +583,9 @@ class ImageView(Record, frozen=True, kw_only=True):
     """Of its disk: a machine that asks for less has that; 0: not known."""
     user: str
     """Who logs in, unless the machine says otherwise; empty: not known."""
+    seeding: str = ""
+    """`cloud-init`: it runs any user data; `firmware`: only a script that begins with `#!`; `none`: none. Empty: not
+    known, or not the same everywhere."""
 
 
 class ImageList(Record, frozen=True, kw_only=True):

@@ -3,22 +3,11 @@
 from __future__ import annotations
 
 from hostler.model.record import Record
+from hostler.model.rollout import ArtifactRecord
 
 
-class ArtifactView(Record, frozen=True, kw_only=True):
+class ArtifactView(ArtifactRecord, frozen=True, kw_only=True):
     """An artifact of the control plane's repository."""
-
-    artifact: str
-    """`group:name:version`."""
-    file: str
-    """Its file's name: a wheel, or a module."""
-    sha256: str
-    size: int
-    module: str
-    """What is imported."""
-    requires: tuple[str, ...] = ()
-    """Other packages that it needs."""
-    published_at: float = 0.0
 
 
 class ArtifactPage(Record, frozen=True, kw_only=True):

@@ -94,6 +94,8 @@ class LabOffer(Record, frozen=True, kw_only=True):
     waiting: int
     warm: int
     """Machines that are ready ahead."""
+    problems: tuple[str, ...] = ()
+    """What is wrong with it on the nodes that there are: no image, too little memory, user data that is not run."""
 
 
 class LabOffers(Record, frozen=True, kw_only=True):

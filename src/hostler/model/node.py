@@ -31,6 +31,8 @@ class DrainMode(OpenEnum):
     """Each is stopped and stays; one after the other."""
 
 
+HOST, HOST_SHARE = "host", "share"
+"""Facts of a node (`NodeRecord.facts`): which host it is on, and in words which share of the host it promises."""
 POWER = "hostler"
 """Stands in `OffConfirmation.by` where the leader had the node switched off."""
 
@@ -59,6 +61,9 @@ class ImageNeeds(Record, frozen=True, kw_only=True):
     """Who logs in, unless the machine says otherwise."""
     default: bool = False
     """Whether machines that name no image are made of it there."""
+    seeding: str = ""
+    """How its machines learn who they are, and which user data they run: `cloud-init` any, `firmware` scripts, `none`
+    none (`model.image.Seeding`); empty: not known."""
 
 
 class NodeRecord(Record, frozen=True, kw_only=True):
@@ -96,8 +101,9 @@ class NodeRecord(Record, frozen=True, kw_only=True):
     """While it is drained by moving: machines are moved although their snapshots are lost by that."""
     off: OffConfirmation | None = None
     awaited: bool = False
-    """It has not registered since its store was copied, restored or put back into service. While it is unreachable its
-    machines wait, `fence` or not; only an operator's confirmation that it is off releases them."""
+    """Since its store was copied, restored or put back into service it has not registered, or has not yet taken out of
+    service what the store does not know of. While it is unreachable its machines wait, `fence` or not; only an
+    operator's confirmation that it is off releases them."""
     registered_at: float
 
 
@@ -167,6 +173,9 @@ class VmCommand(Record, frozen=True, kw_only=True):
     reinstate: str | None = None
     """Before a machine is created: put back what is retained under this name, and create nothing instead. Empty: what
     this node has of this virtual machine, in service or retained, is its machine; without any, one is created."""
+    unconfirmed: bool = False
+    """It comes from a backup, and its machine may be on another node by now: create nothing. The leader confirms it
+    once every node that the backup knows has registered and has no other machines."""
     resets: int = 0
     snapshots: tuple[str, ...] = ()
     restore: Restore | None = None

@@ -36,6 +36,9 @@ class ReplicaRecord(Record, frozen=True, kw_only=True):
     fence: Annotated[int, Meta(ge=0)] = 0
     held_at: float | None = None
     """Since when it holds the key."""
+    url: str = ""
+    """Where other processes of the control plane reach its API, with the digest of its certificate, in the form of
+    `NodeRecord.address`; empty: it does not say."""
 
 
 class Farewell(OpenEnum):

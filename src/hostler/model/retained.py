@@ -24,6 +24,9 @@ class Retained(Record, frozen=True, kw_only=True):
     """When the leader first saw this record, by its clock: retention counts from then. 0: not yet."""
     disk_bytes: int = 0
     driver: str = ""
+    place: str = ""
+    """Where on the node it is (`Machines.place`); empty: not known. The record stays when the agent of the node works
+    at another place from then on."""
 
     @property
     def kept_since(self) -> float:

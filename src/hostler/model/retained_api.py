@@ -40,6 +40,9 @@ class RetainedView(Record, frozen=True, kw_only=True):
     """Its deletion was asked for, and waits for its node."""
     alive: bool
     """Whether its node can be reached."""
+    lost: str = ""
+    """Why no node can bring it back or delete its disk: its node was removed, or works at another place. Empty: one
+    can."""
     revision: int
 
 

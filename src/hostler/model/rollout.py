@@ -26,6 +26,25 @@ class BlueprintRevision(Record, frozen=True, kw_only=True):
     """The blueprint was deleted; what stands here is what it said at last."""
 
 
+class ArtifactRecord(Record, frozen=True, kw_only=True):
+    """`/hostler/v1/artifacts/{artifact}`: an artifact that was published. It never changes.
+
+    Its file is in the repositories of replicas. A file counts if it has this checksum.
+    """
+
+    artifact: str
+    """`group:name:version`."""
+    file: str
+    """Its file's name: a wheel, or a module."""
+    sha256: str
+    size: int
+    module: str
+    """What is imported."""
+    requires: tuple[str, ...] = ()
+    """Other packages that it needs."""
+    published_at: float = 0.0
+
+
 class SliceOwner(Record, frozen=True, kw_only=True):
     """`/hostler/v1/slice-owners/{base}`: the blueprint that a slice belongs to. Written with it; one has it at most.
 

@@ -69,3 +69,6 @@ class WhyView(Record, frozen=True, kw_only=True):
     """There is more than was asked for."""
     border: str = ""
     """The store was copied or restored since the object was last written, in words; empty: it was not."""
+    filed: str = ""
+    """Steps are missing, and older lines of the audit log are in files: which, and how to read them. Empty otherwise,
+    and for callers who may not read the audit log."""

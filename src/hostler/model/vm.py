@@ -69,6 +69,10 @@ class MachineState(OpenEnum):
     """All of it was handed to another node. It does not run; started, it goes on here as if nothing had been."""
 
 
+NO_DISK = (MachineState.PENDING, MachineState.PLACED, MachineState.CREATING, MachineState.GONE)
+"""What a handle says of a machine that never had a disk, or has none any more."""
+
+
 class Origin(Record, frozen=True, kw_only=True):
     """What a machine's disk begins as, instead of its image: a snapshot of another machine of its project."""
 
@@ -304,10 +308,6 @@ class VmHandle(Record, frozen=True, kw_only=True):
     ended: bool = False
     """It shall run and ended by itself, and its restart policy leaves it so."""
     seen_at: float
-
-
-NO_DISK = (MachineState.PENDING, MachineState.PLACED, MachineState.CREATING, MachineState.GONE)
-"""What a handle says of a machine that never had a disk, or has none any more."""
 
 
 def has_disk(handle: VmHandle | None) -> bool:

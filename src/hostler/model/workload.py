@@ -42,6 +42,9 @@ class Workload(Record, frozen=True, kw_only=True):
     node_labels: dict[str, str] = field(default_factory=dict)
     on_node_loss: OnNodeLoss = OnNodeLoss.FENCE
     """New ones say it (`WorkloadApply`: wait). A record that does not is older, and means this."""
+    returns: bool = False
+    """As of `VirtualMachine`: `fence` was asked for as it is meant now, and its machines return with their disks. In an
+    older record `fence` is what `recreate` is now, until it is applied again."""
     restart: RestartPolicy = RestartPolicy.ALWAYS
     rollout: Rollout = Rollout()
     labels: dict[str, str] = field(default_factory=dict)
@@ -61,6 +64,12 @@ class Workload(Record, frozen=True, kw_only=True):
     def home(self) -> tuple[str, str]:
         """Org and project of its machines."""
         return self.org or ORG, self.project or fold(self.name)
+
+    @property
+    def loss(self) -> OnNodeLoss:
+        """What `on_node_loss` means: `recreate` where an older record says `fence`."""
+        old = self.on_node_loss is OnNodeLoss.FENCE and not self.returns
+        return OnNodeLoss.RECREATE if old else self.on_node_loss
 
     @property
     def power(self) -> Power:

@@ -71,7 +71,7 @@ def apply_of(workload: Workload) -> WorkloadApply:
         spec=workload.spec,
         affinity=tuple(rules),
         node_labels=workload.node_labels,
-        on_node_loss=workload.on_node_loss,
+        on_node_loss=workload.loss,
         restart=workload.restart,
         rollout=workload.rollout,
         labels=workload.labels,

@@ -12,6 +12,19 @@ class Power(Protocol):
         """Cut the node's power and see that it is off. True: certainly off. False: this switch does not reach it."""
 
 
+class PowerReader(Protocol):
+    """The ability to read the power state of nodes without changing it."""
+
+    def reaches(self, node: str) -> bool:
+        """Whether the node has a switch."""
+
+    async def read_state(self, node: str) -> str | None:
+        """`off`, or another state as the switch says it. None: its switch cannot read, or it has none.
+
+        Unavailable: it does not answer, or not for this node.
+        """
+
+
 class HostWatchdog(Protocol):
     """A device that resets this host unless it is fed in time. It runs from when it is opened."""
 

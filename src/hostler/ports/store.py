@@ -279,6 +279,8 @@ class MemberStatus(msgspec.Struct, frozen=True, kw_only=True):
     answers: bool
     why: str = ""
     """Of a member that does not answer: the cause, as far as it is known."""
+    advice: str = ""
+    """What to do about that; empty: start it."""
     size_bytes: int = 0
     leads: bool = False
 

@@ -115,6 +115,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     fencing_time: float
     power_command: tuple[str, ...]
     """What switches a node off for certain; empty: nothing does."""
+    power: dict[str, str]
+    """By node or pattern, the URLs of what switches them off."""
     power_grace: float
     brake_share: float
     brake_window: float
@@ -123,6 +125,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     watchdog: Path | None
     """The device; None: the host is not reset."""
     leadership_ttl: float
+    shutdown_delay: float
     replicas: int
     log_level: str
     log_format: str

@@ -181,5 +181,6 @@ def _check_names(where: str, table: dict[str, Any], known: Iterable[str]) -> Non
     names = tuple(known)
     for key in table:
         if key not in names:
-            near = difflib.get_close_matches(key.lower(), names, n=1, cutoff=0.0)
-            raise Invalid(f"{where}: {key}: unknown name; did you mean {near[0]}?")
+            near = difflib.get_close_matches(key.lower(), names, n=1, cutoff=0.6)
+            hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(names)}"
+            raise Invalid(f"{where}: {key}: unknown name; {hint}")

@@ -188,6 +188,12 @@ OPTIONS: tuple[Option, ...] = (
         (),
     ),
     Option(
+        *("power", "power", "HOSTLER_POWER", value.read_power),
+        "what switches each silent node off: a table of nodes or patterns and the URLs of their management boards",
+        {},
+        secret=True,
+    ),
+    Option(
         *("power_grace", "power_grace", "HOSTLER_POWER_GRACE", value.read_seconds),
         "how long a node is silent before it is switched off",
         30.0,
@@ -209,7 +215,7 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         *("power_timeout", "power_timeout", "HOSTLER_POWER_TIMEOUT", value.read_seconds),
-        "after which a power command that has not ended is ended",
+        "how long switching one node off may take",
         60.0,
     ),
     Option(
@@ -223,6 +229,11 @@ OPTIONS: tuple[Option, ...] = (
         value.read_seconds,
         "after which a silent leader is replaced",
         20.0,
+    ),
+    Option(
+        *("shutdown_delay", "shutdown_delay", "HOSTLER_SHUTDOWN_DELAY", value.read_delay),
+        "for which a replica that is asked to stop goes on serving while /readyz says 503, if other replicas run",
+        3.0,
     ),
     Option(
         "lock_ttl",

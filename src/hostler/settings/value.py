@@ -12,9 +12,18 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+NODE = "{node}"
+"""In whose place the name of a node stands."""
+COMMAND = "command:"
+POWER_URLS = ("redfish://", "redfish+http://", "ipmi://", COMMAND)
+_POWER_URLS_TEXT = ", ".join(f"{start}…" for start in POWER_URLS)
 MAX_LAB_MINUTES = 366 * 24 * 60
 _MAPPED = IPv6Network("::ffff:0:0/96")
 """IPv4 addresses as IPv6 has them."""
+
+
+CLUSTERS = ("etcd", "etcds")
+"""Schemes of stores that several machines can share."""
 
 
 def split_address(text: str) -> tuple[str, int]:
@@ -48,6 +57,13 @@ def read_seconds(value: object) -> float:
     number = _float(value)
     if not 0 < number < float("inf"):
         raise ValueError("must be a number of seconds above 0")
+    return number
+
+
+def read_delay(value: object) -> float:
+    number = _float(value)
+    if not 0 <= number <= 3600:
+        raise ValueError("must be a number of seconds from 0 to 3600")
     return number
 
 
@@ -187,6 +203,28 @@ def read_networks(value: object) -> tuple[str, ...]:
             plain = ip_network((int(network.network_address) & 0xFFFFFFFF, network.prefixlen - _MAPPED.prefixlen))
             raise ValueError(f"must have IPv4 addresses as such: write {plain} in place of {network}")
     return tuple(str(network) for network in networks)
+
+
+def read_power(value: object) -> dict[str, str]:
+    """A table of nodes or patterns and the URLs of their switches; or `NODE=URL` in one text, with quotes as a shell
+    has them. What is wrong is said without the URL, which may hold a password."""
+    if isinstance(value, str):
+        try:
+            pairs = [word.partition("=")[::2] for word in shlex.split(value)]
+        except ValueError as error:
+            raise ValueError(f"must be NODE=URL, with spaces between: {str(error).lower()}") from None
+        if not pairs or not all(url.startswith(POWER_URLS) for _, url in pairs):
+            raise ValueError(f"must be NODE=URL, with spaces between, each URL {_POWER_URLS_TEXT}")
+        if len({node for node, _ in pairs}) != len(pairs):
+            raise ValueError("must have one URL for each node")
+        value = dict(pairs)
+    if not isinstance(value, dict):
+        raise ValueError('must be a table of nodes, such as "r1-b1" = "ipmi://USER@HOST?password_file=/PATH"')
+    for node, url in value.items():
+        read_part(node)
+        if not isinstance(url, str) or not url.startswith(POWER_URLS) or not url.isprintable():
+            raise ValueError(f"{node}: must be {_POWER_URLS_TEXT}")
+    return value
 
 
 def read_power_command(value: object) -> tuple[str, ...]:

@@ -7,7 +7,8 @@
     no_unreachable_endpoint  no lab is shown as available for long though nobody can reach its machine
     rules_kept               no machine is placed against a required rule, its own or another's
     brake_kept               none of too many nodes that became unreachable together is switched off or loses machines
-    disks_kept               no disk with data is deleted while its VM exists and has no newer one that was accepted
+    disks_kept               no disk with data is deleted unless its VM was, or a retained one after its time
+    data_kept                a VM that runs again has its data or says that it does not; retained disks are listed
     inventory_heeded         no machine is placed on a blade that the inventory has taken out of use a while ago
     rollout_kept             no update takes more of a workload away than its rollout allows, or makes more
     no_early_end             no machine and no lab ends before its time, unless somebody asked for that
@@ -131,6 +132,8 @@ class Invariants:
         self._kept: dict[str, list[Violation]] = {name: [] for name in self.names}
         self._revision = 0
         self._fence: int | None = None
+        self._highest = 0
+        """The highest fence that was ever given out."""
         self._vms: dict[str, str] = {}
         """Keys of the wishes by the id of their machine."""
         self._gone: dict[str, tuple[str, bool]] = {}
@@ -148,8 +151,7 @@ class Invariants:
         self._duty = Duty(world, duty) if duty is not None else None
         brake = self._teller("brake_kept")
         self._brake = BrakeWatch(world, brake) if brake is not None else None
-        disks = self._teller("disks_kept")
-        self._disks = DiskWatch(world, disks) if disks is not None else None
+        self._disks = DiskWatch(world, self._teller("disks_kept"), self._teller("data_kept"))
         endpoints = self._teller("no_unreachable_endpoint")
         self._endpoints = Endpoints(world, endpoints) if endpoints is not None and world.plan.labs else None
         self._slices = SliceWatch(world, self.violated, lambda: self._fence) if world.plan.slices else None
@@ -170,8 +172,10 @@ class Invariants:
         self._judge()
         if self._brake is not None:
             self.look("brake_kept", self._brake.looks)
-        if self._disks is not None:
-            self.look("disks_kept", self._disks.looks)
+        self._disks.judge()
+        for name, looks in self._disks.looks.items():
+            self.look(name, looks)
+        self._disks.looks = dict.fromkeys(self._disks.looks, 0)
         if self._endpoints is not None:
             self._endpoints.stop()
         if self._slices is not None:
@@ -198,8 +202,8 @@ class Invariants:
             self._looks[name] += times
 
     def violated(self, name: str, component: str, text: str, at: float | None = None) -> None:
-        """Something must not be, if anybody asked."""
-        if name not in self._found:
+        """Something must not be, if anybody asked. What a restore writes is not judged."""
+        if name not in self._found or self._world.recovery.runs:
             return
         self._found[name] += 1
         if len(self._kept[name]) < MOST:
@@ -236,14 +240,20 @@ class Invariants:
                 break
         if self._brake is not None:
             self._brake.heard(event)
-        if self._disks is not None:
-            self._disks.heard(event)
+        self._disks.heard(event)
         if self._slices is not None:
             self._slices.heard(event)
 
     def _leader(self, key: str, event: Event) -> None:
-        if key == _LEADS:
-            self._fence = None if event.type == "delete" else _read(_Fence, event.kv.value).fence
+        if key != _LEADS:
+            return
+        if event.type == "delete":
+            self._fence = None
+            return
+        fence = _read(_Fence, event.kv.value).fence
+        if fence and fence != self._fence and fence <= self._highest:  # 0: it is not known yet
+            self.violated("no_stale_leader_write", "leader", f"it has fence {fence}, which was given out before")
+        self._fence, self._highest = fence, max(fence, self._highest)
 
     def _trace(self, key: str, event: Event) -> None:  # noqa: ARG002 - as the others
         if event.type == "delete" or "no_stale_leader_write" not in self._looks:

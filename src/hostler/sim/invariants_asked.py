@@ -59,6 +59,10 @@ class _Last:
         if not self.asking and (self._answers or not self._sure):
             self.may = self._answers if self._sure else []
 
+    def go_back(self, may: list[Any]) -> None:
+        """What was answered since then no longer counts, nor does what is being asked for."""
+        self.may, self._answers, self._sure = may, [], False
+
     def is_not(self, value: Any) -> bool:
         return not self.asking and bool(self.may) and UNKNOWN not in self.may and value not in self.may
 
@@ -97,6 +101,15 @@ class Asked:
             raise
         for last, value in lasts:
             last.end(value)
+
+    def known(self) -> dict[Subject, list[Any]]:
+        """What was answered so far; what is being asked for is left out."""
+        return {subject: list(last.may) for subject, last in self._last.items() if not last.asking}
+
+    def go_back(self, known: Mapping[Subject, list[Any]]) -> None:
+        """The control plane knows no more than it did then (`known`)."""
+        for subject, last in self._last.items():
+            last.go_back(known.get(subject, []))
 
     def lab(self, user: str, lab_id: int | None) -> None:
         """A user has asked for a lab, or (None) for its end, at the door."""

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from hostler.engine.controllers.decision import DRAIN
+from hostler.engine.request import HOSTLER
 from hostler.keys.deployment import SLICE
 from hostler.keys.inventory import ACTUAL, INSTANCE, TARGET, WORKLOAD
 from hostler.keys.lab import LAB
-from hostler.keys.node import ALIVE, ARRIVAL, COMMAND, MEMBER
+from hostler.keys.node import ALIVE, ARRIVAL, COMMAND, MEMBER, RETAINED
 from hostler.keys.vm import HANDLE, VM
 from hostler.kit.plural import counted
 from hostler.model.lab import LAB_LABEL, ORG, LabPhase
@@ -45,13 +46,42 @@ class Unmet(NamedTuple):
 async def unmet(world: World) -> list[Unmet]:
     """All that is not as it was wished for."""
     state = await _State.read(world)
-    return [*_machines(state), *_leftovers(state), *_nodes(state), *_workloads(state), *_labs(state)]
+    found = [*_machines(state), *_leftovers(state), *_nodes(state), *_workloads(state), *_labs(state)]
+    return [*found, *await _retained(world)]
 
 
 async def unmet_now(world: World) -> list[Unmet]:
     """Machines, workloads and labs that are not as they were wished for, whatever is broken at present."""
     state = await _State.read(world)
     return [*_machines(state), *_workloads(state), *_labs(state)]
+
+
+async def _retained(world: World) -> list[Unmet]:
+    """Retained machines that the store does not know of."""
+    kept = [(node, name) for node, host in world.blades.items() if host.runs for name in host.place.contents.kept]
+    if not kept or world.plan.agents == "light":  # which do not publish them
+        return []
+    told = {(parts["node"], parts["name"]) for parts, _ in await every(world, RETAINED)}
+    return [
+        Unmet(f"node {node}", f"it retains {name}, and nothing says so", invariant="data_kept")
+        for node, name in kept
+        if (node, name) not in told
+    ]
+
+
+async def unshown(world: World) -> list[Unmet]:
+    """Retained disks of VMs that `vm show` does not name."""
+    vms = {parts["vm"]: vm for parts, vm in await every(world, VM)}
+    found: list[Unmet] = []
+    for parts, kept in await every(world, RETAINED):
+        vm = vms.get(kept.vm)
+        if vm is None:
+            continue
+        view = await world.ask(lambda doors, vm=vm: doors.vms.get(HOSTLER, vm.org, vm.project, vm.id))  # type: ignore[misc]
+        if not any((each.node, each.name) == (parts["node"], kept.name) for each in view.retained):
+            text = f"its disk {kept.name} is retained on node {parts['node']}, and it does not say so"
+            found.append(Unmet(f"vm {vm.id}", text, invariant="data_kept"))
+    return found
 
 
 async def lost(world: World, promised: Iterable[tuple[str, str, str]]) -> list[str]:

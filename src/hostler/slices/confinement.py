@@ -6,13 +6,15 @@ that the slice leaves, and exits with the worker's status; then the kernel ends 
 
 Where the slice runs as its agent does, its root is an empty file system, with the system's folders, Python and its own
 code read-only, and its own two folders. No other file of the agent's user is visible: not the data folder, not the home
-folder, no socket. No descriptor of a folder from outside may be handed to such a process: it would lead out again.
+folder, no socket, and of the system's configuration nothing that other users could not read, such as passwords. No
+descriptor of a folder from outside may be handed to such a process: it would lead out again.
 """
 
 from __future__ import annotations
 
 import ctypes
 import os
+import stat
 import struct
 from contextlib import suppress
 from pathlib import Path
@@ -30,7 +32,12 @@ VISIBLE = (
     *("/run/systemd/resolve",),  # what /etc/resolv.conf may lead to
 )
 """Of the system, read-only."""
+PRIVATE = ("/etc", "/opt", "/usr/local/etc")
+"""Folders among these where the agent's user may have files that others cannot read."""
+MOST_LOOKED_AT = 50_000
+"""Files in one of them. One that has more is not shown; /etc always is."""
 _OLD, _NEW = Path("/old"), Path("/new")
+_EMPTY_FILE = Path("/empty")
 _EMPTY = "size=1m,mode=755"
 _DEVICES = ("null", "zero", "full", "random", "urandom")
 _SHARED_MEMORY = "size=64m,mode=1777"
@@ -65,6 +72,7 @@ def enter(plan: str) -> None:
 def _new_root(plan: Confinement) -> None:
     real = {path: os.path.realpath(path) for path in (*VISIBLE, *plan.readable, plan.work, plan.temporary)}
     real[plan.gateway] = os.path.realpath(plan.gateway)
+    concealed, too_many = _concealed(plan)
     base = Path("/proc")  # any folder that is always there: it is covered for a moment
     _mount("tmpfs", base, "tmpfs", _MS_NOSUID | _MS_NODEV, _EMPTY)
     for name in ("old", "new"):
@@ -72,14 +80,20 @@ def _new_root(plan: Confinement) -> None:
     _check(_libc.syscall(_number(), os.fsencode(base), os.fsencode(base / "old")), "pivot_root")
     os.chdir("/")
     _mount("tmpfs", _NEW, "tmpfs", _MS_NOSUID | _MS_NODEV, _EMPTY)
-    inside = [path for path in plan.readable if plan.hidden and _is_below(path, plan.hidden)]
-    outside = (path for path in (*VISIBLE, *plan.readable) if path not in inside)
+    covered = sorted([*concealed, plan.hidden] if plan.hidden else concealed, key=lambda path: path.count("/"))
+    inside = [path for path in plan.readable if any(_is_below(path, folder) for folder in covered)]
+    outside = (path for path in (*VISIBLE, *plan.readable) if path not in (*inside, *too_many))
     for path in sorted(outside, key=lambda path: path.count("/")):
         _show(path, real)
     empty = [_NEW]
-    if plan.hidden and (under := _within(_NEW, plan.hidden)).exists():  # one of these has it
-        _mount("tmpfs", under, "tmpfs", _MS_NOSUID | _MS_NODEV, _EMPTY)
-        empty.append(under)
+    _EMPTY_FILE.touch(mode=0o000)
+    for path in covered:
+        target = _within(_NEW, path)
+        if target.is_dir():
+            _mount("tmpfs", target, "tmpfs", _MS_NOSUID | _MS_NODEV, _EMPTY)
+            empty.append(target)
+        elif target.exists():
+            _mount(str(_EMPTY_FILE), target, None, _MS_BIND)
     for path in inside:
         _show(path, real)
     for path, at in _own(plan):
@@ -130,6 +144,47 @@ def _private_folders(plan: Confinement) -> None:
     for path in _TEMPORARY if plan.temporary else ():
         if Path(path).is_dir() and not any(_is_below(one, path) for one in plan.readable):
             _mount(plan.temporary, Path(path), None, _MS_BIND)
+
+
+def _concealed(plan: Confinement) -> tuple[list[str], list[str]]:
+    """What there is below `PRIVATE` that we can read and other users cannot; and those of `PRIVATE` to leave out.
+
+    What the worker needs stays visible: it may be installed so that only its own user reads it.
+    """
+    found: list[str] = []
+    too_many: list[str] = []
+    for folder in PRIVATE:
+        own, is_whole = unreadable_by_others(folder, MOST_LOOKED_AT)
+        if not is_whole and folder != "/etc":
+            too_many.append(folder)
+        found += (path for path in own if not any(_is_below(path, one) for one in plan.readable))
+    return found, too_many
+
+
+def unreadable_by_others(folder: str, most: int) -> tuple[list[str], bool]:
+    """What the folder has that this user can read and others cannot; and whether all of it was looked at.
+
+    Of a folder that others cannot enter its contents are not named.
+    """
+    found: list[str] = []
+    folders = [folder]
+    looked_at = 0
+    while folders:
+        with suppress(OSError), os.scandir(folders.pop()) as entries:  # not for us, or gone
+            for entry in entries:
+                looked_at += 1
+                if looked_at > most:
+                    return found, False
+                with suppress(OSError):
+                    if entry.is_symlink():
+                        continue
+                    mode, is_folder = entry.stat(follow_symlinks=False).st_mode, entry.is_dir(follow_symlinks=False)
+                    if mode & (stat.S_IXOTH if is_folder else stat.S_IROTH):
+                        if is_folder:
+                            folders.append(entry.path)
+                    elif os.access(entry.path, os.X_OK if is_folder else os.R_OK):
+                        found.append(entry.path)
+    return found, True
 
 
 def _show(path: str, real: Mapping[str, str]) -> None:

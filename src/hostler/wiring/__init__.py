@@ -5,7 +5,7 @@ redis    what those of Redis servers have in common
 store    stores, and the bare engines below them
 ttl      ttl storages: every store, and others
 inbox    the lab door: its queues and records
-power    the power switch of nodes
+power    the power switches of nodes
 machine  machines, and the images they are made of
 artifacts  what slices are made of
 slices   what runs slices on a node
@@ -16,7 +16,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hostler.wiring.artifacts import describe_artifact, open_artifacts, pack_artifact, slice_source
+from hostler.wiring.artifacts import (
+    artifacts_in_order,
+    artifacts_of_replica,
+    describe_artifact,
+    open_artifacts,
+    pack_artifact,
+    slice_source,
+)
 from hostler.wiring.audit import check_audit_files, open_audit_files
 from hostler.wiring.inbox import open_board, open_inbox
 from hostler.wiring.machine import (
@@ -27,7 +34,7 @@ from hostler.wiring.machine import (
     open_images,
     open_machines,
 )
-from hostler.wiring.power import open_power, open_watchdog
+from hostler.wiring.power import open_power, open_power_reader, open_watchdog
 from hostler.wiring.slices import open_slices, why_no_slice_users
 from hostler.wiring.store import is_store, open_bare, open_store
 from hostler.wiring.ttl import open_ttl_storage, ttl_storage_on
@@ -40,6 +47,8 @@ __all__ = [
     "DEFAULT_TIMEOUT",
     "MACHINES",
     "Options",
+    "artifacts_in_order",
+    "artifacts_of_replica",
     "bridge_refusal",
     "check_audit_files",
     "describe_artifact",
@@ -56,6 +65,7 @@ __all__ = [
     "open_inbox",
     "open_machines",
     "open_power",
+    "open_power_reader",
     "open_slices",
     "open_store",
     "open_ttl_storage",

@@ -8,6 +8,11 @@ from typing import TYPE_CHECKING
 from hostler.errors import Invalid
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from aiohttp import Fingerprint
+
+    from hostler.drivers.artifacts.http import HttpArtifacts
     from hostler.kit.clock import Clock
     from hostler.ports.artifacts import ArtifactInfo, Artifacts
     from hostler.settings import Settings
@@ -22,6 +27,21 @@ def open_artifacts(settings: Settings, *, clock: Clock | None = None) -> Artifac
     from hostler.drivers.artifacts.http import HttpArtifacts
 
     return HttpArtifacts(settings.artifacts, token=_token(settings.artifacts_token), ca=settings.artifacts_ca)
+
+
+def artifacts_of_replica(url: str, *, ticket: str, pin: Fingerprint | None) -> HttpArtifacts:
+    """The repository of one replica, for another process of its control plane: a ticket for one file, and the digest of
+    the replica's certificate."""
+    from hostler.drivers.artifacts.http import OURS, HttpArtifacts
+
+    return HttpArtifacts(f"{url}{OURS}", ticket=ticket, pin=pin)
+
+
+def artifacts_in_order(found: Iterable[ArtifactInfo], base: str = "") -> Sequence[ArtifactInfo]:
+    """In order of group, name and version; all of them, or those of `group:name`."""
+    from hostler.drivers.artifacts.info import in_order
+
+    return in_order(found, base)
 
 
 def _token(file: Path | None) -> str | None:

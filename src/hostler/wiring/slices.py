@@ -6,7 +6,6 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from hostler.wiring.artifacts import open_artifacts
 from hostler.wiring.calls import gateway
 
 if TYPE_CHECKING:
@@ -15,6 +14,7 @@ if TYPE_CHECKING:
     from hostler.drivers.calling.gateway import Asks
     from hostler.drivers.slices.process.driver import ProcessSlices
     from hostler.kit.clock import Clock
+    from hostler.ports.artifacts import Artifacts
     from hostler.settings import Settings
 
 HEALTHY = 0.8
@@ -38,19 +38,25 @@ async def why_no_slice_users(settings: Settings) -> tuple[str, str]:
 
 
 def open_slices(
-    settings: Settings, folder: Path, *, node: str, clock: Clock | None = None, ask: Asks | None = None
+    settings: Settings,
+    folder: Path,
+    artifacts: Artifacts,
+    *,
+    node: str,
+    clock: Clock | None = None,
+    ask: Asks | None = None,
 ) -> ProcessSlices:
     """The slices of one node, kept in `folder`, to be entered with `async with`; leaving it stops them.
 
-    `ask` takes their calls of other slices (`Router.ask`). One process at a time has a folder open. What one that was
-    killed left running is adopted.
+    `artifacts`: where their files come from. `ask` takes their calls of other slices (`Router.ask`). One process at a
+    time has a folder open. What one that was killed left running is adopted.
     """
     from hostler.drivers.machines.qemu.rights import users_here
     from hostler.drivers.slices.process.driver import ProcessSlices
 
     return ProcessSlices(
         folder,
-        open_artifacts(settings, clock=clock),
+        artifacts,
         node=node,
         clock=clock,
         host=settings.slice_listen,

@@ -22,19 +22,26 @@ SHOWN = frozenset(
     [
         "ca",
         "cert",
+        "cipher",
         "create",
         "datacenter",
+        "fingerprint",
         "history",
         "history_age",
         "history_mib",
+        "insecure",
         "key",
         "password_file",
+        "privilege",
         "quota_mib",
         "region",
         "replicas",
+        "serial",
         "table",
         "timeout",
         "user",
+        "uuid",
+        "verify",
     ]
 )
 """Options whose values anybody may read."""
@@ -77,9 +84,9 @@ class Options:
             raise Invalid(f"{self._subject}: the option {name!r} must be a number of at least {least:g}")
         return value
 
-    def flag(self, name: str) -> bool:
-        """An option that is true or false; false if it is not given."""
-        text = self.text(name) or "false"
+    def flag(self, name: str, *, default: bool = False) -> bool:
+        """An option that is true or false."""
+        text = self.text(name) or ("true" if default else "false")
         if text not in ("true", "false"):
             raise Invalid(f"{self._subject}: the option {name!r} must be true or false")
         return text == "true"

@@ -46,7 +46,16 @@ _REDIRECTS = (301, 302, 303, 307, 308)
 class HttpArtifacts:
     """Read only, unless it is Hostler's own server. It need not be closed."""
 
-    def __init__(self, url: str, *, token: str | None = None, ca: Path | None = None) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        token: str | None = None,
+        ca: Path | None = None,
+        ticket: str = "",
+        pin: aiohttp.Fingerprint | None = None,
+    ) -> None:
+        """`ticket`: in place of a token, good for one file. `pin`: the one certificate that is trusted."""
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.username is not None or parts.query:
             raise Invalid("artifacts: must be a folder, http://HOST/PATH or https://HOST/PATH")
@@ -54,8 +63,10 @@ class HttpArtifacts:
             raise Invalid(f"artifacts {url}: the token would be sent in clear, readable on the way; use https://")
         self.url = url.rstrip("/")
         self._ours = parts.path.rstrip("/").endswith(OURS)
-        self._token = token
-        self._tls = _tls(ca) if parts.scheme == "https" else None
+        self._credential = f"Ticket {ticket}" if ticket else f"Bearer {token}" if token is not None else ""
+        self._tls: ssl.SSLContext | aiohttp.Fingerprint | None = None
+        if parts.scheme == "https":
+            self._tls = pin or _tls(ca)
 
     async def find(self, artifact: str) -> ArtifactInfo:
         """What is known of it."""
@@ -81,7 +92,11 @@ class HttpArtifacts:
         return await self._again(lambda: self._fetch(artifact, to))
 
     async def _fetch(self, artifact: str, to: Path) -> ArtifactInfo:
-        info = await self._find(artifact)
+        return await self.take(await self._find(artifact), to)
+
+    async def take(self, info: ArtifactInfo, to: Path) -> ArtifactInfo:
+        """Put the file of an artifact that is known into `to`, with one request. Refused: it is another file."""
+        artifact = checked(info).artifact
         url = f"{self._where(artifact)}/file" if self._ours else f"{self._place(artifact)}/{quote(info.file)}"
         with translated(to):
             await asyncio.to_thread(to.mkdir, parents=True, exist_ok=True)
@@ -216,8 +231,8 @@ class HttpArtifacts:
             headers = {"Accept-Encoding": "identity"}
             if data is not None:
                 headers["Content-Type"] = "application/octet-stream"
-            if self._token is not None and url.origin() == named:
-                headers["Authorization"] = f"Bearer {self._token}"
+            if self._credential and url.origin() == named:
+                headers["Authorization"] = self._credential
             async with session.request(method, url, headers=headers, data=data, allow_redirects=False) as answer:
                 if answer.status not in _REDIRECTS or method != "GET":
                     yield answer

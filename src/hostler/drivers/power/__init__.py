@@ -1,12 +1,30 @@
 """Power switches of nodes.
 
 command   an operator's own program, which knows the power strips or the management boards
+bmc       management boards: ask for off, and believe only what is read back
+redfish   a board that speaks Redfish
+ipmi      a board that speaks IPMI, by ipmitool
+by_node   which of them a node has
+program   runs a program to its end
 
 Not here: when a node is switched off. The leader's node controller decides that.
 """
 
 from __future__ import annotations
 
+from hostler.drivers.power.bmc import Bmc, BmcPower
+from hostler.drivers.power.by_node import PowerByNode
 from hostler.drivers.power.command import CommandPower
+from hostler.drivers.power.ipmi import IpmiAddress, IpmiBmc
+from hostler.drivers.power.redfish import RedfishAddress, RedfishBmc
 
-__all__ = ["CommandPower"]
+__all__ = [
+    "Bmc",
+    "BmcPower",
+    "CommandPower",
+    "IpmiAddress",
+    "IpmiBmc",
+    "PowerByNode",
+    "RedfishAddress",
+    "RedfishBmc",
+]

@@ -10,6 +10,7 @@ from msgspec import UNSET
 
 from hostler.engine.access.grant import (
     check_gift,
+    check_home_given,
     check_memberships,
     check_protected,
     check_touch,
@@ -21,6 +22,7 @@ from hostler.engine.write import Beaten
 from hostler.errors import Conflict, Damaged, Forbidden, Invalid, KeyReused, NotFound, Stale
 from hostler.keys.inventory import USER
 from hostler.keys.part import check_new
+from hostler.model.access import EVERYWHERE
 from hostler.model.api import UserCreate, UserPage, UserUpdate, UserView
 from hostler.model.inventory import Rights, User
 from hostler.model.line import check_line
@@ -71,6 +73,7 @@ class Accounts:
         rights = rights_of(asked.role, asked.rights) or Rights()
         memberships = check_memberships(asked.memberships)
         check_gift(request.caller, rights, memberships)
+        check_home_given(request.caller, memberships)
         key = USER.fill(user=_checked_name(asked.name))
         full_name = _checked_full_name(asked.full_name)
 
@@ -113,7 +116,8 @@ class Accounts:
     async def update(self, request: Request, name: str, asked: UserUpdate) -> Written[UserView]:
         """Change an account. Another password ends its sessions, disabling it all its tokens as well.
 
-        Who has a session is not who knows the password: without manage_accounts, a new one needs the old one.
+        A session does not prove that its user knows the password: a new password for the caller's own account needs
+        the old one, also if the caller manages accounts.
         """
         named = frozenset(field for field in UserUpdate.__struct_fields__ if getattr(asked, field) is not UNSET)
         if fold(name) != request.caller.name or named - _OWN:
@@ -129,7 +133,7 @@ class Accounts:
         async def check(entry: Entry[User]) -> None:
             nonlocal proven
             present = entry.value.password_hash
-            if password is None or request.caller.rights.manage_accounts or present in ("", proven):
+            if password is None or fold(name) != request.caller.name or present in ("", proven):
                 return
             if asked.old_password is UNSET:
                 raise Invalid("old_password: your own password is changed only with the present one; send it as well")
@@ -266,17 +270,25 @@ class Accounts:
         return msgspec.structs.replace(user, **fields)
 
     async def _somebody_left(self, entry: Entry[User], after: User | None) -> list[Comparison]:
-        """Comparisons by which somebody else manages accounts when this one no longer does. Forbidden: nobody does.
+        """Comparisons by which another account manages accounts when this one no longer does. Forbidden: none does.
 
-        The other one's record is compared, so that two who lock out each other at once do not both succeed.
+        Where this one does so everywhere, so must the other. The other one's record is compared, so that two who lock
+        out each other at once do not both succeed.
         """
-        if not _manages(entry.value) or (after is not None and _manages(after)):
+        everywhere = EVERYWHERE in entry.value.memberships
+
+        def manages(user: User) -> bool:
+            return _manages(user) and (not everywhere or EVERYWHERE in user.memberships)
+
+        if not manages(entry.value) or (after is not None and manages(after)):
             return []
         others = (await USER.list(self._store, strict=False)).entries
-        other = next((other for other in others if other.key != entry.key and _manages(other.value)), None)
+        other = next((other for other in others if other.key != entry.key and manages(other.value)), None)
         if other is None:
+            what, needed = ("", "") if not everywhere else (" of every org", f" and membership in {EVERYWHERE}")
             raise Forbidden(
-                f"user {entry.value.name}: is the last one who manages accounts; give manage_accounts to another first"
+                f"user {entry.value.name}: is the last one who manages accounts{what}; give manage_accounts{needed} to"
+                " another first"
             )
         return [USER.unchanged(other)]
 

@@ -65,13 +65,16 @@ class Admin:
             return None
         return token
 
-    async def recover(self) -> str:
-        """A new API token of the admin, who is made if need be. All its other tokens end; its password stays."""
+    async def recover(self, *, remove_password: bool = False) -> str:
+        """A new API token of the admin, who is made if need be. All its other tokens end.
+
+        Its password stays unless it is removed: the admin then sets one without knowing the old one.
+        """
         for _ in range(_TRIES):
             entry = await USER.get(self._store, user=ADMIN)
             try:
                 token = PREFIX + self._secret()
-                await self._write("user.recover", entry, [_as_read(entry)], token)
+                await self._write("user.recover", entry, [_as_read(entry)], token, remove_password=remove_password)
             except Beaten:
                 continue
             await self._sweep(digest_of(token))
@@ -80,11 +83,20 @@ class Admin:
 
     # Inside
 
-    async def _write(self, verb: str, entry: Entry[User] | None, when: Sequence[Comparison], token: str) -> None:
+    async def _write(
+        self,
+        verb: str,
+        entry: Entry[User] | None,
+        when: Sequence[Comparison],
+        token: str,
+        *,
+        remove_password: bool = False,
+    ) -> None:
         now, era = self._clock.wall(), self._new_id()
         before = User(name=ADMIN, created_at=now) if entry is None else entry.value
         user = msgspec.structs.replace(
             before,
+            password_hash="" if remove_password else before.password_hash,
             enabled=True,
             protected=True,
             rights=ROLES[Role.ADMIN],

@@ -6,6 +6,7 @@ same work.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -44,6 +45,8 @@ if TYPE_CHECKING:
 
 ACCOUNT_TRIES = 5
 SOURCE_TRIES = 20
+FAMILIAR = 10_000
+"""Addresses from which accounts have logged in that are remembered."""
 _LONGEST_TOKEN = 256
 _TRIES = 4
 
@@ -68,6 +71,7 @@ class Door:
         self._holders: dict[str, _Holder] = {}
         self._by_account = Slowing("login", clock=clock, free=ACCOUNT_TRIES)
         self._by_source = Slowing("login", clock=clock, free=SOURCE_TRIES)
+        self._familiar: OrderedDict[tuple[str, str], None] = OrderedDict()
         self._by_token = Slowing("token", clock=clock, free=SOURCE_TRIES)
 
     def changed(self, key: str) -> None:
@@ -146,21 +150,28 @@ class Door:
         return Unauthenticated("token: none that counts; log in again, or take a token that is neither old nor revoked")
 
     async def login(self, tokens: Tokens, asked: Login, source: str) -> TokenIssued:
-        """A session for whoever has the password."""
+        """A session for a caller that shows the password.
+
+        Where the account has logged in from this address before, tries from there are counted separately: guesses from
+        elsewhere do not lock its owner out.
+        """
         name, where = fold(asked.name), origin(source)
         self._by_source.check(where)
-        self._by_account.begin(name)
+        tried = f"{name} {where}" if (name, where) in self._familiar else name
+        self._by_account.begin(tried)
         self._by_source.failed(where)
         try:
             user = await self._account(name)
             right = await self._hasher.verify(_kept(user), asked.password)
         except HostlerError:  # it was no guess, for there was no answer
-            self._by_account.take_back(name)
+            self._by_account.take_back(tried)
             self._by_source.take_back(where)
             raise
         if user is None or not right:
             raise _wrong()
         self._by_account.forget(name)
+        self._by_account.forget(tried)
+        self._remember(name, where)
         self._by_source.take_back(where)  # not forgotten: one's own password is no way to go on guessing others'
         return await self._begun(tokens, user, source)
 
@@ -191,6 +202,12 @@ class Door:
         raise _busy()
 
     # Inside
+
+    def _remember(self, name: str, where: str) -> None:
+        self._familiar[name, where] = None
+        self._familiar.move_to_end((name, where))
+        if len(self._familiar) > FAMILIAR:
+            self._familiar.popitem(last=False)
 
     def _looked_up(self, known: Known, key: str, source: str) -> _Holder:
         entry = known.tokens.get(key)

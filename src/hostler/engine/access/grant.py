@@ -34,7 +34,13 @@ def covers(held: Iterable[str], wanted: str) -> bool:
 
 
 def within_reach(caller: Caller, user: User) -> bool:
-    """Whether the account belongs only to what the caller belongs to. What is not is as if it did not exist."""
+    """Whether the account belongs only to what the caller belongs to. What is not is as if it did not exist.
+
+    One without memberships is for those who belong everywhere: who had its token, or set its password, would act as it
+    in any org that it is made a member of later.
+    """
+    if not user.memberships:
+        return EVERYWHERE in caller.memberships
     return all(covers(caller.memberships, membership) for membership in user.memberships)
 
 
@@ -56,6 +62,13 @@ def check_gift(caller: Caller, rights: Rights, memberships: Iterable[str]) -> No
     outside = [membership for membership in memberships if not covers(caller.memberships, membership)]
     if outside:
         raise Forbidden(f"memberships: {caller.name} is no member of {outside[0]!r} and cannot make others one")
+
+
+def check_home_given(caller: Caller, memberships: tuple[str, ...]) -> None:
+    """Invalid: a new account would belong nowhere, so that its maker would not see it."""
+    if EVERYWHERE not in caller.memberships and not memberships:
+        mine = caller.memberships[0] if caller.memberships else "ORG"
+        raise Invalid(f"memberships: {caller.name} makes accounts of their own orgs only; give one, such as {mine!r}")
 
 
 def check_protected(before: User, after: User) -> None:

@@ -12,6 +12,7 @@ from hostler.model.access import TokenKind
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from hostler.engine.calendar import Calendar
     from hostler.keys.key import Key
     from hostler.keys.mirror import Mirror
     from hostler.model.access import Token
@@ -32,6 +33,9 @@ class Mirrors(Protocol):
 
     @property
     def workloads(self) -> Mirror[Workload]: ...
+
+    @property
+    def calendar(self) -> Calendar: ...
 
 
 class Overlaid(Generic[T]):
@@ -96,10 +100,16 @@ class Known:
         self._owner: dict[str, str] = {}
         self._tokens_of: dict[str, set[str]] = {}
         self._tell = changed
+        self._calendar = mirrors.calendar
         self.users = Overlaid(mirrors.users, USER, changed)
         self.tokens = Overlaid(mirrors.tokens, TOKEN, self._token_changed)
         for key in mirrors.tokens.entries:
             self._index(key)
+
+    @property
+    def is_in_doubt(self) -> bool:
+        """Whether this process's calendar is not that of the nodes: then nothing is deleted because it has expired."""
+        return self._calendar.apart() is not None
 
     def user(self, name: str) -> Entry[User] | None:
         """The account with this folded name."""

@@ -14,6 +14,7 @@ from hostler.engine.annals import AHEAD, Line
 from hostler.engine.happening import instant_of
 from hostler.errors import Invalid
 from hostler.keys.access import AUDIT, AUDIT_FILE
+from hostler.kit.fairness import Fairness
 from hostler.model.api import AuditElsewhere, AuditPage, AuditView
 
 if TYPE_CHECKING:
@@ -80,10 +81,12 @@ async def page(
     looked, last = 0, None
     reading = _Reading(store, files, wanted.day, place, clock)
     lines = reading.back() if newest else reading.forth(limit)
+    fairness = Fairness()
     async with aclosing(lines):
         async for kv, where in lines:
             if len(items) == limit or looked == LOOKED_AT:
                 break  # there is this one more
+            await fairness.share()
             entry = AUDIT.entry(kv)
             looked, last = looked + 1, where
             if wanted.has(entry.value, name) and sees(caller, entry, known):

@@ -7,6 +7,7 @@ ends all of them at once, wherever they are. The keys of those that no longer co
 from __future__ import annotations
 
 import hashlib
+import math
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -162,7 +163,7 @@ class Tokens:
     async def sweep(self, name: str) -> None:
         """Delete what no longer counts of an account's tokens. Whether that succeeds does not matter."""
         user = self._known.user(name)
-        now = self._clock.wall()
+        now = -math.inf if self._known.is_in_doubt else self._clock.wall()
         dead = [e for e in self._known.tokens_of(name) if not counts(e.value, user.value if user else None, now)]
         try:
             while dead:
@@ -212,6 +213,8 @@ class Tokens:
 
     def _dead(self, user: Entry[User]) -> list[Entry[Token]]:
         # Only what has expired: the era of a token may be newer than the account that we have read.
+        if self._known.is_in_doubt:
+            return []
         now = self._clock.wall()
         return [
             entry

@@ -259,7 +259,9 @@ class Agent:
 
     async def _renew(self) -> None:
         if self.session.open:
-            await self.session.offering.renew()
+            offering = self.session.offering
+            is_swept = offering.awaited and not any(map(self._is_unassigned, await self._machines.list()))
+            await offering.renew(is_swept=is_swept)
 
     async def _sweep(self) -> None:
         await self._swept(await self._machines.list())

@@ -233,7 +233,7 @@ class Telling(msgspec.Struct, frozen=True, kw_only=True):
     ended: bool = False
     """It did by itself, and is left so."""
     new_disk_at: float = 0.0
-    """When it was found that the disk that it had is not here, so that it gets a new one; 0: it was not."""
+    """When its disk was found missing, and a new one was begun; 0: it was not."""
 
 
 DOING = {

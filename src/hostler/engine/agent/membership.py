@@ -75,7 +75,8 @@ def record_of(
         # A longer hold may stand from before, until the first of this session.
         "fencing_time": max(plan.fencing_time, 0.0 if known is None else known.fencing_time),
         "off": None,
-        "awaited": False,
+        # Until it has taken out of service what the store does not know of (`Offering.renew`).
+        "awaited": known is not None and known.awaited,
         "registered_at": at,
     }
     if known is None:

@@ -44,23 +44,30 @@ class Offering:
         self._moves = moves
         self._store, self._machines, self._node, self._guard = store, machines, node, guard
         self._told: dict[str, Any] | None = None
+        self.awaited = False
+        """As the record says: machines may be here that a restored or copied store does not know of."""
 
     async def look(self) -> dict[str, Any]:
         """What the record shall say."""
         self._told = None  # until it is known that it does
         return told_of(await self._machines.offer(), moves=self._moves)
 
-    async def renew(self) -> None:
-        """Write the record if what it says has changed. What fails is tried again at the next look."""
+    async def renew(self, *, is_swept: bool) -> None:
+        """Write the record if what it says has changed. What fails is tried again at the next look.
+
+        `is_swept`: no machine is here but those that the store knows of, so the node is no longer awaited.
+        """
         try:
-            await within(PATIENCE, self._renewed())
+            await within(PATIENCE, self._renewed(is_swept=is_swept))
         except (HostlerError, TimeoutError) as error:
             _log.warning("node %s: what it has to offer could not be told: %s", self._node, error)
 
-    async def _renewed(self) -> None:
+    async def _renewed(self, *, is_swept: bool) -> None:
         offer = told_of(await self._machines.offer(), moves=self._moves)
-        if offer != self._told and await self._written(offer):
+        ends = self.awaited and is_swept
+        if (ends or offer != self._told) and await self._written(offer | ({"awaited": False} if ends else {})):
             self._told = offer
+            self.awaited = self.awaited and not ends
 
     async def _written(self, offer: dict[str, Any]) -> bool:
         member = await MEMBER.get(self._store, node=self._node)

@@ -113,7 +113,7 @@ class Known:
         self.ended = False
         """It ended by itself, and is left so."""
         self.new_disk_at = 0.0
-        """When its disk was found to be gone; 0: it was not."""
+        """When its disk was found missing, and a new one was begun; 0: it was not."""
 
     def gives_up(self, departure: Departure, why: str) -> None:
         """It will not be handed over under this number."""

@@ -11,9 +11,10 @@ from hostler.engine.agent.report import PATIENCE, pause
 from hostler.errors import Conflict, HostlerError, NotFound, Refused
 from hostler.keys.mirror import Mirror
 from hostler.keys.node import RETAINED, RETAINED_REQUEST
+from hostler.kit.plural import counted
 from hostler.model.name import fold
 from hostler.model.retained import Retained
-from hostler.model.vm import MachineState
+from hostler.model.vm import MachineState, has_disk
 
 if TYPE_CHECKING:
     import random
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from hostler.kit.clock import Clock
     from hostler.model.node import VmCommand
     from hostler.model.retained import RetainedRequest
+    from hostler.model.vm import VmHandle
     from hostler.ports.machines import Label, Machine, MachinePlan, Machines, RetainedMachine
     from hostler.ports.store import Operation, Store
 
@@ -59,6 +61,20 @@ async def create(machines: Machines, plan: MachinePlan, command: VmCommand) -> M
         raise Refused(f"{error}; restore another one, or delete this virtual machine") from None
 
 
+async def has_lost_disk(
+    machines: Machines, command: VmCommand, handle: VmHandle | None, node: str, *, noted: bool
+) -> bool:
+    """Whether a machine that is missing had a disk on this node, and will be created with a new one.
+
+    `noted`: that was found before, and its handle may say so already.
+    """
+    if handle is None or handle.node != node or command.reinstate:
+        return False
+    if not has_disk(handle) and (noted or handle.taken_from != node):
+        return False
+    return command.reinstate is None or newest(await machines.retained(), command.vm) is None
+
+
 def newest(retained: Iterable[RetainedMachine], vm: str) -> str | None:
     """The name of what was retained last of a virtual machine; None: nothing is."""
     found = [(each.retained_at, each.name) for each in retained if each.label.vm == vm]
@@ -91,6 +107,7 @@ class RetainedMachines:
         self._changed = asyncio.Event()
         self._failures = 0
         self._foreign: set[str] = set()
+        self._elsewhere = 0
 
     def changed(self) -> None:
         """What is retained, what is asked, or the session has changed: look at it soon."""
@@ -116,18 +133,30 @@ class RetainedMachines:
                 self._failures = 0
 
     async def _publish(self) -> None:
-        """Let the store know what is retained here, and nothing else."""
+        """Let the store know what is retained here.
+
+        The records of what this node retained at another place stay: its disks are there.
+        """
         kept = await self._kept()
         async with asyncio.timeout(PATIENCE):
             listing = await RETAINED.list(self._store, node=self._node, strict=False)
         known = {entry.parts["name"]: entry.value for entry in listing.entries}
         there = {each.name: self._record(each, known.get(each.name)) for each in kept}
+        elsewhere = {name for name, record in known.items() if record.place not in ("", self._machines.place)}
+        elsewhere -= there.keys()
+        if len(elsewhere) != self._elsewhere:
+            self._elsewhere = len(elsewhere)
+            if elsewhere:
+                _log.warning(
+                    "node %s: %s at another place than its machines now; the records stay: hostler vm retained list",
+                    *(self._node, counted(len(elsewhere), "retained machine is", "retained machines are")),
+                )
         then: list[Operation] = [
             RETAINED.put(record, node=self._node, name=name)
             for name, record in there.items()
             if known.get(name) != record
         ]
-        then += [RETAINED.delete(node=self._node, name=name) for name in known if name not in there]
+        then += [RETAINED.delete(node=self._node, name=name) for name in known.keys() - there.keys() - elsewhere]
         for at in range(0, len(then), BATCH):
             async with asyncio.timeout(PATIENCE):
                 if not (await self._store.txn([self._session.guard()], then[at : at + BATCH])).succeeded:
@@ -188,4 +217,5 @@ class RetainedMachines:
             listed_at=0.0 if known is None else known.listed_at,
             disk_bytes=machine.disk_bytes,
             driver=self._machines.name,
+            place=self._machines.place,
         )

@@ -55,6 +55,10 @@ T = TypeVar("T")
 _log = logging.getLogger("hostler.agent")
 
 
+NOT_YET = "it has not registered yet"
+"""What an agent waits for that has only just started."""
+
+
 class Session:
     """Registers again and again until `run` is cancelled."""
 
@@ -92,7 +96,7 @@ class Session:
         """That, and those of the state files that were moved into it."""
         self.number = 0
         """How many sessions there were."""
-        self.waits_for = "it has not registered yet"
+        self.waits_for = NOT_YET
         self.heard_at: float | None = None
         """When the last heartbeat that succeeded was sent."""
         self._identity: Entry[Cluster] | None = None
@@ -273,6 +277,7 @@ class Session:
         lease = await self._within(self._store.grant(self._plan.node_ttl))
         known = None if member is None else member.value
         record = record_of(self._plan, self._machines, known, at=self._clock.wall(), **offer)
+        self.offering.awaited = record.awaited
         beat = Heartbeat(holder=self.holder, place=self._machines.place, started_at=self._started_at)
         when = [
             ALIVE.absent(node=node) if alive is None else ALIVE.unchanged(alive),

@@ -36,7 +36,7 @@ from hostler.engine.agent.report import PATIENCE, Known, Reports, pause
 from hostler.errors import Closed, Forbidden, HostlerError, NotFound, Refused
 from hostler.keys.node import ARRIVAL, COMMAND
 from hostler.keys.vm import HANDLE
-from hostler.model.vm import MachineState, Power, has_disk
+from hostler.model.vm import MachineState, Power
 from hostler.ports.machines import Label, MachinePlan
 
 if TYPE_CHECKING:
@@ -59,6 +59,10 @@ BOOTING = 1.0
 """Seconds after which a machine that says it is starting is asked again."""
 ROOM = 0.1
 """Seconds after which it is looked whether what stood in the way of an arrival is gone."""
+UNCONFIRMED = (
+    "its machine is not here, and the store was restored from a backup: it may be on another node. It waits until all"
+    " nodes have registered; confirm or delete those that are gone (hostler node list)"
+)
 _HANDED = (MachineState.ARRIVING, MachineState.DEPARTED)
 _HAVE_A_DISK = (
     MachineState.STARTING, MachineState.RUNNING, MachineState.STOPPING, MachineState.STOPPED, MachineState.ARRIVING,
@@ -279,12 +283,12 @@ class Workers:
         self, vm: str, known: Known, entry: Entry[VmCommand], seen: Machine | None, step: Step
     ) -> bool | None:
         """Whether the step was done; None: it cannot be done now."""
-        if step.action is Action.CREATE and seen is None:
-            try:
-                await self._note_lost_disk(known, entry.value)
-            except HostlerError as error:
-                self._step_failed(known, step, error)
-                return False
+        creates = step.action is Action.CREATE and seen is None
+        if creates and not await self._note_lost_disk(vm, known, entry.value, step):
+            return False
+        if creates and entry.value.unconfirmed:
+            known.failed(step, UNCONFIRMED, self._clock.now(), self._rng)
+            return False
         if step.action in DOING and not known.leftover and not (known.failures and known.told):
             told = await self._tell(known, entry, seen, doing=step)
             if step.action is Action.CREATE and not (told or known.told):
@@ -316,16 +320,20 @@ class Workers:
             known.started_at, known.ran = None, False
         return True
 
-    async def _note_lost_disk(self, known: Known, command: VmCommand) -> None:
-        """Note that a machine had a disk here that is not here any more: it gets a new one, and its handle says so."""
-        handle, node = known.handle, self._plan.node
-        if handle is None or handle.node != node or command.reinstate:
-            return
-        had = has_disk(handle)
-        if not had and (known.new_disk_at or handle.taken_from != node):
-            return
-        if command.reinstate is None or retained.newest(await self._machines.retained(), command.vm) is None:
+    async def _note_lost_disk(self, vm: str, known: Known, command: VmCommand, step: Step) -> bool:
+        """Note if the machine had a disk here that is gone: the handle says so before a new one is made. False: the
+        driver does not tell."""
+        node, noted = self._plan.node, bool(known.new_disk_at)
+        try:
+            lost = await retained.has_lost_disk(self._machines, command, known.handle, node, noted=noted)
+        except HostlerError as error:
+            self._step_failed(known, step, error)
+            return False
+        if lost:
             known.new_disk_at = self._clock.wall()
+        if lost and not noted:
+            _log.warning("vm %s: its disk is no longer on node %s; a new one is made from its image", vm, node)
+        return True
 
     async def _do(self, command: VmCommand, seen: Machine | None, step: Step) -> Machine | None:
         machines, vm = self._machines, command.vm

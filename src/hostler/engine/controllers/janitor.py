@@ -10,13 +10,13 @@ import msgspec
 
 from hostler.engine.controllers import attic as attic_module
 from hostler.engine.controllers.attic import Attic
-from hostler.engine.controllers.retention import RETENTION, is_due, kept_for, own_vm
+from hostler.engine.controllers.retention import RETENTION, is_due, kept_for, lost, own_vm
 from hostler.engine.leadership import check_guard
 from hostler.engine.service import leadership_of
 from hostler.engine.write import instants
 from hostler.errors import Closed, Damaged, HostlerError, LeadershipLost, Unavailable, Uncertain
 from hostler.keys.access import AUDIT, AUDIT_FILE, TOKEN
-from hostler.keys.node import ALIVE, CLOCK_DISPUTE, LEADER_CLOCK, RETAINED, RETAINED_REQUEST
+from hostler.keys.node import ALIVE, CLOCK_DISPUTE, LEADER_CLOCK, MEMBER, RETAINED, RETAINED_REQUEST
 from hostler.keys.trace import SILENT, TRACE
 from hostler.keys.vm import HANDLE, VM
 from hostler.kit.backoff import Backoff
@@ -251,7 +251,10 @@ class Janitor:
                 await self._write([RETAINED_REQUEST.unchanged(entry)], then)
 
     async def _expire_one(self, entry: Entry[Retained], at: float) -> bool:
-        """Garbage-collect a retained machine, if its virtual machine is as it was seen."""
+        """Garbage-collect a retained machine, if its virtual machine is as it was seen.
+
+        Of one that no node has any more the record goes, and nothing else can.
+        """
         retained = entry.value
         vm = {"org": retained.org, "project": retained.project, "vm": retained.vm}
         record = own_vm(self._view, retained)
@@ -262,16 +265,22 @@ class Janitor:
         audit = Audit(
             who=WHO, verb="retained.expire", subject=entry.key, before=entry.mod_revision, at=at, name=retained.vm_name
         )
-        then: list[Operation] = [
-            RETAINED_REQUEST.put(RetainedRequest(by=WHO, at=at), node=entry.parts["node"], name=retained.name),
-            AUDIT.put(audit, day=day, write=f"{instant}-{self._new_id()}"),
-        ]
         why = f"it was retained at {utc_time(retained.kept_since)}, and is kept for {self._retention / 86400:g} days"
+        when: list[Comparison] = []
+        then: list[Operation] = [AUDIT.put(audit, day=day, write=f"{instant}-{self._new_id()}")]
+        if nobody_has_it := lost(self._view, entry):
+            node = self._view.members.get(node=entry.parts["node"])
+            when.append(MEMBER.absent(node=entry.parts["node"]) if node is None else MEMBER.unchanged(node))
+            then.append(RETAINED.delete(**entry.parts))
+            why += f"; {nobody_has_it}, so its record is deleted and its disk stays where it is"
+        else:
+            when.append(ALIVE.exists(node=entry.parts["node"]))
+            asked = RetainedRequest(by=WHO, at=at)
+            then.append(RETAINED_REQUEST.put(asked, node=entry.parts["node"], name=retained.name))
         self._trace(then, "expire_retained", entry.key, why, read=[entry])
-        when = [
+        when += [
             RETAINED.unchanged(entry),
             RETAINED_REQUEST.absent(**entry.parts),
-            ALIVE.exists(node=entry.parts["node"]),
             VM.absent(**vm) if record is None else VM.unchanged(record),
             HANDLE.absent(**vm) if handle is None else HANDLE.unchanged(handle),
         ]

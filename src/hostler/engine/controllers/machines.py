@@ -12,11 +12,13 @@ import math
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from hostler.engine.controllers import inspection, origin, retention, telling
 from hostler.engine.controllers import seen as sight
 from hostler.engine.controllers.attention import PASS_EVERY, Attention
 from hostler.engine.controllers.books import Books
-from hostler.engine.controllers.decision import NOTHING, Act, Duty, NodeCase, decide
+from hostler.engine.controllers.decision import NOTHING, Act, Duty, NodeCase, Step, decide
 from hostler.engine.controllers.drain import Drains, duty_of
 from hostler.engine.controllers.moves import Moves
 from hostler.engine.controllers.queue import Queue
@@ -24,13 +26,14 @@ from hostler.engine.controllers.silence import Silence
 from hostler.engine.controllers.steps import Txn, not_expected, not_moved, pending, placed, trimmed, written
 from hostler.engine.controllers.telling import Circumstances
 from hostler.engine.controllers.writing import Writing
-from hostler.engine.placement import place, wanted_of
+from hostler.engine.placement import not_run, place, wanted_of
 from hostler.errors import Conflict, Missed, Unavailable, Uncertain
 from hostler.keys.inventory import ACTUAL, INSTANCE, TARGET
 from hostler.keys.vm import NAME
 from hostler.kit.backoff import Backoff
 from hostler.kit.fairness import Fairness
 from hostler.kit.together import run_together
+from hostler.model.reason import Reason
 from hostler.model.workload import instance_parts
 from hostler.ports.store import Delete
 
@@ -39,7 +42,6 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from hostler.engine.controllers.brake import Brake
-    from hostler.engine.controllers.decision import Step
     from hostler.engine.controllers.seen import Seen
     from hostler.engine.controllers.telling import Told
     from hostler.engine.placement import Decision, Wanted
@@ -296,7 +298,7 @@ class MachineController:
         if seen.unreadable:
             return NOTHING
         case = self._case(seen)
-        return decide(
+        step = decide(
             None if seen.vm is None else seen.vm.value,
             None if seen.handle is None else seen.handle.value,
             None if seen.command is None else seen.command.value,
@@ -304,6 +306,17 @@ class MachineController:
             case,
             duty or self._duty(seen),
             sight.way(seen, source_alive=case is NodeCase.ALIVE),
+        )
+        command = None if seen.command is None else seen.command.value
+        if step is NOTHING and command is not None and command.unconfirmed and not self._awaits_nodes():
+            return Step(Act.INSTRUCT, msgspec.structs.replace(command, unconfirmed=False))
+        return step
+
+    def _awaits_nodes(self) -> bool:
+        """Whether a node may have machines that a restored store does not know of."""
+        members = self._view.members
+        return bool(members.unreadable) or any(
+            entry.value.awaited and entry.value.off is None for entry in members.entries.values()
         )
 
     def _case(self, seen: Seen) -> NodeCase:
@@ -356,19 +369,22 @@ class MachineController:
         if member is None:
             self.books.sync_node(decision.node)
             return False
+        node = decision.node
+        if unrun := not_run(vm.value.spec, (member.value,)):
+            decision = decision.adding(Reason(subject="user_data", why=unrun))
         txn = placed(seen, vm, member, decision, leader=self._writing.leader(), at=self._clock.wall())
-        self.books.reserve(id_, decision.node, wanted)
+        self.books.reserve(id_, node, wanted)
         try:
             revision = await self._writing.write(seen, txn, "place", telling.placed(seen, decision))
         except Uncertain:
-            self._doubts[seen.name] = decision.node  # the room stays taken until it is known
+            self._doubts[seen.name] = node  # the room stays taken until it is known
             raise
         except BaseException:
             self.books.cancel(id_)
             raise
         if revision is None:
             self.books.cancel(id_)
-            avoid.add(decision.node)
+            avoid.add(node)
             return False
         self.books.keep(id_, revision)
         return True

@@ -14,6 +14,7 @@ from hostler.model.vm import MachineState, has_disk
 if TYPE_CHECKING:
     from hostler.engine.view import View
     from hostler.keys.entry import Entry
+    from hostler.model.node import NodeRecord
     from hostler.model.retained import Retained
     from hostler.model.vm import VirtualMachine, VmHandle
 
@@ -30,20 +31,41 @@ class Tie(msgspec.Struct, frozen=True, kw_only=True):
     """It is placed there, or not at all."""
 
 
+def keeps_disk(member: NodeRecord | None, retained: Retained) -> bool:
+    """Whether the node works where the retained machine is."""
+    return member is not None and (not retained.place or member.place in ("", retained.place))
+
+
+def lost(view: View, entry: Entry[Retained]) -> str:
+    """Why no node can put a retained machine back or delete its disk; empty: its node can, once it is reached."""
+    node, member = entry.parts["node"], view.members.get(node=entry.parts["node"])
+    if member is None:
+        is_gone = view.alive.get(node=node) is None and not view.members.unreadable
+        return f"node {node} was removed" if is_gone else ""
+    if keeps_disk(member.value, entry.value):
+        return ""
+    now = member.value.place
+    return f"it is at another place of node {node} ({entry.value.place}) than the node's machines now ({now})"
+
+
 def tie(view: View, vm: VirtualMachine, handle: VmHandle | None) -> Tie | None:
     """Where a virtual machine that is not placed gets its disk back; None: it gets a new one, wherever that is."""
     wanted = to_reinstate(vm, handle)
     if wanted is not None:
         ids = {"node": wanted.node, "name": wanted.name}
-        if view.retained.get(**ids) is None or view.retained_requests.get(**ids) is not None:
+        entry = view.retained.get(**ids)
+        if entry is None or view.retained_requests.get(**ids) is not None:
             return Tie(
                 why=f"retained machine {wanted.name} of node {wanted.node}, which it gets its disk from, is gone"
             )
+        why = lost(view, entry)
+        if why:
+            return Tie(why=f"its disk is in retained machine {wanted.name}, and {why}")
         return Tie(node=wanted.node, why=f"its disk is retained on node {wanted.node}")
     node = "" if handle is None else handle.taken_from
     if not node or view.alive.get(node=node) is None:
         return None
-    if not any(entry.parts["node"] == node for entry in view.retained_of(vm.id)):
+    if not any(entry.parts["node"] == node and not lost(view, entry) for entry in view.retained_of(vm.id)):
         return None
     return Tie(node=node, why=f"its disk is retained on node {node}, which is back", only=not vm.recreates)
 
@@ -85,9 +107,10 @@ def own_vm(view: View, retained: Retained) -> Entry[VirtualMachine] | None:
 def is_due(view: View, entry: Entry[Retained], *, retention: float, now: float) -> bool:
     """Whether it is garbage-collected now: its retention is over, and no virtual machine needs it.
 
-    Only on a node that can be reached: another one would carry it out when the disk may be needed again.
+    Only on a node that can be reached, or if no node has it: another one would carry it out when the disk may be needed
+    again.
     """
-    if view.alive.get(node=entry.parts["node"]) is None:
+    if view.alive.get(node=entry.parts["node"]) is None and not lost(view, entry):
         return False
     if not entry.value.listed_at or entry.value.kept_since + retention > now:
         return False

@@ -117,7 +117,12 @@ def placed(
     reinstate = wanted.name if wanted is not None else "" if taken_from == node else None
     command = ordered(vm.value, handle, fence=leader.fence, reasons=decision.reasons, reinstate=reinstate)
     record = told(
-        vm.value, handle, node=node, driver=member.value.driver, at=at, new_disk=bool(taken_from) and reinstate is None
+        vm.value,
+        handle,
+        node=node,
+        driver=member.value.driver,
+        at=at,
+        new_disk=bool(taken_from) and reinstate is None,
     )
     txn = Txn(
         [

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import UNSET
 
-from hostler.engine.deployments.ground import Ground
+from hostler.engine.deployments.ground import Ground, has
 from hostler.engine.deployments.moves import since
 from hostler.engine.deployments.roster import Is, Roster, kind_of
 from hostler.keys.deployment import SLICE
@@ -15,7 +15,7 @@ from hostler.kit.fairness import Fairness
 from hostler.model.deployment import SliceState, base_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from hostler.engine.deployments.ground import Place, Site
     from hostler.engine.view import View
@@ -72,6 +72,17 @@ class Fleet:
     def roster(self, base: str) -> Roster:
         """The instances of `group:name`."""
         return self._rosters.get(base, _NOTHING)
+
+    def crowded(self, base: str, labels: Mapping[str, str]) -> tuple[str, str] | None:
+        """The node that has all of two or more instances, and another one that takes slices; None: it is not so."""
+        on = self.roster(base).on
+        node = next(iter(on), "")
+        if len(on) != 1 or on[node] < 2:
+            return None
+        sites = self.ground.sites.values()
+        others = (one.node for one in sites if one.node != node and not one.kind and has(one, labels))
+        other = next(others, None)
+        return None if other is None else (node, other)
 
     def planned(self, base: str) -> Roster:
         """The same, to take numbers from; it is kept, though there is nothing yet."""

@@ -203,6 +203,7 @@ class Reading:
             retries={artifact: entry.value for artifact, entry in retries.items() if entry is not None},
             unmet=() if spec is None else tuple(need for need in spec.needs if not _serves(seen.get(need, ()))),
             drained=frozenset(node for node in {one.node: None for one in mine} if self._is_emptied(node)),
+            crowded=None if spec is None else self._view.fleet.crowded(base, spec.node_labels or {}),
         )
 
     def seen(self, bases: Iterable[str]) -> dict[str, list[Seen]]:

@@ -82,6 +82,8 @@ class Known(msgspec.Struct, frozen=True, kw_only=True):
     """What it needs, and has no active instance."""
     drained: frozenset[str] = frozenset()
     """Nodes that are being emptied."""
+    crowded: tuple[str, str] | None = None
+    """The node that has all of its instances, and another one that takes slices (`Fleet.crowded`)."""
 
     @property
     def wished(self) -> int:
@@ -200,7 +202,7 @@ def _detail(known: Known, phase: BlueprintPhase, *, there: int, leaving: int) ->
     if phase is BlueprintPhase.WAITING:
         return _why_waiting(known, there)
     if phase is BlueprintPhase.READY:
-        return _stuck_drain(known)
+        return _stuck_drain(known) or _crowded(known)
     said = deployment.why or _BUSY.get(deployment.phase, "")
     if deployment.phase is Phase.DONE:
         said = _BUSY[Phase.DONE] if deployment.number >= known.number else "nobody has looked at it yet"
@@ -223,6 +225,15 @@ def _stuck_drain(known: Known) -> str:
     if not on or known.decision is None or not known.decision.waiting:
         return ""
     return f"what is on {', '.join(on[:5])} cannot leave: there is no other node for it"
+
+
+def _crowded(known: Known) -> str:
+    """What runs is not moved; so it is said that the loss of one node would be the loss of all."""
+    if known.crowded is None:
+        return ""
+    node, other = known.crowded
+    why = _failures(known)
+    return f"all of its instances are on node {node}, none on {other}{f' ({why})' if why else ''}"
 
 
 def _failures(known: Known) -> str:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from hostler.engine.inventory.floor import Floor
 from hostler.engine.inventory.form import natural
-from hostler.engine.placement.wanted import least
+from hostler.engine.placement.wanted import counted_capacity
 from hostler.engine.request import check_limit
 from hostler.errors import Damaged, Invalid, NotFound
 from hostler.keys.inventory import BLADE, MORE_PDUS, MORE_TORS, PDU, RACK, REGION, TOR, ZONE
@@ -213,8 +213,7 @@ class InventoryReader:
 
     def _capacity(self, node: str, record: NodeRecord) -> Capacity:
         """What both its agent and the inventory say that it has."""
-        listed = self._view.inventory.capacity(node)
-        return record.capacity if listed is None else least(record.capacity, listed)
+        return counted_capacity(record, self._view.inventory.capacity(node))
 
     def _ready(self, node: str, record: NodeRecord) -> bool:
         if record.lifecycle is not Lifecycle.ON_DUTY or self._view.alive.get(node=node) is None:

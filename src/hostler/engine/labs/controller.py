@@ -7,14 +7,16 @@ that fails, the records are read anew and it is decided again.
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from hostler.engine.controllers.queue import Queue
 from hostler.engine.labs import steps, telling, wish
 from hostler.engine.labs.admission import Admission
 from hostler.engine.labs.decide import Act, decide
-from hostler.engine.labs.fit import Fit
-from hostler.engine.labs.offer import Offer
+from hostler.engine.labs.fit import Fit, catalogue_problems
+from hostler.engine.labs.offer import CATALOGUE, Offer
 from hostler.engine.labs.shape import node_labels_of, shape_of
 from hostler.engine.labs.sight import Sight
 from hostler.engine.quotas import claim, counted, share
@@ -40,9 +42,13 @@ if TYPE_CHECKING:
     from hostler.keys.entry import Entry
     from hostler.kit.clock import Clock
     from hostler.model.lab import Lab, LabTemplate, LabUser
-    from hostler.ports.store import Comparison, Store
+    from hostler.ports.store import Comparison, Operation, Store
 
 PASS_EVERY = 300.0
+CHECK_EVERY = 5.0
+"""Seconds between two checks of the catalogue against the nodes."""
+MOST_SAID = 1000
+"""Characters of an event about the catalogue."""
 TRIES = 4
 """Decisions in a row for one user, each from newer records, before it has to wait."""
 LAG = 1.0
@@ -78,7 +84,8 @@ class LabController:
     ) -> None:
         self._store, self._view, self._clock, self._rng, self._new_id = store, view, clock, rng, new_id
         self._offer, self._keys, self._pool = Offer(view, catalogue), tuple(keys), pool
-        self._tracer = tracer
+        self._tracer, self._tell = tracer, tell
+        self._catalogue_changed, self._told = asyncio.Event(), frozenset[str]()
         self.counters: dict[str, int] = {}
         self._admission = Admission()
         self._queue = Queue(self._look, clock=clock, rng=rng, tell=tell, counters=self.counters, width=width)
@@ -107,7 +114,9 @@ class LabController:
             *self._sight.listen(self._changed),
             self._fit.listen(self._nodes_changed),
             view.catalogues.listen(lambda _: self._give_turns()),
+            view.catalogues.listen(lambda _: self._catalogue_changed.set()),
         ]
+        self._catalogue_changed.set()
         for user in self._sight.users():
             self._note(user, self._sight.of(user))
             await self._fairness.share()
@@ -116,7 +125,7 @@ class LabController:
 
     async def run(self) -> None:
         """Until cancelled. LeadershipLost: somebody else leads."""
-        works = {"users": self._queue.run(), "pass": self._pass()}
+        works = {"users": self._queue.run(), "pass": self._pass(), "catalogue": self._check_catalogue()}
         if self._pool is not None:
             works["pool"] = self._pool.run()
         await run_together("labs", works)
@@ -155,7 +164,32 @@ class LabController:
         self._queue.add(user)
         self._give_turns()
 
+    async def _check_catalogue(self) -> None:
+        """Say what is wrong with labs on the nodes that there are: when the catalogue is read, and when nodes change.
+
+        What was said and still holds is not said again.
+        """
+        while True:
+            await self._catalogue_changed.wait()
+            self._catalogue_changed.clear()
+            catalogue = self._offer.known()
+            if catalogue is None:
+                continue
+            records = (entry.value for entry in self._view.members.entries.values())
+            found = catalogue_problems(catalogue, records)
+            new = [problem for problem in found if problem not in self._told]
+            self._told = frozenset(found)
+            for problem in new:
+                self._tell(f"labs: {problem}")
+            if new and self._tracer is not None:
+                then: list[Operation] = []
+                self._tracer.add(then, what="catalogue_problem", subject=CATALOGUE, why="; ".join(new)[:MOST_SAID])
+                with suppress(Conflict, Unavailable, Uncertain):  # it is in the log
+                    await self._store.txn([self._guard()], then)
+            await self._clock.sleep(CHECK_EVERY)
+
     def _nodes_changed(self) -> None:
+        self._catalogue_changed.set()
         for user in self._admission.pending():
             self._queue.add(user)
 

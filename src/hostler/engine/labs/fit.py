@@ -6,14 +6,40 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from hostler.engine.placement import Cluster, Wanted, node_state, place
+from hostler.engine.labs.shape import shape_of
+from hostler.engine.placement import Cluster, Wanted, image_problems, node_state, place
+from hostler.model.lab import LabCatalogue
 from hostler.model.node import Lifecycle
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from hostler.engine.view import View
+    from hostler.model.lab import LabTemplate
+    from hostler.model.node import NodeRecord
     from hostler.model.vm import VmSpec
+
+
+_NEVER_SET = LabCatalogue()
+
+
+def problems_of(template: LabTemplate, records: Iterable[NodeRecord]) -> tuple[str, ...]:
+    """Return what is wrong with a lab of the catalogue on the nodes that could have it."""
+    provider = template.provider
+    return image_problems(shape_of(template, ()), [one for one in records if not provider or one.driver == provider])
+
+
+def catalogue_problems(catalogue: LabCatalogue, records: Iterable[NodeRecord]) -> tuple[str, ...]:
+    """Return what is wrong with the labs of a catalogue, each with the lab that it is about.
+
+    Nothing of the catalogue that stands where labs were never set up.
+    """
+    if catalogue == _NEVER_SET:
+        return ()
+    nodes = tuple(records)
+    labs = {f"lab {name}": template for name, template in (catalogue.labs or {}).items()}
+    labs = labs or {"every lab": catalogue.default}
+    return tuple(f"{lab}: {why}" for lab, template in labs.items() for why in problems_of(template, nodes))
 
 
 class Fit:

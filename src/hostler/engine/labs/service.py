@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import msgspec
 
 from hostler.engine.labs import wish
+from hostler.engine.labs.fit import problems_of
 from hostler.engine.labs.line import Line
 from hostler.engine.labs.right import check_change, check_seen, check_use, may_change, missing
 from hostler.engine.request import Written, check_limit
@@ -98,10 +99,10 @@ class LabService:
         catalogue, line = self._catalogue(), self._line
         if catalogue.labs is None:
             all_ = (line.running.total(), line.waiting.total(), line.warm_in_all())
-            items = [_offer(None, catalogue.default, all_)]
+            items = [self._offered(None, catalogue.default, all_)]
         else:
             items = [
-                _offer(lab_id, template, (line.running[lab_id], line.waiting[lab_id], line.warm(lab_id)))
+                self._offered(lab_id, template, (line.running[lab_id], line.waiting[lab_id], line.warm(lab_id)))
                 for lab_id, template in sorted(
                     ((int(name), of) for name, of in catalogue.labs.items()), key=itemgetter(0)
                 )
@@ -111,6 +112,15 @@ class LabService:
             at_once=catalogue.at_once,
             running=line.running.total(),
             waiting=line.waiting.total(),
+        )
+
+    def _offered(self, lab_id: int | None, template: LabTemplate, counts: tuple[int, int, int]) -> LabOffer:
+        running, waiting, warm = counts
+        problems = problems_of(template, (entry.value for entry in self._view.members.entries.values()))
+        # What cloud-init is told may hold secrets of the machine.
+        template = msgspec.structs.replace(template, user_data="")
+        return LabOffer(
+            lab_id=lab_id, template=template, running=running, waiting=waiting, warm=warm, problems=problems
         )
 
     # Writing
@@ -290,10 +300,3 @@ def _dated(done: Written[LabAnswer]) -> Written[LabAnswer]:
         return done
     lab = msgspec.structs.replace(answer.lab, revision=answer.revision)
     return msgspec.structs.replace(done, value=msgspec.structs.replace(answer, lab=lab))
-
-
-def _offer(lab_id: int | None, template: LabTemplate, counts: tuple[int, int, int]) -> LabOffer:
-    running, waiting, warm = counts
-    # What cloud-init is told may hold secrets of the machine.
-    template = msgspec.structs.replace(template, user_data="")
-    return LabOffer(lab_id=lab_id, template=template, running=running, waiting=waiting, warm=warm)

@@ -6,6 +6,7 @@ is chosen, with the figures: docs/placement.md.
 
 from hostler.engine.placement.choice import place
 from hostler.engine.placement.cluster import Cluster
+from hostler.engine.placement.image import image_problems, not_run
 from hostler.engine.placement.judgement import judge, objections
 from hostler.engine.placement.wanted import Decision, NodeState, Wanted, node_state, wanted_of, wanted_of_command
 
@@ -14,8 +15,10 @@ __all__ = [
     "Decision",
     "NodeState",
     "Wanted",
+    "image_problems",
     "judge",
     "node_state",
+    "not_run",
     "objections",
     "place",
     "wanted_of",

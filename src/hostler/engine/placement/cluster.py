@@ -35,12 +35,14 @@ class Cluster:
         self._placed: dict[str, Slot] = {}
         self._labelled: dict[tuple[str, str], dict[str, Slot]] = {}
         self._sites = Sites()
+        self._hosts: dict[str, dict[str, Slot]] = {}
         self._shapes: dict[tuple[int, int, int], tuple[int, int, int]] = {}
         for state in {state.node: state for state in nodes}.values():
             slot = self.slots[state.node] = Slot(state.node)
             slot.know(state)
             self._sites.enter(slot)
             self._label(slot)
+            self._house(slot)
         self._known = len(self.slots)
         self.particular = sum(slot.particular for slot in self.slots.values())
         """How many nodes do not take just any machine."""
@@ -172,7 +174,9 @@ class Cluster:
         self.particular -= slot.particular
         self.unfenced -= slot.unfenced
         self._sites.leave(slot)
+        self._unhouse(slot)
         slot.know(state)
+        self._house(slot)
         self._sites.enter(slot)
         self.particular += slot.particular
         self.unfenced += slot.unfenced
@@ -189,6 +193,8 @@ class Cluster:
             self.order.add(slot)
         else:
             slot.take(wanted.spec)
+        if slot.host:
+            self._burden(slot, wanted.spec.cpus, wanted.spec.memory_mib)
         slot.vms[wanted.vm] = wanted
         self._placed[wanted.vm] = slot
         self._count_in(slot, wanted)
@@ -203,6 +209,51 @@ class Cluster:
             self.order.add(slot)
         else:
             slot.give(wanted.spec)
+        if slot.host:
+            self._burden(slot, -wanted.spec.cpus, -wanted.spec.memory_mib)
+
+    # Nodes of one host: what stands on one counts against those that promise all of the host, too
+
+    def _house(self, slot: Slot) -> None:
+        """It is one of its host's nodes; it must not be in the order."""
+        if slot.host:
+            mates = self._hosts.setdefault(slot.host, {})
+            self._share(slot, mates.values(), 1)
+            mates[slot.node] = slot
+
+    def _unhouse(self, slot: Slot) -> None:
+        """Undo `_house`."""
+        if slot.host:
+            mates = self._hosts[slot.host]
+            del mates[slot.node]
+            self._share(slot, mates.values(), -1)
+            if not mates:
+                del self._hosts[slot.host]
+
+    def _share(self, slot: Slot, mates: Iterable[Slot], sign: int) -> None:
+        own = self.used(slot.node)
+        for mate in mates:
+            theirs = self.used(mate.node)
+            if slot.whole_host:
+                slot.burden(sign * theirs.cpus, sign * theirs.memory_mib)
+            self._burden_one(mate, sign * own.cpus, sign * own.memory_mib)
+
+    def _burden(self, slot: Slot, cpus: int, memory: int) -> None:
+        mates = self._hosts[slot.host]
+        if len(mates) > 1:
+            for mate in mates.values():
+                if mate is not slot:
+                    self._burden_one(mate, cpus, memory)
+
+    def _burden_one(self, mate: Slot, cpus: int, memory: int) -> None:
+        if not mate.whole_host or not (cpus or memory):
+            return
+        if mate.on_duty:
+            self.order.remove(mate)
+            mate.burden(cpus, memory)
+            self.order.add(mate)
+        else:
+            mate.burden(cpus, memory)
 
     def _count_in(self, slot: Slot, wanted: Wanted) -> None:
         project = self.projects.get(wanted.project)

@@ -38,6 +38,7 @@ class Slot:
         "disk",
         "domains",
         "fit",
+        "host",
         "labels",
         "memory",
         "node",
@@ -53,6 +54,7 @@ class Slot:
         "unfenced",
         "unknown",
         "vms",
+        "whole_host",
     )
 
     def __init__(self, node: str) -> None:
@@ -80,6 +82,8 @@ class Slot:
         self.particular = state is not None and (state.images is not None or bool(state.refuses))
         """Not every machine that there is room for will do."""
         self.unfenced = state is not None and not state.fences
+        self.host = "" if state is None else state.host
+        self.whole_host = state is not None and state.whole_host
         rack: tuple[str, ...] = ()
         pdus: tuple[str, ...] = ()
         tors: tuple[str, ...] = ()
@@ -97,6 +101,12 @@ class Slot:
         """By level, what it is part of; nothing: not known."""
         self.domains = tuple((name, WEIGHTS[level] / len(all_)) for level, all_ in self.at.items() for name in all_)
         self.unknown = tuple(level for level, all_ in self.at.items() if not all_)
+        self.locate()
+
+    def burden(self, cpus: int, memory: int) -> None:
+        """Less is free, because of machines on other nodes of its host. Disks are counted by node: each has its own."""
+        self.cpus -= cpus
+        self.memory -= memory
         self.locate()
 
     def take(self, spec: VmSpec) -> None:

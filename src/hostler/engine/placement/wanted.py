@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct, structs
 
 from hostler.model.name import fold
-from hostler.model.node import Lifecycle
+from hostler.model.node import HOST, HOST_SHARE, Lifecycle
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -45,6 +45,10 @@ class NodeState(Struct, frozen=True, kw_only=True):
     on_duty: bool = True
     why_not: str = ""
     """While off duty: why."""
+    host: str = ""
+    """The host that its agent runs on; empty: it is not known."""
+    whole_host: bool = True
+    """Its capacity is all of that host, not a share of it: what stands on other nodes of the host counts against it."""
 
 
 class Wanted(Struct, frozen=True, kw_only=True, gc=False):
@@ -98,6 +102,13 @@ class Decision:
         """All of it in one sentence."""
         return self._in_words()[1]
 
+    def adding(self, reason: Reason) -> Decision:
+        """The same decision with one more thing to say, which comes first."""
+        reasons, summary = self._in_words()
+        return Decision(
+            node=self.node, score=self.score, reasons=(reason, *reasons), summary=f"{summary}; {reason.why}"
+        )
+
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Decision):
             return NotImplemented
@@ -136,7 +147,7 @@ def node_state(
     rack, pdus, tors = wiring or (record.rack and fold(record.rack), record.pdus, record.tors)
     return NodeState(
         node=fold(record.node),
-        capacity=record.capacity if capacity is None else least(record.capacity, capacity),
+        capacity=counted_capacity(record, capacity),
         labels={**record.labels, **labels} if labels else record.labels,
         rack=rack,
         pdus=pdus,
@@ -146,7 +157,14 @@ def node_state(
         refuses=record.refuses,
         on_duty=not why_not,
         why_not=why_not,
+        host=record.facts.get(HOST, ""),
+        whole_host=not record.facts.get(HOST_SHARE),
     )
+
+
+def counted_capacity(record: NodeRecord, listed: Capacity | None) -> Capacity:
+    """What placement counts on: what both the node's agent and the inventory (None: it is not in it) say is there."""
+    return record.capacity if listed is None else least(record.capacity, listed)
 
 
 def least(offered: Capacity, listed: Capacity) -> Capacity:

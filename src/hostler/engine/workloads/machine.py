@@ -23,6 +23,7 @@ class Tune(msgspec.Struct, frozen=True, gc=False):
     power: Power
     restart: RestartPolicy
     on_node_loss: OnNodeLoss
+    returns: bool
     labels: tuple[tuple[str, str], ...]
 
     def fields(self) -> dict[str, Any]:
@@ -31,6 +32,7 @@ class Tune(msgspec.Struct, frozen=True, gc=False):
             "power": self.power,
             "restart": self.restart,
             "on_node_loss": self.on_node_loss,
+            "returns": self.returns,
             "labels": dict(self.labels),
         }
 
@@ -38,12 +40,13 @@ class Tune(msgspec.Struct, frozen=True, gc=False):
 def tune_of(workload: Workload) -> Tune:
     """What the workload wants of its machines, whatever they were made from."""
     labels = {**workload.labels, LABEL: fold(workload.name)}
-    return Tune(workload.power, workload.restart, workload.on_node_loss, tuple(sorted(labels.items())))
+    loss = workload.on_node_loss, workload.returns
+    return Tune(workload.power, workload.restart, *loss, tuple(sorted(labels.items())))
 
 
 def tune_of_machine(vm: VirtualMachine) -> Tune:
     """What a machine is, as far as it can be changed in place."""
-    return Tune(vm.power, vm.restart, vm.on_node_loss, tuple(sorted(vm.labels.items())))
+    return Tune(vm.power, vm.restart, vm.on_node_loss, vm.returns, tuple(sorted(vm.labels.items())))
 
 
 def same_template(one: Workload, other: Workload) -> bool:

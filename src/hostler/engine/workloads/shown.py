@@ -46,7 +46,7 @@ def workload_view(workload: Workload, revision: int, roll: Roll, *, why_pending:
         spec=workload.spec,
         affinity=workload.affinity,
         node_labels=workload.node_labels,
-        on_node_loss=workload.on_node_loss,
+        on_node_loss=workload.loss,
         restart=workload.restart,
         rollout=workload.rollout,
         labels=workload.labels,

@@ -19,6 +19,7 @@ from hostler.keys.vm import VM
 from hostler.model.lab import ORG as LABS
 from hostler.model.lab import POOL_ORG
 from hostler.model.name import fold
+from hostler.model.vm import OnNodeLoss
 from hostler.model.workload import ORG, Workload
 from hostler.model.workload_api import MAX_NAME
 from hostler.ports.store import PIECE_BYTES
@@ -57,6 +58,7 @@ def wished(wanted: WorkloadApply, wall: float) -> Workload:
         affinity=tuple(rule.rule() for rule in wanted.affinity),
         node_labels=wanted.node_labels,
         on_node_loss=wanted.on_node_loss,
+        returns=wanted.on_node_loss is OnNodeLoss.FENCE,
         restart=wanted.restart,
         rollout=wanted.rollout,
         labels=wanted.labels,

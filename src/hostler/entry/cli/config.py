@@ -49,6 +49,8 @@ def settled(flags: dict[str, object]) -> list[dict[str, Any]]:
         value = getattr(holder, option.name)
         if option.name in ("store", "redis"):
             value = None if value is None else redacted(value)
+        elif option.name == "power":
+            value = {node: _redacted_switch(url) for node, url in value.items()}
         elif option.secret:
             value = None if value is None else "***"
         rows.append(
@@ -65,6 +67,14 @@ def settled(flags: dict[str, object]) -> list[dict[str, Any]]:
     return rows
 
 
+def _redacted_switch(url: str) -> str:
+    """A command is shown, as that of power_command is. `{node}` is no secret wherever it stands."""
+    from hostler.settings.value import COMMAND, NODE
+
+    stands = "node-goes-here"
+    return url if url.startswith(COMMAND) else redacted(url.replace(NODE, stands)).replace(stands, NODE)
+
+
 def _text(name: str, value: object) -> str:
     """As a variable would hold it."""
     if value is None:
@@ -72,7 +82,8 @@ def _text(name: str, value: object) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, dict):
-        return ",".join(f"{label}={found}" for label, found in value.items())
+        pairs = [f"{label}={found}" for label, found in value.items()]
+        return shlex.join(pairs) if name == "power" else ",".join(pairs)
     if isinstance(value, tuple):
         return shlex.join(value) if name == "power_command" else ",".join(map(str, value))
     return f"{value:g}" if isinstance(value, float) else str(value)

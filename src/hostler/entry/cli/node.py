@@ -17,6 +17,7 @@ from hostler.entry.cli.listing import all_of, show_all
 from hostler.entry.cli.reach import chosen_server, reached, read, server_options
 from hostler.entry.cli.target import complete
 from hostler.entry.cli.value import capacity, label_text, moment, span
+from hostler.entry.cli.vm.retained import given_up
 from hostler.entry.cli.vm.wait import Telling, wait_options
 from hostler.errors import Unavailable
 from hostler.kit.plural import counted
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from hostler.client import Client
     from hostler.entry.cli.reach import Server
     from hostler.model.api import NodeView, VmView
+    from hostler.model.retained_api import RetainedView
 
 _HERE = "hostler.entry.cli.node"
 
@@ -235,13 +237,14 @@ async def _given_up(server: Server, node: str) -> list[str]:
     async with reached(server) as client:
         total = (await client.nodes.get(node)).vms
         found = [view async for view in machines(client, (None, None), {}) if fold(view.node or "") == fold(node)]
-    lines = [_lost_with_node(view) for view in found]
+    lines = [lost_with_node(view) for view in found]
     if hidden := max(0, total - len(found)):
         lines.append(f"{counted(hidden, 'more machine')} of projects that you do not see, with their disks")
     return [f"on {show.safe(node)}: {line}" for line in lines]
 
 
-def _lost_with_node(view: VmView) -> str:
+def lost_with_node(view: VmView) -> str:
+    """What is lost of a machine if its node does not come back, by name."""
     taken = sorted(name for name, snapshot in view.snapshots.items() if snapshot is not None)
     snapshots = f", snapshots {', '.join(taken)}" if taken else ", no snapshots"
     size = f" of {view.spec.disk_gib} GiB" if view.spec.disk_gib else ""
@@ -315,12 +318,30 @@ async def _release_brake(server: Server, *, yes: bool) -> None:
 @yes_option
 @server_options
 def remove(node: str, yes: bool) -> None:
-    """Forget the node NODE: it must be decommissioned, or silent and without machines."""
-    ask_if_seen(f"Forget the node {show.safe(node)}?", yes=yes)
-    complete(_remove(chosen_server(), node))
+    """Forget the node NODE: it must be decommissioned, or silent and without machines.
+
+    Retained machines of NODE are listed before you are asked. Their records are forgotten with the node; their disks
+    stay in its folder, and the records return if its agent registers again.
+    """
+    server = chosen_server()
+    retained = complete(_retained_on(server, node))
+    for view in retained:
+        note(f"on {show.safe(node)}: {show.safe(given_up(view))}")
+    if retained:
+        kept = counted(len(retained), "retained machine")
+        ask(f"Forget the node {show.safe(node)} and its {kept}? The disks stay in its folder.", yes=yes)
+    else:
+        ask_if_seen(f"Forget the node {show.safe(node)}?", yes=yes)
+    complete(_remove(server, node, forget_retained=bool(retained)))
 
 
-async def _remove(server: Server, node: str) -> None:
+async def _retained_on(server: Server, node: str) -> list[RetainedView]:
     async with reached(server) as client:
-        await client.nodes.forget(node)
+        found = (await client.retained.list()).items
+    return [view for view in found if fold(view.node) == fold(node)]
+
+
+async def _remove(server: Server, node: str, *, forget_retained: bool) -> None:
+    async with reached(server) as client:
+        await client.nodes.forget(node, forget_retained=forget_retained)
     click.echo(f"{show.safe(node)}: removed")

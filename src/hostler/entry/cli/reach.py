@@ -1,6 +1,7 @@
 """Which server a command asks, and as whom.
 
-The server: --server, else HOSTLER_SERVER, else the `hostler up` of the data folder. The token: --token-file, --token,
+The server: --server, else HOSTLER_SERVER, else the `hostler up` of the data folder, else the replica of this machine,
+where the settings name a cluster. The token: --token-file, --token,
 HOSTLER_TOKEN, HOSTLER_TOKEN_FILE, else the administrator's token of the data folder, which is shown to that folder's
 own server and to no other.
 """
@@ -18,13 +19,16 @@ from hostler.entry.cli.failure import note
 from hostler.entry.cli.value import span
 from hostler.entry.folder import DataFolder
 from hostler.errors import Invalid, NotFound, Unauthenticated, Unavailable
+from hostler.kit.host import WILDCARDS
 from hostler.model.access import DEFAULT
 from hostler.settings import load
+from hostler.settings.value import CLUSTERS, split_address
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
     from hostler.client import Client
+    from hostler.settings import Settings
 
 T = TypeVar("T")
 
@@ -69,7 +73,10 @@ def server_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-_SERVER_HELP = "The server to ask; otherwise the hostler up of the data folder.  [env: HOSTLER_SERVER]"
+_SERVER_HELP = (
+    "The server to ask, or several with commas between them, tried in order; otherwise the hostler up of the data"
+    " folder.  [env: HOSTLER_SERVER]"
+)
 _TOKEN_HELP = "The token; others on this machine can see it here: prefer the variable or a file.  [env: HOSTLER_TOKEN]"  # noqa: S105
 
 
@@ -101,7 +108,8 @@ class Server:
 def chosen_server() -> Server:
     """The server and the token. NotFound: no server is known. Unauthenticated: there is no token for it."""
     given = click.get_current_context().meta
-    folder = DataFolder(load({"data": given.get("hostler.data")}).data)
+    settings = load({"data": given.get("hostler.data")})
+    folder = DataFolder(settings.data)
     own = folder.read(folder.server_file)
     url, url_from = given.get("hostler.server"), "--server"
     if url is None:
@@ -109,15 +117,30 @@ def chosen_server() -> Server:
     if url is None:
         url, url_from = own, str(folder.server_file)
     if url is None:
+        url, url_from = _own_replica(settings), "listen"
+        if settings.tls_cert is not None:  # else another program could take the port of a replica that does not run
+            own = url
+    if url is None:
         raise NotFound(
             f"server: none is known, and no hostler up runs in {folder.path}; start it with hostler up,"
             " or name a server with --server or HOSTLER_SERVER"
         )
     url = url.rstrip("/")
-    if not url.startswith(("http://", "https://")):
-        raise Invalid(f"{url_from} {url!r}: must be http://host:port or https://host:port")
+    for one in url.split(","):
+        if not one.strip().startswith(("http://", "https://")):
+            raise Invalid(f"{url_from} {one!r}: must be http://host:port or https://host:port")
     token, token_from = _token(given, folder if url == own else None)
     return Server(url, token, url_from, token_from)
+
+
+def _own_replica(settings: Settings) -> str | None:
+    """Where the replica of this machine serves, by the settings; None: they are not those of a machine with one."""
+    if settings.store.partition("://")[0] not in CLUSTERS:
+        return None
+    host, port = split_address(settings.listen)
+    host = WILDCARDS.get(host, host)
+    place = f"[{host}]" if ":" in host else host
+    return f"{'http' if settings.tls_cert is None else 'https'}://{place}:{port}" if port else None
 
 
 def _token(given: dict[str, Any], folder: DataFolder | None) -> tuple[str, str]:
@@ -154,7 +177,7 @@ async def reached(server: Server) -> AsyncIterator[Client]:
     given = click.get_current_context().meta
     insecure, ca = bool(given.get("hostler.insecure")), given.get("hostler.ca") or os.environ.get("HOSTLER_CA") or None
     try:
-        client = Client(server.url, server.token, ca=ca, insecure=insecure)
+        client = Client(server.url, server.token, ca=ca, insecure=insecure, on_slowed=note)
     except Invalid as error:
         raise Invalid(str(error).replace("say insecure=True", "say --insecure")) from None
     async with client:

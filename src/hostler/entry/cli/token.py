@@ -96,8 +96,9 @@ async def _revoke(server: Server, user: str, token_id: str) -> None:
 
 @click.command()
 @click.option("--data", type=click.Path(file_okay=False, path_type=Path), help="As with hostler up --data.")
+@click.option("--remove-password", is_flag=True, help="Remove its password, too: it is lost, or others may know it.")
 @store_option
-def recover(data: Path | None, store_url: str | None) -> None:
+def recover(data: Path | None, remove_password: bool, store_url: str | None) -> None:
     """Make a new token for the account `admin`, straight on the store; all its older tokens end.
 
     This is the way back for whoever can reach the store itself, also while nothing runs. The token is shown once, alone
@@ -105,10 +106,10 @@ def recover(data: Path | None, store_url: str | None) -> None:
     """
     from hostler.settings import load
 
-    complete(_recover(load({"data": data, "store": store_url})))
+    complete(_recover(load({"data": data, "store": store_url}), remove_password=remove_password))
 
 
-async def _recover(settings: Settings) -> None:
+async def _recover(settings: Settings, *, remove_password: bool) -> None:
     from hostler.entry.cli.target import local_path, redacted
     from hostler.entry.folder import DataFolder
     from hostler.entry.plane import recovered_admin
@@ -119,7 +120,7 @@ async def _recover(settings: Settings) -> None:
         raise NotFound(
             f"store {redacted(settings.store)}: there is no such file; name the store with --store or --data"
         )
-    fresh = await recovered_admin(settings)
+    fresh = await recovered_admin(settings, remove_password=remove_password)
     folder = DataFolder(settings.data)
     if path is not None and path.parent == folder.path:
         folder.write(folder.token_file, fresh)

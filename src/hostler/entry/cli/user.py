@@ -178,7 +178,8 @@ def _shown(view: UserView, output: str) -> None:
 def update(*, name: str, asked: bool, password_stdin: bool, output: str, **given: Any) -> None:
     """Change the account NAME; what is left out stays.
 
-    Your own password is changed with the present one, unless you manage accounts.
+    Your own password is changed with the present one. If the administrator's is lost:
+    hostler user recover --remove-password.
     """
     password = _password(asked, password_stdin)
     request = UserUpdate(
@@ -198,7 +199,7 @@ async def _update(server: Server, name: str, request: UserUpdate, output: str, *
     async with reached(server) as client:
         if request.password is not UNSET:
             me = await client.users.me()
-            if fold(me.name) == fold(name) and me.has_password and not me.rights.manage_accounts:
+            if fold(me.name) == fold(name) and me.has_password:
                 request = msgspec.structs.replace(request, old_password=_old_password(from_stdin))
         view = await client.users.update(name, request)
     _shown(view, output)

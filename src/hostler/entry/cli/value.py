@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -92,3 +93,13 @@ def capacity(used: Capacity, all_of_it: Capacity) -> tuple[str, str, str]:
         f"{size(used.memory_mib)}/{size(all_of_it.memory_mib)}",
         f"{used.disk_gib}/{all_of_it.disk_gib} GiB",
     )
+
+
+def natural(name: str) -> tuple[tuple[int, int, str], ...]:
+    """Sort key of names: the case of letters does not count, and numbers are ordered by value.
+
+    >>> sorted(["u10", "u2", "Bo", "ada"], key=natural)
+    ['ada', 'Bo', 'u2', 'u10']
+    """
+    pieces = re.split(r"([0-9]{1,18})", name.casefold())
+    return tuple((0, int(piece), "") if at % 2 else (1, 0, piece) for at, piece in enumerate(pieces) if piece)

@@ -29,10 +29,11 @@ def web(only_print: bool) -> None:
 async def _web(server: Server, *, only_print: bool) -> None:
     async with reached(server) as client:
         told = await client.users.web_ticket()
-    address = f"{server.url}{told.url}/{told.ticket}"
+        url = client.url
+    address = f"{url}{told.url}/{told.ticket}"
     if not only_print:
         if _opened(address):
-            click.echo(f"opened {server.url}/")
+            click.echo(f"opened {url}/")
             return
         note("note: no browser could be opened here; open this address yourself")
     click.echo(address)

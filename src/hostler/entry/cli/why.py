@@ -50,6 +50,8 @@ async def _why(server: Server, object_: str, limit: int, where: tuple[str, str],
                 click.echo(show.safe(f"│   {reason.subject}: {reason.why}"))
     if found.border:
         click.echo(show.safe(f"note: {found.border}"), err=True)
+    if found.filed:
+        click.echo(show.safe(f"note: {found.filed}"), err=True)
     if found.cut:
         click.echo(f"some steps in between are left out; {tree.more(limit)}", err=True)
 

@@ -26,9 +26,17 @@ from hostler.entry.server import body as incoming
 from hostler.entry.server import browser
 from hostler.entry.server.answer import COMMON, body_of, refuse
 from hostler.entry.server.answer import send as send_answer
-from hostler.entry.server.authentication import bearer_of, check_one, needs_token, token_of
+from hostler.entry.server.authentication import (
+    bearer_of,
+    check_one,
+    needs_token,
+    peer_of,
+    shows_ticket,
+    token_of,
+)
 from hostler.entry.server.feed import Feed
 from hostler.entry.server.logs import logger
+from hostler.entry.server.long_reads import LongReads
 from hostler.entry.server.metrics import CONTENT_TYPE, Metrics
 from hostler.entry.server.openapi import document
 from hostler.entry.server.problem import INVALID, NOT_ALLOWED, NOT_FOUND, Refusal, tell
@@ -40,7 +48,6 @@ from hostler.entry.server.site import Site
 from hostler.entry.server.table import table
 from hostler.entry.terminal.keeper import Keeper
 from hostler.errors import Invalid, OverBudget, Unavailable
-from hostler.model.access import EVERYWHERE
 from hostler.model.inventory import Rights
 from hostler.model.name import fold
 
@@ -129,6 +136,7 @@ class App:
         mirrors = services.view.mirrors.values()
         self.feed = Feed(services.store, clock=services.clock, history=plan.history, mirrors=mirrors)
         self._accounts = frozenset(route.name for route in self.routes if route.tag in _ACCOUNTS)
+        self._long_reads = LongReads()
         self._budget = Budget(plan.budget, clock=services.clock)
         self.refusals = Refusals(
             services.store, clock=services.clock, new_id=lambda: secrets.token_hex(16), exists=self._has_account
@@ -181,14 +189,17 @@ class App:
         method = scope.get("method", "GET")  # a WebSocket has none, and begins as a GET
         headers = dict(scope["headers"])
         raw = Raw(scope, receive, send, headers, id=self._request_id(headers))
-        name, caller, unread = "", NOBODY, scope["type"] == "http" and incoming.announced(headers)
+        name, caller, is_counted, unread = "", NOBODY, False, scope["type"] == "http" and incoming.announced(headers)
         try:
             route, segments = self._router.find(method, scope["raw_path"].decode("ascii", "replace"))
             name = route.name
             if route.door is not None:
                 caller, query = await self._at_door(route, raw)
+            elif route.peers and shows_ticket(headers):
+                caller = await peer_of(self._services, raw, route, segments, source_of(scope))
             elif needs_token(route, headers, source_of(scope)):
                 caller = await self._met(raw)
+            is_counted = True
             self._admit(route, caller, scope)
             if scope["type"] == "websocket" and route.status != SWITCHING:
                 raise Refusal(INVALID, f"path {route.path}: it is no WebSocket; ask without an upgrade")
@@ -200,7 +211,11 @@ class App:
             if route.writes and not route.streamed:
                 data, unread = await incoming.read(raw, self._plan, route.max_body) if unread else b"", False
             asked = await self._asked(route, caller, raw, data, parts=parts, query=query)
-            answer = await route.handler(asked)
+            if route.is_long:
+                async with self._long_reads.turn(caller, route.name):
+                    answer = await route.handler(asked)
+            else:
+                answer = await route.handler(asked)
             status, unread = route.status, unread and not raw.taken
             if answer is not None:
                 status = answer.status or status
@@ -208,7 +223,7 @@ class App:
         except incoming.Disconnected:
             return
         except Exception as error:  # noqa: BLE001 - whatever it was, it is answered
-            error = self._counted(error, caller, raw, name)
+            error = self._counted(error, caller, raw, name, is_counted=is_counted)
             told = tell(error, instance=raw.id)
             status = told.problem.status
             self._tell_of(error, status, raw)
@@ -235,25 +250,31 @@ class App:
         if caller is NOBODY:
             self._budget.spend_anonymous(source_of(scope))
             return
-        if not (caller.rights.manage_accounts and EVERYWHERE in caller.memberships):
-            writes = route.writes and not route.quiet
-            self._budget.spend(caller, writes=writes, of_accounts=writes and route.name in self._accounts)
+        self._spend(caller, writes=route.spends_write, of_accounts=route.writes and route.name in self._accounts)
         state = scope.get("state")
         if not state or state[CONNECTION].is_proven:
             return
-        if not state[CONNECTION].prove(reserved=caller.rights.manage_accounts):
+        if not state[CONNECTION].prove(reserved=caller.is_administrator):
             raise Unavailable("connections: all places are taken; close some, or try again in a moment")
 
-    def _counted(self, error: Exception, caller: Caller, raw: Raw, name: str) -> Exception:
-        """Count a refused request for the audit log; what it is answered. A guess spends of its address's budget."""
+    def _spend(self, caller: Caller, *, writes: bool = True, of_accounts: bool = False) -> None:
+        """Spend of an account's budget; administrators have none. OverBudget: it must wait."""
+        if not caller.is_administrator:
+            self._budget.spend(caller, writes=writes, of_accounts=of_accounts)
+
+    def _counted(self, error: Exception, caller: Caller, raw: Raw, name: str, *, is_counted: bool) -> Exception:
+        """Count a refused request for the audit log; what it is answered.
+
+        One that was refused before its caller was known (no such path, a guess) spends of its address's budget.
+        """
         status, source = tell(error).problem.status, source_of(raw.scope)
-        if status not in _REFUSALS:
-            return error
-        if status == 401:
+        if not is_counted and 400 <= status < 500:
             try:
                 self._budget.spend_anonymous(source)
             except OverBudget as over:
-                error = over
+                error, status = over, tell(over).problem.status
+        if status not in _REFUSALS:
+            return error
         kind = SIGN_IN if name in _SIGN_INS else _REFUSALS[status]
         self.refusals.note(kind, caller.name or fold(raw.tried), source, name)
         return error
@@ -314,6 +335,7 @@ class App:
             feed=self.feed,
             plan=self._plan,
             terminals=self.terminals,
+            spend=self._spend,
         )
 
     def _more_headers(self, query: dict[str, Any]) -> tuple[tuple[bytes, bytes], ...]:

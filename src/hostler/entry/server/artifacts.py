@@ -11,6 +11,7 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import msgspec
 
+from hostler.engine.tickets import ARTIFACTS as PEERS
 from hostler.entry.server.answer import COMMON
 from hostler.entry.server.body import Disconnected
 from hostler.entry.server.problem import MEDIA_TYPE, TIMEOUT, TOO_LARGE, Refusal
@@ -67,10 +68,12 @@ async def shown(asked: Asked) -> Answer:
 
 
 async def given(asked: Asked) -> None:
-    """The file of one."""
-    raw = asked.raw
+    """The file of one. Another process of the control plane gets what is here: it asks each replica by itself."""
+    raw, artifacts = asked.raw, asked.services.artifacts
+    if raw.peer and asked.services.own_artifacts is not None:
+        artifacts = asked.services.own_artifacts
     async with _under_way(GOING, asked.caller.name) as folder:
-        info = await asked.services.artifacts.fetch(asked.parts["artifact"], folder)
+        info = await artifacts.fetch(asked.parts["artifact"], folder)
         headers = [
             *COMMON,
             (b"x-request-id", raw.id.encode()),
@@ -222,6 +225,7 @@ ROUTES: tuple[Route, ...] = (
         summary="The file of an artifact",
         handler=given,
         access=Access.LOGGED_IN,
+        peers=PEERS,
         media="application/octet-stream",
     ),
     Route(

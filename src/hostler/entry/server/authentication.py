@@ -10,13 +10,16 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from hostler.engine.access.token import digest_of
+from hostler.engine.request import Caller
+from hostler.engine.tickets import worthless
+from hostler.entry.server.body import path_parts
 from hostler.entry.server.problem import FORBIDDEN, Refusal
 from hostler.entry.server.proxy import HEADERS
 from hostler.entry.server.route import Access
 from hostler.errors import Invalid, Unauthenticated
+from hostler.model.inventory import Rights
 
 if TYPE_CHECKING:
-    from hostler.engine.request import Caller
     from hostler.entry.server.route import Raw, Route
     from hostler.entry.server.services import Services
 
@@ -62,13 +65,35 @@ async def bearer_of(services: Services, raw: Raw, route: Route, shown: str | Non
         raise Unauthenticated(
             "token: none was sent; send Authorization: Bearer with a token, or ?ticket= with a ticket"
         )
-    services.users.check_guesses(source)
+    if not await services.tickets.seals.fits(shown):
+        services.users.check_guesses(source)
     try:
         raw.ticket = await services.tickets.read(shown, route.door)
     except Unauthenticated:
         services.users.guessed(source)
         raise
     return await services.users.meet_holder(raw.ticket.value.token, source)
+
+
+def shows_ticket(headers: dict[bytes, bytes]) -> bool:
+    """Whether another process of the control plane asks, as agents ask each other (`entry.peers`)."""
+    return headers.get(b"authorization", b"").partition(b" ")[0].lower() == b"ticket"
+
+
+async def peer_of(services: Services, raw: Raw, route: Route, segments: list[str], source: str) -> Caller:
+    """The process that shows a ticket for this very path, which is used up by this. Unauthenticated: it is none."""
+    ticket = raw.headers[b"authorization"].partition(b" ")[2].strip().decode("latin-1")
+    services.users.check_guesses(source)
+    try:
+        if services.peer_tickets is None:
+            raise worthless()
+        subject = path_parts(segments)[-1]
+        redeemed = await services.peer_tickets.redeem(ticket, route.peers, subject, route.path.rpartition("/")[2])
+    except Unauthenticated:
+        services.users.guessed(source)
+        raise
+    raw.peer = True
+    return Caller(redeemed.by, Rights())
 
 
 def check_one(shown: str | None) -> None:

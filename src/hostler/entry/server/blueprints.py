@@ -311,6 +311,7 @@ ROUTES: tuple[Route, ...] = (
         method="GET",
         path="/v1/slices/{artifact}/log",
         name="slice.log",
+        costly=True,
         summary="What an instance of a slice printed last, in all its lives",
         handler=log,
         access=Access.DEPLOYERS,

@@ -120,22 +120,26 @@ async def _begun(asked: Asked, body: SignIn) -> TokenIssued:
             asked.raw.tried = name
             return await users.login(Login(name=name, password=password), source)
         case (None, None, str(token), None):
-            await users.meet(token, source)
+            asked.spend(await users.meet(token, source))
             return await users.enter(digest_of(token), source)
         case (None, None, None, str(ticket)):
-            return await _by_ticket(asked.services, ticket, source)
+            return await _by_ticket(asked, ticket, source)
         case _:
             raise Invalid("sign in: takes a name and a password, or a token, or a ticket; give one of the three")
 
 
-async def _by_ticket(services: Services, shown: str, source: str) -> TokenIssued:
-    services.users.check_guesses(source)
+async def _by_ticket(asked: Asked, shown: str, source: str) -> TokenIssued:
+    services = asked.services
+    if not await services.tickets.seals.fits(shown):
+        services.users.check_guesses(source)
     try:
         entry = await services.tickets.read(shown, WEB)
     except Unauthenticated:
         services.users.guessed(source)
         raise
-    await services.tickets.use(entry, await services.users.meet_holder(entry.value.token, source))
+    caller = await services.users.meet_holder(entry.value.token, source)
+    asked.spend(caller)
+    await services.tickets.use(entry, caller)
     return await services.users.enter(entry.value.token, source)
 
 

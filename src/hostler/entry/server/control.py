@@ -109,6 +109,7 @@ ROUTES: tuple[Route, ...] = (
         method="GET",
         path="/v1/audit",
         name="control.audit",
+        is_long=True,
         summary="Every write: who, what, from which revision to which",
         about="Only what is about your projects and accounts within reach, unless you belong everywhere. A page may"
         " be short, or empty, and not be the last.",

@@ -145,6 +145,7 @@ ROUTES: tuple[Route, ...] = (
         method="GET",
         path=f"{ONE}/log",
         name="vm.log",
+        costly=True,
         summary="What came out of its serial port last",
         handler=_logged,
         access="modify_workloads",

@@ -22,7 +22,9 @@ async def alive(asked: Asked) -> Answer:  # noqa: ARG001 - every handler takes i
 
 
 async def ready(asked: Asked) -> Answer:
-    """The store takes writes, and what is in memory follows it."""
+    """The store takes writes, what is in memory follows it, and the process was not asked to end."""
+    if asked.services.stopping():
+        raise Refusal(UNAVAILABLE, "replica: it is stopping; ask another one")
     view = asked.services.view
     if not asked.services.was_read():
         raise Refusal(UNAVAILABLE, "view: the store has not been read yet; wait")

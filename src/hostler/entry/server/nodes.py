@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hostler.entry.server.answer import written
-from hostler.entry.server.route import AFTER, LIMIT, STALE, Access, Answer, Asked, Route
+from hostler.entry.server.route import AFTER, LIMIT, STALE, Access, Answer, Asked, Parameter, Route
 from hostler.model.api import BrakeView, Drain, NodePage, NodeView
 
 if TYPE_CHECKING:
@@ -43,7 +43,8 @@ async def confirmed_off(asked: Asked) -> Answer:
 
 async def forgotten(asked: Asked) -> Answer:
     """Taken out of the list."""
-    return written(await asked.services.nodes.forget(asked.request, asked.parts["node"]))
+    retained = asked.query["forget_retained"]
+    return written(await asked.services.nodes.forget(asked.request, asked.parts["node"], forget_retained=retained))
 
 
 async def brake_shown(asked: Asked) -> Answer:
@@ -72,6 +73,12 @@ def _change(verb: str, summary: str, handler: Handler, right: Right) -> Route:
 
 
 BRAKE = "/v1/brake"
+FORGET_RETAINED = Parameter(
+    "forget_retained",
+    "Forget its retained machines as well: their records go, their disks stay in the node's folder.",
+    "boolean",
+    default=False,
+)
 ROUTES: tuple[Route, ...] = (
     Route(
         method="GET",
@@ -126,9 +133,11 @@ ROUTES: tuple[Route, ...] = (
         path=ONE,
         name="node.forget",
         summary="Forget a node that is decommissioned, or silent and empty",
+        about="A node that keeps retained machines is refused unless `forget_retained` is true.",
         handler=forgotten,
         access="modify_inventory",
         answer=NodeView,
+        query=(FORGET_RETAINED,),
         conditional=True,
     ),
 )

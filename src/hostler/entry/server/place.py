@@ -22,14 +22,14 @@ FEW = 50
 
 
 def share(most: int, *, manages: bool) -> int:
-    """Of `most` streams those that one account may have; `manages`: it has the right manage_accounts."""
+    """Of `most` streams those that one account may have; `manages`: it manages accounts everywhere."""
     if manages:
         return max(most // 2, min(FEW, most))
     return max(most // 10, min(FEW, most // 2), 1)
 
 
 def kept(most: int) -> int:
-    """Of `most` streams those that only who has the right manage_accounts gets."""
+    """Of `most` streams those that only who manages accounts everywhere gets."""
     return most // 10
 
 
@@ -39,7 +39,7 @@ def place_for(asked: Asked, what: str, *, of: str | None = None) -> Iterator[Non
 
     `of`: whom it counts for in place of the account.
     """
-    feed, most, manages = asked.feed, asked.plan.max_streams, asked.caller.rights.manage_accounts
+    feed, most, manages = asked.feed, asked.plan.max_streams, asked.caller.is_administrator
     holder = asked.caller.name if of is None else of
     if feed.closing:
         raise Unavailable(f"{what}: the server is closing; try again later")

@@ -36,6 +36,8 @@ UNREAD_WITHIN = 30.0
 """Seconds for which a peer may read nothing of an answer that waits for it."""
 MESSAGE_WITHIN = 30.0
 """Seconds for one message on a stream, from its first byte to its last."""
+MAX_PIPELINED = 16
+"""Requests of one connection that wait for the answer to an earlier one."""
 
 
 class _Stage:
@@ -54,11 +56,17 @@ class _Stage:
         return now - self._since
 
 
+class _TooManyPipelined(Exception):
+    """A peer sent more requests than it may before it read an answer."""
+
+
 class Protocol(HttpToolsProtocol):
     """One connection."""
 
     _unfinished = 0
     _refused = False
+    _is_queued = False
+    """Whether the next request waits for its turn."""
     _stage: _Stage
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -70,9 +78,11 @@ class Protocol(HttpToolsProtocol):
             connection.is_waiting, connection.is_late = self._is_waiting, self._is_late
 
     def _is_waiting(self) -> bool:
-        """Return whether the peer has to act: a head or a body is to come, or an answer to be read."""
+        """Return whether the peer has to act, or waits for its turn: nothing is being done for it."""
         cycle = self.cycle
-        return cycle is None or cycle.response_complete or cycle.more_body or self.flow.write_paused
+        if cycle is None or self._is_queued:
+            return True
+        return cycle.response_complete or cycle.more_body or self.flow.write_paused
 
     def _is_late(self, now: float) -> bool:
         """Return whether a head, or the reading of an answer, takes too long. Bodies have a limit of their own."""
@@ -93,6 +103,17 @@ class Protocol(HttpToolsProtocol):
         self.server_state.total_requests += 1
         if self.transport.is_closing():
             return
+        connection = self.app_state.get(CONNECTION)
+        if connection is not None and connection.take_turn(self._go_on):
+            self._is_queued = True
+            self.flow.pause_reading()
+        else:
+            self._go_on()
+
+    def _go_on(self) -> None:
+        self._is_queued = False
+        if self.transport.is_closing():
+            return
         self.flow.resume_reading()
         if self.pipeline:
             cycle, app = self.pipeline.pop()
@@ -104,12 +125,17 @@ class Protocol(HttpToolsProtocol):
             return
         self._unfinished += len(data)
         super().data_received(data)
-        if self._unfinished > MAX_HEADERS and not self.transport.is_closing():
+        if self._unfinished > MAX_HEADERS and not (self._refused or self.transport.is_closing()):
             self._refuse(HEADERS, f"headers: more than {MAX_HEADERS} bytes; send less")
 
     def on_headers_complete(self) -> None:
         """The headers are there: from here on the body counts, and is counted elsewhere."""
         self._unfinished = 0
+        if len(self.pipeline) >= MAX_PIPELINED:
+            # One read may hold thousands of requests. What was taken is answered, the last with connection: close.
+            self._refused = True
+            self.cycle.keep_alive = False
+            raise _TooManyPipelined  # the only way to end the parser's work on what was read
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
@@ -118,7 +144,9 @@ class Protocol(HttpToolsProtocol):
         super().on_body(body)
 
     def send_400_response(self, msg: str) -> None:
-        """It was no HTTP."""
+        """It was no HTTP, or too much of it."""
+        if self._refused:
+            return
         self._refuse(INVALID, f"request: {msg.rstrip('.').lower()}; send HTTP/1.1")
 
     def _should_upgrade(self) -> bool:

@@ -87,6 +87,8 @@ class Asked(msgspec.Struct, frozen=True):
     feed: Feed
     plan: ServerPlan
     terminals: Keeper
+    spend: Callable[[Caller], None]
+    """Count a write of an account that the request began without. OverBudget: it must wait."""
 
     @property
     def limit(self) -> int:
@@ -116,6 +118,8 @@ class Raw(msgspec.Struct):
     token: str = ""
     ticket: Entry[Ticket] | None = None
     """In place of a token, at the door of a machine."""
+    peer: bool = False
+    """Whether another process of the control plane asks, with a ticket of its own."""
     cookie: bool = False
     """Whether the token came in the cookie of a browser."""
     id: str = ""
@@ -177,8 +181,15 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the handler reads the body itself, as it comes: it is a file."""
     quiet: bool = False
     """Whether it is not logged while it succeeds, though it writes: it comes too often."""
+    is_long: bool = False
+    """Whether it reads thousands of records to answer: such reads wait for each other (`entry.server.long_reads`)."""
+    costly: bool = False
+    """Whether it costs as much as a write, though it is a GET: it leaves tickets in the store."""
     door: str | None = None
     """Of a machine (`hostler.ports.machines.Door`), or a lab's terminal: a ticket lets in, too."""
+    peers: str = ""
+    """In place of a node, where another process of the control plane is let in with a ticket of its own
+    (`PeerTickets`): for the path's last part in braces, and for what the path ends in. Empty: nowhere."""
     listed: bool = True
     """Whether it stands in the OpenAPI document: files of the page do not."""
 
@@ -186,6 +197,11 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     def writes(self) -> bool:
         """Whether it changes anything."""
         return self.method != "GET"
+
+    @property
+    def spends_write(self) -> bool:
+        """Whether it counts as a write of its caller: opening a console, a shell or a terminal is audited."""
+        return (self.writes and not self.quiet) or self.costly or self.door is not None
 
     @property
     def tag(self) -> str:
@@ -222,7 +238,10 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
 def check_access(route: Route, caller: Caller, parts: dict[str, str]) -> None:
     """NotFound: to this caller there is no such project. Forbidden: a right is missing."""
     if route.in_project and not caller.sees(parts["org"], parts["project"]):
-        raise NotFound(f"project {parts['org']}/{parts['project']}: there is none such; list what there is")
+        raise NotFound(
+            f"project {parts['org']}/{parts['project']}: there is none such, or this account is no member of it; see"
+            " hostler project list, and name one with --org and --project"
+        )
     if route.access is Access.SELF:
         if fold(parts["user"]) != caller.name:
             caller.require("manage_accounts")

@@ -14,6 +14,7 @@ from typing import Protocol as Shape
 import uvicorn
 
 from hostler.entry.server.logs import logger
+from hostler.entry.server.pin import pin_of
 from hostler.entry.server.protocol import CONNECTION, Protocol, WebSocket
 from hostler.entry.server.proxy import Proxies
 from hostler.errors import Invalid, Unavailable
@@ -112,6 +113,7 @@ class Server:
             raise Invalid("tls: a certificate and its key go together; give both")
         self._app, self._host, self._asked_port = app, host, port
         self._cert, self._key = cert, key
+        self._pin = ""
         self._config = uvicorn.Config(
             app,
             http=Protocol,
@@ -146,9 +148,15 @@ class Server:
         host = f"[{self._host}]" if ":" in self._host else self._host
         return f"{'http' if self._cert is None else 'https'}://{host}:{self.port}"
 
+    @property
+    def pinned_url(self) -> str:
+        """Where it serves, with the digest of its certificate: what records of nodes and replicas say."""
+        return f"{self.url}{self._pin}"
+
     async def __aenter__(self) -> Self:
         self._config.load()
         self._config.ssl = self._tls()
+        self._pin = pin_of(self._cert)
         self._socket = self._bound()
         self.port = self._socket.getsockname()[1]
         await self._app.start()
@@ -182,6 +190,7 @@ class Server:
             return False
         self._tls()  # a pair that does not fit must not replace the one in use
         context.load_cert_chain(self._cert, self._key, password="")
+        self._pin = pin_of(self._cert)
         return True
 
     # Inside

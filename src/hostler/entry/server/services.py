@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from hostler.engine.overview import OverviewService
     from hostler.engine.quotas import QuotaService
     from hostler.engine.retained import RetainedService
-    from hostler.engine.tickets import Tickets
+    from hostler.engine.tickets import PeerTickets, Tickets
     from hostler.engine.traces import TraceService
     from hostler.engine.users import UserService
     from hostler.engine.view import View
@@ -63,9 +63,16 @@ class Services(msgspec.Struct, frozen=True, kw_only=True):
     peers: Peers
     """The way to the machines of every node."""
     artifacts: Artifacts
+    """All that were published, wherever their files are."""
+    own_artifacts: Artifacts | None = None
+    """Those whose files are on this machine; None: `artifacts` are."""
+    peer_tickets: PeerTickets | None = None
+    """By which other processes of the control plane are let in; None: they are not."""
     clock: Clock
     audit_files: AuditFiles | None = None
     """Lines of the audit log that are no longer in the store; None: there are no files."""
+    stopping: Callable[[], bool] = _never
+    """Whether this process was asked to end, and serves only until load balancers have noticed."""
     leads: Callable[[], bool] = _never
     """Whether this process leads now."""
     counters: Callable[[], Mapping[str, float]] = _nothing

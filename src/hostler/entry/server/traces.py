@@ -37,6 +37,7 @@ ROUTES: tuple[Route, ...] = (
         method="GET",
         path="/v1/traces",
         name="trace.list",
+        is_long=True,
         summary="What was decided and wished for, newest first, each with what led to it",
         about="Only what is about your projects, and about nodes, unless you belong everywhere. A page may be short, or"
         " empty, and not be the last.",
@@ -50,6 +51,7 @@ ROUTES: tuple[Route, ...] = (
         method="GET",
         path="/v1/why",
         name="trace.why",
+        is_long=True,
         summary="How an object came to be as it is: each step, and what led to it, newest first",
         handler=why,
         access=Access.LOGGED_IN,

@@ -160,7 +160,8 @@ ROUTES: tuple[Route, ...] = (
         body=UserUpdate,
         answer=UserView,
         conditional=True,
-        about="Without the right manage_accounts: one's own full name and password.",
+        about="Without the right manage_accounts: one's own full name and password. A new password of one's own account"
+        " needs the present one, `old_password`.",
     ),
     Route(
         method="DELETE",

@@ -262,6 +262,7 @@ ROUTES: tuple[Route, ...] = (
         method="GET",
         path=ONE + "/why",
         name="vm.why",
+        is_long=True,
         summary="Why it is where it is, or nowhere: node by node",
         handler=explained,
         access=Access.PROJECT,

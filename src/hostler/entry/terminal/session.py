@@ -190,7 +190,10 @@ class Terminal:
                 refused_at = began if refused_at is None else refused_at
                 if self._clock.now() - refused_at >= PATIENCE:
                     raise Ended(protocol.FAILED, protocol.error(str(error))) from None
-                said = "the machine does not let anybody in yet; trying again"
+                said = (
+                    "the machine refuses the terminal's key: it is still starting, or its authorized_keys was changed;"
+                    " trying again"
+                )
             except NotFound as error:
                 said = f"{error}; trying again"
             except Refused as error:

@@ -1,4 +1,1 @@
-"""Moving whole stores: copy, backup, restore.
-
-Not here: anything about terminals. Progress is reported through a callback.
-"""
+"""Backups as files. What they are restored with: `hostler.engine.transfer`."""

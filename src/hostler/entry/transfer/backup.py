@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterator
     from pathlib import Path
 
-    from hostler.entry.transfer.copy import StoreSource
+    from hostler.engine.transfer.copy import StoreSource
 
 LONGEST_LINE = 16 * 1024 * 1024
 
@@ -138,6 +138,7 @@ class Backup:
         self._path, self._prefix = path, prefix
         self.header, self.trailer = self._check()
         self.name = f"backup sha256:{self.trailer.sha256}"
+        self.revision, self.created = self.header.revision, self.header.created
 
     async def entries(self) -> AsyncGenerator[KeyValue, None]:
         for kv in self._read():

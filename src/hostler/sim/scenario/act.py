@@ -155,6 +155,15 @@ class DeleteVm(Act, frozen=True, kw_only=True, tag="delete_vm"):
     names: tuple[str, ...]
 
 
+class Backup(Act, frozen=True, kw_only=True, tag="backup"):
+    """Take a backup of the store."""
+
+
+class Restore(Act, frozen=True, kw_only=True, tag="restore"):
+    """The store is lost: all replicas and agents are stopped, an empty store is filled from the last backup, and they
+    are started again."""
+
+
 class Repair(Act, frozen=True, kw_only=True, tag="repair"):
     """Do what the rules propose about a component, also where they ask for a human. Empty: about all of them."""
 
@@ -188,6 +197,8 @@ Anything: TypeAlias = (
     | LabStop
     | CreateVm
     | DeleteVm
+    | Backup
+    | Restore
     | Repair
     | Expect
 )

@@ -43,21 +43,19 @@ class Hands:
         self.promised: dict[tuple[str, str, str], None] = {}
         """Machines whose creation was answered, and whose deletion nobody has asked for."""
         self.asked = Asked(world)
+        self._saved: tuple[dict[tuple[str, str, str], None], dict[Subject, list[Any]]] = {}, {}
+        """What was promised, and what was answered, when the last backup was taken."""
 
     async def do(self, what: Act) -> None:
         """Until it is answered. What the control plane refuses, or has not answered in time, is raised."""
         within = SOON if what.refused else self._within
         match what:
-            case act.LabStart(labs=wish):
-                for user in wish.users:
-                    self.asked.lab(user, wish.lab_id)
-                    self._world.door.push("provision", LabRequest(webuserid=user, lab_id=wish.lab_id).encode())
-            case act.LabStop(users=users):
-                for user in users:
-                    self.asked.lab(user, None)
-                    self._world.door.push("decommission", LabDecommission(webuserid=user).encode())
+            case act.LabStart() | act.LabStop():
+                self._ask_for_labs(what)
             case act.Repair(on=on):
                 self.repair(on)
+            case act.Backup() | act.Restore():
+                await self._recover(what)
             case act.LoadInventory() | act.SetHardware():
                 await self._change_inventory(what, within)
             case act.DrainNodes() | act.ActivateNodes() | act.ConfirmOff() | act.ReleaseBrake():
@@ -86,6 +84,27 @@ class Hands:
             for event in perform(proposal):
                 world.apply(event, cause=proposal.id)
         return len(proposals)
+
+    def _ask_for_labs(self, what: act.LabStart | act.LabStop) -> None:
+        if isinstance(what, act.LabStart):
+            for user in what.labs.users:
+                self.asked.lab(user, what.labs.lab_id)
+                self._world.door.push("provision", LabRequest(webuserid=user, lab_id=what.labs.lab_id).encode())
+            return
+        for user in what.users:
+            self.asked.lab(user, None)
+            self._world.door.push("decommission", LabDecommission(webuserid=user).encode())
+
+    async def _recover(self, what: act.Backup | act.Restore) -> None:
+        if isinstance(what, act.Backup):
+            await self._world.recovery.take_backup()
+            self._saved = dict(self.promised), self.asked.known()
+            return
+        promised, known = self._saved
+        await self._world.recovery.restore()
+        # What was promised after the backup is gone with the store, and its disks are retained.
+        self.promised = {name: None for name in self.promised if name in promised}
+        self.asked.go_back(known)
 
     async def _change_machines(self, what: act.CreateVm | act.DeleteVm, within: float) -> None:
         if isinstance(what, act.CreateVm):

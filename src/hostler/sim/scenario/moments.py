@@ -125,6 +125,8 @@ class _Acts:
             "lab_stop": (("user", "count"), lambda: {"users": users_of(self._piece, self._fields)}),
             "create_vm": (("vm",), self._create),
             "delete_vm": (("name", "count", "org", "project"), self._delete),
+            "backup": ((), dict),
+            "restore": ((), dict),
             "repair": (("on",), self._repair),
             "expect": (("pending", "given_up"), self._expect),
         }

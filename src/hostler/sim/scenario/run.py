@@ -13,7 +13,7 @@ from hostler.kit.virtual import run_virtual
 from hostler.sim.invariants import Invariants, Verdict, Violation
 from hostler.sim.invariants_ends import Ends
 from hostler.sim.invariants_rollout import Rollouts
-from hostler.sim.invariants_wishes import lost
+from hostler.sim.invariants_wishes import lost, unshown
 from hostler.sim.scenario.chance import drawn
 from hostler.sim.scenario.play import Player, plan_of
 from hostler.sim.world import Parts, World
@@ -153,6 +153,8 @@ class _Run:
         self._task = asyncio.current_task()
         await player.play()
         left = await player.settle()
+        if not left:
+            left = await unshown(world)
         self._task = None
         for stop in stops:
             stop()

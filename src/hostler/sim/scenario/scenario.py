@@ -29,6 +29,7 @@ INVARIANTS = (
     "no_early_end",
     "brake_kept",
     "disks_kept",
+    "data_kept",
     "wishes_met",
     "pending_has_reason",
     "one_lab_per_user",

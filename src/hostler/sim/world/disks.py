@@ -9,23 +9,24 @@ from hostler.drivers.machines.simulated import MemoryPlace
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from hostler.drivers.machines.simulated.place import Row
+    from hostler.drivers.machines.simulated.place import Kept, Row
 
 
 class Disks:
     """Calls listeners for each disk of a world that is deleted."""
 
     def __init__(self) -> None:
-        self._listeners: list[Callable[[str, Row], None]] = []
+        self._listeners: list[Callable[[str, Row, Kept | None], None]] = []
 
-    def listen(self, deleted: Callable[[str, Row], None]) -> None:
-        """Call `deleted` with the node and the machine's row as it was, each time a disk is deleted."""
+    def listen(self, deleted: Callable[[str, Row, Kept | None], None]) -> None:
+        """Call `deleted` each time a disk is deleted: with the node, the machine's row as it was, and how it was
+        retained; None: it was in service."""
         self._listeners.append(deleted)
 
-    def deleted(self, node: str, row: Row) -> None:
+    def deleted(self, node: str, row: Row, kept: Kept | None = None) -> None:
         """Call the listeners: the disk of this row was deleted."""
         for listener in self._listeners:
-            listener(node, row)
+            listener(node, row, kept)
 
 
 class DiskPlace(MemoryPlace):
@@ -47,3 +48,15 @@ class DiskPlace(MemoryPlace):
         super().delete(vm, now)
         if row is not None and row.disk_id:
             self._disks.deleted(self._node, row)
+
+    def reinstate(self, name: str, row: Row) -> None:
+        old = self.contents.rows.get(row.vm)
+        super().reinstate(name, row)
+        if old is not None and old.disk_id and old.disk_id != row.disk_id:
+            self._disks.deleted(self._node, old)
+
+    def discard(self, name: str) -> None:
+        kept = self.contents.kept.get(name)
+        super().discard(name)
+        if kept is not None:
+            self._disks.deleted(self._node, kept.row, kept)

@@ -12,6 +12,8 @@ import asyncio
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from hostler.engine.agent import retained
 from hostler.engine.agent.decide import DOING, NOTHING, Action, Telling, decide, same, tell
 from hostler.engine.agent.membership import has_machines, record_of
@@ -170,7 +172,7 @@ class LightBlade(BladeHost):
             return False
         known = None if member is None else member.value
         offer = told_of(await machines.offer(), moves=False)
-        record = record_of(self.agent_plan(), machines, known, at=wall, **offer)
+        record = msgspec.structs.replace(record_of(self.agent_plan(), machines, known, at=wall, **offer), awaited=False)
         beat = Heartbeat(holder=life.new_id(), place=machines.place, started_at=wall)
         before, lease = self._lease, await store.grant(FOR_EVER)
         when = [MEMBER.absent(node=node) if member is None else MEMBER.unchanged(member)]

@@ -18,16 +18,18 @@ from hostler.engine.labs.projector import LabProjector
 from hostler.engine.quotas import quota_release
 from hostler.engine.replica import Replica
 from hostler.engine.tracing import Tracer
+from hostler.engine.transfer.restore import restore
 from hostler.engine.view import View
 from hostler.engine.workloads.controller import WorkloadController
 from hostler.sim.world.traffic import Counting, Traffic
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Callable, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     from hostler.engine.agent.plan import AgentPlan
     from hostler.engine.service import Service
+    from hostler.engine.transfer.restore import Restored
     from hostler.kit.clock import Clock
     from hostler.ports.inbox import Board
     from hostler.ports.machines import Machines
@@ -106,7 +108,11 @@ def _nodes(making: Making, view: View) -> Service:
 
 def _janitor(making: Making, view: View) -> Service:
     return Janitor(
-        making.store, view, tracer=making.tracer("janitor"), **making.tools("clock", "rng", "new_id", "tell")
+        making.store,
+        view,
+        retention=making.plan.retention,
+        tracer=making.tracer("janitor"),
+        **making.tools("clock", "rng", "new_id", "tell"),
     )
 
 
@@ -170,6 +176,8 @@ class Parts:
     """Of blueprints and slices; only where the plan has slices."""
     more: Sequence[Callable[[Making, View], Service]] = field(default_factory=tuple)
     agent: Callable[[Making, Machines, AgentPlan, Peers | None], Agent] = _agent
+    restore: Callable[..., Awaitable[Restored]] = restore
+    """By what an empty store is filled from a backup."""
 
     def controllers(self, making: Making, view: View) -> Sequence[Service]:
         """New ones for one leadership."""

@@ -9,6 +9,7 @@ import msgspec
 from hostler.engine.agent.plan import FENCING_TIME, NODE_TTL
 from hostler.engine.controllers.brake import FENCE_EVERY, SHARE, WINDOW
 from hostler.engine.controllers.nodes import POWER_GRACE
+from hostler.engine.controllers.retention import RETENTION
 from hostler.engine.inventory.document import Inventory
 from hostler.engine.replica import LEADERSHIP_TTL
 from hostler.errors import Invalid
@@ -88,6 +89,8 @@ class WorldPlan(msgspec.Struct, frozen=True, kw_only=True):
     """More than this share of the nodes that become unreachable together are not fenced."""
     brake_window: float = WINDOW
     fence_every: float = FENCE_EVERY
+    retention: float = RETENTION
+    """Seconds for which retained machines are kept."""
     hands_over: bool = True
     """Blades hand machines to each other as they run."""
     slices: bool = False

@@ -26,6 +26,7 @@ from hostler.sim.world.injection import Injection
 from hostler.sim.world.light import Exchange, LightBlade
 from hostler.sim.world.parts import Parts
 from hostler.sim.world.plan import blade_plans
+from hostler.sim.world.recovery import Recovery
 from hostler.sim.world.replica import ReplicaHost
 from hostler.sim.world.traffic import Traffic
 
@@ -78,6 +79,7 @@ class World:
         self.store = MemoryStore(clock=self.clock, rng=chance(seed, "store"))
         self.door = MemoryDoor(wall=self.clock.wall)
         self.disks = Disks()
+        self.recovery = Recovery(self)
         self.hardware = Hardware(self)
         self.power: Power | None = RackPower(self.hardware) if plan.power else None
         self.request = Request(HOSTLER)

@@ -94,7 +94,7 @@ function Password({ user }: { user: User }) {
   const [tried, setTried] = useState(false);
   const [problem, setProblem] = useState<unknown>(null);
   // Who finds a page that was left open does not know the password.
-  const needsOld = user.has_password && !user.rights.manage_accounts;
+  const needsOld = user.has_password;
   const missing = needsOld && !old ? "Your present password is needed." : null;
   const short = password.length < SHORTEST ? `At least ${SHORTEST} characters.` : null;
   const other = password !== again ? "The two are not the same." : null;

@@ -38,13 +38,16 @@ export interface Labs {
 /** A class is read again at each change, a university every few seconds. */
 const MANY = 300;
 
+/** The case of letters does not count, and numbers are ordered by value: ada, Bo, u2, u10. */
+const ORDER = new Intl.Collator("en", { numeric: true });
+
 /** All labs that one sees, and the catalogue; kept up to date. */
 export function useLabs(): Labs {
   const [found, setFound] = useState<Omit<Labs, "reload">>({ labs: null, offers: null, problem: null });
   const reload = async (): Promise<void> => {
     try {
       const [labs, offers] = await Promise.all([all<Lab>("/v1/labs"), get<Offers>("/v1/lab-catalogue")]);
-      setFound({ labs, offers, problem: null });
+      setFound({ labs: labs.sort((a, b) => ORDER.compare(a.user, b.user)), offers, problem: null });
     } catch (error) {
       setFound((before) => ({ ...before, problem: asProblem(error) }));
     }

@@ -12,6 +12,9 @@ import type { Lab, News, Offer, Offers } from "./types";
 const LOOK_AGAIN = 3000;
 const MESSAGES = 5;
 
+/** Addresses of the server itself: on a student's own machine they lead nowhere. */
+const LOOPBACK = /^(127\.|::1$|localhost$)/;
+
 export function Student({ user }: { user: string }) {
   const { labs, offers, problem, reload } = useLabs();
   const news = useNews(user);
@@ -123,7 +126,7 @@ function Running({ lab, offers, reload }: { lab: Lab; offers: Offers; reload: ()
       <section class="labs-about">
         <h2>What happens at the end</h2>
         <p>{afterwards(lab.grace)}</p>
-        {lab.available && lab.address && (
+        {lab.available && lab.address && !LOOPBACK.test(lab.address) && (
           <p class="soft small">
             By SSH, if your key is in it: <code>ssh {lab.port === 22 ? "" : `-p ${lab.port} `}{lab.ssh_user}@{lab.address}</code>
           </p>

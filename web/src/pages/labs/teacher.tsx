@@ -185,6 +185,13 @@ function Catalogue({ offers }: { offers: Offers }) {
           </tr>
         ))}
       </Table>
+      {offers.items.flatMap((offer) =>
+        offer.problems.map((problem) => (
+          <p class="note warn" key={`${offer.labId} ${problem}`}>
+            {offer.labId === null ? "Every lab" : `Lab ${offer.labId}`}: {problem}.
+          </p>
+        )),
+      )}
       {offers.items.every((offer) => offer.labId === null) && (
         <p class="soft small">
           No catalogue was given, so every number is a lab of the same kind. Write one, and start with <code>hostler up --labs labs.toml</code> (docs/labs.md).

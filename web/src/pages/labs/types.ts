@@ -54,6 +54,8 @@ export interface Offer {
   running: number;
   waiting: number;
   warm: number;
+  /** What is wrong with it on the nodes that there are. */
+  problems: string[];
 }
 
 export interface Offers {

@@ -34,7 +34,7 @@ export function happening(lab: Lab): string {
   switch (lab.phase) {
     case "waiting":
       if (lab.position === null) return `It was asked for, and is about to begin${detail}.`;
-      return lab.position === 1 ? `You are next. It begins as soon as there is room${detail}.` : `${lab.position - 1} ${lab.position === 2 ? "is" : "are"} before you. It begins by itself${detail}.`;
+      return lab.position === 1 ? `You are next. It begins by itself${detail}.` : `${lab.position - 1} ${lab.position === 2 ? "is" : "are"} before you. It begins by itself${detail}.`;
     case "provisioning":
       return lab.vm && lab.node ? `Your machine starts. The terminal opens by itself${detail}.` : `Your machine is being made${detail}.`;
     case "running":

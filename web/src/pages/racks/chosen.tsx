@@ -1,11 +1,12 @@
 // What is open: a rack, a pdu or tor, or a blade with its node, its machines and slices, its history and its why.
 import type { ComponentChildren } from "preact";
 import { useEffect, useState } from "preact/hooks";
-import { asProblem, at, changeShown, type Extra, get, patch, post, Problem, withQuery } from "../../api";
+import { asProblem, at, changeShown, del, type Extra, get, patch, post, Problem, withQuery } from "../../api";
 import { on } from "../../live";
 import { ObjectLink } from "../../objects";
 import { to } from "../../route";
 import { can, everywhere } from "../../session";
+import { keptText, machinesOn, ownerOf, retainedOn, Stake } from "../../stake";
 import { Ago, attempt, type Branch, Busy, Button, confirm, count, Failure, mib, Select, Share, State, Tabs, Tree } from "../../ui";
 import { Break } from "./controls";
 import { amiss, component, fold, nodeOf, type Part, partsOf, type Rack } from "./floor";
@@ -392,18 +393,45 @@ function NodeFacts({ node, since }: { node: Node; since: number | null }) {
 /** What can be done with a node, as far as one's rights and its state go. */
 function Acts({ node }: { node: Node }) {
   const name = node.node;
-  const act = async (verb: string, question: { title: string; text: string; action: string; danger?: boolean }, body?: unknown): Promise<void> => {
+  const path = at`/v1/nodes/${name}`;
+  const act = async (verb: string, question: { title: string; text: ComponentChildren; action: string; danger?: boolean }, body?: unknown): Promise<void> => {
     if (!(await confirm(question))) return;
-    const path = at`/v1/nodes/${name}`;
     await attempt(() => changeShown(node, ["lifecycle", "alive", "off"], path, (extra) => post(`${path}/${verb}`, body, extra)), `${name}: asked for`);
   };
+  // What is given up is read before the question: without it, nothing is asked and nothing is done.
+  const confirmOff = (): Promise<boolean> =>
+    attempt(async () => {
+      const given = await machinesOn(name, node.vms);
+      const text = (
+        <>
+          <p>You confirm that nothing runs there. Hostler starts its {machines} elsewhere at once, with new disks. If the node is on after all, they run twice.</p>
+          {given && <p>These disks and snapshots are given up:</p>}
+          {given}
+        </>
+      );
+      await act("confirm-off", { title: `Is ${name} really off?`, text, action: "It is off", danger: true });
+    });
+  const forget = (): Promise<boolean> =>
+    attempt(async () => {
+      const retained = await retainedOn(name);
+      const text = (
+        <>
+          <p>It leaves the list of nodes, and returns if its agent registers again.</p>
+          {retained.length > 0 && <p>Its {count(retained.length, "retained machine")} can no longer be restored until then. The disks stay in its folder:</p>}
+          {retained.length > 0 && <Stake lines={retained.map((one) => `${ownerOf(one)}: ${keptText(one)}`)} />}
+        </>
+      );
+      if (!(await confirm({ title: `Forget ${name}?`, text, action: "Forget it", danger: true }))) return;
+      const query = { forget_retained: retained.length > 0 || null };
+      await attempt(() => changeShown(node, ["lifecycle", "alive", "off"], path, (extra) => del(withQuery(path, query), extra)), `${name} is forgotten.`);
+    });
   const machines = count(node.vms, "machine");
   const drainable = node.lifecycle === "ON_DUTY" || node.lifecycle === "JOINING";
   return (
     <div class="row">
       {can("modify_inventory") && drainable && (
         <>
-          <Button small onClick={() => act("drain", { title: `Drain ${name}?`, text: `Its ${machines} are moved to other nodes, one after the other. It takes no new ones until it is activated.`, action: "Drain it" }, { mode: "move" })}>
+          <Button small onClick={() => act("drain", { title: `Drain ${name}?`, text: `Its ${machines} are moved to other nodes, one after the other. One that cannot be handed over gets a new disk from its image there, and its old disk is retained here. It takes no new ones until it is activated.`, action: "Drain it" }, { mode: "move" })}>
             Drain
           </Button>
           <Button small onClick={() => act("drain", { title: `Stop everything on ${name}?`, text: `Its ${machines} are stopped, one after the other, and stay there. It takes no new ones until it is activated.`, action: "Drain it by stopping", danger: true }, { mode: "stop" })}>
@@ -420,16 +448,14 @@ function Acts({ node }: { node: Node }) {
         <Button
           small
           danger
-          onClick={() =>
-            act("confirm-off", {
-              title: `Is ${name} really off?`,
-              text: `You stand for it that nothing runs there. Its ${machines} are started elsewhere at once; if the node is on after all, they run twice.`,
-              action: "It is off",
-              danger: true,
-            })
-          }
+          onClick={confirmOff}
         >
           Confirm that it is off
+        </Button>
+      )}
+      {can("modify_inventory") && node.vms === 0 && (!node.alive || node.lifecycle === "DECOMMISSIONED") && (
+        <Button small danger onClick={forget}>
+          Forget
         </Button>
       )}
     </div>

@@ -35,7 +35,9 @@ function MoveForm({ vm, path, reload }: One) {
   }, [vm.node]);
   const under = vm.move !== null && vm.moved < vm.move.number;
   const move = async (): Promise<void> => {
-    const text = <p>{vm.name} is brought to {to}{stop ? "; it may be stopped for that" : " as it runs"}. Its snapshots stay behind.</p>;
+    const taken = Object.keys(vm.snapshots).sort();
+    const snapshots = taken.length ? `Its snapshots cannot come along, and it is not moved while it has them: ${taken.join(", ")}.` : "It has no snapshots.";
+    const text = <p>{vm.name} is brought to {to}{stop ? "; it may be stopped for that" : " as it runs"}. {snapshots}</p>;
     if (!(await confirm({ title: `Move ${vm.name} to ${to}?`, text, action: "Move" }))) return;
     await attempt(() => post(`${path}/move`, { to, stop }), `${vm.name} moves to ${to}.`);
     await reload();

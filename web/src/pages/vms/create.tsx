@@ -176,7 +176,7 @@ export function Create() {
               <Text label="Weight when cores are scarce" type="number" min={1} max={10000} value={form.cpu_share} onInput={(value) => set({ cpu_share: value })} wrong={wrongAt("cpu_share")} />
             </div>
             <Rules rules={form.rules} onChange={(rules) => set({ rules })} wrong={wrongAt("affinity")} />
-            <Text label="User data" rows={4} mono value={form.user_data} onInput={(value) => set({ user_data: value })} hint="For its first boot: cloud-init, or a script that begins with #!." wrong={wrongAt("user_data")} />
+            <Text label="User data" rows={4} mono value={form.user_data} onInput={(value) => set({ user_data: value })} hint={userDataHint(image, form.user_data)} wrong={wrongAt("user_data")} />
             <Text label="Network configuration" rows={3} mono value={form.network_config} onInput={(value) => set({ network_config: value })} hint="For cloud-init, in place of what Hostler tells it. Mostly empty." wrong={wrongAt("network_config")} />
             <Check label="Start it at once" checked={form.on} onChange={(on) => set({ on })} />
           </div>
@@ -245,6 +245,14 @@ type Limited = "cpus" | "memory_mib" | "disk_gib";
 function left(quota: Quota | null, what: Limited, unit: string): string {
   const limit = quota?.limits[what] ?? null;
   return quota && limit !== null ? `${Math.max(0, limit - quota.used[what])}${unit} of ${limit} left by the quota.` : "";
+}
+
+/** What the image does with user data, as far as that is known. */
+function userDataHint(image: Image | undefined, text: string): string {
+  if (image?.seeding === "none") return text ? `It will not be run: ${image.name} takes none.` : `${image.name} takes none.`;
+  if (image?.seeding !== "firmware") return "For its first boot: cloud-init, or a script that begins with #!.";
+  const scripts = `${image.name} has no cloud-init, and runs only a script that begins with #!.`;
+  return text && !text.startsWith("#!") ? `It will not be run: ${scripts}` : `For its first boot: ${scripts}`;
 }
 
 function chosenImage(images: Images, name: string): Image | undefined {

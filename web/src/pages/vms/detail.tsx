@@ -5,6 +5,7 @@ import { live, on, onReset } from "../../live";
 import { ObjectLink, named } from "../../objects";
 import { go, route, setQuery, to } from "../../route";
 import { can } from "../../session";
+import { Stake } from "../../stake";
 import { Ago, attempt, Busy, Button, confirm, Copy, count, Failure, Head, Left, mib, State, Steps, type StepShown, Tabs } from "../../ui";
 import { ChangeTab } from "./change";
 import { HistoryTab, PlacementTab } from "./reasons";
@@ -95,6 +96,11 @@ export function Detail({ org, project, vm }: { org: string; project: string; vm:
           {found.detail}
         </p>
       )}
+      {(found.warnings ?? []).map((warning) => (
+        <p class="note warn" role="status" key={warning}>
+          {warning}.
+        </p>
+      ))}
       <Tabs label="About this machine" tabs={tabsFor()} current={tab} onChange={(name) => setQuery({ tab: name === "overview" ? "" : name })}>
         {tab === "overview" && <Overview {...one} />}
         {tab === "terminal" && <TerminalTab {...one} />}
@@ -164,7 +170,13 @@ function Verbs({ vm, path, reload }: One) {
     if (await confirm({ title: `Reset ${vm.name}?`, text, action: "Reset", danger: true })) await act("reset", `${vm.name} is reset.`);
   };
   const remove = async (): Promise<void> => {
-    const text = <p>The machine, its disk and its snapshots are destroyed. That cannot be undone.</p>;
+    const taken = Object.keys(vm.snapshots).sort();
+    const text = (
+      <>
+        <p>The machine is destroyed with all of this. It cannot be undone.</p>
+        <Stake lines={[`its disk${vm.spec.disk_gib ? ` of ${vm.spec.disk_gib} GiB` : ""}`, taken.length ? `its snapshots: ${taken.join(", ")}` : "no snapshots"]} />
+      </>
+    );
     if (!(await confirm({ title: `Delete ${vm.name}?`, text, action: "Delete", danger: true, typed: vm.name }))) return;
     if (await attempt(() => del(path), `${vm.name} is being deleted.`)) await reload();
   };
@@ -246,7 +258,7 @@ function Overview(one: One) {
               <dd>
                 {vm.retained.map((each) => (
                   <div key={`${each.node}/${each.name}`}>
-                    on node {each.node}, <Ago at={each.retained_at} />: <code>hostler vm retained restore {`${each.node}/${each.name}`}</code>
+                    on node {each.node}, <Ago at={each.retained_at} />: {`${each.node}/${each.name}`} (<a href={to("vms")}>restore or delete it</a> below the list of machines)
                   </div>
                 ))}
               </dd>

@@ -51,6 +51,7 @@ export interface Vm extends Omit<VmRow, "state" | "cpus" | "memory_mib"> {
   on_node_loss: "wait" | "fence" | "recreate";
   disk_since: number;
   retained: { node: string; name: string; retained_at: number }[];
+  warnings?: string[];
   affinity: Affinity[];
   node_labels: Labels;
   at_next_boot: string[];
@@ -88,6 +89,8 @@ export interface Image {
   memory_mib: number;
   disk_gib: number;
   user: string;
+  /** `cloud-init`, `firmware` (scripts only) or `none`; empty: not known. */
+  seeding: string;
 }
 
 export interface Images {

@@ -34,7 +34,7 @@ from hostler.errors import Closed, Damaged, HostlerError, NotFound, Refused, Una
 from hostler.kit.clock import SystemClock, boot_id
 from hostler.kit.closing import Closing
 from hostler.model.inventory import Capacity
-from hostler.model.node import ImageNeeds
+from hostler.model.node import HOST, HOST_SHARE, ImageNeeds
 from hostler.model.vm import MachineState
 from hostler.ports.machines import Door, Offer
 
@@ -179,8 +179,8 @@ class QemuMachines(Closing, Moving, Retaining):
         }
         shared_by = await asyncio.to_thread(_sharing, options)
         if shared_by > 1:
-            facts["share"] = f"one of {shared_by} nodes on its host"
-        facts["host"] = boot_id()
+            facts[HOST_SHARE] = f"one of {shared_by} nodes on its host"
+        facts[HOST] = boot_id()
         damaged = [str(error) for error in (*(self._broken[name] for name in sorted(self._broken)), *self._damaged)]
         damaged += (await self._images.damaged()).values()
         if damaged:
@@ -430,6 +430,7 @@ def _needs(named: Named, default: str) -> ImageNeeds:
         disk_gib=-(-image.disk_bytes // GIB),
         user=image.user,
         default=named.name == default,
+        seeding=image.seeding.value,
     )
 
 

@@ -76,14 +76,14 @@ def goes_on(row: Row) -> Row:
 
 def was_reset(row: Row, number: int) -> Row:
     """After its reset of that number, which a machine that does not run only counts."""
-    boots = row.boots + (row.state is MachineState.RUNNING)
-    return _replace(row, resets=number, boots=boots)
+    runs = row.state is MachineState.RUNNING
+    return _replace(row, resets=number, boots=row.boots + runs, writes=row.writes + runs)
 
 
 def unmade(row: Row, now: float) -> Row:
     """Off, without its disk: what there is of it can be made again or removed."""
     off = switched_off(row, now, MachineState.CREATING, "its destruction was begun")
-    return _replace(off, snapshots={}, disk="", disk_id="", restoring=None)
+    return _replace(off, snapshots={}, disk="", disk_id="", disk_made_at=0.0, writes=0, restoring=None)
 
 
 def with_snapshot(row: Row, name: str) -> Row:
@@ -105,12 +105,12 @@ def restored(row: Row) -> Row:
     if row.restoring is None:
         return row
     name, number = row.restoring
-    return _replace(row, disk=row.snapshots[name], restored=number, restoring=None)
+    return _replace(row, disk=row.snapshots[name], restored=number, restoring=None, writes=row.writes + 1)
 
 
 def saved(row: Row, text: str) -> Row:
     """With that on its disk."""
-    return _replace(row, disk=text)
+    return _replace(row, disk=text, writes=row.writes + 1)
 
 
 def address(place: str, vm: str) -> str:

@@ -473,7 +473,7 @@ class SimulatedMachines(Closing, Moving):
         row = self._row(plan.label.vm)
         contents = self._place.contents
         begun = change.begun(plan, contents.next_number if row is None else row.number)
-        return _replace(begun, disk_id=f"{self._place.id}:{contents.changes}")
+        return _replace(begun, disk_id=f"{self._place.id}:{contents.changes}", disk_made_at=self.clock.wall())
 
     def _still_on(self, vm: str, state: MachineState) -> Sequence[Row]:
         row = self._expected(vm)
@@ -500,7 +500,8 @@ class SimulatedMachines(Closing, Moving):
             return [switched_off(row, now, MachineState.FAILED, "it broke while it started")]
         if row.state is MachineState.RUNNING:
             return []
-        return [_replace(row, state=MachineState.RUNNING, detail="", boots=row.boots + 1, ready=self.clock.wall())]
+        wrote = {"boots": row.boots + 1, "writes": row.writes + 1}
+        return [_replace(row, state=MachineState.RUNNING, detail="", ready=self.clock.wall(), **wrote)]
 
     def _check_held(self, row: Row, now: float) -> None:
         until = self._place.contents.held_until

@@ -42,6 +42,8 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
     restored: int = 0
     boots: int = 0
     disk_id: str = ""
+    disk_made_at: float = 0.0
+    writes: int = 0
     last: bool = False
     """With this, all of it is there."""
     memory: bool = False
@@ -58,7 +60,7 @@ def sent(row: Row, message: Message) -> Row:
     fields: dict[str, object] = {"whole": message.last, "memory": message.memory, "boots": message.boots}
     if message.disk is not None:
         fields |= {"disk": message.disk, "resets": message.resets, "restored": message.restored}
-        fields["disk_id"] = message.disk_id
+        fields |= {"disk_id": message.disk_id, "disk_made_at": message.disk_made_at, "writes": message.writes}
     return _replace(row, **fields)
 
 
@@ -249,6 +251,8 @@ class Moving:
             number=number,
             disk=row.disk,
             disk_id=row.disk_id,
+            disk_made_at=row.disk_made_at,
+            writes=row.writes,
             resets=row.resets,
             restored=row.restored,
             boots=row.boots,

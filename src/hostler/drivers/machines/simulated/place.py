@@ -48,7 +48,12 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="ma
     """Name to the disk as it was."""
     disk: str = ""
     disk_id: str = ""
-    """A new disk has a new one; a machine that is handed over takes it along. `boots` counts what was written to it."""
+    """A new disk has a new one; a machine that is handed over takes it along."""
+    disk_made_at: float = 0.0
+    """Seconds since 1970."""
+    writes: int = 0
+    """The age of what is on the disk: how often the guest wrote to it. It writes when it boots, when it is reset, for
+    `save` on its console, and until it goes off. 0: there is nothing but its image."""
     restoring: tuple[str, int] | None = None
     """A restore that was begun: to which snapshot, and its number. The disk is not whole."""
     moved: int = 0
@@ -82,6 +87,8 @@ class Moved(msgspec.Struct, frozen=True, omit_defaults=True, tag="moved", tag_fi
     on: float | None = None
     off: float | None = None
     ready: float | None = None
+    writes: int | None = None
+    """None: as many as before, in a journal of an earlier release."""
 
 
 class Deleted(msgspec.Struct, frozen=True, tag="deleted", tag_field="is"):
@@ -125,21 +132,24 @@ def step_to(old: Row | None, new: Row) -> Step:
     """The step from one row to the next, in its shortest form."""
     if old is None:
         return new
-    moved = Moved(new.vm, new.state, new.detail, new.on, new.off, new.ready)
+    moved = Moved(new.vm, new.state, new.detail, new.on, new.off, new.ready, new.writes)
     return moved if after(old, moved) == new else new
 
 
 def after(row: Row, step: Moved) -> Row:
     """The row after the step."""
+    writes = row.writes if step.writes is None else step.writes
     return msgspec.structs.replace(
-        row, state=step.state, detail=step.detail, on=step.on, off=step.off, ready=step.ready
+        row, state=step.state, detail=step.detail, on=step.on, off=step.off, ready=step.ready, writes=writes
     )
 
 
 def switched_off(row: Row, now: float, state: MachineState = MachineState.STOPPED, detail: str = "") -> Row:
     """The row of a machine that does not run from `now` on."""
-    off = row.off if row.on is None else max(now, row.on)
-    return msgspec.structs.replace(row, state=state, detail=detail, on=None, off=off, ready=None)
+    if row.on is None:
+        return msgspec.structs.replace(row, state=state, detail=detail, ready=None)
+    off, writes = max(now, row.on), row.writes + 1
+    return msgspec.structs.replace(row, state=state, detail=detail, on=None, off=off, ready=None, writes=writes)
 
 
 class Contents:

@@ -176,7 +176,7 @@ class Instance:
         """See how it is; one that does not answer counts as ended, and so does one whose folders hold too much."""
         if not self.is_there or self._control is None:
             return
-        if disk_mib is not None and (why := await asyncio.to_thread(self._place.too_large, disk_mib)):
+        if disk_mib is not None and (why := await asyncio.to_thread(self._place.too_large, disk_mib, self.pid)):
             self._end_as(why)
             return
         try:

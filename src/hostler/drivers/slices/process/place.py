@@ -8,18 +8,17 @@ import re
 import shutil
 import socket
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from hostler.drivers.slices.process.control import SOCKET
-from hostler.drivers.slices.process.process import Mark  # noqa: TC001 - msgspec reads annotations at run time
+from hostler.drivers.slices.process.process import Mark, held_deleted
 from hostler.errors import Unavailable
 from hostler.ports.worker import MAX_LOG
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from hostler.ports.slices import Run
 
 NOTE = "run.json"
@@ -86,20 +85,30 @@ class Place:
         except OSError as error:
             raise Unavailable(f"{self.folder}: cannot be made: {error.strerror}; see to the disk") from None
 
-    def too_large(self, disk_mib: int) -> str:
-        """Why its folders hold too much; empty: they do not. Files that are deleted and still open are not seen."""
+    def too_large(self, disk_mib: int, pid: int | None = None) -> str:
+        """Why its folders hold too much; empty: they do not. Files count that were deleted and that `pid` has open."""
         most, size, files = disk_mib * 2**20, 0, 0
         folders = [str(self.folder / WORK), str(self.folder / TEMPORARY)]
+        if pid is not None:
+            with suppress(OSError):
+                size = held_deleted(pid, os.stat(folders[0]).st_dev)
         while folders:
-            with suppress(OSError), os.scandir(folders.pop()) as entries:  # it may go while we look
-                for entry in entries:
-                    files += 1
-                    with suppress(OSError):
-                        size += entry.stat(follow_symlinks=False).st_blocks * 512
-                        if entry.is_dir(follow_symlinks=False):
-                            folders.append(entry.path)
-                    if files > MOST_FILES:
-                        return f"its folders hold more than {MOST_FILES:,} files"
+            folder = folders.pop()
+            try:
+                with os.scandir(folder) as entries:
+                    for entry in entries:
+                        files += 1
+                        with suppress(OSError):
+                            size += entry.stat(follow_symlinks=False).st_blocks * 512
+                            if entry.is_dir(follow_symlinks=False):
+                                folders.append(entry.path)
+                        if files > MOST_FILES:
+                            return f"its folders hold more than {MOST_FILES:,} files"
+            except PermissionError:
+                shown = os.path.relpath(folder, self.folder)
+                return f"what its folder {shown!r} holds cannot be read, and so not be limited; leave it readable"
+            except OSError:
+                continue  # it has gone while we looked
             if size > most:
                 return f"its folders hold more than {disk_mib:,} MiB, which slice_disk_mib allows"
         return ""
@@ -149,7 +158,7 @@ class Place:
 
     def remove(self) -> None:
         if self.folder.exists():
-            shutil.rmtree(self.folder, ignore_errors=True)
+            _remove(self.folder)
 
     def last_words(self) -> str:
         """The last line of its log; empty: there is none."""
@@ -174,7 +183,7 @@ def noted(root: Path) -> list[Note]:
                 continue
         except (OSError, msgspec.DecodeError):
             pass  # who wrote it was ended before: its process never got its order, and has ended too
-        shutil.rmtree(folder, ignore_errors=True)
+        _remove(folder)
     return found
 
 
@@ -184,3 +193,15 @@ def forget_logs(root: Path, kept: set[str]) -> None:
         logs = [path for path in (root / "logs").iterdir() if path.name.rpartition(".")[0] not in kept]
         for path in sorted(logs, key=lambda path: path.stat().st_mtime)[:-KEPT_LOGS]:
             path.unlink(missing_ok=True)
+
+
+def _remove(folder: Path) -> None:
+    """Remove a folder of a slice whose processes have ended, also what it made unreadable for its own user: us."""
+    folders = [str(folder)] if os.geteuid() != 0 else []
+    while folders:
+        one = folders.pop()
+        with suppress(OSError):
+            Path(one).chmod(0o700)
+            with os.scandir(one) as entries:
+                folders += (entry.path for entry in entries if entry.is_dir(follow_symlinks=False))
+    shutil.rmtree(folder, ignore_errors=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import stat
 import subprocess
 from contextlib import suppress
 from pathlib import Path
@@ -24,6 +25,28 @@ ROUNDS = 10
 _SIGNALLED = 128
 _children: set[int] = set()
 """Processes that this one started, and has to reap."""
+
+
+def children_of(pid: int) -> list[int]:
+    """The processes that one has started and that have not ended."""
+    with suppress(OSError):
+        return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()]
+    return []
+
+
+def held_deleted(pid: int, device: int) -> int:
+    """Bytes on a device in files that were deleted and that a process, or one of its descendants, still has open."""
+    found: dict[int, int] = {}
+    todo = [pid]
+    for one in todo:
+        todo += children_of(one)
+        with suppress(OSError), os.scandir(f"/proc/{one}/fd") as descriptors:  # it has ended, or hides them
+            for descriptor in descriptors:
+                with suppress(OSError):
+                    file = os.stat(descriptor.path)
+                    if file.st_nlink == 0 and file.st_dev == device and stat.S_ISREG(file.st_mode):
+                        found[file.st_ino] = file.st_blocks * 512
+    return sum(found.values())
 
 
 class Mark(msgspec.Struct, frozen=True, kw_only=True):

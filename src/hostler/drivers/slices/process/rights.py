@@ -26,6 +26,7 @@ import msgspec
 from hostler.drivers.machines.qemu.child import end
 from hostler.drivers.machines.qemu.limits import bases
 from hostler.drivers.machines.qemu.rights import Rights, environment, has_capabilities, pick_uid
+from hostler.drivers.slices.process.process import children_of
 from hostler.errors import Refused
 from hostler.ports.worker import Confinement
 
@@ -163,7 +164,7 @@ class Allowing:
                 todo = [pid]
                 for one in todo:  # first itself: what it starts from then on is there as well
                     (Path(group) / "cgroup.procs").write_text(str(one), encoding="ascii")
-                    todo += _children(one)
+                    todo += children_of(one)
             except OSError as error:
                 why = f"{group} did not take it: {error.strerror}"
         return "; ".join(_instead(said, allowed, pid, why) if why else said for said in allowed.about)
@@ -286,12 +287,6 @@ def _in_namespaces(wrapped: Sequence[str], argv: Sequence[str], *, own: bool) ->
     at = wrapped.index("setpriv")
     unshare = ("setpriv", "--no-new-privs", "--", "unshare", *_OWN_NAMESPACE) if own else ("unshare",)
     return [*wrapped[:at], *unshare, *_NAMESPACES, "--", "sh", "-c", _FIRST, "sh", *argv]
-
-
-def _children(pid: int) -> list[int]:
-    with suppress(OSError):
-        return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()]
-    return []
 
 
 async def _said(argv: Sequence[str]) -> bytes | None:

@@ -13,6 +13,10 @@ Not here: retries of a write whose outcome is unknown. The caller hears `Uncerta
 
 from __future__ import annotations
 
+import os
+
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # read when gRPC is imported; what it says of TLS, we say in our words
+
 from .store import EtcdStore
 
 __all__ = ["EtcdStore"]

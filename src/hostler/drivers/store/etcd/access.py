@@ -6,7 +6,7 @@ import socket
 import ssl
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import grpc
 import grpc.aio
@@ -40,6 +40,21 @@ _OPTIONS: Sequence[tuple[str, int]] = (
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 2_000),
 )
+
+
+_CERTIFICATE = {
+    10: "renew its certificate",
+    62: "issue it for the host that the store's URL names",
+    64: "issue it for the address that the store's URL names",
+}
+"""What to do, by OpenSSL's X509_V_ERR: expired, another host, another address."""
+
+
+class Problem(NamedTuple):
+    """Why a member cannot be connected to, and what to do; without advice: start it, or wait."""
+
+    what: str
+    advice: str = ""
 
 
 class Access:
@@ -84,24 +99,30 @@ class Access:
         if self._tls:
             self._context()
 
-    def connection_problem(self, target: str, within: float) -> str:
-        """Why a connection to a member does not come about; empty: it does. Blocks: call it in a thread."""
+    def connection_problem(self, target: str, within: float) -> Problem | None:
+        """Why a connection to a member does not come about; None: it does. Blocks: call it in a thread."""
         host, _, port = target.rpartition(":")
         host = host.strip("[]")
         try:
             with socket.create_connection((host, int(port)), timeout=within) as plain:
                 if self._tls:
                     self._shake_hands(plain, host, within)
+                elif _wants_tls(plain):
+                    return Problem("it wants TLS", "write etcds:// in the store's URL, with ?ca=FILE of its CA")
         except ssl.SSLCertVerificationError as error:
-            return f"its certificate is not accepted here: {error.verify_message}"
+            advice = _CERTIFICATE.get(error.verify_code, "name the file of its CA: ?ca=FILE in the store's URL")
+            return Problem(f"its certificate is not accepted here: {error.verify_message}", advice)
         except ssl.SSLError as error:
             reason = (error.reason or str(error)).replace("_", " ").lower()
-            return f"TLS fails: {reason}" + (", check cert and key in the store's URL" if "alert" in reason else "")
+            if "alert" in reason:
+                advice = "check the client's certificate: ?cert=FILE&key=FILE in the store's URL"
+                return Problem(f"TLS fails: {reason}", advice)
+            return Problem(f"TLS fails: {reason}", "if it speaks no TLS, write etcd:// in the store's URL")
         except TimeoutError:
-            return f"no connection within {within:g} s"
+            return Problem(f"no connection within {within:g} s")
         except OSError as error:
-            return (error.strerror or str(error)).lower()
-        return ""
+            return Problem((error.strerror or str(error)).lower())
+        return None
 
     def _shake_hands(self, plain: socket.socket, host: str, within: float) -> None:
         """With TLS 1.3 the server judges our certificate after our handshake is done: it says so then. A server that
@@ -146,6 +167,18 @@ class Access:
             private_key=_read(self._key, "key") if self._key else None,
             certificate_chain=_read(self._cert, "cert") if self._cert else None,
         )
+
+
+def _wants_tls(plain: socket.socket) -> bool:
+    """Whether the server answers a handshake; whom it trusts, and whom we do, is not asked."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    try:
+        with context.wrap_socket(plain):
+            return True
+    except OSError:
+        return False
 
 
 def _read(path: str, option: str) -> bytes:

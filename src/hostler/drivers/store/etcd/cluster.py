@@ -35,6 +35,8 @@ _FAILED = grpc.ChannelConnectivity.TRANSIENT_FAILURE
 _LEADER = Metadata(("hasleader", "true"))
 _MISTRUST = 5.0
 """Seconds for which a member that failed is asked only if there is no other."""
+_WHY_WITHIN = 0.3
+"""Seconds for finding out why no member can be reached, after the deadline."""
 _HEAD_START = 0.1
 """Seconds that one member has to connect before the next one is asked to as well."""
 _RENEWALS = 3
@@ -137,7 +139,8 @@ class Cluster:
                 self._current = found
                 return found
             if now >= deadline:
-                raise Unavailable(f"{self.name}: no member can be reached{await self._why()}; try again later")
+                why, advice = await self._why()
+                raise Unavailable(f"{self.name}: no member can be reached{why}; {advice or 'try again later'}")
             await asyncio.sleep(min(pause, deadline - now))
             pause = min(0.05, pause * 2)
 
@@ -206,16 +209,19 @@ class Cluster:
         others = [endpoint for endpoint in self._endpoints if endpoint not in trusted and endpoint.state() is _READY]
         return min(others, key=lambda endpoint: endpoint.mistrusted_until, default=None)
 
-    async def _why(self) -> str:
-        """What the first member's connection fails of, if it says."""
+    async def _why(self) -> tuple[str, str]:
+        """What the first member's connection fails of, if it says, and what to do; empty: wait."""
         endpoint = self._endpoints[0]
         if endpoint.channel.get_state() is not _FAILED:
-            return ""
+            return "", ""
+        problem = await asyncio.to_thread(self.access.connection_problem, endpoint.target, _WHY_WITHIN)
+        if problem is not None:
+            return f" ({problem.what})", problem.advice
         try:
             await endpoint.stubs[STATUS.index](pb.StatusRequest(), timeout=0.05)
         except grpc.aio.AioRpcError as error:
-            return f" ({words_of(error)})"
-        return ""
+            return f" ({words_of(error)})", ""
+        return "", ""
 
     def _is_cancelled(self) -> bool:
         """Whether the caller is cancelled; closing a channel cancels its calls, which is another thing."""

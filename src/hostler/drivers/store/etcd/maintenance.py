@@ -92,7 +92,8 @@ async def _ask(cluster: Cluster, target: str, method: Method[Any, Any], request:
 
 async def _shown(cluster: Cluster, target: str, answer: Any) -> MemberStatus:
     if isinstance(answer, str):
-        why = await asyncio.to_thread(cluster.access.connection_problem, target, _WITHIN)
-        return MemberStatus(name=target, answers=False, why=why or answer)
+        problem = await asyncio.to_thread(cluster.access.connection_problem, target, _WITHIN)
+        why, advice = problem or (answer, "")
+        return MemberStatus(name=target, answers=False, why=why, advice=advice)
     leads = bool(answer.leader) and answer.leader == answer.header.member_id
     return MemberStatus(name=target, answers=True, size_bytes=answer.dbSize, leads=leads)

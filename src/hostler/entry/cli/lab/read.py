@@ -15,7 +15,7 @@ from hostler.entry.cli.lab.telling import described, left, news_line
 from hostler.entry.cli.listing import all_of, show_all
 from hostler.entry.cli.reach import chosen_server, reached, read, server_options
 from hostler.entry.cli.target import complete
-from hostler.entry.cli.value import moment, size, span
+from hostler.entry.cli.value import moment, natural, size, span
 from hostler.errors import NotFound, Unavailable
 from hostler.kit.plural import counted
 
@@ -44,6 +44,7 @@ def list_(watching: bool, limit: int | None, output: str) -> None:
 async def _list(server: Server, limit: int | None, output: str) -> None:
     async with reached(server) as client:
         found = [view async for view in all_of(client, client.labs.list, limit)]
+    found.sort(key=lambda view: natural(view.user))
     show_all(found, output, HEADS, _row, "no labs; start one: hostler lab start USER LAB")
 
 
@@ -225,6 +226,10 @@ async def _catalogue(server: Server, output: str) -> None:
         return
     heads = ("LAB", "TITLE", "IMAGE", "SHAPE", "LIFE", "RUNNING", "WAITING", "WARM", "PROVIDER")
     show.Columns(*heads).rows([_offer(offer) for offer in found.items])
+    for offer in found.items:
+        lab = "every lab" if offer.lab_id is None else f"lab {offer.lab_id}"
+        for problem in offer.problems:
+            note(show.safe(f"{lab}: {problem}"))
     if found.at_once is not None:
         click.echo(f"in all {found.running} of {found.at_once} run, {found.waiting} wait")
 

@@ -67,7 +67,7 @@ async def until(
                 on_change=changed,
             )
         except NotFound as error:
-            raise NotYet(f"{error}: hostler lab events {user}") from None
+            raise NotYet(f"{error}, or see what happened to it: hostler lab events {user}") from None
         except Unavailable:
             what = "not gone" if gone else "not there"
             raise NotYet(

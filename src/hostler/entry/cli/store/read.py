@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from hostler.engine.transfer.walk import pages
 from hostler.entry.cli import block, show
 from hostler.entry.cli.failure import note
 from hostler.entry.cli.target import chosen, complete, opened, redacted, store_option
-from hostler.entry.transfer.walk import pages
 from hostler.errors import Damaged, Lagged, NotFound
 from hostler.kit.plural import counted
 

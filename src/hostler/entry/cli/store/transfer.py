@@ -18,7 +18,7 @@ from hostler.kit.plural import counted
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from hostler.entry.transfer.fill import Outcome, Progress
+    from hostler.engine.transfer.fill import Outcome, Progress
     from hostler.ports.store import Store
 
 _LEASED = "Also take keys that are attached to a lease, as keys that stay."
@@ -55,7 +55,7 @@ def copy(  # noqa: PLR0917
 async def _copy(
     source: str, target: str, prefix: str, *, overwrite: bool, with_leased: bool, keep_source: bool
 ) -> None:
-    from hostler.entry.transfer.copy import copy as copy_store
+    from hostler.engine.transfer.copy import copy as copy_store
 
     async with opened(source, create=False) as one, opened(target, create=True) as other:
         with Ticker() as ticker:
@@ -135,8 +135,8 @@ async def _backup(url: str, file: Path, prefix: str, *, force: bool, with_leased
 
 
 async def _save(store: Store, url: str, file: Path, prefix: str, *, force: bool, with_leased: bool) -> None:
+    from hostler.engine.transfer.copy import source_of
     from hostler.entry.transfer.backup import write_backup
-    from hostler.entry.transfer.copy import source_of
 
     source = await source_of(store, redacted(url), prefix, with_leased=with_leased)
     engine = (await store.status()).engine
@@ -192,9 +192,9 @@ def restore(  # noqa: PLR0917
 
 
 async def _restore(url: str, file: Path, prefix: str, *, force: bool, save_to: Path | None) -> None:
+    from hostler.engine.transfer.fill import MARKER
+    from hostler.engine.transfer.restore import restore as restore_store
     from hostler.entry.transfer.backup import Backup
-    from hostler.entry.transfer.fill import MARKER
-    from hostler.entry.transfer.restore import restore as restore_store
 
     found = Backup(file, prefix)
     async with opened(url, create=True) as store:
@@ -237,7 +237,7 @@ def activate(yes: bool, store_url: str | None) -> None:
 
 
 async def _activate(url: str) -> None:
-    from hostler.entry.transfer.epoch import activate as activate_store
+    from hostler.engine.transfer.epoch import activate as activate_store
 
     async with opened(url, create=False) as store:
         begun, mark = await activate_store(store, redacted(url))

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import UNSET
 
 from hostler.entry.cli import show
-from hostler.entry.cli.consent import ask_if_seen, yes_option
+from hostler.entry.cli.consent import ask_if_seen, can_ask, yes_option
 from hostler.entry.cli.failure import note
 from hostler.entry.cli.reach import chosen_server, project_options, reached, server_options
 from hostler.entry.cli.target import complete
@@ -32,6 +32,8 @@ async def created(
     """Create a machine, and wait for it if `within` says how long."""
     async with reached(server) as client:
         view = await client.vms.create(org, project, request)
+        for warning in view.warnings:
+            note(show.safe(f"{view.name}: {warning}"))
         await ended(client, view, within, output, f"created, {described(view)}", available=True)
 
 
@@ -80,23 +82,37 @@ async def ended(
 @click.option("--never-expires", is_flag=True, help="Do not delete it by itself.")
 @click.option("--on-node-loss", type=click.Choice([each.value for each in OnNodeLoss]), help="See vm create.")
 @click.option("--if-revision", type=click.IntRange(min=1), help="Only if its revision is still this one.")
+@yes_option
 @show.output_option
 @project_options
 @server_options
-def update(vm: str, if_revision: int | None, output: str, org: str, project: str, **given: Any) -> None:
+def update(*, vm: str, if_revision: int | None, yes: bool, output: str, org: str, project: str, **given: Any) -> None:
     """Change the machine VM; what is left out stays.
 
-    The shape of a running machine changes at its next boot.
+    The shape of a running machine changes at its next boot. At a terminal, --on-node-loss recreate names the disk and
+    the snapshots that are given up if its node is lost, and asks.
     """
     request = _update(given)
     if request == VmUpdate():
         raise click.UsageError("say what to change; hostler vm update --help lists what can be")
     request.encode()
 
+    if request.on_node_loss is OnNodeLoss.RECREATE and can_ask() and not yes:
+        note(complete(_given_up(chosen_server(), org, project, vm)))
+        question = f"Give that up and start {show.safe(vm)} elsewhere with a new disk if its node is lost?"
+        ask_if_seen(question, yes=yes)
+
     async def change(client: Client) -> VmView:
         return await client.vms.update(org, project, vm, request, if_match=if_revision)
 
     complete(changed(chosen_server(), change, None, output, "changed"))
+
+
+async def _given_up(server: Server, org: str, project: str, vm: str) -> str:
+    from hostler.entry.cli.node import lost_with_node
+
+    async with reached(server) as client:
+        return lost_with_node(await client.vms.get(org, project, vm))
 
 
 def _update(given: dict[str, Any]) -> VmUpdate:

@@ -171,6 +171,7 @@ def rows(view: VmView) -> list[tuple[str, str]]:
         ("NODE LABELS", label_text(view.node_labels)),
         ("NEW DISK SINCE", moment(view.disk_since) if view.disk_since else ""),
         ("RETAINED", _retained(view)),
+        ("WARNING", "\n".join(view.warnings)),
         ("ON NODE LOSS", view.on_node_loss.value),
         ("SNAPSHOTS", ", ".join(f"{name} ({_state(found)})" for name, found in view.snapshots.items())),
         ("CREATED", moment(view.created_at)),

@@ -139,14 +139,16 @@ def delete(*, name: str, yes: bool, output: str) -> None:
 async def _delete(server: Server, name: str, *, yes: bool, output: str) -> None:
     async with reached(server) as client:
         found = await find(client, name)
-        what = f"the disk of {found.vm_name or found.vm} on node {found.node}"
-        if found.snapshots:
-            what += f" and {counted(len(found.snapshots), 'snapshot')}"
+        question = f"Delete {given_up(found)} for good?"
+        if found.lost:
+            question = f"Delete the record of {given_up(found)}? The disk stays where it is: {found.lost}."
         needed = f" vm {found.kept_for} has no newer disk." if found.kept_for else ""
-        ask(f"Delete {show.safe(what)} for good?{show.safe(needed)}", yes=yes)
+        ask(show.safe(question + needed), yes=yes)
         view = await client.retained.delete(found.node, found.name)
     if output != "table":
         show.emit(msgspec.to_builtins(view), output)
+    elif view.lost:
+        click.echo(f"{show.safe(view.name)}: its record is deleted; the disk stays where it is: {show.safe(view.lost)}")
     elif view.alive:
         click.echo(f"{show.safe(view.name)}: node {show.safe(view.node)} deletes it")
     else:
@@ -167,10 +169,20 @@ async def find(client: Client, name: str) -> RetainedView:
     return found[0]
 
 
+def given_up(view: RetainedView) -> str:
+    """The disk and snapshots of a retained machine, by name."""
+    size_ = f" ({disk(view)})" if view.disk_bytes else ""
+    snapshots = f", snapshots {', '.join(view.snapshots)}" if view.snapshots else ", no snapshots"
+    whose = f"{view.org}/{view.project}/{view.vm_name or view.vm}"
+    return f"{whose}: the disk{size_} of retained machine {view.node}/{view.name}{snapshots}"
+
+
 def until(view: RetainedView) -> str:
     """Until when it is kept, in words."""
     if view.deleting:
         return "being deleted"
+    if view.lost:
+        return f"cannot be restored: {view.lost}"
     return f"as long as {view.kept_for} has no newer disk" if view.kept_for else moment(view.until)
 
 

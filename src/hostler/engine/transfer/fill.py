@@ -16,21 +16,22 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import secrets
-import time
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from hostler.entry.transfer.walk import items, side_by_side
+from hostler.engine.transfer.walk import items, side_by_side
 from hostler.errors import Conflict, Unavailable, Uncertain
 from hostler.keys.transfer import FILLING
 from hostler.kit.backoff import Backoff
+from hostler.kit.clock import SystemClock
 from hostler.ports.store import MAX_OPERATIONS, MAX_REQUEST_BYTES, OPERATION_OVERHEAD, Delete, ModRevision, Put, Version
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
 
+    from hostler.kit.clock import Clock
     from hostler.ports.store import Comparison, KeyValue, Operation, Store
 
 MARKER = FILLING.fill()
@@ -39,6 +40,12 @@ AT_ONCE = 8
 """Transactions under way at the same time."""
 PATIENCE = 30.0
 """Seconds for which a target that does not answer is asked again."""
+SYSTEM = SystemClock()
+
+
+def new_token() -> str:
+    """Return a token that no other run has."""
+    return secrets.token_hex(8)
 
 
 class Source(Protocol):
@@ -112,14 +119,16 @@ async def fill(
     report: Callable[[Progress], None],
     replace: bool = False,
     sealing: Sealing | None = None,
+    clock: Clock = SYSTEM,
+    new_id: Callable[[], str] = new_token,
 ) -> Outcome:
     """Write everything of `source` to `target`. `replace`: keys that the source does not have are deleted there.
 
     Conflict: the target is not empty, or somebody else writes to it. Unavailable: it did not answer for `PATIENCE`.
     After either, and after a crash, the same call goes on where this one ended.
     """
-    wanted = Marker(source.name, prefix, merge, secrets.token_hex(8), replace)
-    run = await _begin(target, source, wanted, report=report)
+    wanted = Marker(source.name, prefix, merge, new_id(), replace)
+    run = await _begin(target, source, wanted, report=report, clock=clock)
     run.sealing = sealing
     await run.write_all()
     outcome = await run.verify()
@@ -127,20 +136,22 @@ async def fill(
     return outcome
 
 
-async def _begin(target: Store, source: Source, wanted: Marker, *, report: Callable[[Progress], None]) -> _Run:
+async def _begin(
+    target: Store, source: Source, wanted: Marker, *, report: Callable[[Progress], None], clock: Clock
+) -> _Run:
     found = await target.get(MARKER)
     if found is not None:
         _check_same(found, wanted)
     elif not wanted.merge and not wanted.replace:
         await _check_empty(target, wanted.prefix)
     guard = Version(MARKER) == 0 if found is None else ModRevision(MARKER) == found.mod_revision
-    await _patiently(target, guard, [Put(MARKER, msgspec.json.encode(wanted))])
+    await _patiently(target, guard, [Put(MARKER, msgspec.json.encode(wanted))], clock)
     # Read back rather than believed: the answer to the write may have been lost, and a second attempt refused by our
     # own first one.
     marker = await target.get(MARKER)
     if marker is None or marker.value != msgspec.json.encode(wanted):
         raise Conflict("target: somebody else fills it at this moment; let them finish, or run it again")
-    return _Run(target, source, wanted, marker.mod_revision, resumed=found is not None, report=report)
+    return _Run(target, source, wanted, marker.mod_revision, resumed=found is not None, report=report, clock=clock)
 
 
 def _check_same(found: KeyValue, wanted: Marker) -> None:
@@ -166,19 +177,19 @@ async def _check_empty(target: Store, prefix: str) -> None:
         )
 
 
-async def _patiently(target: Store, guard: Comparison, then: list[Operation]) -> bool:
+async def _patiently(target: Store, guard: Comparison, then: list[Operation], clock: Clock) -> bool:
     """Do a transaction whose operations may be repeated; whether its guard held, the last time it was tried."""
     backoff = Backoff()
-    until = time.monotonic() + PATIENCE
+    until = clock.now() + PATIENCE
     while True:
         try:
             return (await target.txn([guard], then)).succeeded
         except (Unavailable, Uncertain) as error:
-            if time.monotonic() > until:
+            if clock.now() > until:
                 raise Unavailable(
                     f"target: no answer for {PATIENCE:g} s ({error}); run the same command again to go on"
                 ) from None
-            await asyncio.sleep(backoff.next())
+            await clock.sleep(backoff.next())
 
 
 class _Run:
@@ -191,11 +202,12 @@ class _Run:
         *,
         resumed: bool,
         report: Callable[[Progress], None],
+        clock: Clock,
     ) -> None:
         self.progress = Progress()
         self._target, self._source, self._marker, self._resumed = target, source, marker, resumed
         self._guard = ModRevision(MARKER) == marker_revision
-        self._report = report
+        self._report, self._clock = report, clock
         self.sealing: Sealing | None = None
         self._batch: list[Operation] = []
         self._batch_bytes = 0
@@ -272,7 +284,7 @@ class _Run:
                 raise failures[0]
 
     async def _write(self, batch: list[Operation]) -> None:
-        if not await _patiently(self._target, self._guard, batch):
+        if not await _patiently(self._target, self._guard, batch, self._clock):
             raise Conflict("target: somebody else took over or ended this transfer; let them finish")
 
     async def verify(self) -> Outcome:
@@ -305,7 +317,7 @@ class _Run:
     async def finish(self) -> None:
         """Take the marker away: the target is complete."""
         last = [] if self.sealing is None else await self.sealing.writes()
-        ended = await _patiently(self._target, self._guard, [Delete(MARKER), *last])
+        ended = await _patiently(self._target, self._guard, [Delete(MARKER), *last], self._clock)
         if not ended and await self._target.get(MARKER) is not None:
             raise Conflict("target: somebody else took over this transfer at its end; let them finish")
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from hostler.entry.transfer.epoch import (
+from hostler.engine.transfer.epoch import (
     FENCE_STEP,
     begin_epoch,
     check_idle,
@@ -15,17 +14,29 @@ from hostler.entry.transfer.epoch import (
     is_identity,
     service_source,
 )
-from hostler.entry.transfer.fill import Outcome, fill
+from hostler.engine.transfer.fill import SYSTEM, Outcome, Source, fill, new_token
 from hostler.keys.transfer import MOVED
 from hostler.model.node import Cluster, Epoch, EpochKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from hostler.entry.transfer.backup import Backup
-    from hostler.entry.transfer.epoch import ServiceSource
-    from hostler.entry.transfer.fill import Progress
+    from hostler.engine.transfer.epoch import ServiceSource
+    from hostler.engine.transfer.fill import Progress
+    from hostler.kit.clock import Clock
     from hostler.ports.store import Operation, Store
+
+
+class Backup(Source, Protocol):
+    """A store as it was at one revision."""
+
+    @property
+    def revision(self) -> int:
+        """Of the store, when it was taken."""
+
+    @property
+    def created(self) -> str:
+        """When it was taken, in UTC."""
 
 
 class Restored(msgspec.Struct, frozen=True):
@@ -49,6 +60,8 @@ async def restore(
     replace: bool,
     name: str,
     report: Callable[[Progress], None],
+    clock: Clock = SYSTEM,
+    new_id: Callable[[], str] = new_token,
 ) -> Restored:
     """Write the backup into the store; see `fill` for how it can end. Refused: processes work on the store.
 
@@ -56,17 +69,34 @@ async def restore(
     `FENCE_STEP`, its nodes are awaited, and where the engine can do that revisions go on, too. A backup without a
     control plane leaves the identity and the fences of the store as they are.
     """
-    service = await service_source(backup)
+    service = await service_source(backup, is_backup=True)
     if service is not None or replace:
-        await check_idle(store, name)
+        await check_idle(store, name, clock)
     if service is None:
         kept = _KeepIdentity()
         return Restored(
-            await fill(store, backup, prefix, merge=merge, replace=replace, report=report, sealing=kept), None
+            await fill(
+                *(store, backup, prefix),
+                merge=merge,
+                replace=replace,
+                report=report,
+                sealing=kept,
+                clock=clock,
+                new_id=new_id,
+            ),
+            None,
         )
-    go_on = await continue_revisions(store, backup.header.revision)
-    sealing = _Sealing(store, service, backup)
-    outcome = await fill(store, service, prefix, merge=merge, replace=replace, report=report, sealing=sealing)
+    go_on = await continue_revisions(store, backup.revision)
+    sealing = _Sealing(store, service, backup, clock, new_id)
+    outcome = await fill(
+        *(store, service, prefix),
+        merge=merge,
+        replace=replace,
+        report=report,
+        sealing=sealing,
+        clock=clock,
+        new_id=new_id,
+    )
     return Restored(outcome, sealing.begun, sealing.fence, revisions_go_on=go_on)
 
 
@@ -81,8 +111,11 @@ class _KeepIdentity:
 
 
 class _Sealing:
-    def __init__(self, store: Store, service: ServiceSource, backup: Backup) -> None:
+    def __init__(
+        self, store: Store, service: ServiceSource, backup: Backup, clock: Clock, new_id: Callable[[], str]
+    ) -> None:
         self._store, self._service, self._backup = store, service, backup
+        self._clock, self._new_id = clock, new_id
         self.begun: Cluster | None = None
         self.fence = 0
 
@@ -90,13 +123,14 @@ class _Sealing:
         return is_identity(key)
 
     async def writes(self) -> list[Operation]:
-        header = self._backup.header
         epoch = Epoch(
             begun_by=EpochKind.RESTORE,
-            source=f"backup of {header.created}",
-            at=time.time(),
-            source_revision=header.revision,
+            source=f"backup of {self._backup.created}",
+            at=self._clock.wall(),
+            source_revision=self._backup.revision,
         )
-        begun = await begin_epoch(self._store, self._service.cluster, epoch, self._service.fences, step=FENCE_STEP)
+        begun = await begin_epoch(
+            *(self._store, self._service.cluster, epoch, self._service.fences), step=FENCE_STEP, new_id=self._new_id
+        )
         self.begun, self.fence = begun.cluster, begun.fence
         return [*begun.writes, MOVED.delete()]

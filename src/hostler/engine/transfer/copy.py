@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from contextlib import aclosing
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from hostler.engine.cluster_id import moved_away
-from hostler.entry.transfer.epoch import (
+from hostler.engine.transfer.epoch import (
     begin_epoch,
     check_idle,
     continue_revisions,
@@ -17,8 +16,8 @@ from hostler.entry.transfer.epoch import (
     mark_moved,
     service_source,
 )
-from hostler.entry.transfer.fill import MARKER, Outcome, check_complete, fill
-from hostler.entry.transfer.walk import items
+from hostler.engine.transfer.fill import MARKER, SYSTEM, Outcome, check_complete, fill
+from hostler.engine.transfer.walk import items
 from hostler.errors import Refused
 from hostler.keys.node import CLUSTER
 from hostler.keys.replica import FENCE
@@ -30,8 +29,8 @@ from hostler.ports.store import Put
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
 
-    from hostler.entry.transfer.epoch import ServiceSource
-    from hostler.entry.transfer.fill import Progress
+    from hostler.engine.transfer.epoch import ServiceSource
+    from hostler.engine.transfer.fill import Progress
     from hostler.ports.store import KeyValue, Operation, Store
 
 
@@ -140,7 +139,7 @@ class _Sealing:
         return is_identity(key)
 
     async def writes(self) -> list[Operation]:
-        now, cluster = time.time(), self._service.cluster
+        now, cluster = SYSTEM.wall(), self._service.cluster
         if self._keep:
             mark = Moved(cluster=cluster.id, to=self._names[0], read_only=True, started_at=now, finished_at=now)
             fences = [Put(key, FENCE.encode(fence)) for key, fence in self._service.fences.items()]

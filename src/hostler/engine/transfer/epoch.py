@@ -6,19 +6,16 @@ filling: a store is either incomplete, and nothing starts on it, or it is the ne
 
 from __future__ import annotations
 
-import asyncio
-import secrets
-import time
 from contextlib import aclosing
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from hostler.engine.cluster_id import next_epoch
-from hostler.entry.transfer.fill import MARKER, check_complete
-from hostler.entry.transfer.walk import items
+from hostler.engine.transfer.fill import MARKER, SYSTEM, check_complete, new_token
+from hostler.engine.transfer.walk import items
 from hostler.errors import Conflict, Refused
-from hostler.keys.node import ALIVE, CLUSTER, EPOCH, MEMBER
+from hostler.keys.node import ALIVE, CLUSTER, COMMAND, EPOCH, MEMBER
 from hostler.keys.replica import FENCE, LEADER, REPLICA
 from hostler.keys.transfer import MOVED
 from hostler.model.migration import Moved
@@ -26,9 +23,10 @@ from hostler.model.node import Cluster, Epoch, EpochKind
 from hostler.ports.store import KeyValue, ModRevision, Operation, Put, RaisesRevision, Version
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    from collections.abc import AsyncGenerator, Callable
 
-    from hostler.entry.transfer.fill import Source
+    from hostler.engine.transfer.fill import Source
+    from hostler.kit.clock import Clock
     from hostler.ports.store import Store
 
 FENCE_STEP = 1_000_000
@@ -42,8 +40,8 @@ SETTLE = 3.0
 class ServiceSource:
     """The records of a control plane without its identity, and with nodes that are awaited. A `Source` for `fill`."""
 
-    def __init__(self, source: Source, cluster: Cluster, fences: dict[str, int]) -> None:
-        self._source, self.cluster, self.fences = source, cluster, fences
+    def __init__(self, source: Source, cluster: Cluster, fences: dict[str, int], *, is_backup: bool) -> None:
+        self._source, self.cluster, self.fences, self._is_backup = source, cluster, fences, is_backup
         self.name = source.name
 
     async def entries(self) -> AsyncGenerator[KeyValue, None]:
@@ -51,11 +49,12 @@ class ServiceSource:
         async with aclosing(self._source.entries()) as entries:
             async for kv in entries:
                 if not is_identity(kv.key):
-                    yield _awaited(kv)
+                    yield _unconfirmed(_awaited(kv)) if self._is_backup else _awaited(kv)
 
 
-async def service_source(source: Source) -> ServiceSource | None:
-    """The source as a control plane; None: no control plane ever worked on it."""
+async def service_source(source: Source, *, is_backup: bool = False) -> ServiceSource | None:
+    """The source as a control plane; None: no control plane ever worked on it. `is_backup`: it went on after that, so
+    the commands are to be confirmed."""
     cluster: Cluster | None = None
     fences: dict[str, int] = {}
     async with aclosing(source.entries()) as entries:
@@ -64,7 +63,7 @@ async def service_source(source: Source) -> ServiceSource | None:
                 cluster = CLUSTER.entry(kv).value
             elif FENCE.match(kv.key) is not None:
                 fences[kv.key] = FENCE.entry(kv).value
-    return None if cluster is None else ServiceSource(source, cluster, fences)
+    return None if cluster is None else ServiceSource(source, cluster, fences, is_backup=is_backup)
 
 
 def is_identity(key: str) -> bool:
@@ -81,9 +80,18 @@ def _awaited(kv: KeyValue) -> KeyValue:
     return KeyValue(kv.key, MEMBER.encode(record), kv.create_revision, kv.mod_revision, kv.version, kv.lease)
 
 
-async def check_idle(store: Store, name: str) -> None:
+def _unconfirmed(kv: KeyValue) -> KeyValue:
+    """A command as a restored store has it; anything else as it is."""
+    entry = COMMAND.readable(kv)
+    if entry is None or entry.value.unconfirmed:
+        return kv
+    command = msgspec.structs.replace(entry.value, unconfirmed=True)
+    return KeyValue(kv.key, COMMAND.encode(command), kv.create_revision, kv.mod_revision, kv.version, kv.lease)
+
+
+async def check_idle(store: Store, name: str, clock: Clock = SYSTEM) -> None:
     """Refused: a process works on the store. What it writes now would be in one of the two stores only."""
-    until = time.monotonic() + SETTLE
+    until = clock.now() + SETTLE
     while True:
         found = [
             kv.key
@@ -93,12 +101,12 @@ async def check_idle(store: Store, name: str) -> None:
         ]
         if not found:
             return
-        if time.monotonic() > until:
+        if clock.now() > until:
             raise Refused(
                 f"{name}: processes work on it ({', '.join(found[:3])}); stop every up, replica and agent on it first."
                 " What a process left that was killed ends by itself within leadership_ttl and node_ttl (20 s)"
             )
-        await asyncio.sleep(0.1)
+        await clock.sleep(0.1)
 
 
 class Begun(msgspec.Struct, frozen=True):
@@ -109,7 +117,15 @@ class Begun(msgspec.Struct, frozen=True):
     writes: list[Operation]
 
 
-async def begin_epoch(store: Store, cluster: Cluster, epoch: Epoch, fences: dict[str, int], *, step: int = 0) -> Begun:
+async def begin_epoch(
+    store: Store,
+    cluster: Cluster,
+    epoch: Epoch,
+    fences: dict[str, int],
+    *,
+    step: int = 0,
+    new_id: Callable[[], str] = new_token,
+) -> Begun:
     """Return what begins a new epoch of the control plane `cluster` in `store`.
 
     Fences go on at least `step` above the highest of `fences` and of those that the store has. A control plane that had
@@ -127,7 +143,7 @@ async def begin_epoch(store: Store, cluster: Cluster, epoch: Epoch, fences: dict
     new = msgspec.structs.replace(
         cluster,
         epoch=number,
-        copy_id=secrets.token_hex(8),
+        copy_id=new_id(),
         aliases=aliases,
         restored_at=epoch.at if epoch.begun_by is EpochKind.RESTORE else cluster.restored_at,
     )
@@ -139,7 +155,7 @@ async def begin_epoch(store: Store, cluster: Cluster, epoch: Epoch, fences: dict
 
 async def mark_moved(store: Store, to: str, cluster: Cluster) -> None:
     """Say in a store that its records are in the store `to` from now on."""
-    now = time.time()
+    now = SYSTEM.wall()
     await store.txn(
         [], [MOVED.put(Moved(cluster=cluster.id, to=to, epoch=cluster.epoch, started_at=now, finished_at=now))]
     )
@@ -156,12 +172,13 @@ async def activate(store: Store, name: str) -> tuple[Begun, Moved | None]:
     there, mark = await CLUSTER.get(store), await MOVED.get(store)
     if there is None:
         raise Refused(f"{name}: no control plane has worked on it, so there is nothing to put into service")
-    async for kv in items(store, MEMBER.prefix()):
-        changed = _awaited(kv)
-        if changed is not kv:
-            await store.txn([ModRevision(kv.key) == kv.mod_revision], [Put(kv.key, changed.value)])
+    for prefix in (MEMBER.prefix(), COMMAND.prefix()):
+        async for kv in items(store, prefix):
+            changed = _unconfirmed(_awaited(kv))  # it may have been restored by the tools of its engine
+            if changed is not kv:
+                await store.txn([ModRevision(kv.key) == kv.mod_revision], [Put(kv.key, changed.value)])
     source = "" if mark is None else mark.value.to
-    epoch = Epoch(begun_by=EpochKind.ACTIVATION, source=source, at=time.time())
+    epoch = Epoch(begun_by=EpochKind.ACTIVATION, source=source, at=SYSTEM.wall())
     # The store that took over has counted on, if there was one: so both numbers go far above it.
     known = there.value if mark is None else _above(there.value, mark.value.epoch)
     begun = await begin_epoch(store, known, epoch, {}, step=FENCE_STEP)

@@ -1,0 +1,102 @@
+"""Power switches that are management boards (BMCs): ask for off, and believe only what is read back."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Protocol
+
+from hostler.errors import Unavailable, Uncertain
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+OFF = "off"
+"""The one state that counts: a system that is powering off is not off."""
+READS = 2
+"""Reads in a row that must say off: a board that has just restarted may say so of a system that it has not seen yet."""
+SHOWN = 60
+"""Characters of a foreign text that are shown."""
+
+
+class Bmc(Protocol):
+    """A management board of one system. Each verb ends within `within` seconds."""
+
+    name: str
+    """Its address, without secrets."""
+
+    async def read_state(self, within: float) -> str:
+        """The power state that the board reports now, `OFF` or another one. Unavailable: it cannot be known."""
+
+    async def request_off(self, within: float) -> None:
+        """Ask for the power to be cut at once. Unavailable: it was not done. Uncertain: it may have been done."""
+
+
+class BmcPower:
+    """`ports.power.Power` by one board.
+
+    Read the state, request the power-off, then read until the board reports off. Its answer to the
+    request does not count.
+    """
+
+    def __init__(
+        self,
+        board: Bmc,
+        *,
+        timeout: float = 60.0,
+        request_within: float = 10.0,
+        every: float = 1.0,
+        tell: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self.board = board
+        self._timeout, self._request_within, self._every, self._tell = timeout, request_within, every, tell
+
+    async def read_state(self) -> str:
+        """The power state; nothing is changed. Unavailable: it cannot be known."""
+        return await self.board.read_state(self._request_within)
+
+    async def switch_off(self, node: str) -> bool:
+        """Unavailable: nothing was asked for, or the board refused. Uncertain: it was not seen to be off."""
+        try:
+            await self._switch_off()
+        except (Unavailable, Uncertain) as error:
+            what = f"power of node {node}: {error}"
+            self._tell(what)
+            raise type(error)(what) from None
+        self._tell(f"power of node {node}: it is off: {self.board.name} was asked, and was read as off")
+        return True
+
+    async def _switch_off(self) -> None:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._timeout
+        await self.board.read_state(min(self._request_within, self._timeout))
+        refused: Unavailable | None = None
+        seen = f"{self.board.name} took the request"
+        try:
+            await self.board.request_off(min(self._request_within, max(deadline - loop.time(), 0.01)))
+        except Unavailable as error:
+            refused = error  # as some boards do with a system that is off already
+        except Uncertain as error:
+            seen = str(error)
+        reads = 0
+        while (left := deadline - loop.time()) > 0:
+            try:
+                state = await self.board.read_state(min(self._request_within, left))
+            except Unavailable as error:
+                reads, seen = 0, str(error)
+            else:
+                reads = reads + 1 if state == OFF else 0
+                if reads == READS:
+                    return
+                seen = f"{self.board.name} says {state}"
+                if refused is not None and state != OFF:
+                    raise refused
+            await asyncio.sleep(max(min(self._every, deadline - loop.time()), 0.0))
+        if refused is not None:
+            raise refused
+        raise Uncertain(f"not read as off within {self._timeout:g} s, at last: {seen}; the node may be on or off")
+
+
+def show(text: str) -> str:
+    """What a board said, fit for a log."""
+    plain = "".join(each if each.isprintable() else "?" for each in text[: SHOWN + 1])
+    return plain if len(plain) <= SHOWN else f"{plain[:SHOWN]}…"

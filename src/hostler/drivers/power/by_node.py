@@ -1,0 +1,55 @@
+"""The power switch of each node by its name."""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING
+
+from hostler.drivers.power.bmc import BmcPower
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from hostler.ports.power import Power
+
+
+class PowerByNode:
+    """`ports.power.Power` and `ports.power.PowerReader` of many switches.
+
+    A name comes before patterns, a pattern before those that are written after it, and `otherwise` takes the rest.
+    """
+
+    def __init__(
+        self,
+        openers: Mapping[str, Callable[[str], Power | None]],
+        *,
+        otherwise: Power | None = None,
+        tell: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self._openers, self._otherwise, self._tell = openers, otherwise, tell
+
+    async def switch_off(self, node: str) -> bool:
+        """As the node's own switch does."""
+        power = self.power_of(node)
+        if power is None:
+            self._tell(f"power of node {node}: no entry of the setting power reaches it")
+            return False
+        return await power.switch_off(node)
+
+    async def read_state(self, node: str) -> str | None:
+        """None: its switch is a command, or it has none."""
+        power = self.power_of(node)
+        return await power.read_state() if isinstance(power, BmcPower) else None
+
+    def reaches(self, node: str) -> bool:
+        """Whether it has a switch."""
+        return self.power_of(node) is not None
+
+    def power_of(self, node: str) -> Power | None:
+        """The switch of this node."""
+        if node in self._openers:
+            return self._openers[node](node)
+        for pattern, opener in self._openers.items():
+            if fnmatchcase(node, pattern):
+                return opener(node)
+        return self._otherwise
