@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -41,6 +42,8 @@ class Hands:
         self.inventory = inventory
         """What stands there by now, as far as people know."""
         self.promised: dict[tuple[str, str, str], None] = {}
+        self._deletions: Counter[tuple[str, str, str]] = Counter()
+        """How often the deletion of a virtual machine was asked for."""
         """Machines whose creation was answered, and whose deletion nobody has asked for."""
         self.asked = Asked(world)
         self._saved: tuple[dict[tuple[str, str, str], None], dict[Subject, list[Any]]] = {}, {}
@@ -114,16 +117,18 @@ class Hands:
         org, project = what.org, what.project
         for name in what.names:
             self.promised.pop((org, project, name), None)
+            self._deletions[org, project, name] += 1
             self.asked.deleted[org, project, name] = None
             with self.asked.asking({("vm", org, project, name): False}):
                 await self._world.ask(lambda d, n=name: d.vms.delete(d.request, org, project, n), within=within)  # type: ignore[misc]
 
     async def _create(self, wish: act.VmWish, name: str, within: float) -> None:
-        wanted = msgspec.structs.replace(wish.wanted, name=name)
-        with self.asked.asking({("vm", wish.org, wish.project, name): True}):
+        wanted, subject = msgspec.structs.replace(wish.wanted, name=name), (wish.org, wish.project, name)
+        deletions = self._deletions[subject]
+        with self.asked.asking({("vm", *subject): True}):
             await self._world.ask(lambda d: d.vms.create(d.request, wish.org, wish.project, wanted), within=within)
-        if wanted.expires_in is None:
-            self.promised[wish.org, wish.project, name] = None
+        if wanted.expires_in is None and self._deletions[subject] == deletions:  # else either may have been done last
+            self.promised[subject] = None
 
     async def _change_workload(self, what: act.Apply | act.Scale | act.Delete, within: float) -> None:
         def do(doors: Doors) -> Awaitable[Any]:
