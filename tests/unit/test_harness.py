@@ -117,6 +117,14 @@ def test_tests_that_share_a_fixture_stay_together_and_other_long_files_are_split
     assert sorted(map(len, scheduling(costs, 1).groups(costs))) == [1, 1, 2]
 
 
+def test_a_test_with_the_parameters_of_another_commit_costs_what_the_others_did() -> None:
+    made = scheduling(
+        {"tests/acceptance/test_x.py::test_seed[1]": 9.0, "tests/acceptance/test_x.py::test_seed[2]": 8.0}, 1
+    )
+    assert made._cost(["tests/acceptance/test_x.py::test_seed[3]"]) == 8.0
+    assert made._cost(["tests/acceptance/test_x.py::test_other[3]"]) == lanes.GUESS
+
+
 # The pace
 
 

@@ -51,6 +51,7 @@ async def test_a_machine_is_created_and_typed_at(  # noqa: PLR0917 - its fixture
     serial = page.get_by_role("region", name="Serial port of web")
     await expect(serial.get_by_text("Connected"), within=15).to_be_visible()
     await typed(page, serial, "")
+    await expect(serial.locator(".xterm-rows"), within=15).to_contain_text("~ $")  # a shell drops what came before it
     await typed(page, serial, "uname -a; echo $((600*70+1)) > kept")
     await expect(serial.locator(".xterm-rows"), within=15).to_contain_text("x86_64 GNU/Linux")
     await shot(page, "terminal")

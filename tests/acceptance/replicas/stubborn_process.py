@@ -110,8 +110,9 @@ async def write_for_ever(store: Store, leadership: Leadership, *, guarded: bool)
     while True:
         with suppress(HostlerError):
             count += 1
+            was_lost = leadership.lost is not None  # not when it is answered: a process may sleep in between
             result = await store.txn(when, [DEMONSTRATION.put(tally(leadership, count))])
-            if leadership.lost is not None:
+            if was_lost:
                 say(f"fence {leadership.fence} {'wrote' if result.succeeded else 'was refused'} after its loss")
                 await asyncio.sleep(EVERY * 5)
         await asyncio.sleep(EVERY)
