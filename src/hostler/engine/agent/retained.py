@@ -156,7 +156,8 @@ class RetainedMachines:
             for name, record in there.items()
             if known.get(name) != record
         ]
-        then += [RETAINED.delete(node=self._node, name=name) for name in known.keys() - there.keys() - elsewhere]
+        gone = sorted(known.keys() - there.keys() - elsewhere)  # in order, so that a seed stays a story
+        then += [RETAINED.delete(node=self._node, name=name) for name in gone]
         for at in range(0, len(then), BATCH):
             async with asyncio.timeout(PATIENCE):
                 if not (await self._store.txn([self._session.guard()], then[at : at + BATCH])).succeeded:
