@@ -11,6 +11,7 @@ from pathlib import Path
 
 import asyncssh
 import pytest
+from harness import pace
 from terminal_guest import browse
 from terminal_place import Place, placed, until
 
@@ -18,11 +19,12 @@ from hostler.engine.tickets import PeerTickets
 from hostler.entry.lab_key import terminal_key
 from hostler.entry.relay import RelayApp
 from hostler.entry.server.serve import Server
-from hostler.entry.terminal import session, ssh
+from hostler.entry.terminal import keeper, session, ssh
+from hostler.keys.lab import LAB
 from hostler.keys.node import MEMBER
 from hostler.kit.clock import SystemClock
 from hostler.model.inventory import Capacity
-from hostler.model.lab import LabEvent, LabPhase
+from hostler.model.lab import LabCatalogue, LabEvent, LabPhase, LabTemplate
 from hostler.model.node import Lifecycle, NodeRecord
 from hostler.model.vm import Step
 from hostler.ports.machines import Door
@@ -179,6 +181,50 @@ async def test_after_the_grace_time_there_is_a_new_shell(place: Place) -> None:
     await place.empty()
     page = await browse(place.api)
     await page.until(said="shell 2")
+
+
+async def test_l48_where_a_lab_ends_with_its_terminal_it_is_noted_when_somebody_was_there_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """L48: on the way in, now and then, and on the way out; of other labs nothing is written."""
+    monkeypatch.setattr(keeper, "NOTE_EVERY", 0.02)
+    labs = {"5": LabTemplate(end_with_terminal=True), "6": LabTemplate()}
+    async with placed(tmp_path, catalogue=LabCatalogue(labs=labs)) as place:
+
+        async def noted(user: str) -> float | None:
+            entry = await LAB.get(place.api.store, user=user)
+            assert entry is not None
+            assert entry.value.lab is not None
+            return entry.value.lab.terminal_at
+
+        async def noted_after(at: float) -> float:
+            async with asyncio.timeout(pace.patience(10.0)):
+                while (found := await noted("ann")) is None or found <= at:
+                    await asyncio.sleep(0.005)
+            return found
+
+        await place.lab()
+        await place.lab("bob", lab_id=6)
+        before = time.time()
+        page, other = await browse(place.api), await browse(place.api, "bob")
+        await page.until(kind="connected")
+        await other.until(kind="connected")
+        first = await noted_after(before)
+        later = await noted_after(await noted_after(first))  # somebody is there
+        await page.leave()
+        left = time.time()
+        await until(lambda: not place.terminal().is_attended)
+        await until(lambda: not place.api.app.terminals._unnoted)
+        last = await noted("ann")
+        assert last is not None
+        assert later <= last <= time.time()
+        await asyncio.sleep(0.1)
+        assert await noted("ann") == last, "nobody is there"
+        assert last - left < 5.0
+        assert await noted("bob") is None
+        back = await browse(place.api)
+        await back.until(kind="connected")
+        await noted_after(last)
 
 
 async def test_a_machine_with_another_host_key_is_told_nothing(place: Place) -> None:

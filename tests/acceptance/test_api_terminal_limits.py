@@ -166,8 +166,8 @@ async def test_who_may_not_is_refused_before_it_is_a_websocket(place: Place) -> 
         ("x", "ann", 401),
         (viewer, "ann", 403),
         (other, "ann", 404),
-        ("", "a%3Ab", 400),
-        ("", "a%2Fb", 400),
+        ("", "a%00b", 400),
+        ("", "a" * 256, 400),
     ):
         with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
             await browse(place.api, user, token=token)

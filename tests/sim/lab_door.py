@@ -19,7 +19,7 @@ from harness.artefacts import keep
 from hostler.drivers.inbox.memory import MemoryDoor, MemoryInbox
 from hostler.drivers.store.memory import MemoryStore
 from hostler.engine.labs.worker import LabWorker
-from hostler.keys.lab import LAB
+from hostler.keys.lab import LAB, user_of_request
 from hostler.keys.mirror import Mirror
 from hostler.kit.processes import ProcessLoop
 from hostler.kit.together import run_together
@@ -48,6 +48,12 @@ class InboxWire:
 
     async def take(self, worker: str, *, limit: int, within: float) -> Sequence[Taken]:
         return await self._call(lambda: self._inbox.take(worker, limit=limit, within=within))
+
+    async def take_of(self, worker: str, queue: QueueName, user: str) -> Taken | bool:
+        return await self._call(lambda: self._inbox.take_of(worker, queue, user))
+
+    async def behind(self, queue: QueueName, user: str) -> Sequence[bytes]:
+        return await self._call(lambda: self._inbox.behind(queue, user))
 
     async def held(self, worker: str) -> Sequence[Taken]:
         return await self._call(lambda: self._inbox.held(worker))
@@ -120,6 +126,7 @@ class Host:
             new_id=lambda: f"{self.name}-{self.rng.getrandbits(64):016x}",
             tell=door.said.append,
             width=door.width,
+            limits=door.limits,
         )
         try:
             await run_together(self.process, {"labs": labs.run(), "worker": self.worker.run()})
@@ -147,6 +154,7 @@ class Door:
     workers: int = 3
     width: int = 3
     """Requests that a worker holds at once: few, so that all have some to do."""
+    limits: dict[QueueName, float] = field(default_factory=dict)
     point: Point | None = None
     loss: tuple[str, int] | None = None
     """The kind of fault, and the number of the request of the first worker that meets it."""
@@ -252,7 +260,7 @@ class Door:
         return {entry.value.user: entry.value for entry in (await LAB.list(self.store)).entries}
 
     async def check(self) -> None:
-        """Every request was worked once, in order within its queue; nothing was written of those that are nonsense."""
+        """Every request was worked once, in order within its queue; who sent nonsense was told of it once."""
         if self.failure is not None:
             raise self.failure
         records = await self.records()
@@ -261,7 +269,10 @@ class Door:
             numbers = [news.number for news in record.news]
             answered = [news.lab_id for news in record.news]
             queues = {queue: ids for (other, queue), ids in self.pushed.items() if other == user}
-            total = sum(len(ids) for ids in queues.values())
+            nonsense = [user_of_request(raw) for raw in self.malformed].count(user)
+            assert [news.reason for news in record.news if news.lab_id is None and not news.reason] == []
+            assert [news.lab_id for news in record.news].count(None) == nonsense, f"{user}: told otherwise of nonsense"
+            total = sum(len(ids) for ids in queues.values()) + nonsense
             assert numbers == list(range(1, total + 1)), f"{user}: {total} requests, {len(numbers)} answers"
             for queue, ids in queues.items():
                 assert [lab_id for lab_id in answered if lab_id in ids] == ids, f"{user}: {queue} out of order"

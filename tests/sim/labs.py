@@ -14,7 +14,7 @@ from hostler.engine.labs.projector import LabProjector
 from hostler.errors import Conflict, Unavailable
 from hostler.keys.lab import LAB
 from hostler.keys.vm import HANDLE, NAME, VM
-from hostler.model.lab import LAB_LABEL, ORG, LabCatalogue, LabEvent, LabPhase, LabTemplate, LabUser
+from hostler.model.lab import LAB_LABEL, ORG, LabCatalogue, LabEvent, LabPhase, LabTemplate, LabUser, lab_project
 
 from .plane import PATIENCE, Host, Plane, Wrong
 
@@ -153,7 +153,7 @@ class LabPlane(Plane):
 
     def machines_of(self, user: str) -> list[Any]:
         rows = [row for place in self.places.values() for row in place.contents.rows.values()]
-        return [row for row in rows if (row.label.org, row.label.project) == (ORG, user)]
+        return [row for row in rows if (row.label.org, row.label.project) == (ORG, lab_project(user))]
 
     def check_one_each(self) -> None:
         """No user has two machines."""
@@ -166,9 +166,9 @@ class LabPlane(Plane):
         self.check_one_each()
         for user, lab_id in users.items():
             lab = await self.lab(user)
-            vms = [entry.value for entry in (await VM.list(self.store, org=ORG, project=user)).entries]
-            names = (await NAME.list(self.store, org=ORG, project=user)).entries
-            handles = (await HANDLE.list(self.store, org=ORG, project=user)).entries
+            vms = [entry.value for entry in (await VM.list(self.store, org=ORG, project=lab_project(user))).entries]
+            names = (await NAME.list(self.store, org=ORG, project=lab_project(user))).entries
+            handles = (await HANDLE.list(self.store, org=ORG, project=lab_project(user))).entries
             rows, shown = self.machines_of(user), self.door.records.get(user)
             there = {"lab": lab, "vms": vms, "machines": rows, "shown": shown}
             if lab_id is None:

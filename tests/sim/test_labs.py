@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from hostler.engine.labs.decide import KEPT
+from hostler.engine.labs import wish
+from hostler.engine.labs.decide import AFTER_TERMINAL, KEPT
 from hostler.keys.lab import LAB
 from hostler.keys.vm import VM
-from hostler.model.lab import ORG, LabCatalogue, LabEvent, LabPhase, LabUser
+from hostler.model.lab import ORG, LabCatalogue, LabEvent, LabPhase, LabTemplate, LabUser, lab_project
 
 from .labs import GRACE, SMALL, WARN, LabPlane
 
@@ -54,6 +55,57 @@ def test_a_lab_is_provisioned_shown_and_decommissioned() -> None:
         assert [news.event for news in plane.door.news["ada"]] == await plane.news("ada")
 
     play(story)
+
+
+def test_l2_users_of_any_printable_id_have_labs_of_their_own() -> None:
+    """L2: federated ids, slashes, stars and dots; records, machines and what is shown are those of each alone."""
+    users = ["f:6fdd9d7c:ada", "f:6fdd9d7c", "a/b", "a^2Fb", "*", "..", "a b", "東" * 255]
+
+    async def story(plane: LabPlane) -> None:
+        for number, user in enumerate(users, 1):
+            await plane.start(user, number)
+        await plane.agreed({user: number for number, user in enumerate(users, 1)})
+        assert set(plane.door.records) == set(users)
+        for number, user in enumerate(users, 1):
+            (machine,), shown = plane.machines_of(user), plane.door.records[user]
+            assert (shown.web_user_id, shown.lab_id) == (user, number)
+            entry = await VM.get(plane.store, org=ORG, project=lab_project(user), vm=machine.vm)
+            assert entry is not None
+            assert entry.value.labels["webuserid"] == user
+        for gone, user in enumerate(users, 1):  # and each ends alone
+            await plane.stop(user)
+            await plane.agreed({user: None if number <= gone else number for number, user in enumerate(users, 1)})
+        assert plane.door.records == {}
+
+    play(story, nodes=4)
+
+
+def test_l48_a_lab_ends_with_its_terminal_and_a_new_leader_waits_as_long_again() -> None:
+    async def story(plane: LabPlane) -> None:
+        async def at_terminal(user: str) -> None:
+            entry, now = await LAB.get(plane.store, user=user), plane.clock.wall()
+            assert entry is not None
+            await LAB.replace(plane.store, entry, wish.attended(entry.value, 1, now, now))
+
+        for user in ("ada", "bob", "cleo"):
+            await plane.start(user, 5)
+        await plane.agreed({"ada": 5, "bob": 5, "cleo": 5})
+        await at_terminal("ada")
+        await at_terminal("bob")
+        await asyncio.sleep(AFTER_TERMINAL - 10)
+        await at_terminal("bob")
+        await plane.agreed({"ada": 5, "bob": 5, "cleo": 5}, within=0.0)
+        await asyncio.sleep(10 + SLACK)
+        await plane.agreed({"ada": None, "bob": 5, "cleo": 5})
+        assert "terminal" in await reason(plane, "ada", LabEvent.STOPPED)
+        await asyncio.sleep(AFTER_TERMINAL - 60)
+        plane.kill("replica-1")
+        await asyncio.sleep(AFTER_TERMINAL - 30)  # longer than bob may be away, but the leader is new
+        await plane.agreed({"bob": 5, "cleo": 5}, within=0.0)
+        await asyncio.sleep(60 + SLACK)
+        await plane.agreed({"bob": None, "cleo": 5})
+
+    play(story, catalogue=LabCatalogue(default=replace(SMALL, end_with_terminal=True)))
 
 
 def test_a_stale_decommission_changes_nothing() -> None:
@@ -131,6 +183,20 @@ def test_it_expires_with_a_warning_and_after_a_grace() -> None:
         assert (await plane.news("ada")).count(LabEvent.EXPIRES_SOON) == 1
 
     play(story)
+
+
+def test_l22_a_lab_without_a_grace_ends_at_its_expiry() -> None:
+    """L22: the record's `expiresAt` is when a lab ends; a grace has to be set."""
+
+    async def story(plane: LabPlane) -> None:
+        await plane.start("ada", 5)
+        await plane.agreed({"ada": 5})
+        end = (await plane.lab("ada")).expires_at
+        await asyncio.sleep(end - plane.clock.wall() - 1.0)
+        await plane.agreed({"ada": 5}, within=0.0)
+        await plane.agreed({"ada": None}, within=1.0 + SLACK)
+
+    play(story, catalogue=LabCatalogue(default=LabTemplate()))
 
 
 def test_an_extension_also_within_the_grace_lets_it_live_longer_and_warns_again() -> None:

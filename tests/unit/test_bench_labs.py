@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import running
+from dose import rotates
 from harness.fork_server import ForkedProcess
 from redis.asyncio import Redis
 
@@ -51,6 +52,7 @@ def _forked(command: Sequence[str], environ: Mapping[str, str], log: Path) -> Fo
 
 
 @pytest.mark.slow
+@rotates(3, "src/hostler/entry/bench")
 def test_ours_are_measured_on_a_redis_that_is_empty_afterwards(
     server: RedisServer, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -194,6 +194,14 @@ def test_config_shows_redis_without_its_password(
             assert "s3cret" not in shown
             assert "://***@h" in shown or "h:1/0?password=***" in shown
             assert "HOSTLER_REDIS" in shown
+    monkeypatch.delenv("HOSTLER_REDIS")
+    monkeypatch.setenv("REDIS_CONNECTION_STRING", "h:1")
+    monkeypatch.setenv("REDIS_PASSWORD", "s3cret")
+    for output in ("table", "json", "yaml"):
+        assert main(["config", "show", "-o", output]) == 0
+        shown = capsys.readouterr().out
+        assert "s3cret" not in shown
+        assert "redis://***@h:1" in shown
 
 
 def test_what_goes_on_in_the_background_has_no_secret_among_its_arguments(

@@ -70,6 +70,29 @@ def test_what_is_seen_is_written_once() -> None:
     assert (again.act, again.until) == (Act.NOTHING, 800.0)
 
 
+def test_l48_a_lab_may_end_when_nobody_comes_back_to_its_terminal() -> None:
+    """L48: five minutes after the last terminal; not where nobody was there, nor before this leader has waited."""
+    ends = LabCatalogue(default=replace(CATALOGUE.default, end_with_terminal=True))
+    record = wish.seen(provisioned(), handle(), 1.0)
+    assert decide(record, machine(), handle(), catalogue=ends, now=700.0).act is Act.NOTHING, "nobody was there yet"
+    record = wish.attended(record, 1, 100.0, 101.0)
+    assert wish.attended(record, 1, 99.0, 102.0) is record, "an older note came late"
+    assert wish.attended(record, 2, 200.0, 201.0) is record, "it is about another lab"
+    step = decide(record, machine(), handle(), catalogue=ends, now=399.0)
+    assert (step.act, step.until) == (Act.NOTHING, 400.0)
+    over = decide(record, machine(), handle(), catalogue=ends, now=400.0)
+    assert over.act is Act.DELETE
+    assert over.record is not None
+    assert over.record.lab is not None
+    assert over.record.lab.ending is LabEvent.STOPPED
+    assert "terminal" in over.record.lab.ending_reason
+    back = wish.attended(record, 1, 390.0, 390.0)
+    assert decide(back, machine(), handle(), catalogue=ends, now=400.0).until == 690.0
+    restarted = decide(record, machine(), handle(), catalogue=ends, now=400.0, since=350.0)
+    assert (restarted.act, restarted.until) == (Act.NOTHING, 650.0)
+    assert decide(record, machine(), handle(), catalogue=CATALOGUE, now=700.0).act is Act.NOTHING, "it is an option"
+
+
 def test_it_is_warned_once_and_ends_after_its_grace() -> None:
     record = wish.seen(provisioned(), handle(), 1.0)
     step = decided(record, machine(), handle(), 800.0)

@@ -59,6 +59,7 @@ def test_the_guide_has_every_name_with_a_value_that_is_taken(tmp_path: Path) -> 
         "ssh_keys": "[]",
         "cloud_init": '"init.yaml"',
         "provider": '"qemu"',
+        "end_with_terminal": "true",
     }
     assert names == set(values)
     assert len(names) == len(set(LabTemplate.__struct_fields__) - {"unknown"})

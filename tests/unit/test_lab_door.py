@@ -50,7 +50,7 @@ def test_a_lab_from_redis_whose_machine_has_a_forwarded_port_fails_with_that_rea
 
 def test_the_door_stays_with_what_was_asked_for_through_it() -> None:
     taken = Taken(queue="provision", token="t", raw=b'{"webuserid": "ada", "labId": 5}')
-    _, change = Rules(lambda: CATALOGUE).understood(taken)
+    change = Rules(lambda: CATALOGUE).understood(taken).change
     assert door_of(change(None, 0.0)) == (5, REDIS_DOOR)
     for first, then in ((REDIS_DOOR, ""), ("", REDIS_DOOR)):
         stops = wish.stopping(provisioned(first), LabEvent.STOPPED, "", 1.0)

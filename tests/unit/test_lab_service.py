@@ -198,7 +198,7 @@ def test_if_match_holds_only_for_the_present_revision() -> None:
     with_labs(story)
 
 
-@pytest.mark.parametrize("user", ["", "a:b", "a*", "a\nb", "x" * 10_000, "a/b", ".."])
+@pytest.mark.parametrize("user", ["", "a\nb", "x" * 256, "x" * 10_000, "a\u200bb"])
 def test_a_name_that_no_user_can_have_writes_nothing(user: str) -> None:
     async def story(scene: Scene, labs: LabService) -> None:
         with pytest.raises(Invalid, match="webuserid"):

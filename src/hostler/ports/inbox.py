@@ -4,7 +4,8 @@
     Uncertain    the answer was lost: what was asked for may have happened. `held` tells what a worker holds
 
 Order: of one queue, a user's next request is handed out only once the earlier one is acknowledged or buried, whichever
-worker holds it. Between the two queues there is none. Each delivery has a token that no other has.
+worker holds it. Between the two queues there is none; a worker that wants one takes the user's request of the other
+queue out of its turn (`take_of`). Each delivery has a token that no other has.
 """
 
 from __future__ import annotations
@@ -25,6 +26,10 @@ LONGEST = 65_536
 """Bytes of a request that is handed out."""
 KEPT = 1_000
 """Bytes of a longer one that the dead keep."""
+AHEAD = 1_000
+"""Requests of a queue that are searched for one of a user."""
+BEHIND = 16
+"""Requests behind the one in work that are shown."""
 BRACKETS = 1_000
 """Of these, how many may open something: what is nested deeper is not looked into."""
 
@@ -76,6 +81,18 @@ class Inbox(Protocol):
 
         What belongs to a user who has one in work is set aside, and comes out of that one's `acknowledge`. What is
         longer than `LONGEST` is handed to nobody: its beginning goes to the dead.
+        """
+
+    async def take_of(self, worker: str, queue: QueueName, user: str) -> Taken | bool:
+        """The user's first request of a queue, out of its turn: `worker` holds it then.
+
+        True: there is one in work, so the next has to wait. False: there is none among the first `AHEAD` of the queue.
+        """
+
+    async def behind(self, queue: QueueName, user: str) -> Sequence[bytes]:
+        """The last of a user's requests that wait in a queue, at most `BEHIND`, in order. Nothing changes.
+
+        Those that were set aside, and those among the first `AHEAD` of the queue.
         """
 
     async def held(self, worker: str) -> Sequence[Taken]:

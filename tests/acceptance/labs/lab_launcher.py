@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from hostler.kit.clock import Clock
     from hostler.model.inventory import Capacity
-    from hostler.ports.inbox import Board, Inbox, Published, Taken
+    from hostler.ports.inbox import Board, Inbox, Published, QueueName, Taken
     from hostler.ports.machines import Machines
     from hostler.ports.store import Comparison, Operation, Store, TxnResult
     from hostler.settings import Settings
@@ -100,6 +100,9 @@ class PointedInbox(Pointed):
         if taken:
             self._points.passed("after take")
         return taken
+
+    async def take_of(self, worker: str, queue: QueueName, user: str) -> Taken | bool:
+        return await self._points.around("take of a user", self._inner.take_of(worker, queue, user))
 
     async def acknowledge(self, worker: str, done: Sequence[Taken]) -> Sequence[Taken]:
         return await self._points.around("acknowledge", self._inner.acknowledge(worker, done))

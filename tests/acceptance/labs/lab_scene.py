@@ -152,6 +152,12 @@ class LabScene:
             await asyncio.sleep(LOOK)
         return bool(self.crashes)
 
+    async def answered(self) -> None:
+        """Until each step that was begun has ended: what is done may be seen before its answer has come."""
+        for child in list(self.children.values()):
+            if child.role != "agent":
+                await child.answered()
+
     async def disarm(self) -> list[tuple[str, int]]:
         """The points that were passed, in order."""
         self._arming = lambda _: None

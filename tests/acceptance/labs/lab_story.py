@@ -56,6 +56,8 @@ class Rounds:
             await self.done(verb, user)
             if verb == self._verb:
                 killed = target is not None and await scene.came(patience(LAST_STEP))
+                if target is None:
+                    await scene.answered()
                 passed = await scene.disarm()
                 assert all(child.code == -9 for child in scene.crashes)
         await scene.up()

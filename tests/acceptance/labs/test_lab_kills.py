@@ -38,9 +38,9 @@ KILLS = 4
 @pytest.fixture(scope="module")
 def launcher() -> Iterator[Launcher]:
     with Launcher("lab_launcher", Path(__file__).parent) as launcher:
-        running.PIDS.add(launcher.process.pid)
+        running.PIDS.add(launcher.pid)
         yield launcher
-    running.PIDS.discard(launcher.process.pid)
+    running.PIDS.discard(launcher.pid)
 
 
 @pytest.fixture(scope="module")

@@ -42,9 +42,9 @@ FIRST: list[Point] = [
 @pytest.fixture
 def launcher() -> Iterator[Launcher]:
     with Launcher("lab_launcher", Path(__file__).parent) as launcher:
-        running.PIDS.add(launcher.process.pid)
+        running.PIDS.add(launcher.pid)
         yield launcher
-    running.PIDS.discard(launcher.process.pid)
+    running.PIDS.discard(launcher.pid)
 
 
 async def test_who_sleeps_in_a_step_and_wakes_after_it_was_done_writes_nothing(

@@ -23,9 +23,9 @@ USERS = dose(test=5, full=32)
 @pytest.fixture
 def launcher() -> Iterator[Launcher]:
     with Launcher("lab_launcher", Path(__file__).parent) as launcher:
-        running.PIDS.add(launcher.process.pid)
+        running.PIDS.add(launcher.pid)
         yield launcher
-    running.PIDS.discard(launcher.process.pid)
+    running.PIDS.discard(launcher.pid)
 
 
 async def test_labs_come_and_go_though_every_verb_of_their_machines_may_fail(

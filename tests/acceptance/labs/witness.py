@@ -110,6 +110,8 @@ class Witness:
         ]
         if worked and (len(worked) > 1 or len(new) != 1):
             self._wrong.append(f"{user}: one write worked {worked}, and told {new}")
+        if worked and record.news[-1].reason.startswith("the request cannot be understood"):
+            return  # it is among the dead letters
         for queue in worked:
             self.answers.setdefault((user, queue), []).append(Answer(record.news[-1], before))
 

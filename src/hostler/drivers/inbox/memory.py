@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 
 import msgspec
 
-from hostler.errors import Closed, Invalid
-from hostler.keys.lab import check_user
-from hostler.ports.inbox import KEPT, LONGEST, QUEUES, Shown, Taken
+from hostler.errors import Closed
+from hostler.keys.lab import check_user, user_of_request
+from hostler.ports.inbox import AHEAD, BEHIND, KEPT, LONGEST, QUEUES, Shown, Taken
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -34,13 +34,8 @@ if TYPE_CHECKING:
 NEWS_SHOWN = 100
 
 
-def ordered_user(raw: bytes) -> str | None:
-    """Whose request it is; None: it names nobody who can stand in a name, so it has no place in anybody's order."""
-    with suppress(msgspec.DecodeError, ValueError, RecursionError, Invalid):
-        request = msgspec.json.decode(raw)
-        user = request.get("webuserid") if isinstance(request, dict) else None
-        return check_user(user) if isinstance(user, str) else None
-    return None
+ordered_user = user_of_request
+"""The user of a request; None: it names no user, so it has no place in an order."""
 
 
 class Dead(msgspec.Struct, frozen=True, kw_only=True):
@@ -119,6 +114,18 @@ class MemoryDoor:
                     else:
                         taken.append(self._hand(name, worker, user, raw))
         return taken
+
+    def take_of(self, worker: str, name: QueueName, user: str) -> Taken | bool:
+        """One step of `Inbox.take_of`."""
+        queue = self.queues[name]
+        if user in queue.busy:
+            return True
+        self.workers.add(worker)
+        for at, raw in enumerate(itertools.islice(queue.waiting, AHEAD)):
+            if len(raw) <= LONGEST and ordered_user(raw) == user:
+                del queue.waiting[at]
+                return self._hand(name, worker, user, raw)
+        return False
 
     def acknowledge(self, worker: str, done: Taken) -> Taken | None:
         """One step: the user's next request, if `worker` still held this one and there is another."""
@@ -202,6 +209,16 @@ class MemoryInbox(_Client):
                     while not (taken := door.take(worker, limit)) and within > 0:
                         await door.pushed()
             return taken
+
+    async def take_of(self, worker: str, queue: QueueName, user: str) -> Taken | bool:
+        async with self._verb("take_of") as door:
+            return door.take_of(worker, queue, user)
+
+    async def behind(self, queue: QueueName, user: str) -> Sequence[bytes]:
+        async with self._verb("behind") as door:
+            where = door.queues[queue]
+            waiting = [raw for raw in itertools.islice(where.waiting, AHEAD) if ordered_user(raw) == user]
+            return [*where.next.get(user, ()), *waiting][-BEHIND:]
 
     async def held(self, worker: str) -> Sequence[Taken]:
         async with self._verb("held") as door:

@@ -26,7 +26,7 @@ from hostler.keys.lab import LAB
 from hostler.kit.backoff import Backoff
 from hostler.kit.fairness import Fairness
 from hostler.kit.together import run_together
-from hostler.model.lab import ORG, LabCatalogue, LabEvent
+from hostler.model.lab import ORG, LabCatalogue, LabEvent, lab_project
 from hostler.model.vm import MachineState
 
 if TYPE_CHECKING:
@@ -94,13 +94,14 @@ class LabController:
         self._resting: dict[str, float] = {}  # users whose lab was refused a machine, and until when
         self._fairness = Fairness()
         self._standing: Standing | None = None
+        self._since = 0.0  # when it began to lead
         self._ends_of_listening: list[Callable[[], None]] = []
 
     # The service
 
     async def start(self, standing: Standing) -> None:
         """Write the catalogue down, read everything anew, and begin from there."""
-        self._standing = standing
+        self._standing, self._since = standing, self._clock.wall()
         backoff = Backoff(0.05, 2.0, rng=self._rng)
         view = self._view
         while True:
@@ -295,6 +296,7 @@ class LabController:
             silent=seen.silent,
             never=self._fit.never(vm.value.spec, vm.value.node_labels) if vm is not None and pending else "",
             expires=self._view.calendar.apart() is None,
+            since=self._since,
         )
 
     def _make_room(self, lab: Lab) -> None:
@@ -355,7 +357,7 @@ class LabController:
         # Whoever has that name already (somebody made it by hand) must not be in the way for ever.
         name = f"lab-{lab.lab_id}-{lab.generation}" + (f"-{vm[:8]}" if attempt else "")
         txn = steps.entered(entry, new, steps.created(seen.user, new.lab, template, spec, vm=vm, name=name, at=now))
-        when, then = claim(await counted(self._store, ORG, seen.user), share(spec))
+        when, then = claim(await counted(self._store, ORG, lab_project(seen.user)), share(spec))
         txn.when += when
         txn.then += then
         return await self._write(seen, txn, "created", new)

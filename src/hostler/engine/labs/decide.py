@@ -23,6 +23,8 @@ SPARE = 600.0
 """Seconds by which a machine outlives its lab if nobody ends it: whoever removes what has expired does not know of an
 extension that was written a moment ago, and shall not come before it."""
 
+AFTER_TERMINAL = 300.0
+"""Seconds after its last terminal was closed at which a lab ends that ends with it: so long a terminal is resumed."""
 SSH = 22
 
 
@@ -67,11 +69,13 @@ def decide(
     silent: bool = False,
     never: str = "",
     expires: bool = True,
+    since: float = 0.0,
 ) -> Step:
     """The next step. `vm` and `handle` are of the machine that the record names.
 
     `silent`: its node is. `never`: why no node could ever have it, while it has none. `expires`: what ends because of
-    its time does.
+    its time does. `since`: when this leader began. The time after a terminal was closed counts from then at
+    the earliest, for users may not have been able to open it again before.
     """
     lab = record.lab
     if lab is None:
@@ -88,9 +92,10 @@ def decide(
         return NOTHING if new is record else Step(Act.WRITE, new)
     if handle is not None and vm is not None:
         record = wish.seen(record, handle, now, silent=silent)
-    why = _over(record.lab or lab, vm, handle, now if expires else None, never)
+    left = _left_at(record.lab or lab, catalogue, since)
+    why = _over(record.lab or lab, vm, handle, now if expires else None, never, left=left)
     if why is None:
-        return _going_on(record, lab, vm, catalogue, now)
+        return _going_on(record, lab, vm, catalogue, now, left=left)
     ending = wish.stopping(record, *why, now)
     if vm is None:
         return Step(Act.GONE, wish.gone(ending, now, catalogue))
@@ -108,13 +113,23 @@ def kept_until(lab: Lab) -> float | None:
     return None if end is None else end + SPARE
 
 
+def _left_at(lab: Lab, catalogue: LabCatalogue, since: float) -> float | None:
+    """When it ends because its terminal stays closed; None: it does not end so, or no terminal was opened yet."""
+    template = catalogue.find(lab.lab_id)
+    if template is None or not template.end_with_terminal or lab.terminal_at is None:
+        return None
+    return max(lab.terminal_at, since) + AFTER_TERMINAL
+
+
 def _over(
-    lab: Lab, vm: VirtualMachine | None, handle: VmHandle | None, now: float | None, never: str
+    lab: Lab, vm: VirtualMachine | None, handle: VmHandle | None, now: float | None, never: str, *, left: float | None
 ) -> tuple[LabEvent, str] | None:
     """How and why it ends now; None: it does not. Without `now` its time is not over."""
     end = ends_at(lab)
     if end is not None and now is not None and now >= end:
         return LabEvent.EXPIRED, ""
+    if left is not None and now is not None and now >= left:
+        return LabEvent.STOPPED, "its terminal was closed and not opened again in time"
     if vm is None or vm.deleting:
         return LabEvent.FAILED, "its machine was deleted"
     if handle is not None and handle.state is MachineState.FAILED and handle.failures >= FAILURES:
@@ -133,7 +148,9 @@ def _over(
     return None
 
 
-def _going_on(new: LabUser, old: Lab, vm: VirtualMachine | None, catalogue: LabCatalogue, now: float) -> Step:
+def _going_on(
+    new: LabUser, old: Lab, vm: VirtualMachine | None, catalogue: LabCatalogue, now: float, *, left: float | None
+) -> Step:
     """It stays. `new` has what is seen of its machine; `old` is what the record says."""
     lab = new.lab or old
     end = ends_at(lab)
@@ -149,7 +166,7 @@ def _going_on(new: LabUser, old: Lab, vm: VirtualMachine | None, catalogue: LabC
         new = wish.warned(new, now)
     if new.lab != old:
         return Step(Act.WRITE, new)
-    times = [end, soon]
+    times = [end, soon, left]
     if lab.phase is LabPhase.PROVISIONING:
         times.append(lab.provisioned_by)
     return Step(Act.NOTHING, until=min((at for at in times if at is not None), default=None))

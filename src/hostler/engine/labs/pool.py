@@ -29,7 +29,7 @@ from hostler.engine.service import leadership_of
 from hostler.errors import Closed, Conflict, HostlerError, LeadershipLost, QuotaExceeded, Unavailable, Uncertain
 from hostler.keys.vm import NAME, VM
 from hostler.kit.backoff import Backoff
-from hostler.model.lab import LAB_LABEL, ORG, POOL_ORG, SHAPE_LABEL, LabCatalogue
+from hostler.model.lab import LAB_LABEL, ORG, POOL_ORG, SHAPE_LABEL, LabCatalogue, lab_project
 from hostler.model.vm import VirtualMachine
 from hostler.ports.store import Put
 
@@ -144,7 +144,7 @@ class LabPool:
         vm = held.vm.value.id
         to = Owner(
             org=ORG,
-            project=user,
+            project=lab_project(user),
             name=f"lab-{lab.lab_id}-{lab.generation}",
             labels=labels_of(lab.lab_id, user, template),
             expires_at=now + template.life + template.grace + SPARE,

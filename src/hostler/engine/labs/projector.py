@@ -14,7 +14,7 @@ from hostler.keys.lab import LAB, check_user
 from hostler.kit.backoff import Backoff
 from hostler.kit.fairness import Fairness
 from hostler.kit.together import run_together
-from hostler.model.lab import LabPhase
+from hostler.model.lab import LabPhase, lab_project, lab_user
 from hostler.ports.inbox import Published
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class LabProjector:
 
     async def start(self, standing: Standing) -> None:  # noqa: ARG002 - it writes nothing in the store
         """Hear what changes. All is shown once, when it is known which epoch it is."""
-        self._ends_of_listening = [self._view.labs.listen(lambda key: self._mark(key.removeprefix(_PREFIX)))]
+        self._ends_of_listening = [self._view.labs.listen(lambda key: self._mark(_user(key)))]
 
     async def run(self) -> None:
         """Until cancelled. It never fails: who leads has more to do than this."""
@@ -84,7 +84,7 @@ class LabProjector:
         labs = self._view.labs
         for user, server in shown.items():
             await self._fairness.share()
-            key = _PREFIX + user
+            key = _key(user)
             if key in labs.entries:
                 if server is None or server != self._wanted(user):
                     self._mark(user)
@@ -100,19 +100,19 @@ class LabProjector:
 
     def _users(self) -> Iterator[str]:
         for key in tuple(self._view.labs.entries):
-            yield key.removeprefix(_PREFIX)
+            yield _user(key)
 
     def _mark(self, user: str) -> None:
         self._dirty[user] = None
         self._news.set()
 
     def _wanted(self, user: str) -> LabServer | None:
-        entry = self._view.labs.entries.get(_PREFIX + user)
+        entry = self._view.labs.entries.get(_key(user))
         return None if entry is None or entry.value.lab is None else entry.value.lab.server(user)
 
     def _published(self, user: str) -> Published | None:
         """What shall be seen of the user; None: nothing, for what is known cannot be read, or the name be shown."""
-        labs, key = self._view.labs, _PREFIX + user
+        labs, key = self._view.labs, _key(user)
         try:
             check_user(user)
         except Invalid:
@@ -158,7 +158,7 @@ class LabProjector:
                 self._count("forgotten", 1)
 
     def _ahead(self, user: str, shown: Shown) -> bool:
-        labs, key = self._view.labs, _PREFIX + user
+        labs, key = self._view.labs, _key(user)
         if key in labs.unreadable:
             return shown.revision > labs.revision
         entry = labs.entries.get(key)
@@ -225,3 +225,12 @@ class LabProjector:
 
     def _count(self, what: str, number: int) -> None:
         self.counters[what] = self.counters.get(what, 0) + number
+
+
+def _key(user: str) -> str:
+    """As `LAB.fill`, for ids also that no request may have."""
+    return _PREFIX + lab_project(user)
+
+
+def _user(key: str) -> str:
+    return lab_user(key.removeprefix(_PREFIX))

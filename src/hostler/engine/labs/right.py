@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from hostler.errors import NotFound
 from hostler.keys.lab import check_user
-from hostler.model.lab import ORG
+from hostler.model.lab import ORG, lab_project
 from hostler.model.name import fold
 
 if TYPE_CHECKING:
@@ -28,14 +28,14 @@ _RIGHT = "modify_workloads"
 def check_seen(caller: Caller, user: str) -> None:
     """NotFound: the caller does not see the user's labs, as if there were none."""
     check_user(user)
-    if not caller.sees(ORG, user):
+    if not caller.sees(ORG, lab_project(user)):
         raise missing(user)
 
 
 def check_use(caller: Caller, user: str) -> None:
     """Start, stop, log in. Forbidden: it is another's lab, and the right to change it is missing."""
     check_seen(caller, user)
-    if f"{ORG}/{user}" not in caller.memberships or fold(user) != caller.name:
+    if f"{ORG}/{lab_project(user)}" not in caller.memberships or fold(user) != caller.name:
         caller.require(_RIGHT)
 
 

@@ -21,7 +21,7 @@ from hostler.engine.request import Written, check_limit
 from hostler.errors import Damaged, Forbidden, Invalid, NotFound
 from hostler.keys.lab import LAB, check_user
 from hostler.model.access import EVERYWHERE
-from hostler.model.lab import ORG, LabPhase
+from hostler.model.lab import ORG, LabPhase, lab_project, lab_user
 from hostler.model.lab_api import LabAnswer, LabNewsPage, LabOffer, LabOffers, LabPage, LabView
 from hostler.model.line import check_line
 
@@ -168,6 +168,20 @@ class LabService:
         check_use(request.caller, user)
         await self._writer.commit(request, "terminal.open", LAB.fill(user=user), 0, [], [], status=DONE)
 
+    async def attend(self, user: str, generation: int, at: float) -> None:
+        """Record that a terminal of the user's lab was open at that time, if that lab ends with its terminal.
+
+        Conflict, Unavailable, Uncertain: it may not be noted; come again.
+        """
+        entry = await LAB.get(self._store, user=user)
+        lab = None if entry is None else entry.value.lab
+        template = None if lab is None else self._catalogue().find(lab.lab_id)
+        if entry is None or template is None or not template.end_with_terminal:
+            return
+        new = wish.attended(entry.value, generation, at, self._clock.wall())
+        if new is not entry.value:
+            await LAB.replace(self._store, entry, new)
+
     # Inside
 
     async def _asked(
@@ -232,7 +246,7 @@ class LabService:
 
     def _node(self, user: str, vm: str) -> str:
         """As this process saw it last."""
-        handle = self._view.handles.get(org=ORG, project=user, vm=vm) if vm else None
+        handle = self._view.handles.get(org=ORG, project=lab_project(user), vm=vm) if vm else None
         return "" if handle is None else handle.value.node
 
     def _known(self, start: str, limit: int, mine: frozenset[str] | None) -> Sequence[Entry[LabUser]]:
@@ -289,7 +303,7 @@ def _visible(caller: Caller) -> frozenset[str] | None:
     for membership in caller.memberships:
         if membership.startswith(_MINE):
             with suppress(Invalid):  # no user can be called that
-                keys.add(LAB.fill(user=check_user(membership.removeprefix(_MINE))))
+                keys.add(LAB.fill(user=check_user(lab_user(membership.removeprefix(_MINE)))))
     return frozenset(keys)
 
 

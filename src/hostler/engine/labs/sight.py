@@ -10,7 +10,7 @@ from hostler.engine.leadership import check_guard
 from hostler.errors import Damaged
 from hostler.keys.lab import LAB
 from hostler.keys.vm import HANDLE, VM
-from hostler.model.lab import LAB_LABEL, ORG
+from hostler.model.lab import LAB_LABEL, ORG, lab_project, lab_user
 from hostler.ports.store import Get
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class Sight:
                 changed(_user(key, _HANDLES))
 
         return [
-            self._view.labs.listen(lambda key: changed(key.removeprefix(_LABS))),
+            self._view.labs.listen(lambda key: changed(lab_user(key.removeprefix(_LABS)))),
             self._view.vms.listen(vm_changed),
             self._view.handles.listen(handle_changed),
             *self._ground.listen(handle_changed),
@@ -59,7 +59,9 @@ class Sight:
 
     def users(self) -> list[str]:
         """All who have a record, or a machine of a lab."""
-        return list(dict.fromkeys((*(key.removeprefix(_LABS) for key in self._view.labs.entries), *self._machines)))
+        return list(
+            dict.fromkeys((*(lab_user(key.removeprefix(_LABS)) for key in self._view.labs.entries), *self._machines))
+        )
 
     def has_machine(self, user: str) -> bool:
         """Whether the user has any machine of org `labs`."""
@@ -68,18 +70,19 @@ class Sight:
     def of(self, user: str) -> Seen:
         """As the mirrors have it."""
         view = self._view
-        key = _LABS + user
+        project = lab_project(user)
+        key = _LABS + project
         entry = view.labs.entries.get(key)
         keys = self._machines.get(user)
         if key in view.labs.unreadable or (view.vms.unreadable and _any_unreadable(view, keys)):
             return Seen(user, entry, unreadable=True)
         id_ = _machine_of(entry)
-        own = f"{_VMS}{user}/{id_}"
+        own = f"{_VMS}{project}/{id_}"
         return self._seen(
             user,
             entry,
             view.vms.entries.get(own) if id_ else None,
-            view.handles.entries.get(f"{_HANDLES}{user}/{id_}") if id_ else None,
+            view.handles.entries.get(f"{_HANDLES}{project}/{id_}") if id_ else None,
             self._strays(user, own) if keys and (len(keys) > 1 or own not in keys) else (),
         )
 
@@ -91,7 +94,7 @@ class Sight:
         mirrored = self._view.labs.get(user=user)
         id_ = _machine_of(mirrored)
         while True:
-            place: dict[str, Any] = {"org": ORG, "project": user, "vm": id_}
+            place: dict[str, Any] = {"org": ORG, "project": lab_project(user), "vm": id_}
             reads = [Get(guard.key), LAB.get_op(user=user)]
             if id_:
                 reads += [VM.get_op(**place), HANDLE.get_op(**place)]
@@ -101,7 +104,7 @@ class Sight:
                 entry = _entry(LAB, found[1])
                 if _machine_of(entry) == id_:
                     vm, handle = (_entry(VM, found[2]), _entry(HANDLE, found[3])) if id_ else (None, None)
-                    return self._seen(user, entry, vm, handle, self._strays(user, f"{_VMS}{user}/{id_}"))
+                    return self._seen(user, entry, vm, handle, self._strays(user, f"{_VMS}{lab_project(user)}/{id_}"))
             except Damaged:
                 return Seen(user, None, unreadable=True)
             id_ = _machine_of(entry)
@@ -165,7 +168,7 @@ def _any_unreadable(view: View, keys: dict[str, None] | None) -> bool:
 
 
 def _user(key: str, prefix: str) -> str:
-    return key[len(prefix) : key.rindex("/")]
+    return lab_user(key[len(prefix) : key.rindex("/")])
 
 
 def _entry(key: Key[Any], kv: KeyValue | None) -> Any:

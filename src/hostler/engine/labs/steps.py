@@ -11,7 +11,7 @@ from hostler.engine.labs.decide import kept_until
 from hostler.engine.labs.shape import labels_of, node_labels_of
 from hostler.keys.lab import LAB
 from hostler.keys.vm import HANDLE, NAME, VM
-from hostler.model.lab import ORG
+from hostler.model.lab import ORG, lab_project
 from hostler.model.vm import Power, VirtualMachine
 from hostler.ports.store import Comparison, Delete, Operation, Put
 
@@ -85,7 +85,7 @@ def created(
         id=vm,
         name=name,
         org=ORG,
-        project=user,
+        project=lab_project(user),
         spec=spec,
         labels=labels_of(lab.lab_id, user, template),
         node_labels=node_labels_of(template),
@@ -139,7 +139,7 @@ def gone(entry: Entry[LabUser], record: LabUser, vm: str) -> Txn:
     """The lab is gone, if its machine is."""
     when = [LAB.unchanged(entry)]
     if vm:
-        when.append(VM.absent(org=ORG, project=record.user, vm=vm))
+        when.append(VM.absent(org=ORG, project=lab_project(record.user), vm=vm))
     return Txn(when, [_lab(entry, record)])
 
 

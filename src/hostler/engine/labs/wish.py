@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from hostler.model.vm import VmHandle
 
 DAY = 86400.0
+LONGEST_REASON = 300
+"""Characters of what is told of a request that cannot be understood."""
 LEAST = 60.0
 """Seconds that each start of a lab counts as at least, and that must be left for another one."""
 PROVISIONED_WITHIN = 600.0
@@ -31,9 +33,10 @@ def told(record: LabUser, event: LabEvent, now: float, *, lab_id: int | None = N
     return replace(record, news=(*record.news, news)[-NEWS_KEPT:], changed_at=now)
 
 
-def worked(record: LabUser, queue: str, token: str) -> LabUser:
-    """The record in which the request of that token is worked."""
-    return replace(record, worked={**record.worked, queue: token})
+def worked(record: LabUser, queue: str, token: str, *, at: float | None = None) -> LabUser:
+    """The record in which the request of that token is worked; `at`: when, if there is a rate limit."""
+    times = record.worked_at if at is None else {**record.worked_at, queue: at}
+    return replace(record, worked={**record.worked, queue: token}, worked_at=times)
 
 
 # What users ask for
@@ -96,6 +99,28 @@ def stop(record: LabUser | None, user: str, lab_id: int | None, *, now: float) -
     return stopping(record, LabEvent.STOPPED, "", now)
 
 
+def not_understood(record: LabUser | None, user: str, queue: str, why: str, *, now: float) -> LabUser:
+    """Nothing changes: the request could not be understood, which its user is told."""
+    record = record or LabUser(user=user, changed_at=now)
+    event = LabEvent.REFUSED if queue == "provision" else LabEvent.IGNORED
+    return told(record, event, now, reason=f"the request cannot be understood: {why}"[:LONGEST_REASON])
+
+
+def is_for_after_a_stop(record: LabUser | None, lab_id: int, *, catalogue: LabCatalogue, switch: bool) -> bool:
+    """Whether a start of the lab would be refused for another lab that is there: a stop that waits may end that one."""
+    lab = None if record is None else record.lab
+    there = lab is not None and lab.phase is not LabPhase.STOPPING and lab.lab_id != lab_id
+    return there and not switch and catalogue.find(lab_id) is not None
+
+
+def is_for_after_a_start(record: LabUser | None, lab_id: int | None) -> bool:
+    """Whether a stop of the lab would be ignored because there is none yet: a start that waits may begin it."""
+    lab = None if record is None else record.lab
+    if lab_id is None or (lab is not None and lab.phase is not LabPhase.STOPPING):
+        return False
+    return lab is None or lab_id not in (lab.lab_id, lab.again)
+
+
 def extend(record: LabUser | None, user: str, minutes: float, lab_id: int | None, *, now: float) -> LabUser:
     """It shall live so many minutes longer than it would; only if it is that lab, where one is named."""
     record = record or LabUser(user=user, changed_at=now)
@@ -122,6 +147,14 @@ def message(record: LabUser, text: str, *, now: float) -> LabUser:
     lab_id = None if record.lab is None else record.lab.lab_id
     said = LabNews(number=record.last_number + 1, at=now, event=LabEvent.MESSAGE, lab_id=lab_id, reason=text)
     return replace(record, messages=(*record.messages, said)[-NEWS_KEPT:], changed_at=now)
+
+
+def attended(record: LabUser, generation: int, at: float, now: float) -> LabUser:
+    """A terminal of the lab of that generation was open at that time. The very record: that changes nothing."""
+    lab = record.lab
+    if lab is None or lab.generation != generation or lab.phase is LabPhase.STOPPING or at <= (lab.terminal_at or 0.0):
+        return record
+    return replace(record, lab=replace(lab, terminal_at=at), changed_at=now)
 
 
 # What the controller does, and sees

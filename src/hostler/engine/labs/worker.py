@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from hostler.keys.mirror import Mirror
     from hostler.kit.clock import Clock
     from hostler.model.lab import LabCatalogue, LabUser
-    from hostler.ports.inbox import Inbox, Taken
+    from hostler.ports.inbox import Inbox, QueueName, Taken
     from hostler.ports.store import Lease, Store
 
 TTL = 10.0
@@ -55,6 +55,7 @@ class LabWorker:
         rng: random.Random,
         new_id: Callable[[], str],
         switch: bool = False,
+        limits: dict[QueueName, float] | None = None,
         source: str = "",
         tell: Callable[[str], None] = lambda _: None,
         warn: Callable[[str], None] | None = None,
@@ -62,12 +63,12 @@ class LabWorker:
         ttl: float = TTL,
     ) -> None:
         self._store, self._inbox, self._labs = store, inbox, labs
-        self._rules = Rules(catalogue, switch)
+        self._rules = Rules(catalogue, switch, limits or {})
         self._clock, self._rng, self._new_id, self._source, self._tell = clock, rng, new_id, source, tell
         self._warn, self._refusal = warn or tell, ""
         self._width, self._ttl = width, ttl
         self._shift: Shift | None = None
-        self.counters = dict.fromkeys(("taken", "worked", "buried", "reclaimed", "outages", "shifts"), 0)
+        self.counters = dict.fromkeys(("taken", "worked", "buried", "coalesced", "reclaimed", "outages", "shifts"), 0)
         self.worker = ""
         """Its name while it is present; it never has it again."""
 
@@ -189,14 +190,17 @@ class LabWorker:
         held = await self._inbox.held(worker)
         worked = await asyncio.gather(*(self._was_worked(taken) for taken in held))
         done = [taken for taken, was in zip(held, worked, strict=True) if was]
+        for taken in done:
+            why = self._rules.judged(taken)[1]
+            if why is not None:  # its user was told, and it is not yet among the dead letters
+                await self._inbox.bury(worker, taken, why, self._clock.wall())
         self.counters["reclaimed"] += await self._inbox.release(worker, done)
 
     async def _was_worked(self, taken: Taken) -> bool:
-        try:
-            user, _ = self._rules.understood(taken)
-        except Refused:  # whoever takes it next will bury it
+        request, _ = self._rules.judged(taken)
+        if request is None:  # whoever takes it next will bury it
             return False
-        found = await self._store.get(LAB.fill(user=user))
+        found = await self._store.get(LAB.fill(user=request.user))
         try:
             entry = record_of(found)
         except Unreadable:  # the same

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from hostler.entry.lab_key import terminal_key
@@ -10,7 +11,7 @@ from hostler.entry.server.logs import logger
 from hostler.entry.terminal import protocol
 from hostler.entry.terminal.outlook import Outlook
 from hostler.entry.terminal.session import Terminal
-from hostler.errors import NotFound, Unavailable
+from hostler.errors import Conflict, HostlerError, NotFound, Unavailable
 from hostler.model.lab import LabPhase
 
 if TYPE_CHECKING:
@@ -26,10 +27,19 @@ if TYPE_CHECKING:
     from hostler.ports.store import Store
 
 
+NOTE_EVERY = 60.0
+"""Seconds between two notes that a terminal is open: much less than a lab goes on without one."""
+NOTE_AGAIN = 1.0
+"""Seconds after which a note is tried again."""
+GOODBYE = 2.0
+"""Seconds that the last notes may take when the server closes."""
+
+
 class Keeper:
     """One per server. `key` is where the private key is with which terminals log in; None: there are none here.
 
     `grace`: seconds for which a shell outlives the connection of who used it. `most`: how many there are at once.
+    `attend`: called with user, generation and time when a browser connects or leaves, and once a minute meanwhile.
     """
 
     def __init__(
@@ -42,6 +52,7 @@ class Keeper:
         clock: Clock,
         grace: float,
         most: int,
+        attend: Callable[[str, int, float], Awaitable[None]] | None = None,
     ) -> None:
         self._outlook = Outlook(store, view, clock=clock)
         self._peers, self._path, self._clock, self._grace, self._most = peers, key, clock, grace, most
@@ -50,6 +61,9 @@ class Keeper:
         self._lives: dict[Terminal, asyncio.Task[None]] = {}
         self._deaf: Callable[[], None] | None = None
         self._closing = False
+        self._attend, self._moved = attend, asyncio.Event()
+        self._unnoted: dict[tuple[str, int], float] = {}  # when a terminal of this lab was last open
+        self._noting: asyncio.Task[None] | None = None
         self._log = logger(part="terminals")
 
     def __len__(self) -> int:
@@ -108,6 +122,12 @@ class Keeper:
         self.close()
         if self._lives:
             await asyncio.wait(list(self._lives.values()))
+        if self._noting is not None:
+            self._noting.cancel()
+            await asyncio.wait((self._noting,))
+            with suppress(TimeoutError):
+                async with asyncio.timeout(GOODBYE):
+                    await self._note()
 
     # Inside
 
@@ -119,8 +139,17 @@ class Keeper:
         self._check_room()
         if self._deaf is None:
             self._deaf = self._outlook.listen(self._changed)
+        if self._noting is None and self._attend is not None:
+            self._noting = asyncio.create_task(self._note_all(), name="terminals: which are open")
         terminal = Terminal(
-            user, generation, self._outlook, self._peers, self.key, clock=self._clock, grace=self._grace
+            user,
+            generation,
+            self._outlook,
+            self._peers,
+            self.key,
+            clock=self._clock,
+            grace=self._grace,
+            moved=self._has_moved,
         )
         self._terminals[user] = terminal
         life = asyncio.create_task(terminal.run(), name=f"terminal of {user}")
@@ -135,6 +164,40 @@ class Keeper:
         error = None if life.cancelled() else life.exception()
         if error is not None:
             self._log.error("terminal failed", user=terminal.user, exc_info=error)
+
+    # Which terminals are open
+
+    def _has_moved(self, terminal: Terminal) -> None:
+        """A browser connected or left."""
+        if self._attend is not None and terminal.generation is not None:
+            self._unnoted[terminal.user, terminal.generation] = self._clock.wall()
+            self._moved.set()
+
+    async def _note_all(self) -> None:
+        while True:
+            self._moved.clear()
+            for terminal in self._lives:
+                if terminal.is_attended:
+                    self._has_moved(terminal)
+            await self._note()
+            self._moved.clear()
+            wait = NOTE_AGAIN if self._unnoted else NOTE_EVERY
+            with suppress(TimeoutError):
+                async with asyncio.timeout(wait):
+                    await self._moved.wait()
+
+    async def _note(self) -> None:
+        for (user, generation), at in list(self._unnoted.items()):
+            try:
+                if self._attend is not None:
+                    await self._attend(user, generation, at)
+            except Conflict:
+                continue
+            except HostlerError as error:
+                self._log.warning("terminal not noted", user=user, reason=str(error))
+                continue
+            if self._unnoted.get((user, generation)) == at:
+                del self._unnoted[user, generation]
 
     def _changed(self, user: str) -> None:
         terminal = self._terminals.get(user)

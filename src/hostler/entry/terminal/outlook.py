@@ -10,7 +10,7 @@ import msgspec
 from hostler.errors import Damaged, Unavailable, Uncertain
 from hostler.keys.lab import LAB
 from hostler.keys.vm import HANDLE
-from hostler.model.lab import ORG, LabEvent, LabPhase
+from hostler.model.lab import ORG, LabEvent, LabPhase, lab_project, lab_user
 from hostler.model.vm import Step
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class Outlook:
             if key.startswith(machines):
                 parts = HANDLE.match(key)
                 if parts is not None:
-                    changed(parts["project"])
+                    changed(lab_user(parts["project"]))
 
         ends = [self._view.labs.listen(lab), self._view.handles.listen(machine)]
 
@@ -103,7 +103,7 @@ class Outlook:
 
     def way(self, user: str, lab: Lab) -> Way | None:
         """Into the lab's machine; None: not known yet, for what is seen here of labs may be ahead of their machines."""
-        entry = self._view.handles.get(org=ORG, project=user, vm=lab.vm) if lab.vm else None
+        entry = self._view.handles.get(org=ORG, project=lab_project(user), vm=lab.vm) if lab.vm else None
         if entry is None:
             return None
         seen = entry.value

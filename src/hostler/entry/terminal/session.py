@@ -89,8 +89,9 @@ class Terminal:
         *,
         clock: Clock,
         grace: float,
+        moved: Callable[[Terminal], None] = lambda _: None,
     ) -> None:
-        self.user, self.generation = user, generation
+        self.user, self.generation, self._moved = user, generation, moved
         """The generation is None while a lab stops after which another begins: it is that one's terminal."""
         self._outlook, self._peers, self._key, self._clock, self._grace = outlook, peers, key, clock, grace
         self.scroll = Scroll()
@@ -108,6 +109,11 @@ class Terminal:
         self._here, self._away = asyncio.Event(), asyncio.Event()
         self._away.set()
 
+    @property
+    def is_attended(self) -> bool:
+        """Whether a browser is connected."""
+        return self._screen is not None
+
     # Those who come and go
 
     def enter(self, *, everything: bool = False) -> Screen:
@@ -119,6 +125,7 @@ class Terminal:
         self._away.clear()
         self._here.set()
         self._read.set()
+        self._moved(self)
         return self._screen
 
     def leave(self, screen: Screen) -> None:
@@ -128,6 +135,7 @@ class Terminal:
             self._here.clear()
             self._away.set()
             self._read.set()
+            self._moved(self)
 
     async def next(self, screen: Screen) -> str | None:
         """For `Screen.read`."""

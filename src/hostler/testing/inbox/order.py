@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from hostler.ports.inbox import BEHIND, Taken
 from hostler.testing.inbox.claim import claim, labs
 from hostler.testing.inbox.queues import STRANGE
 
@@ -83,11 +84,60 @@ async def requests_of_nobody_are_not_held_up(t: InboxTrial) -> None:
 @claim
 async def users_with_names_that_look_alike_are_different(t: InboxTrial) -> None:
     users = ["a", "A", "a ", " a", "a.", "ä", "a\u0308", "%61", "{a}", "a,b", 'a"b', "x" * 255]
+    users += ["f:b2c:ada", "f:b2c", "a:b", "a/b", "a\\b", "a^b", "a^2Fb", "*", "?", "[a]", ".", "..", "東" * 255]
     for lab in (1, 2):
         for user in users:
             await t.push(user, lab)
     assert labs(taken := await t.take()) == [(user, 1) for user in users]
     assert labs(await t.inbox.acknowledge("w1", taken)) == [(user, 2) for user in users]
+
+
+@claim
+async def a_users_request_can_be_taken_out_of_its_turn(t: InboxTrial) -> None:
+    await t.push("bob", 1, 2, queue="decommission")
+    await t.push("f:x:ada", 1, 2, queue="decommission")
+    assert await t.inbox.take_of("w1", "provision", "f:x:ada") is False
+    assert await t.inbox.take_of("w1", "decommission", "f:x") is False
+    first = await t.inbox.take_of("w1", "decommission", "f:x:ada")
+    assert not isinstance(first, bool)
+    assert (first.queue, labs([first])) == ("decommission", [("f:x:ada", 1)])
+    assert list(await t.other.held("w1")) == [first]
+    assert "w1" in await t.other.workers()
+    for worker in ("w1", "w2"):  # the next comes after it, as ever
+        assert await t.other.take_of(worker, "decommission", "f:x:ada") is True
+    assert labs(others := await t.take("w2")) == [("bob", 1)]
+    following = list(await t.inbox.acknowledge("w1", [first]))
+    assert labs(following) == [("f:x:ada", 2)]
+    assert labs(await t.inbox.acknowledge("w2", others)) == [("bob", 2)]
+    assert await t.inbox.release("w1", ()) == 1, "what was taken so is given back as all else"
+    again = await t.other.take_of("w3", "decommission", "f:x:ada")
+    assert not isinstance(again, bool)
+    assert labs([again]) == [("f:x:ada", 2)]
+    assert await t.other.acknowledge("w3", [again]) == []
+    assert await t.other.take_of("w3", "decommission", "f:x:ada") is False
+
+
+@claim
+async def what_waits_behind_a_request_can_be_read_and_stays(t: InboxTrial) -> None:
+    await t.push("f:x:ada", 1)
+    (first,) = await t.take("w1")
+    assert await t.inbox.behind("provision", "f:x:ada") == []
+    await t.push("f:x:ada", 2)
+    await t.push("f:x", 9)
+    assert labs(await t.take("w2")) == [("f:x", 9)]  # now 2 is set aside
+    await t.push("f:x:ada", 3, 4)
+
+    async def behind() -> list[int]:
+        raws = await t.other.behind("provision", "f:x:ada")
+        return [lab for _, lab in labs([Taken("provision", "", raw) for raw in raws])]
+
+    assert await behind() == [2, 3, 4]
+    assert await t.other.behind("decommission", "f:x:ada") == []
+    assert await t.other.behind("provision", "f:x") == []
+    assert labs(await t.inbox.acknowledge("w1", [first])) == [("f:x:ada", 2)], "reading took something away"
+    assert await behind() == [3, 4]
+    await t.push("f:x:ada", *range(5, 30))
+    assert await behind() == list(range(30 - BEHIND, 30))
 
 
 @claim

@@ -164,7 +164,7 @@ async def many_are_published_read_and_renewed_at_once(t: InboxTrial) -> None:
 
 @claim
 async def a_user_who_cannot_stand_in_a_name_is_refused(t: InboxTrial) -> None:
-    for user in ("", "a:b", "*", "a/b"):
+    for user in ("", "a\nb", "a\u2028b", "x" * 256):
         with refused(Invalid):
             await t.board.publish([change("ada", 1), change(user, 1)])
     assert await t.board.servers() == {}

@@ -2,6 +2,7 @@
 import { useEffect, useRef, useState } from "preact/hooks";
 import { all, asProblem, at, del, get, post, Problem, withQuery } from "../../api";
 import { useLive } from "../../live";
+import { labProject, labUser } from "../../objects";
 import { can, everywhere, me } from "../../session";
 import { confirm, toast } from "../../ui";
 import { titleOf } from "./words";
@@ -13,7 +14,7 @@ const ORG = "labs";
 export function mine(): string[] | null {
   const memberships = me.value?.memberships ?? [];
   if (everywhere.value || memberships.includes(ORG)) return null;
-  return memberships.filter((one) => one.startsWith(`${ORG}/`)).map((one) => one.slice(ORG.length + 1));
+  return memberships.filter((one) => one.startsWith(`${ORG}/`)).map((one) => labUser(one.slice(ORG.length + 1)));
 }
 
 /** Accounts are told apart without regard to case, users of labs with it. */
@@ -81,7 +82,7 @@ export function useMachine({ user, vm }: Lab): string {
     const known = ({ items }: { items: { id: string; name: string }[] }): void => {
       if (!ended) setName(items.find((one) => one.id === vm)?.name ?? "");
     };
-    if (vm) get<{ items: { id: string; name: string }[] }>(at`/v1/orgs/${ORG}/projects/${user}/vms`).then(known, () => {});
+    if (vm) get<{ items: { id: string; name: string }[] }>(at`/v1/orgs/${ORG}/projects/${labProject(user)}/vms`).then(known, () => {});
     return () => {
       ended = true;
     };

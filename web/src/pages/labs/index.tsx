@@ -1,4 +1,5 @@
 // Labs. A student has one page for the own lab; whoever looks after labs has all of them, and each with its story.
+import { labProject } from "../../objects";
 import { Empty, Head } from "../../ui";
 import { route } from "../../route";
 import { me } from "../../session";
@@ -20,7 +21,7 @@ export default function Page() {
 function None() {
   const name = me.value?.name ?? "NAME";
   // What is not named there would be taken away.
-  const members = [...(me.value?.memberships ?? []), `labs/${name}`].map((one) => `--member ${one}`).join(" ");
+  const members = [...(me.value?.memberships ?? []), `labs/${labProject(name)}`].map((one) => `--member ${one}`).join(" ");
   return (
     <>
       <Head title="Labs" />

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from hostler.drivers.redis_link import Answers, RedisLink, Words
     from hostler.keys.lab import LabNames
+    from hostler.ports.inbox import QueueName
 
 STEPS = 1_000
 """Requests that the server looks at in one go beyond those that it hands out: others wait meanwhile."""
@@ -72,6 +73,20 @@ class RedisInbox:
             if not more:
                 await self._wait(worker, left)
         return ()
+
+    async def take_of(self, worker: str, queue: QueueName, user: str) -> Taken | bool:
+        names, token = self._names, f"{self._tokens()}.1"
+        processing = names.processing(queue, worker)
+        keys = [names.workers, self._queues[QUEUES.index(queue)], names.busy(queue), processing]
+        arguments = [worker, token, user, processing.removesuffix(worker), names.next(queue) + user]
+        answer = await self._run("take of a user", worker, scripts.TAKE_OF, keys, arguments)
+        return Taken(queue, token, answer) if isinstance(answer, bytes) else bool(answer)
+
+    async def behind(self, queue: QueueName, user: str) -> Sequence[bytes]:
+        keys = [self._queues[QUEUES.index(queue)], self._names.next(queue) + user]
+        async with self._calls.call("behind", user, writes=False) as call:
+            found: list[bytes] = await self._link.ask(call, "EVAL", scripts.BEHIND_IT, len(keys), *keys, user)
+            return found
 
     async def held(self, worker: str) -> Sequence[Taken]:
         async with self._calls.call("held", worker, writes=False) as call:

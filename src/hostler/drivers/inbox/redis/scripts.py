@@ -15,7 +15,7 @@ works off the queues takes nothing: it must go on then more than ever.
 
 from __future__ import annotations
 
-from hostler.ports.inbox import KEPT, LONGEST
+from hostler.ports.inbox import AHEAD, BEHIND, KEPT, LONGEST
 
 WHOSE = r"""
 -- Whose request it is; nil: it names nobody who can stand in a key, so it has no place in anybody's order.
@@ -23,8 +23,9 @@ local function user_of(raw)
   local ok, request = pcall(cjson.decode, raw)
   if not ok or type(request) ~= 'table' then return nil end
   local user = request.webuserid
-  if type(user) ~= 'string' or #user == 0 or #user > 255 or user == '.' or user == '..' then return nil end
-  if string.find(user, '[%z\1-\31\127/:*?%[%]^\\]') or string.find(user, '\194[\128-\159]')
+  if type(user) ~= 'string' or #user == 0 or #user > 1020 then return nil end
+  if #user > 255 and select(2, string.gsub(user, '[^\128-\191]', '')) > 255 then return nil end -- characters
+  if string.find(user, '[%z\1-\31\127]') or string.find(user, '\194[\128-\159]')
     or string.find(user, '\226\128[\168\169]') or string.find(user, '\237[\160-\191]') then return nil end
   return user
 end
@@ -100,6 +101,55 @@ return out
 """
 )
 """Answers whether there may be more; then number of the queue, token and request of each that was taken."""
+
+TAKE_OF = (
+    WHOSE
+    + rf"""
+-- KEYS: workers; the queue, its busy users, the worker's list
+-- ARGV: worker, token, user; what the lists of all workers begin with; the list of what is set aside for the user
+redis.call('SCARD', KEYS[1]) redis.call('LLEN', KEYS[4])
+local holder = redis.call('HGET', KEYS[3], ARGV[3])
+local raw = nil
+if holder then
+  if redis.call('EXISTS', ARGV[4] .. holder) == 1 then return 1 end
+  raw = pop_next(ARGV[5]) -- that list was lost
+end
+if not raw then
+  for _, one in ipairs(redis.call('LRANGE', KEYS[2], 0, {AHEAD - 1})) do
+    -- Without a backslash a text stands in JSON as it is: most need not be read.
+    local likely = string.find(one, ARGV[3], 1, true) or string.find(one, '\\', 1, true)
+    if likely and #one <= {LONGEST} and user_of(one) == ARGV[3] then
+      redis.call('LREM', KEYS[2], 1, one)
+      raw = one
+      break
+    end
+  end
+end
+if not raw then return 0 end
+redis.call('RPUSH', KEYS[4], ARGV[2] .. ' ' .. raw)
+redis.call('HSET', KEYS[3], ARGV[3], ARGV[1])
+redis.call('SADD', KEYS[1], ARGV[1])
+return raw
+"""
+)
+"""Answers the request that was taken; 1: there is one in work; 0: there is none."""
+
+BEHIND_IT = (
+    WHOSE
+    + rf"""
+-- KEYS: the queue; the list of what is set aside for the user. ARGV: user
+local found = redis.pcall('LRANGE', KEYS[2], -{BEHIND}, -1)
+if found.err then found = {{}} end
+for _, one in ipairs(redis.call('LRANGE', KEYS[1], 0, {AHEAD - 1})) do
+  local likely = string.find(one, ARGV[1], 1, true) or string.find(one, '\\', 1, true)
+  if likely and #one <= {LONGEST} and user_of(one) == ARGV[1] then found[#found + 1] = one end
+end
+local out = {{}}
+for at = math.max(1, #found - {BEHIND - 1}), #found do out[#out + 1] = found[at] end
+return out
+"""
+)
+"""Answers the last of a user's requests that wait."""
 
 DONE = (
     WHOSE

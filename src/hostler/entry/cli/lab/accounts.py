@@ -18,7 +18,7 @@ from hostler.errors import Invalid, NotFound, Refused, Unavailable
 from hostler.kit.plural import counted
 from hostler.model.access import Role
 from hostler.model.api import UserCreate
-from hostler.model.lab import ORG
+from hostler.model.lab import ORG, lab_project
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -147,7 +147,9 @@ async def create_accounts(client: Client, names: list[str], known: PasswordList)
         if password is None:
             password = new_password()
             size = known.add(name, password)
-        request = UserCreate(name=name, password=password, role=Role.VIEWER, memberships=(f"{ORG}/{name}",))
+        request = UserCreate(
+            name=name, password=password, role=Role.VIEWER, memberships=(f"{ORG}/{lab_project(name)}",)
+        )
         try:
             request.encode()
             await client.users.create(request)

@@ -18,6 +18,7 @@ from hostler.entry.cli.target import complete
 from hostler.entry.cli.value import moment, natural, size, span
 from hostler.errors import NotFound, Unavailable
 from hostler.kit.plural import counted
+from hostler.model.lab import lab_project
 
 if TYPE_CHECKING:
     from hostler.entry.cli.reach import Server
@@ -122,7 +123,7 @@ def _rows(view: LabView) -> list[tuple[str, str]]:
         ("PHASE", f"{view.phase.value}{waits}{f': {view.detail}' if view.detail else ''}"),
         ("AVAILABLE", "yes" if view.available else "no"),
         ("LOGIN", f"{view.ssh_user} at {_place(view)}" if view.address else view.ssh_user),
-        ("MACHINE", f"labs/{view.user} {view.vm}" if view.vm else ""),
+        ("MACHINE", f"labs/{lab_project(view.user)} {view.vm}" if view.vm else ""),
         ("PROVIDER", " ".join(text for text in (view.server_id, view.cloud_status) if text)),
         ("REQUESTED", moment(view.requested_at)),
         ("EXPIRES", f"{moment(view.expires_at)} ({left(view)})" if view.expires_at is not None else ""),

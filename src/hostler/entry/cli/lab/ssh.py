@@ -10,7 +10,7 @@ import click
 from hostler.entry.cli.reach import chosen_server, reached, server_options
 from hostler.entry.cli.vm.ssh import Login, Said, identity_options, run_there, run_to_its_code
 from hostler.errors import Unavailable
-from hostler.model.lab import ORG
+from hostler.model.lab import ORG, lab_project
 from hostler.settings import load
 
 if TYPE_CHECKING:
@@ -49,4 +49,4 @@ async def _ssh(server: Server, owner: str, said: Said, login: Login) -> int:
         lab = await client.labs.get(owner)
         if not lab.vm:
             raise Unavailable(f"lab of {owner}: it has no machine yet ({lab.phase.value}); hostler lab watch {owner}")
-        return await run_there(client, await client.vms.get(ORG, owner, lab.vm), said, login, again)
+        return await run_there(client, await client.vms.get(ORG, lab_project(owner), lab.vm), said, login, again)
