@@ -16,9 +16,9 @@ from blueprint_scene import SaidArtifacts
 
 from hostler.engine.request import HOSTLER
 from hostler.entry.cli import main
-from hostler.keys.deployment import BLUEPRINT, DEPLOYMENT, RETRIES, SLICE, SLICE_OWNER
-from hostler.model.deployment import SliceInstance, SliceRecord, SliceState
-from hostler.model.rollout import Deployment, Phase, Retries
+from hostler.keys.deployment import ALERT, BLUEPRINT, DEPLOYMENT, RETRIES, SLICE, SLICE_OWNER
+from hostler.model.deployment import AlertMetric, AlertRule, SliceInstance, SliceRecord, SliceState
+from hostler.model.rollout import Alert, AlertState, Deployment, Phase, Retries, RolloutControl
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator
@@ -89,7 +89,9 @@ def place(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -
         place.close()
 
 
-def runs(version: str, phase: Phase = Phase.DONE, /, failures: int = 0, **on: int) -> Any:
+def runs(
+    version: str, phase: Phase = Phase.DONE, /, failures: int = 0, previous: str = "", refused: str = "", **on: int
+) -> Any:
     """What leader and nodes write of `cart` once there are so many of a version on each node."""
     artifact = f"org.example:cart:{version}"
 
@@ -103,6 +105,8 @@ def runs(version: str, phase: Phase = Phase.DONE, /, failures: int = 0, **on: in
             artifact=artifact,
             strategy=(await api.services.blueprints.get(HOSTLER, "shop")).slices[0].strategy,
             phase=phase,
+            previous=previous,
+            control=RolloutControl(answer=refused),
             started_at=1.0,
             changed_at=1.0,
             why=f"{artifact} failed {failures} times: start raised" if failures else "",
@@ -271,3 +275,66 @@ def test_where_nothing_runs_it_is_said_where_to_look(place: Place, tmp_path: Pat
     assert "no blueprint has such a slice" in place.hostler("slice", "list", "nope:x")[1]
     assert "no slices on n1; all there are: hostler slice list" in place.hostler("slice", "list", "--node", "n1")[1]
     place.hostler("slice", "list", "--node", "nonode", code=3)
+
+
+def test_d31_an_aether_file_is_applied_with_warnings_and_deleted(place: Place, tmp_path: Path) -> None:
+    """Nothing leads here, so the test removes what a leader would remove while `delete --wait` waits."""
+    file = tmp_path / "shop.toml"
+    file.write_text(
+        'id = "org.example:shop:1.0.0"\n[[slices]]\nartifact = "org.example:cart:1.0.0"\ninstances = 1\n'
+        'minAvailable = 1\ncolour = "red"\n'
+    )
+    out, err = place.hostler("blueprint", "apply", file, "--yes")
+    assert "colour" in out + err
+    name = place.json("blueprint", "list")[0]["name"]
+    timer = threading.Timer(0.3, place.do, (gone,))
+    timer.start()
+    place.hostler("blueprint", "delete", name, "--yes", "--wait", "--timeout", "20s")
+    timer.join()
+
+
+def test_d33_orders_for_an_upgrade_that_is_under_way(place: Place, tmp_path: Path) -> None:
+    file = tmp_path / "shop.toml"
+    file.write_text(TOML)
+    place.hostler("blueprint", "apply", file, "--yes")
+    place.do(runs("1.0.0", n1=2, n2=1))
+    _, err = place.hostler("blueprint", "pause", "shop", code=4)
+    assert "cannot pause: no version follows another one now" in err
+    file.write_text(TOML.replace("1.0.0", "1.1.0"))
+    place.hostler("blueprint", "apply", file, "--yes")
+    place.do(runs("1.1.0", Phase.CANARY, previous="org.example:cart:1.0.0", n1=1))
+    out, _ = place.hostler("blueprint", "pause", "shop")
+    assert "org.example:cart 1.1.0: waiting: paused by" in out
+    assert "paused by" in place.hostler("blueprint", "status", "shop")[0]
+    _, err = place.hostler("blueprint", "promote", "shop", code=4)
+    assert "resume it first" in err
+    _, err = place.hostler("blueprint", "approve", "shop", "--slice", "org.example:cart", code=4)
+    assert "it is paused" in err
+    found = place.json("blueprint", "resume", "shop")
+    assert found["slices"][0]["rollout"]["actions"] == ["promote", "pause", "abort"]
+    _, err = place.hostler("blueprint", "abort", "shop", "--slice", "org:none", "--yes", code=3)
+    assert "it has no slice org:none" in err
+    refused = "not promoted: 5 of 10 calls failed"
+    place.do(runs("1.1.0", Phase.CANARY, previous="org.example:cart:1.0.0", refused=refused, n1=1))
+    assert refused in place.hostler("blueprint", "status", "shop")[0]
+
+
+def test_d41_alerts_that_fire_are_shown(place: Place, tmp_path: Path) -> None:
+    file = tmp_path / "shop.toml"
+    file.write_text(TOML + '[[slices.alerts]]\nname = "slow"\nmetric = "p95_ms"\nabove = 500\n')
+    place.hostler("blueprint", "apply", file, "--yes")
+    place.do(runs("1.0.0", n1=2, n2=1))
+    assert "alert" not in place.hostler("blueprint", "status", "shop")[0]
+    why = "alert slow of org.example:cart fires: p95_ms is 812 ms, above 500 ms for 60 s"
+
+    async def fires(api: Api) -> None:
+        rule = AlertRule(name="slow", metric=AlertMetric.P95_MS, above=500.0)
+        alert = Alert(blueprint="shop", rule=rule, state=AlertState.FIRING, value=812.0, at=1.0, why=why)
+        put = ALERT.put(alert, base="org.example:cart", alert="slow")
+        await api.services.store.put(put.key, put.value)
+        await api.services.view.refresh(api.services.view.alerts)
+
+    place.do(fires)
+    assert why in place.hostler("blueprint", "status", "shop")[0].splitlines()
+    assert "alerts: org.example:cart slow" in place.hostler("blueprint", "list")[0]
+    assert place.json("blueprint", "status", "shop")["slices"][0]["alerts"][0]["firing"] is True

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from hostler.engine.deployments import controller, roster, spread
+from hostler.engine.deployments import controller, rebalance, roster, spread
 from hostler.engine.deployments.controller import DeploymentController
 from hostler.engine.slices.decide import Show
 from hostler.engine.slices.ledger import Ledger
@@ -164,13 +164,14 @@ def a_drain_stops_halfway(patch: pytest.MonkeyPatch) -> Parts:
 
 @found_by("deploy-first", "spread_kept")
 def everything_on_one_node(patch: pytest.MonkeyPatch) -> Parts:
-    """All instances of a slice go where the first of them goes."""
+    """All instances of a slice go where the first of them goes, and rebalancing finds no better node either."""
     sound = spread.assign
 
     def piled(count: int, *where: Any, **said: Any) -> list[spread.Choice]:
         return sound(min(count, 1), *where, **said) * count
 
     patch.setattr(spread, "assign", piled)
+    patch.setattr(rebalance, "better", lambda *_: None)
     return Parts()
 
 

@@ -12,7 +12,8 @@ from dose import seeds
 from hostler.drivers.store.faulty import Faults, FaultyStore
 from hostler.engine.deployments.limits import Limits
 from hostler.keys.deployment import BLUEPRINT, DEPLOYMENT, ENDPOINT, RETRIES, SLICE, SLICE_DECISION, SLICE_OWNER
-from hostler.model.deployment import Blueprint, SliceSettings, SliceSpec, SliceState, Strategy
+from hostler.model.deployment import Blueprint, SliceSettings, SliceSpec, SliceState, Strategy, StrategyKind
+from hostler.model.deployment import Stage as CanaryStage
 from hostler.model.node import Lifecycle
 from hostler.model.rollout import Phase
 
@@ -496,6 +497,97 @@ def test_a_blueprint_that_another_program_wrote_is_followed() -> None:
         await stage.store.txn([], [BLUEPRINT.delete(blueprint="other")])
         await stage.until(lambda: _gone(stage))
         assert not (await RETRIES.list(stage.store)).entries
+
+    play(story)
+
+
+def test_during_an_upgrade_the_version_before_too_waits_for_what_it_needs() -> None:
+    """The slice that both versions need is lost in the middle of an upgrade."""
+
+    async def story(stage: Stage) -> None:
+        await stage.nodes("a", "b")
+        await stage.lead()
+        canary = Strategy(type=StrategyKind.CANARY, stages=(CanaryStage(weight=50, hold=3),))
+        db, old = spec("org:db:1", 1), spec("org:web:1", 4, needs=("org:db",))
+        new = spec("org:web:2", 4, needs=("org:db",), strategy=canary)
+        await stage.apply(db, old)
+        await stage.until(lambda: stage.settled(db, old))
+        stage.ignores = lambda _node, artifact, _state: artifact == "org:db:1"
+        ((node, number),) = await stage.ready("org:db:1")
+        await stage.crash(node, "org:db:1", number)
+        await stage.apply(db, new)
+
+        async def upgrading() -> bool:
+            deployment = await stage.deployment("org:web")
+            return deployment is not None and deployment.previous == "org:web:1"
+
+        await stage.until(upgrading)
+        await stage.die("b")
+
+        async def states() -> list[str]:
+            return sorted(
+                one.state for (_, artifact, _), one in (await stage.slices()).items() if artifact == "org:web:1"
+            )
+
+        async def replaced() -> bool:
+            return await states() == ["ACTIVE", "ACTIVE", "LOADED", "LOADED"]
+
+        await stage.until(replaced)
+        await stage.clock.sleep(30)
+        assert await replaced()
+        stage.ignores = lambda _node, _artifact, _state: False
+
+        async def whole() -> bool:
+            return await states() == ["ACTIVE"] * 4
+
+        await stage.until(whole, within=600)
+
+    play(story)
+
+
+def test_d39_dependencies_over_several_blueprints_start_first_and_go_last() -> None:
+    """Three blueprints, each of which needs a slice of the next, are applied and deleted at once."""
+
+    async def story(stage: Stage) -> None:
+        await stage.nodes("a", "b")
+        await stage.lead()
+        wanted = {
+            "front": spec("org:web:1", instances=2, needs=("org:api",)),
+            "middle": spec("org:api:1", instances=2, needs=("org:db",)),
+            "back": spec("org:db:1", instances=1),
+        }
+        moves: list[tuple[str, str]] = []
+
+        async def noted() -> None:
+            async with stage.store.watch(SLICE.prefix()) as events:
+                async for event in events:
+                    entry = None if event.type == "delete" else SLICE.entry(event.kv)
+                    state = "gone" if entry is None else entry.value.state.value
+                    moves.append((SLICE.parse(event.kv.key)["artifact"], state))
+
+        noting = asyncio.create_task(noted())
+        await stage.clock.sleep(0.01)
+        for name, one in wanted.items():
+            await stage.apply(one, name=name)
+        await stage.until(lambda: stage.settled(*wanted.values()))
+        first = [moves.index((one, "ACTIVE")) for one in ("org:db:1", "org:api:1", "org:web:1")]
+        asked = [moves.index((one, "ACTIVATE")) for one in ("org:db:1", "org:api:1", "org:web:1")]
+        assert first[0] < asked[1]
+        assert first[1] < asked[2]
+
+        moves.clear()
+        for name in reversed(wanted):
+            await stage.remove(name)
+
+        async def gone() -> bool:
+            return not (await SLICE_OWNER.list(stage.store)).entries
+
+        await stage.until(gone)
+        noting.cancel()
+        for dependent, needed in (("org:web:1", "org:api:1"), ("org:api:1", "org:db:1")):
+            left = max(at for at, move in enumerate(moves) if move == (dependent, "gone"))
+            touched = min(at for at, (artifact, _) in enumerate(moves) if artifact == needed)
+            assert left < touched, moves
 
     play(story)
 

@@ -8,18 +8,23 @@ blueprints or the duty of a node: the kill comes before it is sent, or when it i
 from __future__ import annotations
 
 import asyncio
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 from dose import every_nth
 
+from hostler.errors import Conflict
 from hostler.keys.deployment import BLUEPRINT, DEPLOYMENT, ENDPOINT, RETRIES, SLICE, SLICE_DECISION, SLICE_OWNER
 from hostler.keys.node import MEMBER
 from hostler.model.api import Drain
+from hostler.model.blueprint_api import RolloutSelection, RolloutVerb
+from hostler.model.deployment import Strategy
+from hostler.model.rollout import Phase
 from hostler.sim.world.wire import WorldWire
 
-from .deployments import Watch, apply, blueprint, plan, rollback, spec
+from .deployments import CART, Watch, apply, blueprint, plan, rollback, spec
 from .evidence import run_named_world
 
 if TYPE_CHECKING:
@@ -113,11 +118,33 @@ async def do_drain(world: World) -> None:
     await world.ask(lambda d: d.nodes.drain(d.request, "r1-b1", Drain()))
 
 
+async def do_promote(world: World) -> None:
+    """A canary that nobody calls is promoted to its end by a person, however often that has to be said."""
+    slow = msgspec.convert({"type": "canary", "stages": [{"weight": 50, "hold": 9000}]}, Strategy)
+    await apply(world, "shop", blueprint(spec("2.0.0", 2, min_available=1, strategy=slow), TWO.slices[1]))
+
+    async def ordered() -> bool:
+        entry = await DEPLOYMENT.get(world.store, base=CART)
+        if entry is not None and entry.value.artifact.endswith("2.0.0"):
+            if entry.value.phase is Phase.DONE or entry.value.stage:
+                return True
+            with suppress(Conflict):
+                await world.ask(
+                    lambda d: d.blueprints.order(
+                        d.request, "shop", RolloutVerb.PROMOTE, RolloutSelection(), everything=True
+                    )
+                )
+        return False
+
+    assert await world.until(ordered, within=120, every=0.5)
+
+
 STORIES: dict[str, tuple[Step, Step]] = {
     "apply": (nothing, do_apply),
     "upgrade": (first, do_upgrade),
     "rollback": (second, do_rollback),
     "drain": (first, do_drain),
+    "promote": (first, do_promote),
 }
 """How it begins, and what is done."""
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from dose import rotates
 
 import hostler
 from hostler.drivers.store.memory import MemoryStore
@@ -18,6 +19,7 @@ from hostler.ports.store import Delete, Get, Put, Version
 
 
 @pytest.mark.slow
+@rotates(3, "src/hostler/entry/bench")
 def test_every_instance_becomes_active_and_a_dead_node_is_replaced() -> None:
     said: list[str] = []
     plan = Plan(parts=("embedded", "loss"), nodes=6, instances=40, blueprints=3, curve=(8, 16))

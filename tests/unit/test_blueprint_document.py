@@ -98,11 +98,11 @@ def wrong(text: str | bytes, file: str = "shop") -> str:
 
 
 def test_toml_and_json_say_the_same() -> None:
-    assert read_blueprint(TOML, "shop.toml") == ("shop", WHOLE)
-    assert read_blueprint(TOML.encode(), "standard input") == ("shop", WHOLE)
+    assert read_blueprint(TOML, "shop.toml") == ("shop", WHOLE, ())
+    assert read_blueprint(TOML.encode(), "standard input") == ("shop", WHOLE, ())
     as_json = json.dumps(write_blueprint("shop", WHOLE), indent=1)
-    assert read_blueprint(as_json, "shop.json") == ("shop", WHOLE)
-    assert read_blueprint(b"\xef\xbb\xbf" + as_json.encode()) == ("shop", WHOLE), "an editor's byte order mark"
+    assert read_blueprint(as_json, "shop.json") == ("shop", WHOLE, ())
+    assert read_blueprint(b"\xef\xbb\xbf" + as_json.encode()) == ("shop", WHOLE, ()), "an editor's byte order mark"
 
 
 def test_the_contracts_own_example_is_taken_and_kept_as_it_is() -> None:
@@ -353,6 +353,7 @@ SPECS = st.builds(
     ),
     node_labels=st.dictionaries(st.text(max_size=5), st.text(max_size=5), max_size=2),
     callers=st.sampled_from(Callers),
+    routes=st.dictionaries(st.builds("GET /{}/{{id:int}}?page".format, st.uuids()), st.just("order"), max_size=2),
 )
 
 
@@ -361,5 +362,5 @@ SPECS = st.builds(
 def test_what_is_written_is_read_back(slices: list[SliceSpec], name: str) -> None:
     found = blueprint(*slices)
     document = write_blueprint(name, found)
-    assert read_blueprint(json.dumps(document)) == (name, found)
-    assert read_blueprint("\n".join(_toml(document)), "f.toml") == (name, found)
+    assert read_blueprint(json.dumps(document)) == (name, found, ())
+    assert read_blueprint("\n".join(_toml(document)), "f.toml") == (name, found, ())

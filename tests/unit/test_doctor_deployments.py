@@ -5,17 +5,27 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from hostler.drivers.store.memory import MemoryStore
 from hostler.engine.view import View
 from hostler.entry.doctor_deployments import MOST, deployments
 from hostler.entry.finding import Level
-from hostler.keys.deployment import BLUEPRINT, DEPLOYMENT, SLICE, SLICE_OWNER
+from hostler.keys.deployment import ALERT, BLUEPRINT, DEPLOYMENT, SLICE, SLICE_OWNER
 from hostler.keys.node import ALIVE, MEMBER
 from hostler.kit.virtual import VirtualClock, run_virtual
-from hostler.model.deployment import Blueprint, SliceInstance, SliceRecord, SliceSpec, SliceState
+from hostler.model.deployment import (
+    AlertMetric,
+    AlertRule,
+    Blueprint,
+    SliceInstance,
+    SliceRecord,
+    SliceSpec,
+    SliceState,
+)
 from hostler.model.inventory import Capacity
 from hostler.model.node import Heartbeat, Lifecycle, NodeRecord
-from hostler.model.rollout import Deployment, Phase, SliceOwner
+from hostler.model.rollout import Alert, AlertState, Deployment, Phase, SliceOwner
 from hostler.ports.store import Put
 
 if TYPE_CHECKING:
@@ -112,3 +122,17 @@ def on_duty(node: str) -> list[Put]:
     capacity = Capacity(cpus=4, memory_mib=4096)
     record = NodeRecord(node=node, lifecycle=Lifecycle.ON_DUTY, capacity=capacity, registered_at=0.0)
     return [MEMBER.put(record, node=node), ALIVE.put(Heartbeat(holder=node, started_at=0.0), node=node)]
+
+
+def test_d41_alerts_that_fire_are_told() -> None:
+    rule = AlertRule(name="slow", metric=AlertMetric.P95_MS, above=5.0)
+    firing = Alert(blueprint="shop", rule=rule, state=AlertState.FIRING, value=9.0, at=1.0, why="alert slow fires")
+    resolved = msgspec.structs.replace(firing, state=AlertState.RESOLVED)
+    (found,) = examined(
+        SHOP,
+        running("a", "o:web:1", 1),
+        ALERT.put(firing, base="o:web", alert="slow"),
+        ALERT.put(resolved, base="o:web", alert="busy"),
+    )
+    assert (found.level, found.what) == (Level.WARN, "blueprint shop: alert slow fires")
+    assert "hostler blueprint status" in found.next

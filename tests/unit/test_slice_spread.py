@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hostler.engine.deployments.ground import Ground
+from hostler.engine.deployments.rebalance import better
 from hostler.engine.deployments.roster import Is, Numbers, Roster
 from hostler.engine.deployments.spread import MOST, NAMED, assign, passed_over
 from hostler.engine.inventory.sight import Wiring
@@ -219,3 +220,54 @@ def test_no_node_gets_more_than_its_key_can_hold() -> None:
     assert chosen(1, roster, ground) == []
     assert chosen(1, roster, ground, failed={"a": 1}) == []
     assert all(str(MOST) in one.why for one in passed_over((), roster, ground, labels={}, failed={}))
+
+
+def test_d10_a_move_to_an_empty_rack_improves_the_spread_and_then_none_does() -> None:
+    ground, roster = racks(2, 2), Roster()
+    put(roster, ground, "r0_0", first=1)
+    put(roster, ground, "r0_1", first=2)
+    found = better(roster, ground, lambda _: True)
+    assert found is not None
+    source, target, why = found
+    assert (source[:2], target[:2]) == ("r0", "r1")
+    assert why == f"fewer of it share rack r1 than those of {source}"
+    _move(roster, ground, source, target)
+    assert better(roster, ground, lambda _: True) is None
+
+
+@settings(max_examples=dose(test=60, full=2000), deadline=None)
+@given(st.integers(1, 4), st.integers(1, 4), st.lists(st.integers(0, 15), min_size=1, max_size=24))
+def test_d10_moves_from_any_spread_end_with_nodes_that_differ_by_one_at_most(
+    many: int, each: int, where: list[int]
+) -> None:
+    ground, roster = racks(many, each), Roster()
+    names = list(ground.sites)
+    for number, at in enumerate(where):
+        put(roster, ground, names[at % len(names)], first=number + 1)
+    before = _squares(roster)
+    for _ in range(10_000):
+        found = better(roster, ground, lambda _: True)
+        if found is None:
+            break
+        _move(roster, ground, found[0], found[1])
+        after = _squares(roster)
+        assert after < before
+        before = after
+    on = [roster.on.get(node, 0) for node in names]
+    by_rack = [roster.racks.get(f"r{rack}", 0) for rack in range(many)]
+    assert max(on) - min(on) <= 1
+    assert max(by_rack) - min(by_rack) <= 1
+
+
+def _squares(roster: Roster) -> tuple[int, ...]:
+    return tuple(
+        sum(count * count for count in counts.values())
+        for counts in (roster.on, roster.racks, roster.pdus, roster.tors)
+    )
+
+
+def _move(roster: Roster, ground: Ground, source: str, target: str) -> None:
+    roster.settle(source, ground.site(source).place, -1)
+    ground.add(source, -1)
+    roster.settle(target, ground.site(target).place, 1)
+    ground.add(target, 1)

@@ -13,8 +13,10 @@ import pytest
 from dose import seeds
 from strategy_model import STRATEGIES, V1, V2, V3, Habits, Model, running, slice_spec
 
-from hostler.model.deployment import SliceSpec
-from hostler.model.rollout import Phase
+from hostler.engine.deployments import control
+from hostler.model.blueprint_api import RolloutVerb
+from hostler.model.deployment import Approval, SliceSpec
+from hostler.model.rollout import Phase, RolloutControl
 
 
 def spec_of(artifact: str, instances: int, strategy: str, **more: object) -> SliceSpec:
@@ -89,8 +91,8 @@ def test_a_third_wish_at_every_step_of_a_second(kind: str) -> None:
             check_end(model)
 
 
-def hostile(seed: int) -> Model:
-    """A cluster in which nothing can be relied upon, for a while."""
+def hostile(seed: int, *, orders: bool = False) -> Model:
+    """A cluster in which nothing can be relied upon, for a while. `orders`: people order what they can, at random."""
     rng = random.Random(seed)
     kinds = sorted(STRATEGIES)
     model = running(spec_of(V1, rng.randint(1, 6), rng.choice(kinds)), seed=seed)
@@ -114,26 +116,63 @@ def hostile(seed: int) -> Model:
             min_available=rng.choice([0, 0, rng.randint(0, wished)]),
             settings=rng.choice([{}, {}, {"memory_mib": 99}]),
         )
+        if orders and rng.random() < 0.5:
+            manual = msgspec.structs.replace(spec.strategy, approval=Approval.MANUAL)
+            spec = msgspec.structs.replace(spec, strategy=manual)
         model.apply(None if rng.random() < 0.1 else spec, rollback=rng.random() < 0.2)
-        model.play(rng.randint(0, 40))
+        for _ in range(rng.randint(0, 40)):
+            model.play(1)
+            if orders and rng.random() < 0.2:
+                order(model, rng)
     return model
+
+
+def order(model: Model, rng: random.Random, *verbs: RolloutVerb) -> None:
+    """One of the orders that are possible now, if there are any."""
+    now = model.deployment
+    can = [] if now is None else [verb for verb in control.possible(now) if not verbs or verb in verbs]
+    if can and now is not None:
+        far = {"everything": rng.random() < 0.3, "force": rng.random() < 0.3}
+        model.deployment = control.ordered(rng.choice(can), now, by="ada", at=model.now, **far)
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_d33_a_hostile_cluster_and_people_who_order_at_random(part: int) -> None:
+    # 132: a paused upgrade loaded more than there may be. 180: a return with too few of the old never ended.
+    for seed in [132, 180, *seeds(test=40, pool=400, full=20_000)][part::4]:
+        model = hostile(seed, orders=True)
+        rng = random.Random(seed)
+        become_kind(model)
+        try:
+            for _ in range(300):  # whatever was paused goes on, and whatever waits is approved
+                model.play(1)
+                order(model, rng, RolloutVerb.RESUME, RolloutVerb.APPROVE)
+            rest(model)
+            assert model.deployment is None or model.deployment.control == RolloutControl()
+        except AssertionError as error:
+            error.add_note(f"seed {seed}")
+            raise
 
 
 @pytest.mark.parametrize("part", range(4))
 def test_a_hostile_cluster(part: int) -> None:
     for seed in seeds(test=40, pool=400, full=20_000)[part::4]:
         model = hostile(seed)
-        model.unplaceable = 0.0
-        # From here on the world is kind; but versions that do not start never will.
-        for artifact, habits in sorted(model.habits.items()):
-            model.habits[artifact] = msgspec.structs.replace(habits, crashes=0.0, dies=0.0)
-        served = model.deployment.previous if model.deployment else ""
-        model.habits[served or V1] = Habits()
+        become_kind(model)
         try:
             rest(model)
         except AssertionError as error:
             error.add_note(f"seed {seed}")
             raise
+
+
+def become_kind(model: Model) -> None:
+    """From here on the world is kind; but versions that do not start never will."""
+    model.unplaceable = 0.0
+    for artifact, habits in sorted(model.habits.items()):
+        model.habits[artifact] = msgspec.structs.replace(habits, crashes=0.0, dies=0.0)
+    served = model.deployment.previous if model.deployment else ""
+    model.habits[served or V1] = Habits()
 
 
 def rest(model: Model) -> None:

@@ -20,13 +20,16 @@ from hostler.model.blueprint_api import (
     EndpointPage,
     EndpointView,
     RevisionView,
+    RolloutPromotion,
+    RolloutSelection,
+    RolloutVerb,
     SliceLog,
     SlicePage,
     SliceView,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from hostler.client.pages import Pages
     from hostler.client.wire import Query, Wire
@@ -95,6 +98,71 @@ class Blueprints:
             if_match=if_match,
             key=key,
         )
+
+    async def promote(
+        self,
+        name: str,
+        slice: str | None = None,  # noqa: A002 - as the API calls it
+        *,
+        all: bool = False,  # noqa: A002
+        force: bool = False,
+        seen: Mapping[str, float] | None = None,
+        key: str | None = None,
+    ) -> BlueprintStatus:
+        """Take its rollouts, or that of one slice, to the next stage now, or with `all` to the end.
+
+        The leader carries it out, and refuses while what was measured exceeds the gate's limits, unless `force`.
+        `seen`: the `changed_at` of rollouts, by slice; Conflict if one has gone on since.
+        """
+        body = RolloutPromotion(slice=slice, seen=dict(seen or {}), all=all, force=force)
+        return await self._order(name, RolloutVerb.PROMOTE, body, key)
+
+    async def pause(
+        self,
+        name: str,
+        slice: str | None = None,  # noqa: A002
+        *,
+        seen: Mapping[str, float] | None = None,
+        key: str | None = None,
+    ) -> BlueprintStatus:
+        """Hold its rollouts, or that of one slice, where they are. Gates still protect."""
+        return await self._order(name, RolloutVerb.PAUSE, RolloutSelection(slice=slice, seen=dict(seen or {})), key)
+
+    async def resume(
+        self,
+        name: str,
+        slice: str | None = None,  # noqa: A002
+        *,
+        seen: Mapping[str, float] | None = None,
+        key: str | None = None,
+    ) -> BlueprintStatus:
+        """Let paused rollouts go on."""
+        return await self._order(name, RolloutVerb.RESUME, RolloutSelection(slice=slice, seen=dict(seen or {})), key)
+
+    async def approve(
+        self,
+        name: str,
+        slice: str | None = None,  # noqa: A002
+        *,
+        seen: Mapping[str, float] | None = None,
+        key: str | None = None,
+    ) -> BlueprintStatus:
+        """Approve the present stage, where the strategy asks for it."""
+        return await self._order(name, RolloutVerb.APPROVE, RolloutSelection(slice=slice, seen=dict(seen or {})), key)
+
+    async def abort(
+        self,
+        name: str,
+        slice: str | None = None,  # noqa: A002
+        *,
+        seen: Mapping[str, float] | None = None,
+        key: str | None = None,
+    ) -> BlueprintStatus:
+        """Take the new version back; the version before serves. The blueprint stays as it is."""
+        return await self._order(name, RolloutVerb.ABORT, RolloutSelection(slice=slice, seen=dict(seen or {})), key)
+
+    async def _order(self, name: str, verb: RolloutVerb, body: RolloutSelection, key: str | None) -> BlueprintStatus:
+        return await self._wire.write("POST", BlueprintStatus, "blueprints", name, verb.value, body=body, key=key)
 
     async def delete(self, name: str, *, if_match: int | None = None, key: str | None = None) -> BlueprintView:
         """Delete it, and its slices; its history stays."""

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from msgspec import Meta
+from msgspec import Meta, field
 
-from hostler.model.deployment import SliceSpec, SliceState, StrategyKind
+from hostler.model.deployment import AlertMetric, Approval, BaseText, SliceSpec, SliceState, StrategyKind
 from hostler.model.reason import Reason
 from hostler.model.record import OpenEnum, Record
 from hostler.model.rollout import Phase
@@ -52,6 +52,8 @@ class BlueprintRead(Record, frozen=True, kw_only=True):
     slices: tuple[SliceSpec, ...]
     faults: tuple[BlueprintFault, ...]
     """As far as can be seen from it alone; none: it can be planned."""
+    warnings: tuple[BlueprintFault, ...] = ()
+    """Of a file of Aether's: what has no meaning here, and was left out."""
 
 
 class BlueprintRollback(Record, frozen=True, kw_only=True):
@@ -98,6 +100,8 @@ class BlueprintView(Record, frozen=True, kw_only=True):
     settled: bool
     """Whether all that is wished for has been done."""
     revision: int
+    firing: tuple[str, ...] = ()
+    """Alerts that fire now: `group:name alert`."""
 
 
 class BlueprintPage(Record, frozen=True, kw_only=True):
@@ -160,6 +164,35 @@ class GateView(Record, frozen=True, kw_only=True):
     min_calls: int
 
 
+class AlertView(Record, frozen=True, kw_only=True):
+    """An alert of a slice."""
+
+    name: str
+    metric: AlertMetric
+    above: float | None
+    below: float | None
+    after: float
+    clear: float | None
+    firing: bool
+    value: float | None = None
+    """What was measured when it last fired or resolved; None: it never fired."""
+    since: float | None = None
+    """When it last fired or resolved."""
+    why: str = ""
+    fired: int = 0
+    """How often it has fired."""
+
+
+class RolloutVerb(OpenEnum):
+    """What a person can order for a rollout."""
+
+    PROMOTE = "promote"
+    PAUSE = "pause"
+    RESUME = "resume"
+    APPROVE = "approve"
+    ABORT = "abort"
+
+
 class RolloutView(Record, frozen=True, kw_only=True):
     """How one version follows another: the upgrade that is under way, or the last one."""
 
@@ -176,6 +209,35 @@ class RolloutView(Record, frozen=True, kw_only=True):
     """When phase, stage or weights last changed: a gate counts calls from here on."""
     why: str
     """How it came to be where it is, in one sentence."""
+    approval: Approval = Approval.AUTOMATIC
+    paused: bool = False
+    awaits_approval: bool = False
+    ordered: RolloutVerb | None = None
+    """`promote` or `abort`: ordered, and not yet carried out by the leader."""
+    ordered_by: str = ""
+    """Who gave the last order."""
+    refused: str = ""
+    """Why the leader did not carry out the last promotion; empty: it did."""
+    actions: tuple[RolloutVerb, ...] = ()
+    """What can be ordered now."""
+
+
+class RolloutSelection(Record, frozen=True, kw_only=True):
+    """Which rollouts of a blueprint an order is for."""
+
+    slice: BaseText | None = None
+    """`group:name`; None: every slice of the blueprint that the order is possible for."""
+    seen: Annotated[dict[BaseText, float], Meta(max_length=MAX_SLICES)] = field(default_factory=dict)
+    """By slice: the `changed_at` of its rollout as it was seen. 409 if a rollout has gone on since."""
+
+
+class RolloutPromotion(RolloutSelection, frozen=True, kw_only=True):
+    """How far to promote."""
+
+    all: bool = False
+    """To the end, not to the next stage."""
+    force: bool = False
+    """Although what was measured exceeds the limits of the gate."""
 
 
 class SliceStatus(Record, frozen=True, kw_only=True):
@@ -212,6 +274,7 @@ class SliceStatus(Record, frozen=True, kw_only=True):
     """When its phase last changed."""
     rollout: RolloutView | None = None
     """None: the leader has not looked at it yet."""
+    alerts: tuple[AlertView, ...] = ()
 
 
 class BlueprintStatus(Record, frozen=True, kw_only=True):

@@ -28,6 +28,11 @@ _VARIABLE = r"^[A-Za-z_][A-Za-z0-9_]*$(?!\n)"
 VariableName = Annotated[str, Meta(pattern=_VARIABLE, max_length=128)]
 InstanceNumber = Annotated[int, Meta(ge=1)]
 MAX_INSTANCES = 1_000_000
+MAX_ROUTES = 200
+"""Of one slice."""
+RouteText = Annotated[str, Meta(min_length=1, max_length=500)]
+_ALERT = r"^[a-z0-9][a-z0-9-]{0,39}$(?!\n)"
+SAYS[_ALERT] = "of at most 40 lower-case letters, digits and -, not beginning with -"
 SAYS[_ARTIFACT] = "group:name:version, each of letters, digits and . _ + -"
 SAYS[_BASE] = "group:name, each of letters, digits and . _ + -"
 SAYS[_VARIABLE] = "letters, digits and _, not beginning with a digit"
@@ -104,10 +109,20 @@ class Gate(Record, frozen=True, kw_only=True, omit_defaults=True):
     """Fewer calls at a stage prove nothing: it is held until there were so many."""
 
 
+class Approval(OpenEnum):
+    """Who lets an upgrade go on."""
+
+    AUTOMATIC = "automatic"
+    MANUAL = "manual"
+    """A person approves each stage of a canary, the switch of a blue-green upgrade, and what follows the first
+    instances of a rolling upgrade. Gates must be passed all the same."""
+
+
 class Strategy(Record, frozen=True, kw_only=True, omit_defaults=True):
     """How an upgrade goes through the instances."""
 
     type: StrategyKind = StrategyKind.ROLLING
+    approval: Approval = Approval.AUTOMATIC
     max_surge: Annotated[int, Meta(ge=0, le=MAX_INSTANCES)] = 1
     """Instances that there may be above the number wished for meanwhile."""
     max_unavailable: Annotated[int, Meta(ge=0, le=MAX_INSTANCES)] = 0
@@ -125,6 +140,16 @@ class Strategy(Record, frozen=True, kw_only=True, omit_defaults=True):
 USUAL_STAGES = (Stage(weight=5), Stage(weight=25), Stage(weight=50))
 
 
+class OnErrors(OpenEnum):
+    """What autoscaling does while too many calls fail."""
+
+    BLOCK = "block"
+    """Add no instances: more failing instances do not help, and may overload what they call."""
+    SCALE = "scale"
+    """Add instances: the calls fail because the instances are too few."""
+    IGNORE = "ignore"
+
+
 class Autoscale(Record, frozen=True, kw_only=True, omit_defaults=True):
     """Let the number of instances follow the calls."""
 
@@ -134,6 +159,11 @@ class Autoscale(Record, frozen=True, kw_only=True, omit_defaults=True):
     """Calls under way per instance that are aimed at."""
     latency_ms: Annotated[float, Meta(gt=0)] | None = None
     """While 95 of 100 calls take longer, there shall be more; None: not looked at."""
+    cpu: Annotated[float, Meta(gt=0, le=1)] | None = None
+    """Share of its processors (`settings.cpus`, or one) per instance that is aimed at; None: not looked at."""
+    max_error_rate: Annotated[float, Meta(ge=0, le=1)] = 0.1
+    """Of the calls of the last minute; above it `on_errors` counts."""
+    on_errors: OnErrors = OnErrors.BLOCK
     warm_up: Annotated[float, Meta(ge=0, le=86_400)] = 30.0
     """Seconds after a change before there may be more still: new instances must tell first."""
     cool_down: Annotated[float, Meta(ge=0, le=86_400)] = 120.0
@@ -147,6 +177,44 @@ class Callers(OpenEnum):
     """Who may modify workloads."""
     EVERYBODY = "everybody"
     """Who has signed in."""
+
+
+class AlertMetric(OpenEnum):
+    """What an alert watches."""
+
+    ERROR_RATE = "error_rate"
+    """Share of the calls of the last minute that failed, from 0 to 1. Fewer than 20 calls say nothing."""
+    P95_MS = "p95_ms"
+    """p95 latency of the calls of the last minute, in milliseconds."""
+    CPU = "cpu"
+    """Share of its processors (`settings.cpus`, or one) that an instance uses, on average."""
+    IN_FLIGHT = "in_flight"
+    """Calls in flight per instance."""
+    READY = "ready"
+    """Instances that serve, of any version."""
+
+
+class AlertRule(Record, frozen=True, kw_only=True, omit_defaults=True):
+    """When a person is to be told of a slice. Exactly one of `above` and `below` is given."""
+
+    name: Annotated[str, Meta(pattern=_ALERT)]
+    metric: AlertMetric
+    above: Annotated[float, Meta(ge=0)] | None = None
+    below: Annotated[float, Meta(ge=0)] | None = None
+    after: Annotated[float, Meta(ge=0, le=86_400)] = 60.0
+    """Seconds for which the threshold must be crossed before the alert fires, and for which it must not be before the
+    alert resolves."""
+    clear: Annotated[float, Meta(ge=0)] | None = None
+    """The value at which a firing alert resolves; None: 90 % of `above`, or `below` itself."""
+
+
+class Atomicity(OpenEnum):
+    """What goes back when the upgrade of a slice fails."""
+
+    BEST_EFFORT = "best_effort"
+    """The slice alone. The other slices of the blueprint are not affected."""
+    ALL_OR_NOTHING = "all_or_nothing"
+    """The whole revision of the blueprint, with all of its slices."""
 
 
 class SliceSpec(Record, frozen=True, kw_only=True, omit_defaults=True):
@@ -164,6 +232,10 @@ class SliceSpec(Record, frozen=True, kw_only=True, omit_defaults=True):
     """Only on nodes that have these."""
     autoscale: Autoscale | None = None
     callers: Callers = Callers.OPERATORS
+    routes: Annotated[dict[RouteText, VariableName], Meta(max_length=MAX_ROUTES)] = field(default_factory=dict)
+    """HTTP routes (`hostler.model.http_route`), each with the method that it calls."""
+    atomicity: Atomicity = Atomicity.BEST_EFFORT
+    alerts: tuple[AlertRule, ...] = ()
 
     @property
     def base(self) -> str:

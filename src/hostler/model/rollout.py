@@ -6,7 +6,7 @@ from typing import Annotated
 
 from msgspec import Meta, field
 
-from hostler.model.deployment import ArtifactText, BaseText, Blueprint, SliceSettings, Strategy
+from hostler.model.deployment import AlertRule, ArtifactText, BaseText, Blueprint, SliceSettings, Strategy
 from hostler.model.reason import Reason
 from hostler.model.record import OpenEnum, Record
 
@@ -77,10 +77,54 @@ class Phase(OpenEnum):
     """No blueprint names the slice any more."""
 
 
+class Move(Record, frozen=True, kw_only=True):
+    """An instance that moves to another node: the new one was loaded, the old one still serves."""
+
+    source: str
+    target: str
+    why: str = ""
+    at: float = 0.0
+
+
+class Promotion(OpenEnum):
+    """How far a person promotes a rollout."""
+
+    NEXT = "next"
+    """To the next stage."""
+    ALL = "all"
+    """To its end."""
+
+
+class RolloutControl(Record, frozen=True, kw_only=True, omit_defaults=True):
+    """What a person ordered for the rollout that is under way. It ends with the rollout.
+
+    The service writes it; the leader carries it out, and clears what it carried out in the same transaction.
+    """
+
+    paused: bool = False
+    """No share of the calls grows and no old instance is replaced. Gates are still judged."""
+    approved: bool = False
+    """A person approved the present stage."""
+    awaiting: bool = False
+    """The present stage waits for approval. Written by the leader."""
+    promote: Promotion | None = None
+    """To be carried out by the leader."""
+    force: bool = False
+    """Promote although what was measured exceeds the limits of the gate."""
+    abort: bool = False
+    """To be carried out by the leader: go back to the version before."""
+    by: str = ""
+    """Who gave the last order."""
+    at: float = 0.0
+    answer: str = ""
+    """Why the leader refused the last promotion; empty: it did not."""
+
+
 class Deployment(Record, frozen=True, kw_only=True):
     """`/hostler/v1/deployments/{base}`: how far the slice is on its way to what the blueprint says.
 
-    Written by the leader alone, under its fence; the next leader goes on from it. Routers read `weights`.
+    The leader writes it under its fence, and the next leader goes on from it. The service writes `control` alone. Both
+    compare the revision that they read. Routers read `weights`.
     """
 
     blueprint: str
@@ -91,12 +135,15 @@ class Deployment(Record, frozen=True, kw_only=True):
     template: int = 0
     """Of `settings`; grows with each change of them, 0 stands for the usual ones."""
     settings: SliceSettings = SliceSettings()
+    needs: tuple[str, ...] = ()
+    """What the version needs, as `SliceSpec.needs`."""
     strategy: Strategy = Strategy()
     """As the upgrade began: a change of the strategy alone is for the next."""
     previous: str = ""
     """The artifact that served before, while an upgrade is under way or after it failed; empty: none."""
     previous_template: int = 0
     previous_settings: SliceSettings = SliceSettings()
+    previous_needs: tuple[str, ...] = ()
     phase: Phase
     stage: int = 0
     """Of a canary, counted from 0."""
@@ -112,6 +159,11 @@ class Deployment(Record, frozen=True, kw_only=True):
     """When phase, stage or weights last changed: calls are counted anew from here on."""
     why: str = ""
     """How it came to be here, in one sentence."""
+    move: Move | None = None
+    """The rebalancing move that is under way."""
+    moved_at: float = 0.0
+    """When the last move ended."""
+    control: RolloutControl = RolloutControl()
 
 
 class Retries(Record, frozen=True, kw_only=True):
@@ -143,6 +195,32 @@ class SliceDecision(Record, frozen=True, kw_only=True):
     at: float
 
 
+class AlertState(OpenEnum):
+    """Of an alert that fired once."""
+
+    FIRING = "firing"
+    RESOLVED = "resolved"
+
+
+class Alert(Record, frozen=True, kw_only=True):
+    """`/hostler/v1/alerts/{base}/{alert}`: an alert of a slice that fires, or fired last. Written by the leader alone.
+
+    There is none for an alert that never fired. It goes with its rule.
+    """
+
+    blueprint: str
+    rule: AlertRule
+    """As it was when the state last changed."""
+    state: AlertState
+    value: float
+    """What was measured when the state last changed."""
+    at: float
+    """When the state last changed."""
+    why: str = ""
+    fired: int = 1
+    """How often it has fired."""
+
+
 class RouterRecord(Record, frozen=True, kw_only=True):
     """`/hostler/v1/routers/{router}`: a process that calls slices. Goes with its lease.
 
@@ -161,11 +239,16 @@ class RouterRecord(Record, frozen=True, kw_only=True):
 
 __all__ = [
     "BLUEPRINT_NAME",
+    "Alert",
+    "AlertState",
     "BaseText",
     "BlueprintRevision",
     "Deployment",
+    "Move",
     "Phase",
+    "Promotion",
     "Retries",
+    "RolloutControl",
     "RouterRecord",
     "SliceDecision",
     "SliceOwner",

@@ -10,7 +10,8 @@ The way of a change:
   what stands against each. `spread`: which of them. `wishes`: which blueprint says what of a slice.
 - `strategy`, `gates`, `autoscale`, `measured`: how one version follows another.
 - `decide`: what is to be moved now. `loading`: new instances; `remedy`: failed and stuck ones; `doubles`: such as have
-  the same number. `steps`, `writing`: the transactions. `controller`: the service of the leader.
+  the same number; `rebalance`: moves to nodes that joined. `steps`, `writing`: the transactions. `controller`: the
+  service of the leader.
 - `document`: blueprint files. `judgement`: what stands against an apply, and what must still be so when it is written.
   `plan`, `placing`: what it would do. `reading`, `shown`, `service`: what people ask, and are told.
 

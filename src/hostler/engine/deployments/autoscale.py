@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from hostler.model.deployment import OnErrors
 from hostler.model.rollout import Phase
 
 if TYPE_CHECKING:
@@ -20,6 +21,8 @@ EVERY = 2.0
 """Seconds from one look at the calls to the next."""
 SLACK = 0.1
 """So much more than is aimed at is not yet a reason for more instances."""
+MIN_CALLS = 20
+"""Calls of the last minute below which an error rate says nothing."""
 _AT_REST = frozenset({Phase.STARTING, Phase.REMOVING})
 
 
@@ -42,25 +45,34 @@ def scaled(spec: SliceSpec, deployment: Deployment, measured: Callable[[str], Me
     if deployment.phase in _AT_REST:
         return deployment
     had = wished(spec, deployment.scale)
-    seen = _seen(deployment, measured)
-    number = scale(auto, now, deployment, seen, had)
+    found = seen(deployment, measured)
+    number = scale(auto, now, deployment, found, had, each=spec.settings.cpus or 1.0)
     if number is not None:
         number = wished(spec, number)
     if number is not None and number != had:
         return msgspec.structs.replace(deployment, scale=number, scaled_at=now, needed_at=now)
     # So that the next leader knows for how long fewer have been enough; not at each look, for that is a write.
-    if had > wished(spec, 0) and _need(auto, seen, had) >= had and now - deployment.needed_at >= auto.cool_down / 4:
+    if had > wished(spec, 0) and _is_needed(spec, found, had) and now - deployment.needed_at >= auto.cool_down / 4:
         return msgspec.structs.replace(deployment, needed_at=now)
     return deployment
 
 
-def scale(auto: Autoscale, now: float, deployment: Deployment, measured: Measured, had: int) -> int | None:
-    """Another number than `had`, if there is reason and it is time; None: let it be.
+def _is_needed(spec: SliceSpec, seen: Measured, had: int) -> bool:
+    auto = spec.autoscale
+    return auto is not None and _need(auto, seen, had, spec.settings.cpus or 1.0) >= had
+
+
+def scale(
+    auto: Autoscale, now: float, deployment: Deployment, measured: Measured, had: int, *, each: float = 1.0
+) -> int | None:
+    """Another number than `had`, if there is reason and it is time; None: let it be. `each`: processors of an instance.
 
     Never more than twice as many at once, nor fewer than half: what comes of it must be measured first.
     """
-    need = min(auto.max, _need(auto, measured, had))
+    need = min(auto.max, _need(auto, measured, had, each))
     if need > had:
+        if auto.on_errors is OnErrors.BLOCK and _fails(auto, measured):
+            return None
         return min(need, had * 2) if now - deployment.scaled_at >= auto.warm_up else None
     if need < had and _is_known(auto, measured, now):
         rested = now - max(deployment.scaled_at, deployment.needed_at, deployment.started_at)
@@ -68,11 +80,22 @@ def scale(auto: Autoscale, now: float, deployment: Deployment, measured: Measure
     return None
 
 
-def _need(auto: Autoscale, measured: Measured, had: int) -> int:
+def _fails(auto: Autoscale, measured: Measured) -> bool:
+    """Whether more calls of the last minute failed than may; a few calls prove nothing."""
+    enough = measured.recent_calls >= MIN_CALLS
+    return enough and measured.recent_errors > auto.max_error_rate * measured.recent_calls
+
+
+def _need(auto: Autoscale, measured: Measured, had: int, each: float) -> int:
     need = max(auto.min, math.ceil(measured.in_flight / auto.in_flight))
     if need > had and measured.in_flight <= had * auto.in_flight * (1 + SLACK):
         need = had
-    if auto.latency_ms is not None and measured.p95_ms > auto.latency_ms:
+    if auto.cpu is not None:
+        aimed = auto.cpu * each
+        by_cpu = math.ceil(measured.cpu / aimed)
+        need = max(need, had if by_cpu > had and measured.cpu <= had * aimed * (1 + SLACK) else by_cpu)
+    is_slow = auto.latency_ms is not None and measured.p95_ms > auto.latency_ms
+    if is_slow or (auto.on_errors is OnErrors.SCALE and _fails(auto, measured)):
         need = max(need, math.ceil(had * 1.25), had + 1)
     return need
 
@@ -84,7 +107,7 @@ def _is_known(auto: Autoscale, measured: Measured, now: float) -> bool:
     return now - measured.since >= auto.cool_down
 
 
-def _seen(deployment: Deployment, measured: Callable[[str], Measured]) -> Measured:
+def seen(deployment: Deployment, measured: Callable[[str], Measured]) -> Measured:
     """Of both versions together, while there are two."""
     new = measured(deployment.artifact)
     if not deployment.previous or deployment.previous == deployment.artifact:
@@ -96,5 +119,8 @@ def _seen(deployment: Deployment, measured: Callable[[str], Measured]) -> Measur
         errors=new.errors + old.errors,
         p95_ms=max(new.p95_ms, old.p95_ms),
         in_flight=new.in_flight + old.in_flight,
+        recent_calls=new.recent_calls + old.recent_calls,
+        recent_errors=new.recent_errors + old.recent_errors,
+        cpu=new.cpu + old.cpu,
         since=max(new.since, old.since),
     )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from hostler.engine.deployments.side import Look, Side, can_split, enough, new_side, old_side
-from hostler.model.deployment import SliceSettings, StrategyKind
+from hostler.model.deployment import Approval, SliceSettings, StrategyKind
 from hostler.model.rollout import Deployment, Phase
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def begun(
     new = target(spec, standing, look.counts)
     stopped = _STOPPED if retry else {Phase.REMOVING}
     if standing is not None and standing.phase not in stopped and new_side(standing) == new:
-        return msgspec.structs.replace(standing, blueprint=blueprint, number=number)
+        return msgspec.structs.replace(standing, blueprint=blueprint, number=number, needs=spec.needs)
     served = _served(standing, look)
     old = served if served != new else None
     fresh = Deployment(
@@ -70,7 +70,8 @@ def begun(
         artifact=spec.artifact,
         template=new.template,
         settings=spec.settings,
-        strategy=spec.strategy,
+        needs=spec.needs,
+        strategy=msgspec.structs.replace(spec.strategy, approval=Approval.AUTOMATIC) if rollback else spec.strategy,
         phase=Phase.STARTING,
         scale=standing.scale if standing else None,
         scaled_at=standing.scaled_at if standing else 0.0,
@@ -89,7 +90,11 @@ def begun(
             why=f"revision {number} of blueprint {blueprint} goes back to what served",
         )
     fresh = msgspec.structs.replace(
-        fresh, previous=old.artifact, previous_template=old.template, previous_settings=_settings_of(old, standing)
+        fresh,
+        previous=old.artifact,
+        previous_template=old.template,
+        previous_settings=_settings_of(old, standing),
+        previous_needs=standing.needs if old == new_side(standing) else standing.previous_needs,
     )
     if _is_kept_for(new, standing, look):
         return msgspec.structs.replace(

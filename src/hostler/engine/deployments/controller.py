@@ -12,17 +12,19 @@ from typing import TYPE_CHECKING
 from hostler.engine.controllers.queue import Queue
 from hostler.engine.controllers.rounds import Rounds
 from hostler.engine.controllers.steps import Txn
-from hostler.engine.deployments import steps
+from hostler.engine.deployments import alerts, steps
+from hostler.engine.deployments.atomic import Atomic
 from hostler.engine.deployments.autoscale import wished
 from hostler.engine.deployments.decide import Look, decide
 from hostler.engine.deployments.doubles import Doubles
 from hostler.engine.deployments.limits import Limits
 from hostler.engine.deployments.loading import Loading, Loads
+from hostler.engine.deployments.rebalance import Rebalance
 from hostler.engine.deployments.remedy import Remedy
 from hostler.engine.deployments.side import NOBODY, new_side
 from hostler.engine.deployments.strategy import aim
 from hostler.engine.deployments.strays import Strays
-from hostler.engine.deployments.wishes import Wishes
+from hostler.engine.deployments.wishes import Wishes, transitive_needs
 from hostler.engine.deployments.writing import WRITES, Why, Writing
 from hostler.engine.expectation import LAG
 from hostler.errors import Conflict, Unavailable, Uncertain
@@ -99,6 +101,11 @@ class DeploymentController:
             tell=tell,
             mute=self._loading.mute,
         )
+        self._rebalance = Rebalance(
+            view, self._writing, self._loading, self._queue.add, limits=limits or Limits(), clock=clock
+        )
+        self._atomic = Atomic(store, view, self._wishes, self._writing, clock, tell)
+        self._alerts = alerts.Alerts(view, self._writing, measured, clock=clock, tell=tell)
         self._doubles = Doubles(store, self._writing, clock=clock, tell=tell)
         self._retries: dict[str, dict[str, None]] = {}  # artifacts that have failures, by base
         self._homeless: dict[str, None] = {}  # slices that wait for a node
@@ -113,7 +120,16 @@ class DeploymentController:
         """Read everything anew, and begin from there."""
         self._writing.standing = standing
         view, backoff = self._view, Backoff(0.05, 2.0, rng=self._rng)
-        families = (view.blueprints, view.owners, view.deployments, view.retries, view.slices, view.members, view.alive)
+        families = (
+            view.blueprints,
+            view.owners,
+            view.deployments,
+            view.retries,
+            view.alerts,
+            view.slices,
+            view.members,
+            view.alive,
+        )
         while True:
             try:
                 await view.refresh(*families)
@@ -181,6 +197,7 @@ class DeploymentController:
 
     def _node_changed(self, node: str) -> None:
         """It began or ceased to take slices, or to be drained."""
+        self._rebalance.node_changed(node)
         for base in dict.fromkeys(map(base_of, self._fleet.on(node))):
             self._queue.add(base)
         if not self._fleet.site(node).kind:
@@ -297,22 +314,33 @@ class DeploymentController:
         )
         if await self._advance(base, wish, deployment, aims, self._retry_entries(base) if afresh else ()):
             return True
-        if aims.again:
-            self._queue.add(base, after=aims.again)
+        if await self._atomic.look(base, wish, spec, deployment):
+            return True
+        if await self._alerts.look(base, wish, spec, deployment, roster.ready):
+            return True
+        again = aims.again if spec is None or not spec.alerts else min(aims.again or alerts.EVERY, alerts.EVERY)
+        if again:
+            self._queue.add(base, after=again)
+        fresh = 0 if aims.deployment is None else counts.get(new_side(aims.deployment), NOBODY).fresh
         look = Look(
             roster=roster,
             entry=fleet.entry,
             aim=aims,
             leaving=self._loading.left(base, spec),
             most=0 if spec is None else _most_of(spec, aims),
-            is_proving=aims.deployment is not None and counts.get(new_side(aims.deployment), NOBODY).fresh > 0,
+            is_proving=fresh > 0,
+            fresh=fresh,
+            moves=spec is not None and aims.deployment is not None and aims.deployment.move is not None,
             takes=takes,
-            may_activate=spec is None or self._has_needs(base, spec),
+            may_activate=spec is None or self._has_needs(base, spec.needs),
+            may_activate_previous=aims.deployment is None or self._has_needs(base, aims.deployment.previous_needs),
             may_remove=spec is not None or await self._is_needless(base, wish),
         )
         if await self._remedy.look(base, look, deployment, self._retry_entries(base), self._most(base)):
             return True
         if await self._doubles.look(base, look):
+            return True
+        if await self._rebalance.look(base, wish, spec, look, deployment, self._retry_entries(base)):
             return True
         plan = decide(look)
         return await self._do(base, wish, spec, look, plan)
@@ -338,6 +366,7 @@ class DeploymentController:
         self._fleet.forget(base)
         self._remedy.forget(base)
         self._loading.forget(base)
+        self._alerts.forget(base)
         for known in (self._homeless, self._batch, self._told):
             known.pop(base, None)
 
@@ -392,17 +421,21 @@ class DeploymentController:
 
     # What it waits for
 
-    def _has_needs(self, base: str, spec: SliceSpec) -> bool:
-        for need in spec.needs:
+    def _has_needs(self, base: str, needs: Iterable[str]) -> bool:
+        for need in needs:
             if not self._fleet.roster(need).ready:
                 self._awaited.setdefault(need, {})[base] = None
                 return False
         return True
 
     async def _is_needless(self, base: str, wish: Wish) -> bool:
-        """Whether nothing that goes with it, and needs it, is still there."""
-        for other in await self._wishes.company(base, wish):
-            if base in other.needs and self._fleet.roster(other.base) and self._wishes.of(other.base)[1] is None:
+        """Whether nothing that goes too, of this blueprint or another one, and needs it, is still there."""
+        others = {one.base: one for one in (*await self._wishes.leaving(""), *await self._wishes.company(base, wish))}
+        needed = transitive_needs(base, others)  # a circle over several revisions: neither waits for the other
+        for other in others.values():
+            if other.base in needed or base not in other.needs:
+                continue
+            if self._fleet.roster(other.base) and self._wishes.of(other.base)[1] is None:
                 self._awaited.setdefault(other.base, {})[base] = None
                 return False
         return True

@@ -14,6 +14,7 @@ import msgspec
 from hostler.engine.deployments.limits import WAY_OUT
 from hostler.engine.deployments.moves import LEAVING, since
 from hostler.engine.deployments.roster import UNDER_WAY, Is, kind_of
+from hostler.engine.deployments.side import new_side
 from hostler.model.deployment import SliceState
 from hostler.model.rollout import Phase
 
@@ -55,10 +56,17 @@ class Look(msgspec.Struct, frozen=True, kw_only=True):
     """Instances that there may be while a deployment is under way."""
     is_proving: bool = False
     """The deployment goes on by itself in a moment: new instances have to be ready for a while."""
+    fresh: int = 0
+    """Instances of the wished version that have not been ready for long enough to count."""
+    moves: bool = False
+    """One instance moves to another node: there is one more than wished for until the old one goes. Not of a slice that
+    no blueprint names: of that none stays."""
     takes: bool
     """Whether any node takes an instance."""
     may_activate: bool
     """Whether all that it needs is there."""
+    may_activate_previous: bool = True
+    """Whether all that the version before needs is there."""
     may_remove: bool = True
     """False: what needs it has to go first."""
 
@@ -86,10 +94,11 @@ def decide(look: Look) -> Plan:
     drains = look.leaving and look.takes and phase not in _BY_ITSELF
     goes_by_itself = phase in _BY_ITSELF and phase is not Phase.REMOVING
     one_moves = False
+    moves_of = new_side(look.aim.deployment) if look.moves and look.aim.deployment is not None else None
     for party in list(look.roster.parties.values()):
         moves = _Moves(look, party, plan)
         moves.all(Is.LEFT, _S.UNLOAD)
-        want = wants.pop(party.side, 0)
+        want = wants.pop(party.side, 0) + (party.side == moves_of)
         there = party.count().there
         bad = [node for node in look.leaving if party.there_on(node)] if look.leaving else []
         if bad and want and not look.takes:
@@ -122,11 +131,10 @@ def decide(look: Look) -> Plan:
 
 
 def _served_without(look: Look, party: Party) -> bool:
-    """Whether the version serves, and is not the one that needs what is not there."""
+    """Whether the version before serves, and needs nothing that has no active instance."""
     wished = look.aim.deployment
-    return (
-        wished is not None and party.side.artifact == wished.previous != wished.artifact and party.totals[Is.ACTIVE] > 0
-    )
+    is_previous = wished is not None and party.side.artifact == wished.previous != wished.artifact
+    return is_previous and look.may_activate_previous and party.totals[Is.ACTIVE] > 0
 
 
 def _leave(look: Look, plan: Plan) -> None:

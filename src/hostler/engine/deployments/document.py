@@ -7,8 +7,9 @@
     instances = 3
     needs = ["org.example:prices"]
 
-`read_blueprint(text, file)` reads a file, `faults(blueprint)` says what is wrong with one wherever it came from,
-`linked(name, blueprint, others)` what is wrong with it beside the other blueprints. Each fault has its place.
+`read_blueprint(text, file)` reads a file, ours or Aether's (`aether`), `faults(blueprint)` says what is wrong with one
+wherever it came from, `linked(name, blueprint, others)` what is wrong with it beside the other blueprints. Each fault
+has its place.
 """
 
 from __future__ import annotations
@@ -21,10 +22,21 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import msgspec
 from msgspec import Meta
 
+from hostler.engine.deployments import aether
 from hostler.errors import Invalid
 from hostler.model.access import HIDDEN
 from hostler.model.blueprint_api import MAX_SLICES
-from hostler.model.deployment import Blueprint, Callers, SliceSpec, StrategyKind
+from hostler.model.deployment import (
+    AlertMetric,
+    Approval,
+    Atomicity,
+    Blueprint,
+    Callers,
+    OnErrors,
+    SliceSpec,
+    StrategyKind,
+)
+from hostler.model.http_route import parse_route
 from hostler.model.name import fold
 from hostler.model.record import SAYS, Record
 from hostler.model.rollout import BLUEPRINT_NAME
@@ -40,6 +52,8 @@ LARGEST = 200 * 1024
 """Bytes of a blueprint as it is kept: it is written twice in one transaction, and answered in it."""
 DEEPEST = 32
 MOST_STAGES = 20
+MOST_ALERTS, MOST_ALERTS_OF_SLICE = 50, 10
+"""Of all slices of a blueprint."""
 _UNKNOWN = "hostler:unknown"
 SAYS[BLUEPRINT_NAME] = "of at most 63 lower-case letters, digits and . _ -, beginning with a letter or digit"
 
@@ -60,6 +74,8 @@ class Read(NamedTuple):
     name: str
     """Empty: it does not say."""
     blueprint: Blueprint
+    warnings: tuple[Fault, ...] = ()
+    """Of a file of Aether's: what has no meaning here, and was left out."""
 
 
 class _Document(Record, frozen=True, kw_only=True):
@@ -86,23 +102,22 @@ def check_name(name: str) -> str:
 def read_blueprint(text: str | bytes, file: str = "blueprint") -> Read:
     """What a file holds. Invalid: something is wrong; the message has a line with the place of everything that is."""
     try:
-        tree = _tree(text, file)
-        document = _convert(tree)
+        document, warnings = _document(text, file)
     except _Wrong as wrong:
         raise Invalid(f"{file}: {wrong.fault}") from None
     blueprint = Blueprint(slices=document.slices)
     check(blueprint, file)
-    return Read(document.name, blueprint)
+    return Read(document.name, blueprint, warnings)
 
 
 def looked_through(text: str, file: str = "") -> tuple[Read | None, list[Fault]]:
     """What a file holds, and all that is wrong with it; None: it cannot be read so far."""
     try:
-        document = _convert(_tree(text, file))
+        document, warnings = _document(text, file)
     except _Wrong as wrong:
         return None, [wrong.fault]
     blueprint = Blueprint(slices=document.slices)
-    return Read(document.name, blueprint), faults(blueprint)
+    return Read(document.name, blueprint, warnings), faults(blueprint)
 
 
 def check(blueprint: Blueprint, file: str = "blueprint") -> None:
@@ -121,11 +136,25 @@ def write_blueprint(name: str, blueprint: Blueprint) -> dict[str, Any]:
 # Reading
 
 
-def _tree(text: str | bytes, file: str) -> Any:
+def _document(text: str | bytes, file: str) -> tuple[_Document, tuple[Fault, ...]]:
+    """What the file says, in our own form or in one of Aether's, and warnings of what was left out."""
     if len(text) > LARGEST_FILE:
         raise _Wrong(f"it has more than {LARGEST_FILE} bytes; write several blueprints")
     if isinstance(text, bytes):
         text = _decoded(text)
+    try:
+        if not file.lower().endswith(".json") and aether.is_lines(text):
+            tree, warnings = aether.translate_lines(text)
+        else:
+            tree, warnings = _tree(text, file), ()
+            if aether.is_aether(tree):
+                tree, warnings = aether.translate(tree)
+    except aether.Wrong as wrong:
+        raise _Wrong(wrong.what, wrong.place) from None
+    return _convert(tree), tuple(Fault(place, what) for place, what in warnings)
+
+
+def _tree(text: str, file: str) -> Any:
     if file.lower().endswith(".json") or (not file.lower().endswith(".toml") and text.lstrip()[:1] in ("{", "")):
         tree = _json(text)
     else:
@@ -218,7 +247,14 @@ def _convert(tree: Any) -> _Document:
     raise _Wrong(f"{what[:1].lower()}{what[1:]}{shown}", place)
 
 
-_CHOICES = {"type": tuple(StrategyKind), "callers": tuple(Callers)}
+_CHOICES = {
+    "type": tuple(StrategyKind),
+    "approval": tuple(Approval),
+    "atomicity": tuple(Atomicity),
+    "callers": tuple(Callers),
+    "metric": tuple(AlertMetric),
+    "on_errors": tuple(OnErrors),
+}
 """What may stand in a field that has few choices."""
 
 
@@ -268,6 +304,26 @@ def _faults(blueprint: Blueprint) -> Iterator[Fault]:
                 f"{place}.artifact", f"{spec.base} is slices[{earlier}] already; a slice has one version, name it once"
             )
         yield from _of_slice(place, spec)
+    alerts = sum(len(spec.alerts) for spec in blueprint.slices)
+    if alerts > MOST_ALERTS:
+        yield Fault("slices", f"they have {alerts} alerts, at most {MOST_ALERTS} in a blueprint; write several")
+    yield from _of_routes(blueprint)
+
+
+def _of_routes(blueprint: Blueprint) -> Iterator[Fault]:
+    """Routes that cannot be read, and routes of which another one has the verb and the path."""
+    taken: dict[tuple[Any, ...], str] = {}
+    for number, spec in enumerate(blueprint.slices):
+        for text in spec.routes:
+            place = f"slices[{number}].routes.{text[:200]}"
+            try:
+                pattern = parse_route(text)
+            except Invalid as error:
+                yield Fault(place, str(error))
+                continue
+            earlier = taken.setdefault((pattern.verb, pattern.shape), place)
+            if earlier != place:
+                yield Fault(place, f"it is the same path as {earlier}; a path of a blueprint calls one method")
 
 
 def _of_slice(place: str, spec: SliceSpec) -> Iterator[Fault]:
@@ -292,6 +348,7 @@ def _of_slice(place: str, spec: SliceSpec) -> Iterator[Fault]:
                 f"{HIDDEN} stands for what was not shown; write the value itself",
             )
     yield from _of_strategy(f"{place}.strategy", spec)
+    yield from _of_alerts(place, spec)
     if spec.min_available == least and not spec.strategy.max_surge and spec.strategy.max_unavailable:
         yield Fault(
             f"{place}.strategy.max_surge",
@@ -304,6 +361,32 @@ def _of_slice(place: str, spec: SliceSpec) -> Iterator[Fault]:
         if base in seen:
             yield Fault(f"{place}.needs[{at}]", f"{base} is named twice; name it once")
         seen.add(base)
+
+
+def _of_alerts(place: str, spec: SliceSpec) -> Iterator[Fault]:
+    if len(spec.alerts) > MOST_ALERTS_OF_SLICE:
+        yield Fault(f"{place}.alerts", f"these are {len(spec.alerts)}, at most {MOST_ALERTS_OF_SLICE}")
+        return
+    names: dict[str, int] = {}
+    for at, rule in enumerate(spec.alerts):
+        here = f"{place}.alerts[{at}]"
+        first = names.setdefault(rule.name, at)
+        if first != at:
+            yield Fault(f"{here}.name", f"{rule.name!r} is that of alerts[{first}] already; each needs its own")
+        if (rule.above is None) is (rule.below is None):
+            yield Fault(here, "needs one threshold, above or below")
+            continue
+        limit = rule.above if rule.above is not None else rule.below
+        if rule.metric is AlertMetric.ERROR_RATE and limit is not None and limit > 1:
+            yield Fault(here, f"an error rate is from 0 to 1, and cannot be above {limit:g}")
+        if rule.clear is not None and rule.above is not None and rule.clear > rule.above:
+            yield Fault(
+                f"{here}.clear", f"{rule.clear:g} is more than above, {rule.above:g}: it would fire again at once"
+            )
+        if rule.clear is not None and rule.below is not None and rule.clear < rule.below:
+            yield Fault(
+                f"{here}.clear", f"{rule.clear:g} is less than below, {rule.below:g}: it would fire again at once"
+            )
 
 
 def _of_strategy(place: str, spec: SliceSpec) -> Iterator[Fault]:

@@ -45,6 +45,16 @@ def judge(gate: Gate, measured: Measured, *, held: float, hold: float) -> tuple[
     return Verdict.PASS, f"{measured.errors} of {counted(measured.calls, 'call')} failed"
 
 
+def exceeded(gate: Gate, measured: Measured) -> str:
+    """Which limit of the gate was exceeded, however few calls there were; empty: none."""
+    if measured.errors > gate.max_error_rate * measured.calls:
+        calls = counted(measured.calls, "call")
+        return f"{measured.errors} of {calls} failed, and at most {gate.max_error_rate:.2%} may"
+    if gate.max_latency_ms is not None and measured.p95_ms > gate.max_latency_ms:
+        return f"the p95 latency is {measured.p95_ms:.0f} ms, and may be {gate.max_latency_ms:.0f} ms"
+    return ""
+
+
 def is_given_up(retries: Retries | None, since: float) -> bool:
     """Whether the leader has given an artifact up, after `since`: an older verdict is of an attempt before this one."""
     return retries is not None and retries.given_up and retries.at > since

@@ -14,13 +14,14 @@ import msgspec
 from hostler.engine.deployments import document
 from hostler.errors import Conflict, HostlerError, Invalid
 from hostler.keys.deployment import BLUEPRINT, BLUEPRINT_HISTORY, SLICE_OWNER
+from hostler.model.rollout import SliceOwner
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from hostler.keys.entry import Entry
     from hostler.model.deployment import Blueprint, SliceSpec
-    from hostler.model.rollout import SliceOwner
+    from hostler.model.rollout import BlueprintRevision
     from hostler.ports.store import Comparison, Operation
 
 
@@ -108,6 +109,22 @@ def comparisons(case: Case, wanted: Blueprint | None, number: int) -> list[Compa
         owner = case.owners.get(base)
         when.append(SLICE_OWNER.absent(base=base) if owner is None else SLICE_OWNER.unchanged(owner))
     return when
+
+
+def written(case: Case, wanted: Blueprint | None, record: BlueprintRevision) -> list[Operation]:
+    """What an apply (None: a deletion) writes: the blueprint, its revision, and whose its slices are."""
+    name, number = case.name, record.number
+    then: list[Operation] = [
+        BLUEPRINT.delete(blueprint=name) if wanted is None else BLUEPRINT.put(wanted, blueprint=name),
+        BLUEPRINT_HISTORY.put(record, blueprint=name, number=number),
+    ]
+    if wanted is not None:
+        owner = SliceOwner(blueprint=name, number=number)
+        then += [SLICE_OWNER.put(owner, base=spec.base) for spec in wanted.slices]
+        then += touches(case, wanted)
+    if case.oldest:
+        then.append(BLUEPRINT_HISTORY.delete(blueprint=name, number=case.oldest))
+    return then
 
 
 def touches(case: Case, wanted: Blueprint) -> list[Operation]:

@@ -37,6 +37,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     min_ready: float = 5.0
     """Seconds for which an instance must have been active before an old one goes for it. Failures before it are
     forgotten after twice as long."""
+    rebalance_every: float | None = 30.0
+    """Seconds between two moves of a slice, and for which a node must have taken slices to get one; None: no moves."""
 
     def of(self, state: SliceState) -> float | None:
         """What a node may take for it; None: it is at rest."""

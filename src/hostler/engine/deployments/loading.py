@@ -118,6 +118,12 @@ class Loading:
             self._muted = {node: until for node, until in self._muted.items() if until > now}
         return dict.fromkeys(self._muted, "it left undone what it was told for too long")
 
+    def avoided(self, artifact: str) -> frozenset[str]:
+        """Nodes on which nothing is put that has a choice: it failed there lately, or they leave commands undone."""
+        unreadable = (node for node in self._fleet.nodes() if not self._fleet.is_readable(node, artifact))
+        damaged = unreadable if self._view.slices.unreadable else ()
+        return frozenset((*self._failed_on(artifact, self._clock.wall()), *self._silenced(), *damaged))
+
     def _failed_on(self, artifact: str, now: float) -> dict[str, int]:
         entry = self._view.retries.get(artifact=artifact) if self._view.retries.entries else None
         return {} if entry is None or now - entry.value.at > AVOIDED else entry.value.nodes

@@ -20,6 +20,11 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     """95 of 100 calls of the last minute, of those since `since`, took no longer; 0: there were none."""
     in_flight: float = 0.0
     """Calls under way, as a mean over the last seconds."""
+    recent_calls: int = 0
+    """Of the last minute, of those since `since`."""
+    recent_errors: int = 0
+    cpu: float = 0.0
+    """Processors in use by all its instances, as a mean over the last seconds."""
     since: float = 0.0
     """The instant from which `calls` and `errors` are counted; 0: not told, or nothing is known."""
 

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from hostler.engine.deployments.gates import Verdict, judge
+from hostler.engine.deployments.control import NO_ORDERS, UNDER_WAY, needs_approval, of_next_stage
+from hostler.engine.deployments.gates import Verdict, exceeded, judge
 from hostler.engine.deployments.measured import NOTHING
 from hostler.engine.deployments.side import Look, can_split, enough, new_side, old_side
 from hostler.kit.plural import counted
 from hostler.model.deployment import USUAL_STAGES
-from hostler.model.rollout import Deployment, Phase
+from hostler.model.rollout import Deployment, Phase, Promotion
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,6 +32,8 @@ _STEPS = 12
 
 def advanced(deployment: Deployment, look: Look) -> Deployment:
     """The deployment after all steps that can be made now."""
+    if deployment.control.abort and deployment.phase in UNDER_WAY and deployment.previous:
+        deployment = _backing_out_of(deployment, look, f"{deployment.control.by} aborted it")
     for _ in range(_STEPS):
         after = _PHASES[deployment.phase](deployment, look)
         if after is deployment or after == deployment:
@@ -55,6 +58,11 @@ def trial(deployment: Deployment, wished: int) -> int:
     return max(1, math.ceil(wished * weight_of(deployment) / 100))
 
 
+def first_batch(now: Deployment, look: Look) -> int:
+    """The new instances of a rolling upgrade that come before it is approved."""
+    return min(look.wished, max(1, look.surge(now.strategy) or now.strategy.max_unavailable))
+
+
 def _starting(now: Deployment, look: Look) -> Deployment:
     if _is_whole(now, look):
         return _done(now, look)
@@ -72,11 +80,23 @@ def _rolling(now: Deployment, look: Look) -> Deployment:
             return _backing_out_of(now, look, _failure(now, look))
         # It served before, so it stays what is wished for, and is tried for ever.
         return _moved(
-            replace(now, previous=now.artifact, previous_template=now.template, previous_settings=now.settings),
+            replace(
+                now,
+                previous=now.artifact,
+                previous_template=now.template,
+                previous_settings=now.settings,
+                previous_needs=now.needs,
+            ),
             look,
             Phase.FAILED,
             f"{now.artifact} served before, and does not come up again in full: {_failure(now, look)}",
         )
+    if now.control.promote is not None:
+        control = replace(of_next_stage(now.control), approved=True)
+        now = replace(now, control=control, why=f"promoted by {control.by}: the other instances follow")
+    if old is not None and needs_approval(now) and look.of(new).proven >= first_batch(now, look):
+        ready = counted(look.of(new).proven, "instance of it is ready", "instances of it are ready")
+        now = _awaiting(now, f"{now.artifact}: {ready}")
     # Calls are held to one side while the other goes; unless that side cannot take any.
     held_to = new if old is None else old
     is_over = not look.of(held_to).ready or (old is not None and not any(look.others(new, old)))
@@ -94,17 +114,13 @@ def _canary(now: Deployment, look: Look) -> Deployment:
         return _splitting(now, look)
     if share in {0, 100} and _is_cut_off(now, look):
         return _weighed(now, look, {})
+    judged = _judged(now, look, share, weight) if 0 < share < 100 else None
+    if judged is not None:
+        return judged
+    if now.control.promote is not None:
+        return _promoted(now, look)
     stages = stages_of(now)
-    if 0 < share < 100:
-        hold = stages[now.stage].hold if now.stage < len(stages) else 0.0
-        held = look.now - now.changed_at if share == weight else -1.0
-        verdict, why = judge(now.strategy.gate, _measured(now, look), held=held, hold=hold)
-        if verdict is Verdict.FAIL:
-            return _backing_out_of(now, look, why)
-        if verdict is Verdict.PASS and share == weight:
-            after = replace(now, stage=now.stage + 1, changed_at=look.now)
-            return replace(after, why=f"stage {now.stage + 1} of {len(stages)} passed: {why}")
-    if share != weight and look.of(new).proven >= trial(now, look.wished):
+    if share != weight and not now.control.paused and look.of(new).proven >= trial(now, look.wished):
         if weight < 100 and not look.of(old).ready:
             return now
         text = f"stage {now.stage + 1} of {len(stages)}: {weight} % of the calls" if weight < 100 else "all calls"
@@ -118,6 +134,25 @@ def _canary(now: Deployment, look: Look) -> Deployment:
     return now
 
 
+def _judged(now: Deployment, look: Look, share: int, weight: int) -> Deployment | None:
+    """What comes of the gate, while the new version gets a share of the calls; None: nothing yet."""
+    stages, control = stages_of(now), now.control
+    hold = stages[now.stage].hold if now.stage < len(stages) else 0.0
+    held = look.now - now.changed_at if share == weight else -1.0
+    verdict, why = judge(now.strategy.gate, _measured(now, look), held=held, hold=hold)
+    is_forced = control.promote is not None and control.force
+    if verdict is Verdict.FAIL and not is_forced:
+        return _backing_out_of(now, look, why)
+    if verdict is not Verdict.PASS or share != weight or control.paused or control.promote is not None:
+        return None
+    said = f"stage {now.stage + 1} of {len(stages)} passed: {why}"
+    if needs_approval(now):
+        return _awaiting(now, said)
+    by = f", approved by {control.by}" if control.approved else ""
+    after = replace(now, stage=now.stage + 1, changed_at=look.now, control=of_next_stage(control))
+    return replace(after, why=f"{said}{by}")
+
+
 def _standby(now: Deployment, look: Look) -> Deployment:
     new, old = new_side(now), old_side(now)
     if look.gives_up(now.artifact, now.started_at):
@@ -127,13 +162,21 @@ def _standby(now: Deployment, look: Look) -> Deployment:
     if look.of(new).ready >= look.wished:
         if not now.stage:
             return replace(now, stage=1, changed_at=look.now, why=f"all of {new.artifact} stand ready")
-        baked = look.now - now.changed_at >= now.strategy.bake and not look.of(new).fresh
+        control = now.control
+        is_over = look.now - now.changed_at >= now.strategy.bake or control.promote is not None
+        baked = is_over and not look.of(new).fresh and not control.paused
+        if baked and needs_approval(now):
+            now, baked = _awaiting(now, f"all of {new.artifact} stand ready"), False
         if baked or not look.of(old).ready:
+            by = f", {_verb(now)} by {control.by}" if control.approved or control.promote is not None else ""
             switched = replace(now, stage=0, weights={new.artifact: 100, old.artifact: 0})
-            return _moved(switched, look, Phase.KEEPING, f"all calls go to {new.artifact}")
+            return _moved(switched, look, Phase.KEEPING, f"all calls go to {new.artifact}{by}")
         return now
     if now.stage:
-        return replace(now, stage=0, changed_at=look.now, why=f"not all of {new.artifact} are ready any more")
+        control = replace(now.control, awaiting=False)
+        return replace(
+            now, stage=0, changed_at=look.now, control=control, why=f"not all of {new.artifact} are ready any more"
+        )
     if not now.weights:
         return _splitting(now, look)
     return _weighed(now, look, {}) if _is_cut_off(now, look) else now
@@ -154,7 +197,9 @@ def _keeping(now: Deployment, look: Look) -> Deployment:
 
 def is_kept_long_enough(now: Deployment, look: Look) -> bool:
     """Whether the old instances of a blue-green deployment may go."""
-    return look.now - now.changed_at >= now.strategy.keep
+    if now.control.paused:
+        return False
+    return look.now - now.changed_at >= now.strategy.keep or now.control.promote is not None
 
 
 def _backing_out(now: Deployment, look: Look) -> Deployment:
@@ -196,6 +241,32 @@ _PHASES: dict[Phase, Callable[[Deployment, Look], Deployment]] = {
 }
 
 
+def _awaiting(now: Deployment, said: str) -> Deployment:
+    """The stage is over, and a person has to approve it. What is measured is still counted from its beginning."""
+    if now.control.awaiting:
+        return now
+    control = replace(now.control, awaiting=True)
+    return replace(now, control=control, why=f"{said}; it waits for approval")
+
+
+def _promoted(now: Deployment, look: Look) -> Deployment:
+    """To the next stage of a canary, or past the last one; not while what was measured exceeds the gate's limits."""
+    control, stages = now.control, stages_of(now)
+    against = exceeded(now.strategy.gate, _measured(now, look))
+    if against and not control.force:
+        answer = f"not promoted: {against}; promote with force to go on all the same"
+        return replace(now, control=replace(control, promote=None, answer=answer))
+    stage = len(stages) if control.promote is Promotion.ALL else min(len(stages), now.stage + 1)
+    goal = f"stage {stage + 1} of {len(stages)}" if stage < len(stages) else "all calls"
+    despite = f", although {against}" if against else ""
+    why = f"promoted to {goal} by {control.by}{despite}"
+    return replace(now, stage=stage, changed_at=look.now, control=of_next_stage(control), why=why)
+
+
+def _verb(now: Deployment) -> str:
+    return "approved" if now.control.promote is None else "promoted"
+
+
 def _splitting(now: Deployment, look: Look) -> Deployment:
     """Calls cannot be split yet: the old version must be able to take them, or there is nothing to compare with."""
     old = old_side(now)
@@ -222,7 +293,9 @@ def _turned_back(now: Deployment, new: Side, old: Side, look: Look) -> Deploymen
     has_share = now.weights.get(old.artifact, 0) > 0 and look.of(old).ready > 0
     if has_share or enough(look, old, now.strategy):
         return replace(now, weights={old.artifact: 100, new.artifact: 0})
-    return replace(now, weights={}) if now.weights and _is_cut_off(now, look) else now
+    # While all calls go to the new version, none of it may go, and there may be no room for more of the old one.
+    is_stuck = now.weights.get(old.artifact) == 0 and look.of(old).ready > 0
+    return replace(now, weights={}) if is_stuck or (now.weights and _is_cut_off(now, look)) else now
 
 
 def _is_cut_off(now: Deployment, look: Look) -> bool:
@@ -255,6 +328,7 @@ def _done(now: Deployment, look: Look) -> Deployment:
         previous="",
         previous_template=0,
         previous_settings=type(now.settings)(),
+        previous_needs=(),
         stage=0,
         weights=now.weights if now.weights.get(now.artifact) == 100 else {},
     )
@@ -266,4 +340,8 @@ def _weighed(now: Deployment, look: Look, weights: dict[str, int]) -> Deployment
 
 
 def _moved(now: Deployment, look: Look, phase: Phase, why: str, weights: dict[str, int] | None = None) -> Deployment:
-    return replace(now, phase=phase, changed_at=look.now, why=why, weights=now.weights if weights is None else weights)
+    control = of_next_stage(now.control) if phase in UNDER_WAY else NO_ORDERS
+    if phase is Phase.KEEPING and now.control.promote is Promotion.ALL:
+        control = replace(control, promote=Promotion.ALL)
+    weights = now.weights if weights is None else weights
+    return replace(now, phase=phase, changed_at=look.now, why=why, weights=weights, control=control)

@@ -13,7 +13,7 @@ import msgspec
 from hostler.engine.deployments import autoscale, spread
 from hostler.kit.plural import counted
 from hostler.model.blueprint_api import Planned, PlannedMove, SliceChange, SlicePlan
-from hostler.model.deployment import USUAL_STAGES, StrategyKind
+from hostler.model.deployment import USUAL_STAGES, Approval, Atomicity, StrategyKind
 from hostler.model.reason import Reason
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def slice_plan(known: Known, before: SliceSpec | None, place: Place) -> SlicePla
         previous="" if before is None else before.artifact,
         instances=wished,
         previous_instances=0 if before is None else before.instances,
-        how=how(spec, before),
+        how=how(spec, before) + _together(spec, before),
         to_load=got,
         to_unload=sum(leave.values()),
         to_move=sum(move.instances for move in moves),
@@ -229,17 +229,27 @@ def how(spec: SliceSpec | None, before: SliceSpec | None) -> str:
         bake = f" {_seconds(strategy.bake)} after the last of them is ready" if strategy.bake else ""
         return (
             f"blue-green: {spec.instances} new beside the old, then all calls change over at once{bake};"
-            f" the old stay {_seconds(strategy.keep)}"
+            f" the old stay {_seconds(strategy.keep)}{_approved(spec, 'the switch waits')}"
         )
     if what in (SliceChange.UPGRADE, SliceChange.SETTINGS):
         return _rolling(spec)
     return ""
 
 
+def _together(spec: SliceSpec | None, before: SliceSpec | None) -> str:
+    changes = {SliceChange.ADD, SliceChange.UPGRADE, SliceChange.SETTINGS}
+    is_alone = spec is None or spec.atomicity is not Atomicity.ALL_OR_NOTHING
+    if is_alone or _what(spec, before) not in changes:
+        return ""
+    return "; if it fails, the whole revision is taken back"
+
+
 def _rolling(spec: SliceSpec) -> str:
     strategy = spec.strategy
     least = max(spec.instances - strategy.max_unavailable, spec.min_available)
-    return f"rolling: at most {spec.instances + strategy.max_surge} at a time, at least {least} of them serve"
+    most = spec.instances + strategy.max_surge
+    approval = _approved(spec, "what follows the first waits")
+    return f"rolling: at most {most} at a time, at least {least} of them serve{approval}"
 
 
 def _canary(spec: SliceSpec) -> str:
@@ -249,7 +259,12 @@ def _canary(spec: SliceSpec) -> str:
     least = f" and at least {counted(gate.min_calls, 'call')} each" if gate.min_calls else ""
     return (
         f"canary: {steps}{least}, then all; back if more than {gate.max_error_rate * 100:g} % of the calls fail{slow}"
+        f"{_approved(spec, 'each stage waits')}"
     )
+
+
+def _approved(spec: SliceSpec, what: str) -> str:
+    return "" if spec.strategy.approval is Approval.AUTOMATIC else f"; {what} for approval"
 
 
 def _seconds(seconds: float) -> str:

@@ -11,7 +11,7 @@ from hostler.engine.deployments.judgement import Case
 from hostler.engine.deployments.roster import Is
 from hostler.engine.deployments.shown import Known, Seen
 from hostler.errors import Damaged, NotFound
-from hostler.keys.deployment import BLUEPRINT, BLUEPRINT_HISTORY, SLICE_DECISION, SLICE_OWNER
+from hostler.keys.deployment import BLUEPRINT, BLUEPRINT_HISTORY, DEPLOYMENT, SLICE_DECISION, SLICE_OWNER
 from hostler.keys.entry import Entry
 from hostler.model.deployment import Blueprint, SliceSettings, SliceState
 from hostler.model.node import Lifecycle
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from hostler.keys.key import Key
     from hostler.model.blueprint_api import BlueprintStatus, SliceStatus
     from hostler.model.deployment import SliceSpec
-    from hostler.model.rollout import BlueprintRevision, SliceDecision, SliceOwner
+    from hostler.model.rollout import BlueprintRevision, Deployment, SliceDecision, SliceOwner
     from hostler.ports.store import Operation, Store
 
 KEPT = 250
@@ -105,6 +105,17 @@ class Reading:
                     found[entry.parts["base"]] = entry
         return found
 
+    async def deployments(self, bases: Sequence[str]) -> dict[str, Entry[Deployment]]:
+        """How far these slices are, as the store has it; those that the leader has not looked at are missing."""
+        found: dict[str, Entry[Deployment]] = {}
+        for at in range(0, len(bases), _AT_ONCE):
+            reads: list[Operation] = [DEPLOYMENT.get_op(base=base) for base in bases[at : at + _AT_ONCE]]
+            for one in (await self._store.txn([], reads)).responses:
+                entry = DEPLOYMENT.readable(one)
+                if entry is not None:
+                    found[entry.parts["base"]] = entry
+        return found
+
     def owned(self, names: Iterable[str]) -> dict[str, dict[str, int]]:
         """The slices of these blueprints, with the number that last named each, as the view has them."""
         found: dict[str, dict[str, int]] = {name: {} for name in names}
@@ -169,14 +180,18 @@ class Reading:
         numbers: Mapping[str, int],
         *,
         seen: Mapping[str, Sequence[Seen]] | None = None,
+        orders: Mapping[str, Deployment] | None = None,
     ) -> BlueprintStatus:
-        """`numbers`: the slices that are its own, with the number that last named each."""
+        """`numbers`: the slices that are its own, with the number that last named each. `orders`: their deployments,
+        where the view may not know them yet."""
         specs = {} if blueprint is None else {spec.base: spec for spec in blueprint.slices}
         bases = [*specs, *sorted(base for base in numbers if base not in specs)]
         await self._view.fleet.load()
         if seen is None:
             seen = self.seen({*bases, *(base for spec in specs.values() for base in spec.needs)})
         known = [self.known(base, specs.get(base), numbers.get(base, 0), seen) for base in bases]
+        if orders:
+            known = [msgspec.structs.replace(one, deployment=orders.get(one.base, one.deployment)) for one in known]
         slices: list[SliceStatus] = [shown.slice_status(one) for one in known]
         doubtful = [at for at, one in enumerate(known) if _may_wait(one, slices[at])]
         decisions = await self._decisions([known[at].spec.artifact for at in doubtful])  # type: ignore[union-attr]
@@ -194,6 +209,8 @@ class Reading:
         if spec is not None:
             artifacts[spec.artifact] = None
         retries = {artifact: self._view.retries.get(artifact=artifact) for artifact in artifacts}
+        rules = () if spec is None else spec.alerts
+        alerts = {rule.name: self._view.alerts.get(base=base, alert=rule.name) for rule in rules}
         return Known(
             base=base,
             spec=spec,
@@ -203,6 +220,7 @@ class Reading:
             retries={artifact: entry.value for artifact, entry in retries.items() if entry is not None},
             unmet=() if spec is None else tuple(need for need in spec.needs if not _serves(seen.get(need, ()))),
             drained=frozenset(node for node in {one.node: None for one in mine} if self._is_emptied(node)),
+            alerts={name: entry.value for name, entry in alerts.items() if entry is not None},
             crowded=None if spec is None else self._view.fleet.crowded(base, spec.node_labels or {}),
         )
 

@@ -11,21 +11,20 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
-from hostler.engine.deployments import discretion, document, shown
-from hostler.engine.deployments.judgement import comparisons, problems, touches
+from hostler.engine.deployments import control, discretion, document, shown
+from hostler.engine.deployments.judgement import comparisons, problems, written
 from hostler.engine.deployments.places import lines_of
 from hostler.engine.deployments.placing import Placing
 from hostler.engine.deployments.plan import about, slice_plan
 from hostler.engine.deployments.reading import Reading
 from hostler.engine.request import Written, check_limit
 from hostler.engine.turn import Turn
-from hostler.errors import HostlerError, Invalid, NotFound
+from hostler.errors import Conflict, HostlerError, Invalid, NotFound
 from hostler.keys.deployment import (
     BLUEPRINT,
-    BLUEPRINT_HISTORY,
+    DEPLOYMENT,
     ENDPOINT,
     SLICE,
-    SLICE_OWNER,
     endpoints_of,
 )
 from hostler.keys.part import check_part
@@ -36,6 +35,7 @@ from hostler.model.blueprint_api import (
     BlueprintPage,
     BlueprintPlan,
     BlueprintRead,
+    BlueprintStatus,
     BlueprintView,
     EndpointPage,
     RevisionView,
@@ -43,11 +43,11 @@ from hostler.model.blueprint_api import (
 )
 from hostler.model.deployment import Artifact, Blueprint, SliceState, base_of
 from hostler.model.name import fold
-from hostler.model.rollout import BlueprintRevision, Phase, SliceOwner
+from hostler.model.rollout import BlueprintRevision, Phase
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from hostler.engine.deployments.judgement import Case
     from hostler.engine.request import Caller, Request
@@ -56,10 +56,11 @@ if TYPE_CHECKING:
     from hostler.keys.entry import Entry
     from hostler.keys.key import Key
     from hostler.kit.clock import Clock
-    from hostler.model.blueprint_api import BlueprintStatus, SlicePlan
+    from hostler.model.blueprint_api import RolloutSelection, RolloutVerb, SlicePlan
     from hostler.model.deployment import SliceRecord
+    from hostler.model.rollout import Deployment
     from hostler.ports.artifacts import Artifacts
-    from hostler.ports.store import Operation, Store
+    from hostler.ports.store import Store
 
 Problems: TypeAlias = "list[HostlerError]"
 CREATED, DONE, ACCEPTED = 201, 200, 202
@@ -350,6 +351,59 @@ class BlueprintService:
 
         return await self._once(request, name, attempt)
 
+    async def order(
+        self,
+        request: Request,
+        name: str,
+        verb: RolloutVerb,
+        selection: RolloutSelection,
+        *,
+        everything: bool = False,
+        force: bool = False,
+    ) -> Written[BlueprintStatus]:
+        """Promote, pause, resume, approve or abort rollouts of a blueprint that are under way, in one transaction.
+
+        The leader carries it out. Conflict: it is not possible, or a rollout has gone on since it was `seen`.
+        """
+        request.caller.require_deploy()
+        name = document.check_name(name)
+
+        async def attempt() -> Written[BlueprintStatus]:
+            entry, owners, damage = await self._reading.present(name, stale=False)
+            if entry is None:
+                raise NotFound(f"blueprint {name}: not found; look at the list of blueprints")
+            # One that another program wrote has no owners: the leader counts how often it was written.
+            owners = {spec.base: entry.version for spec in entry.value.slices} | owners
+            found = await self._reading.deployments(_selected(name, owners, selection))
+            at = self._clock.wall()
+            changes: dict[str, Deployment] = {}
+            for base, one in _orderable(name, verb, owners, selection, found).items():
+                after = control.ordered(
+                    verb, one.value, by=request.caller.name, at=at, everything=everything, force=force
+                )
+                if after is not one.value:
+                    changes[base] = after
+            orders = {base: changes.get(base, one.value) for base, one in found.items()}
+            status = await self._reading.status(name, entry.value, entry.mod_revision, owners, orders=orders)
+            status = shown.damaged(status, damage)
+            when = [DEPLOYMENT.unchanged(found[base]) for base in changes]
+            if not changes:
+                await self._writer.remember(request, when, status=DONE, answer=status)
+                return Written(status, status.revision, DONE)
+            then = [DEPLOYMENT.put(after, base=base) for base, after in changes.items()]
+            first = next(iter(changes))
+            subject, before = found[first].key, found[first].mod_revision
+            if len(changes) > 1:
+                subject, before = entry.key, entry.mod_revision
+            said = f"blueprint.{verb.value}{'-forced' if force else ''}"
+            await self._writer.commit(request, said, subject, before, when, then, status=DONE, answer=status)
+            return Written(status, status.revision, DONE)
+
+        async def attempts() -> Written[BlueprintStatus]:
+            return await self._writer.retried(f"blueprint {name}", attempt, rng=self._rng)
+
+        return await self._writer.once(request, BlueprintStatus, attempts)
+
     # Inside: writing
 
     async def _once(self, request: Request, name: str, attempt: Any) -> Written[BlueprintView]:
@@ -396,23 +450,12 @@ class BlueprintService:
             deleted=wanted is None,
         )
         when = comparisons(case, wanted, number)
-        then: list[Operation] = [
-            BLUEPRINT.delete(blueprint=name) if wanted is None else BLUEPRINT.put(wanted, blueprint=name),
-            BLUEPRINT_HISTORY.put(record, blueprint=name, number=number),
-        ]
-        owners = (
-            {} if wanted is None else {spec.base: SliceOwner(blueprint=name, number=number) for spec in said.slices}
-        )
-        then += [SLICE_OWNER.put(owner, base=base) for base, owner in owners.items()]
-        if wanted is not None:
-            then += touches(case, wanted)
-        if case.oldest:
-            then.append(BLUEPRINT_HISTORY.delete(blueprint=name, number=case.oldest))
+        then = written(case, wanted, record)
         if max(len(when), len(then)) > MOST:
             raise Invalid(
                 f"blueprint {name}: too many slices come, go and are needed of other blueprints at once; do it in steps"
             )
-        numbers = {**case.own, **{base: owner.number for base, owner in owners.items()}}
+        numbers = {**case.own, **({} if wanted is None else {spec.base: number for spec in wanted.slices})}
         status = await self._reading.status(name, wanted, 0, numbers)
         view = shown.blueprint_view(name, said, msgspec.structs.replace(status, number=number))
         code = ACCEPTED if wanted is None else DONE if case.entry is not None else CREATED
@@ -499,10 +542,15 @@ def _read(text: str, file: str) -> BlueprintRead:
     return BlueprintRead(
         name="" if found is None else found.name,
         slices=() if found is None else found.blueprint.slices,
-        faults=tuple(
-            BlueprintFault(place=fault.place, line=line, what=fault.what)
-            for fault, line in zip(faults, lines_of(text, faults), strict=True)
-        ),
+        faults=_with_lines(text, faults),
+        warnings=() if found is None else _with_lines(text, found.warnings),
+    )
+
+
+def _with_lines(text: str, faults: Sequence[document.Fault]) -> tuple[BlueprintFault, ...]:
+    return tuple(
+        BlueprintFault(place=fault.place, line=line, what=fault.what)
+        for fault, line in zip(faults, lines_of(text, faults), strict=True)
     )
 
 
@@ -530,6 +578,47 @@ def _artifact_or_base(text: str) -> str:
 
 def _is_of(artifact: str, wanted: str) -> bool:
     return wanted in (artifact, base_of(artifact))
+
+
+def _named(selection: RolloutSelection) -> list[str]:
+    return list(selection.seen) if selection.slice is None else [selection.slice]
+
+
+def _selected(name: str, owners: Mapping[str, int], selection: RolloutSelection) -> list[str]:
+    """The slices that an order is for."""
+    wanted = _named(selection)
+    for base in wanted:
+        if base not in owners:
+            raise NotFound(f"blueprint {name}: it has no slice {base}; look at its status")
+    return wanted or sorted(owners)
+
+
+def _orderable(
+    name: str,
+    verb: RolloutVerb,
+    owners: Mapping[str, int],
+    selection: RolloutSelection,
+    found: Mapping[str, Entry[Deployment]],
+) -> dict[str, Entry[Deployment]]:
+    """The deployments that the order is possible for. Conflict: of one that is named it is not, or of none."""
+    against = {base: "the leader has not looked at it yet; try again" for base in owners if base not in found}
+    for base, entry in found.items():
+        now, seen = entry.value, selection.seen.get(base)
+        if (now.blueprint, now.number) != (name, owners[base]):
+            against[base] = f"the leader has not begun revision {owners[base]} yet; try again in a moment"
+        elif seen is not None and seen != now.changed_at:
+            against[base] = f"it has gone on since you looked ({now.why}); look at it again"
+        elif why := control.refusal(verb, now):
+            against[base] = why
+    for base in _named(selection):
+        if base in against:
+            raise Conflict(f"blueprint {name}: {base}: cannot {verb.value}: {against[base]}")
+    can = {base: entry for base, entry in found.items() if base not in against}
+    if not can:
+        base = min(found, default=min(against, default=""), key=lambda one: (not found[one].value.previous, one))
+        more = f"; so it is with {counted(len(against) - 1, 'more slice')}" if len(against) > 1 else ""
+        raise Conflict(f"blueprint {name}: {base}: cannot {verb.value}: {against[base]}{more}")
+    return can
 
 
 def _needed(found: Iterable[Entry[Blueprint]]) -> set[str]:

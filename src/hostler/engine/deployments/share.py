@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hostler.engine.deployments.phases import PROVING, is_kept_long_enough, trial
+from hostler.engine.deployments.control import needs_approval
+from hostler.engine.deployments.phases import PROVING, first_batch, is_kept_long_enough, trial
 from hostler.engine.deployments.side import Look, new_side, old_side
 from hostler.model.rollout import Phase
 
@@ -83,8 +84,23 @@ def _followed(now: Deployment, look: Look) -> dict[Side, int]:
     if now.weights and now.phase is Phase.ROLLING and old is not None:
         # What was overtaken goes first: this one gets no call yet.
         return {goal: min(there, look.wished), old: look.of(old).there}
-    room = look.wished + look.surge(now.strategy) - sum(count.there for _, count in going)
+    surge = look.surge(now.strategy)
+    if now.control.paused and now.phase is Phase.ROLLING and old is not None:
+        # As many of each as there are, and together as many as are wished for.
+        kept = min(there, look.wished)
+        rest = look.wished - kept
+        left = look.of(old).there
+        room = max(0, look.wished + surge - there - sum(count.there for _, count in going))
+        return {goal: kept, old: max(min(left, rest + surge), min(rest, left + room))}
+    room = look.wished + surge - sum(count.there for _, count in going)
     wants[goal] = max(min(there, look.wished), min(look.wished, room))
+    if now.phase is Phase.ROLLING and old is not None and needs_approval(now):
+        batch = first_batch(now, look)
+        wants[goal] = max(min(there, look.wished), min(wants[goal], batch))
+        wants[old] = min(
+            look.wished if surge else look.wished - batch,
+            look.of(old).there + max(0, room - max(there, wants[goal])),
+        )
     return wants
 
 

@@ -6,14 +6,17 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from hostler.engine.deployments.control import possible
 from hostler.kit.plural import counted
 from hostler.model.blueprint_api import (
+    AlertView,
     BlueprintPhase,
     BlueprintStatus,
     BlueprintView,
     EndpointView,
     GateView,
     NodeCount,
+    RolloutVerb,
     RolloutView,
     SliceInstanceView,
     SliceStatus,
@@ -22,14 +25,14 @@ from hostler.model.blueprint_api import (
     VersionStatus,
 )
 from hostler.model.deployment import LEAVING, USUAL_STAGES, SliceSettings, SliceState, Strategy, StrategyKind
-from hostler.model.rollout import Phase
+from hostler.model.rollout import AlertState, Phase
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from hostler.keys.entry import Entry
-    from hostler.model.deployment import Blueprint, Endpoint, SliceInstance, SliceRecord, SliceSpec
-    from hostler.model.rollout import Deployment, Retries, SliceDecision
+    from hostler.model.deployment import AlertRule, Blueprint, Endpoint, SliceInstance, SliceRecord, SliceSpec
+    from hostler.model.rollout import Alert, Deployment, Retries, SliceDecision
 
 NAMED = 50
 """Nodes of a version that are told by name."""
@@ -84,6 +87,8 @@ class Known(msgspec.Struct, frozen=True, kw_only=True):
     """Nodes that are being emptied."""
     crowded: tuple[str, str] | None = None
     """The node that has all of its instances, and another one that takes slices (`Fleet.crowded`)."""
+    alerts: Mapping[str, Alert] = {}
+    """Those that fired once, by name."""
 
     @property
     def wished(self) -> int:
@@ -144,10 +149,28 @@ def slice_status(known: Known) -> SliceStatus:
         reasons=known.decision.passed_over if known.decision is not None and known.decision.waiting else (),
         since=None if deployment is None else deployment.changed_at,
         rollout=None if deployment is None else _rollout(deployment, strategy),
+        alerts=() if spec is None else tuple(_alert(rule, known.alerts.get(rule.name)) for rule in spec.alerts),
+    )
+
+
+def _alert(rule: AlertRule, found: Alert | None) -> AlertView:
+    return AlertView(
+        name=rule.name,
+        metric=rule.metric,
+        above=rule.above,
+        below=rule.below,
+        after=rule.after,
+        clear=rule.clear,
+        firing=found is not None and found.state is AlertState.FIRING,
+        value=None if found is None else found.value,
+        since=None if found is None else found.at,
+        why="" if found is None else found.why,
+        fired=0 if found is None else found.fired,
     )
 
 
 def _rollout(deployment: Deployment, strategy: Strategy) -> RolloutView:
+    control = deployment.control
     gate, canary = strategy.gate, strategy.type is StrategyKind.CANARY
     stages = (strategy.stages or USUAL_STAGES) if canary else ()
     return RolloutView(
@@ -160,6 +183,13 @@ def _rollout(deployment: Deployment, strategy: Strategy) -> RolloutView:
         started_at=deployment.started_at,
         changed_at=deployment.changed_at,
         why=deployment.why,
+        approval=strategy.approval,
+        paused=control.paused,
+        awaits_approval=control.awaiting,
+        ordered=RolloutVerb.ABORT if control.abort else None if control.promote is None else RolloutVerb.PROMOTE,
+        ordered_by=control.by,
+        refused=control.answer,
+        actions=possible(deployment),
     )
 
 
@@ -181,9 +211,19 @@ def _phase(known: Known, *, calm: bool, there: int) -> BlueprintPhase:
     at_it = deployment.artifact == spec.artifact and deployment.settings == spec.settings
     if calm and at_it and deployment.phase is Phase.DONE:
         return BlueprintPhase.READY
-    if (known.unmet and there) or _waiting(known, there):
+    if (known.unmet and there) or _waiting(known, there) or _held(deployment):
         return BlueprintPhase.WAITING
     return BlueprintPhase.CHANGING
+
+
+def _held(deployment: Deployment) -> str:
+    """What a person has to do before the rollout goes on; empty: nothing."""
+    control = deployment.control
+    if control.paused:
+        return f"paused by {control.by}; resume goes on, abort goes back"
+    if control.awaiting:
+        return f"{deployment.why}; approve goes on, abort goes back"
+    return ""
 
 
 def _waiting(known: Known, there: int) -> int:
@@ -203,9 +243,11 @@ def _detail(known: Known, phase: BlueprintPhase, *, there: int, leaving: int) ->
         return _why_waiting(known, there)
     if phase is BlueprintPhase.READY:
         return _stuck_drain(known) or _crowded(known)
-    said = deployment.why or _BUSY.get(deployment.phase, "")
+    said = "; ".join(filter(None, [deployment.why or _BUSY.get(deployment.phase, ""), deployment.control.answer]))
     if deployment.phase is Phase.DONE:
-        said = _BUSY[Phase.DONE] if deployment.number >= known.number else "nobody has looked at it yet"
+        move = deployment.move
+        moves = "" if move is None else f"one instance moves from {move.source} to {move.target}: {move.why}"
+        said = (moves or _BUSY[Phase.DONE]) if deployment.number >= known.number else "nobody has looked at it yet"
     return "; ".join(part for part in (said, _failures(known)) if part)
 
 
@@ -217,7 +259,8 @@ def _why_waiting(known: Known, there: int) -> str:
         parts.append(f"{count} instance{'s have' if count != 1 else ' has'} no node{f' ({why})' if why else ''}")
     if known.unmet:
         parts.append(f"it needs {' and '.join(known.unmet)}, which has no active instance")
-    return "; ".join([*parts, *filter(None, [_failures(known)])])
+    held = "" if known.deployment is None else _held(known.deployment)
+    return "; ".join([*filter(None, [held]), *parts, *filter(None, [_failures(known)])])
 
 
 def _stuck_drain(known: Known) -> str:
@@ -228,7 +271,7 @@ def _stuck_drain(known: Known) -> str:
 
 
 def _crowded(known: Known) -> str:
-    """What runs is not moved; so it is said that the loss of one node would be the loss of all."""
+    """Instances move one at a time, or never; until then the loss of one node would be the loss of all."""
     if known.crowded is None:
         return ""
     node, other = known.crowded
@@ -328,6 +371,7 @@ def blueprint_view(name: str, blueprint: Blueprint, status: BlueprintStatus) -> 
         ready=sum(min(one.ready, one.wished) for one in status.slices),
         settled=status.settled,
         revision=status.revision,
+        firing=tuple(f"{one.base} {alert.name}" for one in status.slices for alert in one.alerts if alert.firing),
     )
 
 

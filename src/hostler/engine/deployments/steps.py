@@ -8,7 +8,7 @@ import msgspec
 
 from hostler.engine.controllers.steps import Txn
 from hostler.engine.deployments.moves import moved
-from hostler.keys.deployment import BLUEPRINT, DEPLOYMENT, ENDPOINT, RETRIES, SLICE, SLICE_DECISION, SLICE_OWNER
+from hostler.keys.deployment import ALERT, BLUEPRINT, DEPLOYMENT, ENDPOINT, RETRIES, SLICE, SLICE_DECISION, SLICE_OWNER
 from hostler.keys.node import ALIVE
 from hostler.model.rollout import Retries
 from hostler.ports.store import PIECE_BYTES, Delete, DeletePrefix, ModRevision, Put
@@ -128,6 +128,7 @@ def forgotten(base: str, wish: Wish, old: Entry[Deployment] | None) -> Txn:
         txn.then.append(Delete(wish.owner.key))
     if txn.then:
         txn.then += [DeletePrefix(of_base(family.prefix(), base)) for family in (RETRIES, SLICE_DECISION)]
+        txn.then.append(DeletePrefix(ALERT.prefix(base=base)))
     return txn
 
 

@@ -6,6 +6,7 @@ Pure. All that is remembered from one look to the next is the Deployment record,
     begin      how a deployment begins when the blueprint changes
     phases     from one phase to the next
     gates      whether a version goes on
+    control    what a person can order meanwhile
     share      how many of each side there shall be, and how many may go
     autoscale  how many instances the calls need
 """
@@ -18,6 +19,7 @@ from msgspec.structs import replace
 
 from hostler.engine.deployments import autoscale
 from hostler.engine.deployments.begin import begun, is_news, target
+from hostler.engine.deployments.control import NO_ORDERS
 from hostler.engine.deployments.phases import PROVING, advanced, stages_of, weight_of
 from hostler.engine.deployments.share import shares
 from hostler.engine.deployments.side import Aim, Count, Look, Side, new_side, old_side
@@ -91,7 +93,12 @@ def _removed(deployment: Deployment | None, counts: Mapping[Side, Count], now: f
         going = deployment
         if going.phase is not Phase.REMOVING:
             going = replace(
-                going, phase=Phase.REMOVING, weights={}, changed_at=now, why="no blueprint names it any more"
+                going,
+                phase=Phase.REMOVING,
+                weights={},
+                changed_at=now,
+                why="no blueprint names it any more",
+                control=NO_ORDERS,
             )
     spare = tuple(sorted((side, count.ready) for side, count in left.items() if count.ready))
     return Aim(spare=spare, deployment=going)
@@ -112,7 +119,7 @@ def _again(now: Deployment, look: Look) -> float:
     passed = look.now - now.changed_at
     if now.phase is Phase.CANARY and 0 < now.weights.get(now.artifact, 0) < 100:
         waits.append(GATE_EVERY)
-    elif now.phase is Phase.STANDBY and now.stage:
+    elif now.phase is Phase.STANDBY and now.stage and passed < now.strategy.bake:
         waits.append(now.strategy.bake - passed)
     elif now.phase is Phase.KEEPING and passed < now.strategy.keep:
         waits.append(now.strategy.keep - passed)

@@ -14,7 +14,7 @@ from hostler.engine.deployments.steps import Wish
 from hostler.keys.deployment import BLUEPRINT, BLUEPRINT_HISTORY, SLICE_OWNER
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from hostler.engine.view import View
     from hostler.model.deployment import SliceSpec
@@ -100,6 +100,20 @@ class Wishes:
         revision = await self.revision(wish)
         return self._left.get(wish.name or self._followed(base), ()) if revision is None else revision.blueprint.slices
 
+    async def leaving(self, but: str) -> list[SliceSpec]:
+        """The slices of applied blueprints that no blueprint names any more, as they were said last; without `but`."""
+        found: list[SliceSpec] = []
+        for key in tuple(self._view.owners.entries):
+            base = key[len(_OWNERS) :]
+            wish, spec = self.of(base)
+            if base == but or spec is not None:
+                continue
+            revision = await self.revision(wish)
+            said = None if revision is None else revision.blueprint.spec_of(base)
+            if said is not None:
+                found.append(said)
+        return found
+
     async def is_about_others(self, wish: Wish, spec: SliceSpec, before: int) -> bool:
         """Whether, since its revision `before`, the blueprint says the same of this slice, and changed in others."""
         now, then = await self.revision(wish), await self.revision(replace(wish, number=before))
@@ -127,3 +141,16 @@ class Wishes:
         for base in now:
             self._named.setdefault(base, {})[name] = None
         return list(dict.fromkeys((*before, *now)))
+
+
+def transitive_needs(base: str, specs: Mapping[str, SliceSpec]) -> set[str]:
+    """The slices that `base` needs, directly or through other slices of `specs`."""
+    found: set[str] = set()
+    waiting = [base]
+    while waiting:
+        spec = specs.get(waiting.pop())
+        for need in () if spec is None else spec.needs:
+            if need not in found:
+                found.add(need)
+                waiting.append(need)
+    return found

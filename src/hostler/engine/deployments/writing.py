@@ -10,7 +10,7 @@ from hostler.engine.expectation import Expected, known
 from hostler.engine.leadership import check_guard
 from hostler.engine.service import leadership_of
 from hostler.errors import Conflict, Uncertain
-from hostler.keys.deployment import BLUEPRINT, DEPLOYMENT, RETRIES, SLICE, SLICE_OWNER
+from hostler.keys.deployment import ALERT, BLUEPRINT, DEPLOYMENT, RETRIES, SLICE, SLICE_OWNER
 from hostler.ports.store import Delete, Get, KeyValue, Put
 
 if TYPE_CHECKING:
@@ -53,6 +53,7 @@ class Writing:
             (RETRIES.prefix(), view.retries),
             (SLICE_OWNER.prefix(), view.owners),
             (BLUEPRINT.prefix(), view.blueprints),
+            (ALERT.prefix(), view.alerts),
         )
         self._expected: dict[str, list[Expected]] = {}  # what the mirrors do not know yet, by name
         self._doubts: dict[str, tuple[Txn, Why]] = {}  # a write that may have happened, by name

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from hostler.model.rollout import RouterRecord
     from hostler.ports.calls import Questions, Told
 
+MOST_CPUS = 100_000.0
+"""Processors that one process may say its nodes use. What is no number, or more, counts as nothing."""
 EVERY, IDLE_EVERY = 1.0, 5.0
 """Seconds between two questions; to a router that had nothing to tell."""
 RECENT = 60
@@ -60,6 +62,7 @@ class Collector:
         self._artifacts: dict[str, _Artifact] = {}
         self._asking: dict[str, asyncio.Task[None]] = {}
         self._under_way: dict[str, dict[str, int]] = {}
+        self._cpu: dict[str, dict[str, float]] = {}
         self._samples: deque[dict[str, int]] = deque(maxlen=SMOOTHED)
         self._began_at = clock.wall()
         self._answers = self._failures = 0
@@ -102,16 +105,19 @@ class Collector:
         known = self._artifacts.get(artifact)
         under_way = sum(sample.get(artifact, 0) for sample in self._samples) / (len(self._samples) or 1)
         since = self._since(artifact)
+        cpu = sum(told.get(artifact, 0.0) for told in self._cpu.values())
         if known is None and not under_way:  # routers that answer would have told of calls
-            return Measured(since=max(since, self._began_at)) if self._answers else NOTHING
+            return Measured(since=max(since, self._began_at), cpu=cpu) if self._answers else NOTHING
         if known is None:
-            return Measured(in_flight=under_way, since=since)
+            return Measured(in_flight=under_way, since=since, cpu=cpu)
         if known.since != since:
             known.count_from(since)
         times: dict[int, int] = {}
+        calls = errors = 0
         start = max(since, self._clock.wall() - RECENT)
         for at, count in known.seconds.items():
             if at >= start:
+                calls, errors = calls + count.calls, errors + count.errors
                 for span, number in count.times.items():
                     times[span] = times.get(span, 0) + number
         return Measured(
@@ -120,6 +126,9 @@ class Collector:
             p95_ms=percentile(times, 0.95) * 1000,
             in_flight=under_way,
             since=since,
+            recent_calls=calls,
+            recent_errors=errors,
+            cpu=cpu,
         )
 
     def seconds(self, base: str, after: float = 0.0) -> dict[str, list[tuple[int, Count]]]:
@@ -149,7 +158,7 @@ class Collector:
         }
         for router in [router for router in self._asking if router not in present]:
             self._asking.pop(router).cancel()
-            self._under_way.pop(router, None)
+            self._forget(router)
         for router, record in present.items():
             if router not in self._asking:
                 self._asking[router] = asyncio.create_task(self._ask(record), name=f"measures of {router}")
@@ -161,13 +170,13 @@ class Collector:
                 told = await self._questions.ask(record.address, Ask(after))
             except CallFailed:
                 self._failures += 1
-                self._under_way.pop(record.router, None)
+                self._forget(record.router)
                 await self._clock.sleep(backoff.next())
                 continue
             backoff.reset()
             self._answers += 1
             if told.router != record.router:  # another process has its address now
-                self._under_way.pop(record.router, None)
+                self._forget(record.router)
                 await self._clock.sleep(IDLE_EVERY)
                 continue
             self._take(told)
@@ -176,10 +185,16 @@ class Collector:
             quiet = not told.seconds and not told.in_flight
             await self._clock.sleep(IDLE_EVERY if quiet else EVERY)
 
+    def _forget(self, router: str) -> None:
+        """What it has under way, and what its nodes take, is not known any more."""
+        self._under_way.pop(router, None)
+        self._cpu.pop(router, None)
+
     def _take(self, told: Told) -> None:
         """Its seconds, on our calendar."""
         shift = int(self._clock.wall()) - told.now
         self._under_way[told.router] = told.in_flight
+        self._cpu[told.router] = {name: used for name, used in told.cpu.items() if 0 <= used <= MOST_CPUS}
         for second in told.seconds:
             at = second.at + shift
             for tally in second.tallies:

@@ -10,6 +10,7 @@ import math
 from bisect import bisect_left
 from typing import TYPE_CHECKING
 
+from hostler.engine.invocation.cpu_rates import CpuRates
 from hostler.ports.calls import Second, Tally, Told
 
 if TYPE_CHECKING:
@@ -60,6 +61,7 @@ class Measures:
         self._now: dict[str, Count] = {}
         self.in_flight: dict[str, int] = {}
         self.calls = self.errors = 0
+        self.cpu = CpuRates(clock)
 
     def begin(self, artifact: str) -> None:
         """A call was sent."""
@@ -97,7 +99,7 @@ class Measures:
             for at, counts in sorted(self._seconds.items())
             if after < at < now
         )
-        return Told(router, now, seconds, dict(sorted(self.in_flight.items())))
+        return Told(router, now, seconds, dict(sorted(self.in_flight.items())), self.cpu.rates())
 
     # Inside
 

@@ -30,7 +30,7 @@ from hostler.ports.calls import Call, CallFailed, Fault, NotAdmitted, Unreachabl
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import AsyncIterator, Collection
+    from collections.abc import AsyncIterator, Callable, Collection
 
     from hostler.engine.invocation.route import Instance, Place
     from hostler.kit.clock import Clock
@@ -113,9 +113,18 @@ class Router:
             await asyncio.gather(*following, return_exceptions=True)
 
     async def ask(
-        self, target: str, method: str, arguments: bytes, *, within: float = WITHIN, trace: str = ""
+        self,
+        target: str,
+        method: str,
+        arguments: bytes,
+        *,
+        within: float = WITHIN,
+        trace: str = "",
+        served_by: Callable[[Instance], None] | None = None,
     ) -> bytes | Items:
         """Call a method of `group:name`, by the weights of its versions, or of exactly `group:name:version`.
+
+        `served_by` is called with the instance that answers, before this returns.
 
         The answer: one JSON value, or a stream of such that has begun. NotFound: no such slice or method. Invalid: the
         arguments. Unavailable: nobody takes it now, and why; it did not start. DeadlinePassed, Uncertain: it may have
@@ -144,7 +153,10 @@ class Router:
             instance = place.instance
             call = Call(0, method, arguments, ends_at - now, trace, instance.artifact, instance.number)
             try:
-                return await self._sent(place, call, now)
+                answer = await self._sent(place, call, now)
+                if served_by is not None:
+                    served_by(instance)
+                return answer
             except CallFailed as error:
                 self._learn(instance, error, now)
                 if not _may_repeat(error, place):

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hostler.errors import Invalid
+from hostler.errors import Invalid, NotFound
+from hostler.keys.part import check_part
 from hostler.model.deployment import Callers
+from hostler.model.http_route import RouteTable
+from hostler.model.name import fold
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hostler.engine.invocation.route import Instance
     from hostler.engine.invocation.router import Router
     from hostler.engine.request import Caller
     from hostler.engine.view import View
+    from hostler.model.http_route import Match
     from hostler.ports.calls import Items
 
 _MANY = 10_000
@@ -22,14 +29,41 @@ class InvokeService:
     def __init__(self, router: Router, view: View) -> None:
         self.router, self._view = router, view
         self._known: dict[str, tuple[int, int, Callers]] = {}
+        self._tables: dict[str, tuple[int, RouteTable]] = {}
+        """By blueprint: the revision that was read, and its routes."""
 
     async def ask(
-        self, caller: Caller, target: str, method: str, arguments: bytes, *, within: float, trace: str = ""
+        self,
+        caller: Caller,
+        target: str,
+        method: str,
+        arguments: bytes,
+        *,
+        within: float,
+        trace: str = "",
+        served_by: Callable[[Instance], None] | None = None,
     ) -> bytes | Items:
         """As `Router.ask`. Forbidden: the caller may not call this slice."""
         if not caller.may_deploy and self.callers(_base(target)) is not Callers.EVERYBODY:
             caller.require_deploy()
-        return await self.router.ask(target, method, arguments, within=within, trace=trace)
+        return await self.router.ask(target, method, arguments, within=within, trace=trace, served_by=served_by)
+
+    def route(self, blueprint: str, verb: str, segments: list[str]) -> Match:
+        """What a request to a path of a blueprint is for. NotFound: no such blueprint, or no such path in it."""
+        name = fold(blueprint)
+        entry = self._view.blueprints.get(blueprint=check_part(name, "blueprint"))
+        if entry is None:
+            raise NotFound(f"blueprint {name}: not found; look at the list of blueprints")
+        known = self._tables.get(name)
+        if known is None or known[0] != entry.mod_revision:
+            if len(self._tables) >= _MANY:
+                self._tables.clear()
+            known = self._tables[name] = entry.mod_revision, RouteTable(entry.value.slices)
+        found = known[1].find(verb, segments)
+        if found is None:
+            path = "/".join(segments)[:200]
+            raise NotFound(f"path /{path}: blueprint {name} has no such route; see hostler blueprint routes {name}")
+        return found
 
     def callers(self, base: str) -> Callers:
         """Who may call it."""

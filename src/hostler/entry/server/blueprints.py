@@ -21,6 +21,9 @@ from hostler.model.blueprint_api import (
     BlueprintView,
     EndpointPage,
     RevisionView,
+    RolloutPromotion,
+    RolloutSelection,
+    RolloutVerb,
     SliceLog,
     SlicePage,
 )
@@ -28,6 +31,7 @@ from hostler.model.deployment import Blueprint
 
 if TYPE_CHECKING:
     from hostler.engine.deployments.service import BlueprintService
+    from hostler.entry.server.route import Handler
 
 BLUEPRINTS = "/v1/blueprints"
 ONE = BLUEPRINTS + "/{blueprint}"
@@ -123,6 +127,31 @@ async def rolled_back(asked: Asked) -> Answer:
     to = 0 if body is None else body.to
     done = await _service(asked).rollback(asked.request, asked.parts["blueprint"], to)
     return written(done, location=f"{BLUEPRINTS}/{done.value.name}" if done.status == 201 else None)
+
+
+def _ordered(verb: RolloutVerb) -> Handler:
+    async def order(asked: Asked) -> Answer:
+        body: RolloutSelection = asked.body or RolloutPromotion()
+        far = {"everything": body.all, "force": body.force} if isinstance(body, RolloutPromotion) else {}
+        return written(await _service(asked).order(asked.request, asked.parts["blueprint"], verb, body, **far))
+
+    return order
+
+
+def _order(verb: RolloutVerb, summary: str, about: str) -> Route:
+    """The route of an order for rollouts that are under way."""
+    return Route(
+        method="POST",
+        path=f"{ONE}/{verb.value}",
+        name=f"blueprint.{verb.value}",
+        summary=summary,
+        handler=_ordered(verb),
+        access=Access.DEPLOYERS,
+        body=RolloutPromotion if verb is RolloutVerb.PROMOTE else RolloutSelection,
+        body_optional=True,
+        answer=BlueprintStatus,
+        about=f"{about} 409: it is not possible now, or the rollout has gone on since it was `seen`.",
+    )
 
 
 async def deleted(asked: Asked) -> Answer:
@@ -284,6 +313,30 @@ ROUTES: tuple[Route, ...] = (
         answer=BlueprintView,
         conditional=True,
         about="It is an apply like any other, and goes by rolling whatever the strategy. 201: it had been deleted.",
+    ),
+    _order(
+        RolloutVerb.PROMOTE,
+        "Take rollouts that are under way to the next stage now, or to their end",
+        "The leader carries it out: a stage's time and approval are not waited for. While what was measured exceeds the"
+        " limits of the gate it refuses, and `refused` says why, unless there is `force`. `promote` in `ordered`: it is"
+        " not carried out yet.",
+    ),
+    _order(
+        RolloutVerb.PAUSE,
+        "Hold rollouts that are under way where they are",
+        "No share of the calls grows, and no old instance is replaced. A gate that fails takes the new version back all"
+        " the same.",
+    ),
+    _order(RolloutVerb.RESUME, "Let rollouts that are paused go on", "They go on where they were."),
+    _order(
+        RolloutVerb.APPROVE,
+        "Approve the present stage of rollouts whose strategy asks for manual approval",
+        "The stage ends once its time is over and its gate is passed.",
+    ),
+    _order(
+        RolloutVerb.ABORT,
+        "Take the new version of rollouts that are under way back; the version before serves",
+        "The blueprint stays as it is, and its slice is failed; an apply tries again.",
     ),
     Route(
         method="DELETE",

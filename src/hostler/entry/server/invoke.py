@@ -1,4 +1,4 @@
-"""The route by which slices are called.
+"""The routes by which slices are called: by their names, and by the paths that blueprints map to their methods.
 
 One value is answered as JSON. The results of a stream go out as they come, one JSON value per line. Of a stream that
 breaks off the last line is the problem, and the answer has no proper end: nobody takes a part for the whole. The call's
@@ -8,17 +8,21 @@ time is also that of who reads.
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import TYPE_CHECKING, Any
 
 from hostler.entry.server.answer import COMMON
-from hostler.entry.server.body import Disconnected
-from hostler.entry.server.problem import tell
+from hostler.entry.server.body import Disconnected, query_texts
+from hostler.entry.server.problem import FORBIDDEN, NOT_ALLOWED, Refusal, tell
 from hostler.entry.server.protocol import cut
 from hostler.entry.server.route import Access, Answer, Asked, Parameter, Route
 from hostler.errors import HostlerError, Invalid, Unavailable
+from hostler.model.http_route import METHODS, RESERVED, decoded, merge_arguments
 from hostler.model.invoke_api import Arguments
 
 if TYPE_CHECKING:
+    from hostler.engine.invocation.route import Instance
+    from hostler.engine.invocation.service import InvokeService
     from hostler.ports.calls import Items
 
 WITHIN, MAX_WITHIN = 30.0, 3600.0
@@ -29,29 +33,64 @@ LISTEN_AFTER = 0.05
 GRACE = 2.0
 """Seconds after the call's time in which the end of a stream must have been taken."""
 NDJSON = b"application/x-ndjson"
+BLUEPRINT_ROUTES = "/v1/routes"
+_SECONDS = re.compile(r"[0-9]{1,4}(\.[0-9]{1,6})?")
 
 
 async def invoked(asked: Asked) -> Answer | None:
     """A call."""
-    calls = asked.services.calls
-    if calls is None:
-        raise Unavailable("invoke: this process calls no slices; ask another")
-    within = _within(asked.query["within"])
-    ends_at = asyncio.get_running_loop().time() + within
     arguments = b"{}" if asked.body is None else asked.body.text
+    within = _within(asked.query["within"])
+    return await _answered(asked, asked.parts["artifact"], asked.parts["method"], arguments, within)
+
+
+async def routed(asked: Asked) -> Answer | None:
+    """A call by a path of a blueprint."""
+    if asked.raw.cookie:
+        raise Refusal(FORBIDDEN, "cookie: routes of slices take none; send Authorization: Bearer with a token")
+    verb = asked.route.method
+    raw_path = asked.raw.scope["raw_path"].decode("ascii", "replace")
+    segments = raw_path.split("/")[4:]
+    match = _calls(asked).route(asked.parts["blueprint"], verb, [] if segments == [""] else decoded(segments))
+    if match.target is None:
+        allowed = ", ".join(match.verbs)
+        message = f"method {verb}: {raw_path[:200]!r} has none such; use {allowed}"
+        raise Refusal(NOT_ALLOWED, message, ((b"allow", allowed.encode()),))
+    query = query_texts(asked.raw.scope["query_string"])
+    within = _within(query.pop(RESERVED, f"{WITHIN:g}"))
+    called_with = merge_arguments(match, query, b"" if asked.body is None else asked.body.text)
+    return await _answered(asked, match.target.base, match.target.method, called_with, within)
+
+
+def _calls(asked: Asked) -> InvokeService:
+    if asked.services.calls is None:
+        raise Unavailable("invoke: this process calls no slices; ask another")
+    return asked.services.calls
+
+
+async def _answered(asked: Asked, target: str, method: str, arguments: bytes, within: float) -> Answer | None:
+    calls = _calls(asked)
+    ends_at = asyncio.get_running_loop().time() + within
+    served: list[tuple[bytes, bytes]] = []
+
+    def served_by(instance: Instance) -> None:
+        said = f"{instance.node}/{instance.artifact}/{instance.number}"
+        served.append((b"hostler-instance", said.encode("ascii", "replace")))
+
     presence = _Presence(asked.raw.receive)
     try:
         answer = await calls.ask(
             asked.caller,
-            asked.parts["artifact"],
-            asked.parts["method"],
+            target,
+            method,
             arguments,
             within=within,
             trace=asked.raw.id,
+            served_by=served_by,
         )
         if isinstance(answer, bytes):
-            return Answer(text=answer)
-        await _streamed(asked, answer, ends_at)
+            return Answer(text=answer, headers=tuple(served))
+        await _streamed(asked, answer, ends_at, served)
     except asyncio.CancelledError:
         if presence.gone:
             raise Disconnected from None
@@ -89,19 +128,20 @@ class _Presence:
             self._work.cancel()
 
 
-async def _streamed(asked: Asked, items: Items, ends_at: float) -> None:
+async def _streamed(asked: Asked, items: Items, ends_at: float, served: list[tuple[bytes, bytes]]) -> None:
     try:
         async with asyncio.timeout_at(ends_at + GRACE):
-            await _sent(asked, items)
+            await _sent(asked, items, served)
     except TimeoutError:  # items end in time by themselves: it is the caller that does not read
         cut(asked.raw.send, linger=0.0)
     finally:
         await items.aclose()
 
 
-async def _sent(asked: Asked, items: Items) -> None:
+async def _sent(asked: Asked, items: Items, served: list[tuple[bytes, bytes]]) -> None:
     raw = asked.raw
     headers = [*COMMON, (b"x-request-id", raw.id.encode()), (b"content-type", NDJSON), (b"x-accel-buffering", b"no")]
+    headers += served
     await raw.send({"type": "http.response.start", "status": 200, "headers": headers})
     try:
         async for item in items:
@@ -115,9 +155,9 @@ async def _sent(asked: Asked, items: Items) -> None:
 
 
 def _within(text: str) -> float:
-    within = float(text)
+    within = float(text) if _SECONDS.fullmatch(text) else 0.0
     if not 0 < within <= MAX_WITHIN:
-        raise Invalid(f"query within = {text}: must be more than 0 and at most {MAX_WITHIN:g} seconds")
+        raise Invalid(f"query within = {text[:80]}: must be more than 0 and at most {MAX_WITHIN:g} seconds")
     return within
 
 
@@ -137,11 +177,12 @@ ROUTES: tuple[Route, ...] = (
                 "within",
                 "Seconds that the call has, tries and all; at most 3600.",
                 default=f"{WITHIN:g}",
-                pattern=r"^[0-9]{1,4}(\.[0-9]{1,6})?$",
+                pattern=f"^{_SECONDS.pattern}$",
                 example="2.5",
             ),
         ),
-        about="The body is a JSON object of arguments, the answer what the method returns. What a method streams comes"
+        about="The body is a JSON object of arguments, the answer what the method returns; `Hostler-Instance` names"
+        " the node, artifact and number of the instance that answered. What a method streams comes"
         " as application/x-ndjson; a stream that breaks off ends with a problem document, and without a proper end."
         " 404: no such slice or method. 503: nobody takes the call now; it did not start. 502: the method raised. 504:"
         " its time was over. Who may call a slice is said in its blueprint: members of * with the right"
@@ -149,5 +190,27 @@ ROUTES: tuple[Route, ...] = (
         idempotent=False,
         max_body=MAX_BODY,
         quiet=True,
+    ),
+    *(
+        Route(
+            method=verb,
+            path=BLUEPRINT_ROUTES + "/{blueprint}/{path}",
+            name=f"route.{verb.lower()}",
+            summary=f"Call the method of a slice that the blueprint maps {verb} of this path to",
+            handler=routed,
+            access=Access.LOGGED_IN,
+            body=None if verb == "GET" else Arguments,
+            body_optional=True,
+            errors=(403, 405, 502, 504),
+            about="`path` is all that follows, slashes included: one pattern for the routes of all blueprints, which"
+            " `routes` of their slices name. Parts of the path and of the query that a route names, and the fields of"
+            " a JSON object in the body, are the method's arguments. The query `within` sets the call's seconds."
+            " Answers, limits and who may call are those of /v1/invoke. 404: the blueprint has no such route.",
+            idempotent=False,
+            max_body=MAX_BODY,
+            quiet=True,
+            takes_rest=True,
+        )
+        for verb in METHODS
     ),
 )

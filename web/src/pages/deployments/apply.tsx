@@ -25,6 +25,7 @@ interface Ready {
   name: string;
   slices: SliceSpec[];
   plan: BlueprintPlan;
+  warnings: Fault[];
 }
 
 /** A new blueprint, or a change of one: then `of` is what it says now. */
@@ -63,7 +64,7 @@ export function Apply({ of }: { of?: BlueprintView }) {
       }
       setName(called);
       const plan = await post<BlueprintPlan>(at`/v1/blueprints/${called}/plan`, { slices: read.slices });
-      setReady({ name: called, slices: read.slices, plan });
+      setReady({ name: called, slices: read.slices, plan, warnings: read.warnings });
     } catch (error) {
       setFailure(error);
     }
@@ -134,6 +135,7 @@ export function Apply({ of }: { of?: BlueprintView }) {
           <h2 ref={planned} tabIndex={-1} class="deployments-planned">
             What would happen to {ready.name}
           </h2>
+          {ready.warnings.length > 0 && <Mistakes title="Some of the file has no meaning here, and is left out." of={ready.warnings} area={area} />}
           <Plan plan={ready.plan} />
           {of && ready.plan.changes && (
             <details>

@@ -38,7 +38,7 @@ export function One({ name }: { name: string }) {
     }
   };
   // Many slices are many questions.
-  useLive(["blueprint", "deployment", "slice", "endpoint"], reload, found && found.status.slices.length > 4 ? 3000 : 700);
+  useLive(["blueprint", "deployment", "slice", "endpoint", "alert"], reload, found && found.status.slices.length > 4 ? 3000 : 700);
   const measured = useCalls(name, found !== null);
   const tab = route.value.query.get("tab") ?? "now";
   const crumbs = <a href={to("deployments")}>Deployments</a>;
@@ -92,6 +92,7 @@ export function One({ name }: { name: string }) {
             {status.slices.map((slice) => (
               <Slice
                 key={slice.base}
+                blueprint={name}
                 slice={slice}
                 on={found.slices[slice.base] ?? null}
                 endpoints={found.endpoints[slice.base] ?? null}

@@ -6,6 +6,7 @@ import { route } from "../../route";
 import { deploys, everywhere } from "../../session";
 import { Ago, Busy, Button, Clock, count, Dialog, Failure, State, Table } from "../../ui";
 import { Log } from "../../ui/log";
+import { Orders } from "./orders";
 import { Rollout } from "./rollout";
 import type { Measured } from "./series";
 import type { WhyView } from "../../why";
@@ -16,13 +17,14 @@ const NODES = 60;
 const INSTANCES = 60;
 
 interface SliceProps {
+  blueprint: string;
   slice: SliceStatus;
   on: SliceView[] | null;
   endpoints: EndpointView[] | null;
   measured: Measured | null;
 }
 
-export function Slice({ slice, on, endpoints, measured }: SliceProps) {
+export function Slice({ blueprint, slice, on, endpoints, measured }: SliceProps) {
   const [why, setWhy] = useState<Opened | null>(null);
   const box = useRef<HTMLElement>(null);
   const asked = route.value.query.get("slice") === slice.base;
@@ -85,6 +87,8 @@ export function Slice({ slice, on, endpoints, measured }: SliceProps) {
           </ul>
         </details>
       )}
+      {slice.alerts.length > 0 && <Alerts slice={slice} />}
+      <Orders blueprint={blueprint} slice={slice} />
       <Rollout slice={slice} measured={measured} />
       <Versions slice={slice} />
       {on && on.length > 0 && <Grid slice={slice} on={on} open={(node, artifact, one) => setWhy({ base: slice.base, node, artifact, one })} />}
@@ -93,6 +97,25 @@ export function Slice({ slice, on, endpoints, measured }: SliceProps) {
       {endpoints && <Endpoints slice={slice} endpoints={endpoints} />}
       {why && <Why {...why} onClose={() => setWhy(null)} />}
     </section>
+  );
+}
+
+function Alerts({ slice }: { slice: SliceStatus }) {
+  return (
+    <Table caption={`Alerts of ${slice.base}`} head={["Alert", "Threshold", "State", "Since"]}>
+      {slice.alerts.map((one) => (
+        <tr key={one.name}>
+          <th scope="row">{one.name}</th>
+          <td>
+            {one.metric} {one.above !== null ? `above ${one.above}` : `below ${one.below}`} for {one.after} s
+          </td>
+          <td>
+            <State look={one.firing ? "bad" : "good"}>{one.firing ? `firing at ${Number((one.value ?? 0).toPrecision(4))}` : "quiet"}</State>
+          </td>
+          <td>{one.since === null ? "never fired" : <Ago at={one.since} />}</td>
+        </tr>
+      ))}
+    </Table>
   );
 }
 

@@ -58,6 +58,8 @@ export interface Gate {
   min_calls: number;
 }
 
+export type Order = "promote" | "pause" | "resume" | "approve" | "abort";
+
 export interface Rollout {
   stages: { weight: number; hold: number }[];
   gate: Gate | null;
@@ -66,6 +68,28 @@ export interface Rollout {
   started_at: number;
   changed_at: number;
   why: string;
+  approval: "automatic" | "manual";
+  paused: boolean;
+  awaits_approval: boolean;
+  /** Ordered, and not yet carried out by the leader. */
+  ordered: "promote" | "abort" | null;
+  ordered_by: string;
+  /** Why the leader did not carry out the last promotion. */
+  refused: string;
+  actions: Order[];
+}
+
+export interface Alert {
+  name: string;
+  metric: string;
+  above: number | null;
+  below: number | null;
+  after: number;
+  firing: boolean;
+  value: number | null;
+  since: number | null;
+  why: string;
+  fired: number;
 }
 
 export interface SliceStatus {
@@ -88,6 +112,7 @@ export interface SliceStatus {
   reasons: Reason[];
   since: number | null;
   rollout: Rollout | null;
+  alerts: Alert[];
 }
 
 export interface BlueprintStatus {
@@ -191,6 +216,8 @@ export interface BlueprintRead {
   name: string;
   slices: SliceSpec[];
   faults: Fault[];
+  /** Of a file of Aether's: what was left out. */
+  warnings: Fault[];
 }
 
 export interface Revision {

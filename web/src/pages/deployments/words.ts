@@ -50,6 +50,7 @@ export function goingOn(slice: SliceStatus): string {
   if (slice.phase === "removing") return `goes: ${slice.detail}`;
   if (slice.phase === "failed") return slice.previous ? `rolled back: ${slice.detail}` : slice.detail;
   if (slice.phase === "ready") return slice.detail;
+  if (slice.rollout?.paused || slice.rollout?.awaits_approval) return slice.detail;
   switch (slice.step) {
     case "canary":
       return slice.stage ? `canary at ${share} % (stage ${slice.stage} of ${slice.stages})` : `canary passed, all calls go to ${version}`;

@@ -221,6 +221,11 @@ class ProcessSlices:
         instance = self._instances.get(run.id)
         return None if instance is None or not instance.has_process else instance.pid
 
+    def cpu_seconds(self) -> dict[str, float]:
+        """As `hostler.ports.slices.CpuTimes`."""
+        found = ((name, instance.cpu_seconds()) for name, instance in self._instances.items())
+        return {name: seconds for name, seconds in found if seconds is not None}
+
     # Inside
 
     @asynccontextmanager

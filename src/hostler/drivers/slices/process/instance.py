@@ -16,7 +16,7 @@ from hostler.drivers.machines.qemu.whole import whole
 from hostler.drivers.slices.process.control import Control, Declined, Silent
 from hostler.drivers.slices.process.library import LIB, PACKAGES
 from hostler.drivers.slices.process.place import TEMPORARY, WORK, Note
-from hostler.drivers.slices.process.process import FAMILY, Process, end_family, end_user
+from hostler.drivers.slices.process.process import FAMILY, Process, cpu_seconds, end_family, end_user
 from hostler.drivers.slices.process.rights import release
 from hostler.errors import Refused, Unavailable
 from hostler.model.deployment import SliceSettings
@@ -150,6 +150,10 @@ class Instance:
         except TimeoutError:
             self._end_as(f"stop has not ended within {STOPS_WITHIN:g} s")
             raise Refused(f"{self.run.id}: {self._ended}") from None
+
+    def cpu_seconds(self) -> float | None:
+        """Processor time of its process and the children of that; None: there is none."""
+        return cpu_seconds(self.pid, self._groups) if self.has_process and self.pid is not None else None
 
     async def ask(self, question: type[Question], *more: object, doing: str) -> State:
         """Refused: it says no, or ended."""

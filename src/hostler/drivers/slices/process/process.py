@@ -34,6 +34,27 @@ def children_of(pid: int) -> list[int]:
     return []
 
 
+def cpu_seconds(pid: int, groups: Sequence[str] = ()) -> float | None:
+    """Processor time that a process took: that of its control group, else its own and its children's. None: it is gone.
+
+    Of children that ended the time counts as soon as their parent has waited for them.
+    """
+    for group in groups:
+        with suppress(OSError, ValueError):
+            lines = dict(line.split() for line in (Path(group) / "cpu.stat").read_text().splitlines())
+            if "usage_usec" in lines:
+                return int(lines["usage_usec"]) / 1e6
+    ticks = found = 0
+    family = [pid]
+    for one in family:
+        family += children_of(one)
+        with suppress(OSError, IndexError, ValueError):
+            words = Path(f"/proc/{one}/stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()
+            ticks += sum(map(int, words[11:15]))
+            found += 1
+    return ticks / os.sysconf("SC_CLK_TCK") if found else None
+
+
 def held_deleted(pid: int, device: int) -> int:
     """Bytes on a device in files that were deleted and that a process, or one of its descendants, still has open."""
     found: dict[int, int] = {}

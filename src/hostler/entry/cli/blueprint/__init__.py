@@ -8,6 +8,7 @@ from hostler.entry.cli.app import LazyGroup
 
 _READ = "hostler.entry.cli.blueprint.read"
 _CHANGE = "hostler.entry.cli.blueprint.change"
+_ROLLOUT = "hostler.entry.cli.blueprint.rollout"
 _STATUS = "hostler.entry.cli.blueprint.status"
 
 COMMANDS = {
@@ -17,8 +18,14 @@ COMMANDS = {
     "list": (_READ, "list_", "Show all blueprints."),
     "get": (_READ, "get", "Show what a blueprint says, as a file could have it."),
     "status": (_STATUS, "status", "Show how far a blueprint is, slice by slice."),
+    "routes": (_READ, "routes", "Show the HTTP routes of a blueprint."),
     "history": (_READ, "history", "Show what was applied."),
     "rollback": (_CHANGE, "rollback", "Bring back what was applied before."),
+    "promote": (_ROLLOUT, "promote", "Take an upgrade that is under way to its next stage now, or to its end."),
+    "pause": (_ROLLOUT, "pause", "Hold an upgrade that is under way where it is."),
+    "resume": (_ROLLOUT, "resume", "Let a paused upgrade go on."),
+    "approve": (_ROLLOUT, "approve", "Approve the present stage of an upgrade."),
+    "abort": (_ROLLOUT, "abort", "Take the new version back; the version before serves."),
     "delete": (_CHANGE, "delete", "Delete a blueprint and its slices."),
 }
 

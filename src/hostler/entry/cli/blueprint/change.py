@@ -98,6 +98,8 @@ def _read(file: Path) -> tuple[str, Blueprint]:
         for line in lines:
             click.echo(show.safe(line), err=True)
         raise Invalid(f"{_called(file)}: {len(lines)} mistakes; correct them, see docs/deployments.md") from None
+    for warning in found.warnings:
+        click.echo(show.safe(f"{_called(file)}: warning: {warning}"), err=True)
     return found.name, found.blueprint
 
 

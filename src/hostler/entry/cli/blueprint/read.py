@@ -1,4 +1,4 @@
-"""`hostler blueprint list`, `get`, `history`: nothing here changes anything."""
+"""`hostler blueprint list`, `get`, `routes`, `history`: nothing here changes anything."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from hostler.model.blueprint_api import BlueprintView, RevisionView
 
 HEADS = ("NAME", "NUMBER", "PHASE", "READY", "SLICES", "DETAIL")
+ROUTES = ("VERB", "PATH", "SLICE", "METHOD", "CALLERS")
 REVISIONS = ("NUMBER", "WHEN", "BY", "WHAT", "SLICES")
 
 
@@ -40,7 +41,8 @@ async def _list(server: Server, output: str) -> None:
 
 def _row(view: BlueprintView) -> list[str]:
     cells = [view.name, str(view.number), view.phase.value, f"{view.ready}/{view.instances}", str(len(view.slices))]
-    return [show.safe(cell) for cell in (*cells, view.detail)]
+    firing = f"alerts: {', '.join(view.firing)}" if view.firing else ""
+    return [show.safe(cell) for cell in (*cells, "; ".join(filter(None, (firing, view.detail))))]
 
 
 @click.command()
@@ -69,6 +71,32 @@ async def _get(server: Server, name: str, number: int | None, output: str) -> No
         else:
             slices = (await client.blueprints.revision(name, number)).slices
     show.emit(write_blueprint(check_name(name), Blueprint(slices=slices)), output)
+
+
+@click.command()
+@click.argument("name")
+@show.output_option
+@server_options
+def routes(name: str, output: str) -> None:
+    """Show the HTTP routes of the blueprint NAME: the path on the server, and the method that it calls."""
+    complete(_routes(chosen_server(), name, output))
+
+
+async def _routes(server: Server, name: str, output: str) -> None:
+    async with reached(server) as client:
+        view = await read(client, lambda stale: client.blueprints.get(name, stale=stale))
+    found = []
+    for spec in view.slices:
+        for text, method in spec.routes.items():
+            verb, _, path = text.partition(" ")
+            called = {"slice": spec.base, "method": method, "callers": spec.callers.value}
+            found.append({"verb": verb, "path": f"/v1/routes/{view.name}{path}", **called})
+    if output != "table":
+        show.emit(found, output)
+    elif found:
+        show.Columns(*ROUTES).rows([[show.safe(cell) for cell in one.values()] for one in found])
+    else:
+        note(f"{view.name}: no routes; map some with routes of its slices, see docs/invocation.md")
 
 
 @click.command()

@@ -93,6 +93,9 @@ def _details(found: BlueprintStatus) -> Iterator[str]:
             if each.failures and each.why not in one.detail:
                 given_up = ", given up" if each.given_up else ""
                 yield f"{one.base} {version(each.artifact)}: failed {each.failures} in a row{given_up}: {each.why}"
+        for alert in one.alerts:
+            if alert.firing:
+                yield alert.why
         for reason in one.reasons[:10]:
             yield f"{one.base}: not on {reason.subject}: {reason.why}"
 
@@ -152,4 +155,5 @@ def _lines(one: SliceStatus) -> list[str]:
         found.append(f"{said}: {states(each.states) or 'none'}")
     if one.detail:
         found.append(f"{one.base}: {one.detail}")
+    found += [alert.why for alert in one.alerts if alert.why]
     return found

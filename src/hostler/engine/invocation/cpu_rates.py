@@ -1,0 +1,52 @@
+"""Processor time that slices use, by artifact. The router reports it with the calls; it is never stored."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from hostler.kit.clock import Clock
+
+SPAN = 4.0
+"""Seconds over which a rate is a mean, at least: several processes may ask, each at its own pace."""
+
+
+class CpuRates:
+    """Differences of counters that only grow while an instance lives."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._sources: list[Callable[[], Mapping[str, float]]] = []
+        self._samples: list[tuple[float, dict[str, float]]] = []
+
+    @contextmanager
+    def counting(self, source: Callable[[], Mapping[str, float]]) -> Iterator[None]:
+        """Count what a driver tells (`CpuTimes.cpu_seconds`), until this is left."""
+        self._sources.append(source)
+        try:
+            yield
+        finally:
+            self._sources.remove(source)
+
+    def rates(self) -> dict[str, float]:
+        """Processors in use by artifact, over all its instances here; an instance counts from its second sample on."""
+        if not self._sources:
+            return {}
+        now = self._clock.now()
+        latest = {name: seconds for source in self._sources for name, seconds in source().items()}
+        while len(self._samples) > 1 and now - self._samples[1][0] >= SPAN:
+            del self._samples[0]
+        found: dict[str, float] = {}
+        if self._samples:
+            at, earlier = self._samples[0]
+            for name, seconds in latest.items():
+                used = seconds - earlier.get(name, seconds)
+                if now > at and used >= 0:  # less than before: its process was started again
+                    artifact = name.rpartition("#")[0]
+                    found[artifact] = found.get(artifact, 0.0) + used / (now - at)
+        if not self._samples or now - self._samples[-1][0] >= SPAN / 4:
+            self._samples.append((now, latest))
+        return {artifact: round(rate, 3) for artifact, rate in sorted(found.items()) if rate > 0}
