@@ -23,6 +23,7 @@ from hostler.model.api import Phase, TokenCreate, UserCreate, VmCreate
 from hostler.model.deployment import Blueprint, SliceSpec
 from hostler.model.sim_api import FaultInject, Mode
 from hostler.model.vm import OnNodeLoss, VmSpec
+from hostler.sim.journal import load
 
 SCENARIO = """
 name: two-racks
@@ -358,3 +359,59 @@ async def until_later(client: Client, now: float) -> None:
     while (await client.sim.get()).now < now:
         assert time.monotonic() < end
         await asyncio.sleep(0.01)
+
+
+async def test_i45_a_service_that_is_killed_is_resumed_where_it_was_saved(tmp_path: Path) -> None:
+    world = tmp_path / "world.sim"
+    first = Service(tmp_path, "--mode", "manual", "--save", world)
+    try:
+        async with await first.client() as client:
+            vm = await client.vms.create("acme", "shop", VmCreate(name="web", spec=SMALL, on_node_loss=FENCE))
+            fault = await client.sim.inject(FaultInject(fault="power", on="r2/pdu1"))
+            await client.sim.step(100)
+            before = await client.sim.get()
+            log = (await client.sim.log(limit=1000, last=True)).items
+            await well("sim", "save", tmp_path / "copy.sim", **first.environ)
+            first.process.signal(signal.SIGTERM)
+        assert await first.process.ends() == 0
+        assert world.exists(), first.process.text
+    finally:
+        first.process.kill()
+    again = HostlerProcess(
+        *("sim", "serve", "--resume", world, "--save", world, "--listen", "127.0.0.1:0", "--data", tmp_path / "other"),
+        folder=tmp_path,
+    )
+    try:
+        url = await again.url()
+        async with Client(url, (tmp_path / "other/admin.token").read_text().strip()) as client:
+            after = await client.sim.get()
+            assert (after.now, after.mode, after.faults, after.racks) == (
+                before.now,
+                Mode.MANUAL,
+                before.faults,
+                before.racks,
+            )
+            assert (await client.sim.log(limit=1000, last=True)).items[: len(log)] == log
+            found = await client.vms.get("acme", "shop", vm.id)
+            assert (found.phase, str(found.node)[:3]) == (Phase.RUNNING, "r1-")
+            await client.sim.lift(fault.id)
+            await client.sim.step(60)
+        again.kill()  # -9, while it keeps its file
+    finally:
+        again.kill()
+    damaged, taken, overwritten = tmp_path / "damaged.sim", tmp_path / "taken", tmp_path / "copy.sim"
+    damaged.write_bytes(world.read_bytes()[:-200])
+    taken.write_text("somebody's")
+    answers = await asyncio.gather(
+        hostler("sim", "serve", "--resume", damaged, "--listen", "127.0.0.1:0"),
+        hostler("sim", "serve", "--resume", taken, "--listen", "127.0.0.1:0"),
+        hostler("sim", "serve", tmp_path / "two-racks.yaml", "--save", overwritten, "--listen", "127.0.0.1:0"),
+        hostler("sim", "serve", "--listen", "127.0.0.1:0"),
+    )
+    assert all(answer.code != 0 and "Traceback" not in answer.err for answer in answers), answers
+    words = ("the file is damaged", "this is no saved simulation", "go on from it with --resume", "--resume")
+    assert all(word in answer.err for word, answer in zip(words, answers, strict=True)), answers
+    assert (taken.read_text(), damaged.exists(), overwritten.exists()) == ("somebody's", True, True)
+    for file in (world, overwritten):
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600
+        load(file)

@@ -12,7 +12,17 @@ import pytest
 
 from hostler.engine.inventory.document import read_inventory
 from hostler.errors import Conflict, Invalid, NotFound, Unavailable
-from hostler.model.sim_api import FaultInject, Mode, ModeSet, RepairMode, StepGrant, StepView
+from hostler.model.sim_api import (
+    FaultInject,
+    HardwareCommand,
+    HardwareCommandView,
+    HardwareVerb,
+    Mode,
+    ModeSet,
+    RepairMode,
+    StepGrant,
+    StepView,
+)
 from hostler.sim import simulation as module
 from hostler.sim.fault import FAULTS
 from hostler.sim.simulation import Simulation, Story
@@ -236,3 +246,59 @@ async def test_when_it_has_ended_it_says_so() -> None:
 def test_views_are_records_that_read_back() -> None:
     body = FaultInject(fault="power", on="r1", for_=3.0)
     assert msgspec.json.decode(body.encode()) == {"fault": "power", "on": "r1", "for": 3.0}
+
+
+async def test_i46_an_operator_switches_blades_ports_and_cables_off_and_on() -> None:
+    async with simulated() as (simulation, told):
+
+        async def give(verb: HardwareVerb, on: str) -> HardwareCommandView:
+            now = (await simulation.view()).now
+            return await simulation.command(HardwareCommand(command=verb, on=on, guard=now))
+
+        off = await give(HardwareVerb.POWER_OFF, "R1/b1")
+        assert (off.on, off.followed) == ("r1/b1", True)
+        assert any(line.startswith("r1/b1: working → off") for line in off.changes)
+        assert (await give(HardwareVerb.POWER_OFF, "r1/b1")).changes == ()
+        await give(HardwareVerb.DISCONNECT, "r1/tor1:2")
+        await give(HardwareVerb.STOP, "r1/b3")
+        await step(simulation, 5)
+        amiss = {each.component: each.state for each in (await simulation.view()).racks[0].amiss}
+        assert (amiss["r1/b1"], amiss["r1/b2"], amiss["r1/b3"]) == ("off", "isolated", "powered")
+        for verb, on in (
+            (HardwareVerb.POWER_ON, "r1/b1"),
+            (HardwareVerb.CONNECT, "r1/b2"),
+            (HardwareVerb.START, "r1/b3"),
+        ):
+            assert (await give(verb, on)).followed
+        await step(simulation, 10)
+        assert (await simulation.view()).racks[0].amiss == ()
+        log = (await simulation.log(after=0, limit=1000, last=False)).items
+        assert [entry.component for entry in log if entry.what == "command"][:2] == ["r1/b1", "r1/b1"]
+        assert off.id in {entry.cause for entry in log if entry.what == "hardware"}
+        assert told == []
+
+
+async def test_i46_a_command_whose_guard_tick_is_older_than_the_component_s_state_changes_nothing() -> None:
+    async with simulated() as (simulation, _):
+        seen = (await simulation.view()).now
+        await step(simulation, 5)
+        await simulation.command(HardwareCommand(command=HardwareVerb.POWER_OFF, on="r1/b1", guard=seen + 5))
+        with pytest.raises(Conflict, match="r1/b1.* has changed at"):
+            await simulation.command(HardwareCommand(command=HardwareVerb.POWER_ON, on="r1/b1", guard=seen))
+        assert "r1/b1" in {each.component for each in (await simulation.view()).racks[0].amiss}
+        await simulation.command(HardwareCommand(command=HardwareVerb.POWER_OFF, on="r1/b2", guard=seen))  # it has not
+        with pytest.raises(Invalid, match="is to come"):
+            await simulation.command(HardwareCommand(command=HardwareVerb.POWER_ON, on="r1/b1", guard=seen + 50))
+        with pytest.raises(NotFound, match="no such component"):
+            await simulation.command(HardwareCommand(command=HardwareVerb.POWER_ON, on="r1/b99", guard=seen))
+        with pytest.raises(Invalid, match="cannot be done"):
+            await simulation.command(HardwareCommand(command=HardwareVerb.STOP, on="r1/pdu1", guard=seen))
+
+
+async def test_i46_what_is_stuck_does_not_follow_and_says_so() -> None:
+    async with simulated() as (simulation, _):
+        await simulation.inject(FaultInject(fault="pdu_stuck", on="r1/pdu1"))
+        now = (await simulation.view()).now
+        done = await simulation.command(HardwareCommand(command=HardwareVerb.POWER_OFF, on="r1/pdu1", guard=now))
+        assert not done.followed
+        assert "in vain: it is stuck" in done.changes[0]

@@ -207,7 +207,7 @@ async def test_texts_are_read_one_at_a_time() -> None:
     at_work: list[int] = []
     reading = threading.Lock()
 
-    def slow(text: str, file: str) -> InventoryDocument:
+    def slow(text: str, file: str, format_: str) -> InventoryDocument:
         at_work.append(reading.acquire(blocking=False))
         time.sleep(0.002)
         reading.release()

@@ -13,25 +13,32 @@ from __future__ import annotations
 import asyncio
 import sys
 from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from hostler import __version__
 from hostler.entry.folder import DataFolder
 from hostler.entry.plane import Plane, check_listen, first_admin, local_url
 from hostler.entry.rotation import RotatingFile
 from hostler.entry.server.logs import configure, logger
 from hostler.entry.signals import asked_to_end, run_unless_asked
 from hostler.entry.up import Ready
-from hostler.errors import HostlerError, Refused
+from hostler.errors import HostlerError, Invalid, Refused
+from hostler.sim.journal import load, save
 from hostler.sim.simulation import Simulation, Story
 from hostler.sim.world.artifacts import EveryArtifact
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from hostler.model.sim_api import Mode
     from hostler.settings import Settings
+    from hostler.sim.journal import Saved
+    from hostler.sim.pace import Place
+    from hostler.sim.scenario.scenario import Scenario
     from hostler.sim.world import World
 
 BOOT = 120.0
@@ -41,6 +48,18 @@ STOP_WITHIN = 1.0
 SWITCH = 0.0005
 """Seconds after which the world's thread lets the server's run: with the usual 5 ms a request would wait for many of
 them."""
+
+
+SAVE_EVERY = 10.0
+"""Real seconds between two savings; none while nothing happens."""
+
+
+@dataclass(frozen=True)
+class Resumed:
+    """A simulation to go on from, and the file that holds it."""
+
+    name: str
+    saved: Saved
 
 
 class SimService:
@@ -56,8 +75,13 @@ class SimService:
         tell: Callable[[str], None],
         warn: Callable[[str], None],
         ready: Callable[[Ready], None],
+        resumed: Resumed | None = None,
+        save: Path | None = None,
     ) -> None:
+        """`resumed`: what to go on from. `save`: where it is kept, so that another one can go on from it."""
         self._settings, self._mode, self._rate = settings, mode, rate
+        self._resumed, self._save = resumed, save
+        self._saved: Place | None = None
         self._tell, self._warn, self._ready = tell, warn, ready
         self._folder = DataFolder(settings.data)
         self._simulation = Simulation(story, told=self._told)
@@ -84,9 +108,12 @@ class SimService:
         simulation = self._simulation
         async with AsyncExitStack() as stack:
             stack.push_async_callback(simulation.stop, within=STOP_WITHIN)
-            await simulation.start()
-            if not await simulation.boot(within=BOOT):
-                self._warn(f"not every node is on duty after {BOOT:g} virtual seconds; going on")
+            if self._resumed is not None:
+                await self._resume(self._resumed)
+            else:
+                await simulation.start()
+                if not await simulation.boot(within=BOOT):
+                    self._warn(f"not every node is on duty after {BOOT:g} virtual seconds; going on")
             store = await stack.enter_async_context(simulation.store())
             plane = await stack.enter_async_context(
                 Plane(
@@ -99,15 +126,53 @@ class SimService:
             host, _ = check_listen(self._settings)
             url = local_url(server, host)
             token = await first_admin(plane.users, self._folder)
+            if self._resumed is not None and self._folder.read(self._folder.token_file) is None:
+                token = await plane.users.recover_admin()  # the folder that had the token is gone
+                self._folder.write(self._folder.token_file, token)
             stack.enter_context(self._folder.announced(url))
-            await simulation.play(self._mode, rate=self._rate)
+            await (simulation.go_on if self._resumed is not None else simulation.play)(self._mode, rate=self._rate)
+            if self._save is not None:
+                await self._keep(self._save)
+                saving = asyncio.create_task(self._keep_on(self._save), name="simulation: save")
+                stack.callback(saving.cancel)
             self._serving.set()
             self._ready(Ready(url, self._folder, token))
             await self._asked.wait()
             self._tell("stopping")
+            if self._save is not None:
+                try:
+                    await self._keep(self._save)
+                    self._tell(f"saved in {self._save}")
+                except HostlerError as error:
+                    self._warn(str(error))
             with suppress(HostlerError):
                 await simulation.hold()  # whoever waits for a step is told
         return 0
+
+    async def _resume(self, resumed: Resumed) -> None:
+        header = resumed.saved.header
+        self._tell(f"resuming {resumed.name}: {header.place.at:g} virtual seconds are done again")
+        await self._simulation.resume(resumed.saved, resumed.name)
+
+    async def _keep(self, path: Path) -> None:
+        """Save it, unless nothing has happened since it last was."""
+        place = await self._simulation.place()
+        if place != self._saved:
+            data = await self._simulation.save()
+            await asyncio.to_thread(save, path, data)
+            self._saved = place
+
+    async def _keep_on(self, path: Path) -> None:
+        told = ""
+        while True:
+            await asyncio.sleep(SAVE_EVERY)
+            try:
+                await self._keep(path)
+                told = ""
+            except HostlerError as error:
+                if str(error) != told:
+                    told = str(error)
+                    self._warn(told)
 
     async def _failed(self, plane: Plane) -> None:
         self._warn(f"what is read from the world is no longer kept up: {await plane.failed()}")
@@ -127,18 +192,48 @@ def check_folder(folder: DataFolder) -> None:
         )
 
 
+def check_save(path: Path, resumed: Resumed | None) -> None:
+    """Refused: the file exists and is not the one that is resumed. It is not replaced."""
+    if not path.parent.is_dir():
+        raise Invalid(f"{path}: there is no folder {path.parent}; make it, or save elsewhere")
+    if (path.exists() or path.is_symlink()) and (resumed is None or not path.samefile(resumed.name)):
+        raise Refused(f"{path}: it exists; go on from it with --resume {path}, or save to a file that does not exist")
+
+
+def resumed_from(path: Path) -> tuple[Resumed, Story]:
+    """The simulation in a file. NotFound, Invalid, Damaged, Refused: there is none to go on from."""
+    from hostler.sim.scenario.format import read_scenario
+
+    saved = load(path)
+    scenario = read_scenario(saved.header.scenario, str(path))
+    return Resumed(str(path), saved), _story(scenario, saved.header.seed)
+
+
 def story_of(what: str, seed: int | None) -> Story:
     """The scenario of that name, or in that file: its wishes, then its timeline. NotFound, Invalid: it is none."""
-    from hostler.sim.scenario.chance import drawn
     from hostler.sim.scenario.library import find
-    from hostler.sim.scenario.play import Player, plan_of
 
     scenario = find(what)
-    seed = scenario.seed if seed is None else seed
+    return _story(scenario, scenario.seed if seed is None else seed)
+
+
+def _story(scenario: Scenario, seed: int) -> Story:
+    from hostler.sim.scenario.chance import drawn
+    from hostler.sim.scenario.format import written
+    from hostler.sim.scenario.play import Player, plan_of
+
     moments = drawn(scenario, seed)
 
     async def play(world: World, to_come: Callable[[int], None]) -> None:
         await Player(world, scenario, moments).play(to_come)
 
     plan = msgspec.structs.replace(plan_of(scenario), slices=True)  # whoever is beside it may apply a blueprint
-    return Story(name=scenario.name, about=scenario.about, seed=seed, plan=plan, play=play)
+    return Story(
+        name=scenario.name,
+        about=scenario.about,
+        seed=seed,
+        plan=plan,
+        play=play,
+        scenario=written(scenario),
+        release=__version__,
+    )

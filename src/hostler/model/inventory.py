@@ -121,3 +121,43 @@ class Blade(Hardware, frozen=True, kw_only=True):
 
     capacity: Capacity
     labels: dict[str, str] = field(default_factory=dict)
+
+
+class FlowStep(OpenEnum):
+    """How far the burn-in or the retirement of a blade or rack is."""
+
+    WAITING = "waiting"
+    """For its agent, or until it is enabled."""
+    WATCHING = "watching"
+    """Its burn-in period runs."""
+    PASSED = "passed"
+    """The period is over without a fault; its rack is not done yet."""
+    FAILED = "failed"
+    """It had a fault, and is out for repair."""
+    DRAINING = "draining"
+    BLOCKED = "blocked"
+    """Something must be done first."""
+    RETIRED = "retired"
+
+
+class HardwareFlow(Record, frozen=True, kw_only=True):
+    """`/hostler/v1/blade-flows/{rack}/{blade}` and `/hostler/v1/rack-flows/{rack}`: a burn-in or a retirement.
+
+    Written by the leader. The condition of the hardware is what was asked for; this is how far that is.
+    """
+
+    condition: Condition
+    """`burn_in` or `retiring`: what the flow leads through."""
+    step: FlowStep
+    reason: str
+    """Why it is at this step, and what blocks it."""
+    since: float
+    """When the flow began."""
+    step_at: float
+    """When it came to this step."""
+    until: float | None = None
+    """When the burn-in period is over, if nothing happens."""
+    heartbeat: str = ""
+    """Names the life of the node's agent that is watched: the process, and since which revision it has been alive."""
+    drained: bool = False
+    """The flow began to drain the node; if it is called off, the node goes on duty again."""

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, UnsetType
 
-from hostler.model.inventory import Capacity, Condition, Port
+from hostler.model.inventory import Capacity, Condition, HardwareFlow, Port
 from hostler.model.node import Lifecycle
 from hostler.model.record import OpenEnum, Record
 
+HOSTLER, CLOUDCHAMBER = "hostler", "cloudchamber"
+"""Formats of inventory files: that of docs/inventory.md, and that of CloudChamber."""
 Levels = Annotated[tuple[dict[str, Any], ...], Meta(max_length=10_000)]
 
 
@@ -23,6 +25,8 @@ class InventoryDocument(Record, frozen=True, kw_only=True):
     """Of no region."""
     agreed: Annotated[str, Meta(max_length=64)] = ""
     """The `digest` of the plan that somebody agreed to: if it would be another one by now, nothing is written."""
+    notes: tuple[str, ...] = ()
+    """What the import of a file left out or changed. A load ignores it."""
 
 
 class InventoryShown(Record, frozen=True, kw_only=True):
@@ -144,6 +148,8 @@ class RackView(Record, frozen=True, kw_only=True):
     capacity: Capacity
     """Of the nodes that registered."""
     vms: int
+    flow: HardwareFlow | None = None
+    """How far its burn-in or retirement is, why, and what blocks it; None: it is in none."""
     revision: int
 
 
@@ -194,6 +200,8 @@ class BladeView(Record, frozen=True, kw_only=True):
     vms: int
     machines: tuple[str, ...]
     """`org/project/name` of those that the caller sees, the first few."""
+    flow: HardwareFlow | None = None
+    """How far its burn-in or retirement is, why, and what blocks it; None: it is in none."""
     revision: int
 
 
@@ -287,3 +295,4 @@ class InventoryText(Record, frozen=True, kw_only=True):
     text: str
     file: Annotated[str, Meta(max_length=255)] = "inventory"
     """What mistakes are told to be in."""
+    format: Literal["hostler", "cloudchamber"] = "hostler"

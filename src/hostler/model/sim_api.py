@@ -90,6 +90,44 @@ class FaultView(Record, frozen=True, kw_only=True):
     """All of it, in one line."""
 
 
+class HardwareVerb(OpenEnum):
+    """What an operator does to hardware."""
+
+    POWER_ON = "power_on"
+    POWER_OFF = "power_off"
+    """A pdu or one of its ports; of a blade or tor: every port that feeds it; of a rack: its pdus."""
+    CONNECT = "connect"
+    DISCONNECT = "disconnect"
+    """A port of a tor; of a blade: every port that it is at; of a tor: all of its ports."""
+    START = "start"
+    STOP = "stop"
+    """A blade's software; its power stays on. Of a rack: all its blades."""
+
+
+class HardwareCommand(Record, frozen=True, kw_only=True):
+    """Switch hardware on or off. It is refused if the component has changed after `guard`."""
+
+    command: HardwareVerb
+    on: Annotated[str, Meta(min_length=1, max_length=255)]
+    """A component: `r1`, `r1/pdu1`, `r1/tor1`, `r1/b3`, or a port with its cable: `r1/pdu1:3`, `r1/tor1:3`."""
+    guard: Annotated[float, Meta(ge=0, le=2**53)]
+    """The guard tick: the virtual instant (`now`) of the state that the command was decided from."""
+
+
+class HardwareCommandView(Record, frozen=True, kw_only=True):
+    """A command that was given. What was that way before has no changes; what is stuck does not follow."""
+
+    id: str
+    """What the log names as the cause of the changes."""
+    command: HardwareVerb
+    on: str
+    at: float
+    changes: tuple[str, ...]
+    """All that followed at this instant."""
+    followed: bool
+    """False: something is stuck, has no power or hears nothing; `changes` say what."""
+
+
 class ProposalView(Record, frozen=True, kw_only=True):
     """What should be done about hardware that is not as it should be, and why."""
 
@@ -167,6 +205,14 @@ class SimView(Record, frozen=True, kw_only=True):
     """How many moments of the scenario's timeline are still to come."""
     failures: tuple[str, ...]
     """What went wrong in the simulator itself, newest last. None should be here."""
+
+
+class SimState(Record, frozen=True, kw_only=True):
+    """The simulation as it is saved."""
+
+    file: str
+    """What `hostler sim serve --resume` reads, to the letter. It holds every write to the simulated control plane,
+    hashes of tokens and passwords included."""
 
 
 class SimLogEntry(Record, frozen=True, kw_only=True):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from hostler.engine.deployments.rebalance import MOVED
 from hostler.keys.deployment import BLUEPRINT, DEPLOYMENT, ENDPOINT, SLICE, SLICE_OWNER
 from hostler.keys.node import ALIVE, MEMBER
 from hostler.model.deployment import SliceState, base_of
@@ -118,6 +119,8 @@ def _slice(state: _State, name: str, spec: SliceSpec, there: list[_Found], *, fa
             return  # nothing served before
     number = spec.instances if deployment.scale is None else deployment.scale
     serving = [one for one in there if one.serves and one.artifact == artifact and one.one.template == template]
+    if _is_moving(deployment, there, serving, number):
+        return
     if len(serving) != number or len(there) != number:
         told = ", ".join(f"{one.artifact}#{one.number} {one.one.state} on {one.node}" for one in there[:6])
         text = f"{number} of {artifact} shall serve; {len(serving)} do, of {len(there)} that are there: {told}"
@@ -125,6 +128,18 @@ def _slice(state: _State, name: str, spec: SliceSpec, there: list[_Found], *, fa
     total = sum(deployment.weights.values())
     if total and deployment.weights.get(artifact) != total:
         yield _unmet(base, f"calls go to {deployment.weights}, not all to {artifact}")
+
+
+def _is_moving(deployment: Deployment, there: list[_Found], serving: list[_Found], number: int) -> bool:
+    """Whether the one instance too many belongs to a move of this slice: the new one on the target of the stored move,
+    or, once the move is no longer stored, the old one that leaves its node."""
+    if len(there) != number + 1 or len(serving) < number:
+        return False
+    move = deployment.move
+    if move is None:
+        return len(serving) == number and any(not one.serves and one.one.why.startswith(MOVED) for one in there)
+    nodes = [one.node for one in there if one.artifact == deployment.artifact]
+    return len(nodes) == len(there) and move.source in nodes and move.target in nodes
 
 
 def _left(
@@ -165,11 +180,20 @@ def _endpoints(state: _State) -> Iterator[Unmet]:
                 yield _unmet(
                     f"{artifact}#{number}", f"it serves on {node}; shown are {list(endpoints)} on {list(nodes)}"
                 )
-            elif not serves and node in nodes:
+            elif not serves and node in nodes and not _is_of_a_move(state, node, artifact, one):
                 yield _unmet(f"{artifact}#{number}", f"it is {one.state} on {node}, and is shown there")
     for (artifact, number), endpoints in shown.items():
         nodes = dict.fromkeys(endpoint.node_id for endpoint in endpoints.values())
         yield _unmet(f"{artifact}#{number}", f"there is no such instance, and it is shown on {list(nodes)}")
+
+
+def _is_of_a_move(state: _State, node: str, artifact: str, one: SliceInstance) -> bool:
+    """Whether it is the instance that leaves, which its agent has not taken up yet, or the one that becomes active."""
+    if one.state is SliceState.DEACTIVATE:
+        return one.why.startswith(MOVED)
+    deployment = state.deployments.get(base_of(artifact))
+    move = None if deployment is None else deployment.move
+    return one.state is SliceState.ACTIVATING and move is not None and move.target == node
 
 
 def _places(world: World, state: _State) -> Iterator[Unmet]:

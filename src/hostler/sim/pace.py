@@ -10,6 +10,10 @@ A change of mode names the epoch that it was decided under, and begins a new one
 nothing (`Conflict`), and steps of an epoch that is over are dropped. Calls from outside are served at the present
 virtual instant, also while time stands still. Several that follow each other closely, as those of one request do, find
 the same instant.
+
+Calls that only look do not change what happens: their steps are taken after those of the world, in no drawn order, and
+are not counted. Calls that change something enter the world (`enter`) between two rounds, and `place` says between
+which: done again at the same place (`follow`), in a world of the same seed, they lead to the same world.
 """
 
 from __future__ import annotations
@@ -20,6 +24,7 @@ import threading
 import time
 from collections import deque
 from concurrent.futures import Future
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
@@ -29,7 +34,8 @@ from hostler.kit.processes import ProcessLoop, outside
 from hostler.model.sim_api import MOST_EVENTS, MOST_SECONDS, RATES, Mode
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine
+    from collections.abc import Awaitable, Callable, Coroutine, Iterable
+    from contextvars import Context
 
 T = TypeVar("T")
 
@@ -52,6 +58,19 @@ SLICE = 0.005
 EARLY = 0.0005
 """Real seconds that time may be early by: no thread sleeps for less."""
 ENDED = "simulation: it has ended; start it again"
+_LOOKS: ContextVar[bool] = ContextVar("_LOOKS", default=False)
+"""Whether the code that runs looks at the world from outside."""
+
+
+class Place(msgspec.Struct, frozen=True):
+    """Between which rounds of the world something happens, and at which instant."""
+
+    round: int
+    at: float
+
+
+class Diverged(RuntimeError):
+    """The world is not the one that was recorded."""
 
 
 class Pace(msgspec.Struct, frozen=True):
@@ -130,6 +149,9 @@ class PacedLoop(ProcessLoop):
         self._steps: deque[Step] = deque()
         self._numbers = 0
         self._linger_until = self._linger_end = -math.inf
+        self._round = 0
+        self._script: deque[tuple[Place, Callable[[], None]]] = deque()
+        self._diverged: Callable[[Diverged], None] = lambda _: None
 
     # From any thread
 
@@ -192,6 +214,10 @@ class PacedLoop(ProcessLoop):
             )
         return self._begin(Pace(mode, rate, epoch + 1))
 
+    def stand_still(self, *, epoch: int) -> None:
+        """Let no time pass, from that epoch on: it was counted elsewhere."""
+        self._begin(Pace(Mode.MANUAL, USUAL_RATE, epoch))
+
     def run_free(self) -> None:
         """As fast as it can, whatever the mode was: for the beginning and the end of a world."""
         self._begin(Pace(Mode.NO_WAIT, math.inf, self._pace.epoch + 1))
@@ -226,13 +252,64 @@ class PacedLoop(ProcessLoop):
         self._steps.append(step)
         return step
 
+    @property
+    def place(self) -> Place:
+        """Where the world is: what is done now is done there."""
+        return Place(self._round, self._now)
+
+    def enter(self, do: Callable[[], T]) -> T:
+        """Do something as part of the world; what it starts belongs to no process."""
+        context = outside()
+        context.run(_LOOKS.set, False)
+        return context.run(do)
+
+    def follow(self, script: Iterable[tuple[Place, Callable[[], None]]], diverged: Callable[[Diverged], None]) -> None:
+        """Do each at its place, before a call from outside is let in. A world that does not come to one of the places
+        stands still, and `diverged` is called."""
+        self._script.extend(script)
+        self._diverged = diverged
+
     # Rounds
 
     def _run_once(self) -> None:
-        if self._waiting:
+        if self._script:
+            self._act()
+        elif self._waiting:
             self._let_in()
         if self._ready or self._pass_time():
             super()._run_once()
+
+    def _act(self) -> None:
+        """What is to be done here. A round only goes where the next place is still ahead."""
+        while self._script:
+            place, do = self._script[0]
+            if place.round > self._round and (self._ready or self._due() < math.inf):
+                return
+            if place.round != self._round or not self._now <= place.at <= self._due():
+                self._script.clear()
+                self.stand_still(epoch=self._pace.epoch + 1)
+                why = f"round {place.round} was at {place.at:g} s, and round {self._round} is at {self._now:g} s"
+                self._diverged(Diverged(why))
+                return
+            self._now = place.at
+            self._script.popleft()
+            self.enter(do)
+
+    def _admitted(self, handles: list[asyncio.Handle]) -> list[asyncio.Handle]:
+        """The world's, which are drawn from, then those of who only looks."""
+        world: list[asyncio.Handle] = []
+        looking: list[asyncio.Handle] = []
+        for handle in handles:
+            (looking if handle._context.get(_LOOKS) else world).append(handle)  # type: ignore[attr-defined]
+        if world:
+            self._round += 1
+            world = super()._admitted(world)
+            if len(world) > 1:
+                super()._shuffle(world)
+        return world + looking
+
+    def _shuffle(self, handles: list[asyncio.Handle]) -> None:
+        """They are in order already."""
 
     def _let_in(self) -> None:
         with self._bell:
@@ -241,8 +318,12 @@ class PacedLoop(ProcessLoop):
         for call in calls:
             if call.answer.set_running_or_notify_cancel():
                 self._calls[call] = None
-                call.task = self.create_task(call.run(), name="from outside", context=outside())
-                call.task.add_done_callback(lambda _, call=call: self._calls.pop(call, None))  # type: ignore[misc]
+                context = _looking()
+                call.task = self.create_task(call.run(), name="from outside", context=context)
+                call.task.add_done_callback(
+                    lambda _, call=call: self._calls.pop(call, None),  # type: ignore[misc]
+                    context=context,
+                )
         now = self._real()
         if now >= self._linger_until + SLICE:
             self._linger_end = now + LINGER_MOST
@@ -296,8 +377,8 @@ class PacedLoop(ProcessLoop):
         return False
 
     def _bring_up(self) -> None:
-        """Where time passes by itself, up to the present; never past what is due and not done yet."""
-        if self._pace.mode is Mode.MEASURED:
+        """Where time passes by itself, up to the present; never past what is due, or ready, and not done yet."""
+        if self._pace.mode is Mode.MEASURED and not self._ready:
             self._now = max(self._now, min(self._allowed(self._now), self._due()))
 
     def _due(self) -> float:
@@ -401,6 +482,12 @@ class PacedThread:
     def _noticed(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         error = context.get("exception")
         self._failed(str(context.get("message", "")), error if error is not None else RuntimeError("no exception"))
+
+
+def _looking() -> Context:
+    context = outside()
+    context.run(_LOOKS.set, True)
+    return context
 
 
 def _drop(step: Step, why: str) -> None:

@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import asyncio
 import difflib
+import hashlib
 import math
 import traceback
 from collections import deque
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from hostler.errors import Conflict, HostlerError, NotFound
+from hostler.errors import Conflict, HostlerError, Invalid, NotFound, Refused
 from hostler.model.name import fold
 from hostler.model.node import Lifecycle
 from hostler.model.sim_api import (
@@ -24,6 +26,8 @@ from hostler.model.sim_api import (
     FaultKindPage,
     FaultNumber,
     FaultView,
+    HardwareCommandView,
+    HardwareVerb,
     Mode,
     ProposalPage,
     ProposalView,
@@ -38,23 +42,51 @@ from hostler.model.sim_api import (
 from hostler.sim.bridge import BridgedClock, BridgedStore, across
 from hostler.sim.fault import FAULTS, fault_of
 from hostler.sim.hardware import BladeState, Target, perform, propose
-from hostler.sim.pace import PacedLoop, PacedThread
+from hostler.sim.hardware.change import IN_VAIN
+from hostler.sim.hardware.event import Connect, Disconnect, PowerOff, PowerOn, Start, Stop
+from hostler.sim.journal import (
+    FORMAT,
+    MOST,
+    VERSION,
+    AutoRepair,
+    Begin,
+    Command,
+    Entry,
+    Header,
+    Inject,
+    Journal,
+    JournaledStore,
+    Lift,
+    Repaired,
+    StoreAct,
+    written,
+)
+from hostler.sim.pace import Diverged, PacedLoop, PacedThread
 from hostler.sim.world import World
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
 
-    from hostler.model.sim_api import FaultInject, ModeSet, RepairMode, StepGrant
+    from hostler.model.sim_api import FaultInject, HardwareCommand, ModeSet, RepairMode, StepGrant
     from hostler.sim.fault import Fault
-    from hostler.sim.hardware import Proposal
+    from hostler.sim.hardware import Event, Proposal
+    from hostler.sim.journal import Act, Saved, WorldAct
     from hostler.sim.log import LogEntry
-    from hostler.sim.pace import Step
+    from hostler.sim.pace import Place, Step
     from hostler.sim.world import WorldPlan
 
 T = TypeVar("T")
 
 REPAIR_EVERY = 5.0
 """Virtual seconds between two looks of whoever repairs without being asked."""
+_COMMANDS: dict[HardwareVerb, Callable[[str], Event]] = {
+    HardwareVerb.POWER_ON: PowerOn,
+    HardwareVerb.POWER_OFF: PowerOff,
+    HardwareVerb.CONNECT: Connect,
+    HardwareVerb.DISCONNECT: Disconnect,
+    HardwareVerb.START: Start,
+    HardwareVerb.STOP: Stop,
+}
 KEPT = 100_000
 """Entries of the log, about; older ones are forgotten."""
 FAILURES = 20
@@ -74,6 +106,10 @@ class Story:
     plan: WorldPlan
     play: Callable[[World, Callable[[int], None]], Awaitable[None]] | None = None
     """Tells how many moments are still to come, and returns when there are none."""
+    scenario: str = ""
+    """The file of its scenario, all in one: what it is saved with. Empty: it cannot be saved."""
+    release: str = ""
+    """Of Hostler: another one may not be able to resume it."""
 
 
 class Simulation:
@@ -86,14 +122,75 @@ class Simulation:
         self._begun: Future[World] = Future()
         self._failures: deque[str] = deque(maxlen=FAILURES)
         self._to_come = 0
+        self._commands = 0
         self._repairing: asyncio.Task[None] | None = None
         self._thread = PacedThread(self._loop, self._main, self._failed)
         self._epoch = 0.0
+        self._journal = Journal()
+        self._log_digest = hashlib.sha256()
+        self._resumed: Future[str] = Future()
+        """The digest of the world where it was saved."""
 
     async def start(self) -> None:
         """Until the world has begun; time goes as fast as it can. What keeps it from that is raised."""
         self._thread.start()
         await asyncio.wrap_future(self._begun)
+
+    async def resume(self, saved: Saved, name: str) -> None:
+        """In the place of `start`, `boot` and `play`: until the world is where it was when it was saved; then time
+        stands still. Refused: it is not as it was then, for another Hostler runs it."""
+        header = saved.header
+        script: list[tuple[Place, Callable[[], None]]] = [(each.place, self._again(each)) for each in saved.entries]
+        end = (header.place, lambda: self._arrived(header.epoch))
+        self._loop.follow([*script, end], self._resumed.set_exception)
+        self._thread.start()
+        found, why = "", "its state is another one"
+        await asyncio.wrap_future(self._begun)
+        try:
+            found = await asyncio.wrap_future(self._resumed)
+        except Diverged as error:
+            why = str(error)
+        if found != header.digest:
+            release = self._story.release
+            other = "" if header.release == release else f"; use Hostler {header.release}, which wrote it"
+            raise Refused(
+                f"{name}: Hostler {release} does not come to the state that was saved ({why}){other}; the file is"
+                " unchanged"
+            )
+
+    async def place(self) -> Place:
+        """How far the world is."""
+        return await self._inside(lambda: self._loop.place)
+
+    async def save(self) -> bytes:
+        """The file of the simulation as it is now. Refused: too much came in. Invalid: it has no scenario."""
+        if not self._story.scenario:
+            raise Invalid("simulation: it was not made from a scenario, so it cannot be saved")
+
+        def taken() -> tuple[Header, list[bytes]]:
+            if self._journal.full:
+                raise Refused(
+                    f"simulation: more than {MOST // 1024 // 1024} MiB were written into it from outside; it cannot be"
+                    " saved any more"
+                )
+            pace = self._loop.pace
+            header = Header(
+                format=FORMAT,
+                version=VERSION,
+                release=self._story.release,
+                scenario=self._story.scenario,
+                seed=self._story.seed,
+                mode=pace.mode,
+                rate=pace.rate if math.isfinite(pace.rate) else None,
+                epoch=pace.epoch,
+                place=self._loop.place,
+                entries=len(self._journal.lines),
+                digest=self._digest(),
+            )
+            return header, list(self._journal.lines)
+
+        header, lines = await self._inside(taken)
+        return await asyncio.to_thread(written, header, lines)
 
     async def stop(self, *, within: float) -> None:
         """End it, within so many real seconds."""
@@ -101,7 +198,8 @@ class Simulation:
 
     def store(self) -> BridgedStore:
         """The world's store, past every fault: who asks through it is not part of the simulation."""
-        return BridgedStore(self._entered().store, self._loop)
+        aside = self._entered().store.aside()
+        return BridgedStore(JournaledStore(aside, self._perform), self._loop)
 
     def clock(self) -> BridgedClock:
         """The world's clock."""
@@ -129,10 +227,13 @@ class Simulation:
 
         def begin() -> None:
             self._loop.change(mode, rate=rate, epoch=self._loop.pace.epoch)
-            if self._story.play is not None:
-                self._entered().spawn(self._play(self._story.play), "timeline")
+            self._perform(Begin())
 
         await self._inside(begin)
+
+    async def go_on(self, mode: Mode, *, rate: float | None = None) -> None:
+        """Let time go on in this mode, after `resume`."""
+        await self._inside(lambda: self._loop.change(mode, rate=rate, epoch=self._loop.pace.epoch))
 
     async def hold(self) -> None:
         """Let time stand still: steps that are not done are dropped, and whoever waits for them is told."""
@@ -165,17 +266,9 @@ class Simulation:
     async def inject(self, wanted: FaultInject) -> FaultView:
         """Break something. Invalid: no such fault. NotFound: no such component."""
         fields = {name: value for name, value in msgspec.to_builtins(wanted).items() if value not in (None, "")}
-        fault = fault_of(fields)
-
-        def inject() -> FaultView:
-            world = self._entered()
-            try:
-                id_ = world.inject(fault)
-            except NotFound as error:
-                raise NotFound(f"{error}{self._nearest(wanted.on)}") from None
-            return FaultView(id=id_, fault=fault.name, on=fault.on, text=fault.told())
-
-        return await self._inside(inject)
+        fault_of(fields)
+        done: FaultView = await self._inside(lambda: self._perform(Inject(fields)))
+        return done
 
     def kinds(self) -> FaultKindPage:
         """Which faults there are."""
@@ -184,15 +277,15 @@ class Simulation:
     async def lift(self, id_: str) -> FaultView:
         """Lift a fault. NotFound: it is not active."""
 
-        def lift() -> FaultView:
-            world = self._entered()
-            fault = world.faults.get(id_)
-            world.lift(id_)
-            if fault is None:
-                raise NotFound(f"fault {id_}: it is not active")
-            return FaultView(id=id_, fault=fault.name, on=fault.on, text=fault.told())
+        done: FaultView = await self._inside(lambda: self._perform(Lift(id_)))
+        return done
 
-        return await self._inside(lift)
+    async def command(self, wanted: HardwareCommand) -> HardwareCommandView:
+        """Switch hardware on or off. Conflict: the component has changed since the command was decided."""
+        if wanted.command not in _COMMANDS:
+            raise Invalid(f"command: {wanted.command} is not known; known are {', '.join(_COMMANDS)}")
+        done: HardwareCommandView = await self._inside(lambda: self._perform(Command(wanted)))
+        return done
 
     async def proposals(self) -> ProposalPage:
         """What should be repaired."""
@@ -201,31 +294,14 @@ class Simulation:
     async def repair(self, id_: str) -> ProposalView:
         """Perform what is proposed. NotFound: it no longer is."""
 
-        def repair() -> ProposalView:
-            proposals = {proposal.id: proposal for proposal in self._proposals()}
-            found = proposals.get(id_)
-            if found is None:
-                close = difflib.get_close_matches(id_, proposals, 3) or list(proposals)[:3]
-                raise NotFound(
-                    f"repair {id_}: nothing of that id is proposed; proposed are {', '.join(close) or 'none'}"
-                )
-            self._perform(found)
-            return _proposal(found)
-
-        return await self._inside(repair)
+        done: ProposalView = await self._inside(lambda: self._perform(Repaired(id_)))
+        return done
 
     async def auto_repair(self, wanted: RepairMode) -> ProposalPage:
         """Have somebody perform what commands are enough for, or nobody."""
 
-        def change() -> ProposalPage:
-            if self._repairing is not None and not wanted.automatic:
-                self._repairing.cancel()
-                self._repairing = None
-            elif self._repairing is None and wanted.automatic:
-                self._repairing = self._entered().spawn(self._repair_by_itself(), "whoever repairs")
-            return self._page()
-
-        return await self._inside(change)
+        done: ProposalPage = await self._inside(lambda: self._perform(AutoRepair(wanted.automatic)))
+        return done
 
     async def log(self, *, after: int, limit: int, last: bool) -> SimLogPage:
         """What happened after the entry of that number; `last`: the newest of it."""
@@ -243,6 +319,114 @@ class Simulation:
             )
 
         return await self._inside(read)
+
+    # What changes the world
+
+    def _perform(self, act: Act) -> Any:
+        """Write it down, then do it, between two rounds of the world."""
+        self._entered()
+        self._journal.add(self._loop.place, act)
+        return self._loop.enter(lambda: self._done(act))
+
+    def _again(self, entry: Entry) -> Callable[[], None]:
+        """Do it as it was done before; what failed then fails again."""
+
+        def again() -> None:
+            self._journal.add(entry.place, entry.act)
+            with suppress(HostlerError):
+                self._done(entry.act)
+
+        return again
+
+    def _arrived(self, epoch: int) -> None:
+        self._loop.stand_still(epoch=epoch + 1)
+        self._resumed.set_result(self._digest())
+
+    def _done(self, act: Act) -> Any:
+        if isinstance(act, StoreAct):
+            return act.done(self._entered().store.aside())
+        return self._done_to_world(act)
+
+    def _done_to_world(self, act: WorldAct) -> Any:
+        match act:
+            case Begin():
+                if self._story.play is not None:
+                    self._entered().spawn(self._play(self._story.play), "timeline")
+            case Inject(fault=fields):
+                return self._inject(fields)
+            case Lift(id=id_):
+                return self._lift(id_)
+            case Command(command=command):
+                return self._switch(command)
+            case Repaired(id=id_):
+                return self._repair(id_)
+            case AutoRepair(automatic=automatic):
+                return self._automate(automatic)
+        return None
+
+    def _inject(self, fields: dict[str, Any]) -> FaultView:
+        fault = fault_of(fields)
+        try:
+            id_ = self._entered().inject(fault)
+        except NotFound as error:
+            raise NotFound(f"{error}{self._nearest(fault.on)}") from None
+        return FaultView(id=id_, fault=fault.name, on=fault.on, text=fault.told())
+
+    def _lift(self, id_: str) -> FaultView:
+        world = self._entered()
+        fault = world.faults.get(id_)
+        world.lift(id_)
+        if fault is None:
+            raise NotFound(f"fault {id_}: it is not active")
+        return FaultView(id=id_, fault=fault.name, on=fault.on, text=fault.told())
+
+    def _switch(self, wanted: HardwareCommand) -> HardwareCommandView:
+        world = self._entered()
+        event, now = _COMMANDS[wanted.command](wanted.on), self._loop.time()
+        try:
+            world.racks.check_guard(event, wanted.guard, now=now)
+        except NotFound as error:
+            raise NotFound(f"{error}{self._nearest(wanted.on)}") from None
+        self._commands += 1
+        id_ = f"command-{self._commands}"
+        text = f"{id_}: {wanted.command} {fold(wanted.on)}, decided at {wanted.guard:g} s"
+        world.log.add("command", fold(wanted.on), text, id=id_)
+        changes = [change.text for change in world.apply(event, cause=id_)]
+        followed = not any(f", {IN_VAIN}: " in text for text in changes)
+        return HardwareCommandView(
+            id=id_, command=wanted.command, on=fold(wanted.on), at=now, changes=tuple(changes), followed=followed
+        )
+
+    def _repair(self, id_: str) -> ProposalView:
+        proposals = {proposal.id: proposal for proposal in self._proposals()}
+        found = proposals.get(id_)
+        if found is None:
+            close = difflib.get_close_matches(id_, proposals, 3) or list(proposals)[:3]
+            raise NotFound(f"repair {id_}: nothing of that id is proposed; proposed are {', '.join(close) or 'none'}")
+        self._mend(found)
+        return _proposal(found)
+
+    def _automate(self, automatic: bool) -> ProposalPage:
+        if self._repairing is not None and not automatic:
+            self._repairing.cancel()
+            self._repairing = None
+        elif self._repairing is None and automatic:
+            self._repairing = self._entered().spawn(self._repair_by_itself(), "whoever repairs")
+        return self._page()
+
+    def _digest(self) -> str:
+        """Of all that the world is: its time, what is drawn next, its log, its store, its hardware and its faults."""
+        world = self._entered()
+        found = hashlib.sha256(self._log_digest.digest())
+        found.update(repr((self._loop.place, self._loop.rng.getstate(), self._repairing is not None)).encode())
+        for part in world.store.aside().parts():
+            found.update(part)
+        for rack in world.racks.racks():
+            for component in sorted(world.racks.wiring(rack).kinds):
+                found.update(f"{component} {world.racks.state(component).text}\n".encode())
+        for id_, fault in world.faults.items():
+            found.update(f"{id_} {fault.told()}\n".encode())
+        return found.hexdigest()
 
     # Inside
 
@@ -271,7 +455,8 @@ class Simulation:
         except Exception as error:  # noqa: BLE001 - the world goes on without the rest of its timeline
             self._failed("the timeline ended", error)
 
-    def _noted(self, _: LogEntry) -> None:
+    def _noted(self, entry: LogEntry) -> None:
+        self._log_digest.update(msgspec.json.encode(entry))
         entries = self._world.log.entries if self._world is not None else []
         if len(entries) > 2 * KEPT:
             del entries[:-KEPT]
@@ -310,7 +495,7 @@ class Simulation:
             items=tuple(map(_proposal, self._proposals()[:SHOWN])), automatic=self._repairing is not None
         )
 
-    def _perform(self, proposal: Proposal) -> None:
+    def _mend(self, proposal: Proposal) -> None:
         """What was broken on purpose is whole then: the fault is over, too."""
         world = self._entered()
         world.log.add("repair", proposal.component, f"{proposal.text}: {proposal.reason}")
@@ -324,7 +509,7 @@ class Simulation:
         while True:
             for proposal in self._proposals():
                 if proposal.automatic:
-                    self._perform(proposal)
+                    self._mend(proposal)
             await asyncio.sleep(REPAIR_EVERY)
 
     # Views

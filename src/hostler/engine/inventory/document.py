@@ -21,13 +21,17 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec import Struct
 
+from hostler.engine.hardware_document import accelerators_and_volumes
 from hostler.engine.inventory import check
+from hostler.engine.inventory.cloudchamber import Translation
 from hostler.errors import Invalid
 from hostler.keys.inventory import BLADE, MORE_PDUS, MORE_TORS, PDU, RACK, REGION, TOR, ZONE
 from hostler.kit.yaml import Doubts, Malformed, Piece, Place, read, wrap
 from hostler.model.inventory import Blade, Capacity, Condition, Pdu, Port, Rack, Region, Tor, Zone
+from hostler.model.inventory_api import CLOUDCHAMBER, HOSTLER
 from hostler.model.name import fold
 from hostler.model.node import node_id
+from hostler.model.node_label import advertised
 from hostler.settings.quantity import mebibytes_of
 
 if TYPE_CHECKING:
@@ -39,6 +43,8 @@ F = TypeVar("F", Pdu, Tor)
 
 _OWN = ("name", "enabled", "condition")
 _CAPACITY = ("cpus", "memory", "disk", "network_mbps")
+_HAS = ("arch", "accelerators", "volumes")
+"""Short for labels."""
 _OPERATIONAL = Condition.OPERATIONAL
 _CONDITIONS = (_OPERATIONAL, *(condition for condition in Condition if condition is not _OPERATIONAL))
 _UNWIRED = Port()
@@ -109,11 +115,24 @@ def read_inventory(text: str | bytes, file: str = "inventory", *, most: int = ch
     `most`: racks, and blades, that are read at all.
     """
     doubts = Doubts(file)
-    top = read(text, doubts)
-    inventory = _Reading(most).inventory(top) if top is not None else Inventory()
-    if doubts:
+    inventory, _ = inventory_of_text(text, doubts, most=most)
+    if inventory is None or doubts:
         raise Invalid("\n".join(doubts.lines()))
     return inventory
+
+
+def inventory_of_text(
+    text: str | bytes, doubts: Doubts, format_: str = HOSTLER, *, most: int = check.MOST_ALL
+) -> tuple[Inventory | None, tuple[str, ...]]:
+    """What a file of either format holds, and notes on what an import left out. What is wrong goes to `doubts`."""
+    top = read(text, doubts, aliases=format_ == CLOUDCHAMBER)
+    if top is None:
+        return None, ()
+    if format_ != CLOUDCHAMBER:
+        return _Reading(most).inventory(top), ()
+    translation = Translation()
+    document = translation.document(top)
+    return (None if doubts else _Reading(most).inventory(document)), translation.notes
 
 
 def inventory_in(document: Any) -> Inventory:
@@ -323,13 +342,13 @@ def _blades(piece: Piece) -> list[tuple[Blade, Piece]]:
 
 
 def _blade(piece: Piece) -> list[Blade]:
-    fields = piece.fields(*_OWN, *_CAPACITY, "labels")
+    fields = piece.fields(*_OWN, *_CAPACITY, *_HAS, "labels")
     return [Blade(capacity=_capacity(fields), labels=_labels(fields), **_own(piece, fields))]
 
 
 def _batch(piece: Piece) -> list[Blade]:
     """Blades that are alike, and numbered."""
-    fields = piece.fields("count", "prefix", "first", *_OWN[1:], *_CAPACITY, "labels")
+    fields = piece.fields("count", "prefix", "first", *_OWN[1:], *_CAPACITY, *_HAS, "labels")
     if "count" not in fields:
         piece.missing("count")
         return []
@@ -371,12 +390,15 @@ def _size(piece: Piece, least: int, most: int, *, unit: int = 1) -> int:
 
 
 def _labels(fields: dict[str, Piece]) -> dict[str, str]:
+    has = advertised(fields["arch"].text(most=32) if "arch" in fields else "", *accelerators_and_volumes(fields))
     if "labels" not in fields:
-        return {}
+        return has
     found = {name: piece.text(most=255) for name, piece in fields["labels"].fields().items()}
-    if len(found) > check.MOST_LABELS:
+    if len(found) + len(has) > check.MOST_LABELS:
         fields["labels"].doubt(f"must be at most {check.MOST_LABELS}")
-    return found
+    for name in sorted(found.keys() & has.keys()):
+        fields["labels"].doubt(f"{name} is said twice; leave the label out")
+    return {**found, **has}
 
 
 def _place(rack: Piece, path: check.Path, sources: Sequence[Piece]) -> Place | None:

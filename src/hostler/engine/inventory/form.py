@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from hostler.engine.inventory.document import PREFIX, FullRack, Inventory, default_ports, read_inventory
+from hostler.engine.inventory.document import PREFIX, FullRack, Inventory, default_ports, inventory_of_text
+from hostler.errors import Invalid
 from hostler.keys.inventory import BLADE, MORE_PDUS, MORE_TORS, PDU, RACK, TOR
+from hostler.kit.yaml import Doubts
 from hostler.model.inventory import Blade, Condition, Pdu, Rack, Region, Tor, Zone
-from hostler.model.inventory_api import InventoryDocument
+from hostler.model.inventory_api import HOSTLER, InventoryDocument
 from hostler.model.name import fold
 
 if TYPE_CHECKING:
@@ -71,10 +73,20 @@ def _full(rack: Rack, inside: Sequence[tuple[int, Hardware]]) -> FullRack:
     )
 
 
-def read_document(text: str, file: str) -> InventoryDocument:
+def read_document(text: str, file: str, format_: str = HOSTLER) -> InventoryDocument:
     """What a file says, as a document. Invalid: something is wrong, or it is larger than a server reads."""
-    document = document_of(read_inventory(text, file, most=MOST_READ))
-    return InventoryDocument(regions=tuple(document.get("regions", ())), racks=tuple(document.get("racks", ())))
+    doubts = Doubts(file)
+    found, notes = inventory_of_text(text, doubts, format_, most=MOST_READ)
+    if found is None or doubts:
+        raise Invalid("\n".join(doubts.lines()))
+    return api_document(found, notes)
+
+
+def api_document(inventory: Inventory, notes: tuple[str, ...] = ()) -> InventoryDocument:
+    """The document as the HTTP API takes it. `notes`: what an import left out."""
+    document = document_of(inventory)
+    regions, racks = (tuple(document.get(name, ())) for name in ("regions", "racks"))
+    return InventoryDocument(regions=regions, racks=racks, notes=notes)
 
 
 def document_of(inventory: Inventory) -> dict[str, Any]:

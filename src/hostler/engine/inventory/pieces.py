@@ -31,6 +31,7 @@ class _Outline(Record, frozen=True, kw_only=True):
     regions: _Levels = ()
     racks: _Levels = ()
     agreed: Annotated[str, msgspec.Meta(max_length=64)] = ""
+    notes: tuple[str, ...] = ()
 
 
 class _WrongError(Exception):

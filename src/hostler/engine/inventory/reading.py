@@ -9,7 +9,7 @@ from hostler.engine.inventory.form import natural
 from hostler.engine.placement.wanted import counted_capacity
 from hostler.engine.request import check_limit
 from hostler.errors import Damaged, Invalid, NotFound
-from hostler.keys.inventory import BLADE, MORE_PDUS, MORE_TORS, PDU, RACK, REGION, TOR, ZONE
+from hostler.keys.inventory import BLADE, BLADE_FLOW, MORE_PDUS, MORE_TORS, PDU, RACK, RACK_FLOW, REGION, TOR, ZONE
 from hostler.kit.fairness import Fairness
 from hostler.model.inventory import Capacity
 from hostler.model.inventory_api import (
@@ -29,13 +29,13 @@ from hostler.model.name import fold
 from hostler.model.node import Lifecycle
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from hostler.engine.request import Caller
     from hostler.engine.view import View
     from hostler.keys.entry import Entry
     from hostler.keys.key import Key
-    from hostler.model.inventory import Blade, Pdu, Rack, Tor
+    from hostler.model.inventory import Blade, HardwareFlow, Pdu, Rack, Tor
     from hostler.model.node import NodeRecord
     from hostler.model.vm import VmSpec
     from hostler.ports.store import KeyValue, Store
@@ -91,9 +91,10 @@ class InventoryReader:
         """A page, in order of their names."""
         start = None if after is None else RACK.fill(rack=after)
         entries, last, revision = await self._page(RACK, RACK.prefix(), start, limit, stale)
+        flows = await self._flows(stale)
         items: list[RackView] = []
         for entry in entries:
-            items.append(self._rack(entry))
+            items.append(self._rack(entry, flows))
             await self._fairness.share()
         return RackPage(items=tuple(items), after=last, revision=revision)
 
@@ -109,11 +110,12 @@ class InventoryReader:
         else:
             blades = list((await BLADE.list(self._store, strict=False, rack=rack)).entries)
         blades.sort(key=lambda blade: natural(blade.value.name))
+        flows = await self._flows(stale, rack)
         return RackDetail(
-            rack=self._rack(entry),
+            rack=self._rack(entry, await self._flows(stale)),
             pdus=tuple([_feed(feed) for feed in await self._feeds(rack, PDU, MORE_PDUS, stale)]),
             tors=tuple([_feed(feed) for feed in await self._feeds(rack, TOR, MORE_TORS, stale)]),
-            blades=tuple(self._blade(caller, blade) for blade in blades),
+            blades=tuple([self._blade(caller, blade, flows) for blade in blades]),
             unlisted=tuple(sorted(self._view.inventory.unlisted_in(fold(rack)))),
             revision=entry.mod_revision,
         )
@@ -137,14 +139,27 @@ class InventoryReader:
         await self._one(RACK, f"rack {rack}", stale, rack=rack)
         start = None if after is None else BLADE.fill(rack=rack, blade=after)
         entries, last, revision = await self._page(BLADE, BLADE.prefix(rack=rack), start, limit, stale)
-        return BladePage(items=tuple(self._blade(caller, entry) for entry in entries), after=last, revision=revision)
+        flows = await self._flows(stale, rack)
+        items = tuple(self._blade(caller, entry, flows) for entry in entries)
+        return BladePage(items=items, after=last, revision=revision)
 
     async def blade(self, caller: Caller, rack: str, blade: str, *, stale: bool = False) -> BladeView:
         """One blade, and the node that it is."""
         entry = await self._one(BLADE, f"blade {rack}/{blade}", stale, rack=rack, blade=blade)
-        return self._blade(caller, entry)
+        return self._blade(caller, entry, await self._flows(stale, rack))
 
     # Inside
+
+    async def _flows(self, stale: bool, rack: str = "") -> Mapping[str, HardwareFlow]:
+        """How far each rack is, or each blade of `rack`, by its name; they are few. Nothing is known of them while the
+        store is out of reach."""
+        if stale:
+            return {}
+        if rack:
+            found = await BLADE_FLOW.list(self._store, strict=False, rack=rack)
+        else:
+            found = await RACK_FLOW.list(self._store, strict=False)
+        return {entry.key.rpartition("/")[2]: entry.value for entry in found.entries}
 
     def _names(self, rack: str) -> tuple[str, ...]:
         return self._view.inventory.blades_of(fold(rack))
@@ -190,7 +205,7 @@ class InventoryReader:
             found = [await first.get(self._store, rack=rack), await more.get(self._store, rack=rack, n=2)]
         return [entry for entry in found if entry is not None]
 
-    def _rack(self, entry: Entry[Rack]) -> RackView:
+    def _rack(self, entry: Entry[Rack], flows: Mapping[str, HardwareFlow]) -> RackView:
         record, rack, view = entry.value, entry.parts["rack"], self._view
         names = view.inventory.blades_of(rack)
         found = ((node := f"{rack}-{name}", view.members.get(node=node)) for name in names)
@@ -208,6 +223,7 @@ class InventoryReader:
             used=_used(command.value.spec for node in nodes for command in view.commands_of(node)),
             capacity=_total(self._capacity(node, record) for node, record in nodes.items()),
             vms=sum(view.count_on(node) for node in nodes),
+            flow=flows.get(rack),
             **_own(entry),
         )
 
@@ -220,7 +236,7 @@ class InventoryReader:
             return False
         return not self._view.inventory.objection(node)
 
-    def _blade(self, caller: Caller, entry: Entry[Blade]) -> BladeView:
+    def _blade(self, caller: Caller, entry: Entry[Blade], flows: Mapping[str, HardwareFlow]) -> BladeView:
         record, view = entry.value, self._view
         rack = entry.parts["rack"]
         node = f"{rack}-{entry.parts['blade']}"
@@ -244,6 +260,7 @@ class InventoryReader:
             used=_used(each.spec for each in commands),
             vms=len(commands),
             machines=tuple(seen[:MACHINES]),
+            flow=flows.get(entry.parts["blade"]),
             **_own(entry),
         )
 

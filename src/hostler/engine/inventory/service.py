@@ -25,6 +25,7 @@ from hostler.keys.inventory import BLADE, IN_RACKS, MORE_PDUS, MORE_TORS, PDU, R
 from hostler.keys.node import ARRIVAL, COMMAND
 from hostler.kit.plural import counted
 from hostler.model.inventory_api import (
+    HOSTLER,
     FieldChange,
     HardwareView,
     InventoryChange,
@@ -50,7 +51,7 @@ if TYPE_CHECKING:
     from hostler.ports.store import Store
 
 T = TypeVar("T")
-Reader: TypeAlias = "Callable[[str, str], InventoryDocument]"
+Reader: TypeAlias = "Callable[[str, str, str], InventoryDocument]"
 AT_ONCE = 96
 """Records of one transaction: with its audit and its answer it stays below 100 operations. Large ones are fewer."""
 ASKED_SINGLY = 200
@@ -111,7 +112,7 @@ class InventoryService(InventoryReader):
             revision=standing.revision,
         )
 
-    async def read(self, caller: Caller, text: str, file: str) -> InventoryDocument:
+    async def read(self, caller: Caller, text: str, file: str, format_: str = HOSTLER) -> InventoryDocument:
         """What a file says, as a document. Invalid: something is wrong; a line for everything that is."""
         caller.require("modify_inventory")
         if len(text) > MOST_TEXT:
@@ -120,7 +121,7 @@ class InventoryService(InventoryReader):
                 " load it by the command line: hostler inventory load FILE"
             )
         # It takes a second or more where a file lists ten thousand blades.
-        return await self._texts.run(self._read, text, file)
+        return await self._texts.run(self._read, text, file, format_)
 
     async def taken(self, caller: Caller, document: InventoryDocument) -> Inventory:
         """What came as JSON. Invalid: something is wrong; a line for everything that is."""

@@ -8,7 +8,15 @@ from hostler.engine.placement.choice import place
 from hostler.engine.placement.cluster import Cluster
 from hostler.engine.placement.image import image_problems, not_run
 from hostler.engine.placement.judgement import judge, objections
-from hostler.engine.placement.wanted import Decision, NodeState, Wanted, node_state, wanted_of, wanted_of_command
+from hostler.engine.placement.wanted import (
+    Decision,
+    NodeState,
+    Wanted,
+    must_join,
+    node_state,
+    wanted_of,
+    wanted_of_command,
+)
 
 __all__ = [
     "Cluster",
@@ -17,6 +25,7 @@ __all__ = [
     "Wanted",
     "image_problems",
     "judge",
+    "must_join",
     "node_state",
     "not_run",
     "objections",

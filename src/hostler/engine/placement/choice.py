@@ -49,7 +49,7 @@ def _decide(wanted: Wanted, cluster: Cluster) -> Decision:
     if cluster.refusals and demand.plain and (known := cluster.refusals.get(_shape(demand))) is not None:
         return known
     walk = Walk(demand.cpus, demand.memory, demand.disk, demand.check)
-    blocks = cluster.blocks(wanted.node_labels)
+    blocks = cluster.blocks({name: value for name, value, _ in demand.labels})
     walk.over(blocks)
     if walk.found:
         return _taken(ranked(demand, walk.found), walk, cluster, blocks is not cluster.order.blocks)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from hostler.engine.placement.tally import Tally
 from hostler.engine.word import SHORT, clipped
+from hostler.model.node_label import ARCH, VOLUME, YES, accelerators_of, architecture
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -80,6 +81,7 @@ class Demand:
     """A wanted machine, with the rules that concern it."""
 
     __slots__ = (
+        "accelerators",
         "check",
         "cpus",
         "disk",
@@ -99,7 +101,8 @@ class Demand:
         spec = wanted.spec
         self.cpus, self.memory, self.disk = spec.cpus, spec.memory_mib, spec.disk_gib
         self.shape = cluster.shape(self.cpus, self.memory, self.disk)
-        self.labels = _lacking(wanted) if wanted.node_labels else ()
+        self.labels = _lacking(wanted) if wanted.node_labels or spec.arch or spec.volumes else ()
+        self.accelerators = tuple(sorted(spec.accelerators.items())) if spec.accelerators else ()
         self.image = spec.image
         project = cluster.projects.get(wanted.project)
         self.neighbours = _NOBODY if project is None else project.all
@@ -107,7 +110,8 @@ class Demand:
         self.preferred: Sequence[Rule] = ()
         if wanted.affinity or (project is not None and project.guards):
             self._rules(project)
-        self.plain = not (self.required or wanted.node_labels or wanted.exclude or (wanted.fenced and cluster.unfenced))
+        picky = self.required or self.labels or self.accelerators or wanted.exclude
+        self.plain = not (picky or (wanted.fenced and cluster.unfenced))
         """Only room counts, and what a node says of itself."""
         self.check: Callable[[Slot], str | None] | None = (
             None if self.plain and not cluster.particular else self.refused_by
@@ -131,6 +135,9 @@ class Demand:
         for name, value, lacking in self.labels:
             if slot.labels.get(name) != value:
                 return lacking
+        for kind, count in self.accelerators:
+            if free_accelerators(slot, kind) < count:
+                return f"too few free accelerators of kind {kind}: {count} wanted"
         if slot.node in wanted.exclude:
             return "excluded"
         if wanted.fenced and (slot.state is None or not slot.state.fences):
@@ -173,10 +180,19 @@ class Demand:
 
 def _lacking(wanted: Wanted) -> Sequence[tuple[str, str, str]]:
     """The labels that a node must have, and what is said of one that has not."""
-    return [
+    spec = wanted.spec
+    found = [
         (name, value, wanted.tied if wanted.tied and name == "node" else clipped(f"not labelled {name}={value}"))
         for name, value in wanted.node_labels.items()
     ]
+    if spec.arch:
+        found.append((ARCH, architecture(spec.arch), f"not of architecture {architecture(spec.arch)}"))
+    return [*found, *((VOLUME + name, YES, f"without volume {name}") for name in spec.volumes)]
+
+
+def free_accelerators(slot: Slot, kind: str) -> int:
+    """Those that the node has, less those of its machines."""
+    return accelerators_of(slot.labels, kind) - sum(each.spec.accelerators.get(kind, 0) for each in slot.vms.values())
 
 
 def _no_image(image: str) -> str:

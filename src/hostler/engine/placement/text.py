@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from hostler.engine.placement.rule import free_accelerators
 from hostler.engine.word import clipped
 from hostler.kit.plural import counted
 from hostler.model.reason import Reason
@@ -69,6 +70,9 @@ def against(demand: Demand, slot: Slot) -> list[str]:
         found.append(off_duty(slot))
     wanted = demand.wanted
     found += [why for name, value, why in demand.labels if slot.labels.get(name) != value]
+    for kind, count in demand.accelerators:
+        if (free := free_accelerators(slot, kind)) < count:
+            found.append(f"{max(0, free)} of {counted(count, 'accelerator')} of kind {kind} free")
     if slot.node in wanted.exclude:
         found.append("excluded")
     if wanted.fenced and (slot.state is None or not slot.state.fences):

@@ -70,6 +70,13 @@ class Wanted(Struct, frozen=True, kw_only=True, gc=False):
     """Why it can only be on the node that `node_labels` names: its disk is there, and no image is needed."""
 
 
+def must_join(one: Wanted, other: Wanted) -> bool:
+    """Whether a rule of one machine demands that it is together with such as the other."""
+    return one.project == other.project and any(
+        rule.required and rule.together and other.labels.items() >= rule.labels.items() for rule in one.affinity
+    )
+
+
 class Decision:
     """A node, or None: none will do. `reasons` are to be kept with it, and hold about 2 KB at most.
 

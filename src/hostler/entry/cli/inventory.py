@@ -16,7 +16,7 @@ from hostler.entry.cli.target import complete
 from hostler.errors import Conflict, Invalid
 from hostler.kit.plural import counted
 from hostler.model.inventory import Condition
-from hostler.model.inventory_api import HardwareSet, InventoryDocument
+from hostler.model.inventory_api import CLOUDCHAMBER, HOSTLER, HardwareSet
 from hostler.model.name import fold
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from hostler.client import Client
     from hostler.engine.inventory.document import Inventory
     from hostler.entry.cli.reach import Server
-    from hostler.model.inventory_api import HardwareView, InventoryChange, InventoryPlan, RackView
+    from hostler.model.inventory_api import HardwareView, InventoryChange, InventoryDocument, InventoryPlan, RackView
 
 _HERE = "hostler.entry.cli.inventory"
 
@@ -46,20 +46,32 @@ def inventory() -> None:
 
 # Loading
 
+format_option = click.option(
+    "--format",
+    "format_",
+    type=click.Choice([HOSTLER, CLOUDCHAMBER]),
+    default=HOSTLER,
+    show_default=True,
+    help="Of FILE: that of docs/inventory.md, or an inventory file of CloudChamber.",
+)
+
 
 @click.command()
 @click.argument("file", type=click.Path(dir_okay=False, allow_dash=True))
+@format_option
 @click.option("--plan", "plan_only", is_flag=True, help="Show what would change, and change nothing.")
 @yes_option
 @show.output_option
 @server_options
-def load(file: str, plan_only: bool, yes: bool, output: str) -> None:
+def load(file: str, format_: str, plan_only: bool, yes: bool, output: str) -> None:
     """Make FILE the inventory. What it changes is shown first, and you are asked.
 
     What FILE does not have is removed; a blade whose node has machines is not. Where FILE does not say `enabled` or
     `condition`, those stay as they are. The same file again changes nothing.
     """
-    document = _document(_checked(file))
+    from hostler.engine.inventory.form import api_document
+
+    document = api_document(_checked(file, format_))
     complete(_load(chosen_server(), file, document, plan_only=plan_only, yes=yes, output=output))
 
 
@@ -89,11 +101,10 @@ async def _load(
         click.echo(f"loaded: {_counted(plan.changes, done=True)}")
 
 
-def _checked(file: str) -> Inventory:
+def _checked(file: str, format_: str) -> Inventory:
     """The inventory in a file. Everything that is wrong with it is told on a line of its own, and then Invalid."""
-    from hostler.engine.inventory.document import inventory_of
+    from hostler.engine.inventory.document import inventory_of_text
     from hostler.kit.yaml import LARGEST, Doubts
-    from hostler.kit.yaml import read as read_yaml
 
     name = "stdin" if file == "-" else file
     try:
@@ -102,28 +113,23 @@ def _checked(file: str) -> Inventory:
     except OSError as error:
         raise Invalid(f"{file}: cannot be read: {error.strerror}; name another file") from None
     doubts = Doubts(name)
-    top = read_yaml(data, doubts)
-    found = None if top is None else inventory_of(top)
+    found, notes = inventory_of_text(data, doubts, format_)
     if found is None or doubts:
         lines = doubts.lines()
         for line in lines:
             click.echo(show.safe(line), err=True)
         raise Invalid(f"{name}: {counted(len(doubts), 'mistake')}; correct it, see docs/inventory.md")
+    for note in notes:
+        click.echo(show.safe(f"  note: {note}"), err=True)
     return found
-
-
-def _document(found: Inventory) -> InventoryDocument:
-    from hostler.engine.inventory.form import document_of
-
-    document = document_of(found)
-    return InventoryDocument(regions=tuple(document.get("regions", ())), racks=tuple(document.get("racks", ())))
 
 
 @click.command()
 @click.argument("file", type=click.Path(dir_okay=False, allow_dash=True))
-def check(file: str) -> None:
+@format_option
+def check(file: str, format_: str) -> None:
     """Check the inventory in FILE, and ask no server."""
-    found = _checked(file)
+    found = _checked(file, format_)
     blades = sum(len(full.blades) for full in found.racks)
     levels = (("region", len(found.regions)), ("zone", len(found.zones)), ("rack", len(found.racks)), ("blade", blades))
     click.echo(f"{show.safe(file)}: {', '.join(counted(number, what) for what, number in levels)}")

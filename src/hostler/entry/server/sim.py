@@ -10,11 +10,14 @@ from hostler.model.sim_api import (
     FaultInject,
     FaultKindPage,
     FaultView,
+    HardwareCommand,
+    HardwareCommandView,
     ModeSet,
     ProposalPage,
     ProposalView,
     RepairMode,
     SimLogPage,
+    SimState,
     SimView,
     StepGrant,
     StepView,
@@ -53,6 +56,13 @@ async def stepped(asked: Asked) -> Answer:
     return Answer(view, status=200 if view.done else 202)
 
 
+async def saved(asked: Asked) -> Answer:
+    """What another simulation can go on from."""
+    simulation = _simulation(asked)
+    file = await simulation.save()
+    return Answer(SimState(file=file.decode()))
+
+
 async def kinds_listed(asked: Asked) -> Answer:
     """What can be broken, and how."""
     return Answer(_simulation(asked).kinds())
@@ -66,6 +76,11 @@ async def injected(asked: Asked) -> Answer:
 async def lifted(asked: Asked) -> Answer:
     """Whole again, as far as this fault is concerned."""
     return Answer(await _simulation(asked).lift(asked.parts["fault"]))
+
+
+async def commanded(asked: Asked) -> Answer:
+    """Switched."""
+    return Answer(await _simulation(asked).command(asked.body))
 
 
 async def proposed(asked: Asked) -> Answer:
@@ -131,6 +146,17 @@ ROUTES: tuple[Route, ...] = (
     ),
     Route(
         method="GET",
+        path=f"{SIM}/state",
+        name="sim.state",
+        summary="The simulation as a file that hostler sim serve --resume goes on from",
+        handler=saved,
+        access=Access.ADMINISTRATORS,
+        answer=SimState,
+        errors=(404,),
+        about="400: more was written into the simulation from outside than can be saved.",
+    ),
+    Route(
+        method="GET",
         path=f"{SIM}/faults",
         name="sim.kinds",
         summary="Which faults there are, and what they can be about",
@@ -162,6 +188,20 @@ ROUTES: tuple[Route, ...] = (
         access="inject_faults",
         answer=FaultView,
         idempotent=False,
+    ),
+    Route(
+        method="POST",
+        path=f"{SIM}/commands",
+        name="sim.command",
+        summary="Switch a blade, a port, a cable or a rack on or off",
+        handler=commanded,
+        access="perform_repairs",
+        body=HardwareCommand,
+        answer=HardwareCommandView,
+        errors=(404,),
+        idempotent=False,
+        about="409: the component has changed after `guard`, the instant of the state that the command was decided"
+        " from. 404: there is no such component.",
     ),
     Route(
         method="GET",

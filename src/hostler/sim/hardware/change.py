@@ -12,6 +12,10 @@ from hostler.sim.hardware.tor import TorState
 State = BladeState | PduState | TorState | CableState
 
 
+IN_VAIN = "in vain"
+"""In the reason of a change that was asked for and did not happen."""
+
+
 class Change(msgspec.Struct, frozen=True, kw_only=True):
     """One component's change. `before` and `after` are equal if it was told to change, and did not."""
 

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import msgspec
 
-from hostler.errors import Invalid, NotFound
+from hostler.errors import Conflict, Invalid, NotFound
 from hostler.model.name import fold
 from hostler.sim.hardware import blade as blades
 from hostler.sim.hardware import switch, word
 from hostler.sim.hardware import tor as tors
 from hostler.sim.hardware.blade import BladeState, Due, Life, Supply, Timer
 from hostler.sim.hardware.cable import CableState
-from hostler.sim.hardware.change import Change
+from hostler.sim.hardware.change import IN_VAIN, Change
 from hostler.sim.hardware.event import Crash, Repair, Replace, Start, Stop
 from hostler.sim.hardware.pdu import PduState
 from hostler.sim.hardware.reach import reached
@@ -57,6 +57,7 @@ class Racks:
         """The last of each blade that was taken out: who comes in its place must not hear its timers."""
         self.amiss: dict[str, None] = {}
         """Everything that is not as it was when it was new."""
+        self._changed_at: dict[str, float] = {}
         for plan in plans:
             if plan.name in self._wirings:
                 raise Invalid(f"rack {plan.name}: planned twice; rename one")
@@ -92,6 +93,22 @@ class Racks:
                 self._step_blade(address, Due(epoch), _Because(word.due(state)), changes)
         self._now = now
         return changes
+
+    def check_guard(self, event: Event, guard: float, *, now: float) -> None:
+        """Raise Conflict if a component that `event` is about has changed after the instant `guard`.
+
+        A change at `guard` itself is taken as known. Invalid: `guard` is to come, or the event cannot be done to this.
+        """
+        if guard > now:
+            raise Invalid(f"{event.on}: the guard tick {guard:g} s is to come; it is {now:g} s now")
+        wiring, address = self._find(event.on)
+        for component in dict.fromkeys((address, *reached(event, address, wiring))):
+            changed_at = self._changed_at.get(component, 0.0)
+            if changed_at > guard:
+                raise Conflict(
+                    f"{event.on}: the command was decided at {guard:g} s, and {component} has changed at"
+                    f" {changed_at:g} s; read its state, then decide again"
+                )
 
     def next_at(self) -> float | None:
         """When something happens by itself; None: nothing will."""
@@ -220,7 +237,7 @@ class Racks:
                 after, ignored = before, (Ignored(f"{cable.source} is stuck"),)
         why = word.of(event, wiring.kinds[address])
         if ignored:
-            why = f"{why}, in vain: {ignored[0].why}"
+            why = f"{why}, {IN_VAIN}: {ignored[0].why}"
         elif after == before:
             return
         change = self._put(address, after, _Because(why, cause), changes)
@@ -272,7 +289,7 @@ class Racks:
                 self._count += 1
                 heapq.heappush(self._timers, (effect.due, self._count, address, effect.epoch))
             else:
-                because = _Because(f"{because.why}, in vain: {effect.why}", because.cause)
+                because = _Because(f"{because.why}, {IN_VAIN}: {effect.why}", because.cause)
         if after != before or any(isinstance(effect, Ignored) for effect in effects):
             self._put(address, after, because, changes)
 
@@ -282,6 +299,7 @@ class Racks:
             why=because.why, cause=because.cause, at=self._now,
         )  # fmt: skip
         self._states[address] = after
+        self._changed_at[address] = self._now
         if after.sound:
             self.amiss.pop(address, None)
         else:

@@ -42,7 +42,7 @@ FIELDS = (
 )
 DURATIONS = (
     *("node_ttl", "fencing_time", "leadership_ttl", "lock_ttl", "latency", "make_time", "boot_time", "stop_grace"),
-    *("power_grace", "brake_window", "fence_every", "restart", "retention"),
+    *("power_grace", "brake_window", "fence_every", "restart", "retention", "burn_in"),
 )
 FLAGS = ("power", "hands_over")
 MOST_REPLICAS = 9

@@ -12,6 +12,7 @@ from hostler.engine.controllers.janitor import Janitor
 from hostler.engine.controllers.machines import MachineController
 from hostler.engine.controllers.nodes import NodeController
 from hostler.engine.deployments.controller import DeploymentController
+from hostler.engine.inventory.flow_controller import FlowController
 from hostler.engine.labs.controller import LabController
 from hostler.engine.labs.pool import LabPool
 from hostler.engine.labs.projector import LabProjector
@@ -106,6 +107,16 @@ def _nodes(making: Making, view: View) -> Service:
     )
 
 
+def _flows(making: Making, view: View) -> Service:
+    return FlowController(
+        making.store,
+        view,
+        burn_in=making.plan.burn_in,
+        tracer=making.tracer("hardware"),
+        **making.tools("clock", "rng", "tell"),
+    )
+
+
 def _janitor(making: Making, view: View) -> Service:
     return Janitor(
         making.store,
@@ -157,7 +168,7 @@ def _agent(making: Making, machines: Machines, plan: AgentPlan, peers: Peers | N
 @dataclass
 class Parts:
     """By what each is made. The controllers of a leader are those of `hostler replica` (`brake`, `machines`, `nodes`,
-    `workloads`, `janitor`, `labs`, `deployments`), and `more`."""
+    `flows`, `workloads`, `janitor`, `labs`, `deployments`), and `more`."""
 
     view: Callable[[Making], View] = _view
     """With its mirrors."""
@@ -169,6 +180,8 @@ class Parts:
     machines: Callable[[Making, View], Service] = _machines
     """With its placement."""
     nodes: Callable[[Making, View], Service] = _nodes
+    flows: Callable[[Making, View], Service] = _flows
+    """Of hardware in burn-in, or that retires."""
     janitor: Callable[[Making, View], Service] = _janitor
     labs: Callable[[Making, View], Sequence[Service]] = _labs
     workloads: Callable[[Making, View], Service] = _workloads
@@ -187,6 +200,7 @@ class Parts:
             brake,
             self.machines(making, view),
             self.nodes(making, view),
+            self.flows(making, view),
             self.workloads(making, view),
             self.janitor(making, view),
             *self.labs(making, view),

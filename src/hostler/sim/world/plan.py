@@ -11,6 +11,7 @@ from hostler.engine.controllers.brake import FENCE_EVERY, SHARE, WINDOW
 from hostler.engine.controllers.nodes import POWER_GRACE
 from hostler.engine.controllers.retention import RETENTION
 from hostler.engine.inventory.document import Inventory
+from hostler.engine.inventory.flow_controller import BURN_IN
 from hostler.engine.replica import LEADERSHIP_TTL
 from hostler.errors import Invalid
 from hostler.model.inventory import Capacity
@@ -89,6 +90,8 @@ class WorldPlan(msgspec.Struct, frozen=True, kw_only=True):
     """More than this share of the nodes that become unreachable together are not fenced."""
     brake_window: float = WINDOW
     fence_every: float = FENCE_EVERY
+    burn_in: float = BURN_IN
+    """Seconds without a fault after which hardware in burn-in is operational."""
     retention: float = RETENTION
     """Seconds for which retained machines are kept."""
     hands_over: bool = True

@@ -14,7 +14,7 @@ import { feedWord, lifeWord, type LookName, LOOKS, words } from "./look";
 import { Sign } from "./legend";
 import { refresh, sim } from "./simulation";
 import { virtual } from "./time";
-import { type Blade, type Condition, CONDITIONS, type Feed, type Node, type RackDetail, type Slice, type Trace, type Why } from "./types";
+import { type Blade, type Condition, CONDITIONS, type Feed, type Flow, type Node, type RackDetail, type Slice, type Trace, type Why } from "./types";
 import { address, details } from "./view";
 
 function lookState(look: LookName): "good" | "warn" | "bad" | "idle" | "busy" {
@@ -44,9 +44,20 @@ function When({ at }: { at: number }) {
   return view ? <span class="number">{virtual(Math.max(0, at - (view.wall - view.now)))}</span> : <Ago at={at} />;
 }
 
+/** Which step a burn-in or retirement is at, since when, and why. */
+function FlowNote({ flow }: { flow: Flow }) {
+  const bad = flow.step === "blocked" || flow.step === "failed";
+  return (
+    <p class={bad ? "note warn" : "note"}>
+      {flow.condition === "burn_in" ? "Burn-in" : "Retirement"}: {flow.step}, since <When at={flow.step_at} />. {flow.reason}.
+    </p>
+  );
+}
+
 // A rack
 
 export function RackPanel({ rack }: { rack: Rack }) {
+  const flow = details.value.get(rack.key)?.rack.flow;
   const parts = partsOf(rack);
   const on_duty = parts.filter((part) => part.kind === "blade" && part.look === "on_duty").length;
   return (
@@ -70,6 +81,7 @@ export function RackPanel({ rack }: { rack: Rack }) {
           <dd>{rack.vms.reduce((sum, n) => sum + n, 0)}</dd>
         </dl>
       )}
+      {flow && <FlowNote flow={flow} />}
       {!rack.loose && <Use rack={rack} what={`Rack ${rack.name}`} path={at`/v1/racks/${rack.name}`} enabled={rack.enabled} condition={rack.condition} />}
       {sim.value && !rack.loose && <Break component={rack.key} kind="rack" key={rack.key} />}
       <Parts rack={rack} parts={parts} />
@@ -281,6 +293,7 @@ export function BladePanel({ rack, part }: { rack: Rack; part: Part }) {
         {hardware && <span class="soft">hardware: {hardware}</span>}
         {hardware && rack.states[part.index] !== "on_duty" && <span class="soft">node: {LOOKS[rack.states[part.index] ?? "no_node"].word.toLowerCase()}</span>}
       </p>
+      {blade?.flow && <FlowNote flow={blade.flow} />}
       {blade?.objection && <p class="note warn">Takes no new machines: {blade.objection}.</p>}
       {problem && <Failure error={problem} />}
       <Tabs

@@ -61,6 +61,16 @@ export interface Feed {
   revision: number;
 }
 
+/** How far a burn-in or a retirement is. */
+export interface Flow {
+  condition: Condition;
+  step: string;
+  reason: string;
+  since: number;
+  step_at: number;
+  until: number | null;
+}
+
 export interface Blade {
   name: string;
   node: string;
@@ -76,11 +86,12 @@ export interface Blade {
   used: Capacity;
   vms: number;
   machines: string[];
+  flow: Flow | null;
   revision: number;
 }
 
 export interface RackDetail {
-  rack: FloorRack & { on_duty: number; used: Capacity; capacity: Capacity; vms: number; revision: number };
+  rack: FloorRack & { on_duty: number; used: Capacity; capacity: Capacity; vms: number; flow: Flow | null; revision: number };
   pdus: Feed[];
   tors: Feed[];
   blades: Blade[];

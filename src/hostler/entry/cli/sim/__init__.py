@@ -18,9 +18,11 @@ COMMANDS = {
     "status": (_LIVE, "status", "Show how time goes, what is broken, and what should be done about it."),
     "mode": (_LIVE, "mode", "Let time stand still, go by the clock, or not wait."),
     "step": (_LIVE, "step", "Let time go on for a while."),
+    "save": (_LIVE, "save", "Save it to a file that serve --resume goes on from."),
     "log": (_LIVE, "log", "Show what happened."),
     "fault": (_BREAK, "fault", "Break something."),
     "lift": (_BREAK, "lift", "Lift faults."),
+    "switch": (_BREAK, "switch", "Switch a blade, a port or a cable on or off."),
     "repair": (_BREAK, "repair", "Show and perform repairs."),
 }
 
@@ -29,6 +31,6 @@ COMMANDS = {
 def sim() -> None:
     """Simulate a datacenter: the real control plane in virtual time, over hardware that can be broken.
 
-    `run` plays a scenario from its beginning to its end. `serve` runs one beside you; status, mode, step, log, fault,
-    lift and repair work on it.
+    `run` plays a scenario from its beginning to its end. `serve` runs one beside you; status, mode, step, save, log,
+    fault, lift, switch and repair work on it.
     """

@@ -11,7 +11,8 @@ from hostler.entry.cli import show
 from hostler.entry.cli.reach import chosen_server, reached, server_options
 from hostler.entry.cli.target import complete
 from hostler.entry.cli.value import Duration
-from hostler.model.sim_api import FaultInject
+from hostler.errors import Conflict
+from hostler.model.sim_api import FaultInject, HardwareCommand, HardwareVerb
 
 if TYPE_CHECKING:
     from hostler.entry.cli.reach import Server
@@ -88,6 +89,31 @@ async def _lift(server: Server, ids: tuple[str, ...]) -> None:
         for id_ in ids or [fault.id for fault in (await client.sim.get()).faults]:
             found = await client.sim.lift(id_)
             click.echo(f"{found.id}: lifted ({show.safe(found.text)})")
+
+
+@click.command()
+@click.argument("command", type=click.Choice([verb.value.replace("_", "-") for verb in HardwareVerb]))
+@click.argument("on")
+@click.option("--guard", type=float, help="The instant of what you decided it from, in seconds; now if not given.")
+@server_options
+def switch(command: str, on: str, guard: float | None) -> None:
+    """Switch the component ON on or off: power-off r1/b3, power-on r1/pdu1:3, disconnect r1/tor1:3, stop r1/b3.
+
+    With --guard the command is refused if the component has changed after that instant.
+    """
+    complete(_switch(chosen_server(), HardwareVerb(command.replace("-", "_")), on, guard))
+
+
+async def _switch(server: Server, verb: HardwareVerb, on: str, guard: float | None) -> None:
+    async with reached(server) as client:
+        decided_at = (await client.sim.get()).now if guard is None else guard
+        done = await client.sim.command(HardwareCommand(command=verb, on=on, guard=decided_at))
+    for line in done.changes:
+        click.echo(show.safe(line))
+    if not done.changes:
+        click.echo(f"{show.safe(done.on)}: nothing to do, it is that way already")
+    elif not done.followed:
+        raise Conflict(f"{done.on}: the command was not followed; see the lines above, and: hostler sim repair")
 
 
 @click.command()

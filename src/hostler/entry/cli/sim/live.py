@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -12,7 +13,7 @@ from hostler.entry.cli import show
 from hostler.entry.cli.reach import chosen_server, reached, server_options
 from hostler.entry.cli.target import complete
 from hostler.entry.cli.value import Duration, moment, span
-from hostler.errors import Conflict
+from hostler.errors import Conflict, Refused
 from hostler.kit.plural import counted
 from hostler.model.sim_api import MOST_EVENTS, MOST_SECONDS, RATES, Mode
 
@@ -144,6 +145,33 @@ async def _news(client: Client, after: int, most: int = 50) -> list[SimLogEntry]
         before = counted(page.items[0].number - after - 1, "entry", "entries")
         click.echo(f"… {before} before; hostler sim log shows all")
     return list(page.items)
+
+
+@click.command()
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+@click.option("--overwrite", is_flag=True, help="Replace a simulation that was saved there before.")
+@server_options
+def save(file: Path, overwrite: bool) -> None:
+    """Save the simulation to a file that `hostler sim serve --resume FILE` goes on from.
+
+    The file holds every write to the simulated control plane; only its owner can read it.
+    """
+    from hostler.sim.journal import load, read
+    from hostler.sim.journal import save as save_file
+
+    if file.exists() or file.is_symlink():
+        if not overwrite:
+            raise Refused(f"{file}: it exists; name another file, or give --overwrite")
+        load(file)  # only a simulation makes room for another
+    data = complete(_state(chosen_server())).encode()
+    header = read(data, "the answer").header
+    save_file(file, data)
+    click.echo(f"{file}: saved at {instant(header.place.at)}")
+
+
+async def _state(server: Server) -> str:
+    async with reached(server) as client:
+        return (await client.sim.state()).file
 
 
 @click.command()

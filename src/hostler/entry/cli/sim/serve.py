@@ -15,18 +15,18 @@ from hostler.entry.cli.target import complete
 from hostler.model.sim_api import RATES, Mode
 
 if TYPE_CHECKING:
+    from hostler.entry.sim_service import Resumed
     from hostler.entry.up import Ready
     from hostler.settings import Settings
 
 
 @click.command()
-@click.argument("scenario", metavar="FILE|NAME")
+@click.argument("scenario", metavar="[FILE|NAME]", required=False)
 @click.option(
     "--mode",
     type=click.Choice([mode.value for mode in Mode]),
-    default=Mode.MEASURED.value,
-    show_default=True,
-    help="manual: time stands still until it is stepped. measured: it goes by the clock. no_wait: it does not wait.",
+    help="manual: time stands still until it is stepped. measured (the default): it goes by the clock. no_wait: it"
+    " does not wait. With --resume the default is how it was saved.",
 )
 @click.option(
     "--rate",
@@ -39,36 +39,73 @@ if TYPE_CHECKING:
     type=click.Path(file_okay=False, path_type=Path),
     help="A folder for the token and the log; otherwise a temporary one, which is removed at the end.",
 )
+@click.option(
+    "--save",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Keep the simulation in this file: every 10 seconds in which something happens, and at the end.",
+)
+@click.option(
+    "--resume",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Go on from a file that --save or `hostler sim save` wrote, in the place of a scenario.",
+)
 @flags((LISTEN, CERT, KEY, LEVEL, FORMAT))
 @insecure_option
-def serve(*, scenario: str, mode: str, rate: float | None, seed: int | None, data: Path | None, **given: Any) -> None:
+def serve(
+    *,
+    scenario: str | None,
+    mode: str | None,
+    rate: float | None,
+    seed: int | None,
+    data: Path | None,
+    save: Path | None,
+    resume: Path | None,
+    **given: Any,
+) -> None:
     """Serve the datacenter of a scenario, with the whole API, until Ctrl-C.
 
     The scenario is a file, or one of those that `hostler sim list` shows. Its timeline happens as time goes; without
     one nothing happens but what you do. Every other command works against it: give it the same --data, or
-    HOSTLER_DATA. All of it is gone at the end.
+    HOSTLER_DATA. All of it is gone at the end, unless --save names a file; --resume goes on from there.
     """
-    from hostler.entry.sim_service import story_of
+    from hostler.entry.sim_service import check_save, resumed_from, story_of
     from hostler.settings import load
 
-    story = story_of(scenario, seed)
+    if (scenario is None) == (resume is None):
+        raise click.UsageError("give a scenario (hostler sim list shows some), or --resume FILE")
+    if resume is not None and seed is not None:
+        raise click.UsageError("--seed: a simulation that is resumed keeps the seed that it began with")
+    if resume is not None:
+        resumed, story = resumed_from(resume)
+        header = resumed.saved.header
+        begin = Mode(mode) if mode else header.mode
+        rate = header.rate if rate is None and begin is header.mode else rate
+    else:
+        resumed, story = None, story_of(scenario or "", seed)
+        begin = Mode(mode) if mode else Mode.MEASURED
+    if save is not None:
+        check_save(save, resumed)
     folder = data or Path(tempfile.mkdtemp(prefix="hostler-sim-"))
     try:
         settings = load({**given, "data": str(folder)})
-        code = complete(_run(settings, story, Mode(mode), rate))
+        code = complete(_run(settings, story, begin, rate, resumed=resumed, save=save))
     finally:
         if data is None:
             shutil.rmtree(folder, ignore_errors=True)
     click.get_current_context().exit(code)
 
 
-async def _run(settings: Settings, story: Any, mode: Mode, rate: float | None) -> int:
+async def _run(
+    settings: Settings, story: Any, mode: Mode, rate: float | None, *, resumed: Resumed | None, save: Path | None
+) -> int:
     from hostler.entry.sim_service import SimService
 
     def ready(now: Ready) -> None:
         _ready(now, story.name, mode)
 
-    service = SimService(settings, story, mode=mode, rate=rate, tell=_tell, warn=_warn, ready=ready)
+    service = SimService(
+        settings, story, mode=mode, rate=rate, tell=_tell, warn=_warn, ready=ready, resumed=resumed, save=save
+    )
     return await service.run()
 
 
