@@ -13,6 +13,14 @@ ONLY ?=
 MINUTES ?= 0
 MACHINES ?=
 NODES ?= 3
+# Runs a command and `make static` side by side; fails if one of them does.
+define beside_static
+$(MAKE) --no-print-directory static >.static.log 2>&1 & static=$$!; failed=0; \
+$(1) || failed=$$?; \
+wait $$static || { failed=1; echo "format, lint, types or imports failed (make static):"; cat .static.log; }; \
+exit $$failed
+endef
+
 .PHONY: help run demo web test check format shots bench soak lock clean
 
 help: ## Show what there is
@@ -32,17 +40,13 @@ demo: $(BUILT) ## See the store at work, in ten seconds
 web: $(BUILT) ## Build the web page anew (`make run` does it when its sources have changed)
 	@$(BIN)/python web/build.py --force
 
-test: $(READY) ## Set everything up and prove it: every check, every test, real servers (9 minutes)
+test: $(READY) ## Set everything up and prove it: every check, every test, real servers (8 minutes)
 	@$(BIN)/python web/build.py
 	@$(BIN)/python -m compileall -q -j 2 src tests
-	@$(MAKE) --no-print-directory static >.static.log 2>&1 & static=$$!; failed=0; \
-	$(BIN)/pytest -q --lanes || failed=$$?; \
-	wait $$static || { failed=1; echo "format, lint, types or imports failed (make static):"; cat .static.log; }; \
-	exit $$failed
+	@$(call beside_static,$(BIN)/pytest -q --lanes)
 
 check: $(READY) ## What to run before each commit: format, lint, types, imports, fast tests (45 seconds)
-	@$(MAKE) --no-print-directory static
-	$(BIN)/pytest -q -n 2 -m "not slow" tests/unit
+	@$(call beside_static,$(BIN)/pytest -q -n 4 -m "not slow" tests/unit)
 
 .PHONY: static
 static:

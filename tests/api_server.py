@@ -192,6 +192,7 @@ class Api:
         self._names = itertools.count(1)
         self._server: Server | None = None
         self._http: aiohttp.ClientSession | None = None
+        self._opened: list[aiohttp.ClientWebSocketResponse] = []
 
     async def listen(self) -> None:
         """Serve on a socket from now on; all requests go through it."""
@@ -211,6 +212,14 @@ class Api:
     def http(self) -> aiohttp.ClientSession:
         assert self._http is not None, "it serves in this process only: sockets=True, or await api.listen()"
         return self._http
+
+    async def open_websocket(self, path: str, headers: dict[str, str] | None = None) -> aiohttp.ClientWebSocketResponse:
+        """Open a WebSocket that lasts until it is closed or the session ends.
+
+        Garbage collection would close one that a test drops, with an error in the log.
+        """
+        self._opened.append(await self.http.ws_connect(self.url + path, headers=headers))
+        return self._opened[-1]
 
     @property
     def port(self) -> int:

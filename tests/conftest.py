@@ -104,6 +104,18 @@ def pytest_collection() -> Iterator[None]:
         gc.enable()
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out the tests that rotate and are other commits', unless the command line names them one by one."""
+    left = [] if any("::" in argument for argument in config.args) else dose.left_for_other_commits(items)
+    if left:
+        config.hook.pytest_deselected(items=left)
+        items[:] = [item for item in items if item not in set(left)]
+        report = config.pluginmanager.get_plugin("run-report")
+        assert isinstance(report, RunReport)
+        report.left_out = len(left)
+
+
 def _notes(folder: Path) -> Iterator[str]:
     yield f"seeds: {dose.VARIABLE}={dose.rotation()} runs the same ones again"
     if any(folder.glob("*/")):
@@ -121,9 +133,16 @@ def etcd() -> EtcdCluster:
 
 
 @pytest.fixture
-def etcd_cluster() -> EtcdCluster:
-    """Three etcd members that all tests of this worker share, one after the other: they are empty."""
+def etcd_cluster(_cluster_of_module: None) -> EtcdCluster:
+    """Three etcd members that the tests of a module share, one after the other: they are empty."""
     return running.empty_etcd("etcd-cluster")
+
+
+@pytest.fixture(scope="module")
+def _cluster_of_module() -> Iterator[None]:
+    """Stop the three members after the last test of the module: idle, they use 2 % of a processor."""
+    yield
+    running.stop_etcd("etcd-cluster")
 
 
 @pytest.fixture(autouse=True)

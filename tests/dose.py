@@ -12,11 +12,14 @@ import functools
 import math
 import os
 import subprocess
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+import pytest
+
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Collection, Iterable, Sequence
 
 T = TypeVar("T")
 
@@ -71,6 +74,29 @@ def mutants_to_run(mutants: Iterable[T], *paths: str) -> list[T]:
     if any(map(_was_changed, paths)):
         return every
     return part(every, test=math.ceil(len(every) / 5))
+
+
+def rotates(every: int, *paths: str) -> pytest.MarkDecorator:
+    """Mark tests whose claims other tests of the same run prove in another way.
+
+    `make test` runs one in `every` of them, others with each commit; all of them in soak, or if one of `paths` was
+    changed.
+    """
+    return pytest.mark.rotates(every=1 if any(map(_was_changed, paths)) else every)
+
+
+def left_for_other_commits(items: Sequence[pytest.Item]) -> list[pytest.Item]:
+    """Return those of the collected tests that rotate and are not this commit's."""
+    if os.environ.get("HOSTLER_DOSE"):
+        return []
+    left, numbers = [], Counter[Path]()
+    for item in items:
+        mark = item.get_closest_marker("rotates")
+        if mark is not None:
+            numbers[item.path] += 1
+            if (numbers[item.path] + rotation()) % mark.kwargs["every"]:
+                left.append(item)
+    return left
 
 
 def _was_changed(path: str) -> bool:

@@ -45,6 +45,13 @@ def empty_etcd(kind: str) -> EtcdCluster:
     return cluster
 
 
+def stop_etcd(kind: str) -> None:
+    """Stop what `shared_etcd` started; the next call starts another one."""
+    if cluster := _shared.pop(kind, None):
+        PIDS.difference_update(cluster.pid(index) for index in range(len(cluster.endpoints)))
+        cluster.stop()
+
+
 _fork_servers: list[ForkServer] = []
 
 

@@ -198,4 +198,4 @@ class Browser:
 async def browse(api: Api, user: str = "ann", query: str = "", *, token: str | None = "") -> Browser:
     """A new page. `token=None`: without one."""
     headers = {} if token is None else {"Authorization": f"Bearer {token or api.admin}"}
-    return Browser(await api.http.ws_connect(f"{api.url}/v1/labs/{user}/terminal{query}", headers=headers))
+    return Browser(await api.open_websocket(f"/v1/labs/{user}/terminal{query}", headers))

@@ -14,7 +14,7 @@ from hostler.entry.lab_key import terminal_key
 from hostler.entry.server.services import ServerPlan
 from hostler.keys.lab import LAB
 from hostler.keys.vm import HANDLE
-from hostler.model.lab import Lab, LabEvent, LabNews, LabPhase, LabUser
+from hostler.model.lab import Lab, LabCatalogue, LabEvent, LabNews, LabPhase, LabUser
 from hostler.model.vm import Access, MachineState, Readiness, Step, VmHandle
 from hostler.ports.machines import Door
 
@@ -88,7 +88,7 @@ async def until(condition: Any) -> None:
 
 
 @asynccontextmanager
-async def placed(tmp_path: Path, **plan: Any) -> AsyncIterator[Place]:
+async def placed(tmp_path: Path, *, catalogue: LabCatalogue | None = None, **plan: Any) -> AsyncIterator[Place]:
     doubles = DoorMachines({})
     key = tmp_path / "data" / "lab_ed25519"
     async with (
@@ -97,6 +97,7 @@ async def placed(tmp_path: Path, **plan: Any) -> AsyncIterator[Place]:
             plan=ServerPlan(lab_key=key, **plan),
             machines_of=lambda node: doubles if node == "n1" else None,
             sockets=True,
+            **({} if catalogue is None else {"catalogue": lambda: catalogue}),
         ) as api,
     ):
         guest.allowed.append(terminal_key(key)[0].convert_to_public())

@@ -269,7 +269,7 @@ def fits(told: Told, state: State) -> bool:
     return any(holds for reason, holds in reasons.items() if reason in refusal)
 
 
-TELLS_NOTHING = ("others kept writing", "others wrote the same")
+TELLS_NOTHING = ("others kept writing", "others wrote the same", "its lock is held", "its lock was held")
 
 
 def refused_rightly(history: Iterable[Told], states: Mapping[str, Sequence[State]]) -> None:

@@ -4,7 +4,8 @@ An interpreter that starts and imports the control plane takes over half a secon
 milliseconds. Each worker of a run has one such server. A request names arguments, environment, folder and the three
 standard streams; the answer is the process id, and later the exit code. It may also name a script that is run instead
 of `hostler`, and a network namespace. Forked processes lead a session of their own, and die when the server does,
-which dies with its worker. Tests of starting itself start an interpreter.
+which dies with its worker. Tests of starting itself start an interpreter. Crash points have a server with other
+children (`crash_points.launcher`): it calls `serve` too.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Self
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
 MESSAGE = 1 << 20
 TESTS = Path(__file__).parents[1]
@@ -142,19 +143,27 @@ class ForkedProcess:
 
 
 class ForkServer:
-    """The server, as the worker sees it."""
+    """The server, as the worker sees it. `module`: what runs there, found in the folders `paths` too."""
 
-    def __init__(self) -> None:
+    def __init__(self, module: str = "harness.fork_server", *paths: Path) -> None:
         self._commands, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        known = filter(None, (os.environ.get("PYTHONPATH"),))
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "harness.fork_server", str(theirs.fileno())],
+                [sys.executable, "-m", module, str(theirs.fileno())],
                 pass_fds=(theirs.fileno(),),
                 stdin=subprocess.DEVNULL,
-                env=os.environ
-                | {"PYTHONPATH": os.pathsep.join(filter(None, (str(TESTS), os.environ.get("PYTHONPATH"))))},
+                env=os.environ | {"PYTHONPATH": os.pathsep.join((*map(str, (*paths, TESTS)), *known))},
             )
+        self._commands.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, MESSAGE)
         self.pid = self._process.pid
+
+    def fork(self, asked: dict[str, Any], fds: Sequence[int] = ()) -> socket.socket:
+        """Fork a process that does what is asked; the socket on which it and its end are reported."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            socket.send_fds(self._commands, [json.dumps(asked).encode()], [theirs.fileno(), *fds])
+        return ours
 
     def start(
         self,
@@ -182,9 +191,7 @@ class ForkServer:
             "cwd": str(cwd or Path.cwd()),
             "network": network,
         }
-        ours, theirs = socket.socketpair()
         with contextlib.ExitStack() as stack:
-            stack.enter_context(theirs)
             pipes: list[IO[Any] | None] = [None, None, None]
             fds: list[int] = []
             for number, stream in enumerate((stdin, stdout, stderr)):
@@ -200,9 +207,7 @@ class ForkServer:
                     stack.callback(os.close, fd)
                     pipes[number] = open(mine, ("w" if number == 0 else "r") + ("" if text else "b"))  # noqa: SIM115
                 fds.append(fd)
-            self._commands.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, MESSAGE)
-            socket.send_fds(self._commands, [json.dumps(asked).encode()], [theirs.fileno(), *fds])
-            return ForkedProcess(ours, pipes)
+            return ForkedProcess(self.fork(asked, fds), pipes)
 
     def run(
         self,
@@ -246,10 +251,26 @@ class ForkServer:
 
 
 def main(commands: socket.socket) -> None:
-    """Serve until the worker lets go of the other end; then kill what is left."""
     import hostler.entry.cli as commands_of
 
-    for name in (*MODULES, *(found.name for found in pkgutil.iter_modules(commands_of.__path__, "hostler.entry.cli."))):
+    every = (found.name for found in pkgutil.iter_modules(commands_of.__path__, "hostler.entry.cli."))
+    serve(commands, (*MODULES, *every), _child)
+
+
+def serve(
+    commands: socket.socket,
+    modules: Iterable[str],
+    child: Callable[[dict[str, Any], list[int]], None],
+    *,
+    before_fork: Callable[[dict[str, Any]], None] = lambda _: None,
+) -> None:
+    """Import the modules and fork a process per message, until the worker closes the other end; then kill the rest.
+
+    The first descriptor of a message is a socket: on it the server reports the process id, and how the process ended.
+    `child` is called in the new process with what was asked and all descriptors, and does not return. Nothing that
+    must not be forked (loops, threads, open stores) exists before.
+    """
+    for name in modules:
         importlib.import_module(name)
     gc.collect()
     gc.freeze()
@@ -266,19 +287,21 @@ def main(commands: socket.socket) -> None:
             data, fds, _, _ = socket.recv_fds(commands, MESSAGE, 4)
             if not data:
                 break
-            answers = socket.socket(fileno=fds[0])
+            asked = json.loads(data)
+            before_fork(asked)
             pid = os.fork()
             if pid == 0:
                 signal.set_wakeup_fd(-1)
-                for other in (commands, answers, *children.values()):
+                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                for other in (commands, *children.values()):
                     other.close()
                 os.close(woken)
                 os.close(wakes)
-                _child(json.loads(data), fds[1:])
+                child(asked, fds)
             for fd in fds[1:]:
                 os.close(fd)
-            children[pid] = answers
-            _tell(answers, pid=pid)
+            children[pid] = socket.socket(fileno=fds[0])
+            _report(children[pid], "forked", pid=pid)
     for pid in children:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
@@ -293,26 +316,26 @@ def _reap(children: dict[int, socket.socket]) -> None:
             return
         if pid in children:
             answers = children.pop(pid)
-            _tell(answers, code=os.waitstatus_to_exitcode(status), cpu=used.ru_utime + used.ru_stime)
+            cpu = used.ru_utime + used.ru_stime
+            _report(answers, "ended", code=os.waitstatus_to_exitcode(status), cpu=cpu)
             answers.close()
 
 
-def _tell(answers: socket.socket, **what: float) -> None:
-    with contextlib.suppress(OSError):  # nobody listens any more
-        answers.sendall(json.dumps(what).encode() + b"\n")
+def _report(answers: socket.socket, what: str, **details: float) -> None:
+    with contextlib.suppress(OSError):  # the worker has closed its end
+        answers.sendall(json.dumps({"is": what, **details}).encode() + b"\n")
 
 
-def _child(asked: dict[str, Any], streams: list[int]) -> None:
+def _child(asked: dict[str, Any], fds: list[int]) -> None:
     """Become the process that was asked for. Does not return."""
     code = 70
     try:
+        os.close(fds[0])
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         os.setsid()
-        for number in (signal.SIGCHLD, signal.SIGINT, signal.SIGPIPE):
-            signal.signal(number, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # as an interpreter has it
-        for number, stream in enumerate(streams):
+        for number, stream in enumerate(fds[1:]):
             os.dup2(stream, number)
             os.close(stream)
         os.environ.clear()

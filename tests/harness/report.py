@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 
 from .fork_server import ForkedProcess
-from .lanes import COSTS, WORTH_KNOWING
+from .lanes import COSTS, WORTH_KNOWING, lane_of_worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -54,6 +54,20 @@ class RunReport:
         self._folder, self._notes, self._learn = folder, notes, learn
         self._began = self._test_began = _now()
         self._costs: dict[str, Cost] = {}
+        self.left_out = 0
+        """Tests that rotate and are other commits', in this process."""
+        self._left_out: dict[str, int] = {}
+        """The same of each lane."""
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        """Take over what a worker left out; the workers of a lane leave the same tests out."""
+        lane = lane_of_worker(str(node.gateway.id)) or "all"
+        self._left_out[lane] = getattr(node, "workeroutput", {}).get("left_out", 0)
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        if hasattr(session.config, "workeroutput"):
+            session.config.workeroutput["left_out"] = self.left_out
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logstart(self) -> None:
@@ -84,7 +98,9 @@ class RunReport:
             }
             COSTS.write_text(json.dumps(long, indent=0) + "\n")
         terminalreporter.section("where the time went")
-        for line in (*self._table(), *self._notes()):
+        left = sum(self._left_out.values()) or self.left_out
+        rotating = f"tests that rotate and run with other commits, and all in `make soak`: {left}"
+        for line in (*self._table(), *self._notes(), rotating):
             terminalreporter.write_line(line)
 
     def _table(self) -> Iterable[str]:

@@ -7,14 +7,13 @@ import json
 import os
 import signal
 import socket
-import subprocess
-import sys
 from collections import Counter
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from harness import pace
+from harness.fork_server import ForkServer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,35 +27,22 @@ class Launcher:
     """A process of its own that forks children; leaving it ends all of them."""
 
     def __init__(self, module: str = "crash_points.launcher", *paths: Path) -> None:
-        self._module, self._paths = module, (*paths, TESTS, TESTS / "acceptance")
+        self._module, self._paths = module, (*paths, TESTS / "acceptance")
 
     def __enter__(self) -> Self:
-        self._commands, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        known = filter(None, (os.environ.get("PYTHONPATH"),))
-        paths = os.pathsep.join((*known, *map(str, self._paths)))
-        with theirs:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", self._module, str(theirs.fileno())],
-                pass_fds=(theirs.fileno(),),
-                env=os.environ | {"PYTHONPATH": paths},
-            )
+        self._server = ForkServer(self._module, *self._paths)
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._commands.close()
-        try:
-            self.process.wait(10)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
+        self._server.stop()
+
+    @property
+    def pid(self) -> int:
+        return self._server.pid
 
     def start(self, role: str, heard: Callable[[Child, dict[str, Any]], None], **flags: object) -> Child:
         """Fork a replica or an agent with these settings. `heard` is called with each of its messages."""
-        ours, theirs = socket.socketpair()
-        with theirs:
-            message = json.dumps({"role": role, **flags}).encode()
-            socket.send_fds(self._commands, [message], [theirs.fileno()])
-        return Child(role, ours, heard)
+        return Child(role, self._server.fork({"role": role, **flags}), heard)
 
 
 class Child:
@@ -150,7 +136,7 @@ class Child:
             self.crashed = message["name"], message["number"]
         elif kind == "says":
             self.said.append(message["text"])
-        elif kind == "born":
+        elif kind == "forked":
             self.pid = message["pid"]
         elif kind == "armed":
             self._armed = True

@@ -1,24 +1,22 @@
-"""One process that has imported everything, and forks a replica or an agent whenever it is told to.
+"""A fork server (`harness.fork_server`) of replicas and agents that stop at crash points.
 
-A message on its socket is what to run, with the child's own end of a control socket beside it. The child tells there
-what it says and which points it passes; the launcher adds, as the last word, how it ended. Nothing that must not be
-forked (loops, threads, open stores) exists before the fork. When the test is gone, all of this ends.
+A message names what to run. On its socket the child reports what it prints and which points it passes, and takes orders
+to arm and disarm; the server reports its process id and, as the last word, how it ended.
 """
 
 from __future__ import annotations
 
 import asyncio
-import gc
-import importlib
 import json
 import os
-import select
-import signal
 import socket
 import sys
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from harness import fork_server
 
 from hostler import settings
 from hostler.drivers.machines.simulated import FilePlace, SimulatedMachines
@@ -107,54 +105,14 @@ class Kind:
 def main(commands: socket.socket, kind: Kind | None = None) -> None:
     """Until the test lets go of the other end."""
     kind = kind or Kind()
-    for name in LATER:
-        importlib.import_module(name)
-    gc.collect()
-    gc.freeze()
-    woken, wakes = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-    signal.signal(signal.SIGCHLD, lambda *_: None)
-    signal.set_wakeup_fd(wakes, warn_on_full_buffer=False)
-    children: dict[int, socket.socket] = {}
-    while True:
-        ready, _, _ = select.select([commands.fileno(), woken], [], [])
-        if woken in ready:
-            os.read(woken, MESSAGE)
-            _reap(children)
-        if commands.fileno() in ready:
-            data, fds, _, _ = socket.recv_fds(commands, MESSAGE, 1)
-            if not data:
-                break
-            control, told = socket.socket(fileno=fds[0]), json.loads(data)
-            kind.starts(told)
-            pid = os.fork()
-            if pid == 0:
-                signal.set_wakeup_fd(-1)
-                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-                for other in (commands, *children.values()):
-                    other.close()
-                _child(control, told, kind)
-            children[pid] = control
-    for pid in children:
-        os.kill(pid, signal.SIGKILL)
-    while children:
-        children.pop(os.wait()[0], None)
+    fork_server.serve(commands, LATER, partial(_child, kind), before_fork=kind.starts)
 
 
-def _reap(children: dict[int, socket.socket]) -> None:
-    while children:
-        pid, status = os.waitpid(-1, os.WNOHANG)
-        if pid == 0:
-            return
-        control = children.pop(pid)
-        with suppress(OSError):  # nobody listens any more
-            control.sendall(json.dumps({"is": "ended", "code": os.waitstatus_to_exitcode(status)}).encode() + b"\n")
-        control.close()
-
-
-def _child(control: socket.socket, told: dict[str, Any], kind: Kind) -> None:
+def _child(kind: Kind, told: dict[str, Any], fds: list[int]) -> None:
     """Does not return."""
     code = 70
     try:
+        control = socket.socket(fileno=fds[0])
         log = os.open(told["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         for stream in (1, 2):
             os.dup2(log, stream)
@@ -170,7 +128,6 @@ def _child(control: socket.socket, told: dict[str, Any], kind: Kind) -> None:
 
 
 async def _run(role: str, settled: Settings, points: Points, control: socket.socket, kind: Kind) -> int:
-    points.tell("born", pid=os.getpid())
     asyncio.get_running_loop().add_reader(control, _told, control, points, kind)
 
     @asynccontextmanager

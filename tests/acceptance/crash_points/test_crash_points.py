@@ -99,9 +99,9 @@ VICTIMS = {
 @pytest.fixture(scope="module")
 def launcher() -> Iterator[Launcher]:
     with Launcher() as launcher:
-        running.PIDS.add(launcher.process.pid)
+        running.PIDS.add(launcher.pid)
         yield launcher
-    running.PIDS.discard(launcher.process.pid)
+    running.PIDS.discard(launcher.pid)
 
 
 @pytest.fixture(scope="module")

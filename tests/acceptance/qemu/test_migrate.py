@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from apart import run_apart
-from dose import dose, seeds
+from dose import dose, rotates, seeds
 from harness.artefacts import safe
 from harness.pace import patience
 from moving_plane import NODES, MovingPlane, Watch
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from hostler.drivers.machines.qemu.images.folder import ImageFolder
     from hostler.model.api import VmView
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.timeout(600), rotates(2, "src/hostler/drivers/machines/qemu", "src/hostler/engine/agent")]
 BOOT = "cat /proc/sys/kernel/random/boot_id"
 COUNT = "(i=0; while :; do i=$((i+1)); echo $i >> /tmp/count; usleep 20000; done) > /dev/null 2>&1 < /dev/null &"
 COUNTED = "a=$(wc -c < /tmp/count); usleep 500000; test $(wc -c < /tmp/count) -gt $a && echo counts"

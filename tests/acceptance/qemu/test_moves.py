@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 from apart import run_apart
+from dose import rotates
 from guest_login import node, plan, run
 from harness.pace import patience
 from up_process import HostlerProcess
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
     from hostler.ports.machines import Channel, Door
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.timeout(300), rotates(2, "src/hostler/drivers/machines/qemu")]
 VM = "traveller"
 BOOT = "cat /proc/sys/kernel/random/boot_id"
 LOAD = "(while :; do dd if=/dev/urandom of=/tmp/load bs=64k count=128; sync; done) > /dev/null 2>&1 & "

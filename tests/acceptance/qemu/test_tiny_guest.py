@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import asyncssh
 import pytest
+from dose import rotates
 from harness.pace import check, patience
 from told_guest import FILL, KEY, SOME, ToldGuest, identity, overlay
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
     from hostler.drivers.machines.qemu.images.folder import ImageFolder
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.timeout(300), rotates(2, "src/hostler/drivers/machines/qemu")]
 STALLS = 120
 SCRIPT = "#!/bin/sh\necho ran >> /root/ran\n"
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from dose import dose
+from dose import dose, rotates
 from guest_login import available, node, not_available, plan, run
 from harness.pace import patience
 from warm_image import CPUS, MEMORY_MIB, warm_images
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from hostler.drivers.machines.qemu.driver import QemuMachines
     from hostler.drivers.machines.qemu.images.folder import ImageFolder
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.timeout(300), rotates(2, "src/hostler/drivers/machines/qemu")]
 SAYS = (
     "hostname; cat /sys/class/net/eth0/address /proc/sys/kernel/random/boot_id;"
     " for i in 1 2 3; do od -An -v -tx1 -N16 /dev/urandom; cat /proc/sys/kernel/random/uuid; done"

@@ -34,9 +34,9 @@ def launcher() -> Iterator[Launcher]:
 
     warm_images()
     with Launcher("qemu_crash_points.launcher", GUESTS) as launcher:
-        running.PIDS.add(launcher.process.pid)
+        running.PIDS.add(launcher.pid)
         yield launcher
-    running.PIDS.discard(launcher.process.pid)
+    running.PIDS.discard(launcher.pid)
 
 
 VERBS = ["lives", "powers", "snapshots", "migrations"]
