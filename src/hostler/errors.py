@@ -17,6 +17,7 @@ HostlerError
 │   └── Lagged          the reader was too slow for its watch
 ├── Conflict        read again, then retry; nothing was written
 │   ├── Stale           the revision that the caller named is not the present one
+│   ├── LockHeld        the lock of a virtual machine is held by another operation
 │   └── KeyReused       the same Idempotency-Key came with another request
 ├── Unavailable     retry later; nothing was written
 │   └── TooManyTries    retry after `after` seconds
@@ -113,6 +114,10 @@ class Conflict(HostlerError):
 
 class Stale(Conflict):
     """The record has changed since the revision that the caller named; nothing was written."""
+
+
+class LockHeld(Conflict):
+    """Another operation holds the lock of a virtual machine; nothing was written."""
 
 
 class KeyReused(Conflict):

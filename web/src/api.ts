@@ -35,7 +35,7 @@ export interface Extra {
 }
 
 /** Writes that take no Idempotency-Key: another try could do them twice. */
-const ONCE = /^(POST \/v1\/(sessions(\/.*)?|blueprint-files|inventory\/(read|plan)|invoke\/.*|.*\/(tickets|plan))|PUT \/v1\/artifacts\/.*|[A-Z]+ \/v1\/sim\/.*)$/;
+const ONCE = /^(POST \/v1\/(sessions(\/.*)?|blueprint-files|inventory\/(read|plan)|invoke\/.*|.*\/(tickets|plan))|PUT \/v1\/artifacts\/.*|[A-Z]+ \/v1\/(sim|routes)\/.*)$/;
 const REPEAT_AFTER = 1000;
 
 let csrf = "";

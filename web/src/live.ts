@@ -121,6 +121,23 @@ export function unfollow(): void {
   lastId = "";
 }
 
+/** Run what ends the session of the stream. The server would refuse a stream of the ended session, so it stops before and goes on after. */
+export async function withoutStream(change: () => Promise<void>, then: { goOn: "always" | "after an error" }): Promise<void> {
+  const last = lastId;
+  unfollow();
+  const goOn = (): void => {
+    lastId = last;
+    begin();
+  };
+  try {
+    await change();
+  } catch (error) {
+    goOn();
+    throw error;
+  }
+  if (then.goOn === "always") goOn();
+}
+
 async function keepFollowing(signal: AbortSignal): Promise<void> {
   let pause = 500;
   while (!signal.aborted) {

@@ -80,9 +80,17 @@ export function nodeLink(node: string): string {
   return dash > 0 && dash < node.length - 1 ? to("racks", [node.slice(0, dash), node.slice(dash + 1)]) : to("racks", [], { node });
 }
 
+/** The project of a user's lab, as `lab_project` of the server writes it. */
+export const labProject = (user: string): string =>
+  user === "." || user === ".." ? user.replaceAll(".", "^2E") : user.replace(/[/*^]/g, (c) => `^${c.charCodeAt(0).toString(16).toUpperCase()}`);
+
+/** The user whose lab has that project. */
+export const labUser = (project: string): string => project.replace(/\^([0-9A-F]{2})/g, (_, code: string) => String.fromCharCode(parseInt(code, 16)));
+
 /** One thing, by its kind and the parts of its name. */
 export function named(kind: string, parts: string[]): Thing {
-  const cut = kind === "slice" ? [baseOf(parts[0] ?? "")] : parts;
+  const ofLab = kind === "lab" ? [parts.join("/")] : parts; // a web user id may hold slashes
+  const cut = kind === "slice" ? [baseOf(parts[0] ?? "")] : ofLab;
   const name = cut.join("/");
   const word = WORDS[kind] ?? kind;
   const whole = kind === "labs" || kind === "leader" ? word : `${word} ${name}`;
@@ -125,7 +133,7 @@ function linkOf(kind: string, parts: string[]): string | null {
 export function thing(text: string): Thing {
   for (const [shape, kind] of KEYS) {
     const found = shape.exec(text);
-    if (found) return named(kind, found.slice(1).filter(Boolean));
+    if (found) return named(kind, kind === "lab" ? [labUser(found[1] ?? "")] : found.slice(1).filter(Boolean));
   }
   if (/^\/hostler\/v1\/(?:tokens|tickets)\//.test(text) || text === "a token") return { kind: "token", words: "a token", name: "", object: "", link: null };
   const told = COMMAND.exec(text);
@@ -139,7 +147,7 @@ export function thing(text: string): Thing {
 export function ofEvent(kind: string, subject: string): Thing {
   const parts = subject.split("/");
   if (kind === "slice") return named("slice", [parts[1] ?? ""]);
-  if (kind === "endpoint") return named("slice", [parts[0] ?? ""]);
+  if (kind === "endpoint" || kind === "alert") return named("slice", [parts[0] ?? ""]);
   return named(KINDS[kind] ?? kind, parts);
 }
 

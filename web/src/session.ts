@@ -1,6 +1,7 @@
 // Who is signed in, and what they may do.
 import { computed, signal } from "@preact/signals";
 import { asProblem, del, get, post, Problem, useSession } from "./api";
+import { withoutStream } from "./live";
 import { toast } from "./ui/toast";
 
 export type Right =
@@ -120,7 +121,7 @@ export async function signIn(credentials: Credentials): Promise<void> {
 }
 
 export async function signOut(): Promise<void> {
-  await del("/v1/sessions");
+  await withoutStream(() => del("/v1/sessions"), { goOn: "after an error" });
   signedOutBecause.value = "";
   me.value = null;
   tabs.postMessage(0);

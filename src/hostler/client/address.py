@@ -10,7 +10,8 @@ from urllib.parse import quote, urlencode, urlsplit
 from yarl import URL
 
 from hostler.errors import Invalid
-from hostler.keys.part import check_part
+from hostler.keys.lab import check_user
+from hostler.keys.part import MAX_USER, check_part
 from hostler.kit.host import is_loopback
 
 if TYPE_CHECKING:
@@ -76,10 +77,18 @@ class Address:
 
     def to(self, *path: str, query: Mapping[str, str | int | bool | None] | None = None) -> URL:
         """The URL of `/v1/…`; parts are escaped, so each stays one segment."""
-        segments = "/".join(quote(check_part(part, "name"), safe="") for part in path)
+        segments = "/".join(_segment(path[0], part) for part in path)
         asked = {name: _text(value) for name, value in (query or {}).items() if value is not None}
         tail = f"?{urlencode(asked)}" if asked else ""
         return URL(f"{self.url}/v1/{segments}{tail}", encoded=True)
+
+
+def _segment(family: str, part: str) -> str:
+    """One segment of a path. A web user id may hold what names may not, dots alone too."""
+    if family != "labs":
+        return quote(check_part(part, "name", most=MAX_USER), safe="")
+    text = quote(check_user(part), safe="")
+    return text.replace(".", "%2E") if part in (".", "..") else text
 
 
 def _checked(url: str) -> str:

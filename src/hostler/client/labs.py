@@ -10,7 +10,7 @@ from msgspec import UNSET
 from hostler.client.look import Look
 from hostler.errors import Invalid, NotFound
 from hostler.model.api import TicketView
-from hostler.model.lab import ORG, LabEvent
+from hostler.model.lab import ORG, LabEvent, lab_project
 from hostler.model.lab_api import LabAnswer, LabExtend, LabMessage, LabNewsPage, LabOffers, LabPage, LabStart, LabView
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ class Labs:
         if available == gone:
             raise Invalid("wait: for what? give available or gone")
         look = _Look(self, user, on_change, generation)
-        events = self._events(org=ORG, project=user, kinds=("lab",))
+        events = self._events(org=ORG, project=lab_project(user), kinds=("lab",))
         async with look.following(events, f"lab of {user}", within, "wait longer"):
             while True:
                 view = await look.now()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from hostler.model.inventory_api import (
     BladePage,
@@ -117,9 +117,11 @@ class Inventory:
         """The present inventory, as a file could have it."""
         return await self._wire.read(InventoryShown, "inventory", stale=stale)
 
-    async def read(self, text: str, file: str = "inventory") -> InventoryDocument:
+    async def read(
+        self, text: str, file: str = "inventory", *, format_: Literal["hostler", "cloudchamber"] = "hostler"
+    ) -> InventoryDocument:
         """What the text of a file says; nothing is written. Invalid: something is wrong, line by line."""
-        body = InventoryText(text=text, file=file)
+        body = InventoryText(text=text, file=file, format=format_)
         return await self._wire.write("POST", InventoryDocument, "inventory", "read", body=body, repeat=False)
 
     async def plan(self, document: InventoryDocument) -> InventoryPlan:

@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING
 from hostler.model.sim_api import (
     FaultKindPage,
     FaultView,
+    HardwareCommandView,
     ModeSet,
     ProposalPage,
     ProposalView,
     RepairMode,
     SimLogPage,
+    SimState,
     SimView,
     StepGrant,
     StepView,
@@ -19,7 +21,7 @@ from hostler.model.sim_api import (
 
 if TYPE_CHECKING:
     from hostler.client.wire import Wire
-    from hostler.model.sim_api import FaultInject, Mode
+    from hostler.model.sim_api import FaultInject, HardwareCommand, Mode
 
 
 class Sim:
@@ -50,6 +52,10 @@ class Sim:
         body = StepGrant(seconds=seconds, events=events, epoch=epoch)
         return await self._wire.write("POST", StepView, "sim", "step", body=body, repeat=False)
 
+    async def state(self) -> SimState:
+        """The simulation as a file that `hostler sim serve --resume` goes on from."""
+        return await self._wire.read(SimState, "sim", "state")
+
     async def kinds(self) -> FaultKindPage:
         """Which faults there are, and what they can be about."""
         return await self._wire.read(FaultKindPage, "sim", "faults")
@@ -65,6 +71,10 @@ class Sim:
     async def proposals(self) -> ProposalPage:
         """What should be repaired, and why."""
         return await self._wire.read(ProposalPage, "sim", "proposals")
+
+    async def command(self, wanted: HardwareCommand) -> HardwareCommandView:
+        """Switch hardware on or off. Conflict: the component has changed after the guard tick."""
+        return await self._wire.write("POST", HardwareCommandView, "sim", "commands", body=wanted, repeat=False)
 
     async def repair(self, proposal: str) -> ProposalView:
         """Perform a repair that is proposed. NotFound: it no longer is."""

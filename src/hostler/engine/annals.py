@@ -19,7 +19,7 @@ from hostler.kit.fairness import Fairness
 from hostler.model.trace_api import Sort
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator
+    from collections.abc import AsyncGenerator, AsyncIterator, Iterable
 
     from hostler.kit.clock import Clock
     from hostler.model.node import Epoch
@@ -159,6 +159,7 @@ class Annals:
         self._traces, self._audit = Line(store, TRACE.prefix()), Line(store, AUDIT.prefix())
         self._known: dict[int, Happening] = {}
         self._missing: set[int] = set()
+        self._filed: dict[str, Happening] = {}
         self._covered: tuple[int, int] | None = None
         self.unreadable = 0
         self.border = 0
@@ -172,6 +173,13 @@ class Annals:
         if begun:
             newest = max(begun, key=lambda entry: entry.mod_revision)
             self.border, self.epoch = newest.mod_revision, newest.value
+
+    def add(self, filed: Iterable[Happening]) -> None:
+        """Know lines of the audit that are in files, and no longer in the store."""
+        for happening in filed:
+            self._filed[happening.id] = happening
+            if happening.revision > self.border:
+                self._known.setdefault(happening.revision, happening)
 
     def order(self, happening: Happening) -> tuple[int, float]:
         """Greater for what happened later: by revision, and before the border by the clock."""
@@ -223,6 +231,8 @@ class Annals:
 
     async def get(self, id_: str) -> Happening | None:
         """By its id; None: there is none, or it is no longer kept."""
+        if id_ in self._filed:
+            return self._filed[id_]
         family, tail = (AUDIT, id_.removeprefix(OF_AUDIT)) if id_.startswith(OF_AUDIT) else (TRACE, id_)
         key = family.prefix() + tail
         try:

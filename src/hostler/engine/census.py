@@ -17,7 +17,7 @@ from hostler.keys.vm import HANDLE, VM
 from hostler.kit.fairness import Fairness
 from hostler.model.access import EVERYWHERE
 from hostler.model.api import Phase
-from hostler.model.lab import ORG, LabEvent
+from hostler.model.lab import ORG, LabEvent, lab_project
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -165,7 +165,7 @@ class Census:
             entry = self._view.labs.entries.get(key)
             if entry is None or entry.value.news[-1].at < after:
                 continue
-            if caller.sees(ORG, entry.parts["user"]):
+            if caller.sees(ORG, lab_project(entry.value.user)):
                 found.append(entry)
         return found
 
@@ -184,9 +184,8 @@ class Census:
     def _lab_changed(self, key: str) -> None:
         entry = self._view.labs.entries.get(key)
         record = None if entry is None else entry.value
-        user = key[len(_LABS) :]
         lab = None if record is None else record.lab
-        self._labs.set(key, ORG, user, None if lab is None else lab.phase.value)
+        self._labs.set(key, ORG, key[len(_LABS) :], None if lab is None else lab.phase.value)
         refused = record is not None and lab is None and bool(record.news) and record.news[-1].event in REFUSALS
         if refused:
             self._refused[key] = None

@@ -36,7 +36,7 @@ from hostler.keys.transfer import MIGRATION, MOVED
 from hostler.keys.vm import HANDLE, NAME, VM
 from hostler.kit.plural import counted
 from hostler.model.api import MAX_NAME
-from hostler.model.lab import ORG
+from hostler.model.lab import ORG, lab_project, lab_user
 from hostler.model.migration import Migration, Moved
 from hostler.model.name import fold
 from hostler.model.node import Epoch, EpochKind
@@ -436,7 +436,7 @@ class _Run:
         nobody touches its machine."""
         if ids["org"] != ORG:
             return [], []
-        key = LAB.fill(user=ids["project"])
+        key = LAB.fill(user=lab_user(ids["project"]))
         kv = await self._old.get(key)
         if kv is None or _machine_of(kv) not in (None, ids["vm"]):
             return [], []
@@ -446,7 +446,7 @@ class _Run:
         """A lab without a machine, or what is known of a user. The others have come with their machines."""
         vm = _machine_of(kv)
         if vm != "":
-            place = VM.prefix(org=ORG, project=LAB.parse(kv.key)["user"])
+            place = VM.prefix(org=ORG, project=lab_project(LAB.parse(kv.key)["user"]))
             machines = (await self._old.range(place, limit=1)).items if vm is None else await self._old.get(place + vm)
             if machines:
                 return [], [], done

@@ -18,7 +18,7 @@ from hostler.engine.request import Written
 from hostler.errors import Conflict, NotFound, QuotaExceeded, Uncertain
 from hostler.keys.access import ORG_QUOTA, QUOTA
 from hostler.keys.entry import Unreadable
-from hostler.keys.part import check_home, check_part
+from hostler.keys.part import MAX_USER, check_home, check_part
 from hostler.keys.vm import VM
 from hostler.model.access import DEFAULT, Quota
 from hostler.model.api import QuotaSet, QuotaView
@@ -287,7 +287,7 @@ class QuotaService:
 
 def _seen(caller: Caller, org: str, project: str) -> Bound:
     """NotFound: the caller does not see it, as if it did not exist."""
-    bound = Bound(check_part(org, "org"), project and check_part(project, "project"))
+    bound = Bound(check_part(org, "org"), project and check_part(project, "project", most=MAX_USER))
     if not (caller.sees(org, project) if project else caller.sees_org(org)):
         raise NotFound(f"{bound}: not found; name one that you are a member of")
     return bound

@@ -50,6 +50,9 @@ class ReplicaConfig(msgspec.Struct, frozen=True, kw_only=True):
     num_vvm: int = 1
 
 
+_LATER = "try again later, or wait without a limit (hostler replica --wait)"
+
+
 class Problem:
     """The first thing that went wrong. It is stored before it is signalled, and stays."""
 
@@ -241,7 +244,7 @@ class Replica:
             left = deadline - self._clock.now()
             if left <= 0:
                 every = "its key is" if len(numbers) == 1 else f"all {len(numbers)} keys are"
-                raise trouble.error or Conflict(f"replica: {every} held by others after {within:g} s; try again later")
+                raise trouble.error or Conflict(f"replica: {every} held by others after {within:g} s; {_LATER}")
             if trouble.error is None:
                 backoff.reset()
                 await self._wait_for_change(numbers, min(left, ttl / 2), ttl)

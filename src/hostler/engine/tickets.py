@@ -28,6 +28,7 @@ from hostler.keys.vm import VM
 from hostler.model.access import Ticket
 from hostler.model.api import TicketView
 from hostler.model.lab import ORG as LABS
+from hostler.model.lab import lab_project, lab_user
 from hostler.ports.store import Delete
 
 if TYPE_CHECKING:
@@ -118,7 +119,9 @@ class Tickets:
 
     async def issue_terminal(self, request: Request, user: str, token: str, url: str) -> Written[TicketView]:
         """The same for the terminal of the user's labs, whether there is a lab now or not."""
-        return await self._issued(self._minted("", LABS, user, TERMINAL, by=request.caller.name, token=token), url)
+        return await self._issued(
+            self._minted("", LABS, lab_project(user), TERMINAL, by=request.caller.name, token=token), url
+        )
 
     async def issue_web(self, request: Request, token: str, url: str) -> Written[TicketView]:
         """The same for the page: its bearer is signed in as who asks."""
@@ -253,7 +256,7 @@ async def _used(store: Store, entry: Entry[Ticket]) -> None:
 def _subject(ticket: Ticket) -> str:
     """Return the key of what the ticket is for."""
     if ticket.door == TERMINAL:
-        return LAB.fill(user=ticket.project)
+        return LAB.fill(user=lab_user(ticket.project))
     if ticket.door == WEB:
         return USER.fill(user=ticket.by)
     return VM.fill(org=ticket.org, project=ticket.project, vm=ticket.vm)

@@ -7,16 +7,19 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from hostler.engine.phase import phase
+from hostler.engine.vm_reading import find_named
 from hostler.errors import Conflict, Damaged, Invalid, NotFound
 from hostler.keys.deployment import BLUEPRINT, DEPLOYMENT, RETRIES, SLICE_DECISION
 from hostler.keys.inventory import (
     ACTUAL,
     BLADE,
+    BLADE_FLOW,
     INSTANCE,
     MORE_PDUS,
     MORE_TORS,
     PDU,
     RACK,
+    RACK_FLOW,
     TARGET,
     TOR,
     WORKLOAD,
@@ -24,11 +27,11 @@ from hostler.keys.inventory import (
 from hostler.keys.lab import LAB
 from hostler.keys.node import ALIVE, COMMAND, MEMBER
 from hostler.keys.trace import SILENT
-from hostler.keys.vm import HANDLE, NAME, VM
+from hostler.keys.vm import HANDLE, VM
 from hostler.kit.plural import counted
 from hostler.model.access import EVERYWHERE
 from hostler.model.api import Phase
-from hostler.model.lab import ORG
+from hostler.model.lab import ORG, lab_project
 from hostler.model.name import fold
 from hostler.ports.store import Get
 
@@ -88,15 +91,16 @@ class Topics:
         NotFound: there is nothing such that the caller sees. Conflict: there are several.
         """
         kind, slash, rest = text.partition("/")
-        parts = (rest if slash and kind in KINDS else text).split("/")
-        if not all(parts):
+        whole = rest if slash and kind in KINDS else text
+        parts = whole.split("/")
+        if not all(parts) and not (whole and kind == "lab"):  # a web user id may hold any number of slashes
             raise Invalid(f"object {text!r}: {_HOW}")
         asked = (kind,) if slash and kind in KINDS else KINDS
         finders = {
             "vm": lambda: self._vm(caller, parts, org, project),
             "node": lambda: self._node(parts),
             "rack": lambda: self._rack(parts),
-            "lab": lambda: self._lab(caller, parts),
+            "lab": lambda: self._lab(caller, whole),
             "workload": lambda: self._workload(caller, parts, certain=len(asked) == 1),
             "blueprint": lambda: self._blueprint(caller, parts),
             "slice": lambda: self._slice(caller, parts),
@@ -138,8 +142,7 @@ class Topics:
         place: dict[str, Any] = {"org": org, "project": project}
         wish = await VM.get(self._store, vm=vm, **place)
         if wish is None:
-            named = await NAME.get(self._store, name=vm, **place)
-            wish = None if named is None else await VM.get(self._store, vm=named.value, **place)
+            wish = await find_named(self._store, self._view, org, project, vm)
         if wish is None and not certain:
             return None
         id_ = vm if wish is None else wish.value.id
@@ -193,7 +196,7 @@ class Topics:
             return None
         rack = fold(parts[0])
         if len(parts) == 1:
-            known = await self._read([RACK.fill(rack=rack)])
+            known = await self._read([RACK.fill(rack=rack), RACK_FLOW.fill(rack=rack)])
             return self._hardware(f"rack {rack}", RACK, known)
         families: tuple[tuple[Key[Any], dict[str, Any]], ...] = (
             (BLADE, {"blade": fold(parts[1])}),
@@ -203,23 +206,32 @@ class Topics:
             (MORE_TORS, {"n": 2}),
         )
         for family, more in families:
-            known = await self._read([family.fill(rack=rack, **more)])
+            keys = [family.fill(rack=rack, **more)]
+            keys += [BLADE_FLOW.fill(rack=rack, **more)] if family is BLADE else []
+            known = await self._read(keys)
+            if known and known[0].key != keys[0]:
+                continue  # what is left of hardware that is gone
             record = _value(family, known, known[0].key) if known else None
             if record is not None and fold(record.name) == fold(parts[1]):
                 return self._hardware(f"rack {rack}/{fold(parts[1])}", family, known)
         return None
 
     def _hardware(self, name: str, family: Key[Any], known: tuple[KeyValue, ...]) -> Topic | None:
-        record = _value(family, known, known[0].key) if known else None
+        own = bool(known) and family.match(known[0].key) is not None
+        record = _value(family, known, known[0].key) if own else None
         if record is None:
             return None
         state = f"is {'enabled' if record.enabled else 'disabled'} and {record.condition.value.replace('_', ' ')}"
-        return Topic(name=name, state=state, present=known, keys=frozenset((known[0].key,)))
+        for kv in known[1:]:
+            flow = (BLADE_FLOW if family is BLADE else RACK_FLOW).readable(kv)
+            if flow is not None:
+                state += f"; {flow.value.condition.words}: {flow.value.step.words}, {flow.value.reason}"
+        return Topic(name=name, state=state, present=known, keys=frozenset(kv.key for kv in known))
 
-    async def _lab(self, caller: Caller, parts: list[str]) -> Topic | None:
-        if len(parts) != 1 or not caller.sees(ORG, parts[0]):
+    async def _lab(self, caller: Caller, user: str) -> Topic | None:
+        if not caller.sees(ORG, lab_project(user)):
             return None
-        key = LAB.fill(user=parts[0])
+        key = LAB.fill(user=user)
         known = await self._read([key])
         record = _value(LAB, known, key)
         if record is None:
@@ -227,19 +239,19 @@ class Topics:
         lab, keys = record.lab, {key}
         if lab is None:
             return Topic(
-                name=f"lab {parts[0]}",
+                name=f"lab {user}",
                 state="is none now",
                 since=record.changed_at,
                 present=known,
                 keys=frozenset(keys),
             )
-        place: dict[str, Any] = {"org": ORG, "project": parts[0], "vm": lab.vm or "-"}
+        place: dict[str, Any] = {"org": ORG, "project": lab_project(user), "vm": lab.vm or "-"}
         keys |= {VM.fill(**place), HANDLE.fill(**place)}
         if lab.vm:
             known += await self._read([VM.fill(**place), HANDLE.fill(**place)], self._commands(lab.vm))
         state = f"is {lab.phase.value} (lab {lab.lab_id}){f': {lab.detail}' if lab.detail else ''}"
         return Topic(
-            name=f"lab {parts[0]}",
+            name=f"lab {user}",
             state=state,
             since=record.changed_at,
             present=known,

@@ -9,14 +9,15 @@ from __future__ import annotations
 import heapq
 import shlex
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import msgspec
 
 from hostler.engine.access.audit import sees_subject, sees_workload
 from hostler.engine.annals import SKEW, Annals
 from hostler.engine.deployments.discretion import unspoken
-from hostler.engine.happening import instant_of
+from hostler.engine.filed_lines import FiledLines, Needed
+from hostler.engine.happening import OF_AUDIT, instant_of
 from hostler.engine.request import check_limit
 from hostler.engine.topic import Topic, Topics
 from hostler.errors import Invalid, NotFound
@@ -27,17 +28,20 @@ from hostler.keys.lab import LAB, LAB_CATALOGUE
 from hostler.keys.node import ALIVE, MEMBER
 from hostler.keys.vm import HANDLE, NAME, VM
 from hostler.model.access import EVERYWHERE
-from hostler.model.lab import ORG, utc_time
+from hostler.model.lab import ORG, lab_project, utc_time
 from hostler.model.node import EpochKind
 from hostler.model.trace_api import Sort, TracePage, TraceView, WhyView
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from hostler.engine.happening import Happening
     from hostler.engine.request import Caller
     from hostler.engine.view import View
     from hostler.keys.key import Key
     from hostler.kit.clock import Clock
     from hostler.model.node import Epoch
+    from hostler.ports.audit_files import AuditFiles
     from hostler.ports.store import Store
 
 LOOKED_AT = 20_000
@@ -52,9 +56,11 @@ Happenings: TypeAlias = "list[Happening]"
 class TraceService:
     """One per process."""
 
-    def __init__(self, store: Store, view: View, *, clock: Clock) -> None:
+    def __init__(self, store: Store, view: View, *, clock: Clock, files: AuditFiles | None = None) -> None:
+        """`files`: lines of the audit log that are no longer in the store."""
         self._store, self._view, self._clock = store, view, clock
         self._topics = Topics(store, view)
+        self._files = FiledLines(files)
 
     async def list(
         self, caller: Caller, *, text: str | None = None, limit: int = 100, after: str | None = None
@@ -88,8 +94,37 @@ class TraceService:
         check_limit(limit)
         topic = await self._topics.find(caller, text, org=org, project=project)
         annals = await self._annals()
-        web = _Web(annals, self._shows(caller))
-        border = ""
+        told = await self._told(caller, annals, topic, limit)
+        if not told.is_complete and caller.rights.manage_accounts:  # as the audit itself
+            shows = self._shows(caller)
+            needed = _needed(topic, told.web, lambda line: _is_about(line, topic) and shows(line))
+            filed = await self._files.find(needed, border=annals.border, epoch=annals.epoch)
+            if filed:
+                annals.add(filed)
+                told = await self._told(caller, annals, topic, limit, filed)
+        steps = told.web.newest_first()
+        subject = topic.vm or topic.name.rpartition("/")[2]
+        note = "" if told.is_complete else await self._filed(caller, subject)
+        if not topic.present and not steps:
+            where = f"; {note}" if note else ""
+            raise NotFound(f"object {text!r}: not found, and no history is kept for it in the store{where}")
+        return WhyView(
+            object=topic.name,
+            state=_said(caller, topic.state),
+            since=topic.since,
+            steps=tuple(self._shown(caller, told.web, happening) for happening in steps),
+            cut=told.cut,
+            border=told.border,
+            filed=note,
+        )
+
+    # Inside
+
+    async def _told(
+        self, caller: Caller, annals: Annals, topic: Topic, limit: int, filed: Sequence[Happening] = ()
+    ) -> _Told:
+        """What happened to the object, with what led to it. `filed`: lines from files, which are added."""
+        web, border = _Web(annals, self._shows(caller)), ""
         if topic.present:
             found, cut, older = await _history(annals, web, topic, limit)
             if older:
@@ -98,27 +133,16 @@ class TraceService:
         else:  # it is gone: nothing stands there that could be followed
             found, last = await self._found(caller, annals, topic, limit, None)
             cut = last is not None
-            if not found:
-                filed = await self._filed(caller, text.rpartition("/")[2])
-                where = f"; {filed}" if filed else ""
-                raise NotFound(f"object {text!r}: not found, and no history is kept for it in the store{where}")
-        for happening in found:
+        ids = {happening.id for happening in found}
+        more = [line for line in filed if line.id not in ids and _is_about(line, topic) and web.shows(line)]
+        cut = cut or len(more) > limit - len(found)
+        for happening in (*found, *more[: limit - len(found)]):
             await web.join(happening)
         steps = web.newest_first()
         revisions = {step.revision for step in steps}
         is_complete = bool(steps) and not any(step.id in web.open for step in steps)
         is_complete = is_complete and all(kv.mod_revision in revisions for kv in topic.present[:1])
-        return WhyView(
-            object=topic.name,
-            state=_said(caller, topic.state),
-            since=topic.since,
-            steps=tuple(self._shown(caller, web, happening) for happening in steps),
-            cut=cut,
-            border=border,
-            filed="" if is_complete else await self._filed(caller, topic.vm or topic.name.rpartition("/")[2]),
-        )
-
-    # Inside
+        return _Told(web, cut, border, is_complete)
 
     async def _annals(self) -> Annals:
         annals = Annals(self._store, clock=self._clock)
@@ -214,6 +238,27 @@ class TraceService:
         return "a token" if key.startswith(TOKEN.prefix()) else key
 
 
+class _Told(NamedTuple):
+    """What is known of an object. `is_complete`: no step is missing."""
+
+    web: _Web
+    cut: bool
+    border: str
+    is_complete: bool
+
+
+def _needed(topic: Topic, web: _Web, is_about: Callable[[Happening], bool]) -> Needed:
+    """The lines of the audit that are missing."""
+    waiting = [step for step in web.newest_first() if step.id in web.open]
+    return Needed(
+        parts=(*topic.keys, *((topic.vm,) if topic.vm else ())),
+        is_about=is_about,
+        revisions=frozenset(step.led_by for step in waiting if step.led_by),
+        ids=frozenset(step.led_by_id for step in waiting if step.led_by_id.startswith(OF_AUDIT)),
+        root=topic.present[0].key if topic.present else "",
+    )
+
+
 def _said(caller: Caller, text: str) -> str:
     """What slices printed is for those who may deploy."""
     return text if caller.may_deploy else unspoken(text)
@@ -267,7 +312,7 @@ class _Shows:
                 return self._caller.sees(parts["org"], parts["project"])
         parts = LAB.match(key)
         if parts is not None:
-            return self._caller.sees(ORG, parts["user"])
+            return self._caller.sees(ORG, lab_project(parts["user"]))
         for workloads in (WORKLOAD, INSTANCE, TARGET, ACTUAL):
             parts = workloads.match(key)
             if parts is not None:

@@ -16,7 +16,7 @@ from hostler.engine.inventory.sight import InventoryView
 from hostler.engine.workloads.sight import Rolls
 from hostler.errors import Missed, Unavailable, Uncertain
 from hostler.keys.access import TOKEN
-from hostler.keys.deployment import BLUEPRINT, DEPLOYMENT, RETRIES, ROUTER, SLICE, SLICE_OWNER
+from hostler.keys.deployment import ALERT, BLUEPRINT, DEPLOYMENT, RETRIES, ROUTER, SLICE, SLICE_OWNER
 from hostler.keys.inventory import INSTANCE, TARGET, USER, WORKLOAD
 from hostler.keys.lab import LAB, LAB_CATALOGUE
 from hostler.keys.mirror import Mirror
@@ -100,6 +100,7 @@ class View:
         self.owners = Mirror(store, SLICE_OWNER, clock=clock, rng=rng)
         self.deployments = Mirror(store, DEPLOYMENT, clock=clock, rng=rng)
         self.retries = Mirror(store, RETRIES, clock=clock, rng=rng)
+        self.alerts = Mirror(store, ALERT, clock=clock, rng=rng)
         self.routers = Mirror(store, ROUTER, clock=clock, rng=rng)
         self.inventory = InventoryView(store, self.members, clock=clock, rng=rng)
         self.mirrors: dict[str, Mirror[Any]] = {
@@ -127,6 +128,7 @@ class View:
             "slice_owners": self.owners,
             "deployments": self.deployments,
             "slice_retries": self.retries,
+            "alerts": self.alerts,
             "routers": self.routers,
             **self.inventory.mirrors,
         }

@@ -12,9 +12,10 @@ import msgspec
 from hostler.engine.phase import phase, row_of, view_of
 from hostler.engine.placement import not_run
 from hostler.engine.request import MAX_LIMIT, check_limit
-from hostler.errors import Damaged, Invalid, NotFound
-from hostler.keys.part import check_part
+from hostler.errors import Conflict, Damaged, Invalid, NotFound
+from hostler.keys.part import MAX_USER, check_part
 from hostler.keys.vm import HANDLE, NAME, VM
+from hostler.kit.plural import counted
 from hostler.model.access import EVERYWHERE, HIDDEN
 from hostler.model.api import VmPage, VmRow, VmRowPage, Why
 from hostler.model.lab import utc_time
@@ -76,9 +77,7 @@ class VmReader:
         self.check(caller, org, project, vm)
         entry = await VM.get(self._store, org=org, project=project, vm=vm)
         if entry is None:
-            named = await NAME.get(self._store, org=org, project=project, name=vm)
-            if named is not None:
-                entry = await VM.get(self._store, org=org, project=project, vm=named.value)
+            entry = await find_named(self._store, self._view, org, project, vm)
         if entry is None:
             raise _missing(org, project, vm)
         return entry
@@ -88,9 +87,7 @@ class VmReader:
         self.check(caller, org, project, vm)
         entry = self._view.vms.get(org=org, project=project, vm=vm)
         if entry is None:
-            prefix, folded = VM.prefix(org=org, project=project), fold(vm)
-            entries = self._view.vms.entries
-            entry = next((e for k, e in entries.items() if k.startswith(prefix) and fold(e.value.name) == folded), None)
+            entry = next(iter(_named_in(self._view, org, project, vm)), None)
         if entry is None:
             raise _missing(org, project, vm)
         return entry
@@ -312,6 +309,33 @@ class VmReader:
         return await self._surroundings.cluster()
 
 
+async def find_named(store: Store, view: View, org: str, project: str, name: str) -> Entry[VirtualMachine] | None:
+    """Return the machine of this name in the project.
+
+    Hostler keeps an index of the names of the machines it creates. A machine whose record another program put is found
+    by the name in its record, once the view has the record. Conflict: several such machines have the name.
+    """
+    named = await NAME.get(store, org=org, project=project, name=name)
+    if named is not None:
+        found = await VM.get(store, org=org, project=project, vm=named.value)
+        if found is not None:
+            return found
+    same = _named_in(view, org, project, name)
+    if len(same) > 1:
+        ids = ", ".join(sorted(entry.parts["vm"] for entry in same)[:5])
+        several = f"{counted(len(same), 'machine')} have this name; name one by its id: {ids}"
+        raise Conflict(f"vm {org}/{project}/{name}: {several}")
+    found = await VM.get(store, org=org, project=project, vm=same[0].parts["vm"]) if same else None
+    return found if found is not None and fold(found.value.name) == fold(name) else None
+
+
+def _named_in(view: View, org: str, project: str, name: str) -> list[Entry[VirtualMachine]]:
+    """Return the machines of the project whose records in the view have this name."""
+    prefix, folded = VM.prefix(org=org, project=project), fold(name)
+    entries = view.vms.entries.items()
+    return [entry for key, entry in entries if key.startswith(prefix) and fold(entry.value.name) == folded]
+
+
 class _Chosen:
     """Which machines are listed. Invalid: there can be no such page. NotFound: the caller does not see the project."""
 
@@ -334,7 +358,7 @@ def shown_spec(caller: Caller, org: str, project: str, spec: VmSpec) -> VmSpec:
 def check_project(caller: Caller, org: str, project: str, vm: str | None = None) -> None:
     """NotFound: the caller does not see the project, as if it did not exist."""
     check_part(org, "org")
-    check_part(project, "project")
+    check_part(project, "project", most=MAX_USER)
     if vm is not None:
         check_part(vm, "vm")
     if not caller.sees(org, project):

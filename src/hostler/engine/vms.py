@@ -7,6 +7,7 @@ an id or, if there is none, a name. What the caller does not see is NotFound, ex
 from __future__ import annotations
 
 import functools
+import shlex
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -20,14 +21,15 @@ from hostler.engine.quotas import Bound, Quotas, Share, Turns, claim, counted, s
 from hostler.engine.request import Written
 from hostler.engine.vm_reading import VmReader
 from hostler.engine.write import Beaten
-from hostler.errors import Conflict, Damaged, Invalid, Unavailable, Uncertain
+from hostler.errors import Conflict, Damaged, Invalid, LockHeld, Unavailable, Uncertain
 from hostler.keys.entry import Entry
 from hostler.keys.node import MEMBER
 from hostler.keys.part import check_part
 from hostler.keys.vm import LOCK, NAME, VM
 from hostler.model.api import VmView
+from hostler.model.lab import utc_time
 from hostler.model.vm import LockInfo, VirtualMachine, VmHandle
-from hostler.ports.store import CreateRevision
+from hostler.ports.store import CreateRevision, KeyValue
 
 if TYPE_CHECKING:
     import asyncio
@@ -63,11 +65,14 @@ class VmService:
         rng: random.Random,
         new_id: Callable[[], str],
         lock_ttl: float = LOCK_TTL,
+        holder: Callable[[], str] | None = None,
     ) -> None:
+        """`holder`: the replica's holder id, as `hostler leader` shows it; locks name it."""
         self._store, self._writer, self._clock, self._rng, self._new_id = store, writer, clock, rng, new_id
         self._view, self._reader = view, VmReader(store, view)
         self._lock_ttl = lock_ttl
-        self._holder = new_id()
+        own = new_id()
+        self._holder = holder or (lambda: own)
         self._turns = Turns()
         self.projects = Projects(store, writer, view, clock=clock)
         self._limited: set[Bound] = set()  # projects and orgs that had a quota when last looked
@@ -174,7 +179,7 @@ class VmService:
                 target=None if target is None else target.value,
             )
 
-        return await self._change(request, org, project, vm, _Change("vm.move", move, status=ACCEPTED))
+        return await self._locked(request, org, project, vm, _Change("vm.move", move, status=ACCEPTED))
 
     async def tell_opened(self, request: Request, vm: VmView, door: str) -> None:
         """For the audit: somebody goes through this door of it, or has a shell in it. Who calls checks the right."""
@@ -354,17 +359,19 @@ class VmService:
         except Uncertain:
             raise Unavailable(f"vm {vm}: the store gave no answer; nothing was written, try again") from None
         ids: dict[str, Any] = {"org": org, "project": project, "vm": vm}
-        lock = LOCK.put(LockInfo(timestamp=int(self._clock.wall()), node_id=self._holder), lease=lease, **ids)
+        lock = LOCK.put(LockInfo(timestamp=int(self._clock.wall()), node_id=self._holder()), lease=lease, **ids)
 
         async def take() -> int:
-            result = await self._store.txn([LOCK.absent(**ids)], [lock])
+            result = await self._store.txn([LOCK.absent(**ids)], [lock], [LOCK.get_op(**ids)])
             if not result.succeeded:
-                raise Beaten(f"vm {vm}: somebody works on it", ())
+                raise Beaten(f"vm {vm}: its lock is held", result.responses)
             return result.revision
 
         try:
             try:
-                created = await self._writer.retried(f"vm {vm}", take, rng=self._rng)
+                created = await self._writer.retried(
+                    f"vm {vm}", take, rng=self._rng, conflict=lambda beaten: _lock_held(vm, beaten)
+                )
             except Uncertain:  # should the lock come yet it goes with its lease; the wish is untouched
                 raise Unavailable(f"vm {vm}: the store gave no answer; nothing was written, try again") from None
             yield [CreateRevision(lock.key) == created], [LOCK.delete(**ids)]
@@ -386,6 +393,23 @@ class _Change(msgspec.Struct, frozen=True):
 def _with(entry: Entry[VirtualMachine], vm: VirtualMachine) -> Entry[VirtualMachine]:
     """As it will stand; its revision is not known yet."""
     return Entry(vm, entry.parts, entry.key, entry.create_revision, 0, entry.version + 1)
+
+
+def _lock_held(vm: str, beaten: Beaten) -> LockHeld:
+    """Who holds the lock since when, as far as its record says, and when it ends."""
+    found = beaten.responses[0] if beaten.responses else None
+    if not isinstance(found, KeyValue):
+        return LockHeld(f"vm {vm}: its lock was held until now; nothing was written, try again")
+    who = "another program (its record cannot be read)"
+    with suppress(Damaged):
+        info = LOCK.decode(found.value, where=found.key)
+        who = f"{info.node_id[:80]!r} since {utc_time(info.timestamp)}"
+    if found.lease:
+        return LockHeld(
+            f"vm {vm}: its lock is held by {who}; nothing was written, try again when that operation is done"
+        )
+    advice = f"if that program no longer runs: hostler store delete {shlex.quote(found.key)}"
+    return LockHeld(f"vm {vm}: its lock is held by {who} and has no lease, so it never expires; {advice}")
 
 
 def _taken(vm: VirtualMachine) -> Conflict:

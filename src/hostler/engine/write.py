@@ -172,8 +172,18 @@ class Writer:
                 return found.written(kind)
             raise
 
-    async def retried(self, subject: str, do: Callable[[], Awaitable[T]], *, rng: random.Random | None = None) -> T:
-        """`do()`, which reads and then commits; again when it was beaten, at most `RETRIES` times. Then Conflict."""
+    async def retried(
+        self,
+        subject: str,
+        do: Callable[[], Awaitable[T]],
+        *,
+        rng: random.Random | None = None,
+        conflict: Callable[[Beaten], Conflict] | None = None,
+    ) -> T:
+        """`do()`, which reads and then commits; again when it was beaten, at most `RETRIES` times. Then Conflict.
+
+        `conflict` makes that error, where the general words would be wrong.
+        """
         backoff = Backoff(0.01, 0.5, 3.0, rng=rng or self._rng)
         for _ in range(RETRIES):
             try:
@@ -182,7 +192,9 @@ class Writer:
                 await self._clock.sleep(backoff.next())
         try:
             return await do()
-        except Beaten:
+        except Beaten as beaten:
+            if conflict is not None:
+                raise conflict(beaten) from None
             raise Conflict(f"{subject}: others kept writing it; nothing was written, try again in a moment") from None
 
     def check_healthy(self) -> None:

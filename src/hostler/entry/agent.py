@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import os
+import platform
 import random
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import TYPE_CHECKING
@@ -29,6 +30,8 @@ from hostler.errors import Invalid, NotFound
 from hostler.kit.clock import SystemClock
 from hostler.model.inventory import Capacity
 from hostler.model.name import fold
+from hostler.model.node_label import advertised
+from hostler.ports.slices import CpuTimes
 from hostler.wiring import open_artifacts, open_machines, open_slices
 
 if TYPE_CHECKING:
@@ -75,12 +78,17 @@ def plan_of(settings: Settings, node: str, rack: str | None, address: str = "") 
         node=node,
         address=address,
         store=redacted(settings.store).partition("?")[0],
-        labels={MACHINES_LABEL: settings.machines, **settings.labels},
+        labels={MACHINES_LABEL: settings.machines, **_arch(settings), **settings.labels},
         rack=rack,
         node_ttl=settings.node_ttl,
         fencing_time=settings.fencing_time,
         boots=settings.boots or (RENTED_BOOTS if settings.machines == "hetzner" else max(1, os.cpu_count() or 1)),
     )
+
+
+def _arch(settings: Settings) -> dict[str, str]:
+    """Machines have the architecture of their host; rented ones are elsewhere."""
+    return {} if settings.machines == "hetzner" else advertised(platform.machine(), {}, ())
 
 
 def check_slice_listen(settings: Settings) -> None:
@@ -147,6 +155,8 @@ async def running_agent(
             settings, place, artifacts or open_artifacts(settings, clock=clock), node=plan.node, clock=clock, ask=ask
         )
         await stack.enter_async_context(slices)
+        if router is not None and isinstance(slices, CpuTimes):
+            stack.enter_context(router.measures.cpu.counting(slices.cpu_seconds))
         rng = random.Random()  # noqa: S311 - spreads retries; guards nothing
         limits = slice_limits(settings)
         agent = Agent(

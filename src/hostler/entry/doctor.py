@@ -6,6 +6,7 @@ import asyncio
 import email.utils
 import http.client
 import os
+import shlex
 import shutil
 import socket
 import ssl
@@ -37,6 +38,7 @@ from hostler.errors import HostlerError, Unavailable, Uncertain
 from hostler.keys.namespaced import enter, maintained
 from hostler.keys.node import ALIVE, BRAKE, CLOCK_DISPUTE, FENCING, LEADER_CLOCK, MEMBER
 from hostler.keys.replica import REPLICA
+from hostler.keys.vm import LOCK
 from hostler.kit.clock import SystemClock
 from hostler.kit.host import WILDCARDS
 from hostler.kit.plural import counted, sized
@@ -310,7 +312,25 @@ async def _plane(store: Store) -> list[Finding]:
         *await shared_hosts(store),
         *await _clocks(store),
         *await _records(store),
+        *await locks_without_lease(store),
     ]
+
+
+async def locks_without_lease(store: Store) -> list[Finding]:
+    """Report locks of virtual machines that never expire: another program put them without a lease."""
+    keys: list[str] = []
+    after: str | None = None
+    while True:
+        page = await store.range(LOCK.prefix(), after=after, limit=1000)
+        keys += [kv.key for kv in page.items if not kv.lease]
+        if not page.more:
+            break
+        after = page.items[-1].key
+    if not keys:
+        return []
+    what = f"{counted(len(keys), 'lock has', 'locks have')} no lease and never expire: {few(keys)}"
+    advice = f"if the program that put it no longer runs: hostler store delete {shlex.quote(keys[0])}"
+    return [Finding("locks", Level.WARN, what, advice)]
 
 
 async def _leader(store: Store) -> Finding:
@@ -386,7 +406,10 @@ async def _clocks(store: Store) -> list[Finding]:
     ]
     dispute = await CLOCK_DISPUTE.get(store, name=LEADER_CLOCK)
     advice = "run NTP on the leader and on the nodes; until then machines, labs, tokens and audit do not expire"
-    disputes = [] if dispute is None else [Finding("clocks", Level.FAIL, dispute.value.why, advice)]
+    level = Level.FAIL
+    if dispute is not None and not dispute.value.node:
+        level, advice = Level.WARN, "check the date; nothing expires for an hour, so that it can be set right"
+    disputes = [] if dispute is None else [Finding("clocks", level, dispute.value.why, advice)]
     replicas = (await REPLICA.list(store, strict=False)).entries
     starts += [(entry.value.started_at, entry.value.address) for entry in replicas]
     return disputes + [
@@ -407,7 +430,7 @@ async def _records(store: Store) -> list[Finding]:
     mirrors += tuple(view.inventory.mirrors.values())
     unreadable = [key for mirror in mirrors for key in mirror.unreadable]
     found = [
-        Finding("records", Level.FAIL, f"{key} cannot be read", f"look at it: hostler store get {key}")
+        Finding("records", Level.FAIL, f"{key} cannot be read", f"look at it: hostler store get {shlex.quote(key)}")
         for key in unreadable
     ]
     advice = "the leader mends it; look again in a minute"
@@ -423,4 +446,6 @@ async def _records(store: Store) -> list[Finding]:
 def _free(line: str) -> str:
     """How to give a name free that stands for no machine."""
     key, colon, _ = line.partition(": ")
-    return f"hostler store delete '{key}'" if colon and key.startswith("/") else "delete those, and look again"
+    return (
+        f"hostler store delete {shlex.quote(key)}" if colon and key.startswith("/") else "delete those, and look again"
+    )

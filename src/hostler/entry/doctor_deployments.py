@@ -8,7 +8,7 @@ from hostler.entry.finding import Finding, Level
 from hostler.keys.deployment import BLUEPRINT, SLICE
 from hostler.kit.plural import counted
 from hostler.model.deployment import base_of
-from hostler.model.rollout import Phase
+from hostler.model.rollout import AlertState, Phase
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Iterator
@@ -21,8 +21,8 @@ MOST = 20
 """Lines of one kind."""
 _PAGE = 1_000
 _SPREAD = (
-    "see why: hostler blueprint status NAME; then apply it with more instances, and again with as many as now: the node"
-    " that has the most gives them up"
+    "instances move one at a time, 30 s apart, unless slice_rebalance is never; if they do not, see why: hostler"
+    " blueprint status NAME"
 )
 _GIVEN_UP = (Phase.BACKING_OUT, Phase.FAILED)
 
@@ -39,6 +39,7 @@ async def deployments(store: Store, view: View) -> list[Finding]:
         *_told(_homeless(view), "the leader unloads them; look again in a minute"),
         *_told(_doubled(view), "the leader takes one of them away; look again in a minute"),
         *_told([line async for line in _crowded(view)], _SPREAD),
+        *_told(_firing(view), "see what was measured: hostler blueprint status NAME; its thresholds are its alerts"),
         *_told(_given_up(view), "mend and apply it again, or go back: hostler blueprint rollback NAME"),
     ]
     if found or not (view.blueprints.entries or view.slices.entries):
@@ -69,7 +70,7 @@ async def _misnamed(store: Store, family: Key[Any]) -> AsyncIterator[str]:
 
 
 def _unreadable(view: View) -> Iterator[str]:
-    for mirror in (view.blueprints, view.owners, view.deployments, view.retries, view.slices):
+    for mirror in (view.blueprints, view.owners, view.deployments, view.retries, view.alerts, view.slices):
         for key in mirror.unreadable:
             yield f"{key} cannot be read: what it is about stays as it is"
 
@@ -106,6 +107,13 @@ async def _crowded(view: View) -> AsyncIterator[str]:
             if found is not None:
                 node, other = found
                 yield f"{spec.artifact}: all of its instances are on node {node}, none on {other}"
+
+
+def _firing(view: View) -> Iterator[str]:
+    for key in sorted(view.alerts.entries):
+        alert = view.alerts.entries[key].value
+        if alert.state is AlertState.FIRING:
+            yield f"blueprint {alert.blueprint}: {alert.why}"
 
 
 def _given_up(view: View) -> Iterator[str]:

@@ -15,7 +15,7 @@ import msgspec
 
 from hostler.engine.inventory.form import read_document
 from hostler.errors import Invalid, Unavailable
-from hostler.model.inventory_api import InventoryDocument, InventoryText
+from hostler.model.inventory_api import CLOUDCHAMBER, HOSTLER, InventoryDocument, InventoryText
 
 SMALL = 64 * 1024
 """Characters that are read at once: a process takes as long to begin."""
@@ -30,12 +30,14 @@ class _Said(msgspec.Struct):
     wrong: str = ""
 
 
-def read_aside(text: str, file: str) -> InventoryDocument:
+def read_aside(text: str, file: str, format_: str = HOSTLER) -> InventoryDocument:
     """What a file says. It blocks. Invalid: something is wrong with it. Unavailable: there is no answer."""
     if len(text) <= SMALL:
-        return read_document(text, file)
+        return read_document(text, file, format_)
     command = [sys.executable, "-P", "-m", __name__]
-    asked = InventoryText(text=text, file=file).encode()
+    asked = InventoryText(
+        text=text, file=file, format="cloudchamber" if format_ == CLOUDCHAMBER else "hostler"
+    ).encode()
     try:
         done = subprocess.run(
             command, input=asked, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=WITHIN, check=False
@@ -60,7 +62,7 @@ def main() -> None:
         os.nice(_POLITE)
     asked = InventoryText.decode(sys.stdin.buffer.read())
     try:
-        said = _Said(document=read_document(asked.text, asked.file))
+        said = _Said(document=read_document(asked.text, asked.file, asked.format))
     except Invalid as wrong:
         said = _Said(wrong=str(wrong))
     sys.stdout.buffer.write(msgspec.json.encode(said))

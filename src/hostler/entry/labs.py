@@ -170,6 +170,7 @@ async def opened_door(
             rng=rng,
             new_id=new_id,
             switch=settings.lab_switch,
+            limits={"provision": settings.lab_provision_limit, "decommission": settings.lab_decommission_limit},
             source=socket.gethostname(),
             tell=log.warning,
             warn=warn,

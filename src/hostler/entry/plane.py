@@ -26,6 +26,7 @@ from hostler.engine.controllers.nodes import NodeController
 from hostler.engine.deployments.controller import DeploymentController
 from hostler.engine.deployments.limits import Limits
 from hostler.engine.deployments.service import BlueprintService
+from hostler.engine.inventory.flow_controller import FlowController
 from hostler.engine.inventory.service import InventoryService
 from hostler.engine.invocation.gather import Collector
 from hostler.engine.invocation.service import InvokeService
@@ -153,6 +154,8 @@ class Plane:
         there is none, the one of the settings. `guard`: what tells that the store became another one. `address`:
         where others reach the API, `HOST:PORT`; None: where it listens. `stopping`: whether it was asked to end."""
         self.store, self.settings = store, settings
+        self.holder = new_id()
+        """The holder id under which this process stands for leadership; locks of machines name it."""
         self.clock: Clock = clock or SystemClock()
         self._rng = random.Random()  # noqa: S311 - spreads retries; guards nothing
         # Simulated nodes are never switched off.
@@ -194,6 +197,7 @@ class Plane:
             rng=self._rng,
             new_id=new_id,
             lock_ttl=settings.lock_ttl,
+            holder=lambda: self.holder,
         )
         self.services = Services(
             store=store,
@@ -224,7 +228,7 @@ class Plane:
             quotas=QuotaService(store, writer),
             users=self.users,
             tickets=Tickets(store, writer, clock=self.clock, secret=new_secret),
-            traces=TraceService(store, self.view, clock=self.clock),
+            traces=TraceService(store, self.view, clock=self.clock, files=self._audit_files),
             overview=OverviewService(store, self.view, blueprints, clock=self.clock),
             peers=ProcessPeers(store, self.peer_tickets, machines_of),
             artifacts=artifacts,
@@ -380,6 +384,15 @@ class Plane:
             tracer=self._tracer("nodes"),
             tell=log.info,
         )
+        flows = FlowController(
+            self.store,
+            self.view,
+            clock=self.clock,
+            rng=self._rng,
+            burn_in=settings.burn_in,
+            tracer=self._tracer("hardware"),
+            tell=log.info,
+        )
         janitor = Janitor(
             self.store,
             self.view,
@@ -428,7 +441,7 @@ class Plane:
             tell=log.info,
         )
         upkeep = self._compaction(log.info)
-        self._controllers = measures, brake, machines, nodes, workloads, janitor, *upkeep, *labs, deployments
+        self._controllers = measures, brake, machines, nodes, flows, workloads, janitor, *upkeep, *labs, deployments
         return self._controllers
 
     def _compaction(self, tell: Callable[[str], None]) -> Sequence[Compaction]:
@@ -469,6 +482,7 @@ def slice_limits(settings: Settings) -> Limits:
         deactivating=settings.slice_deactivating_limit,
         unloading=settings.slice_unloading_limit,
         min_ready=settings.slice_min_ready,
+        rebalance_every=None if settings.slice_rebalance == "never" else Limits().rebalance_every,
     )
 
 

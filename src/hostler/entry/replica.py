@@ -44,6 +44,8 @@ async def run(
 
     check_listen(settings)
     raise_open_files(tell)
+    if settings.ignored:
+        tell(f"ignored variables of other programs: {', '.join(settings.ignored)}")
     with asked_to_end() as asked:
         started = asyncio.Event()
         code = await run_unless_asked(
@@ -90,6 +92,7 @@ async def _run(  # noqa: PLR0917 - what to run, how to tell, and when to end
             address=address or f"{f'[{host}]' if ':' in host else host}:{server.port}",
             ttl=settings.leadership_ttl,
             replicas=settings.replicas,
+            acquisition_timeout=settings.acquisition_timeout or None,
             url=plane.api_url,
         )
         standing = asyncio.create_task(
@@ -100,6 +103,7 @@ async def _run(  # noqa: PLR0917 - what to run, how to tell, and when to end
                 leading=leading,
                 asked=asked,
                 tell=tell,
+                holder=plane.holder,
                 least_fence=guard.least_fence,
             ),
             name="standing",

@@ -31,11 +31,15 @@ LOOK_EVERY = 1.0
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """How to stand. `replicas`: how many hold a key at once. `url`: see `ReplicaRecord.url`."""
+    """How to stand. `replicas`: how many hold a key at once. `url`: see `ReplicaRecord.url`.
+
+    `acquisition_timeout`: seconds after which standing without a key ends with a problem; None: never.
+    """
 
     address: str
     ttl: float
     replicas: int = 1
+    acquisition_timeout: float | None = None
     url: Callable[[], str] = str
 
 
@@ -152,7 +156,7 @@ async def _until_ended(
     """Launch it and wait for a signal or a problem; the problem."""
     stopped = asyncio.create_task(asked.wait(), name="replica: asked to end")
     looking = asyncio.create_task(_look(storage, replica.holder, tell), name="replica: looking who leads")
-    launching = asyncio.create_task(replica.launch(plan.ttl, None), name="replica: launch")
+    launching = asyncio.create_task(replica.launch(plan.ttl, plan.acquisition_timeout), name="replica: launch")
     ended: asyncio.Task[None] | None = None
     try:
         await asyncio.wait((launching, stopped), return_when=asyncio.FIRST_COMPLETED)

@@ -94,6 +94,8 @@ class Up:
             configure(self._settings.log_level, log, self._settings.log_format)  # type: ignore[arg-type]
             raise_open_files(self._say)
             self._tell(f"data in {self._folder.path}")
+            if self._settings.ignored:
+                self._tell(f"ignored variables of other programs: {', '.join(self._settings.ignored)}")
             self._folder.check_kind(self._settings.machines)
             self._folder.simulation_file.unlink(missing_ok=True)  # what is in it outlives us
             try:
@@ -236,7 +238,7 @@ class Up:
             with suppress(HostlerError):
                 await bury(storage, dead, plan.replicas)
         while not self._asked.is_set():
-            holder = new_id()
+            holder = plane.holder = new_id()
             problem: Exception | None
             try:
                 self._folder.write(self._folder.replica_file, holder)

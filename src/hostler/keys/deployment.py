@@ -8,6 +8,7 @@ from __future__ import annotations
 from hostler.keys.key import Key
 from hostler.model.deployment import Blueprint, Endpoint, SliceRecord
 from hostler.model.rollout import (
+    Alert,
     ArtifactRecord,
     BlueprintRevision,
     Deployment,
@@ -27,6 +28,7 @@ SLICE_OWNER = Key("/hostler/v1/slice-owners/{base:base}", SliceOwner)
 DEPLOYMENT = Key("/hostler/v1/deployments/{base:base}", Deployment)
 RETRIES = Key("/hostler/v1/slice-retries/{artifact:artifact}", Retries)
 SLICE_DECISION = Key("/hostler/v1/slice-decisions/{artifact:artifact}", SliceDecision)
+ALERT = Key("/hostler/v1/alerts/{base:base}/{alert}", Alert)
 ARTIFACT = Key("/hostler/v1/artifacts/{artifact:artifact}", ArtifactRecord)
 """What was published, wherever its file is. Written by the replica that took the file."""
 ROUTER = Key("/hostler/v1/routers/{router}", RouterRecord)

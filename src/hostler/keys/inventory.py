@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hostler.keys.key import Key
 from hostler.keys.union import Union
-from hostler.model.inventory import Blade, Pdu, Rack, Region, Tor, User, Zone
+from hostler.model.inventory import Blade, HardwareFlow, Pdu, Rack, Region, Tor, User, Zone
 from hostler.model.workload import Actual, Target, Workload, WorkloadInstance
 
 ROOT = "/CloudChamber/V0.1"
@@ -25,6 +25,10 @@ MORE_PDUS = Key(ROOT + "/rack/{rack:rack}/pdus/{n:int}", Pdu)
 BLADE = Key(ROOT + "/rack/{rack:rack}/blades/{blade:name}", Blade)
 IN_RACKS = Union(BLADE.prefix(), BLADE, PDU, TOR, MORE_PDUS, MORE_TORS)
 """All that is inside racks."""
+
+BLADE_FLOW = Key("/hostler/v1/blade-flows/{rack:rack}/{blade:name}", HardwareFlow)
+RACK_FLOW = Key("/hostler/v1/rack-flows/{rack:rack}", HardwareFlow)
+"""How far a burn-in or a retirement is; written by the leader."""
 
 WORKLOAD = Key(ROOT + "/workloads/{workload:name}", Workload)
 INSTANCE = Key(ROOT + "/workload/{workload:name}/instances/{instance}", WorkloadInstance)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import unicodedata
+from contextlib import suppress
+
 import msgspec
 
 from hostler.errors import Invalid
@@ -9,7 +12,7 @@ from hostler.keys.key import Key
 from hostler.keys.part import check_part
 from hostler.model.lab import LabCatalogue, LabUser, LabWorker
 
-LAB = Key("/hostler/v1/labs/{user}", LabUser)
+LAB = Key("/hostler/v1/labs/{user:user}", LabUser)
 LAB_WORKER = Key("/hostler/v1/lab-workers/{worker}", LabWorker)
 """Attached to the worker's lease: gone means that it may be dead, and that nothing it still sends is written."""
 LAB_CATALOGUE = Key("/hostler/v1/lab-catalogues/{name}", LabCatalogue)
@@ -17,21 +20,39 @@ LAB_CATALOGUE = Key("/hostler/v1/lab-catalogues/{name}", LabCatalogue)
 
 FIRST = "vmmanager:"
 """What every name in Redis begins with, after the prefix of a test namespace."""
-_SPECIAL = frozenset(":*?[]^\\")
-"""What would end a name early, or match more than itself in a SCAN."""
+MOST = 255
+"""Characters of a web user id."""
+_UNPRINTABLE = frozenset(("Cc", "Cf", "Cs", "Zl", "Zp"))
 
 
 def check_user(user: str) -> str:
-    """`user`, if it can stand in a name. Invalid: it cannot."""
-    check_part(user, "webuserid")
-    if not _SPECIAL.isdisjoint(user):
-        bad = next(char for char in user if char in _SPECIAL)
-        raise Invalid(f"webuserid {user!r}: must not hold {bad!r}")
+    """`user`, if it is a web user id: printable text of 1 to 255 characters. Invalid: it is none."""
+    if not isinstance(user, str) or not user:
+        raise Invalid("webuserid: must be a text that is not empty")
+    if len(user) > MOST:
+        raise Invalid(f"webuserid {user[:80]!r}…: has {len(user)} characters, at most {MOST} are allowed")
+    if not (user.isascii() and user.isprintable()):
+        barred = next((char for char in user if unicodedata.category(char) in _UNPRINTABLE), None)
+        if barred is not None:
+            raise Invalid(f"webuserid {user[:80]!r}: must not hold {barred!r}, which cannot be printed")
     return user
 
 
+def user_of_request(raw: bytes) -> str | None:
+    """Return the user of a request; None: it names no valid web user id."""
+    with suppress(msgspec.DecodeError, ValueError, RecursionError, Invalid):
+        request = msgspec.json.decode(raw)
+        user = request.get("webuserid") if isinstance(request, dict) else None
+        return check_user(user) if isinstance(user, str) else None
+    return None
+
+
 class LabNames(msgspec.Struct, frozen=True):
-    """Every name that Hostler uses in Redis. `prefix` is empty in production, `Test:Xxxx:` in a test namespace."""
+    """Every name that Hostler uses in Redis. `prefix` is empty in production, `Test:Xxxx:` in a test namespace.
+
+    A name ends with the web user id as it was sent: a front end makes the same name of it. No family begins as another
+    one does, and nothing follows the id, so each name is that of one user in one family.
+    """
 
     prefix: str = ""
 

@@ -35,9 +35,11 @@ FENCING = "fencing"
 """The only scope: one record at most."""
 CLOCK = Key("/hostler/v1/clocks/{node:name}", ClockReading)
 """Attached to the agent's lease."""
+LAST_CLOCK = Key("/hostler/v1/last-clocks/{name}", ClockReading)
+"""What the leader's calendar last said while it was not in doubt. It outlives every process."""
 CLOCK_DISPUTE = Key("/hostler/v1/clock-disputes/{name}", ClockDispute)
 LEADER_CLOCK = "leader"
-"""The only name there."""
+"""The only name in these two."""
 CLUSTER = Key("/hostler/v1/cluster", Cluster)
 EPOCH = Key("/hostler/v1/epochs/{epoch:int}", Epoch)
 """Copies, restores and returns to service of this store. None in a store that never saw one."""

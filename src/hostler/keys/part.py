@@ -15,6 +15,7 @@ import msgspec
 from hostler.errors import Invalid
 from hostler.model.access import EVERYWHERE
 from hostler.model.deployment import Artifact
+from hostler.model.lab import lab_project, lab_user
 from hostler.model.line import shows
 from hostler.model.name import fold
 
@@ -23,9 +24,13 @@ if TYPE_CHECKING:
 
 MAX_PART = 255
 """Bytes of UTF-8."""
+MAX_USER = 4 * 255
+"""Bytes of a web user id, which has at most 255 characters, and of the project of that user's lab."""
 _PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._:-]{0,254}", re.ASCII)
 PLAIN = {
     "text": _PLAIN,
+    "project": _PLAIN,
+    "user": _PLAIN,
     "name": re.compile(r"[a-z0-9_][a-z0-9._:-]{0,254}", re.ASCII),
     "rack": re.compile(r"[a-z0-9_][a-z0-9._:]{0,254}", re.ASCII),
     "artifact": re.compile(
@@ -38,7 +43,7 @@ _NUMBER = re.compile(r"[1-9][0-9]{0,17}|0", re.ASCII)
 _BARRED = frozenset(("Cc", "Cs", "Zl", "Zp"))
 
 
-def check_part(text: str, what: str = "part") -> str:
+def check_part(text: str, what: str = "part", *, most: int = MAX_PART) -> str:
     """`text`, if it can be a part of a key. Invalid: it cannot."""
     if not isinstance(text, str):
         raise Invalid(f"{what} {text!r}: must be a str, not {type(text).__name__}")
@@ -54,8 +59,8 @@ def check_part(text: str, what: str = "part") -> str:
     if barred is not None:
         raise Invalid(f"{what} {_short(text)}: must not hold {barred!r} (control characters and surrogates)")
     size = len(text.encode())
-    if size > MAX_PART:
-        raise Invalid(f"{what} {_short(text)}: takes {size} bytes, at most {MAX_PART} are allowed")
+    if size > most:
+        raise Invalid(f"{what} {_short(text)}: takes {size} bytes, at most {most} are allowed")
     return text
 
 
@@ -89,6 +94,16 @@ def _text(value: str | int, what: str) -> str:
     return check_part(value, what)  # type: ignore[arg-type]
 
 
+def _project(value: str | int, what: str) -> str:
+    return check_part(value, what, most=MAX_USER)  # type: ignore[arg-type]
+
+
+def _user(value: str | int, what: str) -> str:
+    if not isinstance(value, str):
+        raise Invalid(f"{what} {value!r}: must be a str, not {type(value).__name__}")
+    return check_part(lab_project(value), what, most=MAX_USER)
+
+
 def _name(value: str | int, what: str) -> str:
     return check_part(fold(_text(value, what)), what)
 
@@ -119,13 +134,16 @@ def _base(value: str | int, what: str) -> str:
 
 KINDS: Mapping[str, Callable[[str | int, str], str]] = {
     "text": _text,
+    "project": _project,
+    "user": _user,
     "name": _name,
     "rack": _rack,
     "int": _number,
     "artifact": _artifact,
     "base": _base,
 }
-"""What a part may be: as it is; folded; a folded rack id; a number; `group:name:version`; `group:name`."""
+"""What a part may be: as it is; a project, which may be longer; a web user id, which is escaped in the key; folded; a
+folded rack id; a number; `group:name:version`; `group:name`."""
 
 
 class Part(msgspec.Struct, frozen=True):
@@ -143,11 +161,15 @@ class Part(msgspec.Struct, frozen=True):
                 raise Invalid(f"{self.name} {text!r}: must not hold {separator!r}, which ends it in the key")
         return text
 
+    def value(self, text: str) -> str:
+        """What `canonical` made this text of, as far as the text tells: names stay folded."""
+        return lab_user(text) if self.kind == "user" else text
+
     def matches(self, text: str) -> bool:
         """Whether `text` is what `canonical` would have put there."""
         if self.kind == "text" and not self.barred and _PLAIN.fullmatch(text):
             return True  # what most parts are
         try:
-            return self.canonical(text) == text
+            return self.canonical(self.value(text)) == text
         except Invalid:
             return False

@@ -1,6 +1,7 @@
 """Key templates: `/plasmavmc/vms/{org}/{project}/{vm}`, filled, parsed and cut to prefixes.
 
-`fill` and `parse` are exact inverses. A part's kind follows its name, `{n:int}`; without one it is taken as it is.
+`fill` and `parse` are exact inverses. A part's kind follows its name, `{n:int}`; without one it is taken as it is,
+and a `{project}` is always of the kind `project`.
 Several parts may share a segment if one character stands between each two; none of them may hold that character.
 """
 
@@ -118,7 +119,7 @@ class Template:
             for part, value in zip(segment.parts, values):
                 if not part.matches(value):
                     return None
-                found[part.name] = value
+                found[part.name] = part.value(value)
         return found
 
     def matches(self, key: str) -> bool:
@@ -188,7 +189,9 @@ def _segment(template: str, text: str) -> _Segment:
     if any(len(literal) != 1 for literal in between):
         raise ValueError(f"template {template}: in {text!r} exactly one character must stand between two parts")
     barred = "".join(dict.fromkeys(between))
-    parts = tuple(Part(name, kind or "text", barred) for name, kind in zip(names, kinds))
+    parts = tuple(
+        Part(name, kind or ("project" if name == "project" else "text"), barred) for name, kind in zip(names, kinds)
+    )
     place = f"([^{re.escape(barred)}]+)" if barred else "(.+)"
     pattern = re.compile(place.join(map(re.escape, literals)), re.DOTALL)
     return _Segment(tuple(literals), parts, pattern, literals == ["", ""])

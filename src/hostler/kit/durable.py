@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import os
+import secrets
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def sync_file(path: str | os.PathLike[str], *, follow: bool = True) -> None:
@@ -13,6 +18,22 @@ def sync_file(path: str | os.PathLike[str], *, follow: bool = True) -> None:
 def sync_folder(path: str | os.PathLike[str]) -> None:
     """The names in a folder."""
     _sync(path, os.O_RDONLY | os.O_DIRECTORY)
+
+
+def write_whole(path: Path, data: bytes, mode: int = 0o600) -> None:
+    """A file with that content: whoever looks, now or after a power failure, sees the old one or the new."""
+    fresh = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+    try:
+        with os.fdopen(descriptor, "wb") as out:
+            out.write(data)
+            out.flush()
+            os.fsync(out.fileno())
+        fresh.replace(path)
+    except BaseException:
+        fresh.unlink(missing_ok=True)
+        raise
+    sync_folder(path.parent)
 
 
 def _sync(path: str | os.PathLike[str], how: int) -> None:

@@ -65,9 +65,14 @@ class Node:
         return f"Node({plain(self)!r}, line={self.line})"
 
 
-def load(text: str | bytes, *, largest: int = LARGEST, most: int = MOST, deepest: int = DEEPEST) -> Node:
-    """The document that `text` holds. Malformed: it holds none, or one that is not read here."""
-    return _Building(most, deepest).build(_clean(text, largest))
+def load(
+    text: str | bytes, *, largest: int = LARGEST, most: int = MOST, deepest: int = DEEPEST, aliases: bool = False
+) -> Node:
+    """The document that `text` holds. Malformed: it holds none, or one that is not read here.
+
+    `aliases`: read anchors and aliases; every use of an anchor counts as if it were written out. `<<` stays a key.
+    """
+    return _Building(most, deepest, aliases=aliases).build(_clean(text, largest))
 
 
 def plain(node: Node) -> Any:
@@ -146,10 +151,10 @@ class Doubts:
         return lines
 
 
-def read(text: str | bytes, doubts: Doubts, *, largest: int = LARGEST) -> Piece | None:
+def read(text: str | bytes, doubts: Doubts, *, largest: int = LARGEST, aliases: bool = False) -> Piece | None:
     """The document as a piece. None: it is no YAML, and `doubts` tell where and why."""
     try:
-        return Piece(load(text, largest=largest), Place(), doubts)
+        return Piece(load(text, largest=largest, aliases=aliases), Place(), doubts)
     except Malformed as error:
         doubts.add(Place("", error.line), error.what)
         return None
@@ -300,8 +305,9 @@ def _decoded(data: bytes) -> str:
 class _Building:
     """Makes nodes of the parser's events, without recursion."""
 
-    def __init__(self, most: int, deepest: int) -> None:
+    def __init__(self, most: int, deepest: int, *, aliases: bool = False) -> None:
         self._left, self._deepest = most, deepest
+        self._anchors: dict[str, Node] | None = {} if aliases else None
         self._open: list[Node] = []
         self._keys: list[tuple[str, int] | None] = []  # of each open node: the key that waits for its value
         self._top: Node | None = None
@@ -329,8 +335,11 @@ class _Building:
         return self._top if self._top is not None else Node(None, 1, 1)
 
     def _node(self, event: Any) -> None:
-        if isinstance(event, yaml.AliasEvent) or event.anchor is not None:
+        if self._anchors is None and (isinstance(event, yaml.AliasEvent) or event.anchor is not None):
             raise self._refusal(event, "anchors (&) and aliases (*) are not read here; write it out")
+        if isinstance(event, yaml.AliasEvent):
+            self._alias(event)
+            return
         if event.tag is not None:
             raise self._refusal(event, "tags (!) are not read here; leave it out")
         self._left -= 1
@@ -346,13 +355,43 @@ class _Building:
             if value is not event.value:
                 node.written = event.value
             self._attach(node)
+            self._anchor(event, node)
             return
         if len(self._open) >= self._deepest:
             raise self._refusal(event, f"nested more than {self._deepest} deep")
         node = Node([] if isinstance(event, yaml.SequenceStartEvent) else {}, line, column)
         self._attach(node)
+        self._anchor(event, node)
         self._open.append(node)
         self._keys.append(None)
+
+    def _anchor(self, event: Any, node: Node) -> None:
+        if event.anchor is not None and self._anchors is not None:
+            self._anchors[event.anchor] = node
+
+    def _alias(self, event: Any) -> None:
+        """Attach what the anchor names. Its values are charged again, so that aliases of aliases stay bounded."""
+        found = (self._anchors or {}).get(event.anchor)
+        if found is None:
+            raise self._refusal(event, f"no anchor &{event.anchor} stands before this alias")
+        if any(found is node for node in self._open):
+            raise self._refusal(event, f"the alias *{event.anchor} stands inside its own anchor")
+        if self._open and isinstance(self._open[-1].value, dict) and self._keys[-1] is None:
+            raise self._refusal(event, "a key must be text")
+        nodes = [(found, len(self._open))]
+        while nodes:
+            node, depth = nodes.pop()
+            self._left -= 1
+            if self._left < 0:
+                raise self._refusal(event, "too many values")
+            if depth > self._deepest:
+                raise self._refusal(event, f"nested more than {self._deepest} deep")
+            inside = node.value
+            below = inside.values() if isinstance(inside, dict) else inside if isinstance(inside, list) else ()
+            nodes += [(each, depth + 1) for each in below]
+        node = Node(found.value, found.line, found.column)
+        node.written = found.written
+        self._attach(node)
 
     def _key(self, event: Any, line: int) -> None:
         fields = self._open[-1].value

@@ -452,7 +452,10 @@ class AuditView(Record, frozen=True, kw_only=True):
     verb: str
     subject: str
     before: int
+    """The revision that it was made from; 0: there was nothing."""
     after: int
+    """The revision that it led to; 0: not known, for the store was copied or restored since, and both numbers are those
+    of the store before."""
     at: float
     source: str
     name: str = ""

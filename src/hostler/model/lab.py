@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 import heapq
+import re
 from typing import Annotated
 
 from msgspec import UNSET, Meta, UnsetType, field
@@ -28,10 +29,10 @@ class LabRequest(Record, frozen=True, kw_only=True):
 
 
 class LabDecommission(Record, frozen=True, kw_only=True):
-    """In `vmmanager:decommission`. With a lab id, only that lab is meant; without, whatever runs."""
+    """In `vmmanager:decommission`. A lab id names that lab alone; no lab id, or null, names the lab the user has."""
 
     webuserid: WebUserId
-    lab_id: LabId | UnsetType = field(name="labId", default=UNSET)
+    lab_id: LabId | UnsetType | None = field(name="labId", default=UNSET)
 
 
 class LabStatus(OpenEnum):
@@ -73,7 +74,7 @@ def utc_time(wall: float) -> str:
 # As we keep them
 
 ORG = "labs"
-"""Of every lab's machine; its project is the web user id."""
+"""Of every lab's machine; its project is the web user id, as `lab_project` writes it."""
 POOL_ORG = "labs-pool"
 """Of machines that are ready ahead; the project is the lab id. A claim moves one into `labs/{user}`."""
 LAB_LABEL, USER_LABEL, SHAPE_LABEL = "lab", "webuserid", "shape"
@@ -85,6 +86,27 @@ NEWS_KEPT = 16
 WAITS = 86400.0
 """Seconds after its request at which a lab that waits for its turn is shown to expire. It has no end yet; what is shown
 must not be over while it waits, or whoever cleans up by it would end the lab before it began."""
+
+
+_NOT_IN_A_PROJECT = re.compile(r"[/*^]")
+_ESCAPED = re.compile(r"\^([0-9A-F]{2})")
+
+
+def lab_project(user: str) -> str:
+    """Return the project of a user's lab: the web user id, with `^xx` for what no project may hold.
+
+    `/` would end the project in a key, `*` stands for every project, and `.` and `..` mean something in paths. Ids
+    without these and without `^` are their own project. No two users have one project.
+    """
+    if user in (".", ".."):
+        return user.replace(".", "^2E")
+    return _NOT_IN_A_PROJECT.sub(lambda found: f"^{ord(found[0]):02X}", user)
+
+
+def lab_user(project: str) -> str:
+    """Return the web user id whose lab has this project; what `lab_project` never returns is returned as it is."""
+    user = _ESCAPED.sub(lambda found: chr(int(found[1], 16)), project)
+    return user if lab_project(user) == project else project
 
 
 class LabPhase(OpenEnum):
@@ -173,6 +195,8 @@ class Lab(Record, frozen=True, kw_only=True):
     """While it stops: the lab that is started once it is gone."""
     own: bool = False
     """Its user started it (or `again`, if there is one), who has so much of it a day (`LabTemplate.per_day`)."""
+    terminal_at: float | None = None
+    """When a terminal of it was last open, if the lab ends with its terminal; None: none was opened yet."""
     door: str = ""
     """Through which it was asked for (or `again` was, if there is one): `REDIS_DOOR`; empty: any other."""
 
@@ -210,6 +234,8 @@ class LabUser(Record, frozen=True, kw_only=True):
     lab: Lab | None = None
     worked: dict[str, str] = field(default_factory=dict)
     """By queue: the token of the last request that was worked. One that is delivered again is known by it."""
+    worked_at: dict[str, float] = field(default_factory=dict)
+    """By queue that has a rate limit: when its last request was worked."""
     news: tuple[LabNews, ...] = ()
     """The last of them."""
     messages: tuple[LabNews, ...] = ()
@@ -254,7 +280,7 @@ class LabTemplate(Record, frozen=True, kw_only=True):
     user_data: str = ""
     """For cloud-init."""
     life: Annotated[float, Meta(gt=0)] = 30 * 60.0
-    grace: Annotated[float, Meta(ge=0)] = 60.0
+    grace: Annotated[float, Meta(ge=0)] = 0.0
     warn: Annotated[float, Meta(ge=0)] = 300.0
     """Seconds before its end at which its user is told."""
     per_day: Annotated[float, Meta(gt=0)] | None = None
@@ -265,6 +291,8 @@ class LabTemplate(Record, frozen=True, kw_only=True):
     """How many may run at once; None: any number."""
     warm: Annotated[int, Meta(ge=0, le=1000)] = 0
     """How many machines are kept ready ahead."""
+    end_with_terminal: bool = False
+    """It ends when its last terminal has been closed for as long as one can be resumed."""
 
 
 class LabCatalogue(Record, frozen=True, kw_only=True):

@@ -118,14 +118,17 @@ class Heartbeat(Record, frozen=True, kw_only=True):
 
 
 class ClockReading(Record, frozen=True, kw_only=True):
-    """`/hostler/v1/clocks/{node}`: what the calendar of a node's agent says, attached to the agent's lease."""
+    """`/hostler/v1/clocks/{node}`: what the calendar of a node's agent says, attached to the agent's lease.
+
+    `/hostler/v1/last-clocks/leader`: what the leader's said last, while it was not in doubt.
+    """
 
     at: float
     """When it was written."""
 
 
 class ClockDispute(Record, frozen=True, kw_only=True):
-    """`/hostler/v1/clock-disputes/{name}`: the leader's calendar is not that of the nodes.
+    """`/hostler/v1/clock-disputes/{name}`: the leader's calendar is not that of the nodes, or not that of before.
 
     So nothing ends because of its time. The leader writes it, and takes it away when the calendars agree again.
     """
@@ -275,9 +278,9 @@ class BrakeRecord(Record, frozen=True, kw_only=True):
     """
 
     nodes: tuple[str, ...]
-    """Those that became unreachable together, and are not back."""
+    """Those that became unreachable together, and are not back; also those that were removed since."""
     of: int
-    """How many nodes there are."""
+    """How many nodes were reachable before that, with those."""
     cause: str = ""
     """What they have in common."""
     at: float

@@ -9,6 +9,7 @@ from typing import Annotated
 
 from msgspec import Meta, field
 
+from hostler.model.node_label import MOST_ACCELERATORS, NAME, NAME_RULE
 from hostler.model.reason import Reason
 from hostler.model.record import SAYS, OpenEnum, Record
 
@@ -24,6 +25,15 @@ SshKey = Annotated[str, Meta(max_length=16384, pattern=_LINE)]
 _LOGIN = r"^([a-z_][a-z0-9_-]{0,31})?$(?!\n)"
 SAYS[_LOGIN] = "1 to 32 of a-z, 0-9, '_' and '-', not beginning with a digit or '-'"
 LoginName = Annotated[str, Meta(pattern=_LOGIN)]
+
+
+_ARCH = r"^[A-Za-z0-9_]{0,32}$(?!\n)"
+SAYS[_ARCH] = "up to 32 letters, digits and '_'"
+Arch = Annotated[str, Meta(pattern=_ARCH)]
+SAYS[NAME] = NAME_RULE
+HardwareName = Annotated[str, Meta(pattern=NAME)]
+Accelerators = Annotated[dict[HardwareName, Annotated[int, Meta(ge=1, le=MOST_ACCELERATORS)]], Meta(max_length=16)]
+Volumes = Annotated[tuple[HardwareName, ...], Meta(max_length=64)]
 
 
 class Power(OpenEnum):
@@ -99,6 +109,12 @@ class VmSpec(Record, frozen=True, kw_only=True):
     cpu_share: Annotated[int, Meta(ge=1, le=10000)] = 100
     """Its weight against the other machines of its node when there is not enough for all; 100 is usual."""
     origin: Origin | None = None
+    arch: Arch = ""
+    """Only nodes of this architecture will do; empty: any."""
+    accelerators: Accelerators = field(default_factory=dict)
+    """Kinds, and how many of each it takes of its node. Only nodes that have as many free will do."""
+    volumes: Volumes = ()
+    """Only nodes that have all of these volumes will do."""
 
 
 class Level(OpenEnum):

@@ -220,6 +220,8 @@ class Told(Message, frozen=True, tag=21):
     seconds: tuple[Second, ...] = ()
     in_flight: dict[str, int] = {}
     """Calls under way now, by artifact."""
+    cpu: dict[str, float] = {}
+    """By artifact: processors in use by its instances on the nodes of that process."""
 
 
 class Questions(Protocol):

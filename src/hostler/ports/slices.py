@@ -7,14 +7,14 @@ killed in between repeats it. A driver keeps no wishes: what it lists is what ru
 from __future__ import annotations
 
 import enum
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import msgspec
 
 from hostler.model.deployment import SliceSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 
 LAST_WORDS = "its last words: "
@@ -80,6 +80,15 @@ class Printed(msgspec.Struct, frozen=True, kw_only=True):
     """Where it ends: what comes later is asked for with this."""
     skipped: int = 0
     """Bytes before it that were to be told, too, and were too many, or are gone."""
+
+
+@runtime_checkable
+class CpuTimes(Protocol):
+    """A driver that knows how much processor time its instances took."""
+
+    def cpu_seconds(self) -> Mapping[str, float]:
+        """Of each instance that has a process, by `Run.id`, its children included; it grows while the process lives."""
+        ...
 
 
 class Slices(Protocol):

@@ -1,7 +1,8 @@
 """Settings: defaults < `hostler.toml` < environment < flags. Every value knows where it came from.
 
-An unknown name is an error, in the file, in the environment (`HOSTLER_…`, `PLASMAVMC_…`) and among the flags, so that a
-typing error never silently means a default.
+An unknown name is an error, in the file, in the environment (`HOSTLER_…`) and among the flags, so that a typing error
+never silently means a default. Variables `PLASMAVMC_…` that are not close to one of the four known names belong to
+other programs: they are listed in `Settings.ignored` and change nothing.
 
 Not here: anything that opens what the settings name.
 """
@@ -19,6 +20,7 @@ import msgspec
 from hostler.errors import Invalid, NotFound
 from hostler.settings.option import DEFAULT_STATE_PATH, OPTIONS, STORAGE_OPTIONS, Option, is_truth
 from hostler.settings.toml import parsed
+from hostler.settings.value import is_plain_redis
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -37,6 +39,13 @@ FOREIGN_VARIABLES = frozenset(
     }
 )
 """Variables of ours that are no settings: they belong to the client, the build and the test run."""
+
+
+_STORAGE_PREFIX = "PLASMAVMC_"
+_BESIDE_REDIS = "REDIS_PASSWORD"
+"""Belongs to the Redis that is named without a URL: `HOST:PORT`, as in REDIS_CONNECTION_STRING."""
+NEAR = 0.8
+"""How alike two names are (0 to 1) so that one is taken for a typing error of the other."""
 
 
 class Origin(msgspec.Struct, frozen=True):
@@ -125,6 +134,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     watchdog: Path | None
     """The device; None: the host is not reset."""
     leadership_ttl: float
+    acquisition_timeout: float
+    """0: a replica waits for ever."""
     shutdown_delay: float
     replicas: int
     log_level: str
@@ -139,6 +150,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     lab_life: float
     """Minutes."""
     lab_user: str
+    lab_provision_limit: float
+    """Seconds; 0: there is no limit. The same below."""
+    lab_decommission_limit: float
     lab_switch: bool
     lab_key: Path
     """The private SSH key of the terminal; made when it is first needed."""
@@ -169,7 +183,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     slice_deactivating_limit: float
     slice_unloading_limit: float
     slice_min_ready: int
+    slice_rebalance: str
+    """`paced` or `never`."""
     audit_days: int
+    burn_in: float
     retention: float
     audit_lines: int
     trace_days: int
@@ -178,7 +195,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """0: never compacted by us."""
     store_revisions: int
     origins: dict[str, Origin]
-    """By the name in `OPTIONS`."""
+    """By the name in `OPTIONS`, and `state_path`."""
+    ignored: tuple[str, ...] = ()
+    """Variables `PLASMAVMC_…` of other programs."""
 
     def __repr__(self) -> str:
         """Some of them are secrets: a log that shows all shows none."""
@@ -217,8 +236,18 @@ def load(
     table = parsed(name, text)
     found, storage = _from_file(name, table)
     found |= _from_environ(environ, OPTIONS, "HOSTLER_", FOREIGN_VARIABLES) | _from_flags(flags or {})
-    storage |= _from_environ(environ, STORAGE_OPTIONS, "PLASMAVMC_", frozenset())
-    return _settle(found, storage, present="storage" in table or bool(storage), file=name, environ=environ, cwd=cwd)
+    ignored = _foreign_storage_variables(environ)
+    storage |= _from_environ(environ, STORAGE_OPTIONS, _STORAGE_PREFIX, frozenset(ignored))
+    if "redis" in found and environ.get(_BESIDE_REDIS):
+        url, origin = found["redis"]
+        given = {"file": table, "flag": flags or {}}.get(origin.layer, {}).get("redis", environ.get(origin.name))
+        if is_plain_redis(given):
+            found["redis"] = url.replace("://", f"://:{quote(environ[_BESIDE_REDIS], safe='')}@", 1), origin
+        else:  # for another server, or given twice
+            ignored = (*ignored, _BESIDE_REDIS)
+    present = "storage" in table or bool(storage)
+    settings = _settle(found, storage, present=present, file=name, environ=environ, cwd=cwd)
+    return msgspec.structs.replace(settings, ignored=ignored)
 
 
 def _settle(
@@ -255,8 +284,10 @@ def _settle(
         chosen["slice_packages"] = str(_path(text, origin, environ, cwd)), origin
     chosen["store"] = f"sqlite://{quote(str(data / 'hostler.db'))}", built_in
     state_path: Path | None = data / "state.json"
+    state_origin = built_in
     if present:
         chosen["store"] = _storage_url(storage, Origin("file", f"{file}: [storage]"), environ, cwd)
+        state_origin = _state_path(storage, built_in)[1]
         state_path = _path(*_state_path(storage, built_in), environ, cwd)
     by_contract = chosen["store"]
     for name, older in (("store", chosen["store"]), ("lock_ttl", storage.get("lock_ttl_seconds", chosen["lock_ttl"]))):
@@ -271,7 +302,7 @@ def _settle(
         **values,
         state_path=state_path,
         namespace=NamespaceOptions(**options),
-        origins={name: origin for name, (_, origin) in chosen.items()},
+        origins={"state_path": state_origin, **{name: origin for name, (_, origin) in chosen.items()}},
     )
 
 
@@ -382,11 +413,22 @@ def _from_environ(
             raise _unknown(f"environment: {variable}", variable, (*names, *foreign))
     found: _Found = {}
     for option in options:
-        for variable in option.variables:
+        for variable in sorted(option.variables, key=lambda name: not name.startswith(prefix)):  # our own names first
             if variable in environ and (environ[variable] or variable.startswith(prefix)):
                 found[option.name] = _value(option, environ[variable], Origin("environment", variable))
                 break
     return found
+
+
+def _foreign_storage_variables(environ: Mapping[str, str]) -> tuple[str, ...]:
+    """Variables `PLASMAVMC_…` that are neither settings nor close to the name of one (a typing error)."""
+    known = [variable.removeprefix(_STORAGE_PREFIX) for option in STORAGE_OPTIONS for variable in option.variables]
+    return tuple(
+        variable
+        for variable in sorted(environ)
+        if variable.startswith(_STORAGE_PREFIX)
+        and not difflib.get_close_matches(variable.removeprefix(_STORAGE_PREFIX).upper(), known, n=1, cutoff=NEAR)
+    )
 
 
 def _from_flags(flags: Mapping[str, object]) -> _Found:

@@ -114,7 +114,7 @@ class _Reader:
             "provider": ("provider", _provider),
             "cloud_init": ("user_data", self._cloud_init),
         }
-        plain = ("title", "image", "cpus", "user", "ssh_keys", "at_once", "warm")
+        plain = ("title", "image", "cpus", "user", "ssh_keys", "at_once", "warm", "end_with_terminal")
         self._read |= {name: (name, lambda value: value) for name in plain}
 
     def template(self, name: str, table: dict[str, Any], base: LabTemplate) -> LabTemplate:

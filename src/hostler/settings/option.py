@@ -32,7 +32,7 @@ class Option(msgspec.Struct, frozen=True):
     table: str = ""
     """Where it stands in the file; empty: at the top."""
     also: tuple[str, ...] = ()
-    """More variables that mean it; the first that is there counts."""
+    """More variables that mean it; the first that is there counts, and those that begin with HOSTLER_ before others."""
     secret: bool = False
     """Its value is not repeated in an error."""
 
@@ -231,6 +231,11 @@ OPTIONS: tuple[Option, ...] = (
         20.0,
     ),
     Option(
+        *("acquisition_timeout", "acquisition_timeout", "HOSTLER_ACQUISITION_TIMEOUT", value.read_timeout),
+        "seconds after which `hostler replica` ends if it got no key of the election; 0: it waits for ever",
+        120.0,
+    ),
+    Option(
         *("shutdown_delay", "shutdown_delay", "HOSTLER_SHUTDOWN_DELAY", value.read_delay),
         "for which a replica that is asked to stop goes on serving while /readyz says 503, if other replicas run",
         3.0,
@@ -257,7 +262,9 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option("metrics", "metrics", "HOSTLER_METRICS", value.read_one_of(*METRICS), "who may read /metrics", "auto"),
     Option(
-        "redis", "redis", "HOSTLER_REDIS", value.read_redis, "the Redis that labs are asked for through", secret=True
+        *("redis", "redis", "HOSTLER_REDIS", value.read_redis, "the Redis that labs are asked for through"),
+        also=("REDIS_CONNECTION_STRING",),
+        secret=True,
     ),
     Option("labs", "labs", "HOSTLER_LABS", value.read_text, "the file that says which labs there are, labs.toml"),
     Option(
@@ -277,6 +284,18 @@ OPTIONS: tuple[Option, ...] = (
         "as whom one logs into a lab unless its file says otherwise",
         "student",
         also=("HOSTLER_LAB_USER",),
+    ),
+    Option(
+        *("lab_provision_limit", "lab_provision_limit", "PROVISION_RATE_LIMIT_SECONDS", value.read_lab_limit),
+        "seconds between two starts of one user that are taken from Redis; the last that waits counts; 0: none",
+        0.0,
+        also=("HOSTLER_LAB_PROVISION_LIMIT",),
+    ),
+    Option(
+        *("lab_decommission_limit", "lab_decommission_limit", "DECOMMISSION_RATE_LIMIT_SECONDS", value.read_lab_limit),
+        "the same of stops",
+        0.0,
+        also=("HOSTLER_LAB_DECOMMISSION_LIMIT",),
     ),
     Option(
         "lab_switch",
@@ -351,6 +370,11 @@ OPTIONS: tuple[Option, ...] = (
         5,
     ),
     Option(
+        *("slice_rebalance", "slice_rebalance", "HOSTLER_SLICE_REBALANCE", value.read_one_of("paced", "never")),
+        "whether instances move to nodes that join or return: paced, one at a time; or never",
+        "paced",
+    ),
+    Option(
         *("audit_days", "audit_days", "HOSTLER_AUDIT_DAYS", value.read_number(1, 36500)),
         "days that a line of the audit stays in the store; older ones are in files, DATA/audit",
         90,
@@ -374,6 +398,11 @@ OPTIONS: tuple[Option, ...] = (
         *("store_revisions", "store_revisions", "HOSTLER_STORE_REVISIONS", value.read_number(1000, 1_000_000_000)),
         "how many revisions of that it keeps at most",
         100_000,
+    ),
+    Option(
+        *("burn_in", "burn_in", "HOSTLER_BURN_IN", value.read_seconds),
+        "how long a blade in burn-in runs without a fault before it is operational, in seconds",
+        86400.0,
     ),
     Option(
         *("retention", "retention", "HOSTLER_RETENTION", value.read_seconds),

@@ -60,6 +60,13 @@ def read_seconds(value: object) -> float:
     return number
 
 
+def read_timeout(value: object) -> float:
+    number = _float(value)
+    if not 0 <= number < float("inf"):
+        raise ValueError("must be a number of seconds, or 0 to wait for ever")
+    return number
+
+
 def read_delay(value: object) -> float:
     number = _float(value)
     if not 0 <= number <= 3600:
@@ -160,10 +167,21 @@ def read_labels(value: object) -> dict[str, str]:
     return dict(pairs)
 
 
+def is_plain_redis(value: object) -> bool:
+    """Whether it is the `HOST:PORT` of a Redis server, without a scheme."""
+    return (
+        isinstance(value, str)
+        and re.fullmatch(r"([A-Za-z0-9._-]*|\[[0-9A-Fa-f:.]+\]):\d{1,5}", value.strip()) is not None
+    )
+
+
 def read_redis(value: object) -> str:
     text = read_text(value).strip()
+    if is_plain_redis(text):
+        host, _, port = text.rpartition(":")
+        return f"redis://{host or 'localhost'}:{port}"
     if not text.startswith(("redis://", "rediss://")) or not text.isprintable() or " " in text:
-        raise ValueError("must be redis://HOST:PORT[/DB], or rediss:// for TLS")
+        raise ValueError("must be redis://HOST:PORT[/DB], rediss:// for TLS, or HOST:PORT")
     return text
 
 
@@ -171,6 +189,13 @@ def read_minutes(value: object) -> float:
     number = _float(value)
     if not 0 < number <= MAX_LAB_MINUTES:
         raise ValueError("must be a number of minutes above 0, at most a year")
+    return number
+
+
+def read_lab_limit(value: object) -> float:
+    number = _float(value)
+    if not 0 <= number <= 3600:
+        raise ValueError("must be a number of seconds from 0 to 3600")
     return number
 
 

@@ -32,7 +32,7 @@ from .hub import BACKLOG, WatchHub
 from .mvcc import Mvcc
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from hostler.kit.clock import Clock
     from hostler.ports.store import Comparison, Event, KeyValue, Lease, Operation, Page, TxnResult
@@ -43,6 +43,7 @@ HISTORY = 100_000
 """Revisions that stay readable before the store compacts itself."""
 _CALLS_IN_A_ROW = 50
 _KEY = attrgetter("kv.key")
+_OWN_KEY = attrgetter("key")
 
 
 def _itself(event: Event) -> Event:
@@ -123,6 +124,9 @@ class MemoryStore(Closing):
         if self._is_turn():
             await asyncio.sleep(0)
         self._catch_up()
+        return self._status()
+
+    def _status(self) -> Status:
         size = sum(len(kv.key) + len(kv.value) for kv in self._state.values())
         details = {"keys": str(len(self._state)), "leases": str(len(self._state.leases))}
         return Status("memory", "1", self._state.revision, self._state.compacted, size, details)
@@ -167,6 +171,9 @@ class MemoryStore(Closing):
         ttl = check_ttl(ttl)
         if self._is_turn():
             await asyncio.sleep(0)
+        return self._grant(ttl)
+
+    def _grant(self, ttl: float) -> MemoryLease:
         self._catch_up()
         id_ = self._rng.randrange(1, 2**63)
         while id_ in self._state.leases:
@@ -204,6 +211,10 @@ class MemoryStore(Closing):
     def changes(self, prefix: str, start_revision: int, limit: int) -> tuple[list[Event], int]:
         return self._state.changes(prefix, start_revision, limit)
 
+    def aside(self) -> AsideStore:
+        """The same store, for a caller who must not change the order in which others are served."""
+        return AsideStore(self)
+
     # Inside
 
     def _is_turn(self) -> bool:
@@ -216,6 +227,11 @@ class MemoryStore(Closing):
     ) -> TxnResult:
         if self._is_turn():
             await asyncio.sleep(0)
+        return self._commit(when, then, otherwise)
+
+    def _commit(
+        self, when: Sequence[Comparison], then: Sequence[Operation], otherwise: Sequence[Operation]
+    ) -> TxnResult:
         self._catch_up()
         result, events = self._state.txn(when, then, otherwise)
         self._publish(events)
@@ -267,6 +283,75 @@ class MemoryStore(Closing):
                     await asyncio.gather(self._pause, return_exceptions=True)
             self._catch_up()
         self._expiry = None
+
+
+class AsideStore:
+    """A memory store as seen from outside a simulation: no verb waits, no verb counts towards the turns of others, and
+    reading ends no lease. A caller that only reads changes nothing for the processes inside, not even their order."""
+
+    def __init__(self, store: MemoryStore) -> None:
+        self._store = store
+
+    async def get(self, key: str, *, revision: int | None = None) -> KeyValue | None:
+        return self._store._state.get(key, revision)
+
+    async def range(
+        self,
+        prefix: str,
+        *,
+        after: str | None = None,
+        limit: int | None = None,
+        revision: int | None = None,
+        keys_only: bool = False,
+    ) -> Page:
+        return self._store._state.range(prefix, after=after, limit=limit, revision=revision, keys_only=keys_only)
+
+    def watch(self, prefix: str, *, start_revision: int | None = None, previous: bool = True) -> LocalWatch:
+        return self._store.watch(prefix, start_revision=start_revision, previous=previous)
+
+    async def status(self) -> Status:
+        return self._store._status()
+
+    def lease_lateness(self, ttl: float) -> float:
+        return self._store.lease_lateness(ttl)
+
+    async def time_left(self, lease: int) -> float:
+        found = self._store._state.leases.get(lease)
+        return 0.0 if found is None else min(found.ttl, found.deadline - self._store._clock.now())
+
+    def parts(self) -> Iterator[bytes]:
+        """All that the store holds, in order: two stores that give the same are the same."""
+        state = self._store._state
+        yield f"{state.revision} {state.compacted} {self._store._calls}\n".encode()
+        for kv in sorted(state.values(), key=_OWN_KEY):
+            yield f"{kv.key} {kv.create_revision} {kv.mod_revision} {kv.version} {kv.lease}\n".encode() + kv.value
+        for lease in state.leases.values():
+            yield f"\n{lease.id} {lease.ttl} {lease.deadline}".encode()
+
+    # Writes, each done before it returns
+
+    def commit(
+        self, when: Sequence[Comparison], then: Sequence[Operation], otherwise: Sequence[Operation]
+    ) -> TxnResult:
+        """One transaction."""
+        return self._store._commit(when, then, otherwise)
+
+    def grant(self, ttl: float) -> MemoryLease:
+        """A lease."""
+        return self._store._grant(ttl)
+
+    def keep_alive(self, id_: int) -> None:
+        """Renew a lease."""
+        self._store.keep_alive(id_)
+
+    def revoke(self, id_: int) -> None:
+        """End a lease."""
+        self._store.revoke(id_)
+
+    def compact(self, revision: int) -> None:
+        """Forget what is older."""
+        self._store._catch_up()
+        self._store._state.compact(revision)
 
 
 class MemoryLease:

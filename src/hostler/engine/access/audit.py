@@ -11,7 +11,7 @@ from hostler.keys.inventory import USER, WORKLOAD
 from hostler.keys.lab import LAB
 from hostler.keys.vm import VM
 from hostler.model.access import EVERYWHERE
-from hostler.model.lab import ORG
+from hostler.model.lab import ORG, lab_project
 
 if TYPE_CHECKING:
     from hostler.engine.access.known import Mirrors
@@ -58,7 +58,7 @@ def sees_subject(caller: Caller, subject: str, revision: int, known: Mirrors) ->
         return caller.sees_org(whole["org"])
     lab = LAB.match(subject)
     if lab is not None:
-        return caller.sees(ORG, lab["user"])
+        return caller.sees(ORG, lab_project(lab["user"]))
     token = known.tokens.entries.get(subject) if TOKEN.match(subject) is not None else None
     user = known.users.entries.get(subject if token is None else USER.fill(user=token.value.user))
     # A write from before the account was made was about a namesake, who may have belonged elsewhere.

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hostler.errors import Forbidden, Invalid
-from hostler.keys.part import check_part
+from hostler.keys.part import MAX_USER, check_part
 from hostler.model.access import EVERYWHERE, ROLES, Role
 from hostler.model.inventory import Rights
 
@@ -100,5 +100,5 @@ def check_memberships(memberships: tuple[str, ...]) -> tuple[str, ...]:
         if org == EVERYWHERE:
             raise Invalid(f"membership {membership!r}: '*' stands alone, for every org")
         if slash:
-            check_part(project, f"membership {org!r}: project")
+            check_part(project, f"membership {org!r}: project", most=MAX_USER)
     return tuple(dict.fromkeys(memberships))

@@ -14,8 +14,10 @@ from hostler.engine.annals import AHEAD, Line
 from hostler.engine.happening import instant_of
 from hostler.errors import Invalid
 from hostler.keys.access import AUDIT, AUDIT_FILE
+from hostler.keys.node import EPOCH
 from hostler.kit.fairness import Fairness
 from hostler.model.api import AuditElsewhere, AuditPage, AuditView
+from hostler.model.node import EpochKind
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
@@ -81,7 +83,7 @@ async def page(
     looked, last = 0, None
     reading = _Reading(store, files, wanted.day, place, clock)
     lines = reading.back() if newest else reading.forth(limit)
-    fairness = Fairness()
+    fairness, border = Fairness(), await _border(store)
     async with aclosing(lines):
         async for kv, where in lines:
             if len(items) == limit or looked == LOOKED_AT:
@@ -90,7 +92,8 @@ async def page(
             entry = AUDIT.entry(kv)
             looked, last = looked + 1, where
             if wanted.has(entry.value, name) and sees(caller, entry, known):
-                items.append(_shown(entry, name))
+                copied = entry.create_revision <= (border if where.offset is None else entry.value.before)
+                items.append(_shown(entry, name, copied=copied))
         else:
             last = None
     elsewhere = await _elsewhere(store, files, wanted.day)
@@ -261,14 +264,20 @@ def _called(written: Audit, name: Callable[[str], str]) -> str:
     return written.name or name(written.subject)
 
 
-def _shown(entry: Entry[Audit], name: Callable[[str], str]) -> AuditView:
+async def _border(store: Store) -> int:
+    """The revision up to which a copy or restore wrote this store: what a line led to there had another number."""
+    begun = (await EPOCH.list(store, strict=False)).entries
+    return max((one.mod_revision for one in begun if one.value.begun_by is not EpochKind.ACTIVATION), default=0)
+
+
+def _shown(entry: Entry[Audit], name: Callable[[str], str], *, copied: bool) -> AuditView:
     record = entry.value
     return AuditView(
         who=record.who,
         verb=record.verb,
         subject=record.subject,
         before=record.before,
-        after=entry.create_revision,
+        after=0 if copied else entry.create_revision,
         at=record.at,
         source=record.source,
         name=_called(record, name),

@@ -49,15 +49,22 @@ LOOK_EVERY = 1.0
 
 
 def failed_together(
-    nodes: Collection[str], unreachable: Mapping[str, float | None], *, share: float = SHARE, window: float = WINDOW
+    nodes: Collection[str],
+    unreachable: Mapping[str, float | None],
+    *,
+    of: int | None = None,
+    share: float = SHARE,
+    window: float = WINDOW,
 ) -> frozenset[str]:
     """Return the nodes that became unreachable within one window and are too many; empty: no mass failure.
 
     `unreachable` has the instants; None is one that is not known, and counts in every window. Too many are all nodes,
-    or more than two and more than `share` of those that were reachable when the window began.
+    or more than two and more than `share` of those that were reachable when the window began. `of`: how many nodes
+    there were when they failed; nodes that joined later do not make the failed ones fewer.
     """
     failed = {node: at for node, at in unreachable.items() if node in nodes}
-    if not failed or len(failed) == len(nodes):
+    total = len(nodes) if of is None else min(of, len(nodes))
+    if not failed or len(failed) >= total:
         return frozenset(failed)
     unknown = [node for node, at in failed.items() if at is None]
     known = sorted((at, node) for node, at in failed.items() if at is not None)
@@ -67,10 +74,15 @@ def failed_together(
         while start < len(known) and end < len(known) and known[end][0] <= known[start][0] + window:
             end += 1
         count = end - start + len(unknown)
-        if count > FEW and count > share * (len(nodes) - start):
+        if count > FEW and count > share * (total - start):
             found.update(unknown, (node for _, node in known[max(start, taken) : end]))
             taken = max(taken, end)
     return frozenset(found)
+
+
+def reachable_before(nodes: Collection[str], unreachable: Collection[str], group: Collection[str]) -> int:
+    """Return of how many nodes the group is a part: those that were unreachable before do not count."""
+    return sum(node in group or node not in unreachable for node in nodes)
 
 
 def holding(
@@ -80,19 +92,31 @@ def holding(
     *,
     share: float = SHARE,
     window: float = WINDOW,
+    recorded_at: float | None = None,
 ) -> frozenset[str]:
     """Return the nodes because of which the brake holds; empty: it does not.
 
-    What an earlier leader recorded holds on: those nodes count in every window until they are back. What an operator
-    released no longer counts; further nodes do.
+    What an earlier leader recorded holds on: those nodes count in every window until they are back, also after their
+    removal, and the number of all nodes does not grow. What an operator released no longer counts; further nodes do.
+    `recorded_at`: when that was recorded, on the clock of `unreachable`; None: not known. Nodes that were unreachable
+    long before that are no part of it: they may never be back.
     """
-    recorded = frozenset() if record is None else unreachable.keys() & frozenset(record.nodes)
-    if record is not None and record.released:
+    if record is None:
+        return failed_together(nodes, unreachable, share=share, window=window)
+    recorded = unreachable.keys() & frozenset(record.nodes)
+    if record.released:
         nodes = frozenset(nodes) - recorded
         unreachable = {node: at for node, at in unreachable.items() if node not in recorded}
-    else:
-        unreachable = {**unreachable, **dict.fromkeys(recorded)}
-    return failed_together(nodes, unreachable, share=share, window=window)
+        return failed_together(nodes, unreachable, share=share, window=window)
+    if recorded_at is not None:
+        end = recorded_at - window - SETTLE
+        earlier = {node for node, at in unreachable.items() if at is not None and at < end} - recorded
+        nodes = frozenset(nodes) - earlier
+        unreachable = {node: at for node, at in unreachable.items() if node not in earlier}
+    removed = frozenset(record.nodes) - frozenset(nodes)
+    unreachable = {**unreachable, **dict.fromkeys(recorded | removed)}
+    group = failed_together({*nodes, *removed}, unreachable, of=record.of, share=share, window=window)
+    return group - removed
 
 
 class _Unreachable(msgspec.Struct, frozen=True):
@@ -243,7 +267,9 @@ class Brake:
         if not self._unreachable:
             return frozenset()
         instants = {node: one.since for node, one in self._unreachable.items()}
-        return holding(self._nodes(), instants, record, share=self._share, window=self._window)
+        ago = -1.0 if record is None else self._clock.wall() - record.at
+        at = self._clock.now() - ago if ago >= 0 else None  # clocks disagree: nothing is known
+        return holding(self._nodes(), instants, record, share=self._share, window=self._window, recorded_at=at)
 
     def _look(self) -> None:
         """Decide again whether the brake holds, if anything has changed."""
@@ -271,20 +297,27 @@ class Brake:
         if group:
             if self._held_at is None or self._clock.now() - self._held_at < SETTLE:
                 return
-            known = frozenset() if record is None or record.released else frozenset(record.nodes)
-            if not group <= known:
-                await self._announce(entry, sorted(group))
+            held = None if record is None or record.released else record
+            if held is None or not group <= frozenset(held.nodes):
+                await self._announce(entry, group, held)
                 return
         if entry is None or record is None:
             return
-        left = tuple(node for node in record.nodes if node in self._unreachable)
+        left = tuple(node for node in record.nodes if self._view.alive.get(node=node) is None)
         if not group and not self._holding(msgspec.structs.replace(record, released_at=None)):
-            await self._end(entry, len(left), record.of)
+            await self._end(entry, sum(node in self._unreachable for node in left), record.of)
         elif left != record.nodes:  # a node that was back is covered neither by the record nor by its release
             await self._write(entry, [BRAKE.put(msgspec.structs.replace(record, nodes=left), scope=FENCING)])
 
-    async def _announce(self, entry: Entry[BrakeRecord] | None, nodes: list[str]) -> None:
-        of, cause = len(self._nodes()), common_cause(self._view, nodes)
+    async def _announce(
+        self, entry: Entry[BrakeRecord] | None, group: frozenset[str], held: BrakeRecord | None
+    ) -> None:
+        """`held`: what holds already; its nodes stay, and its number of all nodes does not grow."""
+        of, nodes = reachable_before(self._nodes(), self._unreachable, group), sorted(group)
+        if held is not None:
+            nodes = sorted({*group, *(node for node in held.nodes if self._view.alive.get(node=node) is None)})
+            of = max(len(nodes), min(of, held.of))
+        cause = common_cause(self._view, sorted(group))
         record = BrakeRecord(nodes=tuple(nodes), of=of, cause=cause, at=self._clock.wall())
         why = f"{len(nodes)} of {counted(of, 'node')} became unreachable together, {cause}; none is fenced"
         then: list[Operation] = [BRAKE.put(record, scope=FENCING)]

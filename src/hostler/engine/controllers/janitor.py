@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from hostler.engine.calendar import RECORD_AFTER, RECORD_EVERY
 from hostler.engine.controllers import attic as attic_module
 from hostler.engine.controllers.attic import Attic
 from hostler.engine.controllers.retention import RETENTION, is_due, kept_for, lost, own_vm
@@ -16,14 +17,14 @@ from hostler.engine.service import leadership_of
 from hostler.engine.write import instants
 from hostler.errors import Closed, Damaged, HostlerError, LeadershipLost, Unavailable, Uncertain
 from hostler.keys.access import AUDIT, AUDIT_FILE, TOKEN
-from hostler.keys.node import ALIVE, CLOCK_DISPUTE, LEADER_CLOCK, MEMBER, RETAINED, RETAINED_REQUEST
+from hostler.keys.node import ALIVE, CLOCK_DISPUTE, LAST_CLOCK, LEADER_CLOCK, MEMBER, RETAINED, RETAINED_REQUEST
 from hostler.keys.trace import SILENT, TRACE
 from hostler.keys.vm import HANDLE, VM
 from hostler.kit.backoff import Backoff
 from hostler.kit.plural import counted
 from hostler.model.access import Audit, AuditFile
 from hostler.model.lab import utc_time
-from hostler.model.node import ClockDispute
+from hostler.model.node import ClockDispute, ClockReading
 from hostler.model.retained import RetainedRequest
 from hostler.ports.store import Delete, DeletePrefix, Put
 
@@ -90,6 +91,9 @@ class Janitor:
         self._audit = Attic(store, AUDIT, kept=audit_kept, most=None if files is None else most_audit, values=True)
         self._compared = False
         self._unfiled = ""
+        self._recalled = False
+        self._recorded_at: float | None = None
+        """What the calendar said when it was recorded last."""
         self._backoff = Backoff(EVERY, 30.0, rng=rng)
         self.counters: dict[str, int] = {}
         self._standing: Standing | None = None
@@ -100,7 +104,7 @@ class Janitor:
 
     async def start(self, standing: Standing) -> None:
         """Note who expires when."""
-        self._standing = standing
+        self._standing, self._recalled = standing, False
         self._listening = True
         self._ends_of_listening = [
             self._view.vms.listen(self._note),
@@ -113,12 +117,17 @@ class Janitor:
     async def run(self) -> None:
         """Until cancelled. LeadershipLost: somebody else leads."""
         tokens_at = audit_at = traces_at = retained_at = self._clock.now()
+        clock_at = self._clock.now() + RECORD_AFTER
         while True:
             pause = EVERY
             try:
+                if not self._recalled and (self._is_due() or self._clock.now() >= clock_at):
+                    await self._recall_clock()
                 if await self._is_in_doubt():
                     await self._clock.sleep(pause)
                     continue
+                if self._clock.now() >= clock_at:
+                    await self._record_clock()
                 await self._expire_machines()
                 if self._clock.now() >= tokens_at:
                     tokens_at = self._clock.now() + (EVERY if await self._expire_tokens() else TOKENS_EVERY)
@@ -149,6 +158,24 @@ class Janitor:
 
     # Inside
 
+    def _is_due(self) -> bool:
+        """Whether a machine ends now, there are retained ones, which are listed or end, or a dispute may end."""
+        if self._view.retained.entries or self._view.clock_disputes.entries:
+            return True
+        return bool(self._ends) and self._ends[0][0] <= self._clock.wall()
+
+    async def _recall_clock(self) -> None:
+        """Compare the calendar with what the leader before recorded: before a disk goes because of its time."""
+        try:
+            told = await LAST_CLOCK.get(self._store, name=LEADER_CLOCK)
+        except Damaged as error:
+            self._tell(f"janitor: {error}; the time that the leader before recorded is not known")
+            told = None
+        self._recalled = True
+        if told is not None:
+            self._recorded_at = told.value.at
+            self._view.calendar.compare_with(told.value.at)
+
     async def _is_in_doubt(self) -> bool:
         """Return whether this calendar is not that of the nodes, and report it. Nothing expires while it is not."""
         apart, told = self._view.calendar.apart(), self._view.clock_disputes.get(name=LEADER_CLOCK)
@@ -158,10 +185,12 @@ class Janitor:
         fence = leadership_of(self._standing, "janitor").fence
         if apart is None:
             done: list[Operation] = [CLOCK_DISPUTE.delete(name=LEADER_CLOCK)]
-            why = "the leader's clock agrees with those of the nodes again"
-            self._trace(done, "clock_agrees", CLOCK_DISPUTE.fill(name=LEADER_CLOCK), why)
+            agrees = "agrees with those of the nodes again"
+            if told is not None and not told.value.node:
+                agrees = "is no longer in doubt: it was set right, or no node contradicted it for an hour"
+            self._trace(done, "clock_agrees", CLOCK_DISPUTE.fill(name=LEADER_CLOCK), f"the leader's clock {agrees}")
             if await self._write([], done):
-                self._tell("clock: it agrees with those of the nodes again; what has expired goes")
+                self._tell(f"clock: it {agrees}; what has expired goes")
             return False
         if told is None or told.value.fence != fence:
             why = f"the leader's clock is {apart}"
@@ -169,9 +198,18 @@ class Janitor:
             then: list[Operation] = [CLOCK_DISPUTE.put(dispute, name=LEADER_CLOCK)]
             self._trace(then, "clock_in_doubt", CLOCK_DISPUTE.fill(name=LEADER_CLOCK), f"{why}; nothing expires")
             if await self._write([], then):
-                self._tell(f"clock: {why}; machines, labs, tokens and audit do not expire until it is set right (NTP)")
+                until = "it is set right (NTP)" if apart.of else "it is set right, or an hour has passed"
+                self._tell(f"clock: {why}; machines, disks, labs, tokens and audit do not expire until {until}")
                 await self._view.clock_disputes.refresh()
         return True
+
+    async def _record_clock(self) -> None:
+        """Record what the calendar says, for a leader that starts when this process is gone."""
+        at = self._clock.wall()
+        if self._recorded_at is not None and abs(at - self._recorded_at) < RECORD_EVERY:
+            return
+        if await self._write([], [LAST_CLOCK.put(ClockReading(at=at), name=LEADER_CLOCK)]):
+            self._recorded_at = at
 
     def _note(self, key: str) -> None:
         entry = self._view.vms.entries.get(key)

@@ -26,7 +26,7 @@ from hostler.engine.controllers.silence import Silence
 from hostler.engine.controllers.steps import Txn, not_expected, not_moved, pending, placed, trimmed, written
 from hostler.engine.controllers.telling import Circumstances
 from hostler.engine.controllers.writing import Writing
-from hostler.engine.placement import not_run, place, wanted_of
+from hostler.engine.placement import must_join, not_run, place, wanted_of
 from hostler.errors import Conflict, Missed, Unavailable, Uncertain
 from hostler.keys.inventory import ACTUAL, INSTANCE, TARGET
 from hostler.keys.vm import NAME
@@ -97,6 +97,8 @@ class MachineController:
         self._names_inspected = False
         self._fairness = Fairness()
         self._scanning = asyncio.Lock()  # of the nodes one at a time: each in turn would fill every turn of the loop
+        self._placing: dict[str, Wanted] = {}  # by id: machines whose placement is being written
+        self._tied: dict[str, Wanted] = {}  # those of them that have rules
         self._doubts: dict[str, str] = {}  # names whose last write may have happened, and the node that it was about
 
     # The service
@@ -275,6 +277,8 @@ class MachineController:
                 return await self._write(seen, trimmed(seen, self._writing.leader()), "trimmed", telling.trimmed(seen))
             return True
         txn = written(step, seen, self._writing.leader(), self._clock.wall())
+        if step.act is Act.SWEEP and seen.handle is not None:
+            self._tell(f"{seen.handle.key}: a handle without a VM record; the handle is deleted, no disk is")
         if step.act in (Act.FORGET, Act.FORGET_LOST) and seen.vm is not None:
             self._drains.arrives(seen.vm.value.id)
             await self._add_name_and_quota(seen.vm.value, txn)
@@ -355,6 +359,7 @@ class MachineController:
         wanted = wanted_of(vm.value, exclude=frozenset(avoid | seen.foreign))
         id_ = vm.value.id
         self._drains.arrives(id_)
+        self._check_order(wanted)
         decision = self._chosen(seen, vm.value, wanted)
         if decision.node is None:
             if avoid:
@@ -374,6 +379,9 @@ class MachineController:
             decision = decision.adding(Reason(subject="user_data", why=unrun))
         txn = placed(seen, vm, member, decision, leader=self._writing.leader(), at=self._clock.wall())
         self.books.reserve(id_, node, wanted)
+        self._placing[id_] = wanted
+        if wanted.affinity:
+            self._tied[id_] = wanted
         try:
             revision = await self._writing.write(seen, txn, "place", telling.placed(seen, decision))
         except Uncertain:
@@ -382,12 +390,25 @@ class MachineController:
         except BaseException:
             self.books.cancel(id_)
             raise
+        finally:
+            del self._placing[id_]
+            self._tied.pop(id_, None)
         if revision is None:
             self.books.cancel(id_)
             avoid.add(node)
             return False
         self.books.keep(id_, revision)
         return True
+
+    def _check_order(self, wanted: Wanted) -> None:
+        """Conflict: a machine is being placed that this one must be together with, or that must be with this one.
+
+        Such machines are placed one after the other: the first write may fail, and then its node is another one.
+        """
+        for other in (self._placing if wanted.affinity else self._tied).values():
+            if must_join(wanted, other) or must_join(other, wanted):
+                with_ = other.name or other.vm
+                raise Conflict(f"vm {wanted.name or wanted.vm}: {with_} is being placed; it will be looked at again")
 
     # Moving
 

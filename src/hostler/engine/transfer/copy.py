@@ -19,9 +19,13 @@ from hostler.engine.transfer.epoch import (
 from hostler.engine.transfer.fill import MARKER, SYSTEM, Outcome, check_complete, fill
 from hostler.engine.transfer.walk import items
 from hostler.errors import Refused
-from hostler.keys.node import CLUSTER
-from hostler.keys.replica import FENCE
+from hostler.keys.access import TICKET
+from hostler.keys.deployment import ENDPOINT, ROUTER
+from hostler.keys.lab import LAB_WORKER
+from hostler.keys.node import ALIVE, CLOCK, CLUSTER
+from hostler.keys.replica import FENCE, LEADER, REPLICA
 from hostler.keys.transfer import MOVED
+from hostler.keys.vm import LOCK
 from hostler.model.migration import Moved
 from hostler.model.node import Cluster, Epoch, EpochKind
 from hostler.ports.store import Put
@@ -34,11 +38,16 @@ if TYPE_CHECKING:
     from hostler.ports.store import KeyValue, Operation, Store
 
 
+OF_PROCESSES = (ALIVE, CLOCK, ENDPOINT, LAB_WORKER, LEADER, LOCK, REPLICA, ROUTER, TICKET)
+"""What says that a process lives, works or can be reached, and one-time tickets. On the copy they would never end: the
+requests of a lab worker that is gone would not be reclaimed."""
+
+
 class StoreSource:
     """A store as of one revision.
 
     Keys that are attached to a lease are left out and counted, unless `with_leased`: without their lease they would
-    live for ever.
+    live for ever. Those that say that a process lives or works (`OF_PROCESSES`) are left out in every case.
     """
 
     def __init__(self, store: Store, name: str, prefix: str, *, revision: int, with_leased: bool) -> None:
@@ -51,7 +60,7 @@ class StoreSource:
             async for kv in found:
                 if kv.lease is not None:
                     self.leased += 1
-                    if not self._with_leased:
+                    if not self._with_leased or any(family.match(kv.key) for family in OF_PROCESSES):
                         continue
                 if kv.key != MARKER:
                     yield kv

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import UNSET
 
+from hostler.engine.hardware_document import accelerators_and_volumes
 from hostler.errors import Invalid
 from hostler.kit.yaml import Doubts, read
+from hostler.model.node_label import architecture
 from hostler.model.vm import Level, OnNodeLoss, RestartPolicy, VmSpec
 from hostler.model.workload import Rollout
 from hostler.model.workload_api import MAX_NAME, WorkloadApply, WorkloadRule
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
 
 _SHAPE = (
     *("cpus", "memory", "memory_mib", "disk", "disk_gib", "image"),
-    *("user", "user_data", "network_config", "ssh_keys", "cpu_share"),
+    *("user", "user_data", "network_config", "ssh_keys", "cpu_share", "arch", "accelerators", "volumes"),
 )
 _LONG = 1024 * 1024
 MOST = 1_000_000
@@ -80,11 +82,13 @@ def _spec(top: Piece, fields: Mapping[str, Piece]) -> VmSpec:
     more: dict[str, Any] = {}
     if "cpu_share" in fields:
         more["cpu_share"] = fields["cpu_share"].whole(least=1, most=10_000)
+    more["accelerators"], more["volumes"] = accelerators_and_volumes(fields)
     return VmSpec(
         cpus=fields["cpus"].whole(least=1, most=4096) if "cpus" in fields else 1,
         memory_mib=memory or 1,
         disk_gib=_size(top, fields, "disk", "disk_gib", 1024) or 0,
         image=_text(fields, "image", 255),
+        arch=architecture(_text(fields, "arch", 32)),
         user=_text(fields, "user", 32),
         user_data=_text(fields, "user_data", _LONG),
         network_config=_text(fields, "network_config", _LONG),

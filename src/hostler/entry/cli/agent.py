@@ -22,17 +22,28 @@ from hostler.entry.cli.plane_options import (
     insecure_option,
 )
 from hostler.entry.cli.target import complete
+from hostler.entry.cli.value import accelerators
+from hostler.model.node_label import advertised
 
 
 @click.command()
 @click.option("--node", metavar="NAME", help="The name of the node: {rack}-{blade}.  [env: HOSTLER_NODE]")
 @click.option("--rack", metavar="NAME", help="The rack that it stands in.")
 @click.option("-l", "--label", "labels", multiple=True, metavar="NAME=VALUE", help="A label of the node.")
+@click.option("--accelerator", multiple=True, metavar="KIND=N", help="The node has N accelerators of that kind.")
+@click.option("--volume", multiple=True, metavar="NAME", help="The node has a volume of that name.")
 @click.option("--machines", metavar="KIND", help="What the machines are: simulated, qemu or hetzner.")
 @flags((STORE, DATA, AGENT_LISTEN, CERT, KEY, NODE_TTL, FENCING, LEVEL, FORMAT))
 @insecure_option
 @accept_cluster_option
-def agent(labels: tuple[str, ...], *, accept_cluster: bool, **given: Any) -> None:
+def agent(
+    labels: tuple[str, ...],
+    *,
+    accelerator: tuple[str, ...],
+    volume: tuple[str, ...],
+    accept_cluster: bool,
+    **given: Any,
+) -> None:
     """Run the agent of one node until Ctrl-C or SIGTERM: it does what the leader commands. Its machines outlive it.
 
     Name the store that the replicas work on: --store etcd://HOST:PORT. The machines are in DATA/machines/NODE.
@@ -43,6 +54,9 @@ def agent(labels: tuple[str, ...], *, accept_cluster: bool, **given: Any) -> Non
     from hostler.entry.server.logs import configure
     from hostler.settings import load
 
+    has = advertised("", accelerators(accelerator), volume)
+    if has:
+        labels = (*labels, *(f"{name}={value}" for name, value in has.items()))
     settings = load({**given, "labels": labels or None})
     configure(settings.log_level, sys.stderr, settings.log_format)
     code = complete(run(settings, tell, accept_cluster=accept_cluster))

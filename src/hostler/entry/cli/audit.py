@@ -64,7 +64,8 @@ async def _audit(server: Server, limit: int, output: str, wanted: dict[str, str 
 
 def _row(line: AuditView) -> Sequence[str]:
     when = datetime.fromtimestamp(line.at, UTC).strftime("%Y-%m-%d %H:%M:%S")
-    return (when, *map(show.safe, (line.who, line.verb, line.name or line.subject, str(line.after), line.source)))
+    revision = str(line.after) if line.after else "-"
+    return (when, *map(show.safe, (line.who, line.verb, line.name or line.subject, revision, line.source)))
 
 
 @click.command()

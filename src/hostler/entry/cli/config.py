@@ -60,6 +60,12 @@ def settled(flags: dict[str, object]) -> list[dict[str, Any]]:
                 "from": str(settings.origins[option.name]),
             }
         )
+    if settings.state_path is not None:
+        value, origin = str(settings.state_path), str(settings.origins["state_path"])
+        rows.append({"name": "state_path", "value": value, "from": origin})
+    rows += [
+        {"name": variable, "value": "ignored", "from": "a variable of another program"} for variable in settings.ignored
+    ]
     for name, variable, secret in (("server", "HOSTLER_SERVER", False), ("token", "HOSTLER_TOKEN", True)):
         given = os.environ.get(variable)
         if given:

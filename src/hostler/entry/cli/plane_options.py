@@ -34,7 +34,11 @@ KEY = ("--tls-key", "FILE", "The key of the certificate.  [env: HOSTLER_TLS_KEY]
 LEADERSHIP = ("--leadership-ttl", "SECONDS", "After which a silent leader is replaced; 20.")
 NODE_TTL = ("--node-ttl", "SECONDS", "After which a silent node counts as silent; 15.")
 FENCING = ("--fencing-time", "SECONDS", "By which fenced machines of a silent node have stopped; 30.")
-REDIS = ("--redis", "URL", "Take labs from this Redis: redis://HOST:PORT.  [env: HOSTLER_REDIS]")
+REDIS = (
+    "--redis",
+    "URL",
+    "Take labs from this Redis: redis://HOST:PORT.  [env: HOSTLER_REDIS, REDIS_CONNECTION_STRING]",
+)
 LABS = ("--labs", "FILE", "Which labs there are: labs.toml.  [env: HOSTLER_LABS]")
 LEVEL = ("--log-level", "LEVEL", "debug, info, warning or error.")
 FORMAT = ("--log-format", "FORMAT", "json or text.")

@@ -12,7 +12,7 @@ from hostler.entry.cli.app import LazyGroup
 from hostler.entry.cli.listing import all_of, show_all
 from hostler.entry.cli.reach import chosen_server, reached, read, server_options
 from hostler.entry.cli.target import complete
-from hostler.entry.cli.value import capacity, size
+from hostler.entry.cli.value import capacity, moment, size
 from hostler.kit.plural import counted
 from hostler.model.inventory import Condition
 from hostler.model.name import fold
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from hostler.client import Client
     from hostler.entry.cli.reach import Server
+    from hostler.model.inventory import HardwareFlow
     from hostler.model.inventory_api import BladeView, FeedView, RackDetail, RackView
 
 _HERE = "hostler.entry.cli.rack"
@@ -114,6 +115,7 @@ def _head(view: RackDetail) -> None:
         ("LOCATION", top.location),
         ("STATE", standing(top.enabled, top.condition)),
         ("TAKES NO MORE", top.objection),
+        ("FLOW", "" if top.flow is None else flow_words(top.flow)),
         ("BLADES", f"{top.blades}, {taking}"),
         ("VMS", str(top.vms)),
         ("CPUS", cpus),
@@ -158,6 +160,12 @@ def _ports(view: RackDetail) -> dict[str, tuple[list[str], list[str]]]:
     return found
 
 
+def flow_words(flow: HardwareFlow) -> str:
+    """How far a burn-in or retirement is, since when, and why."""
+    until = "" if flow.until is None else f", until {moment(flow.until)}"
+    return f"{flow.condition.words}: {flow.step.words} since {moment(flow.step_at)}{until}: {flow.reason}"
+
+
 def node_state(blade: BladeView) -> str:
     """Lifecycle and life of its node, in few words."""
     if blade.lifecycle is None:
@@ -169,6 +177,7 @@ def node_state(blade: BladeView) -> str:
 def _blade_row(blade: BladeView, ports: dict[str, tuple[list[str], list[str]]], above: str) -> list[str]:
     power, network = ports.get(fold(blade.name), ([], []))
     notes = [blade.objection] if blade.objection and blade.objection != above else []
+    notes += [flow_words(blade.flow)] if blade.flow is not None else []
     if blade.machines:
         more = blade.vms - len(blade.machines[:SHOWN])
         notes.append(", ".join(blade.machines[:SHOWN]) + (f" and {more} more" if more > 0 else ""))

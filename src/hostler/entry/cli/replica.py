@@ -30,21 +30,32 @@ def _address(_: click.Context, __: click.Parameter, text: str | None) -> str | N
 @plane_options
 @click.option("--ttl", metavar="SECONDS", hidden=True, help="An older name of --leadership-ttl.")
 @click.option("--replicas", metavar="N", help="How many replicas hold a key at once; the holder of key 1 leads.")
+@click.option(
+    "--acquisition-timeout", metavar="SECONDS", help="End with code 1 if no key is free after this time (default 120)."
+)
+@click.option("--wait", is_flag=True, help="Stand by for ever: the same as --acquisition-timeout 0.")
 @click.option("--address", callback=_address, metavar="HOST:PORT", help="Where others find this replica.")
 @click.option("--demonstration", is_flag=True, hidden=True, help="Elections alone, with a tally under the fence.")
-def replica(*, ttl: str | None, address: str | None, demonstration: bool, accept_cluster: bool, **flags: Any) -> None:
+def replica(
+    *, ttl: str | None, address: str | None, demonstration: bool, wait: bool, accept_cluster: bool, **flags: Any
+) -> None:
     """Run one replica of the control plane until Ctrl-C or SIGTERM: its API, and while it leads its controllers.
 
     Start several on one store, --store etcd://HOST:PORT; `hostler leader` shows who leads and who stands by. Each
-    of them answers reads and takes writes; only the leader acts.
+    of them answers reads and takes writes; only the leader acts. Start a replica that is to stand by with --wait.
 
-    It ends with code 0 when it was asked to stop, and with 1 when it lost its leadership or a part of it failed: start
+    It ends with code 0 when it was asked to stop, and with 1 when no key was free in time, it lost its leadership or a
+    part of it failed: start
     it again then (a supervisor such as systemd does that).
     """
     from hostler.ports.store import check_ttl
     from hostler.settings import load
 
     flags["leadership_ttl"] = flags["leadership_ttl"] or ttl
+    if wait:
+        if flags["acquisition_timeout"] is not None:
+            raise click.UsageError("--wait and --acquisition-timeout: give one of them")
+        flags["acquisition_timeout"] = "0"
     settings = load(flags)
     check_ttl(settings.leadership_ttl)
     if demonstration:

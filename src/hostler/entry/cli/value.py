@@ -58,6 +58,17 @@ def labels(pairs: Sequence[str], what: str = "--label") -> dict[str, str]:
     return found
 
 
+def accelerators(pairs: Sequence[str]) -> dict[str, int]:
+    """How many of each kind, of `KIND=N` texts; of `KIND` alone one."""
+    found: dict[str, int] = {}
+    for pair in pairs:
+        kind, equals, text = pair.partition("=")
+        if not kind or (equals and not (text.isascii() and text.isdigit())):
+            raise click.BadParameter(f"{pair!r}: write --accelerator KIND=N")
+        found[kind] = int(text or 1)
+    return found
+
+
 def label_text(found: dict[str, str]) -> str:
     """Labels on one line."""
     return ",".join(f"{name}={value}" for name, value in sorted(found.items()))

@@ -71,12 +71,13 @@ _KEY = re.compile(rb"[\x21-\x7e]{1,255}")
 class _Branch:
     """A place in the tree of paths."""
 
-    __slots__ = ("any", "methods", "named")
+    __slots__ = ("any", "methods", "named", "takes_rest")
 
     def __init__(self) -> None:
         self.named: dict[str, _Branch] = {}
         self.any: _Branch | None = None
         self.methods: dict[str, Route] = {}
+        self.takes_rest = False
 
 
 class Router:
@@ -95,8 +96,11 @@ class Router:
             following = branch.named.get(segment)
             if following is None:
                 following = branch.any
-                if following is None or not segment:
+                if following is None or not (segment or following.takes_rest):
                     raise Refusal(NOT_FOUND, f"path {path[:200]!r}: there is none such; see /docs")
+                if following.takes_rest:
+                    branch = following
+                    break
                 found.append(segment)
             branch = following
         route = branch.methods.get(method)
@@ -118,6 +122,7 @@ class Router:
                 branch = branch.any
             else:
                 branch = branch.named.setdefault(segment, _Branch())
+        branch.takes_rest = route.takes_rest
         if route.method in branch.methods:
             raise ValueError(f"route {route.method} {route.path}: it stands in the table twice")
         branch.methods[route.method] = route
@@ -150,6 +155,7 @@ class App:
             clock=services.clock,
             grace=plan.terminal_grace,
             most=plan.max_terminals,
+            attend=services.labs.attend,
         )
         self.metrics = Metrics(services, self.feed)
         self._log = logger(part="http")
@@ -203,10 +209,10 @@ class App:
             self._admit(route, caller, scope)
             if scope["type"] == "websocket" and route.status != SWITCHING:
                 raise Refusal(INVALID, f"path {route.path}: it is no WebSocket; ask without an upgrade")
-            parts = dict(zip(self._parts[name], incoming.path_parts(segments)))
+            parts = incoming.named_parts(route.path, self._parts[name], segments)
             check_access(route, caller, parts)
             if route.door is None:
-                query = incoming.query(scope["query_string"], route.query)
+                query = {} if route.takes_rest else incoming.query(scope["query_string"], route.query)
             data = b""
             if route.writes and not route.streamed:
                 data, unread = await incoming.read(raw, self._plan, route.max_body) if unread else b"", False

@@ -11,9 +11,12 @@ from urllib.parse import unquote_to_bytes
 from hostler.entry.server.problem import INVALID, MEDIA_TYPE, TIMEOUT, TOO_LARGE, Refusal
 from hostler.entry.server.protocol import whole_body
 from hostler.errors import Invalid
-from hostler.keys.part import check_part
+from hostler.keys.lab import check_user
+from hostler.keys.part import MAX_PART, MAX_USER, check_part
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from hostler.entry.server.route import Parameter, Raw
     from hostler.entry.server.services import ServerPlan
 
@@ -87,9 +90,25 @@ def check_media(headers: dict[bytes, bytes]) -> None:
         raise Refusal(MEDIA_TYPE, f"body: its Content-Type is {said!r}; send Content-Type: application/json")
 
 
+LABS = "/v1/labs/{user}"
+
+
 def path_parts(segments: list[str]) -> list[str]:
     """The parts of a path, decoded. Invalid: one cannot be a part of any key."""
     return [check_part(_decoded(segment), "path") for segment in segments]
+
+
+def named_parts(path: str, names: Sequence[str], segments: list[str]) -> dict[str, str]:
+    """The same by name, of a route. Invalid also: no web user id where one belongs, which may hold more."""
+    is_lab = path.startswith(LABS)
+    parts: dict[str, str] = {}
+    for name, segment in zip(names, segments):
+        text = _decoded(segment)
+        if is_lab and name == "user":
+            parts[name] = check_user(text)
+        else:
+            parts[name] = check_part(text, "path", most=MAX_USER if name == "project" else MAX_PART)
+    return parts
 
 
 def _decoded(segment: str) -> str:
@@ -106,19 +125,25 @@ def query(text: bytes, known: tuple[Parameter, ...]) -> dict[str, Any]:
     values: dict[str, Any] = {parameter.name: parameter.default for parameter in known}
     if not text:
         return values
-    seen: set[str] = set()
     by_name = {parameter.name: parameter for parameter in known}
+    for name, value in query_texts(text).items():
+        if name not in by_name:
+            raise Invalid(f"query {name[:80]!r}: unknown; {_choice(known)}")
+        values[name] = _typed(by_name[name], value)
+    return values
+
+
+def query_texts(text: bytes) -> dict[str, str]:
+    """The query as it came, decoded. Invalid: a name is given twice."""
+    found: dict[str, str] = {}
     for pair in text.split(b"&"):
         if not pair:
             continue
         name, _, value = (_query_text(piece) for piece in pair.partition(b"="))
-        if name not in by_name:
-            raise Invalid(f"query {name[:80]!r}: unknown; {_choice(known)}")
-        if name in seen:
-            raise Invalid(f"query {name!r}: given twice; give it once")
-        seen.add(name)
-        values[name] = _typed(by_name[name], value)
-    return values
+        if name in found:
+            raise Invalid(f"query {name[:80]!r}: given twice; give it once")
+        found[name] = value
+    return found
 
 
 def _choice(known: tuple[Parameter, ...]) -> str:

@@ -20,7 +20,7 @@ import msgspec
 from hostler.engine.deployments import discretion
 from hostler.entry.server.former import Former
 from hostler.errors import Closed, Compacted, HostlerError, Invalid, Missed, Unavailable, Uncertain
-from hostler.keys.deployment import BLUEPRINT, DEPLOYMENT, ENDPOINT, SLICE
+from hostler.keys.deployment import ALERT, BLUEPRINT, DEPLOYMENT, ENDPOINT, SLICE
 from hostler.keys.inventory import BLADE, MORE_PDUS, MORE_TORS, PDU, RACK, REGION, TOR, WORKLOAD, ZONE
 from hostler.keys.lab import LAB
 from hostler.keys.node import ALIVE, CLUSTER, MEMBER
@@ -30,7 +30,7 @@ from hostler.kit.backoff import Backoff
 from hostler.kit.together import run_together
 from hostler.model.access import HIDDEN
 from hostler.model.api import EventView
-from hostler.model.lab import ORG
+from hostler.model.lab import ORG, lab_project
 from hostler.model.name import fold
 from hostler.model.workload import Workload
 from hostler.ports.store import watching
@@ -57,6 +57,7 @@ FAMILIES: tuple[tuple[str, str, Key[Any]], ...] = tuple(
     for kind, key in (
         *(("vm", VM), ("handle", HANDLE), ("lab", LAB), ("node", MEMBER), ("alive", ALIVE), ("leader", LEADER)),
         *(("blueprint", BLUEPRINT), ("deployment", DEPLOYMENT), ("slice", SLICE), ("endpoint", ENDPOINT)),
+        ("alert", ALERT),
         *(("workload", WORKLOAD), ("region", REGION), ("zone", ZONE), ("rack", RACK), ("blade", BLADE)),
         *(("pdu", PDU), ("pdu", MORE_PDUS), ("tor", TOR), ("tor", MORE_TORS)),
     )
@@ -144,7 +145,7 @@ def _family(key: str) -> tuple[str, Key[Any] | None, dict[str, str] | None]:
 def _home(event: Event, kind: str, parts: dict[str, str]) -> tuple[str | None, str | None]:
     """Org and project of who may hear of it; None: everybody may."""
     if kind == "lab":
-        return ORG, parts["user"]
+        return ORG, lab_project(parts["user"])
     if kind != "workload":
         return parts.get("org"), parts.get("project")
     written = event.kv if event.type == "put" else event.previous

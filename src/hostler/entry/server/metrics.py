@@ -15,6 +15,7 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_late
 
 from hostler.engine.phase import phase
 from hostler.keys.node import ALIVE, FENCING
+from hostler.model.rollout import AlertState
 from hostler.ports.store import FULL
 
 if TYPE_CHECKING:
@@ -149,6 +150,13 @@ class Metrics:
             ("hostler_event_streams", "Event streams that are open.", float(self._feed.streams)),
         ):
             yield GaugeMetricFamily(name, about, value=value)
+        alerts = GaugeMetricFamily(
+            "hostler_alert_firing", "1 while an alert of a slice fires.", labels=("blueprint", "slice", "alert")
+        )
+        for _, entry in sorted(view.alerts.entries.items()):
+            where = (entry.value.blueprint, entry.parts["base"], entry.parts["alert"])
+            alerts.add_metric(where, float(entry.value.state is AlertState.FIRING))
+        yield alerts
         yield from self._store_figures()
         counted = CounterMetricFamily("hostler_work", "What this process did.", labels=("what",))
         for what, number in sorted(self._services.counters().items()):

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from hostler.entry.server.body import LABS
 from hostler.entry.server.problem import SCHEME, SORTS
 from hostler.entry.server.route import NOTHING, Access, Parameter, Route
+from hostler.keys.part import MAX_USER
 from hostler.model.api import Problem
 
 if TYPE_CHECKING:
@@ -29,6 +31,10 @@ PART = {
     "not": {"enum": [".", ".."]},
 }
 """What `keys.part.check_part` lets through, as far as a schema can say it."""
+PROJECT = {**PART, "maxLength": MAX_USER}
+"""That of a lab is named after a web user id, which is longer where it is escaped."""
+WEB_USER = {"type": "string", "minLength": 1, "maxLength": 255, "pattern": r"^[^\x00-\x1f\x7f-\x9f\u2028\u2029]+$"}
+"""What `keys.lab.check_user` lets through."""
 
 
 def document(routes: Sequence[Route]) -> dict[str, Any]:
@@ -41,7 +47,7 @@ def document(routes: Sequence[Route]) -> dict[str, Any]:
     for route in routes:
         operations = paths.setdefault(route.path, {})
         if route.parts and "parameters" not in operations:
-            operations["parameters"] = [_part(name) for name in route.parts]
+            operations["parameters"] = [_part(route.path, name) for name in route.parts]
         operations[route.method.lower()] = _operation(route, taken)
     return {
         "openapi": "3.1.0",
@@ -157,9 +163,10 @@ def _who(route: Route) -> str:
     return f"For {within} the right {route.access}."
 
 
-def _part(name: str) -> dict[str, Any]:
+def _part(path: str, name: str) -> dict[str, Any]:
     about = "An id or a name" if name == "vm" else f"The {name}"
-    return {"name": name, "in": "path", "required": True, "description": about, "schema": PART}
+    schema = PROJECT if name == "project" else WEB_USER if name == "user" and path.startswith(LABS) else PART
+    return {"name": name, "in": "path", "required": True, "description": about, "schema": schema}
 
 
 def _query(parameter: Parameter) -> dict[str, Any]:

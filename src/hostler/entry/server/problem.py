@@ -17,6 +17,7 @@ from hostler.errors import (
     KeyReused,
     LeadershipLost,
     LeaseGone,
+    LockHeld,
     Missed,
     NotFound,
     OverBudget,
@@ -56,6 +57,9 @@ NOT_FOUND = Sort("not-found", 404, "There is no such thing", "check the name; li
 NOT_ALLOWED = Sort("method-not-allowed", 405, "This path has no such method", "use one of those in Allow")
 TIMEOUT = Sort("timeout", 408, "The body did not come in time", "send it again, without pauses")
 CONFLICT = Sort("conflict", 409, "Somebody else was first", "read again, then retry")
+LOCK_HELD = Sort(
+    "lock-held", 409, "Another operation holds the lock of the machine", "try again when that operation is done"
+)
 LAB_REFUSED = Sort(
     "lab-refused", 409, "The rules of labs do not allow it", "see what the user has, and which labs there are"
 )
@@ -106,6 +110,7 @@ _OF: tuple[tuple[type[HostlerError], Sort], ...] = (
     (Missed, UNAVAILABLE),
     (KeyReused, KEY_REUSED),
     (Stale, STALE),
+    (LockHeld, LOCK_HELD),
     (Conflict, CONFLICT),
     (OverBudget, BUDGET),
     (TooManyTries, TOO_MANY),

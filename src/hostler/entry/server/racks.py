@@ -137,7 +137,7 @@ async def floor_shown(asked: Asked) -> Answer:
 async def read(asked: Asked) -> Answer:
     """What a file says."""
     body: InventoryText = asked.body
-    return Answer(await _service(asked).read(asked.caller, body.text, body.file))
+    return Answer(await _service(asked).read(asked.caller, body.text, body.file, body.format))
 
 
 async def shown(asked: Asked) -> Answer:
@@ -226,7 +226,8 @@ ROUTES: tuple[Route, ...] = (
         answer=InventoryDocument,
         idempotent=False,
         max_body=LARGEST_TEXT,
-        about="Nothing is written. YAML or JSON, as in docs/inventory.md; every mistake is told with its line.",
+        about="Nothing is written. YAML or JSON, as in docs/inventory.md; every mistake is reported with its line."
+        " `format`: `cloudchamber` imports a file of CloudChamber; `notes` say what that left out.",
     ),
     Route(
         method="POST",

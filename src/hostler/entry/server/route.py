@@ -190,6 +190,9 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     peers: str = ""
     """In place of a node, where another process of the control plane is let in with a ticket of its own
     (`PeerTickets`): for the path's last part in braces, and for what the path ends in. Empty: nowhere."""
+    takes_rest: bool = False
+    """Whether the path's last part in braces stands for all the rest of a path, and the handler reads path and query
+    itself: they are those of a slice."""
     listed: bool = True
     """Whether it stands in the OpenAPI document: files of the page do not."""
 

@@ -25,7 +25,7 @@ from hostler.entry.terminal import protocol
 from hostler.entry.terminal.session import first
 from hostler.errors import Invalid, NotFound
 from hostler.model.api import TicketView
-from hostler.model.lab import ORG
+from hostler.model.lab import ORG, lab_project
 
 if TYPE_CHECKING:
     from hostler.engine.request import Caller
@@ -47,7 +47,7 @@ async def _opened(asked: Asked) -> Answer | None:
     check_origin(asked.raw.headers)
     user = _user(asked.caller, asked.parts)
     shown = asked.raw.ticket
-    if shown is not None and (shown.value.org, shown.value.project) != (ORG, user):
+    if shown is not None and (shown.value.org, shown.value.project) != (ORG, lab_project(user)):
         raise worthless()
     if asked.query["replay"] not in ("missed", "all"):
         raise Invalid("replay: must be missed or all")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from hostler.engine.elections import Elections, fence_key
+from hostler.errors import Unavailable, Uncertain
 from hostler.kit.clock import SystemClock
 from hostler.testing.claim import TooSlow, check_all, connected, loop_time, on_time, trying
 from hostler.testing.elections.breakable import BreakableTtlStorage
@@ -97,6 +98,8 @@ class ElectionTrial:
         self._storages: list[BreakableTtlStorage] = []
         self._keys: set[str] = set()
         self._left: set[str] = set()
+        self._lapsing: dict[str, float] = {}
+        """By key: the life of a record whose leadership was lost because the machine was too slow."""
         self._prefix = f"check-elections/{secrets.token_hex(6)}/"
         self.key = self.another_key("leader")
 
@@ -163,6 +166,7 @@ class ElectionTrial:
         early = renewed_at + leadership.ttl - leadership.deadline
         self.on_time(early, JUST, since=since, what="sending a renewal")  # from when on its deadline counts
         self.on_time(ended_at - renewed_at, leadership.ttl / 2, since=since, what="the time between two renewals")
+        self._lapsing[leadership.key] = leadership.ttl
         raise TooSlow
 
     async def finish(self) -> None:
@@ -171,6 +175,8 @@ class ElectionTrial:
             await elections.aclose()
             tasks = sorted(task.get_name() for task in elections._tasks)
             assert not tasks, f"tasks left behind: {tasks}"
+        for key, ttl in self._lapsing.items():  # a lost record is left to lapse
+            await self.free(ttl, key)
         for key in self._keys - self._left:
             assert await self.storage.get(key) is None, f"left behind: {key}"
         for key in self._keys:
@@ -209,11 +215,17 @@ class ElectionTrial:
 
 
 async def acquired(elections: Elections, key: str, *, ttl: float = LONG, value: str = "10.0.0.1") -> Leadership:
-    """A leadership that must be had, perhaps after the record before it has ended."""
+    """A leadership that must be had, perhaps after the record before it has ended.
+
+    Unavailable and Uncertain mean that the storage did not answer within a life; as for a replica, the next try counts.
+    """
     async with asyncio.timeout(WITHIN):
-        while (leadership := await elections.acquire(key, value, ttl=ttl)) is None:  # noqa: ASYNC110 - as above
+        while True:
+            with suppress(Unavailable, Uncertain):
+                leadership = await elections.acquire(key, value, ttl=ttl)
+                if leadership is not None:
+                    return leadership
             await asyncio.sleep(POLL)
-    return leadership
 
 
 _CLAIMS: list[ElectionClaim] = []

@@ -6,6 +6,7 @@ import asyncio
 import json
 from typing import TYPE_CHECKING
 
+from hostler.kit.together import run_together
 from hostler.testing.claim import loop_time
 
 from .claim import LONG, TTL, WITHIN, ElectionTrial, acquired, claim
@@ -62,14 +63,19 @@ async def a_record_deleted_under_the_leader_ends_its_leadership(t: ElectionTrial
     assert again.fence > leadership.fence
 
 
+async def _renewal_begun(leadership: Leadership, storage: BreakableTtlStorage) -> None:
+    """Wait until the next renewal begins, or the leadership is lost: then there is none."""
+    await run_together("renewal", {"begun": storage.begun(), "lost": leadership.wait_lost()})
+
+
 async def _ride_over(t: ElectionTrial, mood: Mood) -> None:
     leadership, _, storage = await t.leader(ttl=TTL)
     for _ in range(3):
         storage.mood = mood
-        await storage.begun()
+        await _renewal_begun(leadership, storage)
         await asyncio.sleep(TTL / 8)
         storage.mood = "fine"
-        await storage.begun()
+        await _renewal_begun(leadership, storage)
         t.must_stand(leadership, storage)
     await asyncio.sleep(TTL)
     found = await t.storage.get(t.key)

@@ -1,6 +1,7 @@
 // One's own account: what one may do, the password, the session, and one's tokens.
 import { useEffect, useState } from "preact/hooks";
 import { at, get, patch } from "../../api";
+import { withoutStream } from "../../live";
 import { me, sessionEndsAt, signIn, signOut, type User } from "../../session";
 import { attempt, Button, Clock, Failure, Form, Head, Left, Text, toast } from "../../ui";
 import { type Theme, theme } from "../../theme";
@@ -103,9 +104,12 @@ function Password({ user }: { user: User }) {
     if (missing || short || other) return;
     setProblem(null);
     try {
-      await patch<User>(at`/v1/users/${user.name}`, needsOld ? { password, old_password: old } : { password });
-      // This session has ended with all others.
-      await signIn({ name: user.name, password });
+      const changePassword = async (): Promise<void> => {
+        await patch<User>(at`/v1/users/${user.name}`, needsOld ? { password, old_password: old } : { password });
+        // This session has ended with all others.
+        await signIn({ name: user.name, password });
+      };
+      await withoutStream(changePassword, { goOn: "always" });
       toast("Your password was changed. All your other sessions have ended.");
       setOld("");
       setPassword("");

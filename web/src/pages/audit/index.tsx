@@ -167,7 +167,7 @@ function Row({ line }: { line: Line }) {
         )}
       </td>
       <td class="number audit-when">
-        {isRefused(line) ? "" : `${line.before || "new"} → ${line.after}`}
+        {isRefused(line) ? "" : line.after ? `${line.before || "new"} → ${line.after}` : "before a restore"}
       </td>
       <td>{line.source || (isRefused(line) ? "several" : "the control plane")}</td>
       <td>

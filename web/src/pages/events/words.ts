@@ -1,6 +1,6 @@
 // What an event says, in words.
 import type { Change } from "../../live";
-import { ofEvent } from "../../objects";
+import { labProject, ofEvent } from "../../objects";
 import { count } from "../../ui";
 import type { SliceState } from "../deployments/types";
 import { stateWord } from "../deployments/words";
@@ -115,7 +115,7 @@ function states(value: unknown): string {
 /** Org and project of what it is about; null: it belongs to none. */
 export function home(change: Change): [org: string, project: string] | null {
   const parts = change.subject.split("/");
-  if (change.kind === "lab") return ["labs", parts[0] ?? ""];
+  if (change.kind === "lab") return ["labs", labProject(change.subject)];
   if (change.kind === "vm" || change.kind === "handle") return [parts[0] ?? "", parts[1] ?? ""];
   return null;
 }

@@ -132,7 +132,7 @@ const WORRIES: Record<string, [words: (n: number) => string, list: string]> = {
   "nodes-silent": [(n) => `${count(n, "node")} ${n === 1 ? "gives" : "give"} no sign of life`, to("racks", [], { state: "silent" })],
   "blueprints-failed": [(n) => (n === 1 ? "1 deployment was given up" : `${n} deployments were given up`), to("deployments", [], { phase: "failed" })],
   "blueprints-waiting": [(n) => (n === 1 ? "1 deployment is stuck" : `${n} deployments are stuck`), to("deployments", [], { phase: "waiting" })],
-  "clock-in-doubt": [() => "The leader's clock is not that of the nodes: machines, labs, tokens and audit do not expire", to("events")],
+  "clock-in-doubt": [() => "The leader's clock is in doubt: machines, disks, labs, tokens and audit do not expire", to("events")],
   "labs-refused": [(n) => (n === 1 ? "1 user got no lab in the last hour" : `${n} users got no lab in the last hour`), to("labs")],
 };
 

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from hostler.engine.overview import FILLING
+from hostler.entry.cli.consent import ask_if_seen, yes_option
 from hostler.entry.cli.failure import note
 from hostler.entry.cli.target import chosen, complete, opened, redacted, store_option
 from hostler.errors import Compacted, Unavailable
@@ -15,23 +17,26 @@ from hostler.kit.plural import counted, sized
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from hostler.ports.store import Maintained, MemberStatus, Store
+    from hostler.ports.store import Maintained, MemberStatus, Status, Store
 
 PROBE_TTL = 5.0
 
 
 @click.command()
+@click.option("--force", is_flag=True, help="Also where etcd has room.")
+@yes_option
 @store_option
-def repair(store_url: str | None) -> None:
+def repair(force: bool, yes: bool, store_url: str | None) -> None:
     """Make room in an etcd that is full: forget its history, defragment every member, and withdraw the alarm.
 
-    No record is deleted. Each member answers nothing while it is defragmented, one after the other, the leader of etcd
-    last; that takes about a second per GiB. Processes of Hostler go on without a restart.
+    No record is deleted, but earlier states of records cannot be read any more. Each member answers nothing while it is
+    defragmented, one after the other, the leader of etcd last; that takes about a second per GiB. Processes of Hostler
+    go on without a restart. Where etcd has room, nothing is done.
     """
-    complete(_repair(chosen(store_url)))
+    complete(_repair(chosen(store_url), force=force, yes=yes))
 
 
-async def _repair(url: str) -> None:
+async def _repair(url: str, *, force: bool, yes: bool) -> None:
     async with opened(url, create=False) as store:
         kept = maintained(store)
         if kept is None:
@@ -39,17 +44,43 @@ async def _repair(url: str) -> None:
             note(f"{redacted(url)}: a store of the kind {engine} makes room by itself; nothing to repair")
             return
         before = await store.status()
+        room = f"{sized(before.size_bytes)}{_quota(before)}"
+        if not force and before.fraction < FILLING and ("CORRUPT" in before.alarms or await _takes_writes(store)):
+            _warn_of_damage(before)
+            note(f"{redacted(url)}: etcd has room ({room}); nothing was changed")
+            note("to forget its history and to defragment it all the same: --force")
+            return
+        ask_if_seen(
+            f"{redacted(url)} ({room}): forget the history before revision {before.revision:,} for good, and defragment"
+            " every member? A member answers nothing while it is defragmented.",
+            yes=yes,
+        )
         await _compact(store, before.revision)
         unreached = await _defragment(kept)
         await kept.disarm()
         await _check(store, unreached)
         after = await store.status()
-    if "CORRUPT" in after.alarms:
+    _warn_of_damage(after)
+    now = f"{sized(after.size_bytes)}{_quota(after)}"
+    click.echo(f"{redacted(url)}: takes writes; {sized(before.size_bytes)} before, {now} now")
+
+
+def _warn_of_damage(status: Status) -> None:
+    if "CORRUPT" in status.alarms:
         note("etcd raises the alarm CORRUPT: a member's data is damaged; replace that member, this command cannot help")
-    quota = "" if after.quota_bytes is None else f" of {sized(after.quota_bytes)}"
-    click.echo(
-        f"{redacted(url)}: takes writes; {sized(before.size_bytes)} before, {sized(after.size_bytes)}{quota} now"
-    )
+
+
+def _quota(status: Status) -> str:
+    return "" if status.quota_bytes is None else f" of {sized(status.quota_bytes)}"
+
+
+async def _takes_writes(store: Store) -> bool:
+    """Whether it has room for a lease. It may be full although its alarm was not seen yet."""
+    try:
+        await (await store.grant(PROBE_TTL)).revoke()
+    except Unavailable:
+        return False
+    return True
 
 
 async def _compact(store: Store, revision: int) -> None:

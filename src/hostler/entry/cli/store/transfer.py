@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from hostler.engine.transfer.fill import Outcome, Progress
     from hostler.ports.store import Store
 
-_LEASED = "Also take keys that are attached to a lease, as keys that stay."
+_LEASED = "Also take keys that are attached to a lease, as keys that stay; those of running processes never."
 
 
 @click.command()

@@ -11,9 +11,10 @@ from hostler.entry.cli import show
 from hostler.entry.cli.failure import note
 from hostler.entry.cli.reach import chosen_server, project_options, server_options
 from hostler.entry.cli.target import complete
-from hostler.entry.cli.value import Duration, Mebibytes, labels
+from hostler.entry.cli.value import Duration, Mebibytes, accelerators, labels
 from hostler.errors import Invalid
 from hostler.model.api import VmCreate
+from hostler.model.node_label import architecture
 from hostler.model.vm import Affinity, Level, OnNodeLoss, Power, VmSpec
 
 if TYPE_CHECKING:
@@ -49,6 +50,9 @@ _PLACE = "LEVEL:NAME=VALUE"
     " when the node is back; recreate stops it and starts it elsewhere with a NEW disk from its image. A node that is"
     " confirmed off loses its machines: they start elsewhere with new disks, and the old disks are retained there.",
 )
+@click.option("--arch", default="", help="Only nodes of this architecture will do: x86_64, aarch64.")
+@click.option("--accelerator", multiple=True, metavar="KIND[=N]", help="Only nodes with N of these free will do.")
+@click.option("--volume", multiple=True, metavar="NAME", help="Only nodes with a volume of that name will do.")
 @click.option("--node-label", multiple=True, metavar="NAME=VALUE", help="Only nodes with this label will do.")
 @click.option("--together", multiple=True, metavar=_PLACE, help=f"With machines of that label; LEVEL: {LEVELS}.")
 @click.option("--apart", multiple=True, metavar=_PLACE, help="Not with machines of that label.")
@@ -122,6 +126,9 @@ def _from_flags(given: dict[str, Any]) -> VmCreate:
             network_config=text_of(given["network_config"]) if given["network_config"] is not None else "",
             ssh_keys=(*ssh_keys(given["ssh_key"]), *(() if given["bare"] else own_keys())),
             cpu_share=given["cpu_share"],
+            arch=architecture(given["arch"]),
+            accelerators=accelerators(given["accelerator"]),
+            volumes=given["volume"],
         ),
         power=Power.OFF if given["off"] else Power.ON,
         labels=labels(given["label"]),

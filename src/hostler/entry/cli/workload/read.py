@@ -110,7 +110,13 @@ def _rows(view: WorkloadView) -> list[tuple[str, str]]:
 
 def _shape(spec: VmSpec) -> str:
     disk = f", {spec.disk_gib} GiB disk" if spec.disk_gib else ""
-    return f"{counted(spec.cpus, 'cpu')}, {size(spec.memory_mib)}{disk}, image {spec.image or '(default)'}"
+    needs = [f"arch {spec.arch}"] if spec.arch else []
+    needs += [
+        counted(number, f"accelerator {kind}", f"accelerators {kind}") for kind, number in spec.accelerators.items()
+    ]
+    needs += [f"volume {name}" for name in spec.volumes]
+    shape = f"{counted(spec.cpus, 'cpu')}, {size(spec.memory_mib)}{disk}, image {spec.image or '(default)'}"
+    return ", ".join([shape, *needs])
 
 
 def _rule(rule: Affinity) -> str:

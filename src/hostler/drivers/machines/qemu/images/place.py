@@ -24,7 +24,7 @@ import time
 from typing import TYPE_CHECKING
 
 from hostler.errors import HostlerError, Invalid, Refused, Unavailable
-from hostler.kit.durable import sync_folder
+from hostler.kit.durable import sync_folder, write_whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -243,22 +243,6 @@ def is_held(path: Path) -> bool:
         return not take(lock, fcntl.LOCK_EX)
     finally:
         release(lock)
-
-
-def write_whole(path: Path, data: bytes, mode: int = 0o600) -> None:
-    """A file with that content: whoever looks, now or after a power failure, sees the old one or the new."""
-    fresh = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
-    try:
-        with os.fdopen(descriptor, "wb") as out:
-            out.write(data)
-            out.flush()
-            os.fsync(out.fileno())
-        fresh.replace(path)
-    except BaseException:
-        fresh.unlink(missing_ok=True)
-        raise
-    sync_folder(path.parent)
 
 
 def sha256_of(path: Path) -> str:

@@ -1,0 +1,98 @@
+"""Lines of the audit log in files that an answer to why needs. Bounded in lines and in time."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from hostler.engine.happening import of_audit
+from hostler.errors import Damaged, Invalid, Unavailable
+from hostler.kit.fairness import Fairness
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable
+
+    from hostler.engine.happening import Happening
+    from hostler.model.node import Epoch
+    from hostler.ports.audit_files import AuditFiles
+    from hostler.ports.store import KeyValue
+
+LOOKED_AT = 50_000
+"""Lines that one question goes through at most, the newest first."""
+WITHIN = 2.0
+"""Seconds that one question spends on files at most, waiting for others who read them included."""
+AT_ONCE = 500
+MOST = 200
+"""Lines that are taken at most."""
+
+
+class Needed(msgspec.Struct, frozen=True):
+    """Which lines: all about an object, and those that led to steps that are known."""
+
+    parts: tuple[str, ...]
+    """Of keys: a line about the object holds one of them."""
+    is_about: Callable[[Happening], bool]
+    revisions: frozenset[int] = frozenset()
+    ids: frozenset[str] = frozenset()
+    root: str = ""
+    """The key of the object's own record: what was before its creation is about another."""
+
+
+class FiledLines:
+    """One per process: one question reads files at a time."""
+
+    def __init__(self, files: AuditFiles | None) -> None:
+        self._files = files
+        self._turn = asyncio.Lock()
+
+    async def find(self, needed: Needed, *, border: int, epoch: Epoch | None) -> list[Happening]:
+        """The lines, the newest first; fewer, if reading all takes too long or a file cannot be read.
+
+        Revisions of lines from before a copy or restore are those of another store, so they get none here.
+        """
+        found: list[Happening] = []
+        if self._files is None:
+            return found
+        wanted = set(needed.revisions), set(needed.ids)
+        with suppress(TimeoutError, Unavailable, Damaged):
+            async with asyncio.timeout(WITHIN), self._turn:
+                async for kv in self._back(self._files):
+                    line = _read(kv, needed, border, epoch)
+                    if line is None:
+                        continue
+                    found.append(line)
+                    for one, value in zip(wanted, (line.revision, line.id)):
+                        one.discard(value)  # type: ignore[attr-defined]
+                    is_root = line.subject == needed.root and not any(touch.revision for touch in line.touches)
+                    if len(found) == MOST or (is_root and not any(wanted)):
+                        break
+        return found
+
+    async def _back(self, files: AuditFiles) -> AsyncGenerator[KeyValue, None]:
+        fairness, left = Fairness(), LOOKED_AT
+        for day in reversed(await files.days()):
+            end: int | None = None
+            while left > 0 and (lines := await files.read_back(day, end, min(AT_ONCE, left))):
+                end, left = lines[-1].start, left - len(lines)
+                for line in lines:
+                    await fairness.share()
+                    yield line.kv
+
+
+def _read(kv: KeyValue, needed: Needed, border: int, epoch: Epoch | None) -> Happening | None:
+    """The line, if it is one of those. Most are not, and are not decoded."""
+    by_revision = kv.create_revision in needed.revisions
+    if not (by_revision or needed.ids or any(part.encode() in kv.value for part in needed.parts)):
+        return None
+    try:
+        line = of_audit(kv)
+    except (Damaged, Invalid):
+        return None
+    is_older = kv.create_revision <= border or (epoch is not None and (line.at or 0.0) < epoch.at)
+    if is_older:
+        line = msgspec.structs.replace(line, revision=0)
+    led = line.id in needed.ids or (by_revision and not is_older)
+    return line if led or needed.is_about(line) else None
