@@ -14,7 +14,7 @@ from hostler.entry.server.table import API
 
 HERE = Path(__file__).parent
 EXAMPLES = dose(test=2, full=150)
-PARTS = 5
+PARTS = 8
 """Every boundary value of every field is tried of one operation in so many; of others with each commit."""
 
 

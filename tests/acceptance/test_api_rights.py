@@ -73,6 +73,7 @@ MAY = {
     "workload.scale": WORKERS,
     "workload.delete": WORKERS,
     "invoke.call": DEPLOYERS,  # and everybody, where the blueprint says so
+    **{f"route.{verb}": EVERYBODY for verb in ("get", "post", "put", "patch", "delete")},  # who may, the slice says
     "artifact.list": EVERYBODY,
     "artifact.get": EVERYBODY,
     "artifact.file": EVERYBODY,
@@ -87,6 +88,7 @@ MAY = {
     "blueprint.plan": DEPLOYERS,
     "blueprint.apply": DEPLOYERS,
     "blueprint.rollback": DEPLOYERS,
+    **{f"blueprint.{verb}": DEPLOYERS for verb in ("promote", "pause", "resume", "approve", "abort")},
     "blueprint.delete": DEPLOYERS,
     "slice.list": EVERYBODY,
     "slice.log": DEPLOYERS,
@@ -155,9 +157,11 @@ MAY = {
     "sim.get": EVERYBODY,
     "sim.mode": OPERATORS,
     "sim.step": OPERATORS,
+    "sim.state": ADMINISTRATORS,
     "sim.kinds": EVERYBODY,
     "sim.inject": OPERATORS,
     "sim.lift": OPERATORS,
+    "sim.command": OPERATORS,
     "sim.proposals": EVERYBODY,
     "sim.auto_repair": OPERATORS,
     "sim.repair": OPERATORS,
@@ -196,6 +200,7 @@ BODIES = {
     "workload.scale": {"instances": 2},
     **{f"blueprint.{verb}": {"slices": [{"artifact": "a:new:1", "instances": 1}]} for verb in ("plan", "apply")},
     "blueprint.rollback": {},
+    **{f"blueprint.{verb}": {} for verb in ("promote", "pause", "resume", "approve", "abort")},
     "blueprint.read": {"text": "{}"},
     "node.drain": {"mode": "stop"},
     **{f"{level}.set": {"enabled": False} for level in ("region", "zone", "rack", "pdu", "tor", "blade")},
@@ -213,6 +218,7 @@ BODIES = {
     "sim.mode": {"mode": "manual", "epoch": 0},
     "sim.step": {"seconds": 1},
     "sim.inject": {"fault": "power", "on": "r1"},
+    "sim.command": {"command": "power_off", "on": "r1/b1", "guard": 0},
     "sim.auto_repair": {"automatic": True},
 }
 OTHERWISE = {
@@ -224,11 +230,13 @@ OTHERWISE = {
     "trace.why": {400},
     "blueprint.apply": {404},
     "blueprint.rollback": {404},
+    **{f"blueprint.{verb}": {404, 409} for verb in ("promote", "pause", "resume", "approve", "abort")},
     "slice.log": {404},
     "artifact.get": {404},
     "artifact.file": {404},
     "artifact.publish": {400},
     "invoke.call": {404},
+    **{name: {404} for name in MAY if name.startswith("route.")},
     "session.browser": {204, 401},  # without a cookie; for a token in a header is no browser's
     "site.asset": {404},
     "site.icon": {404},
@@ -268,7 +276,7 @@ class World:
         api, own = self._api, Request(HOSTLER)
         parts = {"org": "acme", "project": "web", "user": user, "vm": f"vm{number}", "name": "s1", "node": f"n{number}"}
         parts |= {"fault": "fault-1", "proposal": "fix~r1", "artifact": "org.example:none:1", "method": "greet"}
-        parts |= {"file": "none.js"}
+        parts |= {"file": "none.js", "path": "none"}
         if "{vm}" in route.path:
             await api.services.vms.create(
                 own, "acme", "web", VmCreate(name=parts["vm"], spec=VmSpec(cpus=1, memory_mib=64))

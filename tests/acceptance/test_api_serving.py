@@ -22,7 +22,10 @@ from hostler.entry.server.app import build
 from hostler.entry.server.logs import configure
 from hostler.entry.server.serve import Server
 from hostler.entry.server.services import ServerPlan
+from hostler.keys.deployment import ALERT
 from hostler.model.access import Role
+from hostler.model.deployment import AlertMetric, AlertRule
+from hostler.model.rollout import Alert, AlertState
 
 VMS = "/v1/orgs/acme/projects/web/vms"
 
@@ -123,8 +126,13 @@ async def test_figures_tell_requests_machines_nodes_and_the_store(api: Api) -> N
     await api.node("n1")
     await api.call("GET", f"{VMS}/one")
     await api.call("GET", "/v1/nothing")
+    rule = AlertRule(name="slow", metric=AlertMetric.P95_MS, above=5.0)
+    alert = ALERT.put(
+        Alert(blueprint="shop", rule=rule, state=AlertState.FIRING, value=9.0, at=1.0), base="o:web", alert="slow"
+    )
+    await api.services.store.put(alert.key, alert.value)
     async with asyncio.timeout(60):
-        while not api.services.view.vms.entries:
+        while not (api.services.view.vms.entries and api.services.view.alerts.entries):
             await asyncio.sleep(0.01)
     text = (await api.call("GET", "/metrics")).body.decode()
     for line in (
@@ -134,6 +142,7 @@ async def test_figures_tell_requests_machines_nodes_and_the_store(api: Api) -> N
         'hostler_http_request_seconds_bucket{le="+Inf",method="GET",route="vm.get"} 1.0',
         'hostler_vms{phase="pending"} 1.0',
         'hostler_nodes{alive="true",lifecycle="ON_DUTY"} 1.0',
+        'hostler_alert_firing{alert="slow",blueprint="shop",slice="o:web"} 1.0',
         "hostler_leader 0.0",
         "hostler_store_healthy 1.0",
         "hostler_store_stale_seconds 0.0",

@@ -14,6 +14,7 @@ import msgspec
 import pytest
 from api_server import VM_BODY, Api, run_machine, serving
 from doubles import DoorMachines, SocketChannel
+from harness import pace
 
 from hostler import Client
 from hostler.drivers.machines.simulated import MemoryPlace, SimulatedMachines
@@ -428,7 +429,7 @@ async def test_a_machine_that_is_off_or_gone_elsewhere_is_told_so_through_the_re
         with pytest.raises(NotFound, match="none such"):
             async with peers.channel("n9", vm, Door.SSH):
                 pass
-        hasty = ProcessPeers(api.store, peers._tickets, lambda _: None, within=0.2)
+        hasty = ProcessPeers(api.store, peers._tickets, lambda _: None, within=pace.patience(0.2))
         for address, words in (("", "no relay"), ("http://127.0.0.1:1", "cannot be reached"), ("https://x#y", "start")):
             await announce(api, address)
             with pytest.raises(Unavailable, match=words):

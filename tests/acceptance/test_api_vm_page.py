@@ -141,7 +141,7 @@ async def _machine(place: Place) -> str:
 
 async def _shell(api: Api) -> Browser:
     ticket = (await api.call("POST", f"{VMS}/one/tickets", json={"door": "shell"})).json
-    return Browser(await api.http.ws_connect(f"{api.url}{ticket['url']}?ticket={ticket['ticket']}"))
+    return Browser(await api.open_websocket(f"{ticket['url']}?ticket={ticket['ticket']}"))
 
 
 async def test_a_shell_in_a_machine_types_and_speaks_until_it_ends(tmp_path: Path) -> None:

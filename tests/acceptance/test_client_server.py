@@ -41,8 +41,10 @@ UNTYPED = {
     *("health.alive", "health.ready", "health.metrics", "health.openapi", "health.docs"),
     *("site.page", "site.asset", "site.icon", "site.licences", "session.sign_in", "session.browser"),
     *("vm.console", "vm.ssh", "vm.shell", "lab.terminal"),
+    *("route.get", "route.put", "route.post", "route.patch", "route.delete"),
 }
-"""Routes for probes and browsers, which the client has no methods for; and doors, which want a running machine."""
+"""Routes for probes, browsers and callers of slices, which the client has no methods for; and doors, which want a
+running machine."""
 SIMULATED = "sim."
 """This server is no simulation: /v1/sim answers 404 here, and its methods are tested in test_sim_service."""
 
@@ -207,6 +209,10 @@ async def _blueprints(client: Client) -> None:
     assert [one.number async for one in client.blueprints.history("shop")] == [2, 1]
     assert (await client.blueprints.revision("shop", 1)).slices == once.slices
     assert (await client.blueprints.rollback("shop", 1)).instances == 1
+    blueprints = client.blueprints
+    for order in (blueprints.promote, blueprints.pause, blueprints.resume, blueprints.approve, blueprints.abort):
+        with pytest.raises(Conflict, match="no version follows another|has not looked at it yet|has not begun"):
+            await order("shop", "org.example:greeting")
     assert [one async for one in client.blueprints.slices()] == [one async for one in client.blueprints.endpoints()]
     with pytest.raises(NotFound, match="there is no instance, and none has failed"):
         await client.blueprints.log("org.example:greeting")

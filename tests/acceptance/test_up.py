@@ -330,7 +330,7 @@ async def test_the_doctor_finds_nothing_wrong_with_a_running_up_and_says_what_is
     assert f"{key} cannot be read" in sick.out
     assert "others can read it" in sick.out
     assert f"{lost}: a name of no machine" in sick.out
-    assert f"hostler store delete '{lost}'" in sick.out
+    assert f"hostler store delete {lost}" in sick.out
 
 
 async def test_the_folder_of_a_simulation_is_one_no_more_once_up_has_used_it(scene: Scene) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ from harness import pace
 
 import hostler
 from hostler.testing import ElectionClaim, VirtualClock, check_elections, election_claims, run_virtual
+from hostler.testing.elections.claim import TTL, ElectionTrial, acquired
 
 from .together import all_hold
 from .ttl_drivers import FAR, NEAR, opener, url_of, virtual
@@ -59,3 +61,35 @@ async def test_claims_that_wait_for_the_end_of_a_leadership(drivers: Sequence[st
 @pytest.mark.parametrize("seed", seeds(test=5, pool=50))
 def test_all_claims_hold_in_memory_in_virtual_time(seed: int) -> None:
     run_virtual(lambda: check_elections(virtual, persistent=False, clock=VirtualClock()), seed=seed)
+
+
+def on_a_slow_machine(passed: float, limit: float, *, since: float, what: str) -> None:
+    """A machine that was so slow that every limit was passed rightly."""
+
+
+def test_a_leadership_that_a_slow_machine_loses_fails_no_claim_though_its_record_is_left_to_lapse() -> None:
+    async def body(t: ElectionTrial) -> None:
+        leadership, _, storage = await t.leader(ttl=TTL)
+        storage.mood = "lost"  # renewals are done, and the process does not learn of it
+        await leadership.wait_lost()
+        storage.mood = "fine"
+        assert await t.record() is not None
+        t.must_stand(leadership, storage)
+        pytest.fail("the leadership was lost")
+
+    run_virtual(lambda: checked(ElectionClaim("lost", body)))
+
+
+def test_a_storage_that_gives_no_answer_in_a_whole_life_is_asked_again_for_a_leadership_that_must_be_had() -> None:
+    async def body(t: ElectionTrial) -> None:
+        elections, storage = await t.elections()
+        storage.moods.extend(("fine", "lost", "never", "hang"))
+        leadership = await acquired(elections, t.key, ttl=TTL)
+        assert leadership.held
+        assert await t.record() == json.loads(leadership.record)
+
+    run_virtual(lambda: checked(ElectionClaim("asked again", body)))
+
+
+async def checked(claim: ElectionClaim) -> None:
+    await claim.check(virtual, persistent=False, clock=VirtualClock(), on_time=on_a_slow_machine)

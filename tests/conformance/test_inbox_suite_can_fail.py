@@ -55,6 +55,19 @@ class OneOrderForBothQueues(MemoryDoor):
         self.queues["decommission"].busy = self.queues["provision"].busy
 
 
+@found_by("a_users_request_can_be_taken_out_of_its_turn")
+class TakesTwoOfAUser(MemoryDoor):
+    def take_of(self, worker: str, name: memory.QueueName, user: str) -> Taken | bool:  # type: ignore[name-defined]
+        self.queues[name].busy.pop(user, None)
+        return super().take_of(worker, name, user)
+
+
+@found_by("what_waits_behind_a_request_can_be_read_and_stays")
+class ReadsOnlyTheQueue(MemoryInbox):
+    async def behind(self, queue: memory.QueueName, user: str) -> Sequence[bytes]:  # type: ignore[name-defined]
+        return [raw for raw in self._door.queues[queue].waiting if ordered_user(raw) == user]
+
+
 @found_by("requests_of_nobody_are_not_held_up")
 class OrdersWhatItCannotRead(MemoryDoor):
     def take(self, worker: str, limit: int) -> list[Taken]:

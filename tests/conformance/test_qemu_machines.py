@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 import tiny_image
-from dose import part
+from dose import part, rotates
 from msgspec.structs import replace
 from qemu_opened import empty_images
 from warm_image import warm_images
@@ -65,7 +65,14 @@ def accelerator(images: dict[str, ImageFolder]) -> str:
     return asyncio.run(found).accelerator
 
 
-@pytest.mark.parametrize("claim", machine_claims(), ids=str)
+ROTATES = rotates(
+    2, "src/hostler/drivers/machines/qemu", "src/hostler/testing/machines", "src/hostler/ports/machines.py"
+)
+CLAIMS = [pytest.param(each, marks=ROTATES if each.name in INSIDE else (), id=str(each)) for each in machine_claims()]
+"""The claims that look inside a guest rotate: one in two, others with each commit."""
+
+
+@pytest.mark.parametrize("claim", CLAIMS)
 async def test_claim(claim: MachineClaim, images: dict[str, ImageFolder], accelerator: str, tmp_path: Path) -> None:
     kind = "cold" if claim.name in COLD else "warm" if claim.name in WITH_GUEST else "empty"
     setup = replace(

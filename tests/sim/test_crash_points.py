@@ -14,17 +14,28 @@ import msgspec
 import pytest
 from dose import every_nth
 
-from hostler.engine.request import HOSTLER
+from hostler.engine.nodes import NodeService
+from hostler.engine.request import HOSTLER, Request
+from hostler.engine.retained import RetainedService
+from hostler.engine.view import View
 from hostler.engine.vm_reading import VmQuery
-from hostler.errors import NotFound, Refused
-from hostler.keys.node import COMMAND
-from hostler.model.api import MoveRequest, SnapshotRequest, VmCreate, VmUpdate
+from hostler.engine.write import Writer
+from hostler.errors import Conflict, NotFound, Refused
+from hostler.keys.node import COMMAND, RETAINED
+from hostler.keys.vm import HANDLE, NAME, VM
+from hostler.model.api import Drain, MoveRequest, SnapshotRequest, VmCreate, VmUpdate
+from hostler.model.retained_api import RetainedRestore
 from hostler.model.vm import OnNodeLoss, Power, VmSpec
+from hostler.ports.store import Delete
 
-from .plane import ORG, PROJECT, Crash, Loss, Plane
+from .plane import ORG, PATIENCE, PROJECT, Crash, Loss, Plane
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
+
+    from hostler.engine.request import Written
+    from hostler.engine.vms import VmService
+    from hostler.model.api import VmView
 
 SPEC = VmSpec(cpus=2, memory_mib=512, disk_gib=4)
 AT = (ORG, PROJECT)
@@ -130,11 +141,111 @@ async def lose_command(plane: Plane) -> None:
         await asyncio.sleep(0.25)
 
 
-def kept(plane: Plane) -> None:
+async def begin_retained(plane: Plane) -> None:
+    """A retained machine whose VM has no record, as after a restore from a backup that is older than the VM."""
+    await begin_saved(plane)
+    (vm,) = (await VM.list(plane.store)).entries
+    (command,) = (await COMMAND.list(plane.store)).entries
+    lost = [vm.key, command.key, HANDLE.fill(**vm.parts), NAME.fill(org=ORG, project=PROJECT, name="web")]
+    await plane.store.txn([], [Delete(key) for key in lost])
+    while not (await RETAINED.list(plane.store)).entries:
+        await asyncio.sleep(0.25)
+
+
+async def ask_restore(plane: Plane, wanted: RetainedRestore) -> None:
+    """As `hostler vm retained restore`: the service runs in a replica, and asks the store over the replica's wire."""
+    (entry,) = (await RETAINED.list(plane.store)).entries
+    node, name = entry.parts["node"], entry.parts["name"]
+
+    def asked(vms: VmService, request: Request) -> Awaitable[Written[VmView]]:
+        new_id = vms._new_id
+        retained = RetainedService(vms._store, vms._writer, vms._view, vms, clock=plane.clock, new_id=new_id)
+        return retained.restore(request, node, name, wanted)
+
+    await plane.wish(asked)
+
+
+async def until_in_service(plane: Plane) -> None:
+    """Until the agent has put the disk back into service."""
+    async with asyncio.timeout(PATIENCE):
+        while (await RETAINED.list(plane.store)).entries:
+            await asyncio.sleep(0.25)
+
+
+async def restore_retained(plane: Plane) -> None:
+    """A new virtual machine of it: its own has no record any more."""
+    await ask_restore(plane, RetainedRestore())
+    await until_in_service(plane)
+
+
+async def begin_pending(plane: Plane) -> None:
+    """A virtual machine without a node; its disk is retained on one of two nodes, neither of which takes machines."""
+    await begin_saved(plane)
+    for node in plane.places:
+        await operate(plane, lambda nodes, node=node: nodes.drain(Request(HOSTLER), node, Drain(drop_snapshots=True)))
+    await asyncio.sleep(5.0)
+    (vm,) = (await VM.list(plane.store)).entries
+    (command,) = (await COMMAND.list(plane.store)).entries
+    await plane.store.txn([], [Delete(command.key), Delete(HANDLE.fill(**vm.parts))])
+    while not (await RETAINED.list(plane.store)).entries:
+        await asyncio.sleep(0.25)
+
+
+async def bring_back(plane: Plane) -> None:
+    """The virtual machine comes back to its disk, on the node that has it; the other node takes machines earlier."""
+    (entry,) = (await RETAINED.list(plane.store)).entries
+    await ask_restore(plane, RetainedRestore())
+    for node in sorted(plane.places, key=lambda node: node == entry.parts["node"]):
+        await operate(plane, lambda nodes, node=node: nodes.activate(Request(HOSTLER), node))
+    await until_in_service(plane)
+    assert (await HANDLE.list(plane.store)).entries[0].value.node == entry.parts["node"]
+
+
+async def take_over(plane: Plane) -> None:
+    """A new virtual machine gets the only disk of one that waits for a node: both are asked for, one of them has it."""
+    await ask_restore(plane, RetainedRestore(name="again"))
+    for node in plane.places:
+        await operate(plane, lambda nodes, node=node: nodes.activate(Request(HOSTLER), node))
+    await until_in_service(plane)
+
+
+async def operate(plane: Plane, do: Callable[[NodeService], Awaitable[object]]) -> None:
+    """What an operator asks of a node, again until the node can be asked."""
+    writer = Writer(plane.store, clock=plane.clock, new_id=plane.hosts["replica-1"].new_id)
+    nodes = NodeService(plane.store, writer, View(plane.store, clock=plane.clock), clock=plane.clock)
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            try:
+                await do(nodes)
+            except (Conflict, Refused):
+                await asyncio.sleep(0.25)
+            else:
+                return
+
+
+async def begin_replaced(plane: Plane) -> None:
+    """A virtual machine that got a new disk on the other node; the old disk is retained where it was."""
+    plane.hands_over = False
+    await begin_saved(plane)
+    (here,) = [node for node, place in plane.places.items() if place.contents.rows]
+    await operate(plane, lambda nodes: nodes.drain(Request(HOSTLER), here, Drain()))
+    while not (await RETAINED.list(plane.store)).entries:
+        await asyncio.sleep(0.25)
+    await plane.settled()
+    await operate(plane, lambda nodes: nodes.activate(Request(HOSTLER), here))
+
+
+async def restore_as_another(plane: Plane) -> None:
+    """A new virtual machine of the old disk; its own keeps the new one."""
+    await ask_restore(plane, RetainedRestore(name="again"))
+    await until_in_service(plane)
+
+
+def kept(plane: Plane, *others: str) -> None:
     """What was on its disk is on its disk, and nowhere else."""
     rows = [row for place in plane.places.values() for row in place.contents.rows.values()]
     rows += [kept.row for place in plane.places.values() for kept in place.contents.kept.values()]
-    assert [row.disk for row in rows] == ["precious"], rows
+    assert sorted(row.disk for row in rows) == sorted(["precious", *others]), rows
 
 
 VERBS: dict[str, tuple[Callable[[Plane], Awaitable[None]], Callable[[Plane], Awaitable[None]], int]] = {
@@ -149,6 +260,10 @@ VERBS: dict[str, tuple[Callable[[Plane], Awaitable[None]], Callable[[Plane], Awa
     "move": (begin_saved, move, 1),
     "move off": (begin_saved_off, move, 1),
     "retain and reinstate": (begin_saved, lose_command, 1),
+    "restore retained": (begin_retained, restore_retained, 1),
+    "bring back": (begin_pending, bring_back, 1),
+    "restore as another": (begin_replaced, restore_as_another, 2),
+    "take over": (begin_pending, take_over, 2),
 }
 """How it begins, what is done, and how many machines there are in the end."""
 
@@ -166,8 +281,10 @@ def story(verb: str, plane: Plane) -> None:
         await plane.settled()
         fault.armed = False
         await plane.check(machines=machines)
-        if act in (move, lose_command):
+        if act in (move, lose_command, restore_retained, bring_back):
             kept(plane)
+        if act in (restore_as_another, take_over):
+            kept(plane, "")
 
     plane.run(scenario)
 

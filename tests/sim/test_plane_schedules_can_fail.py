@@ -129,8 +129,8 @@ DEFECTS: Any = [
     (holding_on, run_schedule),
     (taken_early, lambda number: run_schedule((number + 1) * ALONE - 1)),
     (hasty, run_schedule),
-    (hopeful, lambda at: story_with_a_lost_answer(at + 1)),
-    (forgetful, lambda at: story_with_a_lost_answer(at + 1, "late")),
+    (hopeful, lambda at: story_with_a_lost_answer(1 + at % 29, "cut", at // 29)),
+    (forgetful, lambda at: story_with_a_lost_answer(1 + at % 29, "late", at // 29)),
     (handed_over_blindly, lambda at: story("another move", 9 + at % 11, 110 + at // 11)),
 ]
 """Each with the stories that find it: those of moves are rare in a random schedule, and every one of them is told."""

@@ -36,3 +36,9 @@ def test_whatever_the_seed_everything_holds(name: str) -> None:
     scenario = library.find(name)
     for seed in dict.fromkeys((scenario.seed, *SEEDS)):
         check_passed(scenario, run_scenario(scenario, seed, kept=False))
+
+
+def test_machines_that_must_be_together_are_placed_one_after_the_other() -> None:
+    scenario = library.find("kept-together")
+    for seed in range(30):
+        check_passed(scenario, run_scenario(scenario, seed, kept=False))

@@ -12,7 +12,7 @@ from hostler.engine.request import HOSTLER, Request
 from hostler.engine.traces import TraceService
 from hostler.engine.view import View
 from hostler.keys.access import AUDIT
-from hostler.keys.node import MEMBER
+from hostler.keys.node import LAST_CLOCK, MEMBER
 from hostler.keys.replica import LEADER
 from hostler.keys.trace import SILENT, TRACE
 from hostler.keys.vm import NAME
@@ -50,6 +50,8 @@ class Ledger:
         own = any(isinstance(operation, Put) and operation.key == LED for operation in then)
         if not result.succeeded or not writes or not guarded or own:
             return
+        if all(isinstance(one, Put) and one.key.startswith(LAST_CLOCK.prefix()) for one in writes):
+            return  # a reading of the clock decides nothing
         traces = [one for one in writes if isinstance(one, Put) and one.key.startswith(TRACE.prefix())]
         self.traces[result.revision] = len(traces)
         self.longest = max([self.longest, *(len(one.value) for one in traces)])

@@ -165,9 +165,10 @@ class Skewed:
 class Leader:
     """Controllers under one leadership, on a store of their own that can break."""
 
-    def __init__(self, world: World, name: str) -> None:
+    def __init__(self, world: World, name: str, ahead: float = 0.0) -> None:
         self.world, self.name = world, name
         self.clock = Skewed(world.clock)
+        self.clock.ahead = ahead
         self.store = FaultyStore(world.raw, random.Random(name), clock=world.clock)
         self.view = View(self.store, clock=self.clock, rng=random.Random(name))
         self.elections = Elections(StoreTtlStorage(world.raw), clock=world.clock, new_id=lambda: name)
@@ -240,8 +241,7 @@ class World:
         return [], []
 
     async def leader(self, name: str = "l1", *, ahead: float = 0.0, **options: Any) -> Leader:
-        leader = Leader(self, name)
-        leader.clock.ahead = ahead
+        leader = Leader(self, name, ahead)
         for option, value in options.items():
             setattr(leader, option, value)
         self.leaders.append(leader)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -16,6 +17,7 @@ from hostler.keys.node import COMMAND
 from hostler.keys.vm import HANDLE
 from hostler.kit.virtual import run_virtual
 from hostler.model.node import VmCommand
+from hostler.model.node_label import architecture
 from hostler.model.vm import MachineState, Power
 from hostler.ports.machines import Label, Machine
 from hostler.settings import load
@@ -171,9 +173,10 @@ def test_a_mark_that_fails_stands_in_nobody_s_way_and_is_tried_again() -> None:
     run_virtual(main)
 
 
-def test_a_node_is_labelled_with_its_kind_of_machines() -> None:
+def test_a_node_is_labelled_with_its_kind_of_machines_and_its_architecture() -> None:
+    arch = architecture(platform.machine())
     for machines in ("simulated", "qemu"):
         settings = load({"machines": machines}, {"HOME": "/home/ada"}, toml="")
-        assert plan_of(settings, "n", None).labels == {"machines": machines}
-    settings = load({}, {"HOME": "/home/ada", "HOSTLER_LABELS": "machines=mine,disk=ssd"}, toml="")
-    assert plan_of(settings, "n", None).labels == {"machines": "mine", "disk": "ssd"}
+        assert plan_of(settings, "n", None).labels == {"machines": machines, "arch": arch}
+    settings = load({}, {"HOME": "/home/ada", "HOSTLER_LABELS": "machines=mine,disk=ssd,arch=other"}, toml="")
+    assert plan_of(settings, "n", None).labels == {"machines": "mine", "disk": "ssd", "arch": "other"}

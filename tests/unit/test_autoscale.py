@@ -8,7 +8,7 @@ from strategy_model import V1, V2, running, slice_spec
 
 from hostler.engine.deployments.autoscale import EVERY, scaled, wished
 from hostler.engine.deployments.measured import NOTHING, Measured
-from hostler.model.deployment import SliceSpec
+from hostler.model.deployment import SliceSettings, SliceSpec
 from hostler.model.rollout import Deployment, Phase
 
 LONG_AGO = 1000.0
@@ -127,3 +127,37 @@ def test_an_upgrade_keeps_the_number() -> None:
     assert done is not None
     assert done.phase is Phase.DONE
     assert model.ready() == {V2: 6}
+
+
+def given(spec: SliceSpec, **measured: object) -> int:
+    seen = msgspec.structs.replace(Measured(calls=1, since=LONG_AGO), **measured)
+    return wished(spec, scaled(spec, deployment(needed_at=LONG_AGO), lambda _: seen, 10_000.0).scale)
+
+
+def test_d37_the_processors_in_use_decide_if_asked_for() -> None:
+    assert given(auto(4, cpu=0.5), cpu=3.0) == 6
+    assert given(auto(4, cpu=0.5), cpu=2.1) == 4, "a tenth more is no reason yet"
+    assert given(auto(4, cpu=0.5), cpu=99.0) == 8, "never more than twice as many at once"
+    assert given(auto(4, cpu=0.5), cpu=3.0, in_flight=70.0) == 7, "the larger need counts"
+    assert given(auto(4, cpu=0.5), cpu=2.0, in_flight=1.0) == 4, "few calls, but they take all of it"
+    assert given(auto(4), cpu=99.0) == 2, "not asked for"
+    small = msgspec.structs.replace(auto(4, cpu=0.5), settings=SliceSettings(cpus=0.5))
+    assert given(small, cpu=1.5) == 6, "of what an instance may take"
+
+
+def test_d37_while_calls_fail_there_are_no_more_unless_asked_for() -> None:
+    failing: dict[str, object] = {"recent_calls": 100, "recent_errors": 11}
+    assert given(auto(4), in_flight=80.0, **failing) == 4
+    assert given(auto(4), in_flight=80.0, recent_calls=100, recent_errors=10) == 8
+    assert given(auto(4), in_flight=80.0, recent_calls=19, recent_errors=19) == 8, "a few calls prove nothing"
+    assert given(auto(4, max_error_rate=0.5), in_flight=80.0, **failing) == 8
+    assert given(auto(4), in_flight=0.0, **failing) == 2, "fewer there may be"
+    assert given(auto(4, on_errors="ignore"), in_flight=80.0, **failing) == 8
+    assert given(auto(4, on_errors="scale"), in_flight=40.0, **failing) == 5
+    assert given(auto(4, on_errors="scale"), in_flight=40.0) == 4
+
+
+def test_d37_both_versions_count() -> None:
+    spec, standing = auto(4, cpu=0.5), deployment(needed_at=LONG_AGO, artifact=V2, previous=V1)
+    seen = {V1: Measured(cpu=1.0, since=LONG_AGO), V2: Measured(cpu=2.0, since=LONG_AGO)}
+    assert wished(spec, scaled(spec, standing, seen.__getitem__, 10_000.0).scale) == 6

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from dose import rotates
 
 from hostler.entry.bench.invoke import _rates
 from hostler.entry.bench.plane_side import Side
@@ -14,6 +15,7 @@ from hostler.entry.cli import main
 
 
 @pytest.mark.slow
+@rotates(3, "src/hostler/entry/bench")
 def test_calls_stand_beside_a_bare_framework_and_beside_the_worker_itself(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from dose import rotates
 
 from hostler.entry.bench import plane_side
 from hostler.entry.bench.plane_fill import machine, wish
@@ -30,6 +31,7 @@ def measured(tmp_path: Path, parts: str, *more: str) -> dict[str, dict[str, Any]
 
 
 @pytest.mark.slow
+@rotates(3, "src/hostler/entry/bench")
 def test_creates_and_durable_placement_stand_beside_the_bare_transaction(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -46,6 +48,7 @@ def test_creates_and_durable_placement_stand_beside_the_bare_transaction(
 
 
 @pytest.mark.slow
+@rotates(3, "src/hostler/entry/bench")
 def test_a_get_over_http_stands_beside_the_bare_framework(tmp_path: Path) -> None:
     rows = measured(tmp_path, "get")
     first, ratio = rows.values()
@@ -56,6 +59,7 @@ def test_a_get_over_http_stands_beside_the_bare_framework(tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
+@rotates(3, "src/hostler/entry/bench")
 def test_a_full_store_is_started_again_and_listed(tmp_path: Path) -> None:
     rows = measured(tmp_path, "many")
     assert all(what.startswith("120 VMs: ") and row["found"] > 0 for what, row in rows.items())
@@ -65,12 +69,14 @@ def test_a_full_store_is_started_again_and_listed(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@rotates(3, "src/hostler/entry/bench")
 def test_one_change_wakes_one_of_several_agents(tmp_path: Path) -> None:
     rows = measured(tmp_path, "wake")
     assert rows["5 agents on sqlite: woken by one change, at most"]["found"] == 1
 
 
 @pytest.mark.slow
+@rotates(3, "src/hostler/entry/bench")
 def test_help_is_measured_beside_a_python_that_does_nothing(tmp_path: Path) -> None:
     rows = measured(tmp_path, "help")
     assert list(rows) == ["hostler --help", "hostler vm list --help"]

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from dose import rotates
 
 from hostler.entry.cli import main
 
@@ -25,6 +26,7 @@ def _frozen() -> Iterator[None]:
 
 
 @pytest.mark.slow
+@rotates(3, "src/hostler/entry/bench")
 def test_every_part_is_measured_beside_what_was_wanted(tmp_path: Path) -> None:
     found, page = tmp_path / "found.json", tmp_path / "found.md"
     assert main(["bench", "sim", *SMALL, "--json", str(found), "--markdown", str(page)]) == 0

@@ -8,16 +8,25 @@ from itertools import count, pairwise
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from controller_world import World, play
+from controller_world import World, node, play
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from hostler.engine.controllers.brake import FENCE_EVERY, FEW, SETTLE, SHARE, WINDOW, failed_together, holding
+from hostler.engine.controllers.brake import (
+    FENCE_EVERY,
+    FEW,
+    SETTLE,
+    SHARE,
+    WINDOW,
+    failed_together,
+    holding,
+    reachable_before,
+)
 from hostler.engine.tracing import Tracer
 from hostler.keys.node import ALIVE, BRAKE, FENCING, MEMBER
 from hostler.keys.trace import TRACE
-from hostler.model.node import BrakeRecord, NodeRecord, OffConfirmation
+from hostler.model.node import BrakeRecord, Heartbeat, NodeRecord, OffConfirmation
 from hostler.model.vm import MachineState, OnNodeLoss
 
 if TYPE_CHECKING:
@@ -117,6 +126,23 @@ def test_what_one_leader_recorded_holds_for_the_next_and_a_release_covers_just_t
 def test_examples(nodes: int, failed: list[int], held: bool) -> None:
     unreachable = {NAMES[number]: float(at) for number, at in enumerate(failed)}
     assert bool(failed_together(NAMES[:nodes], unreachable)) is held
+
+
+@given(failures(), st.integers(0, 30), st.data())
+def test_nodes_that_join_and_failed_nodes_that_are_removed_never_end_the_brake(
+    failed: tuple[list[str], dict[str, float | None]], joined: int, data: st.DataObject
+) -> None:
+    nodes, unreachable = failed
+    group = failed_together(nodes, unreachable)
+    if not group:
+        return
+    record = BrakeRecord(nodes=tuple(sorted(group)), of=len(nodes), at=0.0)
+    removed = data.draw(st.sets(st.sampled_from(sorted(group)), max_size=len(group) - 1))
+    now = [node for node in nodes if node not in removed] + [f"new{number}" for number in range(joined)]
+    left = {node: at for node, at in unreachable.items() if node not in removed}
+    assert holding(now, left, record) >= group - removed
+    assert holding(now, left, record) <= left.keys(), "a removed node holds nothing by itself"
+    assert not holding(now, {}, record), "all others are back"
 
 
 # A leader
@@ -324,6 +350,39 @@ def test_a_change_of_leader_keeps_the_brake() -> None:
     play(story)
 
 
+def test_joins_and_removals_do_not_end_the_brake() -> None:
+    async def story(world: World) -> None:
+        switch = Switch(world)
+        await world.leader(power=switch)
+        names = await cluster(world, 6)
+        before = await places(world)
+        await cut_off(world, names[:3])
+        await asyncio.sleep(30)
+        assert await brake(world) is not None
+        for number in range(6):  # three of twelve would be no mass failure
+            await world.node(f"new{number}", rack="r1", store="etcd://10.0.0.1:2379")
+        await asyncio.sleep(120)
+        assert switch.cut == []
+        await world.raw.delete(MEMBER.fill(node=names[0]))  # two would be none either
+        await asyncio.sleep(120)
+        held = await brake(world)
+        assert held is not None
+        assert (held.nodes, held.of) == (("n0", "n1", "n2"), 6)
+        await cut_off(world, [names[3]])
+        await asyncio.sleep(120)
+        held = await brake(world)
+        assert held is not None
+        assert (held.nodes, held.of) == (("n0", "n1", "n2", "n3"), 6), "a further one adds to what is recorded"
+        assert switch.cut == []
+        assert (await places(world)).items() >= {(vm, node) for vm, node in before.items() if node != "n0"}
+        for name in names[1:4]:
+            await world.nodes[name].join()
+        await asyncio.sleep(5)
+        assert await brake(world) is None, "all nodes that exist are back"
+
+    play(story)
+
+
 def test_a_new_leader_that_finds_many_nodes_unreachable_holds_the_brake() -> None:
     async def story(world: World) -> None:
         switch = Switch(world)
@@ -390,3 +449,79 @@ def test_in_a_small_cluster_the_last_node_is_not_switched_off(size: int) -> None
         assert (await ALIVE.list(world.raw)).entries == ()
 
     play(story, seed=random.Random(size).randrange(100))
+
+
+@given(failures(), st.integers(0, 40), st.data())
+def test_only_nodes_that_return_let_the_brake_go(
+    failed: tuple[list[str], dict[str, float | None]], joined: int, data: st.DataObject
+) -> None:
+    """Not those that join, nor those that are removed, also not if they were unreachable for long before."""
+    nodes, unreachable = failed
+    group = failed_together(nodes, unreachable)
+    if not group:
+        return
+    record = BrakeRecord(nodes=tuple(sorted(group)), of=reachable_before(nodes, unreachable, group), at=0.0)
+    removed = data.draw(st.sets(st.sampled_from(nodes)))
+    there = {*nodes, *(f"new{number}" for number in range(joined))} - removed
+    out = {node: at for node, at in unreachable.items() if node not in removed}
+    left = group - removed
+    assert holding(there, out, record) >= left
+
+
+def test_nodes_that_were_lost_long_before_do_not_count_when_they_are_removed() -> None:
+    lost: dict[str, float | None] = {f"old{number}": -10_000.0 * (number + 1) for number in range(6)}
+    healthy = ["a", "b", "c"]
+    failed: dict[str, float | None] = {"d": 0.0, "e": 1.0, "f": 2.0}
+    nodes = [*lost, *healthy, *failed]
+    group = failed_together(nodes, {**lost, **failed})
+    assert group == failed.keys()
+    of = reachable_before(nodes, {**lost, **failed}, group)
+    assert of == 6
+    record = BrakeRecord(nodes=("d", "e", "f"), of=of, at=0.0)
+    grown = [*healthy, *failed, *(f"new{number}" for number in range(12))]
+    assert holding(grown, failed, record) == failed.keys(), "the six were removed and twelve joined; none is back"
+    assert not holding(grown, {"d": 0.0, "e": 1.0}, record), "one is back"
+
+
+@pytest.mark.parametrize("gone", [True, False], ids=["the old ones are removed", "the old ones stay"])
+def test_nodes_that_were_lost_long_before_neither_end_the_brake_nor_hold_it(gone: bool) -> None:
+    """It ended when they were removed and others joined; and if they stayed, it held on after the others were back."""
+    old, healthy, failed = ([f"{kind}{number}" for number in range(n)] for kind, n in (("o", 6), ("h", 3), ("f", 3)))
+
+    async def story(world: World) -> None:
+        async def join(name: str) -> None:
+            beat = ALIVE.put(Heartbeat(holder=name, started_at=0.0), node=name)
+            await world.raw.txn([], [MEMBER.put(node(name), node=name), beat])
+
+        async def remove(name: str) -> None:
+            await world.raw.txn([], [MEMBER.delete(node=name)])
+
+        for name in (*old, *healthy, *failed):
+            await join(name)
+        leader = await world.leader(tracer=tracer(world))
+        for name in old:
+            await world.raw.delete(ALIVE.fill(node=name))
+            await asyncio.sleep(WINDOW + 5)
+        assert await BRAKE.get(world.raw, scope=FENCING) is None
+        for name in failed:
+            await world.raw.delete(ALIVE.fill(node=name))
+        await asyncio.sleep(SETTLE + 5)
+        record = await BRAKE.get(world.raw, scope=FENCING)
+        assert record is not None
+        assert (record.value.nodes, record.value.of) == (tuple(failed), 6)
+        for number in range(12):
+            await join(f"new{number}")
+        if gone:
+            for name in old:
+                await remove(name)
+        await asyncio.sleep(30)
+        assert not any(leader.brake.may_fence(name) for name in failed), "none of them is back"
+        await leader.end()
+        leader = await world.leader("next", tracer=tracer(world))
+        await asyncio.sleep(30)
+        assert not any(leader.brake.may_fence(name) for name in failed), "nor are they for the next leader"
+        await join(failed[0])
+        await asyncio.sleep(WINDOW + 5)
+        assert await BRAKE.get(world.raw, scope=FENCING) is None, "nodes that were lost before do not hold it"
+
+    play(story)

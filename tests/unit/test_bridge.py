@@ -15,6 +15,7 @@ from hostler.kit.virtual import VirtualClock
 from hostler.model.sim_api import Mode
 from hostler.ports.store import Event, Put
 from hostler.sim.bridge import AHEAD, BridgedClock, BridgedStore, BridgedWatch, across
+from hostler.sim.journal import JournaledStore
 from hostler.sim.pace import PacedLoop, PacedThread
 from hostler.testing import Claim, store_claims
 
@@ -42,6 +43,12 @@ class World:
     def open(self) -> BridgedStore:
         return BridgedStore(self.store, self.loop)
 
+    def open_journaled(self) -> BridgedStore:
+        """As a simulation gives it to the server beside it."""
+        aside = self.store.aside()
+        journaled = JournaledStore(aside, lambda act: self.loop.enter(lambda: act.done(aside)))
+        return BridgedStore(journaled, self.loop)
+
     async def inside(self, do: Callable[[], Awaitable[object]]) -> object:
         return await across(self.loop, do)
 
@@ -66,6 +73,11 @@ def shared() -> Iterator[World]:
 @pytest.mark.parametrize("claim", [claim for claim in store_claims() if not claim.waits], ids=str)
 async def test_claim(claim: Claim, shared: World) -> None:
     await claim.check(shared.open)
+
+
+@pytest.mark.parametrize("claim", [claim for claim in store_claims() if not claim.waits], ids=str)
+async def test_claim_of_the_journaled_store(claim: Claim, shared: World) -> None:
+    await claim.check(shared.open_journaled)
 
 
 async def test_a_lease_ends_by_virtual_time(world: World) -> None:

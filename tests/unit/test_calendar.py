@@ -7,22 +7,25 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from controller_world import Skewed, World, ids, play
+from controller_world import Leader, Skewed, World, ids, play
+from controller_world import node as member
 
 from hostler.drivers.store.memory import MemoryStore
-from hostler.engine.calendar import BELIEVED_AFTER, READ_EVERY, Calendar
+from hostler.engine.calendar import BELIEVED_AFTER, READ_EVERY, RECORD_AFTER, RECORD_EVERY, Calendar
 from hostler.engine.labs import wish
 from hostler.engine.labs.decide import Act, decide
 from hostler.entry.doctor import _clocks
 from hostler.entry.finding import Level
 from hostler.keys.access import AUDIT, TOKEN
 from hostler.keys.mirror import Mirror
-from hostler.keys.node import CLOCK, CLOCK_DISPUTE, LEADER_CLOCK
+from hostler.keys.node import ALIVE, CLOCK, CLOCK_DISPUTE, LEADER_CLOCK, MEMBER, RETAINED, RETAINED_REQUEST
 from hostler.keys.vm import VM
 from hostler.kit.virtual import VirtualClock, run_virtual
 from hostler.model.access import Audit, Token, TokenKind
 from hostler.model.lab import LabCatalogue
-from hostler.model.node import ClockReading
+from hostler.model.node import ClockReading, Heartbeat
+from hostler.model.retained import Retained
+from hostler.model.vm import VmSpec
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -57,8 +60,8 @@ async def left(world: World) -> tuple[bool, int, int]:
 def test_a_leader_whose_calendar_is_a_day_ahead_ends_nothing_until_it_is_right(live: bool) -> None:
     async def story(world: World) -> None:
         await fill(world)
-        for node in ("n1", "n2", "n3"):
-            await read_clock(world, node, ahead=0.0 if node != "n3" else 2 * DAY)  # one of three is wrong, too
+        for name in ("n1", "n2", "n3"):
+            await read_clock(world, name, ahead=0.0 if name != "n3" else 2 * DAY)  # one of three is wrong, too
         await asyncio.sleep(0 if not live else 200)
         leader = await world.leader(ahead=DAY)
         await asyncio.sleep(700)
@@ -213,3 +216,119 @@ def test_a_lab_does_not_end_by_a_calendar_that_is_in_doubt() -> None:
     gone = wish.gone(wish.stop(record, "ada", 5, now=1.0), 1.0, catalogue)
     assert decide(gone, None, None, catalogue=catalogue, now=late).act is Act.FORGET
     assert decide(gone, None, None, catalogue=catalogue, now=late, expires=False).act is Act.NOTHING
+
+
+def test_nodes_that_contradicted_and_fell_silent_are_not_forgotten_at_once() -> None:
+    async def story(found: Calendar, clock: Skewed, read: Any, store: Store) -> None:
+        await read("n1")
+        clock.ahead = DAY
+        assert found.apart() is not None
+        await store.delete(CLOCK.fill(node="n1"))
+        await asyncio.sleep(10)
+        apart = found.apart()
+        assert apart is not None
+        assert str(apart) == "86400 s ahead of before: it was set"
+        await asyncio.sleep(BELIEVED_AFTER)
+        assert found.apart() is None
+
+    on_calendar(story)
+
+
+async def keep_a_disk(world: World) -> None:
+    """A node of this process with a disk that is retained from now on."""
+    await world.raw.txn(
+        [], [MEMBER.put(member("own"), node="own"), ALIVE.put(Heartbeat(holder="own", started_at=0.0), node="own")]
+    )
+    retained = Retained(
+        name="v-1", org="o", project="p", vm="v", spec=VmSpec(cpus=1, memory_mib=1), retained_at=world.clock.wall()
+    )
+    await RETAINED.create(world.raw, retained, node="own", name="v-1")
+
+
+async def is_kept(world: World) -> bool:
+    return await RETAINED_REQUEST.get(world.raw, node="own", name="v-1") is None
+
+
+async def restart(world: World, leader: Leader, *, ahead: float) -> Leader:
+    """Stop the only process, and start it with its calendar ahead of the world's."""
+    await leader.end()
+    return await world.leader(f"l{len(world.leaders) + 1}", ahead=ahead)
+
+
+@pytest.mark.parametrize("restarts", [1, 3])
+def test_a_lone_leader_that_starts_days_ahead_keeps_retained_disks_until_it_is_believed(restarts: int) -> None:
+    async def story(world: World) -> None:
+        leader = await world.leader()
+        await keep_a_disk(world)
+        await asyncio.sleep(2 * RECORD_EVERY)
+        for _ in range(restarts):  # none of them takes the wrong calendar for that of before
+            leader = await restart(world, leader, ahead=8 * DAY)
+            await asyncio.sleep(BELIEVED_AFTER - 60)
+            assert await is_kept(world)
+            assert leader.janitor.counters["clock_in_doubt"] == 1
+        dispute = await CLOCK_DISPUTE.get(world.raw, name=LEADER_CLOCK)
+        assert dispute is not None
+        assert "ahead of what was recorded last: the control plane was off for so long, or it is wrong" in (
+            dispute.value.why
+        )
+        [finding] = [each for each in await _clocks(world.raw) if "leader" in each.what]
+        assert finding.level is Level.WARN
+        [said] = [line for line in leader.told if line.startswith("clock:")]
+        assert "disks" in said
+        leader.clock.ahead = 0.0  # it was set right
+        await asyncio.sleep(BELIEVED_AFTER + 200)
+        assert await CLOCK_DISPUTE.get(world.raw, name=LEADER_CLOCK) is None
+        assert await is_kept(world)
+
+    play(story)
+
+
+def test_a_lone_leader_that_was_off_for_days_goes_on_after_an_hour() -> None:
+    async def story(world: World) -> None:
+        leader = await world.leader()
+        await keep_a_disk(world)
+        await asyncio.sleep(RECORD_AFTER + 10)
+        await leader.end()
+        await asyncio.sleep(8 * DAY)
+        await world.leader("l2")
+        await asyncio.sleep(BELIEVED_AFTER - 60)
+        assert await is_kept(world)
+        await asyncio.sleep(200)
+        assert not await is_kept(world)
+
+    play(story)
+
+
+@pytest.mark.parametrize("off", [60.0, DAY - 2 * 3600])
+def test_a_lone_leader_that_was_off_for_less_than_a_day_is_believed_at_once(off: float) -> None:
+    async def story(world: World) -> None:
+        leader = await world.leader()
+        await fill(world)
+        await asyncio.sleep(RECORD_AFTER + 10)
+        await leader.end()
+        await asyncio.sleep(off)
+        again = await world.leader("l2")
+        await asyncio.sleep(30)
+        assert again.janitor.counters["clock_in_doubt"] == 0
+        assert (await left(world))[0] is (off < 3600)
+
+    play(story)
+
+
+def test_a_lone_leader_that_starts_with_a_clock_behind_records_no_time_for_a_while() -> None:
+    """What it lists by such a clock would end at once when the clock is set right."""
+
+    async def story(world: World) -> None:
+        leader = await world.leader()
+        await asyncio.sleep(RECORD_AFTER + 10)
+        leader = await restart(world, leader, ahead=-300 * DAY)
+        await keep_a_disk(world)
+        await asyncio.sleep(600)
+        entry = await RETAINED.get(world.raw, node="own", name="v-1")
+        assert entry is not None
+        assert entry.value.listed_at == 0.0
+        leader.clock.ahead = 0.0
+        await asyncio.sleep(2 * BELIEVED_AFTER)
+        assert await is_kept(world)
+
+    play(story)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import math
 import random
 from typing import TYPE_CHECKING, Any
 
@@ -364,5 +365,49 @@ def test_who_looks_sees_what_routers_remember_and_they_are_asked_only_meanwhile(
         assert len(routers.asked) == asked
         assert (await watch.calls("shop", ["acme:shop"])).slices[0].versions[1].calls == 20  # and it begins anew
         await watch.aclose()
+
+    play(story)
+
+
+@pytest.mark.parametrize("rate", [math.nan, math.inf, -math.inf, -1.0, 1e300])
+def test_d37_what_is_no_amount_of_processors_counts_as_nothing(rate: float) -> None:
+    """It stopped the scaling of every slice: no number of instances follows from it."""
+
+    async def story(scene: Scene) -> None:
+        routers = Routers(scene)
+        for name, used in {"one": 0.5, "two": rate}.items():
+            (await routers.add(name)).cpu.rates = lambda used=used: {OLD: used}  # type: ignore[method-assign,misc]
+        await scene.settle()
+        collector, running = collected(scene, routers)
+        await asyncio.sleep(5)
+        assert collector.measured(OLD).cpu == 0.5
+        running.cancel()
+        await asyncio.wait((running,))
+
+    play(story)
+
+
+def test_d37_the_processors_in_use_and_the_errors_of_the_last_minute_are_gathered() -> None:
+    async def story(scene: Scene) -> None:
+        routers = Routers(scene)
+        for name, rate in {"one": 0.5, "two": 1.25}.items():
+            (await routers.add(name)).cpu.rates = lambda rate=rate: {OLD: rate}  # type: ignore[method-assign,misc]
+        await scene.settle()
+        collector, running = collected(scene, routers)
+        await asyncio.sleep(2)
+        for number in range(20):
+            routers.measures["one"].count(OLD, 0.010, error=number < 5)
+        await asyncio.sleep(12)
+        found = collector.measured(OLD)
+        assert (found.cpu, found.recent_calls, found.recent_errors) == (1.75, 20, 5)
+        assert collector.measured(NEW).cpu == 0.0
+        await asyncio.sleep(70)
+        found = collector.measured(OLD)
+        assert (found.calls, found.recent_calls, found.recent_errors) == (20, 0, 0), "a minute is over"
+        routers.dead.add("two")  # what its nodes take is not known any more
+        await asyncio.sleep(15)
+        assert collector.measured(OLD).cpu == 0.5
+        running.cancel()
+        await asyncio.wait((running,))
 
     play(story)

@@ -18,7 +18,8 @@ from hostler.entry.cli import main
 from hostler.entry.cli.value import span
 from hostler.entry.demonstration import count
 from hostler.entry.leader import look, takeovers
-from hostler.errors import LeadershipLost, Unavailable
+from hostler.entry.standing import Leading, Plan, stand
+from hostler.errors import Conflict, LeadershipLost, Unavailable
 from hostler.keys.replica import DEMONSTRATION, FENCE, LEADER, REPLICA
 from hostler.model.replica import LeaderRecord, ReplicaRecord, Tally
 from hostler.ports.store import Put
@@ -352,3 +353,20 @@ def test_every_public_name_is_there() -> None:
     assert hostler.Replica.__module__ == "hostler.engine.replica"
     with pytest.raises(AttributeError, match="Nobody"):
         hostler.Nobody  # noqa: B018
+
+
+def test_r32_a_replica_that_gets_no_key_in_time_ends_with_a_problem_that_names_the_way_out() -> None:
+    async def story() -> None:
+        async with MemoryStore() as store:
+            storage, told = StoreTtlStorage(store), list[str]()
+            async with aclosing(Elections(storage)) as elections:
+                assert await elections.acquire(LEADER.fill(n=1), "other:1", ttl=20) is not None
+                plan = Plan(address="me:1", ttl=20, acquisition_timeout=0.05)
+                problem = await stand(
+                    storage, plan, [], leading=Leading(told.append), asked=asyncio.Event(), tell=told.append
+                )
+        assert isinstance(problem, Conflict)
+        assert "held by others after 0.05 s" in str(problem)
+        assert "hostler replica --wait" in str(problem)
+
+    asyncio.run(story())

@@ -5,13 +5,18 @@ from __future__ import annotations
 import io
 import json
 import sys
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 
+from hostler.drivers.store.memory import MemoryStore
 from hostler.entry.cli import main
+from hostler.ports.store import MemberStatus, Status
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
     from pathlib import Path
 
 
@@ -212,3 +217,76 @@ def test_the_store_may_come_from_the_environment(
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     assert main(["store", "put", "/a", "1"]) == 0, capsys.readouterr().err
     assert list((tmp_path / "state").rglob("*.db"))
+
+
+class Etcd(MemoryStore):
+    """A store that keeps its history until it is compacted, and that may be full."""
+
+    def __init__(self, size: int = 16, *alarms: str) -> None:
+        super().__init__()
+        self._size, self._alarms, self.did = size, alarms, list[str]()
+
+    def oldest_needed(self) -> int | None:
+        return None
+
+    async def members(self) -> tuple[MemberStatus, ...]:
+        return (MemberStatus(name="one", answers=True),)
+
+    async def defragment(self, member: str) -> None:
+        self.did.append(f"defragment {member}")
+
+    async def disarm(self) -> None:
+        self.did.append("disarm")
+
+    async def compact(self, revision: int) -> None:
+        self.did.append(f"compact {revision}")
+
+    async def status(self) -> Status:
+        return msgspec.structs.replace(
+            await super().status(), size_bytes=self._size, quota_bytes=100, alarms=self._alarms
+        )
+
+
+ALL_OF_IT = ["compact 1", "defragment one", "disarm"]
+
+
+@pytest.mark.parametrize(
+    ("etcd", "options", "terminal", "did"),
+    [
+        (Etcd(), (), "", []),
+        (Etcd(), (), "y\n", []),
+        (Etcd(16, "CORRUPT"), (), "", []),
+        (Etcd(), ("--force",), "n\n", []),
+        (Etcd(), ("--force",), "y\n", ALL_OF_IT),
+        (Etcd(), ("--force", "--yes"), "", ALL_OF_IT),
+        (Etcd(60), (), "n\n", []),
+        (Etcd(60), (), "y\n", ALL_OF_IT),
+        (Etcd(60, "NOSPACE"), ("--yes",), "n\n", ALL_OF_IT),
+        (Etcd(16, "NOSPACE"), (), "n\n", []),
+        (Etcd(16, "NOSPACE"), (), "", ALL_OF_IT),  # a script has named what is to be done
+    ],
+)
+def test_a_repair_forgets_history_only_where_etcd_is_full_or_it_was_asked_for(  # noqa: PLR0917 - a table
+    etcd: Etcd,
+    options: tuple[str, ...],
+    terminal: str,
+    did: list[str],
+    cli: Cli,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    @asynccontextmanager
+    async def opened(*_: object, **__: object) -> AsyncIterator[Etcd]:
+        async with etcd:
+            yield etcd
+
+    monkeypatch.setattr("hostler.entry.cli.store.repair.opened", opened)
+    monkeypatch.setattr("hostler.entry.cli.consent.can_ask", lambda: bool(terminal))
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(terminal.encode())))
+    refused = terminal.startswith("n") and not did
+    cli("repair", *options, code=130 if refused else 0)
+    assert etcd.did == did
+    if not did and not refused:
+        assert "nothing was changed" in cli.err
+        assert "--force" in cli.err
+    if terminal and not refused and did and "--yes" not in options:
+        assert "forget the history before revision 1" in cli.err

@@ -17,6 +17,9 @@ from hostler.engine.transfer.fill import MARKER, fill
 from hostler.entry.cli import main
 from hostler.entry.transfer.backup import Backup, write_backup
 from hostler.errors import Conflict, Damaged, HostlerError, Invalid, NotFound, Unavailable, Uncertain
+from hostler.keys.access import TICKET
+from hostler.keys.deployment import ENDPOINT, ROUTER
+from hostler.keys.lab import LAB_WORKER
 from hostler.ports.store import MAX_REQUEST_BYTES, Put
 
 if TYPE_CHECKING:
@@ -156,6 +159,27 @@ async def test_keys_with_a_lease_are_left_out_unless_asked_for(source: MemorySto
     found = await target.get("/leased")
     assert found is not None
     assert found.lease is None
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "/hostler/v1/alive/n1",
+        "/hostler/v1/clocks/n1",
+        "/plasmavmc/locks/o/p/00000000-0000-0000-0000-000000000001",
+        "sysvvm/1/0",
+        LAB_WORKER.fill(worker="w"),
+        ROUTER.fill(router="r"),
+        TICKET.fill(digest="d"),
+        ENDPOINT.fill(artifact="g:a:1.0.0", method="m", instance=1),
+    ],
+)
+async def test_heartbeats_and_locks_are_never_taken_as_keys_that_stay(source: MemoryStore, key: str) -> None:
+    await source.put(key, b"{}", lease=await source.grant(60))
+    await source.put("/leased", b"x", lease=await source.grant(60))
+    origin = await source_of(source, "s", "", with_leased=True)
+    assert [kv.key async for kv in origin.entries()] == ["/leased"]
+    assert origin.leased == 2
 
 
 async def test_a_leased_key_of_the_target_is_made_to_stay(source: MemoryStore, target: MemoryStore) -> None:

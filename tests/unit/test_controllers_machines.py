@@ -549,6 +549,20 @@ def test_what_has_no_wish_is_swept_and_reported() -> None:
     play(story)
 
 
+def test_v42_an_orphan_handle_is_reported_before_a_running_leader_deletes_it() -> None:
+    async def story(world: World) -> None:
+        leader = await world.leader()
+        await HANDLE.create(world.raw, VmHandle(id="y", node="", state=RUNNING, seen_at=0.0), **ids("y"))
+
+        async def is_deleted() -> bool:
+            return not await world.keys("/plasmavmc/handles/")
+
+        await world.until(is_deleted)
+        assert any(line.startswith(HANDLE.fill(**ids("y"))) and "without a VM record" in line for line in leader.told)
+
+    play(story)
+
+
 def test_a_name_of_no_machine_is_counted_and_told_and_one_that_is_just_made_is_none() -> None:
     async def story(world: World) -> None:
         await world.create("a")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
 import dose
 import pytest
@@ -144,3 +145,42 @@ def test_git_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not any(path.startswith("/") for path in dose.changed_paths())
     monkeypatch.delenv(dose.VARIABLE)
     assert dose.rotation() >= 0
+
+
+class _Test:
+    """A collected test, as far as rotation looks at it."""
+
+    path = Path("a_file.py")
+
+    def __init__(self, *marks: pytest.MarkDecorator) -> None:
+        self._marks = {mark.name: mark.mark for mark in marks}
+
+    def get_closest_marker(self, name: str) -> pytest.Mark | None:
+        return self._marks.get(name)
+
+
+def _left(tests: list[_Test]) -> set[int]:
+    found = dose.left_for_other_commits(cast("list[pytest.Item]", tests))
+    return {tests.index(cast("_Test", test)) for test in found}
+
+
+def test_consecutive_commits_run_every_test_that_rotates_and_always_the_others(commit: Callable[[int], None]) -> None:
+    mark = dose.rotates(3, SUITE)
+    tests = [_Test(mark), _Test(), _Test(mark), _Test(mark), _Test(mark)]
+    left = []
+    for number in range(3):
+        commit(number)
+        left.append(_left(tests))
+    assert all(1 not in each and 2 <= len(each) <= 3 for each in left)
+    assert set.intersection(*left) == set()
+
+
+def test_all_that_rotates_runs_after_a_change_and_in_soak(
+    changed: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tests = [_Test(dose.rotates(2, SUITE)) for _ in range(4)]
+    assert len(_left(tests)) == 2
+    changed(f"{SUITE}/world.py")
+    assert _left([_Test(dose.rotates(2, SUITE)) for _ in range(4)]) == set()
+    monkeypatch.setenv("HOSTLER_DOSE", "1")
+    assert _left(tests) == set()

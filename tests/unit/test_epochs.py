@@ -5,25 +5,32 @@ from __future__ import annotations
 import random
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
+from unittest.mock import patch
 
 import pytest
 
 from hostler.drivers.store.file import FileStore
 from hostler.drivers.store.memory import MemoryStore
 from hostler.drivers.store.sqlite import SqliteStore
+from hostler.engine.access import ledger
 from hostler.engine.cluster_id import objection, read_identity, seen_now
 from hostler.engine.elections import Elections
+from hostler.engine.request import HOSTLER
 from hostler.engine.store_guard import StoreGuard
 from hostler.engine.transfer import epoch as epochs
+from hostler.engine.transfer import restore as restoring
 from hostler.engine.transfer.copy import copy, source_of
 from hostler.engine.transfer.epoch import FENCE_STEP, activate
 from hostler.engine.transfer.restore import restore
+from hostler.engine.view import View
 from hostler.entry.transfer.backup import Backup, write_backup
 from hostler.errors import Compacted, Conflict, Refused
+from hostler.keys.access import AUDIT
 from hostler.keys.node import ALIVE, CLUSTER, COMMAND, EPOCH, MEMBER
 from hostler.keys.replica import FENCE, LEADER
 from hostler.keys.transfer import FILLING, MOVED
 from hostler.kit.clock import SystemClock
+from hostler.model.access import Audit
 from hostler.model.inventory import Capacity
 from hostler.model.node import (
     Cluster,
@@ -256,6 +263,30 @@ async def test_after_a_restore_fences_and_revisions_go_on_above_all_that_were_gi
         async with a_store(kind, tmp_path, "two") as again:
             assert (await again.status()).revision > last_revision
             assert await again.put("/other", b"y") > last_revision
+
+
+@pytest.mark.parametrize("skips", [True, False], ids=["revisions go on", "revisions begin at 1, as in etcd"])
+async def test_the_audit_gives_no_revision_for_lines_of_the_store_before(tmp_path: Path, skips: bool) -> None:
+    """A line said "before 448, after 5": 448 is of the store before, 5 is the number of the restore's own write."""
+    line = Audit(who="ada", verb="vm.create", subject="/s", before=448, at=2.0)
+    new = Audit(who="ada", verb="vm.delete", subject="/s", before=9, at=3.0)
+    async with MemoryStore() as one:
+        await fill_plane(one)
+        await AUDIT.create(one, line, day="2026-11-15", write="10:00:00.000000-a")
+        backup = await backed_up(one, tmp_path / "backup")
+    async with MemoryStore() as two:
+        if skips:
+            await restored(two, backup)
+        else:
+            with patch.object(restoring, "continue_revisions", return_value=False):
+                await restored(two, backup)
+        added = await AUDIT.create(two, new, day="2026-11-15", write="11:00:00.000000-b")
+        view = View(two, clock=SystemClock())
+        page = await ledger.page(two, HOSTLER, view, ledger.Wanted(), limit=10, clock=SystemClock())
+        assert [(found.verb, found.before, found.after) for found in page.items] == [
+            ("vm.create", 448, 0),
+            ("vm.delete", 9, added.create_revision),
+        ]
 
 
 async def test_a_restore_over_a_newer_state_goes_on_above_that(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib
 import pkgutil
+import random
 import re
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import pytest
 import hostler
 import hostler.keys
 from hostler.errors import Invalid
-from hostler.keys.deployment import BLUEPRINT, ENDPOINT, SLICE
+from hostler.keys.deployment import ALERT, BLUEPRINT, ENDPOINT, SLICE
 from hostler.keys.family import KEYS, find
 from hostler.keys.inventory import (
     ACTUAL,
@@ -29,12 +30,13 @@ from hostler.keys.inventory import (
     WORKLOAD,
 )
 from hostler.keys.key import Key
-from hostler.keys.lab import LabNames, check_user
+from hostler.keys.lab import LAB, LabNames, check_user
 from hostler.keys.node import ALIVE, COMMAND, MEMBER
 from hostler.keys.replica import FENCE, LEADER
 from hostler.keys.transfer import FILLING
 from hostler.keys.union import Union
 from hostler.keys.vm import HANDLE, LOCK, VM
+from hostler.model.lab import ORG, lab_project, lab_user
 
 VM_IDS = {"org": "o1", "project": "p1", "vm": "v1"}
 
@@ -83,6 +85,7 @@ def test_deployments() -> None:
     assert (
         ENDPOINT.fill(artifact=artifact, method="process", instance=1) == "endpoints/org.example:slice:1.0.0/process:1"
     )
+    assert ALERT.fill(base="org.example:slice", alert="slow") == "/hostler/v1/alerts/org.example:slice/slow"
 
 
 def test_nodes() -> None:
@@ -119,12 +122,89 @@ def test_names_in_redis_stand_apart_in_a_test_namespace() -> None:
         names.processing("other", "w")
 
 
-@pytest.mark.parametrize("user", ["", "a:b", "*", "a?", "[a]", "a\\", "a\nb", "a/b", "x" * 256, "..", "x" * 10_000])
-def test_a_user_id_cannot_name_somebody_elses_record(user: str) -> None:
+NO_USERS = ["", "a\nb", "\0", "\x7f", "a\x85b", "\u2028", "a\u200bb", "\u202e", "\ud800", "x" * 256, "x" * 10_000]
+
+
+@pytest.mark.parametrize("user", NO_USERS, ids=ascii)
+def test_what_cannot_be_printed_is_no_user_id(user: str) -> None:
     with pytest.raises(Invalid, match="webuserid"):
         check_user(user)
     with pytest.raises(Invalid, match="webuserid"):
         LabNames().server(user)
+
+
+FEDERATED = "f:6fdd9d7c-1b1e-4a6f-9a51-2f1b7f0c3c11:ada@example.org"
+ODD_USERS = [
+    FEDERATED,
+    "a:b",
+    "a/b",
+    "/",
+    "//",
+    "*",
+    "a*",
+    "a?",
+    "[a]",
+    "a\\",
+    "^",
+    "^2F",
+    "^5E2F",
+    ".",
+    "..",
+    "...",
+    " ",
+]
+ODD_USERS += [
+    " a",
+    "a b",
+    "%2F",
+    "{a}",
+    "'",
+    '"',
+    "ä",
+    "東" * 255,
+    "😀" * 255,
+    "/" * 255,
+    "^" * 255,
+    "x" * 255,
+    "a:provision",
+]
+
+
+def test_l2_any_printable_user_id_has_keys_of_its_own() -> None:
+    """L2: what is read of a key is the id as it was sent; a front end makes the Redis name of the id alone."""
+    names = LabNames()
+    for user in ODD_USERS:
+        assert check_user(user) == user
+        assert LAB.parse(LAB.fill(user=user)) == {"user": user}
+        assert lab_user(lab_project(user)) == user
+        assert VM.parse(VM.fill(org=ORG, project=lab_project(user), vm="v"))["project"] == lab_project(user)
+        assert names.server(user) == f"vmmanager:servers:{user}"
+        assert names.user_of(names.server(user)) == user
+    assert LAB.fill(user=FEDERATED) == f"/hostler/v1/labs/{FEDERATED}"
+    assert LAB.fill(user="a/b") == "/hostler/v1/labs/a^2Fb"
+    assert lab_project("*") not in ("*", "..")
+    assert LAB.match("/hostler/v1/labs/a^2fb") is None  # no key of ours: it would be the record of a/b at a second key
+    assert LAB.match("/hostler/v1/labs/a^41") is None
+
+
+def test_a_user_id_cannot_name_somebody_elses_record() -> None:
+    """L2, L26: no two ids have one key, one project or one name in Redis, of any family; nor do ids that are plain
+    change their key, for records of earlier releases stand there."""
+    rng, letters = random.Random(2), "ab:/*^.2FE5 %ä"
+    users = {"".join(rng.choices(letters, k=rng.randint(1, 6))) for _ in range(20_000)} | set(ODD_USERS)
+    assert len({LAB.fill(user=user) for user in users}) == len(users)
+    assert len({lab_project(user) for user in users}) == len(users)
+    names = LabNames()
+    families = (names.server, names.events, names.generation)
+    made = [family(user) for family in families for user in users]
+    made += [names.next(queue) + user for queue in ("provision", "decommission") for user in users]
+    assert len(set(made)) == len(made)
+    others = {names.provision, names.decommission, names.dead, names.waiting, names.workers, names.epoch}
+    assert others.isdisjoint(made)
+    for user in users:
+        assert LAB.parse(LAB.fill(user=user)) == {"user": user}
+        if not set(":*?[]^\\/").intersection(user) and user not in (".", ".."):
+            assert LAB.fill(user=user) == f"/hostler/v1/labs/{user}"
 
 
 def test_every_key_of_every_page_is_registered_once() -> None:

@@ -53,8 +53,10 @@ def test_a_part_that_could_leave_its_segment_is_refused(bad: Any) -> None:
     with pytest.raises(Invalid, match="^thing"):
         check_part(bad, "thing")
     for name in VM.names:
+        # The project of a lab is as long as a web user id may be.
+        longer = bad * 4 if name == "project" and isinstance(bad, str) and len(bad) > 100 else bad
         with pytest.raises(Invalid, match=f"^{name}"):
-            VM.fill(**({"org": "o", "project": "p", "vm": "v"} | {name: bad}))
+            VM.fill(**({"org": "o", "project": "p", "vm": "v"} | {name: longer}))
     with pytest.raises(Invalid, match="^org"):
         VM.prefix(org=bad)
 

@@ -65,6 +65,7 @@ async def test_a_node_is_off_once_its_board_says_so(
     assert told == [f"power of node {NODE}: it is off: ipmi://{host}:{port} was asked, and was read as off"]
 
 
+@pytest.mark.slow
 async def test_answers_that_lie_or_are_lost(boards: dict[str, tuple[str, int]], password_file: Path) -> None:
     told: list[str] = []
 

@@ -113,6 +113,7 @@ NEVER_SEEN_OFF = {
 }
 
 
+@pytest.mark.slow
 async def test_a_node_that_was_not_read_as_off_may_be_on(tmp_path: Path) -> None:
     async def play(prepare: Callable[[RedfishBoardStandIn], None]) -> tuple[str, int]:
         bench = Bench(tmp_path)

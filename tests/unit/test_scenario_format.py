@@ -145,7 +145,7 @@ def test_everything_that_is_wrong_is_told_with_its_line() -> None:
         "settings: {node_ttl: 10, fencing_time: 12, speed: 9}\n"
         "workloads: [{instances: 3, memory: 1x, rollout: {max_surge: -1}}]\n"
         "vms: [{name: db, on_node_loss: perhaps}]\n"
-        "labs: [{user: 'a:b'}]\n"
+        'labs: [{user: "a\\u200bb"}]\n'
         "catalogue: {default: {life: -5}}\n"
         "timeline:\n"
         "  - {at: 1, fault: power, on: r1/pdu9}\n"
@@ -175,7 +175,7 @@ def test_everything_that_is_wrong_is_told_with_its_line() -> None:
         (14, "workloads[0].memory: '1x' is no size"),
         (14, "workloads[0].rollout.max_surge: must be from 0"),
         (15, "vms[0].on_node_loss: must be recreate, fence or wait"),
-        (16, "labs[0].user: webuserid 'a:b': must not hold ':'"),
+        (16, "labs[0].user: webuserid 'a\\u200bb': must not hold '\\u200b', which cannot be printed"),
         (17, "catalogue.default.life: expected `float` > 0.0"),
         (19, "timeline[0].on: r1/pdu9 is not in the inventory"),
         (20, "timeline[1].on: replica-1 is a replica; power happens to a rack or pdu or blade"),

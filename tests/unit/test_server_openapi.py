@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
 import msgspec
 
+from hostler.entry.server.body import named_parts
 from hostler.entry.server.docs_page import PAGE
 from hostler.entry.server.openapi import document
 from hostler.entry.server.route import Access, Answer, Asked
@@ -91,3 +93,17 @@ def test_the_docs_page_names_no_other_address() -> None:
     assert b"http://" not in PAGE
     assert b"https://" not in PAGE
     assert b'src="' not in PAGE
+
+
+def test_parts_of_a_path_are_as_long_as_the_server_takes_them() -> None:
+    """A project of a lab is named after its web user id, which may hold more than names."""
+    long = "x" * 300
+    vms, lab = "/v1/orgs/{org}/projects/{project}/vms", "/v1/labs/{user}"
+    schemas = {
+        (path, one["name"]): one["schema"] for path in (vms, lab) for one in DOCUMENT["paths"][path]["parameters"]
+    }
+    assert named_parts(vms, ["org", "project"], ["acme", long])["project"] == long
+    assert schemas[vms, "project"]["maxLength"] >= len(long)
+    assert schemas[vms, "org"]["maxLength"] < len(long)
+    assert named_parts(lab, ["user"], ["a%2Fb"]) == {"user": "a/b"}
+    assert re.search(schemas[lab, "user"]["pattern"], "a/b")

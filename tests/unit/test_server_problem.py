@@ -27,6 +27,7 @@ EXPECTED = {
     errors.Compacted: 503,
     errors.Lagged: 503,
     errors.Conflict: 409,
+    errors.LockHeld: 409,
     errors.Stale: 412,
     errors.KeyReused: 422,
     errors.Unavailable: 503,

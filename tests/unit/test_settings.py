@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -191,7 +192,7 @@ def test_every_setting_has_names_of_its_own() -> None:
     options = (*OPTIONS, *STORAGE_OPTIONS)
     for names in zip(*((option.name, option.in_file, option.variable) for option in options)):
         assert len(set(names)) == len(options)
-    assert set(settled().origins) == {option.name for option in OPTIONS} | {"lock_ttl"}
+    assert set(settled().origins) == {option.name for option in OPTIONS} | {"lock_ttl", "state_path"}
 
 
 # The control plane
@@ -224,6 +225,7 @@ def test_every_setting_can_be_set_in_each_layer(option: Option) -> None:
         **dict.fromkeys(("nodes", "replicas", "audit_days", "trace_days", "boots", "slice_min_ready"), (2, "3", 4)),
         **dict.fromkeys(("max_connections", "max_connections_per_address"), (100, "200", 300)),
         **{f"{of}_{what}": (1, "2", 3) for of in ("request", "write", "address") for what in ("rate", "burst")},
+        "slice_rebalance": ("never", "paced", "never"),
         "network": ("bridge:a", "isolated", "user"),
         "network_prefix6": ("fd00::/64", "fd00:1::/64", "fd00:2::/64"),
         "accelerator": ("kvm", "tcg", "kvm"),
@@ -232,11 +234,14 @@ def test_every_setting_can_be_set_in_each_layer(option: Option) -> None:
         "cpu_overcommit": (1, "2", 3),
         "redis": ("redis://a", "redis://b:1/2", "rediss://:pw@c"),
         "lab_life": (1, "2.5", 3.0),
+        "lab_provision_limit": (1, "15", 3.0),
+        "lab_decommission_limit": (1, "15", 3.0),
         "lab_user": ("a", "b", "c"),
         **dict.fromkeys(
-            ("node_ttl", "lock_ttl", "leadership_ttl", "power_grace", "power_timeout", "retention"), (1, "2", 3.0)
+            ("node_ttl", "lock_ttl", "leadership_ttl", "power_grace", "power_timeout", "retention", "burn_in"),
+            (1, "2", 3.0),
         ),
-        **dict.fromkeys(("brake_window", "fence_every", "shutdown_delay"), (1, "2", 3.0)),
+        **dict.fromkeys(("brake_window", "fence_every", "shutdown_delay", "acquisition_timeout"), (1, "2", 3.0)),
         "brake_share": (0.1, "0.5", 1.0),
         "fencing_time": (60, "70", 80.0),
         "slice_listen": ("10.0.0.1", "fd00::1", "blade-1.example"),
@@ -404,6 +409,36 @@ def test_the_interfaces_own_variables_apply_when_they_are_there() -> None:
         settled(environ={"DEFAULT_TTL_MINUTES": "soon"})
 
 
+def test_l46_the_redis_of_the_originals_own_variables() -> None:
+    """L46: `host:port` and a password beside it; our own names go before them."""
+    swim = {"REDIS_CONNECTION_STRING": "10.0.0.5:6379"}
+    assert settled(environ=swim).redis == "redis://10.0.0.5:6379"
+    assert settled(environ=swim).origins["redis"].name == "REDIS_CONNECTION_STRING"
+    assert settled(environ={"REDIS_CONNECTION_STRING": ":6379"}).redis == "redis://localhost:6379"
+    assert settled(environ={"REDIS_CONNECTION_STRING": "[fd00::1]:6379"}).redis == "redis://[fd00::1]:6379"
+    assert settled(environ={"REDIS_CONNECTION_STRING": ""}).redis is None
+    secret = {**swim, "REDIS_PASSWORD": "p@ss/w:rd %"}
+    found = settled(environ=secret)
+    assert found.redis == "redis://:p%40ss%2Fw%3Ard%20%25@10.0.0.5:6379"
+    assert urlsplit(found.redis).hostname == "10.0.0.5"
+    assert "w:rd" not in repr(found)
+    assert "w%3Ard" not in repr(found)
+    own = settled(environ={**secret, "HOSTLER_REDIS": "redis://other:1"})
+    assert own.redis == "redis://other:1", "a password went to another server"
+    assert own.ignored == ("REDIS_PASSWORD",)
+    assert settled(environ={**secret, "HOSTLER_REDIS": "redis://:mine@other:1"}).redis == "redis://:mine@other:1"
+    flag = settled(environ=secret, redis="there:7000")
+    assert flag.redis == "redis://:p%40ss%2Fw%3Ard%20%25@there:7000"
+    assert flag.ignored == ()
+    assert settled("redis = 'redis://file:1'").redis == "redis://file:1"
+    assert settled(environ={"REDIS_PASSWORD": "of another program"}).ignored == ()
+    assert settled(environ={"DEFAULT_TTL_MINUTES": "45", "HOSTLER_LAB_LIFE": "50"}).lab_life == 50.0
+    for wrong in ("host", "host:6379,password=secret", "host:port", "secret@host:1"):
+        with pytest.raises(Invalid, match="REDIS_CONNECTION_STRING: must be redis://") as caught:
+            settled(environ={"REDIS_CONNECTION_STRING": wrong})
+        assert "secret" not in str(caught.value)
+
+
 def test_an_error_about_redis_does_not_repeat_its_password() -> None:
     for toml, environ in (("redis = 'tcp://:secret@h'", {}), ("", {"HOSTLER_REDIS": "redis://:secret@h x"})):
         with pytest.raises(Invalid) as caught:
@@ -445,3 +480,34 @@ def test_no_token_is_in_an_error_or_in_what_settings_say_of_themselves() -> None
         settled(environ={"HCLOUD_TOKEN": "secret token"})
     assert "secret" not in str(caught.value)
     assert "hush" not in repr(settled(environ={"HCLOUD_TOKEN": "hush"}))
+
+
+def test_v32_variables_of_plasmavmc_that_mean_nothing_here_are_listed_and_ignored() -> None:
+    found = settled("", {"PLASMAVMC_QEMU_PATH": "/usr/bin/qemu", "PLASMAVMC_QCOW2_PATH": "/x"})
+    assert found.ignored == ("PLASMAVMC_QCOW2_PATH", "PLASMAVMC_QEMU_PATH")
+    assert found.store == settled("", {}).store
+    assert settled("", {"PLASMAVMC_STATE_PATH": "/x"}).ignored == ()
+
+
+def test_v30_the_state_path_has_an_origin_where_a_cluster_is_chosen() -> None:
+    found = settled("", {CHAINFIRE: "http://h:1", "PLASMAVMC_STATE_PATH": "/x/state.json"})
+    assert str(found.state_path) == "/x/state.json"
+    assert found.origins["state_path"].name == "PLASMAVMC_STATE_PATH"
+    assert settled("", {CHAINFIRE: "http://h:1"}).origins["state_path"].name == "default"
+
+
+def test_r32_a_replica_waits_120_seconds_for_a_key_unless_it_is_told_otherwise() -> None:
+    assert settled("", {}).acquisition_timeout == 120.0
+    assert settled("", {"HOSTLER_ACQUISITION_TIMEOUT": "0"}).acquisition_timeout == 0.0
+    with pytest.raises(Invalid, match="0 to wait for ever"):
+        settled("", {"HOSTLER_ACQUISITION_TIMEOUT": "-1"})
+
+
+def test_v30_v32_config_show_has_the_state_path_and_the_ignored_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    from hostler.entry.cli.config import settled as shown
+
+    monkeypatch.setenv(CHAINFIRE, "http://h:1")
+    monkeypatch.setenv("PLASMAVMC_QEMU_PATH", "/x")
+    rows = {row["name"]: (row["value"], row["from"]) for row in shown({})}
+    assert rows["state_path"] == ("/var/run/plasmavmc/state.json", "default")
+    assert rows["PLASMAVMC_QEMU_PATH"][0] == "ignored"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from typing import TYPE_CHECKING, Any
 
@@ -10,11 +11,12 @@ from service_scene import ADMIN, MEMBER_OF_ACME, ORG, PROJECT, SMALL, STRANGER, 
 
 from hostler.drivers.store.memory import MemoryStore
 from hostler.engine.annals import Annals
+from hostler.engine.filed_lines import LOOKED_AT, WITHIN
 from hostler.engine.request import Caller
 from hostler.engine.traces import TraceService
 from hostler.engine.tracing import Tracer
 from hostler.engine.write import instants
-from hostler.errors import Conflict, Invalid, NotFound
+from hostler.errors import Conflict, Damaged, Invalid, NotFound, Unavailable
 from hostler.keys.access import AUDIT, AUDIT_FILE
 from hostler.keys.deployment import BLUEPRINT, DEPLOYMENT, SLICE
 from hostler.keys.inventory import INSTANCE, USER, WORKLOAD
@@ -23,6 +25,7 @@ from hostler.keys.node import EPOCH, MEMBER
 from hostler.keys.trace import TRACE
 from hostler.keys.vm import HANDLE, NAME, VM
 from hostler.model.access import ROLES, Audit, AuditFile, Role
+from hostler.model.api import VmUpdate
 from hostler.model.deployment import Blueprint, SliceRecord, SliceSpec, SliceState
 from hostler.model.lab import LabUser
 from hostler.model.node import Epoch, EpochKind
@@ -31,9 +34,13 @@ from hostler.model.trace import Impact, Touch, Trace
 from hostler.model.trace_api import Sort
 from hostler.model.vm import VirtualMachine, VmSpec
 from hostler.model.workload import Workload
-from hostler.ports.store import Delete, Put
+from hostler.ports.audit_files import FiledLine
+from hostler.ports.store import Delete, DeletePrefix, KeyValue, Put
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hostler.errors import HostlerError
     from hostler.model.trace_api import TraceView
     from hostler.ports.store import Operation
 
@@ -532,5 +539,139 @@ def test_why_invents_no_cause_after_a_copy() -> None:
             found = await traces.why(ADMIN, f"vm/{ORG}/{PROJECT}/web")
             assert [step.id for step in found.steps] == [later, placed]
             assert found.steps[0].revision > border
+
+    play(story)
+
+
+class Filed:
+    """The lines of the audit that were in the store, in files, the newest day last."""
+
+    place, host, folder = "p", "h", "/audit"
+
+    def __init__(self, lines: Sequence[KeyValue] = (), *, fails: HostlerError | None = None) -> None:
+        self.lines, self.fails, self.read_lines = list(lines), fails, 0
+
+    async def days(self) -> tuple[str, ...]:
+        if self.fails is not None:
+            raise self.fails
+        return tuple(sorted({kv.key.split("/")[4] for kv in self.lines}))
+
+    async def read_back(self, day: str, end: int | None, limit: int) -> list[FiledLine]:
+        await asyncio.sleep(0.01)
+        there = [kv for kv in self.lines if f"/{day}/" in kv.key][: None if end is None else end]
+        first = max(0, len(there) - limit)
+        self.read_lines += len(there) - first
+        return [FiledLine(there[at], at, at + 1) for at in reversed(range(first, len(there)))]
+
+
+async def filed_away(scene: Scene, files: Filed) -> None:
+    """As the leader does: every line goes to files, and the store records where."""
+    files.lines += (await scene.raw.range(AUDIT.prefix())).items
+    record = AUDIT_FILE.put(AuditFile(host="h", folder="/audit", lines=len(files.lines)), day="2026-01-01", place="p")
+    await scene.raw.txn([], [DeletePrefix(AUDIT.prefix()), record])
+
+
+def test_why_reads_lines_of_the_audit_log_that_are_only_in_files() -> None:
+    async def story(scene: Scene) -> None:
+        vm = await scene.made("www")
+        await scene.vms.update(asked(), ORG, PROJECT, "www", VmUpdate(cpus=2))
+        await scene.made("other")
+        subject = VM.fill(org=ORG, project=PROJECT, vm=vm.id)
+        entry = await VM.get(scene.raw, org=ORG, project=PROJECT, vm=vm.id)
+        assert entry is not None
+        touches = (Touch(key=subject, impact=Impact.READ, revision=entry.mod_revision),)
+        await decided(scene, spelled(scene.clock.wall(), "t"), subject=subject, at=scene.clock.wall(), touches=touches)
+        object_, files = f"vm/{ORG}/{PROJECT}/www", Filed()
+        before = await service(scene).why(ADMIN, object_)
+        await filed_away(scene, files)
+        traces = TraceService(scene.store, scene.view, clock=scene.clock, files=files)
+        why = await traces.why(ADMIN, object_)
+        assert [step.what for step in why.steps if step.sort is Sort.WISH] == ["vm.update", "vm.create"]
+        assert [(one.id, one.parent, one.open) for one in why.steps] == [
+            (one.id, one.parent, one.open) for one in before.steps
+        ], "as if the lines were still in the store"
+        assert why.filed == "", "nothing is missing"
+
+        files.read_lines = 0
+        unseen = await traces.why(MEMBER_OF_ACME, object_)  # who may not read the audit
+        assert not [step for step in unseen.steps if step.sort is Sort.WISH]
+        assert (unseen.filed, files.read_lines) == ("", 0)
+
+        await scene.raw.delete_prefix("/plasmavmc/")  # it is gone, and so is every trace of it
+        await scene.raw.delete_prefix(TRACE.prefix())
+        await scene.settle()
+        gone = await traces.why(ADMIN, f"vm/{ORG}/{PROJECT}/{vm.id}")
+        assert [step.what for step in gone.steps] == ["vm.update", "vm.create"]
+        with pytest.raises(NotFound):
+            await traces.why(MEMBER_OF_ACME, f"vm/{ORG}/{PROJECT}/{vm.id}")
+
+    play(story)
+
+
+def test_an_administrator_of_one_org_sees_of_the_files_what_the_audit_shows() -> None:
+    async def story(scene: Scene) -> None:
+        vm = await scene.made("www")
+        files = Filed()
+        await filed_away(scene, files)
+        await scene.raw.delete_prefix("/plasmavmc/")
+        await scene.settle()
+        traces = TraceService(scene.store, scene.view, clock=scene.clock, files=files)
+        stranger = Caller("eve", ROLES[Role.ADMIN], ("else/where",))
+        for text in (f"vm/{ORG}/{PROJECT}/{vm.id}", vm.id):
+            with pytest.raises(NotFound):
+                await traces.why(stranger, text)
+
+    play(story)
+
+
+def test_why_spends_a_bounded_time_on_files_and_goes_on_without_those_that_cannot_be_read() -> None:
+    async def story(scene: Scene) -> None:
+        vm = await scene.made("www")
+        other = Audit(who="u", verb="v", subject="/s", at=1.0).encode()
+        many = [
+            KeyValue(AUDIT.fill(day="2026-11-15", write=f"10:00:00.{number:06d}-x"), other, 7, 7, 1)
+            for number in range(LOOKED_AT * 2)
+        ]
+        files = Filed()
+        await filed_away(scene, files)
+        files.lines += many  # newer than what is needed
+        traces = TraceService(scene.store, scene.view, clock=scene.clock, files=files)
+        began = scene.clock.now()
+        questions = [traces.why(ADMIN, f"vm/{ORG}/{PROJECT}/www") for _ in range(5)]
+        for why in await asyncio.gather(*questions):
+            assert f"hostler audit --subject {vm.id}" in why.filed, "steps are missing, and it says so"
+        assert scene.clock.now() - began <= WITHIN + 1
+        assert files.read_lines <= 5 * LOOKED_AT
+        for error in (Unavailable("no disk"), Damaged("not as written")):
+            broken = TraceService(scene.store, scene.view, clock=scene.clock, files=Filed(fails=error))
+            assert "hostler audit" in (await broken.why(ADMIN, f"vm/{ORG}/{PROJECT}/www")).filed
+
+    play(story)
+
+
+def test_a_filed_line_of_the_store_before_a_restore_is_no_cause_by_its_revision() -> None:
+    async def story(scene: Scene) -> None:
+        vm = await scene.made("www")
+        files = Filed()
+        await filed_away(scene, files)
+        subject = VM.fill(org=ORG, project=PROJECT, vm=vm.id)
+        wall = scene.clock.wall()
+        await EPOCH.create(scene.raw, Epoch(begun_by=EpochKind.RESTORE, source="x", at=wall + 5), epoch=1)
+        border = (await scene.raw.range("")).revision
+        led = border + 1
+        touches = (Touch(key=subject, impact=Impact.READ, revision=led),)
+        await scene.raw.put("/something", b"")
+        # A line of the store before, about something else, that has the number of what led to the decision.
+        foreign = Audit(who="mallory", verb="user.first", subject=USER.fill(user="m"), at=wall)
+        key = AUDIT.fill(day="2026-01-02", write="10:00:00.000000-x")
+        files.lines.append(KeyValue(key, foreign.encode(), led, led, 1))
+        await scene.clock.sleep(10)
+        at = scene.clock.wall()
+        put = Put(subject, (await scene.raw.get(subject)).value)  # type: ignore[union-attr]
+        await decided(scene, spelled(at, "t"), subject=subject, at=at, touches=touches, then=(put,))
+        traces = TraceService(scene.store, scene.view, clock=scene.clock, files=files)
+        why = await traces.why(ADMIN, f"vm/{ORG}/{PROJECT}/www")
+        assert "user.first" not in [step.what for step in why.steps]
+        assert [step.what for step in why.steps] == ["place", "vm.create"]
 
     play(story)

@@ -186,6 +186,7 @@ async def test_who_hangs_up_before_the_answer_has_tried_nevertheless() -> None:
 
 @virtual
 async def test_a_session_alone_does_not_change_the_password_and_guesses_are_slowed() -> None:
+    """I37: changing one's own password asks for the old one."""
     async with one_replica() as place:
         ada = await place.caller("ada")
 

@@ -7,15 +7,20 @@ import contextlib
 import random
 from typing import Any
 
+import msgspec
 import pytest
 from dose import dose
 from service_scene import MEMBER_OF_ACME, ORG, PROJECT, SMALL, Scene, asked, contents, play
 
-from hostler.errors import Conflict, HostlerError, NotFound, Unavailable, Uncertain
+from hostler.engine.request import HOSTLER, Request
+from hostler.engine.vms import VmService
+from hostler.entry.doctor import locks_without_lease
+from hostler.entry.finding import Level
+from hostler.errors import Conflict, HostlerError, LockHeld, NotFound, Unavailable, Uncertain
 from hostler.keys.access import AUDIT
 from hostler.keys.vm import LOCK, NAME, VM
-from hostler.model.api import Phase, VmCreate, VmUpdate
-from hostler.model.vm import LockInfo, Power
+from hostler.model.api import MoveRequest, Phase, VmCreate, VmUpdate
+from hostler.model.vm import LockInfo, Power, VirtualMachine
 
 SEEDS = range(dose(test=10, full=300))
 
@@ -244,3 +249,120 @@ def test_lost_answers_among_many_clients_lose_no_update_either(seed: int) -> Non
         assert sure <= entry.value.resets <= sure + unsure
 
     play(story, seed=seed)
+
+
+def test_v17_a_migration_takes_the_lock_and_deletes_it() -> None:
+    async def story(scene: Scene) -> None:
+        await scene.node("local-1", moves=True, driver="simulated")
+        await scene.node("local-2", moves=True, driver="simulated")
+        view = await scene.made()
+        await scene.seen(view)
+        lease = await locked_by_another(scene, view.id, 60)
+        before = await contents(scene.raw)
+        with pytest.raises(LockHeld):
+            await scene.vms.move(asked(), ORG, PROJECT, "a", MoveRequest(to="local-2"))
+        assert await contents(scene.raw) == before
+        await lease.revoke()
+        await scene.vms.move(asked(), ORG, PROJECT, "a", MoveRequest(to="local-2"))
+        assert (await scene.counts())["locks"] == 0
+
+    play(story)
+
+
+def test_v45_a_held_lock_is_a_conflict_of_its_own_that_names_holder_and_time() -> None:
+    async def story(scene: Scene) -> None:
+        view = await scene.made(power=Power.OFF)
+        await locked_by_another(scene, view.id, 60)
+        with pytest.raises(LockHeld, match=r"held by 'another' since 1970-01-01T00:00:01.*Z; nothing was written"):
+            await scene.vms.start(asked(), ORG, PROJECT, "a")
+
+    play(story)
+
+
+def test_v45_a_held_lock_without_a_lease_is_said_never_to_expire() -> None:
+    async def story(scene: Scene) -> None:
+        view = await scene.made(power=Power.OFF)
+        put = LOCK.put(LockInfo(timestamp=1, node_id="another"), org=ORG, project=PROJECT, vm=view.id)
+        await scene.raw.txn([], [put])
+        with pytest.raises(LockHeld, match=f"has no lease, so it never expires; .*hostler store delete {put.key}"):
+            await scene.vms.start(asked(), ORG, PROJECT, "a")
+        found = await locks_without_lease(scene.raw)
+        assert [finding.level for finding in found] == [Level.WARN]
+        assert put.key in found[0].what
+
+    play(story)
+
+
+def test_v11_a_lock_with_a_lease_is_nothing_for_the_doctor() -> None:
+    async def story(scene: Scene) -> None:
+        view = await scene.made(power=Power.OFF)
+        await locked_by_another(scene, view.id, 60)
+        assert await locks_without_lease(scene.raw) == []
+
+    play(story)
+
+
+def test_v6_a_lock_names_the_holder_of_the_replica() -> None:
+    async def story(scene: Scene) -> None:
+        await scene.made(power=Power.OFF)
+        scene.vms = VmService(
+            scene.store,
+            scene.writer,
+            scene.view,
+            clock=scene.clock,
+            rng=scene.rng,
+            new_id=scene.new_id,
+            holder=lambda: "replica-holder",
+        )
+        inner, seen = scene.store.txn, []
+
+        async def noted(when: Any, then: Any, otherwise: Any = ()) -> Any:
+            seen.extend(
+                LOCK.decode(op.value, where=op.key)
+                for op in then
+                if op.key.startswith(LOCK.prefix()) and hasattr(op, "value")
+            )
+            return await inner(when, then, otherwise)
+
+        scene.store.txn = noted  # type: ignore[method-assign]
+        await scene.vms.start(asked(), ORG, PROJECT, "a")
+        assert [lock.node_id for lock in seen] == ["replica-holder"]
+
+    play(story)
+
+
+def test_v50_a_machine_that_another_program_put_is_found_by_its_name() -> None:
+    async def story(scene: Scene) -> None:
+        view = await scene.made("other")
+        stored = await VM.get(scene.raw, org=ORG, project=PROJECT, vm=view.id)
+        assert stored is not None
+        for number in (1, 2):
+            vm = msgspec.structs.replace(stored.value, id=f"theirs-{number}", name="Theirs")
+            put = VM.put(vm, org=ORG, project=PROJECT, vm=vm.id)
+            revision = await scene.raw.put(put.key, put.value)
+            while scene.view.vms.revision < revision:
+                await scene.clock.sleep(0.1)
+            if number == 1:
+                found = await scene.vms.get(MEMBER_OF_ACME, ORG, PROJECT, "theirs")
+                assert found.id == "theirs-1"
+        with pytest.raises(Conflict, match="2 machines have this name; name one by its id: theirs-1, theirs-2"):
+            await scene.vms.get(MEMBER_OF_ACME, ORG, PROJECT, "theirs")
+
+    play(story)
+
+
+def test_v45_the_advice_about_a_lock_can_be_pasted_whatever_another_program_wrote() -> None:
+    async def story(scene: Scene) -> None:
+        org, id_ = "acme $(reboot)", "v 1"
+        record = VirtualMachine(id=id_, name="a", org=org, project=PROJECT, spec=SMALL, created_at=0.0)
+        lock = LOCK.put(LockInfo(timestamp=10**18, node_id="n" * 100_000), org=org, project=PROJECT, vm=id_)
+        await scene.raw.txn([], [VM.put(record, org=org, project=PROJECT, vm=id_), lock])
+        with pytest.raises(LockHeld) as refused:
+            await scene.vms.start(Request(HOSTLER), org, PROJECT, id_)
+        said = str(refused.value)
+        assert said.endswith(f"hostler store delete '{lock.key}'")
+        assert len(said) < 500
+        (found,) = await locks_without_lease(scene.raw)
+        assert found.next.endswith(f"hostler store delete '{lock.key}'")
+
+    play(story)

@@ -27,7 +27,7 @@ async def test_a_leader_of_a_world_has_the_controllers_of_a_real_one(tmp_path: P
             tell=lambda _: None,
         )
         simulated = Parts().controllers(making, plane.view)
-        names = ["brake", "machines", "nodes", "workloads", "janitor", "labs", "deployments"]
+        names = ["brake", "machines", "nodes", "hardware flows", "workloads", "janitor", "labs", "deployments"]
         assert [each.name for each in real] == ["measures", *names]
         assert [type(each) for each in simulated] == [type(each) for each in real[1:]], "nothing is called there"
         without = Parts().controllers(Making(**{**making.__dict__, "plan": WorldPlan()}), plane.view)

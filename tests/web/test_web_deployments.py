@@ -226,6 +226,10 @@ async def test_a_canary_is_seen_with_its_gate_and_comes_back_by_itself_or_by_the
             await page.get_by_role("tab", name="Slices").evaluate("one => one.scrollIntoView()")
             await shot(page, "canary")
             await expect(stages.get_by_role("listitem").first).to_contain_text("held")
+            await page.get_by_role("button", name=f"Pause {BASE}").click()
+            await expect(page.get_by_text("Paused by", exact=False).first).to_be_visible()
+            await page.get_by_role("button", name=f"Resume {BASE}").click()
+            await expect(page.get_by_role("button", name=f"Pause {BASE}")).to_be_visible()
             load.call_often()
             verdict = page.get_by_role("status").filter(has_text="1 of org.example:greeting:2.0.0 are ready.")
             await expect(verdict, within=10).to_contain_text("Passed: ")
@@ -300,7 +304,7 @@ async def test_without_the_right_to_deploy_one_looks_and_is_offered_nothing_else
     await row.get_by_role("link", name="shop").click()
     await expect(page.get_by_text("Stage 1 of 2 is held for calls: 0 of 50 were made.")).to_be_visible()
     assert await page.get_by_role("tab").all_inner_texts() == ["Slices", "History"]
-    for offer in ("Roll back", "Delete"):
+    for offer in ("Roll back", "Delete", "Promote", "Pause", "Abort"):
         await expect(page.get_by_role("button", name=offer)).to_have_count(0)
     await axe(page)
     await narrow(page)
