@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import statistics
+import threading
 import time
 import uuid
 from collections.abc import AsyncIterator
@@ -111,11 +112,15 @@ async def test_closing_ends_what_waits_and_leaves_no_thread() -> None:
 
 async def test_a_caller_that_goes_away_frees_its_place(hasher: Argon2Hasher) -> None:
     for _ in range(3):
-        tasks = [asyncio.create_task(hasher.hash("x")) for _ in range(6)]
-        await asyncio.sleep(0.01)
+        release = threading.Event()
+        tasks = [asyncio.create_task(hasher._off_loop(release.wait)) for _ in range(2)]  # one per thread
+        tasks += [asyncio.create_task(hasher.hash("x")) for _ in range(4)]
+        while hasher._under_way < len(tasks):
+            await asyncio.sleep(0)
         for task in tasks:
             task.cancel()
         got = await asyncio.gather(*tasks, return_exceptions=True)
+        release.set()
         assert all(isinstance(error, asyncio.CancelledError) for error in got)
         async with asyncio.timeout(60):
             while hasher._under_way:
