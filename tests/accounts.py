@@ -8,11 +8,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 from hostler.drivers.store.memory import MemoryStore
+from hostler.engine.idempotent_writer import Writer
 from hostler.engine.request import HOSTLER, Caller, Request
 from hostler.engine.users import UserService
 from hostler.engine.view import View
-from hostler.engine.write import Writer
-from hostler.kit.virtual import VirtualClock, run_virtual
+from hostler.kit.virtual_loop import VirtualClock, run_virtual
 from hostler.model.access import Role
 from hostler.model.api import TokenCreate, UserCreate
 from hostler.ports.store import Store

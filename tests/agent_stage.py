@@ -14,11 +14,11 @@ from hostler.drivers.machines.simulated import MachineFaults, MemoryPlace, Simul
 from hostler.drivers.store.faulty import FaultyStore
 from hostler.drivers.store.memory import MemoryStore
 from hostler.engine.agent.agent import Agent
-from hostler.engine.agent.plan import AgentPlan
+from hostler.engine.agent.config import AgentPlan
 from hostler.errors import Unavailable
 from hostler.keys.node import ALIVE, COMMAND, MEMBER
 from hostler.keys.vm import HANDLE
-from hostler.kit.virtual import VirtualClock
+from hostler.kit.virtual_loop import VirtualClock
 from hostler.model.node import NodeRecord, VmCommand
 from hostler.model.vm import MachineState, VmHandle, VmSpec
 

@@ -25,12 +25,14 @@ from yarl import URL
 
 import hostler
 from hostler.drivers.artifacts.folder import FolderArtifacts
-from hostler.drivers.calling.lines import TcpLines
+from hostler.drivers.calling.connection_pool import TcpLines
+from hostler.engine.decision_history import TraceService
 from hostler.engine.deployments.service import BlueprintService
+from hostler.engine.idempotent_writer import Writer
 from hostler.engine.inventory.service import InventoryService
+from hostler.engine.invocation.no_endpoint import Why
 from hostler.engine.invocation.router import Router
 from hostler.engine.invocation.service import InvokeService
-from hostler.engine.invocation.why import Why
 from hostler.engine.labs.service import LabService
 from hostler.engine.nodes import NodeService
 from hostler.engine.overview import OverviewService
@@ -38,12 +40,10 @@ from hostler.engine.quotas import QuotaService
 from hostler.engine.request import HOSTLER, Request
 from hostler.engine.retained import RetainedService
 from hostler.engine.tickets import PeerTickets, Tickets
-from hostler.engine.traces import TraceService
 from hostler.engine.users import UserService
 from hostler.engine.view import View
 from hostler.engine.vms import VmService
 from hostler.engine.workloads.service import WorkloadService
-from hostler.engine.write import Writer
 from hostler.entry.peers import ProcessPeers
 from hostler.entry.server.app import App, build
 from hostler.entry.server.serve import Server

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from hostler.engine.deployments.service import BlueprintService
-from hostler.engine.write import Writer
+from hostler.engine.idempotent_writer import Writer
 from hostler.errors import NotFound
 from hostler.kit.clock import SystemClock
 from hostler.model.deployment import Blueprint, SliceSpec

@@ -17,8 +17,8 @@ from dose import dose
 from harness.pace import within
 
 import hostler
-from hostler.entry.server.place import kept, share
 from hostler.entry.server.services import ServerPlan
+from hostler.entry.server.stream_quota import kept, share
 from hostler.keys.namespace import Namespace
 from hostler.keys.namespaced import NamespacedStore
 from hostler.keys.vm import HANDLE, VM

@@ -444,7 +444,7 @@ async def _upgrade(port: int, ticket: str) -> int:
 
 
 def test_the_plan_has_the_defaults_of_the_settings() -> None:
-    from hostler.entry.plane import budget_of
+    from hostler.entry.control_plane import budget_of
     from hostler.settings import load
 
     settings = load({}, {}, toml="")

@@ -105,7 +105,7 @@ async def test_what_cannot_be_told_is_not_opened(place: Place, what: str, monkey
     async def out_of_reach(*arguments: object, **more: object) -> int:
         raise Unavailable("store: out of reach")
 
-    monkeypatch.setattr("hostler.engine.write.Writer.commit", out_of_reach)
+    monkeypatch.setattr("hostler.engine.idempotent_writer.Writer.commit", out_of_reach)
     with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
         await opened(place.api, what, by_ticket=False)
     assert refused.value.status == 503
@@ -121,7 +121,7 @@ async def test_who_cannot_be_told_of_throws_nobody_out_of_a_terminal(
     async def out_of_reach(*arguments: object, **more: object) -> int:
         raise Unavailable("store: out of reach")
 
-    monkeypatch.setattr("hostler.engine.write.Writer.commit", out_of_reach)
+    monkeypatch.setattr("hostler.engine.idempotent_writer.Writer.commit", out_of_reach)
     with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
         await browse(place.api)
     assert refused.value.status == 503

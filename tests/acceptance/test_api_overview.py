@@ -12,8 +12,8 @@ from api_server import VM_BODY, Api, api_on, serving
 
 from hostler.drivers.store.faulty import FaultyStore
 from hostler.drivers.store.memory import MemoryStore
-from hostler.entry import doctor
-from hostler.entry.doctor_machines import paused
+from hostler.entry.doctor import examination as doctor
+from hostler.entry.doctor.machines import paused
 from hostler.keys.access import AUDIT
 from hostler.keys.node import BRAKE, CLOCK_DISPUTE, FENCING, LEADER_CLOCK
 from hostler.keys.replica import LEADER, REPLICA, TAKEOVER
@@ -197,7 +197,7 @@ async def test_the_audit_newest_first_is_the_audit_turned_round(api: Api, monkey
     day = today["after"].partition("/")[0]
     assert await audited(api, newest="true", limit=4, day=day) == forth[::-1]
     assert await audited(api, newest="true", day="2020-01-01") == []
-    monkeypatch.setattr("hostler.engine.access.ledger.LOOKED_AT", 4)
+    monkeypatch.setattr("hostler.engine.access.audit_queries.LOOKED_AT", 4)
     only = await audited(api, newest="true", who="ADMIN", verb="vm.", subject=made["id"])
     assert [(item["verb"], item["name"]) for item in only] == [("vm.create", "one")]
     assert await audited(api, who="nobody") == []

@@ -10,7 +10,7 @@ import pytest
 from api_server import Api, serving
 
 import hostler
-from hostler.engine.inventory import pieces
+from hostler.engine.inventory import streaming_json
 from hostler.errors import Invalid, NotFound, Stale
 from hostler.model.inventory import Condition
 from hostler.model.inventory_api import HardwareSet, InventoryDocument
@@ -78,7 +78,7 @@ async def test_a_large_body_is_read_beside_the_loop_and_a_small_one_at_once(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     on_the_loop: list[bool] = []
-    monkeypatch.setattr(pieces, "_outlined", _noted(on_the_loop, pieces._outlined))
+    monkeypatch.setattr(streaming_json, "_outlined", _noted(on_the_loop, streaming_json._outlined))
     monkeypatch.setattr(InventoryDocument, "decode", _noted(on_the_loop, InventoryDocument.decode))
     large = {"racks": [{**RACK, "location": "x" * 200, "name": f"r{n}"} for n in range(200)]}
     for verb, path in (("POST", "/v1/inventory/plan"), ("PUT", "/v1/inventory")):

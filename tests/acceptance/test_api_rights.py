@@ -10,7 +10,7 @@ import pytest
 from api_server import Api, serving
 from blueprint_scene import believing, blueprint, spec
 
-from hostler.engine.inventory.document import inventory_in
+from hostler.engine.inventory.inventory_file import inventory_in
 from hostler.engine.request import HOSTLER, Request
 from hostler.entry.server.route import Answer, Asked, Route
 from hostler.entry.server.services import ServerPlan

@@ -19,7 +19,7 @@ from hostler.engine.tickets import PeerTickets
 from hostler.entry.lab_key import terminal_key
 from hostler.entry.relay import RelayApp
 from hostler.entry.server.serve import Server
-from hostler.entry.terminal import keeper, session, ssh
+from hostler.entry.terminal import session, sessions, ssh
 from hostler.keys.lab import LAB
 from hostler.keys.node import MEMBER
 from hostler.kit.clock import SystemClock
@@ -187,7 +187,7 @@ async def test_l48_where_a_lab_ends_with_its_terminal_it_is_noted_when_somebody_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """L48: on the way in, now and then, and on the way out; of other labs nothing is written."""
-    monkeypatch.setattr(keeper, "NOTE_EVERY", 0.02)
+    monkeypatch.setattr(sessions, "NOTE_EVERY", 0.02)
     labs = {"5": LabTemplate(end_with_terminal=True), "6": LabTemplate()}
     async with placed(tmp_path, catalogue=LabCatalogue(labs=labs)) as place:
 

@@ -9,7 +9,7 @@ import pytest
 from api_server import Api, serving
 
 import hostler
-from hostler.engine.tracing import Tracer
+from hostler.engine.decision_recorder import Tracer
 from hostler.errors import NotFound
 from hostler.keys.vm import VM
 from hostler.kit.clock import SystemClock

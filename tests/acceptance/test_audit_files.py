@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from up_process import HostlerProcess, hostler, until, well
 
-from hostler.engine.write import instants
+from hostler.engine.idempotent_writer import instants
 from hostler.keys.access import AUDIT
 from hostler.model.access import Audit
 from hostler.wiring import open_store

@@ -13,8 +13,8 @@ import up_process
 from dose import dose
 from harness import pace
 
-from hostler.engine.transfer.fill import MARKER
-from hostler.engine.transfer.walk import items
+from hostler.engine.transfer.import_keys import MARKER
+from hostler.engine.transfer.scan import items
 from hostler.ports.store import Put
 from hostler.testing.servers import EtcdServer
 from hostler.wiring import open_store

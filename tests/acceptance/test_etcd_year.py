@@ -18,11 +18,11 @@ from dose import dose
 from hostler.drivers.audit.chain import check
 from hostler.drivers.audit.folder import AuditFolder
 from hostler.drivers.ttl.store import StoreTtlStorage
-from hostler.engine.controllers import attic, compaction, janitor
+from hostler.engine.controllers import compaction, decision_retention, janitor
+from hostler.engine.decision_recorder import Tracer
 from hostler.engine.elections import Elections
-from hostler.engine.tracing import Tracer
+from hostler.engine.idempotent_writer import instants
 from hostler.engine.view import View
-from hostler.engine.write import instants
 from hostler.keys.access import AUDIT
 from hostler.keys.trace import TRACE
 from hostler.kit.clock import SystemClock
@@ -84,8 +84,8 @@ if dose(test=0, full=1):
             (janitor, "EVERY", 0.05),
             (janitor, "FILLING_EVERY", 0.05),
             (janitor, "RETENTION_EVERY", 0.25),
-            (attic, "SETTLED", 0.2),
-            (attic, "RECOUNT_EVERY", 3.0),
+            (decision_retention, "SETTLED", 0.2),
+            (decision_retention, "RECOUNT_EVERY", 3.0),
         ):
             monkeypatch.setattr(module, name, value)
         quota, clock, tasks = 2 * 2**30 // SCALE, SystemClock(), []

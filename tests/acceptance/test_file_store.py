@@ -25,7 +25,7 @@ import hostler
 from hostler.drivers.store.file import FileStore, disk
 from hostler.drivers.store.file.state import Bounds
 from hostler.errors import Compacted, Damaged, HostlerError, Invalid, LeaseGone, Unavailable, Uncertain
-from hostler.kit import durable
+from hostler.kit import fsync
 from hostler.ports.store import Lease, Put, Store, Version
 
 WITHIN = 30.0
@@ -299,7 +299,7 @@ async def test_a_save_is_durable_before_it_has_the_name_and_the_name_before_it_i
             return call
 
     async with opened(path) as store:
-        for module in (disk, durable):
+        for module in (disk, fsync):
             monkeypatch.setattr(module, "os", Watched())
         await store.put("a", b"")
         told = list(done)

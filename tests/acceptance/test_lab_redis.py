@@ -18,7 +18,7 @@ from hostler.errors import HostlerError, Unavailable, Uncertain
 from hostler.model.lab import LabRequest
 from hostler.ports.inbox import KEPT, LONGEST, QUEUES, Inbox, Taken
 from hostler.testing.inbox.claim import request
-from hostler.testing.inbox.doors import RedisLabDoor
+from hostler.testing.inbox.drivers import RedisLabDoor
 from hostler.testing.inbox.records import change, server
 from hostler.testing.proxy import FaultyProxy
 from hostler.testing.servers import HOST

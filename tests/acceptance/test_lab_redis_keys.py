@@ -18,7 +18,7 @@ from hostler.drivers.inbox.redis.scripts import WHOSE
 from hostler.errors import Closed, Forbidden, Invalid, Refused, Unavailable
 from hostler.keys.lab import LAB, LabNames
 from hostler.testing.inbox.claim import request
-from hostler.testing.inbox.doors import RedisLabDoor
+from hostler.testing.inbox.drivers import RedisLabDoor
 from hostler.testing.inbox.queues import STRANGE
 from hostler.testing.inbox.records import change, server
 from hostler.testing.servers import HOST

@@ -17,7 +17,7 @@ from hostler.keys.lab import LAB
 from hostler.keys.mirror import Mirror
 from hostler.kit.clock import SystemClock
 from hostler.model.lab import LabCatalogue
-from hostler.testing.inbox.doors import RedisLabDoor
+from hostler.testing.inbox.drivers import RedisLabDoor
 
 USERS = [f"f:b2c:user-{number}" for number in range(20)]
 

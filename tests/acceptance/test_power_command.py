@@ -14,9 +14,9 @@ from up_process import HostlerProcess, token_told, until, well
 
 from hostler.drivers.power.command import CommandPower
 from hostler.drivers.power.program import INHERITED
-from hostler.entry.doctor_power import power
-from hostler.entry.finding import Level
-from hostler.entry.plane import Plane
+from hostler.entry.control_plane import Plane
+from hostler.entry.doctor.power import power
+from hostler.entry.doctor.result import Level
 from hostler.errors import Unavailable, Uncertain
 from hostler.ports.power import Power
 from hostler.settings import load

@@ -25,7 +25,7 @@ from hostler.drivers.slices.process.instance import Instance
 from hostler.errors import Refused, Unavailable
 from hostler.ports.calls import Failed
 from hostler.ports.slices import Life
-from hostler.ports.worker import MAX_LOG
+from hostler.ports.worker_protocol import MAX_LOG
 
 NAME = "bad:harm:1"
 HARM = """

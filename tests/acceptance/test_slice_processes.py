@@ -17,7 +17,7 @@ from slicing import TOKENS, Caller, call, make_wheel, publish
 
 from hostler.drivers.artifacts.folder import FolderArtifacts
 from hostler.drivers.artifacts.wheel import described
-from hostler.drivers.machines.qemu.rights import users_here
+from hostler.drivers.machines.qemu.privileges import users_here
 from hostler.drivers.slices.process.driver import ProcessSlices
 from hostler.errors import Conflict, NotFound, Refused
 from hostler.model.deployment import SliceSettings
@@ -439,7 +439,7 @@ async def test_where_others_cannot_run_our_python_that_of_the_system_is_taken(tm
 async def test_where_no_python_can_be_run_by_others_that_is_told_or_refused(
     tmp_path: Path, hidden: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("hostler.drivers.slices.process.rights._SYSTEM", "/usr/bin/python-that-is-not-there")
+    monkeypatch.setattr("hostler.drivers.slices.process.privileges._SYSTEM", "/usr/bin/python-that-is-not-there")
     artifacts = await publish(tmp_path, V1, GREET)
     async with opened(tmp_path, artifacts, python=hidden, uids=users_of_their_own()) as slices:
         for number in (1, 2):

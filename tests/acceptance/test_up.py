@@ -21,7 +21,7 @@ from harness import pace
 from up_process import START, HostlerProcess, hostler, until, well
 
 from hostler.drivers.machines.simulated import read_intervals
-from hostler.entry.folder import DataFolder
+from hostler.entry.data_dir import DataFolder
 from hostler.entry.sim_service import check_folder
 from hostler.errors import Refused
 

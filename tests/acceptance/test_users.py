@@ -16,10 +16,10 @@ import pytest
 
 import hostler
 from hostler.drivers.hasher import Argon2Hasher
+from hostler.engine.idempotent_writer import Writer
 from hostler.engine.request import HOSTLER, Request
 from hostler.engine.users import UserService
 from hostler.engine.view import View
-from hostler.engine.write import Writer
 from hostler.errors import Closed, TooManyTries, Unauthenticated
 from hostler.keys.access import TOKEN
 from hostler.keys.inventory import USER

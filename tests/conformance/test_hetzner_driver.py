@@ -19,7 +19,7 @@ from hetzner.opened import PACE, SPEC, hetzner, options
 from hetzner.standin import TOKEN, StandIn
 
 from hostler.drivers.machines.hetzner import HetznerMachines
-from hostler.drivers.machines.hetzner.trouble import translated
+from hostler.drivers.machines.hetzner.errors import translated
 from hostler.errors import (
     Damaged,
     Forbidden,

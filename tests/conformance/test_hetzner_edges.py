@@ -276,7 +276,7 @@ async def test_one_that_was_available_is_so_after_a_restart_unless_it_proves_not
             probing: dict[str, Any] = {"probe": True, "ssh_port": port}
             async with hetzner(tmp_path, standin, **probing) as machines:
                 with pytest.MonkeyPatch.context() as patch:
-                    patch.setattr("hostler.drivers.machines.hetzner.making.new_host_key", lambda: made_of(key))
+                    patch.setattr("hostler.drivers.machines.hetzner.create.new_host_key", lambda: made_of(key))
                     await machines.create(PLAN)
                 await machines.start(VM)
                 available = await readiness(machines, Step.AVAILABLE)

@@ -7,7 +7,7 @@ from dose import dose
 from running import ttl_server
 
 from hostler.testing import InboxClaim, LabDoor, inbox_claims
-from hostler.testing.inbox.doors import MemoryLabDoor, RedisLabDoor
+from hostler.testing.inbox.drivers import MemoryLabDoor, RedisLabDoor
 
 
 def door_of(driver: str) -> LabDoor:

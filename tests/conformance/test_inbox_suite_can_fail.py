@@ -14,7 +14,7 @@ from hostler.errors import Invalid
 from hostler.model.lab import LabServer
 from hostler.ports.inbox import Published, Shown, Taken
 from hostler.testing import check_inbox, inbox_claims, run_virtual
-from hostler.testing.inbox.doors import MemoryLabDoor
+from hostler.testing.inbox.drivers import MemoryLabDoor
 
 Mutant = type[MemoryDoor] | type[MemoryInbox] | type[MemoryBoard]
 MUTANTS: list[tuple[Mutant, str]] = []

@@ -9,7 +9,7 @@ from dose import seeds
 from harness import pace
 from msgspec.structs import replace
 
-from hostler.kit.virtual import VirtualClock, run_virtual
+from hostler.kit.virtual_loop import VirtualClock, run_virtual
 from hostler.model.inventory import Capacity
 from hostler.ports.machines import Machines
 from hostler.testing import (

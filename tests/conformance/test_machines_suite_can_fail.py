@@ -10,10 +10,10 @@ import msgspec
 import pytest
 
 from hostler import Closed, Invalid, NotFound, Refused
-from hostler.drivers.machines.simulated import place as places
+from hostler.drivers.machines.simulated import host as places
 from hostler.drivers.machines.simulated.console import SimulatedConsole
-from hostler.drivers.machines.simulated.place import switched_off
-from hostler.kit.virtual import VirtualClock, run_virtual
+from hostler.drivers.machines.simulated.host import switched_off
+from hostler.kit.virtual_loop import VirtualClock, run_virtual
 from hostler.model.vm import MachineState
 from hostler.ports.machines import Door
 from hostler.testing import MemoryPlace, SimulatedMachines, check_machines, machine_claims

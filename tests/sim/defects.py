@@ -15,19 +15,19 @@ from weakref import WeakKeyDictionary
 from msgspec.structs import replace
 
 from hostler.drivers.ttl.store import StoreTtlStorage
-from hostler.engine.agent.report import Reports
 from hostler.engine.agent.session import Session
+from hostler.engine.agent.status_reporter import Reports
 from hostler.engine.agent.worker import Workers
-from hostler.engine.controllers.books import Books
+from hostler.engine.controllers.allocations import Books
 from hostler.engine.controllers.brake import Brake
 from hostler.engine.controllers.decision import Act, NodeCase, Step
+from hostler.engine.controllers.heartbeat_monitor import Silence
 from hostler.engine.controllers.janitor import Janitor
 from hostler.engine.controllers.machines import MachineController
-from hostler.engine.controllers.silence import Silence
 from hostler.engine.labs import decide as labs
-from hostler.engine.labs import wish
+from hostler.engine.labs import state_machine
 from hostler.engine.labs.controller import LabController
-from hostler.engine.labs.sight import Sight
+from hostler.engine.labs.lab_cache import Sight
 from hostler.engine.placement import Decision
 from hostler.engine.workloads.targets import Targets
 from hostler.errors import HostlerError, Missed, Unavailable, Uncertain
@@ -44,11 +44,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from hostler.engine.agent.agent import Agent
-    from hostler.engine.agent.plan import AgentPlan
-    from hostler.engine.agent.report import Known
+    from hostler.engine.agent.config import AgentPlan
+    from hostler.engine.agent.status_reporter import Known
     from hostler.engine.controllers.decision import Duty
-    from hostler.engine.controllers.seen import Seen
-    from hostler.engine.labs.steps import Seen as LabSeen
+    from hostler.engine.controllers.snapshot import Seen
+    from hostler.engine.labs.transactions import Seen as LabSeen
     from hostler.engine.placement import NodeState, Wanted
     from hostler.engine.service import Service
     from hostler.engine.transfer.restore import Backup, Restored
@@ -467,7 +467,7 @@ class _Generous(LabController):
     def _decided(self, record: LabUser, seen: LabSeen) -> labs.Step:
         lab = record.lab
         if lab is not None and lab.phase is LabPhase.STOPPING and seen.vm is not None and seen.vm.value.deleting:
-            return labs.Step(labs.Act.WRITE, wish.gone(record, self._clock.wall(), self._catalogue()))
+            return labs.Step(labs.Act.WRITE, state_machine.gone(record, self._clock.wall(), self._catalogue()))
         return super()._decided(record, seen)
 
 

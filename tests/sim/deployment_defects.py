@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from hostler.engine.deployments import controller, rebalance, roster, spread
+from hostler.engine.deployments import controller, instance_index, rebalance, spread
 from hostler.engine.deployments.controller import DeploymentController
 from hostler.engine.slices.decide import Show
-from hostler.engine.slices.ledger import Ledger
+from hostler.engine.slices.status_writer import Ledger
 from hostler.sim.world import Making, Parts
 
 from .defects import SOUND, _agents, _NoGuard, _turned
@@ -109,7 +109,7 @@ def slices_placed_by_a_former_leader(_: pytest.MonkeyPatch) -> Parts:
     return Parts(storage=_NoGuard)
 
 
-class _Forgetful(roster.Numbers):
+class _Forgetful(instance_index.Numbers):
     def take(self, count: int) -> list[int]:
         return list(range(1, count + 1))
 
@@ -117,7 +117,7 @@ class _Forgetful(roster.Numbers):
 @found_by("deploy-pdu-loss", "instance_numbers_unique")
 def two_instances_with_one_number(patch: pytest.MonkeyPatch) -> Parts:
     """New instances are numbered from 1, whatever is there."""
-    patch.setattr(roster, "Numbers", _Forgetful)
+    patch.setattr(instance_index, "Numbers", _Forgetful)
     return Parts()
 
 

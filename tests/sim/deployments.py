@@ -8,8 +8,8 @@ from hostler.keys.deployment import DEPLOYMENT
 from hostler.model.deployment import Blueprint, SliceSpec
 from hostler.model.rollout import Phase
 from hostler.sim.invariants import Invariants
-from hostler.sim.invariants_blueprints import unmet_blueprints
-from hostler.sim.invariants_wishes import unmet
+from hostler.sim.invariants.blueprints import unmet_blueprints
+from hostler.sim.invariants.converged import unmet
 from hostler.sim.scenario.scenario import INVARIANTS
 from hostler.sim.world import BladePlan, WorldPlan
 

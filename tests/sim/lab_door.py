@@ -21,11 +21,11 @@ from hostler.drivers.store.memory import MemoryStore
 from hostler.engine.labs.worker import LabWorker
 from hostler.keys.lab import LAB, user_of_request
 from hostler.keys.mirror import Mirror
-from hostler.kit.processes import ProcessLoop
-from hostler.kit.together import run_together
-from hostler.kit.virtual import VirtualClock, run_virtual
+from hostler.kit.simulated_process import ProcessLoop
+from hostler.kit.task_group import run_together
+from hostler.kit.virtual_loop import VirtualClock, run_virtual
 from hostler.model.lab import LabCatalogue
-from hostler.sim.wire import Weather, Wire
+from hostler.sim.faulty_link import Weather, Wire
 
 from .evidence import name_run
 

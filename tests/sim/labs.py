@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from hostler.drivers.inbox.memory import MemoryBoard, MemoryDoor
-from hostler.engine.labs import wish
+from hostler.engine.labs import state_machine
 from hostler.engine.labs.controller import LabController
 from hostler.engine.labs.decide import kept_until
 from hostler.engine.labs.projector import LabProjector
@@ -116,14 +116,17 @@ class LabPlane(Plane):
 
     async def start(self, user: str, lab_id: int = 5, *, switch: bool = False) -> LabEvent:
         return await self.ask(
-            user, lambda record, now: wish.start(record, user, lab_id, catalogue=self.catalogue, now=now, switch=switch)
+            user,
+            lambda record, now: state_machine.start(
+                record, user, lab_id, catalogue=self.catalogue, now=now, switch=switch
+            ),
         )
 
     async def stop(self, user: str, lab_id: int | None = None) -> LabEvent:
-        return await self.ask(user, lambda record, now: wish.stop(record, user, lab_id, now=now))
+        return await self.ask(user, lambda record, now: state_machine.stop(record, user, lab_id, now=now))
 
     async def extend(self, user: str, minutes: float) -> LabEvent:
-        return await self.ask(user, lambda record, now: wish.extend(record, user, minutes, None, now=now))
+        return await self.ask(user, lambda record, now: state_machine.extend(record, user, minutes, None, now=now))
 
     # What there is
 

@@ -18,24 +18,24 @@ from hostler.drivers.machines.simulated import MachineFaults, MemoryPlace, Simul
 from hostler.drivers.store.memory import MemoryStore
 from hostler.drivers.ttl.store import StoreTtlStorage
 from hostler.engine.agent.agent import Agent
-from hostler.engine.agent.plan import AgentPlan
+from hostler.engine.agent.config import AgentPlan
 from hostler.engine.controllers.janitor import Janitor
 from hostler.engine.controllers.machines import MachineController
 from hostler.engine.controllers.nodes import NodeController
+from hostler.engine.decision_recorder import Tracer
+from hostler.engine.idempotent_writer import Writer
 from hostler.engine.quotas import quota_release
 from hostler.engine.replica import Replica, ReplicaConfig
 from hostler.engine.request import HOSTLER, Request
-from hostler.engine.tracing import Tracer
 from hostler.engine.view import View
 from hostler.engine.vms import VmService
-from hostler.engine.write import Writer
 from hostler.errors import Conflict, Unavailable, Uncertain
 from hostler.keys.node import ARRIVAL, COMMAND
 from hostler.keys.vm import HANDLE, LOCK, NAME, VM
-from hostler.kit.processes import ProcessLoop, outside
-from hostler.kit.virtual import VirtualClock, run_virtual
+from hostler.kit.simulated_process import ProcessLoop, outside
+from hostler.kit.virtual_loop import VirtualClock, run_virtual
 from hostler.model.vm import MachineState, Power
-from hostler.sim.wire import Weather, Wire
+from hostler.sim.faulty_link import Weather, Wire
 
 from .evidence import name_run
 

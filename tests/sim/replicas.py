@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from hostler.engine.killer import GRACE, overdue_at
 from hostler.engine.replica import Replica, ReplicaConfig
+from hostler.engine.self_fencing import GRACE, overdue_at
 from hostler.keys.replica import LEADER
 
 from .world import TTL, Process, Wrong

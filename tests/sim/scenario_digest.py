@@ -13,7 +13,7 @@ import msgspec
 
 from hostler.sim.scenario import library
 from hostler.sim.scenario.run import run_scenario
-from hostler.sim.world.chronicle import Chronicle
+from hostler.sim.world.event_log import Chronicle
 
 if TYPE_CHECKING:
     from hostler.ports.store import Event

@@ -19,12 +19,12 @@ from hostler.drivers.slices.simulated import SimulatedSlices, SlicePlace, SliceT
 from hostler.drivers.store.faulty import FaultyStore
 from hostler.drivers.store.memory import MemoryStore
 from hostler.engine.agent.agent import Agent
-from hostler.engine.agent.plan import AgentPlan
-from hostler.engine.deployments.limits import Limits
-from hostler.engine.deployments.moves import moved
+from hostler.engine.agent.config import AgentPlan
+from hostler.engine.deployments.state_machine import moved
+from hostler.engine.deployments.timeouts import Limits
 from hostler.keys.deployment import ENDPOINT, SLICE
 from hostler.keys.node import ALIVE
-from hostler.kit.virtual import VirtualClock, run_virtual
+from hostler.kit.virtual_loop import VirtualClock, run_virtual
 from hostler.model.deployment import SliceInstance, SliceSettings, SliceState, may_move
 
 if TYPE_CHECKING:

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from hostler.drivers.store.memory import MemoryStore
+from hostler.engine.decision_recorder import Tracer
+from hostler.engine.deployments.call_metrics import Measured
 from hostler.engine.deployments.controller import DeploymentController
-from hostler.engine.deployments.limits import Limits
-from hostler.engine.deployments.measured import Measured
-from hostler.engine.deployments.moves import moved
-from hostler.engine.tracing import Tracer
+from hostler.engine.deployments.state_machine import moved
+from hostler.engine.deployments.timeouts import Limits
 from hostler.engine.view import View
 from hostler.keys.deployment import (
     BLUEPRINT,
@@ -30,7 +30,7 @@ from hostler.keys.deployment import (
     SLICE_OWNER,
 )
 from hostler.keys.node import ALIVE, MEMBER
-from hostler.kit.virtual import VirtualClock, run_virtual
+from hostler.kit.virtual_loop import VirtualClock, run_virtual
 from hostler.model.deployment import Blueprint, Endpoint, SliceInstance, SliceSpec, SliceState, may_move
 from hostler.model.inventory import Capacity
 from hostler.model.node import Heartbeat, Lifecycle, NodeRecord

@@ -14,12 +14,12 @@ import msgspec
 import pytest
 from dose import every_nth
 
+from hostler.engine.idempotent_writer import Writer
 from hostler.engine.nodes import NodeService
 from hostler.engine.request import HOSTLER, Request
 from hostler.engine.retained import RetainedService
 from hostler.engine.view import View
-from hostler.engine.vm_reading import VmQuery
-from hostler.engine.write import Writer
+from hostler.engine.vm_queries import VmQuery
 from hostler.errors import Conflict, NotFound, Refused
 from hostler.keys.node import COMMAND, RETAINED
 from hostler.keys.vm import HANDLE, NAME, VM

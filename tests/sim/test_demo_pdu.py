@@ -7,9 +7,9 @@ brought up to date.
 
 from __future__ import annotations
 
-from hostler.engine.inventory.document import read_inventory
+from hostler.engine.decision_history import TraceService
+from hostler.engine.inventory.inventory_file import read_inventory
 from hostler.engine.request import HOSTLER
-from hostler.engine.traces import TraceService
 from hostler.keys.deployment import ENDPOINT, SLICE
 from hostler.keys.vm import HANDLE, VM
 from hostler.model.api import VmCreate

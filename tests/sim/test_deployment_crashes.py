@@ -22,7 +22,7 @@ from hostler.model.api import Drain
 from hostler.model.blueprint_api import RolloutSelection, RolloutVerb
 from hostler.model.deployment import Strategy
 from hostler.model.rollout import Phase
-from hostler.sim.world.wire import WorldWire
+from hostler.sim.world.store_link import WorldWire
 
 from .deployments import CART, Watch, apply, blueprint, plan, rollback, spec
 from .evidence import run_named_world

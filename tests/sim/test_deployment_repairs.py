@@ -12,9 +12,9 @@ import pytest
 from dose import seeds
 
 from hostler.engine.deployments.decide import NO_NEED, UNTAKEN
-from hostler.engine.deployments.limits import Limits
-from hostler.engine.deployments.moves import moved
-from hostler.engine.deployments.roster import Numbers
+from hostler.engine.deployments.instance_index import Numbers
+from hostler.engine.deployments.state_machine import moved
+from hostler.engine.deployments.timeouts import Limits
 from hostler.engine.slices.decide import LEFT
 from hostler.keys.deployment import BLUEPRINT, ENDPOINT, RETRIES, SLICE
 from hostler.keys.node import MEMBER

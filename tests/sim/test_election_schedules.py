@@ -26,9 +26,14 @@ CONCERNED = (
         "src/hostler/engine/elections.py",
         "src/hostler/engine/leadership.py",
         "src/hostler/drivers/ttl/store.py",
-        "src/hostler/kit/processes.py",
+        "src/hostler/kit/simulated_process.py",
     ),
-    *("src/hostler/sim/wire.py", "tests/sim/world.py", "tests/sim/mutants.py", "tests/sim/test_election_schedules.py"),
+    *(
+        "src/hostler/sim/faulty_link.py",
+        "tests/sim/world.py",
+        "tests/sim/mutants.py",
+        "tests/sim/test_election_schedules.py",
+    ),
 )
 """What finds the mutants, and what they are mutants of."""
 ENOUGH = 200

@@ -14,7 +14,7 @@ from dose import dose, part
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hostler.engine.inventory.document import read_inventory
+from hostler.engine.inventory.inventory_file import read_inventory
 from hostler.errors import Invalid, NotFound
 from hostler.sim.hardware import (
     BladePlan,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 from dose import every_nth, seeds
 
-from hostler.sim.wire import Weather
+from hostler.sim.faulty_link import Weather
 
 from .lab_door import Door, Host, Point
 

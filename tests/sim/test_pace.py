@@ -13,9 +13,9 @@ from typing import TypeVar
 import pytest
 
 from hostler.errors import Conflict, Invalid, TooManyTries
-from hostler.kit.processes import PROCESS
+from hostler.kit.simulated_process import PROCESS
 from hostler.model.sim_api import MOST_EVENTS, MOST_SECONDS, Mode
-from hostler.sim.pace import MOST_STEPS, Over, Pace, PacedLoop, PacedThread
+from hostler.sim.time_control import MOST_STEPS, Over, Pace, PacedLoop, PacedThread
 
 T = TypeVar("T")
 

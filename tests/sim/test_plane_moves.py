@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 import pytest
 from dose import every_nth
 
+from hostler.engine.idempotent_writer import Writer
 from hostler.engine.nodes import NodeService
 from hostler.engine.request import HOSTLER, Request
 from hostler.engine.view import View
-from hostler.engine.write import Writer
 from hostler.errors import HostlerError
 from hostler.keys.vm import HANDLE
 from hostler.model.api import Drain, MoveRequest

@@ -10,11 +10,11 @@ import pytest
 
 from hostler.drivers.machines.simulated import MemoryPlace
 from hostler.drivers.store.memory import MemoryStore
+from hostler.engine.idempotent_writer import Writer
 from hostler.engine.migration import migrate
 from hostler.engine.nodes import NodeService
 from hostler.engine.request import HOSTLER, Request
 from hostler.engine.view import View
-from hostler.engine.write import Writer
 from hostler.errors import Conflict
 from hostler.keys.node import ALIVE, COMMAND, MEMBER
 from hostler.keys.vm import HANDLE, VM

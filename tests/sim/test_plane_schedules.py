@@ -18,14 +18,14 @@ import pytest
 from dose import seeds
 from harness.artefacts import keep
 
+from hostler.engine.idempotent_writer import Writer
 from hostler.engine.nodes import NodeService
 from hostler.engine.request import HOSTLER, Request
 from hostler.engine.view import View
-from hostler.engine.write import Writer
 from hostler.errors import Conflict, HostlerError, NotFound, Refused
 from hostler.keys.node import ALIVE
 from hostler.keys.vm import HANDLE, VM
-from hostler.kit.processes import outside
+from hostler.kit.simulated_process import outside
 from hostler.model.api import Drain, MoveRequest, VmCreate, VmUpdate
 from hostler.model.node import DrainMode
 from hostler.model.vm import OnNodeLoss, Power, VmSpec

@@ -10,7 +10,7 @@ import pytest
 from dose import mutants_to_run
 
 from hostler.engine.agent import worker
-from hostler.engine.agent.handover import Given, Handovers
+from hostler.engine.agent.migration import Given, Handovers
 from hostler.engine.agent.session import Session
 from hostler.engine.controllers import decision, machines
 from hostler.engine.controllers.decision import NodeCase
@@ -118,7 +118,12 @@ def hasty(patch: pytest.MonkeyPatch) -> None:
 
 
 CONCERNED = (
-    *("src/hostler/engine/agent", "src/hostler/engine/controllers", "src/hostler/sim/wire.py", "tests/sim/plane.py"),
+    *(
+        "src/hostler/engine/agent",
+        "src/hostler/engine/controllers",
+        "src/hostler/sim/faulty_link.py",
+        "tests/sim/plane.py",
+    ),
     *("tests/sim/test_plane_moves.py", "tests/sim/test_plane_schedules.py"),
     "tests/sim/test_plane_schedules_can_fail.py",
 )

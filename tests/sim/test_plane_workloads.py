@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from dose import every_nth
 
+from hostler.engine.idempotent_writer import Writer
 from hostler.engine.nodes import NodeService
 from hostler.engine.quotas import QuotaService
 from hostler.engine.request import HOSTLER, Request
 from hostler.engine.view import View
-from hostler.engine.vm_reading import VmQuery
-from hostler.engine.write import Writer
+from hostler.engine.vm_queries import VmQuery
 from hostler.errors import Conflict
 from hostler.keys.inventory import INSTANCE, TARGET, WORKLOAD
 from hostler.keys.vm import NAME, VM

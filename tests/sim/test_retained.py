@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from hostler.drivers.machines.simulated.place import MemoryPlace
+from hostler.drivers.machines.simulated.host import MemoryPlace
+from hostler.engine.idempotent_writer import Writer
 from hostler.engine.request import HOSTLER, Request
 from hostler.engine.retained import RetainedService
-from hostler.engine.write import Writer
 from hostler.errors import Conflict
 from hostler.keys.access import AUDIT
 from hostler.keys.node import COMMAND, MEMBER, RETAINED, RETAINED_REQUEST

@@ -12,9 +12,9 @@ import msgspec
 import pytest
 
 from hostler.engine.deployments.service import BlueprintService
+from hostler.engine.idempotent_writer import Writer
 from hostler.engine.request import Caller, Request
 from hostler.engine.view import View
-from hostler.engine.write import Writer
 from hostler.errors import Conflict, Forbidden, NotFound
 from hostler.keys.access import AUDIT
 from hostler.keys.deployment import DEPLOYMENT

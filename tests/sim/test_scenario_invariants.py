@@ -10,15 +10,15 @@ import pytest
 from dose import mutants_to_run
 from msgspec.structs import replace
 
-from hostler.engine import wish as machine_wish
+from hostler.engine import vm_changes as machine_wish
 from hostler.engine.controllers import janitor
-from hostler.engine.controllers.books import Books
-from hostler.engine.controllers.steps import Txn
+from hostler.engine.controllers.allocations import Books
+from hostler.engine.controllers.transactions import Txn
 from hostler.engine.labs import decide as labs_decide
-from hostler.engine.labs import wish as labs
-from hostler.engine.labs.sight import Sight
+from hostler.engine.labs import state_machine as labs
+from hostler.engine.labs.lab_cache import Sight
 from hostler.engine.nodes import NodeService
-from hostler.engine.workloads import decide, steps, wish
+from hostler.engine.workloads import changes, decide, transactions
 from hostler.engine.workloads.controller import WorkloadController
 from hostler.keys.inventory import INSTANCE
 from hostler.model.lab import LabUser
@@ -79,28 +79,28 @@ def lab_ended_too_early(patch: pytest.MonkeyPatch) -> None:
 
 
 def scale_ignored(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(wish, "scaled", lambda old, *_: old)
+    patch.setattr(changes, "scaled", lambda old, *_: old)
 
 
 def apply_ignored(patch: pytest.MonkeyPatch) -> None:
     """A workload that is there stays as it is."""
-    patch.setattr(wish, "applied", lambda old, *_: old)
+    patch.setattr(changes, "applied", lambda old, *_: old)
 
 
 def workload_deletion_ignored(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(wish, "deleted", lambda old: old)
+    patch.setattr(changes, "deleted", lambda old: old)
 
 
 def instance_gone_without_its_machine(patch: pytest.MonkeyPatch) -> None:
     """Instances that are too many go, and nobody ends their machines."""
 
     def removed(one: Any) -> Any:
-        return Txn([INSTANCE.unchanged(one.instance)], steps._gone(one.instance.parts))
+        return Txn([INSTANCE.unchanged(one.instance)], transactions._gone(one.instance.parts))
 
     async def blind(*_: Any) -> bool:
         return False
 
-    patch.setattr(steps, "removed", removed)
+    patch.setattr(transactions, "removed", removed)
     patch.setattr(WorkloadController, "_remove_strays", blind)
 
 
@@ -183,7 +183,7 @@ def ended_too_early(patch: pytest.MonkeyPatch) -> None:
 
 CONCERNED = (
     *("src/hostler/sim", "scenarios", "tests/sim/test_scenario_invariants.py"),
-    *("src/hostler/engine/nodes.py", "src/hostler/engine/wish.py"),
+    *("src/hostler/engine/nodes.py", "src/hostler/engine/vm_changes.py"),
     *(f"src/hostler/engine/{part}" for part in ("controllers", "labs", "placement", "workloads")),
 )
 """What finds the defects, and where they are put in."""

@@ -27,9 +27,9 @@ from hostler.ports.store import Delete
 from hostler.sim.invariants import Invariants
 from hostler.sim.scenario import library
 from hostler.sim.scenario.format import read_scenario, written
+from hostler.sim.scenario.minimize import smallest
 from hostler.sim.scenario.run import run_scenario
 from hostler.sim.scenario.scenario import INVARIANTS
-from hostler.sim.scenario.smallest import smallest
 from hostler.sim.world import Parts, WorldPlan, run_world
 
 if TYPE_CHECKING:
@@ -448,7 +448,7 @@ def test_a_lab_that_is_shown_and_cannot_be_reached_is_found_after_its_grace() ->
 
 
 def test_a_machine_that_ran_in_two_places_at_once_is_found_whenever_that_was() -> None:
-    from hostler.drivers.machines.simulated.place import Row
+    from hostler.drivers.machines.simulated.host import Row
     from hostler.ports.machines import Label
 
     async def story(world: World) -> None:
@@ -514,6 +514,6 @@ def test_what_does_not_fail_when_it_is_played_whole_is_not_what_is_kept(monkeypa
     def played(candidate: Scenario, *, kept: bool = True, **_: Any) -> Outcome:
         return outcome if not kept or len(candidate.timeline) > 1 else fine
 
-    monkeypatch.setattr("hostler.sim.scenario.smallest.run_scenario", played)
+    monkeypatch.setattr("hostler.sim.scenario.minimize.run_scenario", played)
     found = smallest(failing, outcome)
     assert (len(found.scenario.timeline), found.outcome, found.complete) == (3, outcome, False)

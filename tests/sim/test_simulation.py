@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from hostler.engine.inventory.document import read_inventory
+from hostler.engine.inventory.inventory_file import read_inventory
 from hostler.errors import Conflict, Invalid, NotFound, Unavailable
 from hostler.model.sim_api import (
     FaultInject,

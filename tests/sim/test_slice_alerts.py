@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from hostler.engine.deployments.measured import Measured
+from hostler.engine.deployments.call_metrics import Measured
 from hostler.entry.server.feed import item_of
 from hostler.keys.deployment import ALERT
 from hostler.keys.trace import TRACE

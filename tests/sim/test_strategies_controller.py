@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from hostler.engine.deployments.measured import Measured
+from hostler.engine.deployments.call_metrics import Measured
 from hostler.keys.deployment import DEPLOYMENT, ENDPOINT
 from hostler.model.deployment import Autoscale, SliceSpec, SliceState, Strategy
 from hostler.model.node import Lifecycle

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from hostler.drivers.store.memory import MemoryStore
+from hostler.engine.decision_history import TraceService
 from hostler.engine.request import HOSTLER, Request
-from hostler.engine.traces import TraceService
 from hostler.engine.view import View
 from hostler.keys.access import AUDIT
 from hostler.keys.node import LAST_CLOCK, MEMBER

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hostler.engine.inventory.document import read_inventory
+from hostler.engine.inventory.inventory_file import read_inventory
 from hostler.engine.request import HOSTLER
-from hostler.engine.workloads.document import read_workload
+from hostler.engine.workloads.workload_file import read_workload
 from hostler.keys.inventory import TARGET
 from hostler.sim.world import run_world
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from hostler.engine.inventory.document import read_inventory
-from hostler.engine.vm_reading import VmQuery
+from hostler.engine.inventory.inventory_file import read_inventory
+from hostler.engine.vm_queries import VmQuery
 from hostler.engine.workloads.service import WorkloadService
 from hostler.errors import Conflict, Invalid, NotFound, Unavailable
 from hostler.keys.inventory import BLADE, PDU

@@ -10,10 +10,10 @@ from hostler.errors import Invalid, NotFound, Unavailable
 from hostler.keys.node import ALIVE
 from hostler.model.vm import MachineState, OnNodeLoss
 from hostler.sim.fault import FAULTS, fault_of
+from hostler.sim.faulty_link import Weather
 from hostler.sim.hardware import PowerOff, PowerOn, Repair, Replace
-from hostler.sim.wire import Weather
 from hostler.sim.world import World, run_world
-from hostler.sim.world.wire import DEADLINE
+from hostler.sim.world.store_link import DEADLINE
 
 from .world_scene import broken, handles, make, overlaps, plan, running, said, there
 

@@ -8,7 +8,7 @@ import asyncio
 import pytest
 from msgspec.structs import replace
 
-from hostler.engine.deployments.moves import moved
+from hostler.engine.deployments.state_machine import moved
 from hostler.keys.deployment import BLUEPRINT, ENDPOINT, SLICE
 from hostler.model.deployment import Blueprint, Endpoint, SliceInstance, SliceRecord, SliceState
 from hostler.ports.slices import Life

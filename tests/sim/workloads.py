@@ -6,12 +6,12 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from hostler.engine.idempotent_writer import Writer
 from hostler.engine.request import HOSTLER, Request
 from hostler.engine.view import View
 from hostler.engine.workloads.controller import WorkloadController
-from hostler.engine.workloads.machine import tune_of, tune_of_machine
 from hostler.engine.workloads.service import WorkloadService
-from hostler.engine.write import Writer
+from hostler.engine.workloads.vm_template import tune_of, tune_of_machine
 from hostler.keys.inventory import ACTUAL, INSTANCE, TARGET, WORKLOAD
 from hostler.keys.node import ARRIVAL, COMMAND
 from hostler.keys.vm import HANDLE, VM

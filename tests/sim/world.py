@@ -19,10 +19,10 @@ from hostler.drivers.ttl.store import StoreTtlStorage
 from hostler.engine.elections import Elections
 from hostler.errors import Unavailable, Uncertain
 from hostler.keys.replica import FENCE, LEADER
-from hostler.kit.processes import ProcessLoop, outside
-from hostler.kit.virtual import VirtualClock, run_virtual
+from hostler.kit.simulated_process import ProcessLoop, outside
+from hostler.kit.virtual_loop import VirtualClock, run_virtual
 from hostler.ports.store import ModRevision, Put
-from hostler.sim.wire import Weather, Wire
+from hostler.sim.faulty_link import Weather, Wire
 
 from .evidence import name_run
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from hostler.engine.inventory.document import read_inventory
+from hostler.engine.inventory.inventory_file import read_inventory
 from hostler.keys.vm import HANDLE
 from hostler.model.api import VmCreate
 from hostler.model.vm import MachineState, OnNodeLoss, VmSpec

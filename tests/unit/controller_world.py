@@ -21,7 +21,7 @@ from hostler.engine.view import View
 from hostler.errors import HostlerError
 from hostler.keys.node import ALIVE, COMMAND, MEMBER
 from hostler.keys.vm import HANDLE, NAME, VM
-from hostler.kit.virtual import VirtualClock, run_virtual
+from hostler.kit.virtual_loop import VirtualClock, run_virtual
 from hostler.model.inventory import Capacity
 from hostler.model.node import Heartbeat, Lifecycle, NodeRecord, OffConfirmation, VmCommand
 from hostler.model.vm import MachineState, Power, Snapshot, SnapshotState, VirtualMachine, VmHandle, VmSpec

@@ -8,7 +8,7 @@ import time
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any
 
-from hostler.drivers.machines.qemu import finding, process
+from hostler.drivers.machines.qemu import pid_lookup, process
 from hostler.drivers.machines.qemu.folder import MachineFolder, PlaceFolder
 from hostler.kit.clock import SystemClock
 
@@ -31,7 +31,7 @@ def machine_of(place: PlaceFolder) -> Iterator[MachineFolder]:
         deadline = time.monotonic() + PATIENCE
         while process.alive(made) or made.path in process._children.values():
             assert time.monotonic() < deadline
-            for found in finding.holders(made):
+            for found in pid_lookup.holders(made):
                 with found:
                     found.kill()
             process.reap()

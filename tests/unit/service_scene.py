@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from hostler.drivers.store.faulty import FaultyStore
 from hostler.drivers.store.memory import MemoryStore
+from hostler.engine.idempotent_writer import Writer
 from hostler.engine.nodes import NodeService
 from hostler.engine.quotas import QuotaService
 from hostler.engine.request import Caller, Request
 from hostler.engine.view import View
 from hostler.engine.vms import VmService
 from hostler.engine.workloads.service import WorkloadService
-from hostler.engine.write import Writer
 from hostler.keys.access import ANSWERED, AUDIT
 from hostler.keys.node import ALIVE, COMMAND, MEMBER
 from hostler.keys.vm import HANDLE, LOCK, NAME, VM

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from hostler.engine.deployments.measured import NOTHING, Measured
+from hostler.engine.deployments.call_metrics import NOTHING, Measured
 from hostler.engine.deployments.phases import trial, weight_of
 from hostler.engine.deployments.strategy import Aim, Count, Side, aim
 from hostler.model.deployment import SliceSpec, Strategy, StrategyKind

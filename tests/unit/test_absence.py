@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from controller_world import World, play
 
-from hostler.engine.controllers.absence import SETTLE
+from hostler.engine.controllers.node_lost import SETTLE
 from hostler.engine.controllers.nodes import NodeController
-from hostler.engine.tracing import Tracer
+from hostler.engine.decision_recorder import Tracer
 from hostler.keys.node import ALIVE, MEMBER
 from hostler.keys.trace import SILENT, TRACE
 from hostler.model.inventory import Capacity

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from hostler.engine.deployments.document import looked_through, read_blueprint
+from hostler.engine.deployments.blueprint_file import looked_through, read_blueprint
 from hostler.errors import Invalid
 from hostler.model.deployment import Gate, SliceSpec, Stage, Strategy, StrategyKind
 

@@ -15,7 +15,7 @@ from hostler.engine.agent.decide import Telling as Words
 from hostler.entry.agent import plan_of
 from hostler.keys.node import COMMAND
 from hostler.keys.vm import HANDLE
-from hostler.kit.virtual import run_virtual
+from hostler.kit.virtual_loop import run_virtual
 from hostler.model.node import VmCommand
 from hostler.model.node_label import architecture
 from hostler.model.vm import MachineState, Power

@@ -12,12 +12,12 @@ from agent_stage import SPEC, Stage, stage
 
 from hostler.drivers.machines.simulated import MachineFaults, MemoryPlace
 from hostler.engine.agent.agent import Agent
-from hostler.engine.agent.handover import OPEN_WITHIN, READY_WITHIN, _Patient
-from hostler.engine.agent.plan import AgentPlan
+from hostler.engine.agent.config import AgentPlan
+from hostler.engine.agent.migration import OPEN_WITHIN, READY_WITHIN, _Patient
 from hostler.errors import Refused, Unavailable
 from hostler.keys.node import ARRIVAL, COMMAND, MEMBER
 from hostler.keys.vm import HANDLE
-from hostler.kit.virtual import VirtualClock, run_virtual
+from hostler.kit.virtual_loop import VirtualClock, run_virtual
 from hostler.model.node import Arrival, Departure
 from hostler.model.vm import MachineState, Power
 from hostler.ports.machines import Door, Label, MachinePlan

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from hostler.engine.agent.decide import Action, Step
-from hostler.engine.agent.report import LONGEST_PAUSE, Known
+from hostler.engine.agent.status_reporter import LONGEST_PAUSE, Known
 from hostler.errors import Forbidden, HostlerError, TooManyTries, Unavailable
 from hostler.keys.entry import Entry
 from hostler.model.node import VmCommand

@@ -15,13 +15,13 @@ from dose import seeds
 from hostler.drivers.machines.simulated import MachineFaults, MemoryPlace, Odds, SimulatedMachines
 from hostler.drivers.store.faulty import FaultyStore
 from hostler.engine.agent.agent import Agent
-from hostler.engine.agent.plan import AgentPlan
+from hostler.engine.agent.config import AgentPlan
 from hostler.engine.calendar import READ_EVERY
 from hostler.errors import Invalid
 from hostler.keys.node import ALIVE, CLOCK, CLUSTER, COMMAND, MEMBER
 from hostler.keys.vm import HANDLE
-from hostler.kit.processes import ProcessLoop
-from hostler.kit.virtual import run_virtual
+from hostler.kit.simulated_process import ProcessLoop
+from hostler.kit.virtual_loop import run_virtual
 from hostler.model.node import DrainMode, LastControlPlane, Lifecycle, OffConfirmation
 from hostler.model.vm import MachineState, Power
 from hostler.ports.store import Delete

@@ -14,7 +14,7 @@ from hostler.drivers.machines.simulated import MachineFaults, MemoryPlace, Odds
 from hostler.engine.calendar import READ_EVERY
 from hostler.keys.node import ALIVE, CLOCK, CLUSTER, COMMAND, RETAINED
 from hostler.keys.vm import HANDLE
-from hostler.kit.virtual import run_virtual
+from hostler.kit.virtual_loop import run_virtual
 from hostler.model.vm import MachineState, Power, Restore, Snapshot, SnapshotState, VmHandle, VmSpec
 from hostler.model.vm import Step as ReadinessStep
 from hostler.ports.machines import Label, MachinePlan

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from hostler.engine.deployments.alerts import Timed, judge, value_of
-from hostler.engine.deployments.document import read_blueprint
-from hostler.engine.deployments.measured import NOTHING, Measured
+from hostler.engine.deployments.blueprint_file import read_blueprint
+from hostler.engine.deployments.call_metrics import NOTHING, Measured
 from hostler.errors import Invalid
 from hostler.model.deployment import AlertMetric, AlertRule
 

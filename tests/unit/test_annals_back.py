@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from hostler import open_store
-from hostler.engine.annals import PAGE, Annals, Line
-from hostler.engine.write import instants
+from hostler.engine.history_reader import PAGE, Annals, Line
+from hostler.engine.idempotent_writer import instants
 from hostler.keys.access import AUDIT
 from hostler.kit.clock import SystemClock
 from hostler.model.access import Audit

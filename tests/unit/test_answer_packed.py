@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hostler.entry.server.answer import body_of
+from hostler.entry.server.response import body_of
 from hostler.entry.server.vms import packed
 from hostler.model.api import VmRowPage
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from controller_world import World, play
 
-from hostler.engine.controllers.attic import BATCH, RECOUNT_EVERY, SETTLED, Attic
+from hostler.engine.controllers.decision_retention import BATCH, RECOUNT_EVERY, SETTLED, Attic
 from hostler.engine.controllers.janitor import Janitor
-from hostler.engine.tracing import Tracer
+from hostler.engine.decision_recorder import Tracer
 from hostler.keys.trace import SILENT, TRACE
 from hostler.model.trace import Silent
 

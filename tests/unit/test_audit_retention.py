@@ -13,10 +13,10 @@ from test_attic import DAY, cleaned, filled, led
 
 from hostler.drivers.audit.chain import check
 from hostler.drivers.audit.folder import AuditFolder
-from hostler.engine.access.ledger import Wanted, page
-from hostler.engine.controllers.attic import SETTLED
+from hostler.engine.access.audit_queries import Wanted, page
+from hostler.engine.controllers.decision_retention import SETTLED
 from hostler.engine.controllers.janitor import FILLING_EVERY
-from hostler.engine.write import instants
+from hostler.engine.idempotent_writer import instants
 from hostler.errors import Damaged, HostlerError, Unavailable
 from hostler.keys.access import AUDIT, AUDIT_FILE
 from hostler.model.access import Audit, AuditFile

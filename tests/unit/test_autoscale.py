@@ -7,7 +7,7 @@ import pytest
 from strategy_model import V1, V2, running, slice_spec
 
 from hostler.engine.deployments.autoscale import EVERY, scaled, wished
-from hostler.engine.deployments.measured import NOTHING, Measured
+from hostler.engine.deployments.call_metrics import NOTHING, Measured
 from hostler.model.deployment import SliceSettings, SliceSpec
 from hostler.model.rollout import Deployment, Phase
 

@@ -13,7 +13,7 @@ from dose import dose
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hostler.engine.deployments.document import (
+from hostler.engine.deployments.blueprint_file import (
     LARGEST_FILE,
     check_name,
     dependents,

@@ -8,8 +8,8 @@ from time import process_time
 
 import pytest
 
-from hostler.engine.deployments.document import looked_through
-from hostler.engine.deployments.places import line_of, lines_of
+from hostler.engine.deployments.blueprint_file import looked_through
+from hostler.engine.deployments.toml_lines import line_of, lines_of
 from hostler.errors import Invalid
 from hostler.settings import toml
 

@@ -10,8 +10,8 @@ import pytest
 from blueprint_scene import SaidArtifacts, blueprint, changed, spec
 from service_scene import ADMIN, MEMBER_OF_ACME, STRANGER, VIEWER, Scene, asked, contents, play
 
-from hostler.engine.deployments import reading
-from hostler.engine.deployments.roster import Is
+from hostler.engine.deployments import queries
+from hostler.engine.deployments.instance_index import Is
 from hostler.engine.deployments.service import BlueprintService
 from hostler.engine.request import Caller
 from hostler.errors import Conflict, Forbidden, HostlerError, Invalid, KeyReused, NotFound, Stale
@@ -410,7 +410,7 @@ def test_one_that_was_deleted_is_brought_back_with_its_numbers_going_on() -> Non
 
 
 def test_history_is_kept_to_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "KEPT", 3)
+    monkeypatch.setattr(queries, "KEPT", 3)
 
     async def story(scene: Scene) -> None:
         for number in range(1, 7):
@@ -593,7 +593,7 @@ def test_instances_of_every_state_are_counted() -> None:
         assert a.versions[0].states == {state.value: 1 + (state is SliceState.ACTIVE) for state in SliceState}
         assert (a.ready, a.leaving, a.failed) == (1, 4, 1)
         for kind in Is:
-            assert kind in reading._STATES or kind.name in SliceState.__members__, "whatever the fleet tells apart"
+            assert kind in queries._STATES or kind.name in SliceState.__members__, "whatever the fleet tells apart"
 
     play(story)
 

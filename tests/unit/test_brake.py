@@ -23,7 +23,7 @@ from hostler.engine.controllers.brake import (
     holding,
     reachable_before,
 )
-from hostler.engine.tracing import Tracer
+from hostler.engine.decision_recorder import Tracer
 from hostler.keys.node import ALIVE, BRAKE, FENCING, MEMBER
 from hostler.keys.trace import TRACE
 from hostler.model.node import BrakeRecord, Heartbeat, NodeRecord, OffConfirmation

@@ -11,12 +11,12 @@ import pytest
 
 from hostler.drivers.store.memory import MemoryStore
 from hostler.errors import Closed, Lagged, Unavailable, Uncertain
-from hostler.kit.virtual import VirtualClock
+from hostler.kit.virtual_loop import VirtualClock
 from hostler.model.sim_api import Mode
 from hostler.ports.store import Event, Put
-from hostler.sim.bridge import AHEAD, BridgedClock, BridgedStore, BridgedWatch, across
 from hostler.sim.journal import JournaledStore
-from hostler.sim.pace import PacedLoop, PacedThread
+from hostler.sim.thread_bridge import AHEAD, BridgedClock, BridgedStore, BridgedWatch, across
+from hostler.sim.time_control import PacedLoop, PacedThread
 from hostler.testing import Claim, store_claims
 
 

@@ -12,15 +12,15 @@ from controller_world import node as member
 
 from hostler.drivers.store.memory import MemoryStore
 from hostler.engine.calendar import BELIEVED_AFTER, READ_EVERY, RECORD_AFTER, RECORD_EVERY, Calendar
-from hostler.engine.labs import wish
+from hostler.engine.labs import state_machine
 from hostler.engine.labs.decide import Act, decide
-from hostler.entry.doctor import _clocks
-from hostler.entry.finding import Level
+from hostler.entry.doctor.examination import _clocks
+from hostler.entry.doctor.result import Level
 from hostler.keys.access import AUDIT, TOKEN
 from hostler.keys.mirror import Mirror
 from hostler.keys.node import ALIVE, CLOCK, CLOCK_DISPUTE, LEADER_CLOCK, MEMBER, RETAINED, RETAINED_REQUEST
 from hostler.keys.vm import VM
-from hostler.kit.virtual import VirtualClock, run_virtual
+from hostler.kit.virtual_loop import VirtualClock, run_virtual
 from hostler.model.access import Audit, Token, TokenKind
 from hostler.model.lab import LabCatalogue
 from hostler.model.node import ClockReading, Heartbeat
@@ -204,8 +204,8 @@ def test_alone_a_jump_of_the_calendar_is_believed_after_an_hour() -> None:
 
 def test_a_lab_does_not_end_by_a_calendar_that_is_in_doubt() -> None:
     catalogue = LabCatalogue()
-    record = wish.admitted(
-        wish.start(None, "ada", 5, catalogue=catalogue, now=0.0, switch=False), "v", catalogue.default, 0.0
+    record = state_machine.admitted(
+        state_machine.start(None, "ada", 5, catalogue=catalogue, now=0.0, switch=False), "v", catalogue.default, 0.0
     )
     late = DAY * 30
     ended = decide(record, None, None, catalogue=catalogue, now=late)
@@ -213,7 +213,7 @@ def test_a_lab_does_not_end_by_a_calendar_that_is_in_doubt() -> None:
     deleted = decide(record, None, None, catalogue=catalogue, now=late, expires=False)
     assert deleted.record is not None
     assert deleted.record.news[-1].reason == "its machine was deleted"  # that is certain without a calendar
-    gone = wish.gone(wish.stop(record, "ada", 5, now=1.0), 1.0, catalogue)
+    gone = state_machine.gone(state_machine.stop(record, "ada", 5, now=1.0), 1.0, catalogue)
     assert decide(gone, None, None, catalogue=catalogue, now=late).act is Act.FORGET
     assert decide(gone, None, None, catalogue=catalogue, now=late, expires=False).act is Act.NOTHING
 

@@ -12,8 +12,8 @@ import pytest
 
 from hostler import errors
 from hostler.drivers.calling import gateway as gateway_module
+from hostler.drivers.calling.connection_pool import TcpLines
 from hostler.drivers.calling.gateway import Gateway, failed
-from hostler.drivers.calling.lines import TcpLines
 from hostler.kit.frames import frame, read_frame
 from hostler.ports.calls import Call, CallFailed, Failed, Fault, FromWorker, Hello, NotAdmitted, Welcome
 

@@ -13,11 +13,11 @@ from service_scene import play
 
 from hostler.drivers.calling.listener import Listener, TcpQuestions
 from hostler.drivers.store.memory import MemoryStore
-from hostler.engine.invocation.gather import Collector
-from hostler.engine.invocation.measures import BOUNDS, KEPT, Measures, percentile, span_of
+from hostler.engine.invocation.call_metrics import BOUNDS, KEPT, Measures, percentile, span_of
+from hostler.engine.invocation.metrics_collector import Collector
+from hostler.engine.invocation.metrics_feed import UNSEEN, CallWatch
 from hostler.engine.invocation.registration import Registration
-from hostler.engine.invocation.watch import UNSEEN, CallWatch
-from hostler.entry.calling import Calling
+from hostler.entry.router_process import Calling
 from hostler.keys.deployment import DEPLOYMENT, ROUTER
 from hostler.kit.clock import SystemClock
 from hostler.model.rollout import Deployment, Phase, RouterRecord

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from hostler.drivers.calling.line import AHEAD_ITEMS, Line
+from hostler.drivers.calling.connection import AHEAD_ITEMS, Line
 from hostler.kit.frames import frame
 from hostler.ports.calls import Call, End, Hello, Item, Result, Welcome
 

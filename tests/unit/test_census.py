@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from hostler import open_store
-from hostler.engine import census as census_module
-from hostler.engine.census import Census
+from hostler.engine import phase_counts as census_module
 from hostler.engine.phase import phase
+from hostler.engine.phase_counts import Census
 from hostler.engine.request import Caller
 from hostler.engine.view import View
 from hostler.keys.lab import LAB

@@ -11,7 +11,7 @@ from hostler.entry.cli.vm.copy import _get_where, _split
 from hostler.entry.cli.vm.create import ssh_keys
 from hostler.entry.cli.vm.remote import Escape
 from hostler.entry.cli.vm.wait import Steps, described, goes_on, step_of
-from hostler.entry.folder import DataFolder
+from hostler.entry.data_dir import DataFolder
 from hostler.entry.ssh import logged_in
 from hostler.entry.ssh_key import key_file
 from hostler.errors import Invalid, NotFound, Refused, Unavailable

@@ -37,7 +37,7 @@ VOUCHED = [("node", "confirm-off", "n1")]
 @pytest.fixture(autouse=True)
 def _tries_again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A server that is not there is asked again a few times: nothing here is about the pauses between."""
-    monkeypatch.setattr("hostler.client.wire.Backoff", lambda *_, **__: SimpleNamespace(next=lambda: 0.0))
+    monkeypatch.setattr("hostler.client.transport.Backoff", lambda *_, **__: SimpleNamespace(next=lambda: 0.0))
 
 
 class Terminal(io.StringIO):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from inventory_files import SMALL, rack
 
-from hostler.engine.inventory.document import inventory_in, read_inventory
+from hostler.engine.inventory.inventory_file import inventory_in, read_inventory
 from hostler.engine.inventory.plan import plan
 from hostler.engine.inventory.service import _told
 from hostler.entry.cli.inventory import _counted, _lines

@@ -13,10 +13,10 @@ import click
 import msgspec
 import pytest
 
-from hostler.drivers.redis_link import RedisLink
+from hostler.drivers.redis_client import RedisLink
 from hostler.entry.cli import main
 from hostler.entry.cli.failure import NotYet
-from hostler.entry.cli.lab import change, read, telling
+from hostler.entry.cli.lab import change, read, render
 from hostler.entry.cli.lab.change import Minutes
 from hostler.entry.cli.value import natural
 from hostler.entry.labs import catalogue_in_use, own_catalogue
@@ -68,7 +68,7 @@ async def test_a_lab_that_ended_while_it_was_waited_for_says_what_to_do_and_wher
 
     client: Any = SimpleNamespace(labs=SimpleNamespace(wait=wait))
     with pytest.raises(NotYet, match="start it again, or see what happened to it: hostler lab events w1"):
-        await telling.until(client, "w1", gone=False, lab_id=None, within=1.0)
+        await render.until(client, "w1", gone=False, lab_id=None, within=1.0)
 
 
 @pytest.mark.parametrize(
@@ -86,19 +86,19 @@ async def test_a_lab_that_ended_while_it_was_waited_for_says_what_to_do_and_wher
     ],
 )
 def test_a_lab_is_told_of_in_a_line(view: LabView, text: str) -> None:
-    assert telling.described(view) == text
+    assert render.described(view) == text
 
 
 def test_how_long_it_still_lives() -> None:
-    assert not telling.left(VIEW)
-    assert telling.left(seen(expires_at=time.time() + 90.5)) == "1 min 30 s"
-    assert telling.left(seen(expires_at=time.time() - 1)) == "expired"
+    assert not render.left(VIEW)
+    assert render.left(seen(expires_at=time.time() + 90.5)) == "1 min 30 s"
+    assert render.left(seen(expires_at=time.time() - 1)) == "expired"
 
 
 def test_news_on_a_line() -> None:
     news = LabNews(number=1, at=0.0, event=LabEvent.REFUSED, lab_id=9, reason="there is no lab 9")
-    assert telling.news_line(news).endswith("  refused lab 9: there is no lab 9")
-    assert telling.news_line(LabNews(number=2, at=0.0, event=LabEvent.IGNORED)).endswith("  ignored")
+    assert render.news_line(news).endswith("  refused lab 9: there is no lab 9")
+    assert render.news_line(LabNews(number=2, at=0.0, event=LabEvent.IGNORED)).endswith("  ignored")
 
 
 def test_what_is_shown_moves_no_cursor() -> None:

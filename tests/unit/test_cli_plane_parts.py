@@ -19,13 +19,13 @@ import pytest
 from click.testing import CliRunner
 from harness.pace import check, patience
 
-from hostler.engine.killer import GRACE
+from hostler.engine.self_fencing import GRACE
 from hostler.engine.service import Pipeline
 from hostler.entry.cli import main
-from hostler.entry.cli.reach import Server, chosen_server, server_options
+from hostler.entry.cli.server_options import Server, chosen_server, server_options
 from hostler.entry.cli.value import Duration, Mebibytes, labels, size
-from hostler.entry.folder import DataFolder
-from hostler.entry.plane import OPEN_METRICS, check_listen
+from hostler.entry.control_plane import OPEN_METRICS, check_listen
+from hostler.entry.data_dir import DataFolder
 from hostler.entry.rotation import RotatingFile
 from hostler.entry.watchdog import Watchdog
 from hostler.errors import Conflict, HostlerError, Invalid, NotFound, Unauthenticated

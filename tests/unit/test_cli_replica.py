@@ -13,12 +13,12 @@ import hostler
 from hostler.drivers.store.memory import MemoryStore
 from hostler.drivers.ttl.store import StoreTtlStorage
 from hostler.engine.elections import Elections
-from hostler.engine.presence import Presence
+from hostler.engine.replica_registration import Presence
+from hostler.entry.campaign import Leading, Plan, stand
 from hostler.entry.cli import main
 from hostler.entry.cli.value import span
-from hostler.entry.demonstration import count
+from hostler.entry.election_demo import count
 from hostler.entry.leader import look, takeovers
-from hostler.entry.standing import Leading, Plan, stand
 from hostler.errors import Conflict, LeadershipLost, Unavailable
 from hostler.keys.replica import DEMONSTRATION, FENCE, LEADER, REPLICA
 from hostler.model.replica import LeaderRecord, ReplicaRecord, Tally

@@ -280,7 +280,7 @@ def test_a_repair_forgets_history_only_where_etcd_is_full_or_it_was_asked_for(  
             yield etcd
 
     monkeypatch.setattr("hostler.entry.cli.store.repair.opened", opened)
-    monkeypatch.setattr("hostler.entry.cli.consent.can_ask", lambda: bool(terminal))
+    monkeypatch.setattr("hostler.entry.cli.confirm.can_ask", lambda: bool(terminal))
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(terminal.encode())))
     refused = terminal.startswith("n") and not did
     cli("repair", *options, code=130 if refused else 0)

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from hostler.drivers.store.memory import MemoryStore
-from hostler.engine.transfer import fill as filling
+from hostler.engine.transfer import import_keys as filling
 from hostler.engine.transfer.copy import copy, source_of
-from hostler.engine.transfer.fill import MARKER, fill
+from hostler.engine.transfer.import_keys import MARKER, fill
 from hostler.entry.cli import main
 from hostler.entry.transfer.backup import Backup, write_backup
 from hostler.errors import Conflict, Damaged, HostlerError, Invalid, NotFound, Unavailable, Uncertain
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
     from pathlib import Path
 
-    from hostler.engine.transfer.fill import Outcome
+    from hostler.engine.transfer.import_keys import Outcome
     from hostler.ports.store import Comparison, Operation, Store, TxnResult
 
 ODD = {

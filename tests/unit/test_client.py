@@ -16,7 +16,7 @@ import trustme
 from aiohttp import web
 
 import hostler
-from hostler.client import Client, look, wire
+from hostler.client import Client, transport, wait
 from hostler.client.sse import MOST, Parser
 from hostler.errors import (
     Closed,
@@ -299,7 +299,7 @@ async def test_a_request_that_a_budget_refused_is_sent_again_when_the_server_say
     async def sleep(seconds: float) -> None:
         pauses.append(seconds)
 
-    monkeypatch.setattr(wire, "asyncio", SimpleNamespace(sleep=sleep))
+    monkeypatch.setattr(transport, "asyncio", SimpleNamespace(sleep=sleep))
 
     def slowed(after: str) -> web.Response:
         return problem(429, "too-many-requests", "ada: 5 requests a second", "slow down", **{"Retry-After": after})
@@ -631,8 +631,8 @@ def test_a_message_without_an_end_is_refused() -> None:
 async def test_waiting_looks_when_an_event_comes(
     server: StandIn, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(look, "LOOK_ANYWAY", 60.0)
-    monkeypatch.setattr(look, "LOOK_EVERY", 60.0)
+    monkeypatch.setattr(wait, "LOOK_ANYWAY", 60.0)
+    monkeypatch.setattr(wait, "LOOK_EVERY", 60.0)
     phases = [Phase.PENDING, Phase.PLACED, Phase.STARTING, Phase.RUNNING]
     looked = asyncio.Event()
 
@@ -666,7 +666,7 @@ async def test_waiting_looks_when_an_event_comes(
 async def test_waiting_looks_once_for_each_change(
     server: StandIn, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(look, "LOOK_EVERY", 60.0)
+    monkeypatch.setattr(wait, "LOOK_EVERY", 60.0)
     others = [event(n, "acme/web/another") for n in range(3, 30)]
     server.script = [said(view(phase=Phase.PENDING))]
     server.events = [streaming(b"id: 1.0\n\n", event(2), *others, end="stay")]
@@ -678,7 +678,7 @@ async def test_waiting_looks_once_for_each_change(
 async def test_waiting_goes_on_without_events_and_over_an_outage(
     server: StandIn, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(look, "LOOK_EVERY", 0.01)
+    monkeypatch.setattr(wait, "LOOK_EVERY", 0.01)
     server.script = [said(view(settled=False)), problem(503, "unavailable"), problem(503, "unavailable"), said(view())]
     got = await client.vms.wait("acme", "web", "www", settled=True, within=60)
     assert got is not None
@@ -687,7 +687,7 @@ async def test_waiting_goes_on_without_events_and_over_an_outage(
 
 
 async def test_waiting_for_the_end(server: StandIn, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(look, "LOOK_EVERY", 0.01)
+    monkeypatch.setattr(wait, "LOOK_EVERY", 0.01)
     server.script = [said(view()), said(view(phase=Phase.DELETING)), problem(404, "not-found")]
     assert await client.vms.wait("acme", "web", "www", gone=True, within=60) is None
     with pytest.raises(NotFound):
@@ -698,7 +698,7 @@ async def test_waiting_for_the_end(server: StandIn, client: Client, monkeypatch:
 async def test_waiting_ends_in_time_and_says_where_it_stands(
     server: StandIn, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(look, "LOOK_EVERY", 0.01)
+    monkeypatch.setattr(wait, "LOOK_EVERY", 0.01)
     server.script = [said(view(phase=Phase.PENDING, detail="no node has 64 cpus"))]
     with pytest.raises(Unavailable, match=r"vm www: still pending \(no node has 64 cpus\) after 1 s"):
         await client.vms.wait("acme", "web", "www", phase=(Phase.RUNNING, Phase.STOPPED), within=1)

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from controller_world import F, Leader, World, ids, node, play, vm
 
-from hostler.engine import wish
+from hostler.engine import vm_changes
+from hostler.engine.idempotent_writer import Writer
 from hostler.engine.nodes import NodeService
 from hostler.engine.request import HOSTLER, Request
 from hostler.engine.view import View
-from hostler.engine.write import Writer
 from hostler.errors import Conflict, LeadershipLost
 from hostler.keys.node import ALIVE, COMMAND, MEMBER
 from hostler.keys.vm import HANDLE, NAME, VM
@@ -428,7 +428,7 @@ def test_a_lost_snapshot_of_a_machine_without_a_node_can_be_dropped_and_its_name
         assert handle.snapshots.keys() == {"t"}
         entry = await VM.get(world.raw, **ids("a"))
         assert entry is not None
-        assert wish.snapshotted(entry.value, handle, "s").snapshots == ("t", "s")
+        assert vm_changes.snapshotted(entry.value, handle, "s").snapshots == ("t", "s")
 
     play(story)
 

@@ -10,7 +10,7 @@ import pytest
 from controller_world import World, ids, play
 
 from hostler.engine.controllers.decision import Act, NodeCase, decide, ordered
-from hostler.engine.controllers.departure import Way, arrival, begun, blocked, stayed, unfit
+from hostler.engine.controllers.migration import Way, arrival, begun, blocked, stayed, unfit
 from hostler.keys.node import ARRIVAL
 from hostler.keys.vm import HANDLE as HANDLE_KEY
 from hostler.model.inventory import Capacity

@@ -12,14 +12,14 @@ from controller_world import ORG, PROJECT, Leader, World, ids, node, play, vm
 
 from hostler.drivers.power import BmcPower, PowerByNode
 from hostler.drivers.store.memory import MemoryStore
+from hostler.engine.controllers.heartbeat_monitor import Silence
 from hostler.engine.controllers.queue import Queue
-from hostler.engine.controllers.silence import Silence
 from hostler.engine.view import View
 from hostler.errors import Conflict, LeadershipLost, Unavailable
 from hostler.keys.access import AUDIT, TOKEN
 from hostler.keys.node import ALIVE, ARRIVAL, COMMAND, MEMBER
 from hostler.keys.vm import HANDLE, VM
-from hostler.kit.virtual import VirtualClock, run_virtual
+from hostler.kit.virtual_loop import VirtualClock, run_virtual
 from hostler.model.access import Audit, Token, TokenKind
 from hostler.model.node import Arrival, DrainMode, Heartbeat, Lifecycle, NodeRecord, VmCommand
 from hostler.model.vm import MachineState, VmHandle, VmSpec

@@ -8,8 +8,8 @@ import pytest
 from controller_world import node, vm
 
 from hostler.engine.controllers.decision import Act, Step
-from hostler.engine.controllers.seen import Seen
-from hostler.engine.controllers.steps import Leader, pending, placed, trimmed, written
+from hostler.engine.controllers.snapshot import Seen
+from hostler.engine.controllers.transactions import Leader, pending, placed, trimmed, written
 from hostler.engine.placement import Decision
 from hostler.keys.entry import Entry
 from hostler.keys.node import ALIVE, COMMAND, MEMBER

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from hostler.drivers.slices.process.process import cpu_seconds
-from hostler.engine.invocation.measures import Measures
+from hostler.engine.invocation.call_metrics import Measures
 from hostler.kit.clock import SystemClock
 
 if TYPE_CHECKING:

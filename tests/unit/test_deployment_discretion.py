@@ -6,11 +6,11 @@ import msgspec
 from blueprint_scene import blueprint, changed, spec
 from service_scene import ADMIN, Scene, play
 
-from hostler.engine.deployments.discretion import plain, unspoken
-from hostler.engine.invocation.why import Why
+from hostler.engine.decision_history import TraceService
+from hostler.engine.deployments.redaction import plain, unspoken
+from hostler.engine.idempotent_writer import instants
+from hostler.engine.invocation.no_endpoint import Why
 from hostler.engine.request import Caller
-from hostler.engine.traces import TraceService
-from hostler.engine.write import instants
 from hostler.entry.server.feed import item_of
 from hostler.keys.deployment import BLUEPRINT, DEPLOYMENT, RETRIES, SLICE_OWNER
 from hostler.keys.trace import TRACE

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import trustme
 
-from hostler.entry.doctor_certificates import certificates
-from hostler.entry.finding import Finding, Level
+from hostler.entry.doctor.certificates import certificates
+from hostler.entry.doctor.result import Finding, Level
 from hostler.settings import load
 
 AUTHORITY = trustme.CA()

@@ -9,11 +9,11 @@ import msgspec
 
 from hostler.drivers.store.memory import MemoryStore
 from hostler.engine.view import View
-from hostler.entry.doctor_deployments import MOST, deployments
-from hostler.entry.finding import Level
+from hostler.entry.doctor.deployments import MOST, deployments
+from hostler.entry.doctor.result import Level
 from hostler.keys.deployment import ALERT, BLUEPRINT, DEPLOYMENT, SLICE, SLICE_OWNER
 from hostler.keys.node import ALIVE, MEMBER
-from hostler.kit.virtual import VirtualClock, run_virtual
+from hostler.kit.virtual_loop import VirtualClock, run_virtual
 from hostler.model.deployment import (
     AlertMetric,
     AlertRule,
@@ -29,7 +29,7 @@ from hostler.model.rollout import Alert, AlertState, Deployment, Phase, SliceOwn
 from hostler.ports.store import Put
 
 if TYPE_CHECKING:
-    from hostler.entry.finding import Finding
+    from hostler.entry.doctor.result import Finding
 
 SHOP = BLUEPRINT.put(Blueprint(slices=(SliceSpec(artifact="o:web:1", instances=1),)), blueprint="shop")
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from hostler.drivers.inbox.memory import MemoryDoor, MemoryInbox
-from hostler.entry import doctor_labs
-from hostler.entry.doctor_labs import labs
-from hostler.entry.finding import Finding, Level
-from hostler.entry.folder import DataFolder
+from hostler.entry.data_dir import DataFolder
+from hostler.entry.doctor import labs as doctor_labs
+from hostler.entry.doctor.labs import labs
+from hostler.entry.doctor.result import Finding, Level
 from hostler.errors import Forbidden, Invalid, Unavailable
 from hostler.settings import load
 

@@ -8,9 +8,9 @@ import pytest
 
 from hostler.drivers.store.memory import MemoryStore
 from hostler.entry.control_plane_file import ControlPlaneFile
-from hostler.entry.doctor import identity, nodes
-from hostler.entry.doctor_machines import shared_hosts
-from hostler.entry.finding import Level
+from hostler.entry.doctor.examination import identity, nodes
+from hostler.entry.doctor.machines import shared_hosts
+from hostler.entry.doctor.result import Level
 from hostler.keys.node import CLUSTER, MEMBER
 from hostler.keys.transfer import MOVED
 from hostler.model.inventory import Capacity

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from hostler.entry import doctor
-from hostler.entry.finding import Finding, Level
-from hostler.entry.folder import DataFolder
+from hostler.entry.data_dir import DataFolder
+from hostler.entry.doctor import examination as doctor
+from hostler.entry.doctor.result import Finding, Level
 from hostler.settings import load
 
 URL = "http://127.0.0.1:7070"

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from hostler.drivers.store.memory import MemoryStore
-from hostler.entry.doctor_slices import repository, slices
-from hostler.entry.finding import Level
+from hostler.entry.doctor.result import Level
+from hostler.entry.doctor.slices import repository, slices
 from hostler.keys.replica import REPLICA
 from hostler.model.replica import ReplicaRecord
 from hostler.settings import load
@@ -22,7 +22,7 @@ def nobody_is_let_in(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         pytest.fail("this test changes users: run it as root", pytrace=False)
     (tmp_path / "hidden").mkdir(mode=0o700)
     (tmp_path / "hidden/python").symlink_to("/usr/bin/false")
-    for name in ("sys.executable", "hostler.drivers.slices.process.rights._SYSTEM"):
+    for name in ("sys.executable", "hostler.drivers.slices.process.privileges._SYSTEM"):
         monkeypatch.setattr(name, str(tmp_path / "hidden/python"))
 
 
@@ -40,7 +40,7 @@ async def test_slices_with_users_of_their_own_are_no_finding(tmp_path: Path, mon
     async def fine(_: object) -> str:
         return ""
 
-    monkeypatch.setattr("hostler.drivers.slices.process.rights.Allowing.why_not", fine)
+    monkeypatch.setattr("hostler.drivers.slices.process.privileges.Allowing.why_not", fine)
     assert await slices(load({"data": str(tmp_path)}, {})) == []
 
 
@@ -49,8 +49,8 @@ async def test_an_agent_that_is_not_root_and_cannot_confine_slices_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, users: str, found: list[str]
 ) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 12345)
-    monkeypatch.setattr("hostler.drivers.machines.qemu.rights.users_here", lambda _: None)
-    monkeypatch.setattr("hostler.drivers.slices.process.rights._NAMESPACES", ("--no-such-option",))
+    monkeypatch.setattr("hostler.drivers.machines.qemu.privileges.users_here", lambda _: None)
+    monkeypatch.setattr("hostler.drivers.slices.process.privileges._NAMESPACES", ("--no-such-option",))
     told = await slices(load({"data": str(tmp_path), "slice_users": users}, {}))
     assert [one.what.partition(":")[0] for one in told] == found
     assert all('slice_users = "owner"' in one.next for one in told)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from hostler.kit.durable import write_whole
+from hostler.kit.fsync import write_whole
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 WRITER = """
 import sys
 from pathlib import Path
-from hostler.kit.durable import write_whole
+from hostler.kit.fsync import write_whole
 path, number = Path(sys.argv[1]), 0
 print("ready", flush=True)
 while True:

@@ -6,9 +6,9 @@ import grpc
 import grpc.aio
 import pytest
 
-from hostler.drivers.store.etcd.access import Access
+from hostler.drivers.store.etcd.auth import Access
 from hostler.drivers.store.etcd.codec import end_of, span
-from hostler.drivers.store.etcd.outcome import Fate, fate, refusal, words_of
+from hostler.drivers.store.etcd.errors import Fate, fate, refusal, words_of
 from hostler.errors import Damaged, Forbidden, FutureRevision, HostlerError, Invalid, LeaseGone, TooLarge
 
 CODE = grpc.StatusCode

@@ -18,8 +18,8 @@ from hostler.drivers.machines.qemu.folder import PlaceFolder
 from hostler.drivers.machines.simulated import SimulatedMachines
 from hostler.drivers.watchdog import GET_TIMEOUT, WatchdogDevice
 from hostler.entry import host_watchdog
-from hostler.entry.doctor_power import watchdog
-from hostler.entry.finding import Level
+from hostler.entry.doctor.power import watchdog
+from hostler.entry.doctor.result import Level
 from hostler.errors import Invalid, Unavailable
 from hostler.kit.clock import SystemClock
 from hostler.settings import Settings, load

@@ -10,7 +10,7 @@ import pytest
 from blueprint_scene import blueprint, spec
 from test_server_invoke import BASE, OLD, place
 
-from hostler.engine.deployments.document import faults
+from hostler.engine.deployments.blueprint_file import faults
 from hostler.engine.invocation.service import InvokeService
 from hostler.entry.server.openapi import document
 from hostler.entry.server.table import API

@@ -8,9 +8,9 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from hostler.drivers.store.hub import LocalWatch, WatchHub
 from hostler.drivers.store.memory import MemoryStore
 from hostler.drivers.store.mvcc import Mvcc
+from hostler.drivers.store.watch_hub import LocalWatch, WatchHub
 from hostler.errors import Closed, Compacted, Invalid, Lagged, Unavailable
 from hostler.ports.store import Event, Operation, Put
 

@@ -7,7 +7,7 @@ import pytest
 from hostler.engine.deployments.rebalance import MOVED
 from hostler.model.deployment import Endpoint, SliceInstance, SliceRecord, SliceState
 from hostler.model.rollout import Deployment, Move, Phase
-from hostler.sim.invariants_blueprints import _endpoints, _Found, _is_moving, _State
+from hostler.sim.invariants.blueprints import _endpoints, _Found, _is_moving, _State
 
 WEB = "org:web:1"
 MOVE = Move(source="a", target="b")

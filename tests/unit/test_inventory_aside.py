@@ -12,12 +12,12 @@ import pytest
 from service_scene import ADMIN, asked
 
 from hostler.drivers.store.memory import MemoryStore
+from hostler.engine.idempotent_writer import Writer
 from hostler.engine.inventory import service as module
-from hostler.engine.inventory.document import Inventory, inventory_in
-from hostler.engine.inventory.form import document_of
+from hostler.engine.inventory.export import document_of
+from hostler.engine.inventory.inventory_file import Inventory, inventory_in
 from hostler.engine.inventory.service import InventoryService
 from hostler.engine.view import View
-from hostler.engine.write import Writer
 from hostler.errors import Unavailable
 from hostler.kit.clock import SystemClock
 

@@ -6,9 +6,9 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
-from hostler.engine.inventory.document import inventory_in
-from hostler.engine.inventory.form import read_document
-from hostler.engine.inventory.pieces import decode_document
+from hostler.engine.inventory.export import read_document
+from hostler.engine.inventory.inventory_file import inventory_in
+from hostler.engine.inventory.streaming_json import decode_document
 from hostler.entry.cli.inventory import check as check_command
 from hostler.errors import Invalid
 from hostler.model.inventory import Condition

@@ -11,8 +11,8 @@ import yaml
 from hypothesis import given, settings
 from inventory_files import SMALL, documents, rack
 
-from hostler.engine.inventory.document import inventory_in, read_inventory
-from hostler.engine.inventory.form import document_of, inventory_from, natural
+from hostler.engine.inventory.export import document_of, inventory_from, natural
+from hostler.engine.inventory.inventory_file import inventory_in, read_inventory
 from hostler.errors import Invalid
 from hostler.model.inventory import Capacity, Condition
 

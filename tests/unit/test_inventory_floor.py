@@ -12,17 +12,17 @@ from inventory_files import SMALL, rack
 from service_scene import ADMIN, MEMBER_OF_ACME, VIEWER, Scene, asked, play
 
 from hostler.drivers.store.memory import MemoryStore
-from hostler.engine.inventory import floor as floor_module
-from hostler.engine.inventory import form as form_module
-from hostler.engine.inventory.document import inventory_in, read_inventory
-from hostler.engine.inventory.floor import Floor, floor_rack
-from hostler.engine.inventory.form import read_document
+from hostler.engine.inventory import blade_summary as floor_module
+from hostler.engine.inventory import export as form_module
+from hostler.engine.inventory.blade_summary import Floor, floor_rack
+from hostler.engine.inventory.export import read_document
+from hostler.engine.inventory.inventory_file import inventory_in, read_inventory
 from hostler.engine.inventory.service import InventoryService
 from hostler.engine.view import View
 from hostler.errors import Forbidden, Invalid, TooLarge
 from hostler.keys.entry import Entry
 from hostler.keys.node import ALIVE, MEMBER
-from hostler.kit.fairness import Fairness
+from hostler.kit.cooperative_yield import Fairness
 from hostler.model.inventory import Capacity, Condition, Rack
 from hostler.model.inventory_api import FloorRack, FloorView, HardwareSet, InventoryDocument, Standing
 from hostler.model.node import Heartbeat, Lifecycle, NodeRecord, OffConfirmation

@@ -5,11 +5,11 @@ from __future__ import annotations
 from inventory_files import SMALL, rack
 from service_scene import ADMIN, Scene, asked, play
 
-from hostler.engine.inventory.document import inventory_in, read_inventory
-from hostler.engine.inventory.own import OWN, make_own_rack
+from hostler.engine.inventory.inventory_file import inventory_in, read_inventory
+from hostler.engine.inventory.local_rack import OWN, make_own_rack
 from hostler.engine.inventory.service import InventoryService
-from hostler.entry.doctor_inventory import inventory as examined
-from hostler.entry.finding import Level
+from hostler.entry.doctor.inventory import inventory as examined
+from hostler.entry.doctor.result import Level
 from hostler.keys.inventory import BLADE, PDU, RACK, REGION, TOR, ZONE
 from hostler.model.inventory_api import HardwareSet
 

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hostler.engine.inventory import pieces
-from hostler.engine.inventory.document import inventory_in
-from hostler.engine.inventory.pieces import decode_document
+from hostler.engine.inventory import streaming_json
+from hostler.engine.inventory.inventory_file import inventory_in
+from hostler.engine.inventory.streaming_json import decode_document
 from hostler.errors import Invalid
 from hostler.model.inventory_api import InventoryDocument
 
@@ -68,7 +68,7 @@ def test_so_does_what_is_none(data: bytes) -> None:
 @given(LEVEL)
 def test_nor_does_it_matter_how_large_the_pieces_are(document: object) -> None:
     data = msgspec.json.encode(document)
-    with mock.patch.object(pieces, "AT_ONCE", 8):
+    with mock.patch.object(streaming_json, "AT_ONCE", 8):
         assert outcome(data, in_pieces=True) == outcome(data, in_pieces=False)
 
 
@@ -77,7 +77,7 @@ def test_nor_where_it_is_broken(document: object, draw: st.DataObject) -> None:
     whole = msgspec.json.encode(document)
     at = draw.draw(st.integers(0, len(whole)))
     data = whole[:at] + draw.draw(st.sampled_from([b"", b"x", b'"', b"}", b",", b"\\", b"\xff"])) + whole[at + 1 :]
-    with mock.patch.object(pieces, "AT_ONCE", 8):
+    with mock.patch.object(streaming_json, "AT_ONCE", 8):
         assert outcome(data, in_pieces=True) == outcome(data, in_pieces=False)
 
 
@@ -90,7 +90,7 @@ def test_nor_where_it_is_broken(document: object, draw: st.DataObject) -> None:
     ],
 )
 def test_a_fault_in_a_piece_has_its_place_in_the_document(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
-    monkeypatch.setattr(pieces, "AT_ONCE", 8)
+    monkeypatch.setattr(streaming_json, "AT_ONCE", 8)
     assert outcome(data, in_pieces=True) == outcome(data, in_pieces=False)
 
 
@@ -109,7 +109,7 @@ class Noted:
 def sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Of all that is decoded."""
     sizes: list[int] = []
-    monkeypatch.setattr(pieces, "_any", Noted(pieces._any, sizes))
+    monkeypatch.setattr(streaming_json, "_any", Noted(streaming_json._any, sizes))
     monkeypatch.setattr(InventoryDocument, "decode", None)
     return sizes
 
@@ -126,7 +126,7 @@ def test_only_so_much_is_read_at_once(sizes: list[int], shape: tuple[int, int]) 
         read = decode_document(msgspec.json.encode(document))
         kept = [{**rack, "blades": rack["blades"][:1001]} for rack in some]
         assert read.racks == tuple(kept) or read.regions[0]["zones"][0]["racks"] == kept
-        assert 0 < max(sizes) <= pieces.AT_ONCE
+        assert 0 < max(sizes) <= streaming_json.AT_ONCE
 
 
 @pytest.mark.slow
@@ -144,7 +144,7 @@ def test_only_so_much_is_read_at_once(sizes: list[int], shape: tuple[int, int]) 
 def test_not_even_when_something_is_wrong(sizes: list[int], more: bytes, says: str) -> None:
     with pytest.raises(Invalid, match=re.escape(says)):
         decode_document(msgspec.json.encode({"racks": racks(9_000, 10)})[:-2] + b"," + more)
-    assert max(sizes, default=0) <= pieces.AT_ONCE
+    assert max(sizes, default=0) <= streaming_json.AT_ONCE
 
 
 def test_a_rack_with_too_many_blades_is_refused_as_ever() -> None:
@@ -159,7 +159,7 @@ def test_a_rack_with_too_many_blades_is_refused_as_ever() -> None:
 
 
 def test_what_is_large_and_too_deep_is_refused_as_ever() -> None:
-    data = b'{"racks":[{"a":' + b"[" * 100 + b'"' + b"x" * pieces.AT_ONCE + b'"' + b"]" * 100 + b"}]}"
+    data = b'{"racks":[{"a":' + b"[" * 100 + b'"' + b"x" * streaming_json.AT_ONCE + b'"' + b"]" * 100 + b"}]}"
     for read in (decode_document, InventoryDocument.decode):
         with pytest.raises(Invalid, match="inventory: nested too deeply"):
             inventory_in({"racks": list(read(data).racks)})

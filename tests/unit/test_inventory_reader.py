@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from hostler.engine.inventory.form import read_document
+from hostler.engine.inventory.export import read_document
 from hostler.entry import inventory_reader
 from hostler.entry.inventory_reader import SMALL, read_aside
 from hostler.errors import Invalid, Unavailable

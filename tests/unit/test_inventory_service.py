@@ -8,7 +8,7 @@ import pytest
 from inventory_files import SMALL, rack
 from service_scene import ADMIN, MEMBER_OF_ACME, VIEWER, Scene, asked, play
 
-from hostler.engine.inventory.document import inventory_in, read_inventory
+from hostler.engine.inventory.inventory_file import inventory_in, read_inventory
 from hostler.engine.inventory.service import AT_ONCE, InventoryService
 from hostler.errors import Conflict, Forbidden, NotFound, Stale, Unavailable
 from hostler.keys.deployment import SLICE

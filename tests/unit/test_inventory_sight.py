@@ -12,9 +12,9 @@ from controller_world import play as play_world
 from inventory_files import SMALL, rack
 from service_scene import Scene, play
 
-from hostler.engine.controllers.books import Books
-from hostler.engine.inventory.document import inventory_in, read_inventory
-from hostler.engine.inventory.sight import UNLISTED, Wiring
+from hostler.engine.controllers.allocations import Books
+from hostler.engine.inventory.inventory_file import inventory_in, read_inventory
+from hostler.engine.inventory.topology_cache import UNLISTED, Wiring
 from hostler.engine.placement import node_state
 from hostler.errors import Invalid
 from hostler.keys.inventory import BLADE, IN_RACKS, PDU, RACK, REGION, TOR, ZONE

@@ -16,7 +16,7 @@ from hostler.keys.family import KEYS, find
 from hostler.keys.inventory import BLADE, RACK, USER, WORKLOAD
 from hostler.keys.key import Key
 from hostler.keys.node import MEMBER
-from hostler.keys.part import MAX_PART, check_part
+from hostler.keys.segment import MAX_PART, check_part
 from hostler.keys.vm import VM
 from hostler.model.name import fold
 

@@ -21,7 +21,7 @@ import pytest
 from harness.artefacts import safe
 from harness.pace import check, patience, slowdown
 
-from hostler.engine.killer import GRACE, LOOK, overdue_at
+from hostler.engine.self_fencing import GRACE, LOOK, overdue_at
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,13 +10,13 @@ import pytest
 from controller_world import Leader, World, play
 from msgspec.structs import replace
 
-from hostler.engine.labs import wish
+from hostler.engine.decision_recorder import Tracer
+from hostler.engine.labs import state_machine
 from hostler.engine.labs.admission import UNPLACED
 from hostler.engine.labs.controller import REST, LabController
 from hostler.engine.labs.decide import KEPT, SPARE, Act, decide, kept_until
-from hostler.engine.labs.shape import digest, shape_of
-from hostler.engine.labs.steps import Claim
-from hostler.engine.tracing import Tracer
+from hostler.engine.labs.transactions import Claim
+from hostler.engine.labs.vm_template import digest, shape_of
 from hostler.errors import LeadershipLost
 from hostler.keys.access import QUOTA
 from hostler.keys.lab import LAB, LAB_CATALOGUE
@@ -30,7 +30,7 @@ from hostler.model.node import ImageNeeds, VmCommand
 from hostler.model.vm import MachineState, Readiness, Step, VirtualMachine, VmHandle
 
 if TYPE_CHECKING:
-    from hostler.engine.labs.steps import Pool
+    from hostler.engine.labs.transactions import Pool
 
 CATALOGUE = LabCatalogue(
     default=LabTemplate(life=1000.0, grace=100.0, warn=200.0, ssh_keys=("ssh-ed25519 A",), provider="qemu", cpus=2)
@@ -42,8 +42,8 @@ RUNNING, STOPPING, WAITING = LabPhase.RUNNING, LabPhase.STOPPING, LabPhase.WAITI
 
 
 def provisioned(at: float = 0.0) -> LabUser:
-    record = wish.start(None, "ada", 5, catalogue=CATALOGUE, now=at, switch=False)
-    return wish.admitted(record, "v", CATALOGUE.default, at)
+    record = state_machine.start(None, "ada", 5, catalogue=CATALOGUE, now=at, switch=False)
+    return state_machine.admitted(record, "v", CATALOGUE.default, at)
 
 
 def machine(**changes: Any) -> VirtualMachine:
@@ -73,11 +73,11 @@ def test_what_is_seen_is_written_once() -> None:
 def test_l48_a_lab_may_end_when_nobody_comes_back_to_its_terminal() -> None:
     """L48: five minutes after the last terminal; not where nobody was there, nor before this leader has waited."""
     ends = LabCatalogue(default=replace(CATALOGUE.default, end_with_terminal=True))
-    record = wish.seen(provisioned(), handle(), 1.0)
+    record = state_machine.seen(provisioned(), handle(), 1.0)
     assert decide(record, machine(), handle(), catalogue=ends, now=700.0).act is Act.NOTHING, "nobody was there yet"
-    record = wish.attended(record, 1, 100.0, 101.0)
-    assert wish.attended(record, 1, 99.0, 102.0) is record, "an older note came late"
-    assert wish.attended(record, 2, 200.0, 201.0) is record, "it is about another lab"
+    record = state_machine.attended(record, 1, 100.0, 101.0)
+    assert state_machine.attended(record, 1, 99.0, 102.0) is record, "an older note came late"
+    assert state_machine.attended(record, 2, 200.0, 201.0) is record, "it is about another lab"
     step = decide(record, machine(), handle(), catalogue=ends, now=399.0)
     assert (step.act, step.until) == (Act.NOTHING, 400.0)
     over = decide(record, machine(), handle(), catalogue=ends, now=400.0)
@@ -86,7 +86,7 @@ def test_l48_a_lab_may_end_when_nobody_comes_back_to_its_terminal() -> None:
     assert over.record.lab is not None
     assert over.record.lab.ending is LabEvent.STOPPED
     assert "terminal" in over.record.lab.ending_reason
-    back = wish.attended(record, 1, 390.0, 390.0)
+    back = state_machine.attended(record, 1, 390.0, 390.0)
     assert decide(back, machine(), handle(), catalogue=ends, now=400.0).until == 690.0
     restarted = decide(record, machine(), handle(), catalogue=ends, now=400.0, since=350.0)
     assert (restarted.act, restarted.until) == (Act.NOTHING, 650.0)
@@ -94,7 +94,7 @@ def test_l48_a_lab_may_end_when_nobody_comes_back_to_its_terminal() -> None:
 
 
 def test_it_is_warned_once_and_ends_after_its_grace() -> None:
-    record = wish.seen(provisioned(), handle(), 1.0)
+    record = state_machine.seen(provisioned(), handle(), 1.0)
     step = decided(record, machine(), handle(), 800.0)
     assert (step.act, step.record.news[-1].event) == (Act.WRITE, LabEvent.EXPIRES_SOON)
     again = decided(step.record, machine(), handle(), 801.0)
@@ -105,7 +105,7 @@ def test_it_is_warned_once_and_ends_after_its_grace() -> None:
 
 def test_it_is_warned_in_the_second_half_of_its_life_at_the_earliest() -> None:
     early = LabCatalogue(default=replace(CATALOGUE.default, warn=5000.0))
-    record = wish.seen(provisioned(), handle(), 1.0)
+    record = state_machine.seen(provisioned(), handle(), 1.0)
     step = decide(record, machine(), handle(), catalogue=early, now=2.0)
     assert (step.act, step.until) == (Act.NOTHING, 500.0)
     step = decide(record, machine(), handle(), catalogue=early, now=500.0)
@@ -113,7 +113,7 @@ def test_it_is_warned_in_the_second_half_of_its_life_at_the_earliest() -> None:
 
 
 def test_an_extension_prolongs_its_machine() -> None:
-    record = wish.extend(wish.seen(provisioned(), handle(), 1.0), "ada", 10, None, now=2.0)
+    record = state_machine.extend(state_machine.seen(provisioned(), handle(), 1.0), "ada", 10, None, now=2.0)
     assert decided(record, machine(), handle(), 3.0).act is Act.KEEP
     assert decided(record, machine(expires_at=1700.0 + SPARE), handle(), 3.0).act is Act.NOTHING
 
@@ -193,7 +193,9 @@ async def led(world: World, name: str = "l1", **options: Any) -> tuple[Leader, L
 
 async def wished(world: World, user: str, *, before: float = 0.0) -> LabUser:
     entry, now = await LAB.get(world.raw, user=user), world.clock.wall() - before
-    record = wish.start(None if entry is None else entry.value, user, 5, catalogue=CATALOGUE, now=now, switch=False)
+    record = state_machine.start(
+        None if entry is None else entry.value, user, 5, catalogue=CATALOGUE, now=now, switch=False
+    )
     await world.raw.put(LAB.fill(user=user), LAB.encode(record))
     return record
 
@@ -410,7 +412,7 @@ def test_one_change_costs_what_it_touches() -> None:
         seen_before = labs._sight.of
         labs._sight.of = lambda user: looks.append(user) or seen_before(user)  # type: ignore[method-assign, func-returns-value]
         await world.raw.put(
-            LAB.fill(user="u07"), LAB.encode(wish.stop(await record_of(world, "u07"), "u07", None, now=9.0))
+            LAB.fill(user="u07"), LAB.encode(state_machine.stop(await record_of(world, "u07"), "u07", None, now=9.0))
         )
         await asyncio.sleep(20)
         assert set(looks) == {"u07"}

@@ -7,10 +7,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from hostler.engine.labs import wish
+from hostler.engine.labs import state_machine
 from hostler.engine.labs.decide import SPARE, Act, decide
-from hostler.engine.labs.shape import shape_of
-from hostler.engine.labs.shift import Rules
+from hostler.engine.labs.queue_consumer import Rules
+from hostler.engine.labs.vm_template import shape_of
 from hostler.model.lab import ORG, REDIS_DOOR, LabCatalogue, LabEvent, LabPhase, LabTemplate, LabUser
 from hostler.model.vm import Access, MachineState, VirtualMachine, VmHandle
 from hostler.ports.inbox import Taken
@@ -19,11 +19,13 @@ CATALOGUE = LabCatalogue(default=LabTemplate(life=1000.0, grace=100.0))
 
 
 def asked(record: LabUser | None = None, lab_id: int = 5, door: str = REDIS_DOOR, **more: Any) -> LabUser:
-    return wish.start(record, "ada", lab_id, catalogue=CATALOGUE, now=0.0, **{"switch": False, "door": door, **more})
+    return state_machine.start(
+        record, "ada", lab_id, catalogue=CATALOGUE, now=0.0, **{"switch": False, "door": door, **more}
+    )
 
 
 def provisioned(door: str) -> LabUser:
-    return wish.admitted(asked(door=door), "v", CATALOGUE.default, 0.0)
+    return state_machine.admitted(asked(door=door), "v", CATALOGUE.default, 0.0)
 
 
 def door_of(record: LabUser) -> tuple[int, str]:
@@ -53,11 +55,11 @@ def test_the_door_stays_with_what_was_asked_for_through_it() -> None:
     change = Rules(lambda: CATALOGUE).understood(taken).change
     assert door_of(change(None, 0.0)) == (5, REDIS_DOOR)
     for first, then in ((REDIS_DOOR, ""), ("", REDIS_DOOR)):
-        stops = wish.stopping(provisioned(first), LabEvent.STOPPED, "", 1.0)
+        stops = state_machine.stopping(provisioned(first), LabEvent.STOPPED, "", 1.0)
         for follows in (asked(stops, 6, then), asked(provisioned(first), 6, then, switch=True)):
             assert follows.lab is not None
             assert (follows.lab.phase, follows.lab.again) == (LabPhase.STOPPING, 6)
-            assert door_of(wish.gone(follows, 2.0, CATALOGUE)) == (6, then)
+            assert door_of(state_machine.gone(follows, 2.0, CATALOGUE)) == (6, then)
 
 
 def test_a_record_of_before_has_no_door() -> None:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from hostler.drivers.machines.qemu import link_request, own_bridge
+from hostler.drivers.machines.qemu import default_bridge, rtnetlink
+from hostler.drivers.machines.qemu.default_bridge import OwnBridge, kept_prefix, mac_of, names
 from hostler.drivers.machines.qemu.network import network_of
-from hostler.drivers.machines.qemu.own_bridge import OwnBridge, kept_prefix, mac_of, names
 from hostler.entry import lab_network as module
 from hostler.entry.lab_network import LabNetwork, door_by_nodes, lab_network
 from hostler.errors import Damaged, Refused, Unavailable
@@ -30,11 +30,11 @@ class Kernel:
         self.macs: dict[str, str] = {}
         self.addresses: list[str] = []
         self.faster: dict[str, str] = {}
-        monkeypatch.setattr(own_bridge, "has_capabilities", lambda *_: True)
-        monkeypatch.setattr(own_bridge.socket, "if_nametoindex", lambda name: list(self.macs).index(name))
+        monkeypatch.setattr(default_bridge, "has_capabilities", lambda *_: True)
+        monkeypatch.setattr(default_bridge.socket, "if_nametoindex", lambda name: list(self.macs).index(name))
         for name in ("make_bridge", "mac_of", "add_address"):
-            monkeypatch.setattr(link_request, name, getattr(self, name))
-        monkeypatch.setattr(link_request, "set_up", lambda _: None)
+            monkeypatch.setattr(rtnetlink, name, getattr(self, name))
+        monkeypatch.setattr(rtnetlink, "set_up", lambda _: None)
 
     def make_bridge(self, name: str, mac: str) -> None:
         self.macs |= {name: self.faster.pop(name)} if name in self.faster else {}
@@ -118,13 +118,13 @@ def test_the_bridge_gets_the_prefix_that_is_set(tmp_path: Path, kernel: Kernel) 
 async def test_a_node_whose_bridge_cannot_be_says_so_and_so_does_the_machine(
     tmp_path: Path, kernel: Kernel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(own_bridge, "has_capabilities", lambda *_: False)
+    monkeypatch.setattr(default_bridge, "has_capabilities", lambda *_: False)
     network = network_of("bridge", None, place="p", uids=None, data=tmp_path)
     await network.open()
     assert network.about.startswith("none: network bridge: a bridge takes CAP_NET_ADMIN")
     with pytest.raises(Refused, match="CAP_NET_ADMIN"):
         await network.attach(1, "52:54:00:00:00:01")
-    monkeypatch.setattr(own_bridge, "has_capabilities", lambda *_: True)
+    monkeypatch.setattr(default_bridge, "has_capabilities", lambda *_: True)
     await network.open()
     assert network.about.startswith("bridge hostler0")
     assert list(kernel.macs) == ["hostler0"]

@@ -11,12 +11,12 @@ from msgspec.structs import replace
 
 from hostler.drivers.inbox.memory import MemoryBoard, MemoryDoor
 from hostler.drivers.store.memory import MemoryStore
-from hostler.engine.labs import wish
+from hostler.engine.labs import state_machine
 from hostler.engine.labs.projector import BATCH, LabProjector
 from hostler.engine.view import View
 from hostler.errors import Unavailable
 from hostler.keys.lab import LAB
-from hostler.kit.virtual import VirtualClock, run_virtual
+from hostler.kit.virtual_loop import VirtualClock, run_virtual
 from hostler.model.lab import Lab, LabCatalogue, LabEvent, LabNews, LabPhase, LabUser
 from hostler.ports.inbox import Published
 
@@ -139,7 +139,7 @@ def test_what_another_store_had_shown_is_not_in_the_way() -> None:
 
 def test_messages_are_shown_among_the_news() -> None:
     async def story(one: Scene) -> None:
-        said = wish.message(await one.put("ada"), "ten minutes", now=2.0)
+        said = state_machine.message(await one.put("ada"), "ten minutes", now=2.0)
         await one.store.put(LAB.fill(user="ada"), LAB.encode(said))
         await asyncio.sleep(0.1)
         shown = [(news.number, news.event, news.reason) for news in one.door.news["ada"]]
@@ -348,11 +348,11 @@ def test_the_record_is_that_of_the_last_change() -> None:
         for turn in range(200):
             user = f"u{rng.randrange(5)}"
             entry = await LAB.get(one.store, user=user)
-            record = wish.start(
+            record = state_machine.start(
                 None if entry is None else entry.value, user, 5, catalogue=LabCatalogue(), now=float(turn), switch=False
             )
             if rng.random() < 0.3:
-                record = wish.stop(record, user, None, now=float(turn))
+                record = state_machine.stop(record, user, None, now=float(turn))
             await one.store.put(LAB.fill(user=user), LAB.encode(record))
             await asyncio.sleep(rng.random())
         await asyncio.sleep(20)

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pytest
 from service_scene import ADMIN, STRANGER, Scene, asked, play
 
-from hostler.engine.labs import wish
-from hostler.engine.labs.right import check_use
+from hostler.engine.labs import state_machine
+from hostler.engine.labs.permissions import check_use
 from hostler.engine.labs.service import LabService
 from hostler.engine.request import Caller
 from hostler.errors import Conflict, Forbidden, Invalid, KeyReused, NotFound, Stale, Unavailable
@@ -61,7 +61,7 @@ async def put(scene: Scene, changed: LabUser) -> None:
 
 async def runs(scene: Scene, user: str) -> None:
     """The user's lab has a machine."""
-    await put(scene, wish.admitted(await record(scene, user), f"vm-{user}", LabTemplate(), scene.clock.wall()))
+    await put(scene, state_machine.admitted(await record(scene, user), f"vm-{user}", LabTemplate(), scene.clock.wall()))
 
 
 def test_a_lab_is_asked_for_and_seen_and_stopped() -> None:
@@ -358,7 +358,7 @@ def test_the_position_is_the_rank_among_all_that_wait() -> None:
         assert counts == {3: (0, 1), 5: (1, 0), 12: (0, 0)}
         assert (found.running, found.waiting, found.at_once) == (1, 1, 20)
         await labs.stop(asked(TEACHER), "abel")
-        await put(scene, wish.gone(await record(scene, "abel"), 1.0, CATALOGUE))
+        await put(scene, state_machine.gone(await record(scene, "abel"), 1.0, CATALOGUE))
         assert (await labs.offers(VIEWER)).running == 0
 
     with_labs(story)

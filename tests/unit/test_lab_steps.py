@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from hostler.drivers.store.memory import MemoryStore
-from hostler.engine.labs import steps, wish
-from hostler.engine.labs.shape import shape_of
-from hostler.engine.labs.steps import Claim, Seen, created
+from hostler.engine.labs import state_machine, transactions
+from hostler.engine.labs.transactions import Claim, Seen, created
+from hostler.engine.labs.vm_template import shape_of
 from hostler.keys.entry import Entry
 from hostler.keys.lab import LAB
 from hostler.keys.vm import HANDLE, NAME, VM
@@ -21,11 +21,11 @@ from hostler.ports.store import Put
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from hostler.engine.controllers.steps import Txn
+    from hostler.engine.controllers.transactions import Txn
 
 CATALOGUE = LabCatalogue()
-WAITS = wish.start(None, "ada", 5, catalogue=CATALOGUE, now=0.0, switch=False)
-RECORD = wish.admitted(WAITS, "v", CATALOGUE.default, 0.0)
+WAITS = state_machine.start(None, "ada", 5, catalogue=CATALOGUE, now=0.0, switch=False)
+RECORD = state_machine.admitted(WAITS, "v", CATALOGUE.default, 0.0)
 AT: dict[str, Any] = {"org": ORG, "project": "ada", "vm": "v"}
 assert RECORD.lab is not None
 MACHINE = created("ada", RECORD.lab, CATALOGUE.default, shape_of(CATALOGUE.default, ()), vm="v", name="n", at=0.0)
@@ -37,39 +37,39 @@ VALUES = {"lab": LAB.encode(RECORD), "vm": VM.encode(MACHINE), "handle": HANDLE.
 
 def entered(seen: Seen) -> Txn:
     assert seen.entry is not None
-    return steps.entered(seen.entry, RECORD, MACHINE)
+    return transactions.entered(seen.entry, RECORD, MACHINE)
 
 
 def claimed(seen: Seen) -> Txn:
     assert seen.entry is not None
-    return steps.claimed(seen.entry, RECORD, Claim("v", [VM.absent(**AT)], []))
+    return transactions.claimed(seen.entry, RECORD, Claim("v", [VM.absent(**AT)], []))
 
 
 def rewritten(seen: Seen) -> Txn:
     assert seen.entry is not None
-    return steps.rewritten(seen, seen.entry, WAITS)
+    return transactions.rewritten(seen, seen.entry, WAITS)
 
 
 def deleted(seen: Seen) -> Txn:
     assert seen.vm is not None
-    return steps.deleted(seen.entry, "ada", seen.vm, WAITS)
+    return transactions.deleted(seen.entry, "ada", seen.vm, WAITS)
 
 
 def kept(seen: Seen) -> Txn:
     assert seen.entry is not None
     assert seen.vm is not None
     assert RECORD.lab is not None
-    return steps.kept(seen.entry, RECORD.lab, seen.vm)
+    return transactions.kept(seen.entry, RECORD.lab, seen.vm)
 
 
 def gone(seen: Seen) -> Txn:
     assert seen.entry is not None
-    return steps.gone(seen.entry, WAITS, "v")
+    return transactions.gone(seen.entry, WAITS, "v")
 
 
 def forgotten(seen: Seen) -> Txn:
     assert seen.entry is not None
-    return steps.forgotten(seen.entry)
+    return transactions.forgotten(seen.entry)
 
 
 CASES: list[tuple[Callable[[Seen], Txn], tuple[str, ...], tuple[str, ...]]] = [
@@ -110,7 +110,7 @@ def test_each_step_is_written_only_if_nothing_that_it_was_decided_from_has_chang
 def test_the_disk_of_a_machine_whose_lab_has_no_record_is_retained(has_record: bool) -> None:
     lab = Entry(RECORD, {"user": "ada"}, KEYS["lab"], 1, 1, 1) if has_record else None
     machine = Entry(MACHINE, AT, KEYS["vm"], 1, 1, 1)
-    (put,) = steps.deleted(lab, "ada", machine, None).then
+    (put,) = transactions.deleted(lab, "ada", machine, None).then
     assert isinstance(put, Put)
     gone = VM.decode(put.value)
     assert (gone.deleting, gone.keep_disk) == (True, not has_record)

@@ -12,10 +12,10 @@ from msgspec.structs import replace
 
 from hostler.drivers.store.memory import MemoryStore
 from hostler.engine.controllers.decision import tags_of
-from hostler.engine.labs import wish
+from hostler.engine.labs import state_machine
 from hostler.engine.labs.decide import SPARE
 from hostler.engine.labs.pool import LabPool
-from hostler.engine.labs.stock import (
+from hostler.engine.labs.pool_decide import (
     ANY,
     FAILURES,
     LATE,
@@ -37,7 +37,7 @@ from hostler.keys.entry import Entry
 from hostler.keys.lab import LAB, LAB_CATALOGUE
 from hostler.keys.node import ALIVE, COMMAND, MEMBER
 from hostler.keys.vm import HANDLE, NAME, VM
-from hostler.kit.virtual import VirtualClock, run_virtual
+from hostler.kit.virtual_loop import VirtualClock, run_virtual
 from hostler.model.access import Quota
 from hostler.model.inventory import Capacity
 from hostler.model.lab import POOL_ORG, LabCatalogue, LabTemplate, LabUser
@@ -220,7 +220,9 @@ async def pool_of(store: MemoryStore, clock: VirtualClock) -> LabPool:
 
 async def asked(store: MemoryStore, user: str) -> Entry[LabUser]:
     catalogue = LabCatalogue(labs={"5": TEMPLATE})
-    return await LAB.create(store, wish.start(None, user, 5, catalogue=catalogue, now=0.0, switch=False), user=user)
+    return await LAB.create(
+        store, state_machine.start(None, user, 5, catalogue=catalogue, now=0.0, switch=False), user=user
+    )
 
 
 def play(story: Any) -> None:

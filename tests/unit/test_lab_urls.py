@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from hostler.drivers.inbox.redis import RedisBoard, RedisInbox
-from hostler.entry.cli.target import redacted
+from hostler.entry.cli.store_option import redacted
 from hostler.errors import Closed, Invalid
 from hostler.keys.lab import LabNames
 from hostler.wiring import open_board, open_inbox
@@ -85,7 +85,7 @@ def test_a_client_that_is_not_installed_is_named_with_the_command_that_installs_
     for name in list(sys.modules):
         if name.split(".")[0] == "redis":
             monkeypatch.setitem(sys.modules, name, None)
-        elif name.startswith(("hostler.drivers.inbox.redis", "hostler.drivers.redis_link")):
+        elif name.startswith(("hostler.drivers.inbox.redis", "hostler.drivers.redis_client")):
             monkeypatch.delitem(sys.modules, name)
     with pytest.raises(Invalid, match=r"redis: its client is not installed; run: pip install 'hostler\[redis\]'"):
         opener("redis://host")

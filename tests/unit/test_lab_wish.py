@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from hostler.engine.labs import wish
+from hostler.engine.labs import state_machine
 from hostler.model.lab import NEWS_KEPT, Lab, LabCatalogue, LabEvent, LabPhase, LabTemplate, LabUser
 from hostler.model.vm import Access, MachineState, Readiness, Step, VmHandle
 
@@ -43,7 +43,7 @@ def having(phase: LabPhase | None, **more: Any) -> LabUser:
 
 
 def start(record: LabUser | None, lab_id: int, *, switch: bool = False) -> LabUser:
-    return wish.start(record, "mia", lab_id, catalogue=CATALOGUE, now=NOW, switch=switch)
+    return state_machine.start(record, "mia", lab_id, catalogue=CATALOGUE, now=NOW, switch=switch)
 
 
 def handle(state: MachineState = MachineState.RUNNING, step: Step | None = None, **more: Any) -> VmHandle:
@@ -68,12 +68,12 @@ REQUESTS: dict[str, Callable[[LabUser], LabUser]] = {
     "start another": lambda record: start(record, 5),
     "start an unknown one": lambda record: start(record, 9),
     "switch to another": lambda record: start(record, 5, switch=True),
-    "stop the same": lambda record: wish.stop(record, "mia", 3, now=NOW),
-    "stop another": lambda record: wish.stop(record, "mia", 5, now=NOW),
-    "stop any": lambda record: wish.stop(record, "mia", None, now=NOW),
-    "extend the same": lambda record: wish.extend(record, "mia", 2.0, 3, now=NOW),
-    "extend another": lambda record: wish.extend(record, "mia", 2.0, 5, now=NOW),
-    "extend any": lambda record: wish.extend(record, "mia", 2.0, None, now=NOW),
+    "stop the same": lambda record: state_machine.stop(record, "mia", 3, now=NOW),
+    "stop another": lambda record: state_machine.stop(record, "mia", 5, now=NOW),
+    "stop any": lambda record: state_machine.stop(record, "mia", None, now=NOW),
+    "extend the same": lambda record: state_machine.extend(record, "mia", 2.0, 3, now=NOW),
+    "extend another": lambda record: state_machine.extend(record, "mia", 2.0, 5, now=NOW),
+    "extend any": lambda record: state_machine.extend(record, "mia", 2.0, None, now=NOW),
 }
 LONGER = {"expires_at": 2120.0}
 ANSWERS: dict[str, dict[LabPhase | None, tuple[LabEvent, int | None, Any]]] = {
@@ -160,8 +160,8 @@ def test_a_request_in_a_phase(request_: str, phase: LabPhase | None) -> None:
 
 def test_who_was_never_heard_of_gets_a_record_by_any_request() -> None:
     assert start(None, 3) == start(LabUser(user="mia", changed_at=NOW), 3)
-    assert last(wish.stop(None, "mia", 3, now=NOW))[0] is E.IGNORED
-    assert last(wish.extend(None, "mia", 1.0, None, now=NOW))[0] is E.REFUSED
+    assert last(state_machine.stop(None, "mia", 3, now=NOW))[0] is E.IGNORED
+    assert last(state_machine.extend(None, "mia", 1.0, None, now=NOW))[0] is E.REFUSED
 
 
 def test_a_new_lab_has_what_its_template_says() -> None:
@@ -175,14 +175,14 @@ def test_a_refusal_says_what_there_is() -> None:
     assert last(start(None, 9))[2] == "there is no lab 9; there are 3, 5, 12"
     assert last(start(having(RUNNING), 5))[2] == "lab 3 is there; stop it first"
     many = LabCatalogue(labs={str(number): LabTemplate() for number in range(10, 99)})
-    said = last(wish.start(None, "mia", 9, catalogue=many, now=NOW, switch=False))[2]
+    said = last(state_machine.start(None, "mia", 9, catalogue=many, now=NOW, switch=False))[2]
     assert said.endswith("28, 29, …")
-    none = wish.start(None, "mia", 9, catalogue=LabCatalogue(labs={}), now=NOW, switch=False)
+    none = state_machine.start(None, "mia", 9, catalogue=LabCatalogue(labs={}), now=NOW, switch=False)
     assert last(none)[2] == "there is no lab 9, nor any other"
 
 
 def test_without_a_catalogue_every_lab_is_the_default() -> None:
-    record = wish.start(None, "mia", 2**31 - 1, catalogue=LabCatalogue(), now=NOW, switch=False)
+    record = state_machine.start(None, "mia", 2**31 - 1, catalogue=LabCatalogue(), now=NOW, switch=False)
     assert last(record)[:2] == (E.REQUESTED, 2**31 - 1)
 
 
@@ -191,7 +191,7 @@ def test_without_a_catalogue_every_lab_is_the_default() -> None:
     [(5, E.STOPPING, None), (3, E.ALREADY, 5), (None, E.STOPPING, None), (7, E.IGNORED, 5)],
 )
 def test_stopping_what_shall_follow_a_lab_that_stops(asked: int | None, event: LabEvent, again: int | None) -> None:
-    after = wish.stop(having(STOPPING, again=5), "mia", asked, now=NOW)
+    after = state_machine.stop(having(STOPPING, again=5), "mia", asked, now=NOW)
     assert after.lab == lab(STOPPING, again=again)
     assert last(after)[0] is event
 
@@ -203,42 +203,42 @@ def test_asking_again_for_what_shall_follow_changes_nothing() -> None:
 
 
 def test_an_extension_takes_the_warning_back() -> None:
-    warned = wish.warned(having(RUNNING), NOW)
+    warned = state_machine.warned(having(RUNNING), NOW)
     assert last(warned) == (E.EXPIRES_SOON, 3, "it ends at 1970-01-01T00:33:20Z")
-    assert wish.warned(warned, NOW + 1) is warned
-    longer = wish.extend(warned, "mia", 2.0, None, now=NOW)
+    assert state_machine.warned(warned, NOW + 1) is warned
+    longer = state_machine.extend(warned, "mia", 2.0, None, now=NOW)
     assert longer.lab is not None
     assert not longer.lab.warned
-    assert last(wish.warned(longer, NOW))[0] is E.EXPIRES_SOON
+    assert last(state_machine.warned(longer, NOW))[0] is E.EXPIRES_SOON
 
 
 @pytest.mark.parametrize("phase", [None, WAITING, STOPPING])
 def test_who_waits_or_stops_is_not_warned(phase: LabPhase | None) -> None:
     record = having(phase)
-    assert wish.warned(record, NOW) is record
+    assert state_machine.warned(record, NOW) is record
 
 
 # What the controller does, and sees
 
 
 def test_it_is_told_once_that_a_lab_waits() -> None:
-    first = wish.put_off(having(WAITING), 7, "20 labs run already", NOW)
+    first = state_machine.put_off(having(WAITING), 7, "20 labs run already", NOW)
     assert last(first) == (E.WAITING, 3, "position 7: 20 labs run already")
-    assert wish.put_off(first, 6, "20 labs run already", NOW) is first
-    other = wish.put_off(first, 6, "no room", NOW)
+    assert state_machine.put_off(first, 6, "20 labs run already", NOW) is first
+    other = state_machine.put_off(first, 6, "no room", NOW)
     assert (other.news, other.lab) == (first.news, replace(first.lab, detail="no room"))  # type: ignore[type-var]
 
 
 @pytest.mark.parametrize("phase", [None, PROVISIONING, RUNNING, STOPPING])
 def test_only_who_waits_is_admitted_or_put_off(phase: LabPhase | None) -> None:
     record = having(phase)
-    assert wish.admitted(record, "vm-9", LabTemplate(), NOW) is record
-    assert wish.put_off(record, 1, "full", NOW) is record
+    assert state_machine.admitted(record, "vm-9", LabTemplate(), NOW) is record
+    assert state_machine.put_off(record, 1, "full", NOW) is record
 
 
 def test_its_time_begins_with_its_machine() -> None:
-    waits = wish.put_off(having(WAITING), 1, "full", NOW)
-    after = wish.admitted(waits, "vm-9", LabTemplate(life=50.0, grace=5.0, user="root"), NOW)
+    waits = state_machine.put_off(having(WAITING), 1, "full", NOW)
+    after = state_machine.admitted(waits, "vm-9", LabTemplate(life=50.0, grace=5.0, user="root"), NOW)
     assert after.lab == lab(
         PROVISIONING, vm="vm-9", life=50.0, grace=5.0, user="root", expires_at=NOW + 50, provisioned_by=NOW + 600
     )
@@ -248,7 +248,7 @@ def test_its_time_begins_with_its_machine() -> None:
 def test_what_is_seen_of_a_machine() -> None:
     access = Access(host="fd00::5", port=2222, user="x")
     here = handle(step=Step.AVAILABLE, machine="m-1", cloud_status="up", access=access)
-    running = wish.seen(having(PROVISIONING, provisioned_by=NOW), here, NOW)
+    running = state_machine.seen(having(PROVISIONING, provisioned_by=NOW), here, NOW)
     assert last(running)[0] is E.AVAILABLE
     assert running.lab == lab(
         RUNNING,
@@ -260,50 +260,56 @@ def test_what_is_seen_of_a_machine() -> None:
         address="fd00::5",
         port=2222,
     )
-    assert wish.seen(running, here, NOW + 1) is running
-    lost = wish.seen(running, handle(step=Step.SSH, address="fd00::6", detail="no answer"), NOW + 1)
+    assert state_machine.seen(running, here, NOW + 1) is running
+    lost = state_machine.seen(running, handle(step=Step.SSH, address="fd00::6", detail="no answer"), NOW + 1)
     assert (lost.news, lost.changed_at) == (running.news, NOW + 1)
     assert lost.lab is not None
     assert (lost.lab.phase, lost.lab.available, lost.lab.address, lost.lab.port) == (RUNNING, False, "fd00::6", 22)
     assert (lost.lab.cloud_status, lost.lab.detail) == ("running", "no answer")
-    back = wish.seen(lost, here, NOW + 2)
+    back = state_machine.seen(lost, here, NOW + 2)
     assert len(back.news) == len(running.news), "that it is available is told once"
 
 
 def test_only_a_machine_that_runs_is_available() -> None:
-    after = wish.seen(having(PROVISIONING), handle(MachineState.STOPPED, Step.AVAILABLE), NOW)
+    after = state_machine.seen(having(PROVISIONING), handle(MachineState.STOPPED, Step.AVAILABLE), NOW)
     assert after.lab is not None
     assert (after.lab.available, after.lab.phase, after.lab.machine_runs) == (False, PROVISIONING, False)
 
 
 def test_the_limit_counts_from_when_a_node_has_room() -> None:
-    pending = wish.seen(having(PROVISIONING, provisioned_by=1500.0), handle(MachineState.PENDING, node=""), NOW)
+    pending = state_machine.seen(
+        having(PROVISIONING, provisioned_by=1500.0), handle(MachineState.PENDING, node=""), NOW
+    )
     assert pending.lab is not None
     assert pending.lab.provisioned_by is None
-    placed = wish.seen(pending, handle(MachineState.PLACED), NOW + 900)
+    placed = state_machine.seen(pending, handle(MachineState.PLACED), NOW + 900)
     assert placed.lab is not None
-    assert placed.lab.provisioned_by == NOW + 900 + wish.PROVISIONED_WITHIN
-    on = wish.seen(placed, handle(MachineState.CREATING), NOW + 950)
+    assert placed.lab.provisioned_by == NOW + 900 + state_machine.PROVISIONED_WITHIN
+    on = state_machine.seen(placed, handle(MachineState.CREATING), NOW + 950)
     assert on.lab is not None
     assert on.lab.provisioned_by == placed.lab.provisioned_by
 
 
 def test_the_end_moves_on_while_no_node_has_room_and_all_of_its_life_is_left_then() -> None:
     pending = handle(MachineState.PENDING, node="")
-    first = wish.seen(having(PROVISIONING, provisioned_by=NOW + 600, life=1000.0, expires_at=NOW + 1000), pending, NOW)
+    first = state_machine.seen(
+        having(PROVISIONING, provisioned_by=NOW + 600, life=1000.0, expires_at=NOW + 1000), pending, NOW
+    )
     assert first.lab is not None
     assert first.lab.expires_at == NOW + 1000
-    assert wish.seen(first, pending, NOW + 499) is first, "it is not written at every look"
-    later = wish.seen(first, pending, NOW + 500)
+    assert state_machine.seen(first, pending, NOW + 499) is first, "it is not written at every look"
+    later = state_machine.seen(first, pending, NOW + 500)
     assert later.lab is not None
     assert later.lab.expires_at == NOW + 1500
-    placed = wish.seen(later, handle(MachineState.PLACED), NOW + 700)
+    placed = state_machine.seen(later, handle(MachineState.PLACED), NOW + 700)
     assert placed.lab is not None
     assert placed.lab.expires_at == NOW + 1700
-    longer = wish.seen(wish.extend(later, "mia", 60, None, now=NOW), handle(MachineState.PLACED), NOW + 700)
+    longer = state_machine.seen(
+        state_machine.extend(later, "mia", 60, None, now=NOW), handle(MachineState.PLACED), NOW + 700
+    )
     assert longer.lab is not None
     assert longer.lab.expires_at == NOW + 1500 + 3600
-    on = wish.seen(placed, handle(MachineState.CREATING), NOW + 800)
+    on = state_machine.seen(placed, handle(MachineState.CREATING), NOW + 800)
     assert on.lab is not None
     assert on.lab.expires_at == NOW + 1700
 
@@ -311,61 +317,61 @@ def test_the_end_moves_on_while_no_node_has_room_and_all_of_its_life_is_left_the
 def test_another_machine_tells_nothing() -> None:
     for phase in LabPhase:
         record = having(phase)
-        assert wish.seen(record, handle(id="vm-3", step=Step.AVAILABLE), NOW) is record
-    assert wish.seen(having(None), handle(id=""), NOW) == having(None)
+        assert state_machine.seen(record, handle(id="vm-3", step=Step.AVAILABLE), NOW) is record
+    assert state_machine.seen(having(None), handle(id=""), NOW) == having(None)
 
 
 def test_a_lab_that_stops_is_not_available_whatever_is_seen() -> None:
     running = having(RUNNING, available=True, address="fd00::1", server_id="s-1")
-    stops = wish.stopping(running, E.EXPIRED, "its time is over", NOW)
+    stops = state_machine.stopping(running, E.EXPIRED, "its time is over", NOW)
     assert last(stops) == (E.STOPPING, 3, "its time is over")
-    after = wish.seen(stops, handle(step=Step.AVAILABLE), NOW)
+    after = state_machine.seen(stops, handle(step=Step.AVAILABLE), NOW)
     assert after.lab is not None
     assert (after.lab.phase, after.lab.available) == (STOPPING, False)
-    assert wish.seen(after, handle(step=Step.AVAILABLE), NOW) is after
-    stopped = wish.seen(after, handle(MachineState.STOPPED, machine="", address="", access=None), NOW)
+    assert state_machine.seen(after, handle(step=Step.AVAILABLE), NOW) is after
+    stopped = state_machine.seen(after, handle(MachineState.STOPPED, machine="", address="", access=None), NOW)
     assert stopped.lab is not None
     assert stopped.lab == replace(after.lab, machine_runs=False, cloud_status="stopped")
-    assert wish.stopping(stops, E.FAILED, "late", NOW) is stops
+    assert state_machine.stopping(stops, E.FAILED, "late", NOW) is stops
 
 
 def test_when_its_machine_is_gone_the_lab_is_and_the_next_one_begins() -> None:
-    stops = wish.stopping(having(RUNNING), E.EXPIRED, "its time is over", NOW)
-    after = wish.gone(stops, NOW, CATALOGUE)
+    stops = state_machine.stopping(having(RUNNING), E.EXPIRED, "its time is over", NOW)
+    after = state_machine.gone(stops, NOW, CATALOGUE)
     assert (after.lab, after.generation, last(after)) == (None, 4, (E.EXPIRED, 3, "its time is over"))
-    follows = wish.gone(start(stops, 5), NOW, CATALOGUE)
+    follows = state_machine.gone(start(stops, 5), NOW, CATALOGUE)
     assert follows.lab is not None
     assert (follows.lab.lab_id, follows.lab.phase, follows.lab.generation) == (5, WAITING, 5)
     assert [news.event for news in follows.news[-2:]] == [E.EXPIRED, E.REQUESTED]
-    dropped = wish.gone(start(stops, 5), NOW, LabCatalogue(labs={}))
+    dropped = state_machine.gone(start(stops, 5), NOW, LabCatalogue(labs={}))
     assert (dropped.lab, last(dropped)[0]) == (None, E.REFUSED)
 
 
 def test_a_machine_that_goes_by_itself_is_a_failure() -> None:
-    assert last(wish.gone(having(RUNNING), NOW, CATALOGUE)) == (E.FAILED, 3, "its machine was deleted")
-    assert wish.gone(having(None), NOW, CATALOGUE) == having(None)
+    assert last(state_machine.gone(having(RUNNING), NOW, CATALOGUE)) == (E.FAILED, 3, "its machine was deleted")
+    assert state_machine.gone(having(None), NOW, CATALOGUE) == having(None)
     waits = having(WAITING)
-    assert wish.gone(waits, NOW, CATALOGUE) is waits
+    assert state_machine.gone(waits, NOW, CATALOGUE) is waits
 
 
 def test_tokens_are_kept_by_queue() -> None:
-    record = wish.worked(wish.worked(having(None), "provision", "a"), "decommission", "b")
-    assert wish.worked(record, "provision", "c").worked == {"provision": "c", "decommission": "b"}
+    record = state_machine.worked(state_machine.worked(having(None), "provision", "a"), "decommission", "b")
+    assert state_machine.worked(record, "provision", "c").worked == {"provision": "c", "decommission": "b"}
     assert record.worked == {"provision": "a", "decommission": "b"}
 
 
 def test_the_last_news_are_kept_and_their_numbers_go_on() -> None:
     record = having(None)
     for _ in range(2 * NEWS_KEPT + 3):
-        record = wish.told(record, E.IGNORED, NOW)
+        record = state_machine.told(record, E.IGNORED, NOW)
     assert [news.number for news in record.news] == list(range(NEWS_KEPT + 4, 2 * NEWS_KEPT + 4))
 
 
 def test_messages_push_no_news_out_and_are_counted_with_them() -> None:
     record = start(having(None), 3)
     for number in range(2 * NEWS_KEPT):
-        record = wish.message(record, f"say {number}", now=NOW + number)
-    record = wish.stop(record, "mia", None, now=NOW + 99)
+        record = state_machine.message(record, f"say {number}", now=NOW + number)
+    record = state_machine.stop(record, "mia", None, now=NOW + 99)
     assert [news.event for news in record.news] == [E.REQUESTED, E.STOPPED]
     assert [said.reason for said in record.messages] == [f"say {n}" for n in range(NEWS_KEPT, 2 * NEWS_KEPT)]
     shown = record.events
@@ -394,25 +400,25 @@ def stepped(record: LabUser | None, step: tuple[Any, ...], now: float) -> LabUse
     """One step of a story; each lab's machine is called after its generation, and older ones are seen too."""
     match step:
         case ("start", lab_id, switch):
-            return wish.start(record, "mia", lab_id, catalogue=CATALOGUE, now=now, switch=switch)
+            return state_machine.start(record, "mia", lab_id, catalogue=CATALOGUE, now=now, switch=switch)
         case ("stop", lab_id):
-            return wish.stop(record, "mia", lab_id, now=now)
+            return state_machine.stop(record, "mia", lab_id, now=now)
         case ("extend", lab_id):
-            return wish.extend(record, "mia", 1.0, lab_id, now=now)
+            return state_machine.extend(record, "mia", 1.0, lab_id, now=now)
     if record is None:
         return None
     match step:
         case ("admitted",):
-            return wish.admitted(record, f"vm-{record.generation}", LabTemplate(), now)
+            return state_machine.admitted(record, f"vm-{record.generation}", LabTemplate(), now)
         case ("put_off",):
-            return wish.put_off(record, 1, f"full at {now}", now)
+            return state_machine.put_off(record, 1, f"full at {now}", now)
         case ("seen", back, state, ready):
-            return wish.seen(record, handle(state, ready, id=f"vm-{record.generation - back}"), now)
+            return state_machine.seen(record, handle(state, ready, id=f"vm-{record.generation - back}"), now)
         case ("warned",):
-            return wish.warned(record, now)
+            return state_machine.warned(record, now)
         case ("stopping",):
-            return wish.stopping(record, E.EXPIRED, "over", now)
-    return wish.gone(record, now, CATALOGUE)
+            return state_machine.stopping(record, E.EXPIRED, "over", now)
+    return state_machine.gone(record, now, CATALOGUE)
 
 
 @given(st.lists(STEPS, max_size=60))
@@ -469,19 +475,19 @@ def test_a_lab_that_waits_for_longer_than_its_life_is_not_shown_as_over() -> Non
 
 
 def own_start(record: LabUser | None, now: float, lab_id: int = 3) -> LabUser:
-    return wish.start(record, "mia", lab_id, catalogue=CATALOGUE, now=now, switch=False, own=True)
+    return state_machine.start(record, "mia", lab_id, catalogue=CATALOGUE, now=now, switch=False, own=True)
 
 
 def admit(record: LabUser, now: float, **more: Any) -> LabUser:
     template = replace(CATALOGUE.find(3) or LabTemplate(), **more)
-    return wish.admitted(record, "vm-1", template, now)
+    return state_machine.admitted(record, "vm-1", template, now)
 
 
 def had(record: LabUser, now: float, seconds: float) -> LabUser:
     """The user starts lab 3, has it for so long, and stops it."""
     record = admit(own_start(record, now), now)
-    record = wish.stop(record, "mia", None, now=now + seconds)
-    return wish.gone(record, now + seconds, CATALOGUE)
+    record = state_machine.stop(record, "mia", None, now=now + seconds)
+    return state_machine.gone(record, now + seconds, CATALOGUE)
 
 
 def test_a_lab_that_its_user_starts_again_goes_on_with_the_time_that_is_left() -> None:
@@ -489,14 +495,14 @@ def test_a_lab_that_its_user_starts_again_goes_on_with_the_time_that_is_left() -
     again = admit(own_start(record, 2000.0), 2000.0)
     assert again.lab is not None
     assert (again.lab.life, again.lab.expires_at) == (200.0, 2200.0)
-    record = wish.gone(wish.stopping(again, LabEvent.EXPIRED, "", 2230.0), 2230.0, CATALOGUE)
+    record = state_machine.gone(state_machine.stopping(again, LabEvent.EXPIRED, "", 2230.0), 2230.0, CATALOGUE)
     refused = own_start(record, 3000.0)
     assert refused.lab is None
     event, _, reason = last(refused)
     assert event is LabEvent.REFUSED
     assert "used up (10 min); start it after 1970-01-02T00:00:00Z, or ask your teacher" in reason
     assert own_start(record, 3000.0, lab_id=5).lab is not None, "another lab has its own time"
-    tomorrow = admit(own_start(record, wish.DAY + 1), wish.DAY + 1)
+    tomorrow = admit(own_start(record, state_machine.DAY + 1), state_machine.DAY + 1)
     assert tomorrow.lab is not None
     assert tomorrow.lab.life == 600.0
 
@@ -504,7 +510,7 @@ def test_a_lab_that_its_user_starts_again_goes_on_with_the_time_that_is_left() -
 def test_a_teacher_and_a_front_end_start_a_lab_for_its_whole_life() -> None:
     record = had(LabUser(user="mia", changed_at=0.0), 1000.0, 600.0)
     for door in ("", "redis"):
-        started = wish.start(record, "mia", 3, catalogue=CATALOGUE, now=2000.0, switch=False, door=door)
+        started = state_machine.start(record, "mia", 3, catalogue=CATALOGUE, now=2000.0, switch=False, door=door)
         started = admit(started, 2000.0)
         assert started.lab is not None
         assert started.lab.expires_at == 2600.0
@@ -512,8 +518,8 @@ def test_a_teacher_and_a_front_end_start_a_lab_for_its_whole_life() -> None:
 
 def test_what_follows_a_lab_that_stops_is_its_users_own_as_well() -> None:
     record = admit(own_start(None, 0.0), 0.0)
-    record = wish.stop(record, "mia", None, now=500.0)
-    record = wish.gone(own_start(record, 510.0), 520.0, CATALOGUE)
+    record = state_machine.stop(record, "mia", None, now=500.0)
+    record = state_machine.gone(own_start(record, 510.0), 520.0, CATALOGUE)
     record = admit(record, 530.0)
     assert record.lab is not None
     assert record.lab.life == 100.0
@@ -528,14 +534,14 @@ def test_stopping_at_once_uses_a_lab_up_as_well() -> None:
 
 def test_added_time_and_a_lab_that_failed_to_begin_are_not_counted() -> None:
     record = admit(own_start(None, 0.0), 0.0)
-    record = wish.extend(record, "mia", 10.0, None, now=1.0)
-    record = wish.stop(record, "mia", None, now=700.0)
+    record = state_machine.extend(record, "mia", 10.0, None, now=1.0)
+    record = state_machine.stop(record, "mia", None, now=700.0)
     assert record.used["3"].seconds == 100.0
     record = admit(own_start(None, 0.0), 0.0)
-    assert wish.stopping(record, LabEvent.FAILED, "no disk", 500.0).used == {}
+    assert state_machine.stopping(record, LabEvent.FAILED, "no disk", 500.0).used == {}
 
 
 def test_a_catalogue_may_give_more_of_a_lab_each_day() -> None:
     record = had(LabUser(user="mia", changed_at=0.0), 1000.0, 600.0)
     template = replace(CATALOGUE.find(3) or LabTemplate(), per_day=900.0)
-    assert wish.left_today(record, 3, template, 2000.0) == 300.0
+    assert state_machine.left_today(record, 3, template, 2000.0) == 300.0

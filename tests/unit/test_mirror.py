@@ -16,7 +16,7 @@ from hostler.drivers.store.memory import MemoryStore
 from hostler.errors import Closed, Unavailable
 from hostler.keys.mirror import Mirror
 from hostler.keys.node import COMMAND, MEMBER
-from hostler.kit.virtual import VirtualClock, run_virtual
+from hostler.kit.virtual_loop import VirtualClock, run_virtual
 from hostler.model.inventory import Capacity
 from hostler.model.node import Lifecycle, NodeRecord, VmCommand
 from hostler.model.vm import VmSpec

@@ -13,7 +13,7 @@ from hostler.engine.inventory.check import name_fault
 from hostler.engine.workloads.service import WorkloadService
 from hostler.errors import Invalid
 from hostler.keys.inventory import WORKLOAD
-from hostler.keys.part import check_new
+from hostler.keys.segment import check_new
 from hostler.keys.vm import NAME, VM
 from hostler.model.api import QuotaSet, VmCreate, VmUpdate
 from hostler.model.workload import Workload

@@ -27,8 +27,8 @@ ON_THE_PAGE = re.compile(r"\{[^{}]*\} (machines|nodes|instances|slices|records|c
 ONE_IS_TOLD = re.compile(r"[nN]ame(s\.length|s) > 1|=== 1|\bone \?")
 NEVER_ONE = {
     "engine/replica.py": "all of several",
-    "engine/word.py": "which they are is said, not how many",
-    "sim/invariants.py": "two or more of what there is to be one",
+    "engine/text.py": "which they are is said, not how many",
+    "sim/invariants/__init__.py": "two or more of what there is to be one",
 }
 
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from hostler.entry import open_files
-from hostler.entry.finding import Level
-from hostler.entry.folder import DataFolder
+from hostler.entry.data_dir import DataFolder
+from hostler.entry.doctor.result import Level
 from hostler.settings import load
 
 if TYPE_CHECKING:

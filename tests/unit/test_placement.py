@@ -12,7 +12,17 @@ from harness.pace import check
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hostler.engine.placement import Cluster, Decision, NodeState, Wanted, choice, judge, order, place, tally
+from hostler.engine.placement import (
+    Cluster,
+    Decision,
+    NodeState,
+    Wanted,
+    affinity_index,
+    judge,
+    node_order,
+    place,
+    select,
+)
 from hostler.errors import Invalid
 from hostler.model.inventory import Capacity
 from hostler.model.vm import Affinity, Level, VmSpec
@@ -135,8 +145,8 @@ def test_a_node_is_found_exactly_if_one_will_do_and_that_one_will_do(
     small: int, nodes: tuple[NodeState, ...], wishes: list[Wanted]
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(choice, "SMALL", small)
-        patch.setattr(order, "BLOCK", 2)
+        patch.setattr(select, "SMALL", small)
+        patch.setattr(node_order, "BLOCK", 2)
         cluster, placed = Cluster(nodes), list[tuple[Wanted, NodeState]]()
         by_name = {state.node: state for state in nodes}
         for wanted in wishes:
@@ -211,9 +221,9 @@ def test_what_a_cluster_knows_does_not_depend_on_how_it_came_to_be(
     small: int, changes: list[object], asked: list[Wanted], rng: random.Random
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(choice, "SMALL", small)
-        patch.setattr(order, "BLOCK", 2)
-        patch.setattr(tally, "SELECTORS", 2)
+        patch.setattr(select, "SMALL", small)
+        patch.setattr(node_order, "BLOCK", 2)
+        patch.setattr(affinity_index, "SELECTORS", 2)
         cluster = Cluster()
         nodes: dict[str, NodeState] = {}
         stand: dict[str, tuple[Wanted, str]] = {}

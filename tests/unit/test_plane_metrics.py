@@ -7,7 +7,7 @@ import os
 import pytest
 
 from hostler import settings
-from hostler.entry.plane import _metrics
+from hostler.entry.control_plane import _metrics
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,9 @@ from redfish_board import SYSTEM, RedfishBoardStandIn
 
 from hostler.drivers.power import CommandPower, IpmiBmc, RedfishBmc
 from hostler.entry.cli import main
-from hostler.entry.doctor_power import boards, power
-from hostler.entry.finding import Level
-from hostler.entry.plane import Plane
+from hostler.entry.control_plane import Plane
+from hostler.entry.doctor.power import boards, power
+from hostler.entry.doctor.result import Level
 from hostler.errors import Invalid
 from hostler.settings import load
 from hostler.wiring import open_power, open_store

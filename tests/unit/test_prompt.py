@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 import pytest
 
-from hostler.kit.prompt import Nap, within
-from hostler.kit.virtual import VirtualClock, VirtualLoop, run_virtual
+from hostler.kit.timeouts import Nap, within
+from hostler.kit.virtual_loop import VirtualClock, VirtualLoop, run_virtual
 
 if TYPE_CHECKING:
     from collections.abc import Callable

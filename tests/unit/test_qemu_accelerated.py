@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from hostler.drivers.machines.qemu import ImageFolder, QemuMachines, QemuOptions, acceleration, process, site
-from hostler.drivers.machines.qemu.rights import Rights
+from hostler.drivers.machines.qemu import ImageFolder, QemuMachines, QemuOptions, acceleration, node_context, process
+from hostler.drivers.machines.qemu.privileges import Rights
 from hostler.errors import Unavailable
 from hostler.model.image import Probe, Seeding
 from hostler.model.vm import VmSpec
@@ -48,7 +48,7 @@ async def test_the_first_machine_may_open_the_device_that_its_own_start_found_to
     (tools / acceleration.BINARY).chmod(0o755)
     monkeypatch.setattr(acceleration, "DEVICE", str(device))
     monkeypatch.setenv("PATH", f"{tools}:{os.environ['PATH']}")
-    monkeypatch.setattr(site, "users_here", lambda _: range(3_000_000, 3_000_100))
+    monkeypatch.setattr(node_context, "users_here", lambda _: range(3_000_000, 3_000_100))
     ran: list[tuple[str, Rights]] = []
 
     def wrap(self: Rights, argv: Sequence[str], **_: Any) -> list[str]:

@@ -16,7 +16,7 @@ import pytest
 from qemu_scene import eventually
 
 import hostler
-from hostler.drivers.machines.qemu.child import end
+from hostler.drivers.machines.qemu.subprocess import end
 
 
 async def test_it_is_killed_and_waited_for() -> None:
@@ -64,7 +64,7 @@ async def test_who_is_cancelled_leaves_no_process() -> None:
 STARTS = """
 import subprocess, sys
 sys.path.insert(0, sys.argv[2])
-from hostler.drivers.machines.qemu.child import ending_with_us
+from hostler.drivers.machines.qemu.subprocess import ending_with_us
 late = ["sh", "-c", f"sleep {sys.argv[1]}; exec \\"$@\\"", "sh", *ending_with_us(["sleep", "600"])]
 print(subprocess.Popen(late, stdout=subprocess.DEVNULL).pid, flush=True)
 sys.stdin.read()

@@ -13,7 +13,7 @@ from qemu_record import image
 
 from hostler.drivers.machines.qemu import QemuMachines, state
 from hostler.drivers.machines.qemu.driver import _needs
-from hostler.drivers.machines.qemu.finding import Run
+from hostler.drivers.machines.qemu.pid_lookup import Run
 from hostler.errors import Closed, Damaged, Invalid, Refused, Unavailable
 from hostler.kit.clock import boot_id
 from hostler.model.image import Seeding

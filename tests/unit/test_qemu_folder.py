@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from qemu_scene import eventually, machine_of, now
 
-from hostler.drivers.machines.qemu import guard
+from hostler.drivers.machines.qemu import dead_mans_switch
 from hostler.drivers.machines.qemu.folder import ALIVE, LOG, MachineFolder, PlaceFolder, folder_name
 from hostler.errors import Closed, Damaged, Invalid, Unavailable
 from hostler.kit.clock import boot_id
@@ -122,8 +122,13 @@ def test_a_hold_counts_until_its_end_and_only_if_it_is_whole_and_of_this_boot(pl
     assert not place.held(now() + 101)
     place.hold(now() + 1)
     assert not place.held(now() + 2)
-    whole = guard.hold_text(boot_id(), now() + 100)
-    for text in ("", *(whole[:length] for length in range(len(whole))), whole + "x", guard.hold_text("b", now() + 100)):
+    whole = dead_mans_switch.hold_text(boot_id(), now() + 100)
+    for text in (
+        "",
+        *(whole[:length] for length in range(len(whole))),
+        whole + "x",
+        dead_mans_switch.hold_text("b", now() + 100),
+    ):
         place.hold_path.write_text(text)
         assert not place.held(now()), text
     for until in ("nan", "x", ""):

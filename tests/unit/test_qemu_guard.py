@@ -16,9 +16,9 @@ import pytest
 from harness import pace
 from qemu_scene import PATIENCE, SLEEP, eventually, machine_of, now
 
-from hostler.drivers.machines.qemu import finding, guard, process
-from hostler.drivers.machines.qemu.finding import Run
+from hostler.drivers.machines.qemu import dead_mans_switch, pid_lookup, process
 from hostler.drivers.machines.qemu.folder import ALIVE, LOG, MachineFolder, PlaceFolder
+from hostler.drivers.machines.qemu.pid_lookup import Run
 from hostler.errors import Unavailable
 from hostler.kit.clock import boot_id
 
@@ -47,7 +47,7 @@ def files_of(pid: int) -> Sequence[str]:
 
 
 def parent_of(run: Run) -> int:
-    return finding.Look.at(run.pid).parent
+    return pid_lookup.Look.at(run.pid).parent
 
 
 async def started_and_told(run: Run) -> None:
@@ -65,7 +65,7 @@ async def guarded(place: PlaceFolder, folder: MachineFolder) -> Run:
 async def test_a_guarded_machine_ends_when_its_hold_does(place: PlaceFolder, folder: MachineFolder) -> None:
     run = await guarded(place, folder)
     place.hold(now() + 0.2)
-    until = guard.held_until(str(place.hold_path), boot_id())
+    until = dead_mans_switch.held_until(str(place.hold_path), boot_id())
     assert until is not None
     async with asyncio.timeout(PATIENCE):
         await process.ended(folder, run)
@@ -96,7 +96,7 @@ async def test_a_hold_that_cannot_be_believed_is_none(place: PlaceFolder, folder
         case "torn":
             place.hold_path.write_text(place.hold_path.read_text()[:-3])
         case _:
-            place.hold_path.write_text(guard.hold_text("another", now() + 600))
+            place.hold_path.write_text(dead_mans_switch.hold_text("another", now() + 600))
     async with asyncio.timeout(PATIENCE):
         await process.ended(folder, run)
 
@@ -119,7 +119,7 @@ async def test_whoever_kills_the_guard_kills_the_machine(place: PlaceFolder, fol
 
 async def test_a_machine_whose_guard_died_before_the_kernel_knew_of_it_does_not_start(tmp_path: Path) -> None:
     marker = tmp_path / "started"
-    argv = [*guard.WITH_GUARD, "touch", str(marker)]
+    argv = [*dead_mans_switch.WITH_GUARD, "touch", str(marker)]
     for parent, starts in ((os.getpid() + 1, False), (os.getpid(), True)):
         subprocess.run(argv, env={**os.environ, "GUARD_PID": str(parent)}, check=False)
         assert marker.exists() is starts
@@ -160,7 +160,7 @@ WITHOUT_POSIX_TIMERS = (
 def timer(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """How the guard kills. The interval timer is for hosts without CLOCK_BOOTTIME or without POSIX timers."""
     if request.param == "interval timer":
-        command = (sys.executable, "-I", "-S", "-c", WITHOUT_POSIX_TIMERS, guard.__file__)
+        command = (sys.executable, "-I", "-S", "-c", WITHOUT_POSIX_TIMERS, dead_mans_switch.__file__)
         monkeypatch.setattr(process, "_GUARD", command)
     return str(request.param)
 
@@ -208,17 +208,27 @@ async def test_a_guard_that_is_stopped_kills_before_anything_else(
     place.hold(timer_now(timer) + 600)  # too late: it has not been read
     with pidfd(run.pid) as machine:
         if timer == "interval timer":
-            await eventually(lambda: timer_now(timer) > until + guard.GRACE)
+            await eventually(lambda: timer_now(timer) > until + dead_mans_switch.GRACE)
             os.kill(guard_pid, signal.SIGCONT)
         async with asyncio.timeout(PATIENCE):
-            await finding.readable(machine)
+            await pid_lookup.readable(machine)
     if timer == "POSIX timer":  # it was not continued
         pace.check(now() - until, 0.3, since=time.monotonic() - 1.0, what="the end after the hold")
 
 
 async def test_a_guard_whose_parent_is_stopped_kills_in_time(place: PlaceFolder) -> None:
     place.hold(now() + 600)
-    command = [sys.executable, "-I", "-S", guard.__file__, str(place.hold_path), "1", "", *guard.WITH_GUARD, *SLEEP]
+    command = [
+        sys.executable,
+        "-I",
+        "-S",
+        dead_mans_switch.__file__,
+        str(place.hold_path),
+        "1",
+        "",
+        *dead_mans_switch.WITH_GUARD,
+        *SLEEP,
+    ]
     script = "import subprocess, sys; subprocess.Popen(sys.argv[1:]); sys.stdin.read()"
     heard, report = os.pipe2(os.O_CLOEXEC)
     parent = subprocess.Popen(
@@ -231,7 +241,7 @@ async def test_a_guard_whose_parent_is_stopped_kills_in_time(place: PlaceFolder)
             until = now() + 0.3
             place.hold(until)
             async with asyncio.timeout(PATIENCE):
-                await finding.readable(machine)
+                await pid_lookup.readable(machine)
         pace.check(now() - until, 0.3, since=time.monotonic() - 1.0, what="the end after the hold")
     finally:
         os.killpg(parent.pid, signal.SIGKILL)
@@ -285,7 +295,7 @@ async def test_the_guard_keeps_no_file_that_is_the_machines_and_shows_no_secret(
     kept = sorted(["null", LOG, LOG, ALIVE, "anon_inode:[pidfd]"])
     await eventually(lambda: files_of(parent_of(run)) == kept)  # what it reports through is closed a moment later
     words = Path(f"/proc/{parent_of(run)}/cmdline").read_bytes().decode().split("\0")
-    assert words[:4] == [sys.executable, "-I", "-S", guard.__file__]
+    assert words[:4] == [sys.executable, "-I", "-S", dead_mans_switch.__file__]
     assert words[4] == "../../hold"
 
 

@@ -14,7 +14,7 @@ from hostler.drivers.machines.qemu.folder import MachineFolder
 from hostler.drivers.machines.qemu.identity import FIRMWARE, ISO, KEY, keep_identity, lay_seed
 from hostler.drivers.machines.qemu.network import Attached
 from hostler.drivers.machines.qemu.seed import new_host_key
-from hostler.drivers.machines.qemu.view import access_of
+from hostler.drivers.machines.qemu.status import access_of
 from hostler.errors import Unavailable
 from hostler.model.image import Seeding
 from hostler.model.vm import VmSpec

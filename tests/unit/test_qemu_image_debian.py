@@ -12,7 +12,7 @@ import pytest
 
 from hostler.drivers.machines.qemu.images import build_debian, debian
 from hostler.drivers.machines.qemu.images.build_debian import DebianBuild
-from hostler.drivers.machines.qemu.images.place import Place, take
+from hostler.drivers.machines.qemu.images.layout import Place, take
 from hostler.errors import Refused, Unavailable
 
 TOLD: list[str] = []

@@ -10,6 +10,7 @@ import hashlib
 import json
 import lzma
 import os
+import random
 import struct
 from pathlib import Path
 
@@ -17,7 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hostler.drivers.machines.qemu.images import place, qcow2, transfer
+from hostler.drivers.machines.qemu.images import layout, qcow2, transfer
 from hostler.drivers.machines.qemu.images.add import checked_sha256, wanted
 from hostler.drivers.machines.qemu.images.check import recognise
 from hostler.drivers.machines.qemu.images.folder import ImageFolder, digest_of
@@ -331,7 +332,7 @@ async def test_where_something_is_mounted_nothing_is_swept(
     (tmp_path / "mounts").write_text(
         f"66 27 0:40 / {str(left).replace(' ', chr(92) + '040')}/dev/shm rw - tmpfs t rw\n"
     )
-    monkeypatch.setattr(place, "MOUNTS", str(tmp_path / "mounts"))
+    monkeypatch.setattr(layout, "MOUNTS", str(tmp_path / "mounts"))
     images.sweep()
     assert (left / "dev" / "shm" / "of the host").exists()
     (tmp_path / "mounts").write_text(f"66 27 0:40 / {images.path}/scratch/left rw - tmpfs t rw\n")
@@ -343,7 +344,7 @@ async def test_a_call_does_not_wait_for_ever_for_another_process(
     images: ImageFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await made(images, "one")
-    monkeypatch.setattr(place, "LOCK_WITHIN", 0.05)
+    monkeypatch.setattr(layout, "LOCK_WITHIN", 0.05)
     with (images.path / "lock").open("rb") as lock:
         fcntl.flock(lock, fcntl.LOCK_SH)
         assert await images.list(), "many may look"
@@ -493,7 +494,7 @@ def test_what_is_no_disk_for_us_is_refused_with_what_to_do(tmp_path: Path, at: i
 # Copied and unpacked
 
 PACK = {"gzip": gzip.compress, "xz": lzma.compress, "bzip2": bz2.compress}
-CONTENT = os.urandom(100) + bytes(3 * transfer.CHUNK) + os.urandom(100)
+CONTENT = random.Random(1).randbytes(100) + bytes(3 * transfer.CHUNK) + random.Random(2).randbytes(100)
 
 
 @pytest.mark.parametrize("kind", PACK)
@@ -518,7 +519,7 @@ async def test_what_is_compressed_is_unpacked_with_holes_for_zeros(tmp_path: Pat
 @pytest.mark.parametrize("kind", PACK)
 @pytest.mark.parametrize("damage", ["cut off", "spoilt"])
 async def test_what_cannot_be_unpacked_is_refused(tmp_path: Path, kind: str, damage: str) -> None:
-    data = bytearray(PACK[kind](os.urandom(10_000)))
+    data = bytearray(PACK[kind](random.Random(11).randbytes(10_000)))
     data = data[:-2000] if damage == "cut off" else data[:5000] + b"\xff" * 100 + data[5100:]
     (tmp_path / "packed").write_bytes(data)
     with pytest.raises(Refused, match="cannot be unpacked"):

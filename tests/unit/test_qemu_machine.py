@@ -14,12 +14,12 @@ from qemu_opened import Opened, empty_images, plan
 from qemu_scene import PATIENCE, SLEEP, eventually
 
 from hostler.drivers.machines.qemu import driver as driver_module
-from hostler.drivers.machines.qemu import finding, machine, process, site, state
+from hostler.drivers.machines.qemu import machine, node_context, pid_lookup, process, state
+from hostler.drivers.machines.qemu.cgroup import Limits
 from hostler.drivers.machines.qemu.folder import LOG, LOG_BYTES, LOG_KEPT_BYTES, MachineFolder
-from hostler.drivers.machines.qemu.limits import Limits
+from hostler.drivers.machines.qemu.load import NUMBER
 from hostler.drivers.machines.qemu.network import UserNetwork
 from hostler.drivers.machines.qemu.readiness import Ascent
-from hostler.drivers.machines.qemu.reading import NUMBER
 from hostler.errors import Unavailable
 from hostler.model.vm import MachineState, Readiness, Step
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from hostler.drivers.machines.qemu import QemuMachines
-    from hostler.drivers.machines.qemu.finding import Run
+    from hostler.drivers.machines.qemu.pid_lookup import Run
 
 FREE = """
 import fcntl, os, time
@@ -55,7 +55,7 @@ async def spawned(folder: Path, *argv: str) -> AsyncIterator[Run]:
     try:
         yield run
     finally:
-        for found in (finding.believed(held, run), *finding.holders(held)):
+        for found in (pid_lookup.believed(held, run), *pid_lookup.holders(held)):
             if found is not None:
                 with found:
                     found.kill()
@@ -65,7 +65,7 @@ async def spawned(folder: Path, *argv: str) -> AsyncIterator[Run]:
 
 def is_there(run: Run) -> bool:
     try:
-        return finding.Look.at(run.pid).state not in "ZX"
+        return pid_lookup.Look.at(run.pid).state not in "ZX"
     except ProcessLookupError:
         return False
 
@@ -185,7 +185,7 @@ async def test_a_driver_that_cannot_be_opened_leaves_its_network_and_takes_nothi
 
     monkeypatch.setattr(UserNetwork, "aclose", leave)
     with monkeypatch.context() as patch:
-        patch.setattr(driver_module.reading, "read", fail) if step == "read" else patch.setattr(Limits, "reclaim", fail)
+        patch.setattr(driver_module.load, "read", fail) if step == "read" else patch.setattr(Limits, "reclaim", fail)
         with pytest.raises(Unavailable, match="not now"):
             await opened().__aenter__()
     assert left == [False]
@@ -198,7 +198,7 @@ async def test_a_driver_that_cannot_be_opened_leaves_its_network_and_takes_nothi
 
 
 async def test_what_qemu_says_without_end_is_cut_while_it_runs(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(site, "TIDY_EVERY", 0.01)
+    monkeypatch.setattr(node_context, "TIDY_EVERY", 0.01)
     monkeypatch.setattr(driver_module, "REATTACH_WITHIN", 0.05)
     async with opened() as machines:
         await machines.create(plan())

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, Self
 import pytest
 from qemu_record import record
 
-from hostler.drivers.machines.qemu import arrival as arrivals
-from hostler.drivers.machines.qemu import departure as departures
-from hostler.drivers.machines.qemu import sending
-from hostler.drivers.machines.qemu.arrival import Arrival, DiskDoor, StateDoor
-from hostler.drivers.machines.qemu.departure import JOB, THERE, Departure
 from hostler.drivers.machines.qemu.folder import MachineFolder
-from hostler.drivers.machines.qemu.migration import (
+from hostler.drivers.machines.qemu.migration import incoming as arrivals
+from hostler.drivers.machines.qemu.migration import outgoing as departures
+from hostler.drivers.machines.qemu.migration import send as sending
+from hostler.drivers.machines.qemu.migration.incoming import Arrival, DiskDoor, StateDoor
+from hostler.drivers.machines.qemu.migration.outgoing import JOB, THERE, Departure
+from hostler.drivers.machines.qemu.migration.protocol import (
     LINE_BYTES,
     Answer,
     Gate,

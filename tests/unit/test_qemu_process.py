@@ -15,8 +15,7 @@ import msgspec
 import pytest
 from qemu_scene import PATIENCE, SLEEP, eventually, machine_of, now
 
-from hostler.drivers.machines.qemu import finding, guard, process
-from hostler.drivers.machines.qemu.finding import Run
+from hostler.drivers.machines.qemu import dead_mans_switch, pid_lookup, process
 from hostler.drivers.machines.qemu.folder import (
     ALIVE,
     GUEST_SOCKET,
@@ -26,7 +25,8 @@ from hostler.drivers.machines.qemu.folder import (
     MachineFolder,
     PlaceFolder,
 )
-from hostler.drivers.machines.qemu.rights import Rights, rights_for, users_here
+from hostler.drivers.machines.qemu.pid_lookup import Run
+from hostler.drivers.machines.qemu.privileges import Rights, rights_for, users_here
 from hostler.errors import Conflict, Unavailable
 from hostler.kit.clock import boot_id
 
@@ -120,7 +120,7 @@ async def test_a_look_at_the_lock_does_not_keep_it_from_starting(folder: Machine
 
 async def test_what_cannot_be_run_leaves_nothing(folder: MachineFolder) -> None:
     for hold in (None, folder.path / "hold"):
-        (folder.path / "hold").write_text(guard.hold_text(boot_id(), now() + 60))
+        (folder.path / "hold").write_text(dead_mans_switch.hold_text(boot_id(), now() + 60))
         with pytest.raises(Unavailable, match="no-such-program.*cannot be run|cannot be run.*no-such-program"):
             await process.spawn(folder, ["no-such-program"], wrap=lambda _: ["no-such-program"], hold=hold)
         await process.ended(folder)
@@ -142,11 +142,11 @@ async def test_a_zombie_has_ended(folder: MachineFolder, monkeypatch: pytest.Mon
         patch.setattr(process, "reap", lambda: None)
         run = await process.spawn(folder, SLEEP)
         os.kill(run.pid, signal.SIGKILL)
-        await eventually(lambda: finding.Look.at(run.pid).state == "Z")
+        await eventually(lambda: pid_lookup.Look.at(run.pid).state == "Z")
         assert not process.alive(folder)
         await process.ended(folder, run)
         await process.kill(folder, run, within=PATIENCE)
-        assert finding.believed(folder, run) is None
+        assert pid_lookup.believed(folder, run) is None
         await process.spawn(folder, SLEEP)
 
 
@@ -174,7 +174,7 @@ def stranger(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
 
 def lies(run: Run, stranger: int) -> Sequence[Run]:
     """What a state file may say after numbers were given to others."""
-    started = finding.Look.at(stranger).start_time
+    started = pid_lookup.Look.at(stranger).start_time
     return [
         Run(pid=stranger, start_time=run.start_time, boot_id=run.boot_id),
         Run(pid=stranger, start_time=started, boot_id=run.boot_id),  # right in all but the folder it works in
@@ -189,7 +189,7 @@ async def test_a_number_that_is_somebody_elses_is_never_taken_for_the_machine(
 ) -> None:
     run = await process.spawn(folder, SLEEP)
     for lie in lies(run, stranger.pid):
-        assert finding.believed(folder, lie) is None
+        assert pid_lookup.believed(folder, lie) is None
         found = process.find(folder, lie)
         assert found is not None
         with found:
@@ -243,15 +243,15 @@ async def test_where_we_may_not_look_its_user_is_believed_and_nobody_else(
     with monkeypatch.context() as patch:
         patch.setattr(os, "stat", stat)
         patch.setattr(os, "listdir", listdir)
-        assert finding.believed(folder, lies(run, stranger.pid)[1]) is None
+        assert pid_lookup.believed(folder, lies(run, stranger.pid)[1]) is None
         for hint in (run, None):
             found = process.find(folder, hint)
             assert found is not None
             with found:
                 assert found.pid == run.pid
         os.kill(run.pid, signal.SIGKILL)
-        await eventually(lambda: finding.Look.at(run.pid).state == "Z")
-        assert finding.believed(folder, run) is None
+        await eventually(lambda: pid_lookup.Look.at(run.pid).state == "Z")
+        assert pid_lookup.believed(folder, run) is None
 
 
 # One that a guest has taken over

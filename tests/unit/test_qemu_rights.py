@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from hostler.drivers.machines.qemu import rights as module
-from hostler.drivers.machines.qemu.limits import OVERHEAD_MIB, Base, Limits, Shape, bases, nice_of, settings_of
-from hostler.drivers.machines.qemu.rights import (
+from hostler.drivers.machines.qemu import privileges as module
+from hostler.drivers.machines.qemu.cgroup import OVERHEAD_MIB, Base, Limits, Shape, bases, nice_of, settings_of
+from hostler.drivers.machines.qemu.privileges import (
     FEW_UIDS,
     THREADS,
     USUAL_UIDS,

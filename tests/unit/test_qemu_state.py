@@ -11,9 +11,9 @@ import pytest
 from qemu_record import record
 
 from hostler.drivers.machines.qemu import state
-from hostler.drivers.machines.qemu.finding import Run
+from hostler.drivers.machines.qemu.pid_lookup import Run
 from hostler.drivers.machines.qemu.state import Begun, Fit, Kept, Life, Restoring
-from hostler.drivers.machines.qemu.view import HOST_BOOTED, LAPSED, access_of, detail_off, state_of, why_off
+from hostler.drivers.machines.qemu.status import HOST_BOOTED, LAPSED, access_of, detail_off, state_of, why_off
 from hostler.errors import Damaged, Unavailable
 from hostler.kit.clock import boot_id
 from hostler.model.vm import MachineState as State

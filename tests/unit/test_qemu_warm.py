@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from hostler.drivers.machines.qemu import warm
+from hostler.drivers.machines.qemu import saved_state
 from hostler.drivers.machines.qemu.command import Boot, Wiring, command
 from hostler.model.image import Image, Probe, Seeding
 
@@ -28,11 +28,11 @@ def image(**changes: Any) -> Image:
     return Image(**(fields | changes))
 
 
-def shape(**changes: Any) -> warm.Shape:
+def shape(**changes: Any) -> saved_state.Shape:
     fields: dict[str, Any] = {
         "image": image(), "cpus": 1, "memory_mib": 128, "accelerator": "tcg", "version": "7.2", "processor": "max",
     }  # fmt: skip
-    return warm.Shape(**(fields | changes))
+    return saved_state.Shape(**(fields | changes))
 
 
 def made(folder: Path, size: int = 8) -> Path:
@@ -65,7 +65,7 @@ def test_a_state_fits_only_the_command_line_that_machines_have(monkeypatch: pyte
 
 
 def test_a_template_has_the_devices_of_a_machine_and_nothing_of_an_identity() -> None:
-    template = warm.template_command(shape())
+    template = saved_state.template_command(shape())
     record = msgspec.structs.replace(_record_of(shape()), mac="52:54:00:aa:bb:cc")
     wiring = Wiring(accelerator="tcg", netdev="user,id=n0", firmware=("host_key",))
     machine = command(record, wiring, Boot())
@@ -75,10 +75,10 @@ def test_a_template_has_the_devices_of_a_machine_and_nothing_of_an_identity() ->
 
     assert devices(template) == devices(machine)
     assert "-fw_cfg" not in template
-    assert any(word.endswith(warm.ARGUMENT) for word in template)
+    assert any(word.endswith(saved_state.ARGUMENT) for word in template)
 
 
-def _record_of(of: warm.Shape) -> Any:
+def _record_of(of: saved_state.Shape) -> Any:
     from hostler.drivers.machines.qemu.state import MachineRecord
     from hostler.model.vm import VmSpec
     from hostler.ports.machines import Label
@@ -88,9 +88,9 @@ def _record_of(of: warm.Shape) -> Any:
 
 
 def test_what_is_kept_is_found_and_cannot_be_written_through_what_finds_it(tmp_path: Path) -> None:
-    assert warm.opened(tmp_path, shape()) is None
-    warm.keep(tmp_path, shape(), made(tmp_path))
-    descriptor = warm.opened(tmp_path, shape())
+    assert saved_state.opened(tmp_path, shape()) is None
+    saved_state.keep(tmp_path, shape(), made(tmp_path))
+    descriptor = saved_state.opened(tmp_path, shape())
     assert descriptor is not None
     try:
         assert os.read(descriptor, 100) == b"x" * 8
@@ -98,34 +98,34 @@ def test_what_is_kept_is_found_and_cannot_be_written_through_what_finds_it(tmp_p
             os.write(descriptor, b"y")
     finally:
         os.close(descriptor)
-    assert warm.opened(tmp_path, shape(cpus=2)) is None
+    assert saved_state.opened(tmp_path, shape(cpus=2)) is None
 
 
 def test_a_link_in_its_place_is_not_followed(tmp_path: Path) -> None:
-    warm.keep(tmp_path, shape(), made(tmp_path))
+    saved_state.keep(tmp_path, shape(), made(tmp_path))
     path = shape().path(tmp_path)
     path.rename(tmp_path / "elsewhere")
     path.symlink_to(tmp_path / "elsewhere")
-    assert warm.opened(tmp_path, shape()) is None
+    assert saved_state.opened(tmp_path, shape()) is None
 
 
 def test_only_so_many_are_kept_and_the_unused_go_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(warm, "STATES_AT_MOST", 2)
+    monkeypatch.setattr(saved_state, "STATES_AT_MOST", 2)
     for cpus in (1, 2):
-        warm.keep(tmp_path, shape(cpus=cpus), made(tmp_path))
+        saved_state.keep(tmp_path, shape(cpus=cpus), made(tmp_path))
         os.utime(shape(cpus=cpus).path(tmp_path), (cpus, cpus))
-    os.close(warm.opened(tmp_path, shape(cpus=1)) or -1)  # used just now
-    warm.keep(tmp_path, shape(cpus=3), made(tmp_path))
+    os.close(saved_state.opened(tmp_path, shape(cpus=1)) or -1)  # used just now
+    saved_state.keep(tmp_path, shape(cpus=3), made(tmp_path))
     left = {entry.name for entry in (tmp_path / "warm").iterdir()}
     assert left == {"1x128", "3x128"}
 
 
 def test_only_so_many_bytes_are_kept_but_always_the_latest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(warm, "BYTES_AT_MOST", 3 * 4096)
+    monkeypatch.setattr(saved_state, "BYTES_AT_MOST", 3 * 4096)
     for cpus in (1, 2):
-        warm.keep(tmp_path, shape(cpus=cpus), made(tmp_path, size=2 * 4096))
+        saved_state.keep(tmp_path, shape(cpus=cpus), made(tmp_path, size=2 * 4096))
     assert not shape(cpus=1).path(tmp_path).exists()
-    warm.keep(tmp_path, shape(cpus=3), made(tmp_path, size=9 * 4096))
+    saved_state.keep(tmp_path, shape(cpus=3), made(tmp_path, size=9 * 4096))
     assert [path.parent.name for path in tmp_path.glob("warm/*/*")] == ["3x128"]
 
 
@@ -136,7 +136,7 @@ def test_what_a_killed_maker_left_goes_when_nothing_works_there_any_more(tmp_pat
     (place / ".making-busy").mkdir()
     with (place / ".making-busy.lock").open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        with warm.making(tmp_path) as (folder, _):
+        with saved_state.making(tmp_path) as (folder, _):
             assert folder.is_dir()
             names = {entry.name for entry in place.iterdir()}
             assert ".making-dead" not in names

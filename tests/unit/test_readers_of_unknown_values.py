@@ -11,15 +11,15 @@ from later_value import later
 from service_scene import ADMIN, MEMBER_OF_ACME, Scene, asked
 from service_scene import play as play_service
 
-from hostler.engine.access.known import counts
+from hostler.engine.access.account_cache import counts
 from hostler.engine.agent.decide import NOTHING, Action, decide, has_ended
-from hostler.engine.agent.membership import outlives_agent
+from hostler.engine.agent.node_registration import outlives_agent
 from hostler.engine.controllers.decision import Duty
 from hostler.engine.controllers.drain import duty_of
-from hostler.engine.deployments.ground import _objection
-from hostler.engine.deployments.roster import Is, kind_of
+from hostler.engine.deployments.instance_index import Is, kind_of
+from hostler.engine.deployments.node_cache import _objection
 from hostler.engine.phase import phase
-from hostler.engine.placement.wanted import node_state
+from hostler.engine.placement.request import node_state
 from hostler.errors import Conflict
 from hostler.keys.node import MEMBER
 from hostler.keys.vm import VM

@@ -11,8 +11,8 @@ import pytest
 from hostler import Conflict, Invalid, LeadershipLost, Unavailable, Uncertain
 from hostler.drivers.store.memory import MemoryStore
 from hostler.drivers.ttl.store import StoreTtlStorage
-from hostler.engine.killer import overdue_at
 from hostler.engine.replica import Problem, Replica, ReplicaConfig
+from hostler.engine.self_fencing import overdue_at
 from hostler.engine.service import ServiceFailed
 from hostler.testing import BreakableTtlStorage, VirtualClock, run_virtual
 

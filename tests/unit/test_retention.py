@@ -11,11 +11,11 @@ from controller_world import Leader, World, ids, play
 
 from hostler.engine.controllers.janitor import WHO
 from hostler.engine.controllers.retention import RETENTION
+from hostler.engine.idempotent_writer import Writer
 from hostler.engine.request import HOSTLER, Request
 from hostler.engine.retained import RetainedService
 from hostler.engine.vms import VmService
-from hostler.engine.write import Writer
-from hostler.entry.doctor_retained import retained as doctor
+from hostler.entry.doctor.retained import retained as doctor
 from hostler.keys.access import AUDIT
 from hostler.keys.inventory import WORKLOAD
 from hostler.keys.node import MEMBER, RETAINED, RETAINED_REQUEST

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hostler.engine.controllers.rounds import LEAST, ROUND, Rounds
+from hostler.engine.controllers.resync import LEAST, ROUND, Rounds
 
 PASSES = 20
 EVERY = ROUND / PASSES

@@ -8,7 +8,7 @@ from collections import Counter
 
 import pytest
 
-from hostler.engine.invocation.route import Avoided, Instance, Routing
+from hostler.engine.invocation.load_balancer import Avoided, Instance, Routing
 from hostler.model.deployment import Endpoint, SliceState
 
 OLD, NEW = "acme:shop:1.0", "acme:shop:2.0"

@@ -14,8 +14,8 @@ from hostler.errors import Invalid, NotFound
 from hostler.model.node import DrainMode
 from hostler.model.vm import Level, OnNodeLoss
 from hostler.sim.fault import BladeCrash, PowerFault
-from hostler.sim.scenario import act, library
-from hostler.sim.scenario.chance import drawn
+from hostler.sim.scenario import actions, library
+from hostler.sim.scenario.draws import drawn
 from hostler.sim.scenario.format import read_scenario, written
 from hostler.sim.scenario.scenario import INVARIANTS
 from hostler.sim.scenario.shrink import Search, fewest, simplest
@@ -105,12 +105,12 @@ pending: 2
     assert scenario.catalogue.default.life == 60
     first, drain, activate, *_, repair = [moment.what for moment in scenario.timeline]
     assert first == PowerFault(on="R1/pdu1", for_=30.0)
-    assert drain == act.DrainNodes(nodes=("r1-b1", "r1-b2"), mode=DrainMode.STOP)
-    assert activate == act.ActivateNodes(nodes=("r1-b1", "r1-b2", "r1-b3", "r1-b4"))
+    assert drain == actions.DrainNodes(nodes=("r1-b1", "r1-b2"), mode=DrainMode.STOP)
+    assert activate == actions.ActivateNodes(nodes=("r1-b1", "r1-b2", "r1-b3", "r1-b4"))
     assert [moment.what for moment in scenario.timeline if getattr(moment.what, "refused", False)] == [
-        act.Delete(workload="web", refused=True)
+        actions.Delete(workload="web", refused=True)
     ]
-    assert repair == act.Repair(on="r1/pdu1")
+    assert repair == actions.Repair(on="r1/pdu1")
     assert scenario.chances[0].on == ("r1/b1", "r1/b2", "r1/b3", "r1/b4")
     assert scenario.chances[1].on == ("replica-1", "replica-2", "replica-3")
     assert scenario.invariants == ("no_vm_twice", "wishes_met")

@@ -20,7 +20,7 @@ from hostler.keys.mirror import Mirror
 from hostler.keys.node import ALIVE
 from hostler.keys.vm import HANDLE, VM
 from hostler.kit.clock import SystemClock
-from hostler.kit.virtual import VirtualClock, run_virtual
+from hostler.kit.virtual_loop import VirtualClock, run_virtual
 from hostler.model.lab import LabEvent, LabNews, LabUser
 from hostler.model.vm import MachineState, VirtualMachine, VmHandle, VmSpec
 from hostler.ports.store import Delete, Event, KeyValue, Put, Store

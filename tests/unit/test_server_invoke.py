@@ -18,10 +18,10 @@ from stub_worker import TOKEN, StubWorker
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from hostler.client import Client
-from hostler.drivers.calling.lines import TcpLines
+from hostler.drivers.calling.connection_pool import TcpLines
+from hostler.engine.invocation.no_endpoint import Why
 from hostler.engine.invocation.router import Router
 from hostler.engine.invocation.service import InvokeService
-from hostler.engine.invocation.why import Why
 from hostler.entry.server import invoke
 from hostler.entry.server.protocol import cut
 from hostler.errors import DeadlinePassed, Forbidden, Invalid, NotFound, Raised, Unavailable, Uncertain

@@ -10,8 +10,8 @@ import msgspec
 import pytest
 
 from hostler.entry.server import shell, terminal
-from hostler.entry.server.hearing import AHEAD, LAST_WORDS, TAKEN_WITHIN, Hearing
 from hostler.entry.server.stream import joined
+from hostler.entry.server.websocket_input import AHEAD, LAST_WORDS, TAKEN_WITHIN, Hearing
 from hostler.entry.terminal.session import first
 from hostler.testing import run_virtual
 

@@ -15,9 +15,9 @@ import msgspec
 import pytest
 
 import hostler
-from hostler.engine.presence import Presence
+from hostler.engine.replica_registration import Presence
 from hostler.engine.tickets import ARTIFACTS, FILE
-from hostler.entry.plane import Plane, peer_tickets
+from hostler.entry.control_plane import Plane, peer_tickets
 from hostler.entry.server.pin import read_pinned
 from hostler.entry.shared_artifacts import SharedArtifacts, open_shared
 from hostler.errors import Conflict, NotFound, Unavailable

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from hostler import Invalid, NotFound, Refused, Unavailable, Uncertain
-from hostler.drivers.machines.simulated import place as places
-from hostler.kit.virtual import VirtualClock, run_virtual
+from hostler.drivers.machines.simulated import host as places
+from hostler.kit.virtual_loop import VirtualClock, run_virtual
 from hostler.model.inventory import Capacity
 from hostler.model.vm import MachineState, VmSpec
 from hostler.ports.machines import Door, Label, MachinePlan, Machines

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from hostler.errors import NotFound, Refused, Unavailable
-from hostler.kit.virtual import VirtualClock, run_virtual
+from hostler.kit.virtual_loop import VirtualClock, run_virtual
 from hostler.ports.slices import Life, Method, Run, Running
 from hostler.testing import SimulatedSlices, SliceClaim, SlicePlace, SliceSetup, check_slices, slice_claims
 

@@ -16,24 +16,24 @@ from blueprint_scene import SaidArtifacts
 from service_scene import ADMIN, MEMBER_OF_ACME, Scene, play
 
 from hostler.drivers.machines.simulated import MemoryPlace, SimulatedMachines
+from hostler.drivers.slices.process.instance_dir import Place
 from hostler.drivers.slices.process.log import read_log
-from hostler.drivers.slices.process.place import Place
 from hostler.engine.deployments.service import BlueprintService
 from hostler.engine.request import Caller
-from hostler.engine.slices import printed
-from hostler.engine.slices.printed import NodeDoors, ask, told
+from hostler.engine.slices import logs as printed
+from hostler.engine.slices.logs import NodeDoors, ask, told
 from hostler.entry.cli.slice.logs import Source, Wanted, _first, _follow, _show
 from hostler.errors import Forbidden, Invalid, NotFound, Unavailable
 from hostler.keys.deployment import RETRIES, SLICE
-from hostler.kit.virtual import VirtualClock, run_virtual
+from hostler.kit.virtual_loop import VirtualClock, run_virtual
 from hostler.model.access import ROLES, Role
 from hostler.model.blueprint_api import SliceInstanceView, SliceLog, SliceView
 from hostler.model.deployment import SliceInstance, SliceRecord, SliceState
 from hostler.model.rollout import Retries
 from hostler.ports.machines import Door
 from hostler.ports.slices import MOST_PRINTED, Printed
-from hostler.ports.worker import MAX_LOG
-from hostler.slices.printing import Log
+from hostler.ports.worker_protocol import MAX_LOG
+from hostler.slices.log_capture import Log
 from hostler.testing import SimulatedSlices, SlicePlace
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hostler.engine.deployments.limits import AT_REST, WAY_OUT, Limits
-from hostler.engine.deployments.moves import LEAVING, moved, since
+from hostler.engine.deployments.state_machine import LEAVING, moved, since
+from hostler.engine.deployments.timeouts import AT_REST, WAY_OUT, Limits
 from hostler.errors import Invalid
 from hostler.keys.deployment import SLICE
 from hostler.model.deployment import (

@@ -12,11 +12,11 @@ from dose import dose
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hostler.engine.deployments.ground import Ground
+from hostler.engine.deployments.instance_index import Is, Numbers, Roster
+from hostler.engine.deployments.node_cache import Ground
 from hostler.engine.deployments.rebalance import better
-from hostler.engine.deployments.roster import Is, Numbers, Roster
 from hostler.engine.deployments.spread import MOST, NAMED, assign, passed_over
-from hostler.engine.inventory.sight import Wiring
+from hostler.engine.inventory.topology_cache import Wiring
 from hostler.model.inventory import Capacity
 from hostler.model.node import Lifecycle, NodeRecord
 

@@ -15,7 +15,7 @@ import pytest
 
 from hostler.slices import call as call_slice
 from hostler.slices import context, method, stream, wait
-from hostler.slices.declaring import mark_of
+from hostler.slices.decorators import mark_of
 from hostler.slices.module import SliceModule, methods_of
 from hostler.slices.signature import BadArguments, Signature
 

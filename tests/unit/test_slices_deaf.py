@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from hostler.drivers.calling.gateway import Gateway
-from hostler.slices import call, outgoing, stream
+from hostler.slices import call, client, stream
 
 
 class Flow:
@@ -38,7 +38,7 @@ class Agent:
 
     def __init__(self, path: Path) -> None:
         self.gateway = Gateway(path, "token", self.ask)
-        self.line = outgoing.Line(str(path), "token", "shop:till:1#3")
+        self.line = client.Line(str(path), "token", "shop:till:1#3")
         self.flows: list[Flow] = []
 
     async def ask(self, _target: str, name: str, arguments: bytes, *, within: float, trace: str) -> Any:  # noqa: ARG002
@@ -52,9 +52,9 @@ class Agent:
 async def agent(tmp_path: Path) -> AsyncIterator[Agent]:
     agent = Agent(tmp_path / "calls.sock")
     async with agent.gateway:
-        outgoing.connect(agent.line)
+        client.connect(agent.line)
         yield agent
-        outgoing.connect(None)
+        client.connect(None)
         agent.line.close()
 
 

@@ -15,11 +15,11 @@ from slicing import TOKENS, Caller
 from hostler.model.deployment import SliceSettings
 from hostler.ports.calls import Call, Failed, Fault
 from hostler.ports.slices import Life
-from hostler.ports.worker import Order
+from hostler.ports.worker_protocol import Order
 from hostler.slices import method
+from hostler.slices.call_context import Context
 from hostler.slices.calls import Calls
-from hostler.slices.current import Context
-from hostler.slices.life import Instance, NotDone
+from hostler.slices.lifecycle import Instance, NotDone
 from hostler.slices.module import SliceModule
 from hostler.slices.serving import Serving
 

@@ -14,16 +14,16 @@ from pathlib import Path
 
 import pytest
 
-from hostler.drivers.machines.qemu.limits import Base
+from hostler.drivers.machines.qemu.cgroup import Base
+from hostler.drivers.slices.process.instance_dir import KEPT_LOGS, Place, forget_logs, name_of, noted
 from hostler.drivers.slices.process.packages import _PLAIN
-from hostler.drivers.slices.process.place import KEPT_LOGS, Place, forget_logs, name_of, noted
-from hostler.drivers.slices.process.rights import Allowed, Allowing, limits_of
+from hostler.drivers.slices.process.privileges import Allowed, Allowing, limits_of
 from hostler.entry.agent import check_slice_listen
 from hostler.errors import Invalid
 from hostler.model.deployment import SliceSettings
-from hostler.ports.worker import MAX_LOG
+from hostler.ports.worker_protocol import MAX_LOG
 from hostler.settings import load
-from hostler.slices.printing import Log
+from hostler.slices.log_capture import Log
 
 
 @pytest.fixture

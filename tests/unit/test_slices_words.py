@@ -20,10 +20,10 @@ from slicing import TOKENS, Caller
 from hostler.kit.frames import frame, read_frame
 from hostler.ports.calls import Call, Failed, Fault, Item
 from hostler.ports.slices import Life
-from hostler.ports.worker import Activate, Deactivate, FromAgent, FromWorker, Look, Order, Problem, Quit, State
+from hostler.ports.worker_protocol import Activate, Deactivate, FromAgent, FromWorker, Look, Order, Problem, Quit, State
 from hostler.slices import method
+from hostler.slices.call_context import Context
 from hostler.slices.calls import Calls
-from hostler.slices.current import Context
 from hostler.slices.module import SliceModule
 from hostler.slices.serving import Serving
 from hostler.slices.worker import Worker

@@ -25,12 +25,12 @@ from hostler.kit.frames import MAX_FRAME, frame
 from hostler.model.deployment import SliceSettings
 from hostler.ports.calls import Call, CallFailed, Cancel, Denied, Failed, Fault, Hello, Item, Result
 from hostler.ports.slices import Life
-from hostler.ports.worker import Order
+from hostler.ports.worker_protocol import Order
 from hostler.slices import call as call_slice
-from hostler.slices import context, method, outgoing, stream, wait
+from hostler.slices import client, context, method, stream, wait
+from hostler.slices.call_context import Context
 from hostler.slices.calls import Calls
-from hostler.slices.current import Context
-from hostler.slices.life import Instance, NotDone
+from hostler.slices.lifecycle import Instance, NotDone
 from hostler.slices.module import SliceModule
 from hostler.slices.serving import Serving
 
@@ -453,11 +453,11 @@ async def door(tmp_path: Path) -> AsyncIterator[SimpleNamespace]:
         return arguments
 
     async with Gateway(tmp_path / "calls.sock", "node-token", ask) as gateway:
-        line = outgoing.Line(str(gateway.path), "node-token", "shop:till:1#3")
-        outgoing.connect(line)
+        line = client.Line(str(gateway.path), "node-token", "shop:till:1#3")
+        client.connect(line)
         found = SimpleNamespace(asked=asked, gateway=gateway, line=line, items=None)
         yield found
-        outgoing.connect(None)
+        client.connect(None)
         line.close()
 
 
@@ -542,12 +542,12 @@ async def test_calls_of_others_that_fail_say_whether_they_started(door: SimpleNa
 
 
 async def test_without_an_agent_a_call_provably_did_not_start(tmp_path: Path) -> None:
-    outgoing.connect(outgoing.Line(str(tmp_path / "nobody.sock"), "", ""))
+    client.connect(client.Line(str(tmp_path / "nobody.sock"), "", ""))
     try:
         with pytest.raises(CallFailed, match="the node's agent: No such file") as failed:
             await call_slice("bank:rates", "rate")
     finally:
-        outgoing.connect(None)
+        client.connect(None)
     assert not failed.value.started
 
 

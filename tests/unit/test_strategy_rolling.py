@@ -7,7 +7,7 @@ import pytest
 from strategy_model import V1, V2, V3, Habits, running, slice_spec
 from strategy_model import Model as Cluster
 
-from hostler.engine.deployments.measured import NOTHING
+from hostler.engine.deployments.call_metrics import NOTHING
 from hostler.engine.deployments.strategy import Count, Side, aim
 from hostler.model.deployment import SliceSettings, Strategy
 from hostler.model.rollout import Deployment, Phase, Retries

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from service_scene import MEMBER_OF_ACME, ORG, PROJECT, Scene, play
 
-from hostler.engine.controllers.books import Books
-from hostler.engine.vm_reading import VmReader
+from hostler.engine.controllers.allocations import Books
+from hostler.engine.vm_queries import VmReader
 from hostler.keys.node import ALIVE, COMMAND, MEMBER
 from hostler.model.node import Lifecycle
 

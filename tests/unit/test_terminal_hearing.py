@@ -9,15 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from hostler.entry.server.hearing import (
-    AHEAD,
-    LAST_WORDS,
-    MISTAKES,
-    PIECE,
-    TAKEN_WITHIN,
-    TYPED_WITHIN,
-    Hearing,
-)
+from hostler.entry.server.websocket_input import AHEAD, LAST_WORDS, MISTAKES, PIECE, TAKEN_WITHIN, TYPED_WITHIN, Hearing
 from hostler.entry.terminal import protocol
 from hostler.entry.terminal.session import first
 from hostler.testing import run_virtual

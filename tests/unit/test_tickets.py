@@ -12,13 +12,13 @@ import pytest
 
 from hostler.drivers.store.memory import MemoryStore
 from hostler.engine.access.token import digest_of
+from hostler.engine.idempotent_writer import Writer
 from hostler.engine.request import HOSTLER, Request
 from hostler.engine.tickets import DRIFT, LIFE, SHARED_FOR, PeerTickets, Tickets
-from hostler.engine.write import Writer
 from hostler.errors import Unauthenticated, Unavailable, Uncertain
 from hostler.keys.access import AUDIT, TICKET
 from hostler.keys.vm import VM
-from hostler.kit.virtual import VirtualClock, run_virtual
+from hostler.kit.virtual_loop import VirtualClock, run_virtual
 from hostler.model.access import Ticket
 from hostler.model.api import TicketView
 from hostler.ports.machines import Door

@@ -10,12 +10,12 @@ import pytest
 from service_scene import ADMIN, MEMBER_OF_ACME, ORG, PROJECT, SMALL, STRANGER, Scene, asked, play
 
 from hostler.drivers.store.memory import MemoryStore
-from hostler.engine.annals import Annals
+from hostler.engine.decision_history import TraceService
+from hostler.engine.decision_recorder import Tracer
 from hostler.engine.filed_lines import LOOKED_AT, WITHIN
+from hostler.engine.history_reader import Annals
+from hostler.engine.idempotent_writer import instants
 from hostler.engine.request import Caller
-from hostler.engine.traces import TraceService
-from hostler.engine.tracing import Tracer
-from hostler.engine.write import instants
 from hostler.errors import Conflict, Damaged, Invalid, NotFound, Unavailable
 from hostler.keys.access import AUDIT, AUDIT_FILE
 from hostler.keys.deployment import BLUEPRINT, DEPLOYMENT, SLICE

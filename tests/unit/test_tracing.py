@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from hostler.engine.tracing import MAX_BYTES, Tracer, id_of
+from hostler.engine.decision_recorder import MAX_BYTES, Tracer, id_of
 from hostler.keys.access import AUDIT
 from hostler.keys.entry import Entry
 from hostler.keys.node import COMMAND, MEMBER

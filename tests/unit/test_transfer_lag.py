@@ -12,14 +12,14 @@ from controller_world import ORG, PROJECT, node, vm
 
 from hostler.drivers.store.memory import MemoryStore
 from hostler.engine.controllers.machines import MachineController
-from hostler.engine.labs.transfer import Held, Owner, transfer, unfit
+from hostler.engine.labs.vm_reassignment import Held, Owner, transfer, unfit
 from hostler.engine.quotas import quota_release
 from hostler.engine.view import View
 from hostler.errors import Conflict, QuotaExceeded
 from hostler.keys.access import QUOTA
 from hostler.keys.node import ALIVE, COMMAND, MEMBER
 from hostler.keys.vm import HANDLE, LOCK, NAME, VM
-from hostler.kit.virtual import VirtualClock, run_virtual
+from hostler.kit.virtual_loop import VirtualClock, run_virtual
 from hostler.model.access import Quota
 from hostler.model.node import Departure, Heartbeat, OffConfirmation, VmCommand
 from hostler.model.vm import LockInfo, MachineState, Move, VmHandle

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hostler.engine.deployments.wishes import transitive_needs
+from hostler.engine.deployments.desired import transitive_needs
 from hostler.model.deployment import SliceSpec
 
 

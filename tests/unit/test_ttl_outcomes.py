@@ -21,8 +21,8 @@ from cassandra.connection import ConnectionShutdown
 from cassandra.protocol import OverloadedErrorMessage, ServerError
 from redis.exceptions import ResponseError
 
-from hostler.drivers.calls import Call, Calls
-from hostler.drivers.redis_link import refusal
+from hostler.drivers.deadline import Call, Calls
+from hostler.drivers.redis_client import refusal
 from hostler.drivers.ttl import cassandra as on_cassandra
 from hostler.drivers.ttl import dynamodb as on_dynamodb
 from hostler.drivers.ttl import redis as on_redis

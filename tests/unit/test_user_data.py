@@ -7,7 +7,7 @@ import pytest
 from service_scene import ADMIN, MEMBER_OF_ACME, ORG, PROJECT, SMALL, VIEWER, Scene, asked, play
 
 from hostler.engine.request import Caller
-from hostler.engine.vm_reading import VmQuery
+from hostler.engine.vm_queries import VmQuery
 from hostler.entry.server.feed import item_of
 from hostler.errors import Invalid
 from hostler.keys.inventory import WORKLOAD

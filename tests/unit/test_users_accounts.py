@@ -16,8 +16,8 @@ from dose import dose
 from hostler.drivers.store.faulty import FaultyStore
 from hostler.drivers.store.memory import MemoryStore
 from hostler.engine.request import HOSTLER, Request, Written
-from hostler.entry.folder import DataFolder
-from hostler.entry.plane import first_admin
+from hostler.entry.control_plane import first_admin
+from hostler.entry.data_dir import DataFolder
 from hostler.errors import (
     Conflict,
     Forbidden,
@@ -33,7 +33,7 @@ from hostler.errors import (
 )
 from hostler.keys.access import TOKEN
 from hostler.keys.inventory import USER
-from hostler.kit.virtual import VirtualClock, run_virtual
+from hostler.kit.virtual_loop import VirtualClock, run_virtual
 from hostler.model.access import ROLES, Role
 from hostler.model.api import Login, TokenCreate, TokenIssued, UserCreate, UserUpdate, UserView
 from hostler.model.inventory import Rights, User

@@ -15,7 +15,7 @@ from hostler.engine.view import View
 from hostler.errors import Closed
 from hostler.keys.node import COMMAND
 from hostler.keys.vm import VM
-from hostler.kit.virtual import VirtualClock, run_virtual
+from hostler.kit.virtual_loop import VirtualClock, run_virtual
 from hostler.model.node import VmCommand
 from hostler.model.vm import VmSpec
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from hostler.kit.virtual import Deadlock, Leftover, VirtualClock, run_virtual
+from hostler.kit.virtual_loop import Deadlock, Leftover, VirtualClock, run_virtual
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from service_scene import ADMIN, MEMBER_OF_ACME, ORG, PROJECT, SMALL, STRANGER, VIEWER, Scene, asked, contents, play
 
-from hostler.engine.vm_reading import VmQuery
+from hostler.engine.vm_queries import VmQuery
 from hostler.errors import Conflict, Forbidden, HostlerError, Invalid, NotFound, Stale, Unavailable
 from hostler.keys.node import ALIVE
 from hostler.keys.vm import HANDLE, NAME, VM

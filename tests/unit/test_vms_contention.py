@@ -14,8 +14,8 @@ from service_scene import MEMBER_OF_ACME, ORG, PROJECT, SMALL, Scene, asked, con
 
 from hostler.engine.request import HOSTLER, Request
 from hostler.engine.vms import VmService
-from hostler.entry.doctor import locks_without_lease
-from hostler.entry.finding import Level
+from hostler.entry.doctor.examination import locks_without_lease
+from hostler.entry.doctor.result import Level
 from hostler.errors import Conflict, HostlerError, LockHeld, NotFound, Unavailable, Uncertain
 from hostler.keys.access import AUDIT
 from hostler.keys.vm import LOCK, NAME, VM

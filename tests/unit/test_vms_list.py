@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from service_scene import ADMIN, SMALL, Scene, asked, play
 
-from hostler.engine import vm_reading
+from hostler.engine import vm_queries
 from hostler.engine.request import Caller
-from hostler.engine.vm_reading import VmQuery
+from hostler.engine.vm_queries import VmQuery
 from hostler.errors import Invalid
 from hostler.keys.vm import HANDLE, VM
 from hostler.model.access import ROLES, Role
@@ -108,8 +108,8 @@ def test_labels_choose(limit: int, stale: bool) -> None:
 def test_one_call_reads_so_much_at_most_and_the_next_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(scene: Scene) -> None:
         made = await filled(scene, each=9)
-        monkeypatch.setattr(vm_reading, "LOOKED_AT", 4)
-        monkeypatch.setattr(vm_reading, "MAX_LIMIT", 4)
+        monkeypatch.setattr(vm_queries, "LOOKED_AT", 4)
+        monkeypatch.setattr(vm_queries, "MAX_LIMIT", 4)
         page = await scene.vms.list(ADMIN, VmQuery(limit=3, labels={"half": "9"}))
         assert page.items == ()
         assert page.after is not None

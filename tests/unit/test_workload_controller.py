@@ -13,20 +13,20 @@ import pytest
 from hostler.drivers.store.faulty import FaultyStore
 from hostler.drivers.store.memory import MemoryStore
 from hostler.drivers.ttl.store import StoreTtlStorage
+from hostler.engine.decision_recorder import Tracer
 from hostler.engine.elections import Elections
+from hostler.engine.idempotent_writer import Writer
 from hostler.engine.request import HOSTLER, Request
-from hostler.engine.tracing import Tracer
 from hostler.engine.view import View
 from hostler.engine.workloads.controller import WorkloadController
-from hostler.engine.workloads.roll import Is
+from hostler.engine.workloads.instance_index import Is
 from hostler.engine.workloads.service import WorkloadService
-from hostler.engine.write import Writer
 from hostler.errors import Conflict, Invalid, LeadershipLost, Stale, Uncertain
 from hostler.keys.inventory import ACTUAL, INSTANCE, TARGET, WORKLOAD
 from hostler.keys.node import ALIVE, COMMAND
 from hostler.keys.trace import TRACE
 from hostler.keys.vm import HANDLE, NAME, VM
-from hostler.kit.virtual import VirtualClock, run_virtual
+from hostler.kit.virtual_loop import VirtualClock, run_virtual
 from hostler.model.api import Phase
 from hostler.model.node import Heartbeat, VmCommand
 from hostler.model.vm import MachineState, Power, VmHandle, VmSpec

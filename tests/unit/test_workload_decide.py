@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hostler.engine.workloads.decide import Plan, can_have, decide
-from hostler.engine.workloads.machine import made, same_template, tune_of, tune_of_machine
-from hostler.engine.workloads.roll import Condition, Is, Roll
+from hostler.engine.workloads.instance_index import Condition, Is, Roll
+from hostler.engine.workloads.vm_template import made, same_template, tune_of, tune_of_machine
 from hostler.model.vm import Affinity, Level, OnNodeLoss, Power, RestartPolicy, VmSpec
 from hostler.model.workload import Rollout, Workload
 

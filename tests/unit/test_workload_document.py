@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from msgspec import UNSET
 
-from hostler.engine.workloads.document import read_workload
+from hostler.engine.workloads.workload_file import read_workload
 from hostler.errors import Invalid
 from hostler.model.vm import Level, OnNodeLoss, RestartPolicy, VmSpec
 from hostler.model.workload import Rollout, Workload
@@ -51,8 +51,8 @@ def test_a_workload_that_does_not_say_waits_for_a_lost_node_and_a_stored_one_kee
 
 
 def test_a_fence_that_is_asked_for_now_returns_and_an_older_one_is_shown_as_what_it_does() -> None:
-    from hostler.engine.workloads.machine import made
-    from hostler.engine.workloads.wish import applied, wished
+    from hostler.engine.workloads.changes import applied, wished
+    from hostler.engine.workloads.vm_template import made
 
     wanted = read_workload(SMALL + "on_node_loss: fence\n")
     new = wished(wanted, 5.0)
@@ -137,7 +137,7 @@ def test_everything_that_is_wrong_is_told_with_its_line(text: str, told: list[st
 
 
 def test_a_record_can_be_asked_for_as_it_is() -> None:
-    from hostler.engine.workloads.wish import wished
+    from hostler.engine.workloads.changes import wished
 
     wanted = read_workload(WHOLE)
     assert apply_of(wished(wanted, 5.0)) == wanted

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from hostler.engine.inventory.document import read_inventory
+from hostler.engine.inventory.inventory_file import read_inventory
 from hostler.engine.placement import Cluster, NodeState, Wanted, judge, place
-from hostler.engine.workloads.document import read_workload
+from hostler.engine.workloads.workload_file import read_workload
 from hostler.entry.agent import plan_of
 from hostler.entry.cli.workload.read import _shape
 from hostler.errors import Invalid

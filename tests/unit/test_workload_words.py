@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from hostler.engine.workloads.roll import Roll
-from hostler.engine.workloads.shown import _detail
+from hostler.engine.workloads.instance_index import Roll
+from hostler.engine.workloads.views import _detail
 from hostler.model.vm import VmSpec
 from hostler.model.workload import Workload
 from hostler.model.workload_api import WorkloadPhase

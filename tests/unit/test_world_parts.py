@@ -8,7 +8,7 @@ from pathlib import Path
 from hostler.drivers.inbox.memory import MemoryBoard, MemoryDoor
 from hostler.drivers.store.etcd import EtcdStore
 from hostler.drivers.store.memory import MemoryStore
-from hostler.entry.plane import Plane
+from hostler.entry.control_plane import Plane
 from hostler.kit.clock import SystemClock
 from hostler.settings import load
 from hostler.sim.world import Making, Parts, WorldPlan

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from service_scene import ADMIN, MEMBER_OF_ACME, ORG, PROJECT, SMALL, Scene, asked, contents, play
 
-from hostler.engine import write
+from hostler.engine import idempotent_writer
 from hostler.engine.cluster_id import cluster_id
-from hostler.engine.write import instants
+from hostler.engine.idempotent_writer import instants
 from hostler.errors import Conflict, Invalid, KeyReused, Unavailable, Uncertain
 from hostler.keys.access import ANSWERED
 from hostler.keys.node import CLUSTER
@@ -133,7 +133,7 @@ def test_answers_are_kept_for_a_day_and_no_more_than_an_hour_longer() -> None:
 
 def test_no_lease_carries_more_answers_than_one_transaction_should_delete(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(scene: Scene) -> None:
-        monkeypatch.setattr(write, "LEASE_LOAD", 3)
+        monkeypatch.setattr(idempotent_writer, "LEASE_LOAD", 3)
         for number in range(7):
             await scene.vms.create(keyed(f"k{number}"), ORG, PROJECT, VmCreate(name=f"a{number}", spec=SMALL))
         leases = [entry.lease for entry in (await ANSWERED.list(scene.raw)).entries]

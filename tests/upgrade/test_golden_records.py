@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from hostler.engine.labs import wish
+from hostler.engine.labs import state_machine
 from hostler.errors import Invalid
 from hostler.keys.family import KEYS
 from hostler.model import (
@@ -113,7 +113,7 @@ def test_every_record_in_the_store_is_among_them() -> None:
 def test_a_lab_with_a_message_is_read_and_kept_by_a_release_that_knows_none() -> None:
     told = lab.LabUser.decode((GOLDEN / "0.1" / "LabUser.json").read_bytes())
     assert told.messages
-    record = wish.message(told, "five minutes left", now=1.0)
+    record = state_machine.message(told, "five minutes left", now=1.0)
     before = _BeforeMessages.decode(record.encode())
     after = lab.LabUser.decode(msgspec.structs.replace(before, changed_at=2.0).encode())
     assert after == msgspec.structs.replace(record, changed_at=2.0)

@@ -13,7 +13,7 @@ from hostler.model.artifact_api import ArtifactPage, ArtifactView
 
 if TYPE_CHECKING:
     from hostler.client.pages import Pages
-    from hostler.client.wire import Wire
+    from hostler.client.transport import Wire
 
 CHUNK = 1024 * 1024
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hostler.client.look import check_wait, polled
+from hostler.client.wait import check_wait, polled
 from hostler.model.blueprint_api import (
     BlueprintCalls,
     BlueprintDocument,
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from hostler.client.pages import Pages
-    from hostler.client.wire import Query, Wire
+    from hostler.client.transport import Query, Wire
     from hostler.model.deployment import Blueprint
 
 

@@ -15,7 +15,7 @@ from hostler.client.machines import Vms
 from hostler.client.racks import Inventory, Racks
 from hostler.client.sim import Sim
 from hostler.client.traces import Traces
-from hostler.client.wire import Wire
+from hostler.client.transport import Wire
 from hostler.client.workloads import Workloads
 from hostler.kit.closing import Closing
 

@@ -19,7 +19,7 @@ from hostler.model.api import EventView
 
 if TYPE_CHECKING:
     from hostler.client.sse import Message
-    from hostler.client.wire import Query, Wire
+    from hostler.client.transport import Query, Wire
 
 RESET = "reset"
 """The type of an event that says: what lies between is lost, list again; everything after `revision` follows."""

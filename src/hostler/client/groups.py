@@ -31,7 +31,7 @@ from hostler.model.retained_api import RetainedPage, RetainedRestore, RetainedVi
 
 if TYPE_CHECKING:
     from hostler.client.pages import Pages
-    from hostler.client.wire import Wire
+    from hostler.client.transport import Wire
     from hostler.model.api import QuotaSet, UserCreate, UserUpdate
 
 

@@ -14,7 +14,7 @@ from hostler.errors import Invalid, Uncertain
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping
 
-    from hostler.client.wire import Wire
+    from hostler.client.transport import Wire
 
 WITHIN = 30.0
 NDJSON = "application/x-ndjson"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import UNSET
 
-from hostler.client.look import Look
+from hostler.client.wait import Look
 from hostler.errors import Invalid, NotFound
 from hostler.model.api import TicketView
 from hostler.model.lab import ORG, LabEvent, lab_project
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from hostler.client.events import Events
     from hostler.client.pages import Pages
-    from hostler.client.wire import Query, Wire
+    from hostler.client.transport import Query, Wire
 
 
 class Labs:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from msgspec import structs
 
 from hostler.client.channel import Channel
-from hostler.client.look import Look
+from hostler.client.wait import Look
 from hostler.errors import Invalid, NotFound
 from hostler.model.api import (
     ImageList,
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from hostler.client.events import Events
     from hostler.client.pages import Pages
-    from hostler.client.wire import Wire
+    from hostler.client.transport import Wire
     from hostler.model.api import EventView, Phase, VmUpdate
 
 

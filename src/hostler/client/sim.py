@@ -20,7 +20,7 @@ from hostler.model.sim_api import (
 )
 
 if TYPE_CHECKING:
-    from hostler.client.wire import Wire
+    from hostler.client.transport import Wire
     from hostler.model.sim_api import FaultInject, HardwareCommand, Mode
 
 

@@ -8,7 +8,7 @@ from hostler.model.trace_api import TracePage, TraceView, WhyView
 
 if TYPE_CHECKING:
     from hostler.client.pages import Pages
-    from hostler.client.wire import Wire
+    from hostler.client.transport import Wire
 
 
 class Traces:

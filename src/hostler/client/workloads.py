@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import UNSET
 
-from hostler.client.look import check_wait, polled
+from hostler.client.wait import check_wait, polled
 from hostler.model.workload_api import (
     InstancePage,
     InstanceView,
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from hostler.client.pages import Pages
-    from hostler.client.wire import Wire
+    from hostler.client.transport import Wire
 
 
 class Workloads:

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from hostler.engine.happening import of_audit
+from hostler.engine.history_entry import of_audit
 from hostler.errors import Damaged, Invalid, Unavailable
-from hostler.kit.fairness import Fairness
+from hostler.kit.cooperative_yield import Fairness
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
 
-    from hostler.engine.happening import Happening
+    from hostler.engine.history_entry import Happening
     from hostler.model.node import Epoch
     from hostler.ports.audit_files import AuditFiles
     from hostler.ports.store import KeyValue

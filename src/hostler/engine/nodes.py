@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
-from hostler.engine.placement.wanted import counted_capacity
+from hostler.engine.placement.request import counted_capacity
 from hostler.engine.request import Written, check_limit
 from hostler.errors import Conflict, Damaged, Invalid, NotFound
 from hostler.keys.node import ALIVE, ARRIVAL, BRAKE, COMMAND, FENCING, MEMBER, RETAINED, RETAINED_REQUEST
@@ -20,9 +20,9 @@ from hostler.ports.store import DeletePrefix
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from hostler.engine.idempotent_writer import Writer
     from hostler.engine.request import Caller, Request
     from hostler.engine.view import View
-    from hostler.engine.write import Writer
     from hostler.keys.entry import Entry
     from hostler.kit.clock import Clock
     from hostler.model.api import Drain

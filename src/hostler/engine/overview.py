@@ -6,7 +6,7 @@ import asyncio
 import math
 from typing import TYPE_CHECKING
 
-from hostler.engine.census import Census
+from hostler.engine.phase_counts import Census
 from hostler.errors import HostlerError
 from hostler.keys.node import ALIVE, FENCING, LEADER_CLOCK, MEMBER
 from hostler.keys.replica import LEADER, REPLICA, TAKEOVER

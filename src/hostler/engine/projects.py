@@ -13,20 +13,20 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from hostler.engine.idempotent_writer import Beaten
 from hostler.engine.request import Written
-from hostler.engine.write import Beaten
 from hostler.errors import Conflict, Forbidden, NotFound
 from hostler.keys.access import PROJECT, QUOTA
 from hostler.keys.entry import Unreadable
-from hostler.keys.part import check_home, check_part
+from hostler.keys.segment import check_home, check_part
 from hostler.keys.vm import VM
 from hostler.model.access import DEFAULT, EVERYWHERE, Project
 from hostler.model.api import ProjectList, ProjectView
 
 if TYPE_CHECKING:
+    from hostler.engine.idempotent_writer import Writer
     from hostler.engine.request import Caller, Request
     from hostler.engine.view import View
-    from hostler.engine.write import Writer
     from hostler.kit.clock import Clock
     from hostler.model.api import ProjectCreate
     from hostler.ports.store import Store

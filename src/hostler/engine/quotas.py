@@ -18,15 +18,15 @@ from hostler.engine.request import Written
 from hostler.errors import Conflict, NotFound, QuotaExceeded, Uncertain
 from hostler.keys.access import ORG_QUOTA, QUOTA
 from hostler.keys.entry import Unreadable
-from hostler.keys.part import MAX_USER, check_home, check_part
+from hostler.keys.segment import MAX_USER, check_home, check_part
 from hostler.keys.vm import VM
 from hostler.model.access import DEFAULT, Quota
 from hostler.model.api import QuotaSet, QuotaView
 from hostler.model.inventory import Capacity
 
 if TYPE_CHECKING:
+    from hostler.engine.idempotent_writer import Writer
     from hostler.engine.request import Caller, Request
-    from hostler.engine.write import Writer
     from hostler.keys.entry import Entry
     from hostler.keys.key import Key
     from hostler.model.vm import VirtualMachine, VmSpec

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from hostler.engine.elections import PATIENCE, Elections
-from hostler.engine.killer import ProcessKiller
+from hostler.engine.self_fencing import ProcessKiller
 from hostler.engine.service import Pipeline
 from hostler.errors import Conflict, HostlerError, Invalid, LeadershipLost, Unavailable, Uncertain
 from hostler.keys.replica import LEADER
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from hostler.engine.elections import Leadership
-    from hostler.engine.killer import Killer
+    from hostler.engine.self_fencing import Killer
     from hostler.engine.service import Service
     from hostler.kit.clock import Clock
     from hostler.ports.ttl import TtlStorage

@@ -22,11 +22,11 @@ from hostler.model.vm import Reinstatement, VirtualMachine, has_disk
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from hostler.engine.idempotent_writer import Writer
     from hostler.engine.quotas import Pieces
     from hostler.engine.request import Caller, Request
     from hostler.engine.view import View
     from hostler.engine.vms import VmService
-    from hostler.engine.write import Writer
     from hostler.keys.entry import Entry
     from hostler.kit.clock import Clock
     from hostler.model.retained import Retained

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from hostler.engine.access.token import digest_of
+from hostler.engine.idempotent_writer import Beaten
 from hostler.engine.request import Request, Written
-from hostler.engine.write import Beaten
 from hostler.errors import Damaged, LeaseGone, Unauthenticated, Unavailable, Uncertain
 from hostler.keys.access import TICKET
 from hostler.keys.inventory import USER
@@ -34,8 +34,8 @@ from hostler.ports.store import Delete
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from hostler.engine.idempotent_writer import Writer
     from hostler.engine.request import Caller
-    from hostler.engine.write import Writer
     from hostler.keys.entry import Entry
     from hostler.kit.clock import Clock
     from hostler.model.api import VmView

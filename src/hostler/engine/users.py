@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hostler.engine.access.account import Accounts, view_of
+from hostler.engine.access.account_cache import Known
 from hostler.engine.access.admin import Admin
-from hostler.engine.access.door import Door
-from hostler.engine.access.known import Known
+from hostler.engine.access.authentication import Door
 from hostler.engine.access.token import Tokens, digest_of
 from hostler.engine.request import Caller
 from hostler.errors import Unauthenticated
@@ -17,9 +17,9 @@ from hostler.model.inventory import Rights
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from hostler.engine.access.known import Mirrors
+    from hostler.engine.access.account_cache import Mirrors
+    from hostler.engine.idempotent_writer import Writer
     from hostler.engine.request import Request, Written
-    from hostler.engine.write import Writer
     from hostler.kit.clock import Clock
     from hostler.model.api import (
         Login,

@@ -11,9 +11,9 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from hostler.engine.calendar import Calendar
-from hostler.engine.deployments.fleet import Fleet
-from hostler.engine.inventory.sight import InventoryView
-from hostler.engine.workloads.sight import Rolls
+from hostler.engine.deployments.slice_cache import Fleet
+from hostler.engine.inventory.topology_cache import InventoryView
+from hostler.engine.workloads.instance_cache import Rolls
 from hostler.errors import Missed, Unavailable, Uncertain
 from hostler.keys.access import TOKEN
 from hostler.keys.deployment import ALERT, BLUEPRINT, DEPLOYMENT, RETRIES, ROUTER, SLICE, SLICE_OWNER
@@ -34,7 +34,7 @@ from hostler.keys.node import (
 )
 from hostler.keys.trace import SILENT
 from hostler.keys.vm import HANDLE, VM
-from hostler.kit.together import run_together
+from hostler.kit.task_group import run_together
 
 if TYPE_CHECKING:
     import random

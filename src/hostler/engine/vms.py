@@ -14,17 +14,17 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import msgspec
 from msgspec import UNSET
 
-from hostler.engine import wish
+from hostler.engine import vm_changes
+from hostler.engine.idempotent_writer import Beaten
 from hostler.engine.phase import booted
 from hostler.engine.projects import Projects
 from hostler.engine.quotas import Bound, Quotas, Share, Turns, claim, counted, share
 from hostler.engine.request import Written
-from hostler.engine.vm_reading import VmReader
-from hostler.engine.write import Beaten
+from hostler.engine.vm_queries import VmReader
 from hostler.errors import Conflict, Damaged, Invalid, LockHeld, Unavailable, Uncertain
 from hostler.keys.entry import Entry
 from hostler.keys.node import MEMBER
-from hostler.keys.part import check_part
+from hostler.keys.segment import check_part
 from hostler.keys.vm import LOCK, NAME, VM
 from hostler.model.api import VmView
 from hostler.model.lab import utc_time
@@ -36,11 +36,11 @@ if TYPE_CHECKING:
     import random
     from collections.abc import AsyncIterator, Callable
 
+    from hostler.engine.idempotent_writer import Writer
     from hostler.engine.quotas import Pieces
     from hostler.engine.request import Caller, Request
     from hostler.engine.view import View
-    from hostler.engine.vm_reading import VmQuery
-    from hostler.engine.write import Writer
+    from hostler.engine.vm_queries import VmQuery
     from hostler.kit.clock import Clock
     from hostler.model.api import MoveRequest, VmCreate, VmPage, VmRowPage, VmUpdate, Why
     from hostler.model.vm import VmSpec
@@ -101,7 +101,7 @@ class VmService:
         """A new machine. Conflict: the project has one of that name. QuotaExceeded: it has too much already."""
         self._reader.check(request.caller, org, project)
         request.caller.require(_RIGHT)
-        vm = wish.created(wanted, vm=self._new_id(), org=org, project=project, wall=self._clock.wall())
+        vm = vm_changes.created(wanted, vm=self._new_id(), org=org, project=project, wall=self._clock.wall())
         await self.projects.admit(request, org, project)
         if vm.spec.origin is None:
             return await self._writer.once(request, VmView, lambda: self._create(request, vm), ask_first=False)
@@ -128,39 +128,45 @@ class VmService:
         """Change what the update names. `at_next_boot` of the answer says what a running machine does not have yet."""
         wall = self._clock.wall()
         sized = any(getattr(update, name) is not UNSET for name in ("cpus", "memory_mib", "disk_gib"))
-        change = _Change("vm.update", lambda found, _: wish.updated(found, update, wall=wall), sized=sized)
+        change = _Change("vm.update", lambda found, _: vm_changes.updated(found, update, wall=wall), sized=sized)
         return await self._change(request, org, project, vm, change)
 
     async def start(self, request: Request, org: str, project: str, vm: str) -> Written[VmView]:
         """It shall run."""
-        return await self._locked(request, org, project, vm, _Change("vm.start", lambda found, _: wish.started(found)))
+        return await self._locked(
+            request, org, project, vm, _Change("vm.start", lambda found, _: vm_changes.started(found))
+        )
 
     async def stop(self, request: Request, org: str, project: str, vm: str) -> Written[VmView]:
         """It shall not run."""
-        return await self._change(request, org, project, vm, _Change("vm.stop", lambda found, _: wish.stopped(found)))
+        return await self._change(
+            request, org, project, vm, _Change("vm.stop", lambda found, _: vm_changes.stopped(found))
+        )
 
     async def reset(self, request: Request, org: str, project: str, vm: str) -> Written[VmView]:
         """It shall be switched off and on, once."""
-        return await self._change(request, org, project, vm, _Change("vm.reset", lambda found, _: wish.reset(found)))
+        return await self._change(
+            request, org, project, vm, _Change("vm.reset", lambda found, _: vm_changes.reset(found))
+        )
 
     async def delete(self, request: Request, org: str, project: str, vm: str) -> Written[VmView]:
         """It shall be gone. Asking again while it goes is fine."""
-        change = _Change("vm.delete", lambda found, _: wish.deleted(found), status=ACCEPTED)
+        change = _Change("vm.delete", lambda found, _: vm_changes.deleted(found), status=ACCEPTED)
         return await self._change(request, org, project, vm, change)
 
     async def snapshot(self, request: Request, org: str, project: str, vm: str, name: str) -> Written[VmView]:
         """It shall have a snapshot of this name, taken once."""
-        change = _Change("vm.snapshot", lambda found, handle: wish.snapshotted(found, handle, name))
+        change = _Change("vm.snapshot", lambda found, handle: vm_changes.snapshotted(found, handle, name))
         return await self._locked(request, org, project, vm, change)
 
     async def restore(self, request: Request, org: str, project: str, vm: str, name: str) -> Written[VmView]:
         """It shall go back to the snapshot, once."""
-        change = _Change("vm.restore", lambda found, handle: wish.restored(found, handle, name))
+        change = _Change("vm.restore", lambda found, handle: vm_changes.restored(found, handle, name))
         return await self._locked(request, org, project, vm, change)
 
     async def drop_snapshot(self, request: Request, org: str, project: str, vm: str, name: str) -> Written[VmView]:
         """It shall have this snapshot no more."""
-        change = _Change("vm.drop-snapshot", lambda found, handle: wish.dropped(found, handle, name))
+        change = _Change("vm.drop-snapshot", lambda found, handle: vm_changes.dropped(found, handle, name))
         return await self._change(request, org, project, vm, change)
 
     async def move(self, request: Request, org: str, project: str, vm: str, wanted: MoveRequest) -> Written[VmView]:
@@ -171,7 +177,7 @@ class VmService:
 
         def move(found: VirtualMachine, handle: VmHandle | None) -> VirtualMachine:
             source = None if handle is None or not handle.node else self._view.members.get(node=handle.node)
-            return wish.moved(
+            return vm_changes.moved(
                 found,
                 handle,
                 wanted,
@@ -193,7 +199,7 @@ class VmService:
         if spec.origin is None:
             return spec
         origin = await self._reader.find(request.caller, org, project, spec.origin.vm)
-        return wish.cloned(spec, origin.value, await self._handle(origin))
+        return vm_changes.cloned(spec, origin.value, await self._handle(origin))
 
     async def _create(
         self, request: Request, vm: VirtualMachine, verb: str = "vm.create", more: Pieces = ([], [])
@@ -297,7 +303,7 @@ class VmService:
             await self._writer.remember(request, when, held_then, status=change.status, answer=view)
             return Written(view, entry.mod_revision, change.status)
         new = msgspec.structs.replace(new, generation=old.generation + 1)
-        later = wish.changed_shape(old, new) if booted(handle) else ()
+        later = vm_changes.changed_shape(old, new) if booted(handle) else ()
         view = self._reader.shown(request.caller, _with(entry, new), handle, at_next_boot=later)
         name_when, name_then = await self._renamed(entry, new)
         quota_when, quota_then = await self._resized(entry, new)

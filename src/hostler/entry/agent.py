@@ -11,19 +11,19 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import TYPE_CHECKING
 
 from hostler.engine.agent.agent import Agent
-from hostler.engine.agent.plan import AgentPlan
+from hostler.engine.agent.config import AgentPlan
 from hostler.engine.agent.session import NOT_YET
-from hostler.engine.labs.shape import MACHINES_LABEL
-from hostler.engine.slices.printed import NodeDoors
+from hostler.engine.labs.vm_template import MACHINES_LABEL
+from hostler.engine.slices.logs import NodeDoors
 from hostler.entry.backend import control_plane_of, opened_backend
-from hostler.entry.calling import Calling
-from hostler.entry.cli.target import redacted
-from hostler.entry.folder import DataFolder
+from hostler.entry.cli.store_option import redacted
+from hostler.entry.control_plane import check_address, new_id, new_secret, peer_tickets, slice_limits
+from hostler.entry.data_dir import DataFolder
 from hostler.entry.host_watchdog import watched_host
 from hostler.entry.open_files import raise_open_files
 from hostler.entry.peers import ProcessPeers
-from hostler.entry.plane import check_address, new_id, new_secret, peer_tickets, slice_limits
 from hostler.entry.relay import relaying
+from hostler.entry.router_process import Calling
 from hostler.entry.shared_artifacts import open_shared
 from hostler.entry.signals import asked_to_end, on_hangup, reload_certificates, run_unless_asked
 from hostler.errors import Invalid, NotFound

@@ -14,8 +14,8 @@ from uuid import uuid4
 
 from hostler.engine.cluster_id import moved_away
 from hostler.engine.store_guard import StoreGuard
-from hostler.engine.transfer.fill import MARKER, check_complete
-from hostler.entry.cli.target import local_path, redacted
+from hostler.engine.transfer.import_keys import MARKER, check_complete
+from hostler.entry.cli.store_option import local_path, redacted
 from hostler.entry.control_plane_file import ControlPlaneFile
 from hostler.errors import HostlerError, Invalid, Refused, Unavailable, Uncertain
 from hostler.keys.namespaced import enter

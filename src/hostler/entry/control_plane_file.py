@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from hostler.entry.folder import DataFolder
+from hostler.entry.data_dir import DataFolder
 from hostler.errors import Damaged, Invalid, Unavailable
-from hostler.kit.durable import sync_folder
+from hostler.kit.fsync import sync_folder
 from hostler.model.node import LastControlPlane
 
 if TYPE_CHECKING:

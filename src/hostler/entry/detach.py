@@ -15,7 +15,7 @@ from hostler.errors import Unavailable
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from hostler.entry.folder import DataFolder
+    from hostler.entry.data_dir import DataFolder
 
 LAST = "end: "
 """What the last line of `up` begins with, once it has said everything."""

@@ -13,7 +13,7 @@ from contextlib import suppress
 
 import msgspec
 
-from hostler.engine.inventory.form import read_document
+from hostler.engine.inventory.export import read_document
 from hostler.errors import Invalid, Unavailable
 from hostler.model.inventory_api import CLOUDCHAMBER, HOSTLER, InventoryDocument, InventoryText
 

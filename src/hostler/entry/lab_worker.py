@@ -12,16 +12,16 @@ from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
 from hostler.entry.backend import opened_backend
-from hostler.entry.cli.target import local_path
+from hostler.entry.cli.store_option import local_path
+from hostler.entry.control_plane import new_id
 from hostler.entry.lab_network import door_in
 from hostler.entry.labs import catalogue_in_use, opened_door, own_catalogue
-from hostler.entry.plane import new_id
 from hostler.entry.signals import asked_to_end, run_unless_asked
 from hostler.errors import HostlerError, Invalid, Refused
 from hostler.keys.lab import LAB, LAB_CATALOGUE
 from hostler.keys.mirror import Mirror
 from hostler.kit.clock import SystemClock
-from hostler.kit.together import run_together
+from hostler.kit.task_group import run_together
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -17,7 +17,7 @@ from hostler.engine.labs.controller import LabController
 from hostler.engine.labs.pool import LabPool
 from hostler.engine.labs.projector import LabProjector
 from hostler.engine.service import Service
-from hostler.entry.cli.target import redacted
+from hostler.entry.cli.store_option import redacted
 from hostler.entry.server.logs import logger
 from hostler.errors import HostlerError, Refused, Unavailable, Uncertain
 from hostler.keys.lab import LabNames
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     import random
     from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
+    from hostler.engine.decision_recorder import Tracer
     from hostler.engine.labs.worker import LabWorker
-    from hostler.engine.tracing import Tracer
     from hostler.engine.view import View
     from hostler.keys.mirror import Mirror
     from hostler.kit.clock import Clock

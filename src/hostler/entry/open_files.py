@@ -6,13 +6,13 @@ import resource
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hostler.entry.finding import Finding, Level
+from hostler.entry.doctor.result import Finding, Level
 from hostler.kit.connections import ConnectionLimits, limits_of, open_file_limit
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from hostler.entry.folder import DataFolder
+    from hostler.entry.data_dir import DataFolder
     from hostler.settings import Settings
 
 MOST = 1 << 20

@@ -14,7 +14,7 @@ from urllib.parse import quote, urlsplit
 from yarl import URL
 
 from hostler.client.channel import Channel as SocketChannel
-from hostler.client.wire import NotSent, open_socket
+from hostler.client.transport import NotSent, open_socket
 from hostler.entry.server.pin import read_pinned
 from hostler.errors import Forbidden, Invalid, NotFound, Unavailable
 from hostler.keys.node import MEMBER

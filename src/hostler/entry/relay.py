@@ -14,14 +14,14 @@ import asyncio
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
-from hostler.engine.access.slowing import Slowing
+from hostler.engine.access.login_throttle import Slowing
 from hostler.entry.open_files import relay_limits
 from hostler.entry.peers import SCHEME
 from hostler.entry.server import body as incoming
-from hostler.entry.server.answer import refuse
 from hostler.entry.server.logs import logger
 from hostler.entry.server.problem import INVALID, NOT_FOUND, Refusal, tell
 from hostler.entry.server.protocol import CONNECTION
+from hostler.entry.server.response import refuse
 from hostler.entry.server.route import Raw
 from hostler.entry.server.serve import Server
 from hostler.entry.server.stream import GOING_AWAY, joined
@@ -166,7 +166,7 @@ async def relaying(
     settings: Settings, tickets: PeerTickets, machines_of: Callable[[str], Doors | None]
 ) -> AsyncIterator[Relay]:
     """Serve the relay where the settings say. Invalid: others could not reach it there."""
-    from hostler.entry.plane import check_address
+    from hostler.entry.control_plane import check_address
 
     host, port = check_address(settings, settings.agent_listen, "agent_listen")
     if host in WILDCARDS:

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from hostler.entry.backend import guarded_backend
-from hostler.entry.demonstration import Counting
-from hostler.entry.folder import DataFolder
+from hostler.entry.campaign import Leading, Plan, stand
+from hostler.entry.data_dir import DataFolder
+from hostler.entry.election_demo import Counting
 from hostler.entry.lab_network import door_in
 from hostler.entry.open_files import raise_open_files
 from hostler.entry.signals import asked_to_end, on_hangup, reload_certificates, run_unless_asked
-from hostler.entry.standing import Leading, Plan, stand
 from hostler.errors import HostlerError
 from hostler.keys.replica import REPLICA
 from hostler.kit.clock import SystemClock
@@ -29,7 +29,7 @@ from hostler.wiring import ttl_storage_on
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from hostler.entry.plane import Plane
+    from hostler.entry.control_plane import Plane
     from hostler.kit.clock import Clock
     from hostler.ports.store import Store
     from hostler.ports.ttl import TtlStorage
@@ -40,7 +40,7 @@ async def run(
     settings: Settings, address: str | None, tell: Callable[[str], None], *, accept_cluster: bool = False
 ) -> int:
     """Run a replica of the control plane until it is asked to end, or must; the exit code."""
-    from hostler.entry.plane import check_listen
+    from hostler.entry.control_plane import check_listen
 
     check_listen(settings)
     raise_open_files(tell)
@@ -63,7 +63,7 @@ async def _run(  # noqa: PLR0917 - what to run, how to tell, and when to end
     started: asyncio.Event,
     accept_cluster: bool,
 ) -> int:
-    from hostler.entry.plane import Plane, check_listen
+    from hostler.entry.control_plane import Plane, check_listen
 
     host, _ = check_listen(settings)
     clock = SystemClock()
@@ -169,7 +169,7 @@ async def _without_redis_if_refused(store: Store, settings: Settings, tell: Call
 
 
 async def _tell_first_admin(plane: Plane, folder: DataFolder, tell: Callable[[str], None]) -> None:
-    from hostler.entry.plane import first_admin
+    from hostler.entry.control_plane import first_admin
 
     token = await first_admin(plane.users, folder)
     if token is not None:

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from hostler import __version__
-from hostler.entry.folder import DataFolder
-from hostler.entry.plane import Plane, check_listen, first_admin, local_url
+from hostler.entry.control_plane import Plane, check_listen, first_admin, local_url
+from hostler.entry.data_dir import DataFolder
 from hostler.entry.rotation import RotatingFile
 from hostler.entry.server.logs import configure, logger
 from hostler.entry.signals import asked_to_end, run_unless_asked
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from hostler.model.sim_api import Mode
     from hostler.settings import Settings
     from hostler.sim.journal import Saved
-    from hostler.sim.pace import Place
     from hostler.sim.scenario.scenario import Scenario
+    from hostler.sim.time_control import Place
     from hostler.sim.world import World
 
 BOOT = 120.0
@@ -218,9 +218,9 @@ def story_of(what: str, seed: int | None) -> Story:
 
 
 def _story(scenario: Scenario, seed: int) -> Story:
-    from hostler.sim.scenario.chance import drawn
+    from hostler.sim.scenario.draws import drawn
     from hostler.sim.scenario.format import written
-    from hostler.sim.scenario.play import Player, plan_of
+    from hostler.sim.scenario.player import Player, plan_of
 
     moments = drawn(scenario, seed)
 

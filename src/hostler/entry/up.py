@@ -15,20 +15,20 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from hostler.engine.inventory.own import make_own_rack
+from hostler.engine.inventory.local_rack import make_own_rack
 from hostler.entry.agent import Running, doors_in, plan_of, running_agent
 from hostler.entry.backend import guarded_backend
+from hostler.entry.campaign import Leading, Plan, bury, stand
+from hostler.entry.control_plane import Plane, check_address, check_listen, first_admin, local_url, new_id
+from hostler.entry.data_dir import DataFolder
 from hostler.entry.first_image import first_image
-from hostler.entry.folder import DataFolder
 from hostler.entry.host_watchdog import watched_host
 from hostler.entry.lab_network import door_in, lab_network
 from hostler.entry.open_files import raise_open_files
-from hostler.entry.plane import Plane, check_address, check_listen, first_admin, local_url, new_id
 from hostler.entry.relay import relaying
 from hostler.entry.rotation import RotatingFile
 from hostler.entry.server.logs import configure, logger
 from hostler.entry.signals import asked_to_end, on_hangup, reload_certificates, run_unless_asked
-from hostler.entry.standing import Leading, Plan, bury, stand
 from hostler.entry.watchdog import Watchdog
 from hostler.errors import HostlerError, Unavailable
 from hostler.keys.replica import LEADER

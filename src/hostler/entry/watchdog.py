@@ -15,7 +15,7 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from hostler.engine.killer import GRACE, overdue_at
+from hostler.engine.self_fencing import GRACE, overdue_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -12,7 +12,7 @@ import re
 import msgspec
 
 from hostler.errors import Invalid
-from hostler.keys.part import KINDS, PLAIN, Part
+from hostler.keys.segment import KINDS, PLAIN, Part
 
 RESERVED = frozenset(
     ("self", "store", "value", "entry", "lease", "revision", "start_revision", "previous", "page_size", "strict")

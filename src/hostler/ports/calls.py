@@ -201,7 +201,7 @@ class Tally(Message, frozen=True):
     calls: int
     errors: int
     times: dict[int, int]
-    """How many took how long, by the number of the span (`engine/invocation/measures.py`)."""
+    """How many took how long, by the number of the span (`engine/invocation/call_metrics.py`)."""
 
 
 class Second(Message, frozen=True):

@@ -135,7 +135,7 @@ class Door(enum.StrEnum):
     LOG = "log"
     """What its serial port said last, a bounded amount; then it ends. A machine that is off has it, too."""
     SLICE_LOG = "slice-log"
-    """Of the node, and of no machine: what a slice of it printed, for one question (`engine/slices/printed.py`)."""
+    """Of the node, and of no machine: what a slice of it printed, for one question (`engine/slices/logs.py`)."""
     ARRIVAL_STATE = "arrival-state"
     """One that arrives: its memory and devices, from the other machine. Once at a time."""
     ARRIVAL_DISK = "arrival-disk"

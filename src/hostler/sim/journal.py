@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 import msgspec
 
 from hostler.errors import Damaged, Invalid, NotFound, Refused, Unavailable
-from hostler.kit.durable import write_whole
+from hostler.kit.fsync import write_whole
 from hostler.model.sim_api import HardwareCommand, Mode  # noqa: TC001 - msgspec reads them
 from hostler.ports.store import Comparison, Delete, DeletePrefix, Get, Put, lease_id
-from hostler.sim.pace import Place  # noqa: TC001 - msgspec reads it
+from hostler.sim.time_control import Place  # noqa: TC001 - msgspec reads it
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

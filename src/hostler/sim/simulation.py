@@ -39,7 +39,6 @@ from hostler.model.sim_api import (
     SimView,
     StepView,
 )
-from hostler.sim.bridge import BridgedClock, BridgedStore, across
 from hostler.sim.fault import FAULTS, fault_of
 from hostler.sim.hardware import BladeState, Target, perform, propose
 from hostler.sim.hardware.change import IN_VAIN
@@ -61,7 +60,8 @@ from hostler.sim.journal import (
     StoreAct,
     written,
 )
-from hostler.sim.pace import Diverged, PacedLoop, PacedThread
+from hostler.sim.thread_bridge import BridgedClock, BridgedStore, across
+from hostler.sim.time_control import Diverged, PacedLoop, PacedThread
 from hostler.sim.world import World
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ if TYPE_CHECKING:
     from hostler.sim.hardware import Event, Proposal
     from hostler.sim.journal import Act, Saved, WorldAct
     from hostler.sim.log import LogEntry
-    from hostler.sim.pace import Place, Step
+    from hostler.sim.time_control import Place, Step
     from hostler.sim.world import WorldPlan
 
 T = TypeVar("T")

@@ -28,8 +28,8 @@ Not here: anything of the cluster. A worker knows its agent and its callers; it 
 from __future__ import annotations
 
 from hostler.ports.calls import CallFailed, Fault
-from hostler.slices.current import Context, context
-from hostler.slices.declaring import method
-from hostler.slices.outgoing import call, stream, wait
+from hostler.slices.call_context import Context, context
+from hostler.slices.client import call, stream, wait
+from hostler.slices.decorators import method
 
 __all__ = ["CallFailed", "Context", "Fault", "call", "context", "method", "stream", "wait"]

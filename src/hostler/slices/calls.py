@@ -16,11 +16,11 @@ import msgspec
 from hostler.kit.frames import MAX_FRAME
 from hostler.kit.plural import counted
 from hostler.ports.calls import Call, End, Failed, Fault, Item, Result
-from hostler.slices import aside
-from hostler.slices.current import CURRENT, Context
+from hostler.slices import threads
+from hostler.slices.call_context import CURRENT, Context
+from hostler.slices.error_text import MAX_TOLD, log_raised, message_of
 from hostler.slices.framing import later
 from hostler.slices.signature import BadArguments
-from hostler.slices.wording import MAX_TOLD, log_raised, message_of
 
 if TYPE_CHECKING:
     from contextvars import Context as Variables
@@ -240,7 +240,7 @@ class Calls:
             most = min(self.concurrency, MAX_THREADS)
             self._threads = ThreadPoolExecutor(most, thread_name_prefix="hostler-call")
         inside = variables.copy()  # a context is entered by one thread at a time, and the task is in it
-        return self._loop.run_in_executor(self._threads, lambda: inside.run(aside.run, function, *more, **arguments))
+        return self._loop.run_in_executor(self._threads, lambda: inside.run(threads.run, function, *more, **arguments))
 
     def _encoded(self, work: Work, value: Any) -> bytes | None:
         """As JSON; None: it was answered that it is too long."""

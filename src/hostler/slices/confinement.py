@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from hostler.ports.worker import GATEWAY, Confinement
+from hostler.ports.worker_protocol import GATEWAY, Confinement
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -8,8 +8,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from hostler.ports.slices import Method
-from hostler.slices import aside
-from hostler.slices.declaring import mark_of
+from hostler.slices import threads
+from hostler.slices.decorators import mark_of
 from hostler.slices.signature import Signature
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class SliceModule:
             return None
         if inspect.iscoroutinefunction(hook):
             return await hook()
-        found = await asyncio.to_thread(aside.run, hook)
+        found = await asyncio.to_thread(threads.run, hook)
         return await found if inspect.isawaitable(found) else found
 
     def has_hook(self, name: str) -> bool:

@@ -10,8 +10,8 @@ import msgspec
 from hostler.kit.connections import AcceptLoop, ConnectionLimits, address_of, listen, open_file_limit
 from hostler.kit.frames import MAX_FRAME
 from hostler.ports.calls import PROTOCOL, Call, Cancel, Denied, Failed, Fault, FromCaller, Hello, Welcome
+from hostler.slices.error_text import packed
 from hostler.slices.framing import Framed
-from hostler.slices.wording import packed
 
 if TYPE_CHECKING:
     import asyncio

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from hostler.slices.wording import named
+from hostler.slices.error_text import named
 
 if TYPE_CHECKING:
     from collections.abc import Callable

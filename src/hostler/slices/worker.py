@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, NoReturn
 import msgspec
 
 from hostler.kit.frames import FrameError, frame, read_frame
-from hostler.ports.worker import (
+from hostler.ports.worker_protocol import (
     Activate,
     Admit,
     Deactivate,
@@ -35,12 +35,12 @@ from hostler.ports.worker import (
     Quit,
     State,
 )
-from hostler.slices import current, importing, module, outgoing
+from hostler.slices import call_context, client, importing, module
 from hostler.slices.calls import Calls
-from hostler.slices.life import Instance, NotDone
-from hostler.slices.printing import keep_log
+from hostler.slices.error_text import message_of, named, packed
+from hostler.slices.lifecycle import Instance, NotDone
+from hostler.slices.log_capture import keep_log
 from hostler.slices.serving import Serving
-from hostler.slices.wording import message_of, named, packed
 
 if TYPE_CHECKING:
     from hostler.slices.module import SliceModule
@@ -78,7 +78,7 @@ def main() -> NoReturn:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     importing.show_as(dict(zip(order.path, order.shown)))
     sys.path[:0] = order.path
-    current.be(current.Context(artifact=order.artifact, instance=order.instance, node=order.node))
+    call_context.be(call_context.Context(artifact=order.artifact, instance=order.instance, node=order.node))
     code = 1
     try:
         # Not by asyncio.run: at the end it waits for what was cancelled, and a slice may wait for ever.
@@ -139,11 +139,11 @@ class Worker:
     """The instance, and those who ask after it."""
 
     def __init__(self, order: Order, found: SliceModule) -> None:
-        here = current.context()
+        here = call_context.context()
         self._order, self._found = order, found
         self._calls = Calls(found, here, concurrency=order.settings.concurrency)
         self._serving = Serving(self._calls, order.tokens)
-        self._line: outgoing.Line | None = None
+        self._line: client.Line | None = None
         self._instance: Instance | None = None
         self._writers: set[asyncio.StreamWriter] = set()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -155,8 +155,8 @@ class Worker:
         order = self._order
         address = self._serving.open(order.host)
         if order.gateway:
-            self._line = outgoing.Line(order.gateway, order.gateway_token, f"{order.artifact}#{order.instance}")
-            outgoing.connect(self._line)
+            self._line = client.Line(order.gateway, order.gateway_token, f"{order.artifact}#{order.instance}")
+            client.connect(self._line)
         self._instance = Instance(order, self._found, self._calls, address, self._changed)
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self._end.set)
         server = await asyncio.start_unix_server(self._heard, sock=socket.socket(fileno=order.control))

@@ -12,7 +12,7 @@ from hostler.drivers.machines.simulated import (
 )
 from hostler.drivers.slices.simulated import SimulatedSlices, SlicePlace, SliceTimes
 from hostler.drivers.store.faulty import Faults, FaultyStore
-from hostler.kit.virtual import Deadlock, Leftover, VirtualClock, VirtualLoop, run_virtual
+from hostler.kit.virtual_loop import Deadlock, Leftover, VirtualClock, VirtualLoop, run_virtual
 from hostler.testing.elections import (
     BreakableTtlStorage,
     ElectionClaim,

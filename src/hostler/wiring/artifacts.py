@@ -39,7 +39,7 @@ def artifacts_of_replica(url: str, *, ticket: str, pin: Fingerprint | None) -> H
 
 def artifacts_in_order(found: Iterable[ArtifactInfo], base: str = "") -> Sequence[ArtifactInfo]:
     """In order of group, name and version; all of them, or those of `group:name`."""
-    from hostler.drivers.artifacts.info import in_order
+    from hostler.drivers.artifacts.metadata import in_order
 
     return in_order(found, base)
 

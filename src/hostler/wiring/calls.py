@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def open_lines(token: str, *, caller: str) -> Lines:
     """Lines to workers that take calls from who shows this token; to be closed with `aclose`."""
-    from hostler.drivers.calling.lines import TcpLines
+    from hostler.drivers.calling.connection_pool import TcpLines
 
     return TcpLines(token, caller=caller)
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from urllib.parse import SplitResult
 
-    from hostler.drivers.redis_link import RedisLink
+    from hostler.drivers.redis_client import RedisLink
     from hostler.ports.inbox import Board, Inbox
     from hostler.wiring.url import Options
 

@@ -157,7 +157,7 @@ def known_acceleration(images: Path, uids: str | None = None) -> tuple[str, str]
     `uids`: the setting `qemu_uids`, for it depends on who runs them.
     """
     from hostler.drivers.machines.qemu.acceleration import remembered
-    from hostler.drivers.machines.qemu.rights import users_here
+    from hostler.drivers.machines.qemu.privileges import users_here
 
     found = remembered(images, uids=users_here(uids))
     return None if found is None else (found.accelerator, found.why)

@@ -11,7 +11,7 @@ from hostler.wiring.url import DEFAULT_TIMEOUT, ESCAPE, address, password_of, us
 if TYPE_CHECKING:
     from urllib.parse import SplitResult
 
-    from hostler.drivers.redis_link import RedisLink
+    from hostler.drivers.redis_client import RedisLink
     from hostler.wiring.url import Options
 
 MAX_DIGITS = 9
@@ -20,7 +20,7 @@ MAX_DIGITS = 9
 
 def redis_link(url: SplitResult, options: Options, what: str, *, opener: str, fenced: bool = False) -> RedisLink:
     """Connections to the server behind `redis://user:password@host:port/db?timeout=…` or `rediss://…?ca=…`."""
-    from hostler.drivers.redis_link import RedisLink
+    from hostler.drivers.redis_client import RedisLink
 
     host, port = address(url, 6379, what)
     db = unquote(url.path).strip("/") or "0"

@@ -23,8 +23,8 @@ HEALTHY = 0.8
 
 async def why_no_slice_users(settings: Settings) -> tuple[str, str]:
     """Why slices have no users of their own here, and what to do; empty: they have, or need not."""
-    from hostler.drivers.machines.qemu.rights import users_here
-    from hostler.drivers.slices.process.rights import Allowing
+    from hostler.drivers.machines.qemu.privileges import users_here
+    from hostler.drivers.slices.process.privileges import Allowing
 
     required = settings.slice_users == "required"
     allowing = Allowing(str(settings.data), sys.executable, users_here(settings.qemu_uids), required=True)
@@ -51,7 +51,7 @@ def open_slices(
     `artifacts`: where their files come from. `ask` takes their calls of other slices (`Router.ask`). One process at a
     time has a folder open. What one that was killed left running is adopted.
     """
-    from hostler.drivers.machines.qemu.rights import users_here
+    from hostler.drivers.machines.qemu.privileges import users_here
     from hostler.drivers.slices.process.driver import ProcessSlices
 
     return ProcessSlices(

@@ -82,7 +82,7 @@ def _open_file(url: SplitResult, options: Options) -> Store:
 
 def _open_etcd(url: SplitResult, options: Options) -> Store:
     from hostler.drivers.store.etcd import EtcdStore
-    from hostler.drivers.store.etcd.access import Access
+    from hostler.drivers.store.etcd.auth import Access
 
     if url.path not in ("", "/"):
         raise Invalid(f"store URL {url.scheme}://…: takes no path, only host:port[,host:port…]")

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 LATER = (
     "encodings.idna",
     "hostler.drivers.artifacts.source",
-    "hostler.drivers.calling.lines",
+    "hostler.drivers.calling.connection_pool",
     "hostler.drivers.calling.listener",
     "hostler.drivers.hasher",
     "hostler.drivers.machines.qemu.driver",
@@ -51,7 +51,7 @@ LATER = (
     "hostler.drivers.store.sqlite",
     "hostler.drivers.ttl.store",
     "hostler.engine.migration",
-    "hostler.entry.plane",
+    "hostler.entry.control_plane",
     "uvicorn.lifespan.off",
     "uvicorn.lifespan.on",
     "uvicorn.protocols.http.httptools_impl",

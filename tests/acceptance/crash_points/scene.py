@@ -32,7 +32,7 @@ from .children import PATIENCE
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from hostler.drivers.machines.simulated.place import Row
+    from hostler.drivers.machines.simulated.host import Row
     from hostler.keys.key import Key
     from hostler.model.vm import VirtualMachine, VmHandle
 

@@ -21,7 +21,7 @@ from crash_points.points import PointedStore, Points
 
 from hostler.drivers.machines.simulated import FilePlace, SimulatedMachines
 from hostler.drivers.machines.simulated.fault import MachineFaults, Odds
-from hostler.engine import killer
+from hostler.engine import self_fencing
 from hostler.entry import lab_worker, labs
 from hostler.keys.lab import LAB, LAB_WORKER
 from hostler.keys.trace import TRACE
@@ -140,7 +140,7 @@ class LabKind(launcher.Kind):
         """
         if not order.get("sleeps"):
             return {}
-        vars(killer).update(_kill=lambda _: None)
+        vars(self_fencing).update(_kill=lambda _: None)
         return {"also": _sleep, "dies": False}
 
     def machines(

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from hostler.drivers.machines.qemu.images.folder import ImageFolder
     from hostler.drivers.machines.qemu.network import Attached
-    from hostler.drivers.machines.qemu.rights import Rights
+    from hostler.drivers.machines.qemu.privileges import Rights
 
 BOOT_WITHIN = 20.0
 SANDBOX = "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny"

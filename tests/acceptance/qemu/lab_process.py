@@ -20,7 +20,7 @@ from guests import KEYS
 from harness.pace import patience
 from warm_image import CPUS, FOLDER, MEMORY_MIB, OPTIONS
 
-from hostler.drivers.machines.qemu import ImageFolder, QemuMachines, QemuOptions, warm
+from hostler.drivers.machines.qemu import ImageFolder, QemuMachines, QemuOptions, saved_state
 from hostler.drivers.machines.qemu.bridge import tap_name
 from hostler.entry.lab_network import lab_network
 from hostler.model.vm import VmSpec
@@ -31,7 +31,7 @@ from hostler.testing.servers import find_binary
 REDIS = "redis://127.0.0.1:1"
 SAYS = (
     "id -un; pwd; sudo id -u; cat /sys/class/net/eth0/address; hostname; stat -c '%U %a' .ssh/authorized_keys;"
-    f" grep -c {warm.ARGUMENT} /proc/cmdline; ls /home"
+    f" grep -c {saved_state.ARGUMENT} /proc/cmdline; ls /home"
 )
 WITHOUT = ("--inh-caps=-net_admin", "--bounding-set=-net_admin")
 

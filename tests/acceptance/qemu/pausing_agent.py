@@ -12,9 +12,10 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from hostler.drivers.machines.qemu import driver, sending
-from hostler.drivers.machines.qemu.departure import STATE_GATE
-from hostler.drivers.machines.qemu.migration import Gate
+from hostler.drivers.machines.qemu import driver
+from hostler.drivers.machines.qemu.migration import send
+from hostler.drivers.machines.qemu.migration.outgoing import STATE_GATE
+from hostler.drivers.machines.qemu.migration.protocol import Gate
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -78,7 +79,7 @@ def pausing(pauses: Pauses) -> None:
             super().__init__(path, HalfWay(channel, pauses) if path.name == STATE_GATE else channel, subject)
 
     driver.QemuMachines = PausingMachines  # type: ignore[misc]
-    sending.Gate = PausingGate  # type: ignore[misc]
+    send.Gate = PausingGate  # type: ignore[misc]
 
 
 if __name__ == "__main__":

@@ -17,9 +17,9 @@ from up_process import Done, HostlerProcess, hostler
 
 from hostler.client import Client
 from hostler.drivers.machines.qemu.bridge import tap_name
+from hostler.drivers.machines.qemu.cgroup import Limits
 from hostler.drivers.machines.qemu.firewall import find_nft, table_name
 from hostler.drivers.machines.qemu.images.folder import ImageFolder
-from hostler.drivers.machines.qemu.limits import Limits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

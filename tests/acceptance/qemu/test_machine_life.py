@@ -19,7 +19,7 @@ from qemu_opened import plan as empty_plan
 from warm_image import OPTIONS, warm_images
 
 from hostler.drivers.machines.qemu import driver as driver_module
-from hostler.drivers.machines.qemu import state, warm
+from hostler.drivers.machines.qemu import saved_state, state
 from hostler.errors import Damaged
 from hostler.model.vm import MachineState, Origin, Step
 
@@ -53,13 +53,13 @@ async def test_a_machine_lives_from_its_first_boot_to_its_end_and_says_what_happ
         machines.listen(told.append)
         await machines.create(plan("a"))
         with monkeypatch.context() as patch:
-            patch.setattr(warm, "opened", lambda *_: None)
+            patch.setattr(saved_state, "opened", lambda *_: None)
             started = await machines.start("a")
         assert started.readiness is not None
         assert started.readiness.step is Step.BOOTING
         await until(machines, "a", is_available)
         assert told, "that it is available is told"
-        assert warm.ARGUMENT not in await run(machines, "a", "cat /proc/cmdline"), "it booted"
+        assert saved_state.ARGUMENT not in await run(machines, "a", "cat /proc/cmdline"), "it booted"
         await run(machines, "a", "echo first > text; sync")
         boot = await run(machines, "a", "cat /proc/sys/kernel/random/boot_id")
         await machines.snapshot("a", "s")

@@ -20,9 +20,10 @@ from harness.pace import patience
 from up_process import HostlerProcess
 from warm_image import OPTIONS, warm_images
 
-from hostler.drivers.machines.qemu import departure, state
+from hostler.drivers.machines.qemu import state
 from hostler.drivers.machines.qemu.driver import QemuMachines
 from hostler.drivers.machines.qemu.images.folder import ImageFolder
+from hostler.drivers.machines.qemu.migration import outgoing
 from hostler.errors import HostlerError, NotFound, Refused, Unavailable
 from hostler.model.vm import MachineState
 
@@ -376,7 +377,7 @@ async def memory_of(machines: QemuMachines, at: int, size: int) -> bytes:
 
 async def test_all_that_an_emulated_guest_wrote_arrives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also if its memory has to be sent more than once, as one that writes more than the way takes."""
-    monkeypatch.setitem(departure.PARAMETERS, "max-bandwidth", 2**19)
+    monkeypatch.setitem(outgoing.PARAMETERS, "max-bandwidth", 2**19)
     images = ImageFolder(tmp_path / "images", machines=tmp_path)
     await bare(images, "writer", WRITER)
     async with pair(tmp_path, images) as both:

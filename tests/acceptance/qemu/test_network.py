@@ -19,9 +19,9 @@ from harness.pace import patience
 from warm_image import warm_images
 
 from hostler.drivers.machines.qemu import firewall
-from hostler.drivers.machines.qemu.limits import Limits, Shape, settings_of
+from hostler.drivers.machines.qemu.cgroup import Limits, Shape, settings_of
 from hostler.drivers.machines.qemu.network import Attached, network_of, port_was_taken
-from hostler.drivers.machines.qemu.rights import rights_for, users_here
+from hostler.drivers.machines.qemu.privileges import rights_for, users_here
 from hostler.testing.servers import find_binary
 
 if TYPE_CHECKING:

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from hostler.drivers.machines.qemu import finding, process
-from hostler.drivers.machines.qemu.finding import Run
+from hostler.drivers.machines.qemu import pid_lookup, process
 from hostler.drivers.machines.qemu.folder import MachineFolder, PlaceFolder
-from hostler.drivers.machines.qemu.monitor import Monitor
-from hostler.drivers.machines.qemu.rights import Rights, rights_for, users_here
+from hostler.drivers.machines.qemu.pid_lookup import Run
+from hostler.drivers.machines.qemu.privileges import Rights, rights_for, users_here
+from hostler.drivers.machines.qemu.qmp import Monitor
 from hostler.drivers.machines.qemu.serial import GuestChannel, Serial
 from hostler.errors import Refused, Unavailable, Uncertain
 from hostler.kit.clock import SystemClock
@@ -65,7 +65,7 @@ def folder(place: PlaceFolder) -> Iterator[MachineFolder]:
     deadline = time.monotonic() + PATIENCE
     while process.alive(made) or made.path in process._children.values():
         assert time.monotonic() < deadline
-        for found in finding.holders(made):
+        for found in pid_lookup.holders(made):
             with found:
                 found.kill()
         process.reap()
@@ -153,7 +153,7 @@ async def test_the_kernel_ends_a_qemu_of_any_user_with_its_guard(
     told = Told()
     monitor = told.monitor(folder)
     await monitor.connect(PATIENCE)
-    guard = finding.Look.at(run.pid).parent
+    guard = pid_lookup.Look.at(run.pid).parent
     resident = int(Path(f"/proc/{guard}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     assert resident < 16 * 2**20, "a guard has grown: it is one more process for each fenced machine"
     os.kill(guard, signal.SIGKILL)

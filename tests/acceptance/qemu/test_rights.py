@@ -13,7 +13,7 @@ import pytest
 from bare_guest import SANDBOX, until
 from qemu.qmp import ExecuteError, QMPClient
 
-from hostler.drivers.machines.qemu.rights import OPEN_FILES, Rights, rights_for, users_here
+from hostler.drivers.machines.qemu.privileges import OPEN_FILES, Rights, rights_for, users_here
 from hostler.testing.servers import find_binary
 
 if TYPE_CHECKING:

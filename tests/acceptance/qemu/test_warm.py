@@ -17,7 +17,7 @@ from guest_login import available, node, not_available, plan, run
 from harness.pace import patience
 from warm_image import CPUS, MEMORY_MIB, warm_images
 
-from hostler.drivers.machines.qemu import warm
+from hostler.drivers.machines.qemu import saved_state
 from hostler.errors import Refused
 from hostler.model.vm import MachineState
 
@@ -38,7 +38,7 @@ def images() -> ImageFolder:
 
 
 async def was_warm(machines: QemuMachines, vm: str) -> bool:
-    return warm.ARGUMENT in await run(machines, vm, "cat /proc/cmdline")
+    return saved_state.ARGUMENT in await run(machines, vm, "cat /proc/cmdline")
 
 
 async def test_machines_from_one_saved_state_are_each_themselves(images: ImageFolder, tmp_path: Path) -> None:
@@ -74,9 +74,9 @@ async def test_machines_from_one_saved_state_are_each_themselves(images: ImageFo
 async def test_a_state_that_cannot_be_used_costs_a_boot_and_no_more(
     images: ImageFolder, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = warm.opened
+    real = saved_state.opened
 
-    def cut(folder: Path, shape: warm.Shape) -> int | None:
+    def cut(folder: Path, shape: saved_state.Shape) -> int | None:
         descriptor = real(folder, shape)
         assert descriptor is not None
         half = tmp_path / "half"
@@ -84,7 +84,7 @@ async def test_a_state_that_cannot_be_used_costs_a_boot_and_no_more(
         os.close(descriptor)
         return os.open(half, os.O_RDONLY | os.O_CLOEXEC)
 
-    monkeypatch.setattr(warm, "opened", cut)
+    monkeypatch.setattr(saved_state, "opened", cut)
     async with node(tmp_path / "node", images) as machines:
         await machines.create(plan("one"))
         with caplog.at_level(logging.WARNING, logger="hostler.qemu"):
@@ -98,10 +98,10 @@ async def test_a_state_that_cannot_be_used_costs_a_boot_and_no_more(
 async def test_a_guest_that_does_not_wake_boots_anew(
     images: ImageFolder, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from hostler.drivers.machines.qemu import warming
+    from hostler.drivers.machines.qemu import restore_saved
     from hostler.drivers.machines.qemu.serial import GuestChannel
 
-    monkeypatch.setattr(warming, "WAKES_WITHIN", 1.0)
+    monkeypatch.setattr(restore_saved, "WAKES_WITHIN", 1.0)
     real = GuestChannel.send
 
     async def deaf(self: GuestChannel, text: str) -> None:
@@ -125,7 +125,7 @@ async def test_a_shape_that_is_not_kept_warm_boots(images: ImageFolder, tmp_path
         words = Path(f"/proc/{pid}/cmdline").read_text(encoding="utf-8").split("\0")
         assert "-kernel" in words
         assert "-incoming" not in words
-        assert not any(warm.ARGUMENT in word for word in words)
+        assert not any(saved_state.ARGUMENT in word for word in words)
         if dose(test=0, full=1):
             assert not await was_warm(machines, "one")
 
@@ -163,7 +163,7 @@ async def test_who_is_killed_while_a_state_is_made_leaves_no_process_and_no_stat
         while any(Path(f"/proc/{pid}/cwd").exists() for pid in found):
             await asyncio.sleep(0.02)
     assert not (place / "1x130").exists()
-    with warm.making(place.parent):
+    with saved_state.making(place.parent):
         assert len(list(place.glob(".making-*.lock"))) == 1, "what it left is swept"
 
 

@@ -16,7 +16,7 @@ from harness.artefacts import safe
 from harness.pace import patience
 
 from hostler.drivers.machines.qemu import firewall
-from hostler.drivers.machines.qemu.limits import Limits, bases
+from hostler.drivers.machines.qemu.cgroup import Limits, bases
 from hostler.errors import HostlerError
 from hostler.keys.node import ARRIVAL, COMMAND
 from hostler.keys.vm import HANDLE, NAME, VM

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import msgspec
 
-from hostler.drivers.artifacts.info import (
+from hostler.drivers.artifacts.metadata import (
     DESCRIPTION,
     INDEX,
     MAX_INFO,
@@ -30,7 +30,7 @@ from hostler.drivers.artifacts.info import (
 )
 from hostler.errors import Conflict, Damaged, HostlerError, Invalid, NotFound, Refused, Unavailable
 from hostler.kit.clock import SystemClock
-from hostler.kit.durable import sync_folder
+from hostler.kit.fsync import sync_folder
 from hostler.ports.artifacts import ArtifactInfo
 
 if TYPE_CHECKING:

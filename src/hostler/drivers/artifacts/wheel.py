@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING, Self
 import msgspec
 
 from hostler.drivers.artifacts.folder import summed, translated
-from hostler.drivers.artifacts.info import MAX_REQUIREMENT, MAX_REQUIRES, MAX_SIZE, checked, is_module, parsed
+from hostler.drivers.artifacts.metadata import MAX_REQUIREMENT, MAX_REQUIRES, MAX_SIZE, checked, is_module, parsed
 from hostler.drivers.artifacts.source import MAX_READ, marks, no_marks, parsed_source
 from hostler.errors import Invalid
-from hostler.kit.durable import sync_folder
+from hostler.kit.fsync import sync_folder
 from hostler.ports.artifacts import ArtifactInfo
 
 if TYPE_CHECKING:

@@ -10,6 +10,7 @@ from contextvars import Context
 from operator import attrgetter
 from typing import TYPE_CHECKING, Self
 
+from hostler.drivers.store.watch_hub import BACKLOG, WatchHub
 from hostler.errors import Invalid
 from hostler.kit.clock import SystemClock
 from hostler.kit.closing import Closing
@@ -28,16 +29,14 @@ from hostler.ports.store import (
     lease_id,
 )
 
-from .hub import BACKLOG, WatchHub
 from .mvcc import Mvcc
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from hostler.drivers.store.watch_hub import LocalWatch
     from hostler.kit.clock import Clock
     from hostler.ports.store import Comparison, Event, KeyValue, Lease, Operation, Page, TxnResult
-
-    from .hub import LocalWatch
 
 HISTORY = 100_000
 """Revisions that stay readable before the store compacts itself."""

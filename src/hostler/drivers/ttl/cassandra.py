@@ -40,7 +40,7 @@ from cassandra.policies import (
 from cassandra.protocol import ErrorMessage, IsBootstrappingErrorMessage
 from cassandra.query import SimpleStatement
 
-from hostler.drivers.calls import Calls
+from hostler.drivers.deadline import Calls
 from hostler.drivers.ttl.cassandra_reactor import Reactor
 from hostler.errors import Forbidden, HostlerError, Invalid, NotFound, Refused, Unavailable
 from hostler.kit.closing import Closing
@@ -50,7 +50,7 @@ from hostler.ports.ttl import check_life, check_record, check_swap
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from hostler.drivers.calls import Call
+    from hostler.drivers.deadline import Call
 
 MAX_TTL = 630_720_000
 """Twenty years, the servers' own limit."""

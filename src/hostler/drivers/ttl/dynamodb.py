@@ -33,7 +33,7 @@ from botocore.exceptions import (
     SSLError,
 )
 
-from hostler.drivers.calls import Calls
+from hostler.drivers.deadline import Calls
 from hostler.errors import Forbidden, HostlerError, Invalid, NotFound, Refused, TooLarge, Unavailable
 from hostler.kit.clock import SystemClock
 from hostler.kit.closing import Closing
@@ -41,7 +41,7 @@ from hostler.ports.store import check_key
 from hostler.ports.ttl import check_life, check_record, check_swap
 
 if TYPE_CHECKING:
-    from hostler.drivers.calls import Call
+    from hostler.drivers.deadline import Call
     from hostler.kit.clock import Clock
 
 CONNECTIONS = 16

@@ -15,7 +15,7 @@ import math
 from contextlib import suppress
 from typing import TYPE_CHECKING, Self
 
-from hostler.drivers.redis_link import ANSWERS
+from hostler.drivers.redis_client import ANSWERS
 from hostler.drivers.ttl.redis_listener import Listener
 from hostler.errors import Forbidden, Invalid
 from hostler.kit.closing import Closing
@@ -23,7 +23,7 @@ from hostler.ports.store import check_key
 from hostler.ports.ttl import check_life, check_record, check_swap
 
 if TYPE_CHECKING:
-    from hostler.drivers.redis_link import Answers, RedisLink
+    from hostler.drivers.redis_client import Answers, RedisLink
 
 POLL = 1.0
 """Seconds after which a waiting reader looks for itself: announcements can be lost, and others write without them."""

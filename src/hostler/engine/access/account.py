@@ -17,25 +17,25 @@ from hostler.engine.access.grant import (
     rights_of,
     within_reach,
 )
+from hostler.engine.idempotent_writer import Beaten
 from hostler.engine.request import HOSTLER, Written
-from hostler.engine.write import Beaten
 from hostler.errors import Conflict, Damaged, Forbidden, Invalid, KeyReused, NotFound, Stale
 from hostler.keys.inventory import USER
-from hostler.keys.part import check_new
+from hostler.keys.segment import check_new
 from hostler.model.access import EVERYWHERE
 from hostler.model.api import UserCreate, UserPage, UserUpdate, UserView
 from hostler.model.inventory import Rights, User
-from hostler.model.line import check_line
 from hostler.model.name import fold
+from hostler.model.text_line import check_line
 from hostler.ports.store import Delete
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from hostler.engine.access.known import Known
+    from hostler.engine.access.account_cache import Known
     from hostler.engine.access.token import Tokens
+    from hostler.engine.idempotent_writer import Writer
     from hostler.engine.request import Caller, Request
-    from hostler.engine.write import Writer
     from hostler.keys.entry import Entry
     from hostler.kit.clock import Clock
     from hostler.ports.hasher import Hasher

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from hostler.engine.access.token import PREFIX, digest_of
+from hostler.engine.idempotent_writer import Beaten
 from hostler.engine.request import HOSTLER, Request
-from hostler.engine.write import Beaten
 from hostler.errors import Conflict, Uncertain
 from hostler.keys.access import TOKEN
 from hostler.keys.inventory import USER
@@ -22,8 +22,8 @@ from hostler.ports.store import Delete
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from hostler.engine.access.known import Known
-    from hostler.engine.write import Writer
+    from hostler.engine.access.account_cache import Known
+    from hostler.engine.idempotent_writer import Writer
     from hostler.keys.entry import Entry
     from hostler.kit.clock import Clock
     from hostler.ports.store import Comparison, Store

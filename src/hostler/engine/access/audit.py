@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hostler.engine.access.grant import within_reach
-from hostler.engine.annals import SKEW
+from hostler.engine.history_reader import SKEW
 from hostler.keys.access import ORG_QUOTA, PROJECT, QUOTA, TOKEN
 from hostler.keys.inventory import USER, WORKLOAD
 from hostler.keys.lab import LAB
@@ -14,7 +14,7 @@ from hostler.model.access import EVERYWHERE
 from hostler.model.lab import ORG, lab_project
 
 if TYPE_CHECKING:
-    from hostler.engine.access.known import Mirrors
+    from hostler.engine.access.account_cache import Mirrors
     from hostler.engine.request import Caller
     from hostler.keys.entry import Entry
     from hostler.model.access import Audit

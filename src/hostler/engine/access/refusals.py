@@ -11,7 +11,7 @@ from collections import Counter
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from hostler.engine.write import instants
+from hostler.engine.idempotent_writer import instants
 from hostler.errors import HostlerError
 from hostler.keys.access import AUDIT
 from hostler.keys.inventory import USER

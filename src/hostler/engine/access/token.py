@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from hostler.engine.access.known import counts
+from hostler.engine.access.account_cache import counts
+from hostler.engine.idempotent_writer import Beaten
 from hostler.engine.request import Request, Written
-from hostler.engine.write import Beaten
 from hostler.errors import Conflict, HostlerError, Invalid, NotFound, QuotaExceeded, Refused
 from hostler.keys.access import TOKEN
 from hostler.keys.inventory import USER
@@ -25,8 +25,8 @@ from hostler.ports.store import Delete
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from hostler.engine.access.known import Known
-    from hostler.engine.write import Writer
+    from hostler.engine.access.account_cache import Known
+    from hostler.engine.idempotent_writer import Writer
     from hostler.keys.entry import Entry
     from hostler.kit.clock import Clock
     from hostler.model.inventory import User

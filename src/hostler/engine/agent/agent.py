@@ -7,16 +7,16 @@ import logging
 import random as random_
 from typing import TYPE_CHECKING
 
+from hostler.engine.agent.config import AgentState
 from hostler.engine.agent.decide import Action
-from hostler.engine.agent.plan import AgentState
 from hostler.engine.agent.retained import RetainedMachines
 from hostler.engine.agent.session import Session
 from hostler.engine.agent.worker import Workers
-from hostler.engine.slices.keeper import SliceKeeper
+from hostler.engine.slices.slice_agent import SliceKeeper
 from hostler.errors import HostlerError
 from hostler.keys.mirror import Mirror
 from hostler.keys.node import ARRIVAL, COMMAND
-from hostler.kit.together import run_together
+from hostler.kit.task_group import run_together
 from hostler.model.vm import MachineState
 
 if TYPE_CHECKING:
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
     from typing import Any
 
-    from hostler.engine.agent.plan import AgentPlan
+    from hostler.engine.agent.config import AgentPlan
     from hostler.engine.cluster_id import Memory
-    from hostler.engine.deployments.limits import Limits
+    from hostler.engine.deployments.timeouts import Limits
     from hostler.kit.clock import Clock
     from hostler.ports.machines import Machine, Machines
     from hostler.ports.peers import Peers

@@ -7,7 +7,7 @@ import logging
 import time
 from typing import TYPE_CHECKING
 
-from hostler.engine.agent.report import PATIENCE, pause
+from hostler.engine.agent.status_reporter import PATIENCE, pause
 from hostler.errors import Conflict, HostlerError, NotFound, Refused
 from hostler.keys.mirror import Mirror
 from hostler.keys.node import RETAINED, RETAINED_REQUEST
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import random
     from collections.abc import Iterable
 
-    from hostler.engine.agent.plan import AgentPlan
+    from hostler.engine.agent.config import AgentPlan
     from hostler.engine.agent.session import Session
     from hostler.keys.entry import Entry
     from hostler.kit.clock import Clock

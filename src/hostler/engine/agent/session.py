@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from hostler.engine.agent.membership import has_machines, outlives_agent, record_of
-from hostler.engine.agent.offering import Offering
-from hostler.engine.agent.plan import BEATS
+from hostler.engine.agent.capacity_reporter import Offering
+from hostler.engine.agent.config import BEATS
+from hostler.engine.agent.node_registration import has_machines, outlives_agent, record_of
 from hostler.engine.calendar import READ_EVERY
 from hostler.engine.cluster_id import (
     ACCEPT,
@@ -35,7 +35,7 @@ from hostler.errors import Closed, Conflict, HostlerError, LeaseGone, Uncertain
 from hostler.keys.node import ALIVE, CLOCK, CLUSTER, MEMBER
 from hostler.keys.transfer import MOVED
 from hostler.kit.backoff import Backoff
-from hostler.kit.prompt import Nap, within
+from hostler.kit.timeouts import Nap, within
 from hostler.model.node import ClockReading, Heartbeat, Lifecycle
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
     from typing import Any
 
-    from hostler.engine.agent.plan import AgentPlan
+    from hostler.engine.agent.config import AgentPlan
     from hostler.engine.cluster_id import Memory
     from hostler.keys.entry import Entry
     from hostler.kit.clock import Clock

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from hostler.engine.agent import retained
-from hostler.engine.agent.agenda import Agenda
 from hostler.engine.agent.decide import (
     BOOTS,
     DOING,
@@ -30,9 +29,10 @@ from hostler.engine.agent.decide import (
     restorable,
     tell,
 )
-from hostler.engine.agent.handover import Handovers
-from hostler.engine.agent.journey import going, is_stray, leave
-from hostler.engine.agent.report import PATIENCE, Known, Reports, pause
+from hostler.engine.agent.migration import Handovers
+from hostler.engine.agent.migration_steps import going, is_stray, leave
+from hostler.engine.agent.status_reporter import PATIENCE, Known, Reports, pause
+from hostler.engine.agent.work_queue import Agenda
 from hostler.errors import Closed, Forbidden, HostlerError, NotFound, Refused
 from hostler.keys.node import ARRIVAL, COMMAND
 from hostler.keys.vm import HANDLE
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     import random
     from collections.abc import Callable
 
-    from hostler.engine.agent.plan import AgentPlan
+    from hostler.engine.agent.config import AgentPlan
     from hostler.engine.agent.session import Session
     from hostler.keys.entry import Entry
     from hostler.keys.mirror import Mirror

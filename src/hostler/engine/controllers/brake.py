@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from hostler.engine.controllers.absence import SETTLE, common_cause
+from hostler.engine.controllers.node_lost import SETTLE, common_cause
 from hostler.engine.leadership import check_guard
 from hostler.engine.service import leadership_of
 from hostler.errors import Unavailable, Uncertain
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     import random
     from collections.abc import Callable, Collection, Mapping
 
+    from hostler.engine.decision_recorder import Tracer
     from hostler.engine.service import Standing
-    from hostler.engine.tracing import Tracer
     from hostler.engine.view import View
     from hostler.keys.entry import Entry
     from hostler.kit.clock import Clock

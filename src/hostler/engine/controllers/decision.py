@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from hostler.engine.controllers.departure import Way, blocked, stayed, wished
+from hostler.engine.controllers.migration import Way, blocked, stayed, wished
 from hostler.model.lab import utc_time
 from hostler.model.node import VmCommand
 from hostler.model.reason import Reason

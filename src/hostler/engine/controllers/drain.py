@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from hostler.engine.controllers.decision import NOTHING, Act, Duty, Step, stuck
-from hostler.engine.controllers.seen import named
+from hostler.engine.controllers.snapshot import named
 from hostler.engine.placement import place, wanted_of
 from hostler.keys.vm import HANDLE, VM
 from hostler.model.node import DrainMode, Lifecycle
 from hostler.model.vm import MachineState, Power, ready_snapshots
 
 if TYPE_CHECKING:
-    from hostler.engine.controllers.books import Books
-    from hostler.engine.controllers.moves import Moves
-    from hostler.engine.controllers.seen import Seen
+    from hostler.engine.controllers.allocations import Books
+    from hostler.engine.controllers.migration_steps import Moves
+    from hostler.engine.controllers.snapshot import Seen
     from hostler.engine.view import View
     from hostler.keys.entry import Entry
     from hostler.kit.clock import Clock

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from hostler.engine.calendar import RECORD_AFTER, RECORD_EVERY
-from hostler.engine.controllers import attic as attic_module
-from hostler.engine.controllers.attic import Attic
+from hostler.engine.controllers import decision_retention as attic_module
+from hostler.engine.controllers.decision_retention import Attic
 from hostler.engine.controllers.retention import RETENTION, is_due, kept_for, lost, own_vm
+from hostler.engine.idempotent_writer import instants
 from hostler.engine.leadership import check_guard
 from hostler.engine.service import leadership_of
-from hostler.engine.write import instants
 from hostler.errors import Closed, Damaged, HostlerError, LeadershipLost, Unavailable, Uncertain
 from hostler.keys.access import AUDIT, AUDIT_FILE, TOKEN
 from hostler.keys.node import ALIVE, CLOCK_DISPUTE, LAST_CLOCK, LEADER_CLOCK, MEMBER, RETAINED, RETAINED_REQUEST
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     import random
     from collections.abc import Callable, Sequence
 
+    from hostler.engine.decision_recorder import Tracer
     from hostler.engine.service import Standing
-    from hostler.engine.tracing import Tracer
     from hostler.engine.view import View
     from hostler.keys.entry import Entry
     from hostler.kit.clock import Clock

@@ -14,25 +14,25 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from hostler.engine.controllers import inspection, origin, retention, telling
-from hostler.engine.controllers import seen as sight
-from hostler.engine.controllers.attention import PASS_EVERY, Attention
-from hostler.engine.controllers.books import Books
+from hostler.engine.controllers import clone_source, consistency_check, messages, retention
+from hostler.engine.controllers import snapshot as sight
+from hostler.engine.controllers.allocations import Books
 from hostler.engine.controllers.decision import NOTHING, Act, Duty, NodeCase, Step, decide
 from hostler.engine.controllers.drain import Drains, duty_of
-from hostler.engine.controllers.moves import Moves
+from hostler.engine.controllers.guarded_writer import Writing
+from hostler.engine.controllers.heartbeat_monitor import Silence
+from hostler.engine.controllers.messages import Circumstances
+from hostler.engine.controllers.migration_steps import Moves
 from hostler.engine.controllers.queue import Queue
-from hostler.engine.controllers.silence import Silence
-from hostler.engine.controllers.steps import Txn, not_expected, not_moved, pending, placed, trimmed, written
-from hostler.engine.controllers.telling import Circumstances
-from hostler.engine.controllers.writing import Writing
+from hostler.engine.controllers.transactions import Txn, not_expected, not_moved, pending, placed, trimmed, written
+from hostler.engine.controllers.watch_triggers import PASS_EVERY, Attention
 from hostler.engine.placement import must_join, not_run, place, wanted_of
 from hostler.errors import Conflict, Missed, Unavailable, Uncertain
 from hostler.keys.inventory import ACTUAL, INSTANCE, TARGET
 from hostler.keys.vm import NAME
 from hostler.kit.backoff import Backoff
-from hostler.kit.fairness import Fairness
-from hostler.kit.together import run_together
+from hostler.kit.cooperative_yield import Fairness
+from hostler.kit.task_group import run_together
 from hostler.model.reason import Reason
 from hostler.model.workload import instance_parts
 from hostler.ports.store import Delete
@@ -42,11 +42,11 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from hostler.engine.controllers.brake import Brake
-    from hostler.engine.controllers.seen import Seen
-    from hostler.engine.controllers.telling import Told
+    from hostler.engine.controllers.messages import Told
+    from hostler.engine.controllers.snapshot import Seen
+    from hostler.engine.decision_recorder import Tracer
     from hostler.engine.placement import Decision, Wanted
     from hostler.engine.service import Standing
-    from hostler.engine.tracing import Tracer
     from hostler.engine.view import View
     from hostler.keys.entry import Entry
     from hostler.kit.clock import Clock
@@ -121,7 +121,7 @@ class MachineController:
         await self.books.load()
         self._silence.look_at_all()
         fairness = Fairness()
-        for line in inspection.inspected(view, self.counters):
+        for line in consistency_check.inspected(view, self.counters):
             self._tell(line)
             await fairness.share()
         for entry in view.members.entries.values():
@@ -156,7 +156,7 @@ class MachineController:
     async def _inspect_names(self) -> None:
         """Once, and after all that is to be done: nothing but people can do anything about them."""
         with suppress(Unavailable, Uncertain, Missed):
-            for line in await inspection.names_without_vm(self._store, self._view, self.counters):
+            for line in await consistency_check.names_without_vm(self._store, self._view, self.counters):
                 self._tell(f"{line}; hostler doctor tells what to do")
             self._names_inspected = True
 
@@ -204,7 +204,7 @@ class MachineController:
                 self._drains.began(node, turn.name)
             elif step.act is Act.INSTRUCT and await self._write(
                 *(seen, written(step, seen, self._writing.leader(), self._clock.wall()), "drained"),
-                telling.step(step, seen, self._around(seen, turn.duty)),
+                messages.step(step, seen, self._around(seen, turn.duty)),
             ):
                 self._drains.began(node, turn.name)
             else:
@@ -218,7 +218,7 @@ class MachineController:
         step = self._drains.said(seen, why)
         if step.act is Act.INSTRUCT:
             txn = written(step, seen, self._writing.leader(), self._clock.wall())
-            await self._write(seen, txn, "drain_stuck", telling.drain_stuck(seen, why))
+            await self._write(seen, txn, "drain_stuck", messages.drain_stuck(seen, why))
 
     async def _write(self, seen: Seen, txn: Txn, what: str, told: Told) -> bool:
         return await self._writing.write(seen, txn, what, told) is not None
@@ -271,10 +271,10 @@ class MachineController:
         if step.act is Act.NOTHING:
             if seen.strays:
                 txn = not_expected(seen, self._writing.leader())
-                return await self._write(seen, txn, "not_expected", telling.not_expected(seen))
+                return await self._write(seen, txn, "not_expected", messages.not_expected(seen))
             if seen.extra and seen.handle is not None and seen.handle.value.node == seen.node:
                 self._tell(f"{seen.name}: more than one node was told; those that its handle does not name forget it")
-                return await self._write(seen, trimmed(seen, self._writing.leader()), "trimmed", telling.trimmed(seen))
+                return await self._write(seen, trimmed(seen, self._writing.leader()), "trimmed", messages.trimmed(seen))
             return True
         txn = written(step, seen, self._writing.leader(), self._clock.wall())
         if step.act is Act.SWEEP and seen.handle is not None:
@@ -283,7 +283,7 @@ class MachineController:
             self._drains.arrives(seen.vm.value.id)
             await self._add_name_and_quota(seen.vm.value, txn)
             await self._add_instance(seen.vm.value, txn)
-        return await self._write(seen, txn, step.act.name.lower(), telling.step(step, seen, self._around(seen)))
+        return await self._write(seen, txn, step.act.name.lower(), messages.step(step, seen, self._around(seen)))
 
     def _around(self, seen: Seen, duty: Duty | None = None) -> Circumstances:
         """What a step is decided in, for telling."""
@@ -368,7 +368,7 @@ class MachineController:
             if seen.handle is not None and _says(seen.handle.value, decision.summary, vm.value):
                 return True
             txn = pending(seen, vm, decision, self._writing.leader(), self._clock.wall())
-            return await self._write(seen, txn, "pending", telling.placed(seen, decision))
+            return await self._write(seen, txn, "pending", messages.placed(seen, decision))
         self._attention.pending.discard(seen.name)
         member = self._view.members.get(node=decision.node)
         if member is None:
@@ -383,7 +383,7 @@ class MachineController:
         if wanted.affinity:
             self._tied[id_] = wanted
         try:
-            revision = await self._writing.write(seen, txn, "place", telling.placed(seen, decision))
+            revision = await self._writing.write(seen, txn, "place", messages.placed(seen, decision))
         except Uncertain:
             self._doubts[seen.name] = node  # the room stays taken until it is known
             raise
@@ -420,7 +420,7 @@ class MachineController:
             if not why:
                 return await self._depart(seen, move.to, "moving", wish=move.number, stop=move.stop)
         txn = not_moved(seen, why, leader=self._writing.leader(), at=self._clock.wall())
-        return txn is None or await self._write(seen, txn, "not_moved", telling.not_moved(seen, why))
+        return txn is None or await self._write(seen, txn, "not_moved", messages.not_moved(seen, why))
 
     async def _depart(self, seen: Seen, to: str, what: str, *, wish: int = 0, stop: bool = False) -> bool:
         txn = self._moves.begun(seen, to, self._writing.leader(), wish=wish, stop=stop)
@@ -429,7 +429,7 @@ class MachineController:
         vm = seen.vm.value.id
         self.books.expect(to, wanted_of(seen.vm.value))
         try:
-            revision = await self._writing.write(seen, txn, what, telling.moving(seen, to, wish=wish))
+            revision = await self._writing.write(seen, txn, what, messages.moving(seen, to, wish=wish))
         except Uncertain:
             self._doubts[seen.name] = seen.node  # the room stays taken until it is known
             raise
@@ -450,9 +450,9 @@ class MachineController:
                 return decision
         if vm.spec.origin is None:
             return self._placed(wanted)
-        node, why = origin.node_of(self._view, vm, vm.spec.origin)
+        node, why = clone_source.node_of(self._view, vm, vm.spec.origin)
         if not node:
-            return origin.nowhere(vm.spec.origin, why)
+            return clone_source.nowhere(vm.spec.origin, why)
         return self._placed(wanted_of(vm, exclude=wanted.exclude, only=node, tied=f"its origin is on node {node}"))
 
     def _placed(self, wanted: Wanted) -> Decision:

@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from hostler.engine.controllers.absence import SETTLE, Absences
+from hostler.engine.controllers.heartbeat_monitor import Silence
+from hostler.engine.controllers.node_lost import SETTLE, Absences
 from hostler.engine.controllers.queue import Queue
-from hostler.engine.controllers.rounds import Rounds
-from hostler.engine.controllers.silence import Silence
+from hostler.engine.controllers.resync import Rounds
 from hostler.engine.leadership import check_guard
 from hostler.engine.service import leadership_of
 from hostler.errors import Conflict, Unavailable, Uncertain
 from hostler.keys.deployment import SLICE
 from hostler.keys.node import ALIVE, ARRIVAL, COMMAND, MEMBER
 from hostler.kit.backoff import Backoff
-from hostler.kit.together import run_together
+from hostler.kit.task_group import run_together
 from hostler.model.node import POWER, DrainMode, Lifecycle, OffConfirmation
 from hostler.ports.store import Put
 
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from hostler.engine.controllers.brake import Brake
+    from hostler.engine.decision_recorder import Tracer
     from hostler.engine.service import Standing
-    from hostler.engine.tracing import Tracer
     from hostler.engine.view import View
     from hostler.keys.entry import Entry
     from hostler.kit.clock import Clock

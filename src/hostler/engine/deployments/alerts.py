@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from hostler.engine.controllers.steps import Txn
+from hostler.engine.controllers.transactions import Txn
 from hostler.engine.deployments import autoscale
-from hostler.engine.deployments.writing import Why
+from hostler.engine.deployments.guarded_writer import Why
 from hostler.keys.deployment import ALERT, DEPLOYMENT
 from hostler.model.deployment import AlertMetric
 from hostler.model.rollout import Alert, AlertState
@@ -22,9 +22,9 @@ from hostler.model.rollout import Alert, AlertState
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from hostler.engine.deployments.measured import Measured
-    from hostler.engine.deployments.steps import Wish
-    from hostler.engine.deployments.writing import Writing
+    from hostler.engine.deployments.call_metrics import Measured
+    from hostler.engine.deployments.guarded_writer import Writing
+    from hostler.engine.deployments.transactions import Wish
     from hostler.engine.view import View
     from hostler.keys.entry import Entry
     from hostler.kit.clock import Clock

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hostler.engine.controllers.steps import Txn
-from hostler.engine.deployments.judgement import comparisons, problems, written
-from hostler.engine.deployments.reading import Reading
-from hostler.engine.deployments.writing import WRITES, Why
+from hostler.engine.controllers.transactions import Txn
+from hostler.engine.deployments.apply_preconditions import comparisons, problems, written
+from hostler.engine.deployments.guarded_writer import WRITES, Why
+from hostler.engine.deployments.queries import Reading
 from hostler.errors import NotFound
 from hostler.keys.deployment import BLUEPRINT, DEPLOYMENT
 from hostler.model.deployment import Atomicity
@@ -20,9 +20,9 @@ from hostler.model.rollout import BlueprintRevision, Phase
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from hostler.engine.deployments.steps import Wish
-    from hostler.engine.deployments.wishes import Wishes
-    from hostler.engine.deployments.writing import Writing
+    from hostler.engine.deployments.desired import Wishes
+    from hostler.engine.deployments.guarded_writer import Writing
+    from hostler.engine.deployments.transactions import Wish
     from hostler.engine.view import View
     from hostler.keys.entry import Entry
     from hostler.kit.clock import Clock

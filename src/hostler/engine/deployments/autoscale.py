@@ -13,7 +13,7 @@ from hostler.model.rollout import Phase
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from hostler.engine.deployments.measured import Measured
+    from hostler.engine.deployments.call_metrics import Measured
     from hostler.model.deployment import Autoscale, SliceSpec
     from hostler.model.rollout import Deployment
 

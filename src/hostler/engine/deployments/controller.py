@@ -10,30 +10,30 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hostler.engine.controllers.queue import Queue
-from hostler.engine.controllers.rounds import Rounds
-from hostler.engine.controllers.steps import Txn
-from hostler.engine.deployments import alerts, steps
+from hostler.engine.controllers.resync import Rounds
+from hostler.engine.controllers.transactions import Txn
+from hostler.engine.deployments import alerts, transactions
 from hostler.engine.deployments.atomic import Atomic
 from hostler.engine.deployments.autoscale import wished
 from hostler.engine.deployments.decide import Look, decide
-from hostler.engine.deployments.doubles import Doubles
-from hostler.engine.deployments.limits import Limits
-from hostler.engine.deployments.loading import Loading, Loads
+from hostler.engine.deployments.desired import Wishes, transitive_needs
+from hostler.engine.deployments.duplicate_instances import Doubles
+from hostler.engine.deployments.failed_instances import Remedy
+from hostler.engine.deployments.guarded_writer import WRITES, Why, Writing
+from hostler.engine.deployments.instance_placement import Loading, Loads
+from hostler.engine.deployments.orphan_endpoints import Strays
 from hostler.engine.deployments.rebalance import Rebalance
-from hostler.engine.deployments.remedy import Remedy
-from hostler.engine.deployments.side import NOBODY, new_side
 from hostler.engine.deployments.strategy import aim
-from hostler.engine.deployments.strays import Strays
-from hostler.engine.deployments.wishes import Wishes, transitive_needs
-from hostler.engine.deployments.writing import WRITES, Why, Writing
+from hostler.engine.deployments.timeouts import Limits
+from hostler.engine.deployments.version_set import NOBODY, new_side
 from hostler.engine.expectation import LAG
 from hostler.errors import Conflict, Unavailable, Uncertain
 from hostler.keys.deployment import DEPLOYMENT, RETRIES, SLICE
 from hostler.keys.node import ALIVE, MEMBER
 from hostler.kit.backoff import Backoff
-from hostler.kit.fairness import Fairness
+from hostler.kit.cooperative_yield import Fairness
 from hostler.kit.plural import counted
-from hostler.kit.together import run_together
+from hostler.kit.task_group import run_together
 from hostler.model.deployment import SliceState, base_of
 from hostler.ports.store import Delete
 
@@ -41,12 +41,12 @@ if TYPE_CHECKING:
     import random
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
+    from hostler.engine.decision_recorder import Tracer
+    from hostler.engine.deployments.call_metrics import Measured
     from hostler.engine.deployments.decide import Plan
-    from hostler.engine.deployments.measured import Measured
-    from hostler.engine.deployments.steps import Wish
     from hostler.engine.deployments.strategy import Aim, Side
+    from hostler.engine.deployments.transactions import Wish
     from hostler.engine.service import Standing
-    from hostler.engine.tracing import Tracer
     from hostler.engine.view import View
     from hostler.keys.entry import Entry
     from hostler.kit.clock import Clock
@@ -237,7 +237,7 @@ class DeploymentController:
         entries = [entry for artifact in self._fleet.on(node) if (entry := self._fleet.entry(node, artifact))]
         member, silence = self._view.members.get(node=node), self._view.silences.get(node=node)
         slices = counted(len(entries), "slice is", "slices are")
-        for txn in steps.buried(node, entries, WRITES):
+        for txn in transactions.buried(node, entries, WRITES):
             why = Why(
                 what="buried",
                 why=f"node {node} is dead: {len(txn.when) - 1} of its {slices} gone, endpoints first",
@@ -246,7 +246,7 @@ class DeploymentController:
             )
             await self._writing.write(name, MEMBER.fill(node=node), txn, why)
         unread = [artifact for artifact in self._fleet.on(node) if not self._fleet.is_readable(node, artifact)]
-        for txn in steps.buried_unread(node, unread, steps.BATCH):
+        for txn in transactions.buried_unread(node, unread, transactions.BATCH):
             lost = counted(
                 len(txn.then), "slice whose record cannot be read is", "slices whose records cannot be read are"
             )
@@ -270,7 +270,7 @@ class DeploymentController:
                     return
                 conflicts = 0
             except Conflict:  # fewer at a time; the mirrors will know what changed
-                self._batch[base] = max(1, self._batch.get(base, steps.BATCH) // 4)
+                self._batch[base] = max(1, self._batch.get(base, transactions.BATCH) // 4)
                 conflicts += 1
                 if conflicts == CONFLICTS:
                     raise
@@ -348,7 +348,7 @@ class DeploymentController:
     async def _drop_hollow(self, base: str) -> bool:
         """Keys of slices without any instance stand for nothing."""
         keys = [key for key in self._fleet.hollow if base_of(key.rpartition("/")[2]) == base]
-        entries = [entry for key in keys[: steps.BATCH] if (entry := self._view.slices.entries.get(key))]
+        entries = [entry for key in keys[: transactions.BATCH] if (entry := self._view.slices.entries.get(key))]
         if not entries:
             return False
         txn = Txn([SLICE.unchanged(entry) for entry in entries], [Delete(entry.key) for entry in entries])
@@ -398,7 +398,7 @@ class DeploymentController:
         if new is None:
             if self._fleet.roster(base) or self._is_damaged(base):
                 return False
-            txn = steps.forgotten(base, wish, old)
+            txn = transactions.forgotten(base, wish, old)
             if not txn.then:
                 return False
             why = Why(what="forgotten", why="no blueprint names it, and nothing is left of it", read=(old, wish.owner))
@@ -407,7 +407,7 @@ class DeploymentController:
             return True
         if old is not None and new == old.value:
             return False
-        txn = steps.deployed(base, wish, old, new, failures)
+        txn = transactions.deployed(base, wish, old, new, failures)
         what = new.phase.value if old is None or old.value.phase is not new.phase else "deployment"
         read = (old, wish.owner, wish.blueprint)
         await self._writing.write(base, subject, txn, Why(what=what, why=new.why or f"{new.artifact}", read=read))
@@ -495,7 +495,7 @@ class DeploymentController:
             stay = counted(waiting, "instance stays on a node that is", "instances stay on nodes that are")
             why = f"{stay} to be left: {stays}"
         reasons = tuple(reason for one in decisions.values() for reason in one.passed_over)
-        txn = Txn(wish.unchanged(base), [steps.decided(one, artifact) for artifact, one in decisions.items()])
+        txn = Txn(wish.unchanged(base), [transactions.decided(one, artifact) for artifact, one in decisions.items()])
         told = Why(what="waits", why=why, reasons=reasons, read=(wish.owner,))
         await self._writing.write(base, DEPLOYMENT.fill(base=base), txn, told)
         self._told[base] = news
@@ -511,13 +511,13 @@ class DeploymentController:
         said = {**plan.said, SliceState.LOAD.value: len(loads.nodes)} if loads.nodes else plan.said
         why = ", ".join(f"{count} × {what}" for what, count in said.items())
         written = (
-            steps.changed(spot, fleet.entry(*spot), moves, at=at, settings=settings)
+            transactions.changed(spot, fleet.entry(*spot), moves, at=at, settings=settings)
             for spot, moves in plan.changes.items()
         )
-        for batch in steps.batches(written, self._most(base)):
-            txn = steps.together(when, batch)
+        for batch in transactions.batches(written, self._most(base)):
+            txn = transactions.together(when, batch)
             decisions = loads.of(batch)
-            txn.then += [steps.decided(one, artifact) for artifact, one in decisions]
+            txn.then += [transactions.decided(one, artifact) for artifact, one in decisions]
             reasons = tuple(reason for _, one in decisions for reason in one.chosen[:3])
             read = tuple(one.entry for one in batch[:8])
             await self._writing.write(base, subject, txn, Why(what="moved", why=why, reasons=reasons, read=read))
@@ -527,13 +527,13 @@ class DeploymentController:
     def _widen(self, base: str) -> None:
         """What went well may be more at a time again."""
         most = self._batch.get(base)
-        if most is not None and most * 2 < steps.BATCH:
+        if most is not None and most * 2 < transactions.BATCH:
             self._batch[base] = most * 2
         elif most is not None:
             del self._batch[base]
 
     def _most(self, base: str) -> int:
-        return self._batch.get(base, steps.BATCH)
+        return self._batch.get(base, transactions.BATCH)
 
 
 def _is_known(spec: SliceSpec | None, deployment: Entry[Deployment] | None) -> bool:

@@ -11,19 +11,19 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from hostler.engine.deployments.limits import WAY_OUT
-from hostler.engine.deployments.moves import LEAVING, since
-from hostler.engine.deployments.roster import UNDER_WAY, Is, kind_of
-from hostler.engine.deployments.side import new_side
+from hostler.engine.deployments.instance_index import UNDER_WAY, Is, kind_of
+from hostler.engine.deployments.state_machine import LEAVING, since
+from hostler.engine.deployments.timeouts import WAY_OUT
+from hostler.engine.deployments.version_set import new_side
 from hostler.model.deployment import SliceState
 from hostler.model.rollout import Phase
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from hostler.engine.deployments.limits import Limits
-    from hostler.engine.deployments.roster import Party, Roster
+    from hostler.engine.deployments.instance_index import Party, Roster
     from hostler.engine.deployments.strategy import Aim, Side
+    from hostler.engine.deployments.timeouts import Limits
     from hostler.keys.entry import Entry
     from hostler.model.deployment import SliceInstance, SliceRecord
 

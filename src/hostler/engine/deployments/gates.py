@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from hostler.kit.plural import counted
 
 if TYPE_CHECKING:
-    from hostler.engine.deployments.measured import Measured
+    from hostler.engine.deployments.call_metrics import Measured
     from hostler.model.deployment import Gate
     from hostler.model.rollout import Retries
 

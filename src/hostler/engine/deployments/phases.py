@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from hostler.engine.deployments.control import NO_ORDERS, UNDER_WAY, needs_approval, of_next_stage
+from hostler.engine.deployments.call_metrics import NOTHING
 from hostler.engine.deployments.gates import Verdict, exceeded, judge
-from hostler.engine.deployments.measured import NOTHING
-from hostler.engine.deployments.side import Look, can_split, enough, new_side, old_side
+from hostler.engine.deployments.rollout_control import NO_ORDERS, UNDER_WAY, needs_approval, of_next_stage
+from hostler.engine.deployments.version_set import Look, can_split, enough, new_side, old_side
 from hostler.kit.plural import counted
 from hostler.model.deployment import USUAL_STAGES
 from hostler.model.rollout import Deployment, Phase, Promotion
@@ -18,8 +18,8 @@ from hostler.model.rollout import Deployment, Phase, Promotion
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from hostler.engine.deployments.measured import Measured
-    from hostler.engine.deployments.side import Side
+    from hostler.engine.deployments.call_metrics import Measured
+    from hostler.engine.deployments.version_set import Side
     from hostler.model.deployment import Stage
 
 GIVE_UP = 5

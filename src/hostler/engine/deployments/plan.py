@@ -19,7 +19,7 @@ from hostler.model.reason import Reason
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from hostler.engine.deployments.shown import Known
+    from hostler.engine.deployments.views import Known
     from hostler.model.deployment import SliceSpec
 
 SHOWN = 200

@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from hostler.engine.deployments import steps
+from hostler.engine.deployments import transactions
 from hostler.engine.deployments.decide import told
-from hostler.engine.deployments.ground import has
-from hostler.engine.deployments.loading import AVOIDED
-from hostler.engine.deployments.moves import LEAVING
-from hostler.engine.deployments.roster import Is, kind_of
-from hostler.engine.deployments.side import new_side
-from hostler.engine.deployments.writing import Why
+from hostler.engine.deployments.guarded_writer import Why
+from hostler.engine.deployments.instance_index import Is, kind_of
+from hostler.engine.deployments.instance_placement import AVOIDED
+from hostler.engine.deployments.node_cache import has
+from hostler.engine.deployments.state_machine import LEAVING
+from hostler.engine.deployments.version_set import new_side
 from hostler.keys.deployment import DEPLOYMENT
 from hostler.model.deployment import SliceInstance, SliceState
 from hostler.model.reason import Reason
@@ -33,13 +33,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from hostler.engine.deployments.decide import Look, Spot
-    from hostler.engine.deployments.ground import Ground, Place, Site
-    from hostler.engine.deployments.limits import Limits
-    from hostler.engine.deployments.loading import Loading
-    from hostler.engine.deployments.remedy import Again
-    from hostler.engine.deployments.roster import Party, Roster
-    from hostler.engine.deployments.steps import Wish
-    from hostler.engine.deployments.writing import Writing
+    from hostler.engine.deployments.failed_instances import Again
+    from hostler.engine.deployments.guarded_writer import Writing
+    from hostler.engine.deployments.instance_index import Party, Roster
+    from hostler.engine.deployments.instance_placement import Loading
+    from hostler.engine.deployments.node_cache import Ground, Place, Site
+    from hostler.engine.deployments.timeouts import Limits
+    from hostler.engine.deployments.transactions import Wish
     from hostler.engine.view import View
     from hostler.keys.entry import Entry
     from hostler.kit.clock import Clock
@@ -87,7 +87,7 @@ class Rebalance:
         against = self._against(look, deployment.value)
         if against:
             why = f"the move of an instance from {move.source} to {move.target} is given up: {against}"
-            txn = steps.together([*wish.unchanged(base), DEPLOYMENT.unchanged(deployment)], [])
+            txn = transactions.together([*wish.unchanged(base), DEPLOYMENT.unchanged(deployment)], [])
             txn.then.append(DEPLOYMENT.put(self._ended(deployment.value), base=base))
             await self._writing.write(base, DEPLOYMENT.fill(base=base), txn, Why(what="move given up", why=why))
             return True
@@ -157,16 +157,16 @@ class Rebalance:
         try:
             one = SliceInstance(state=SliceState.LOAD, template=side.template, why=why)
             spot = (target, side.artifact)
-            written = steps.changed(
+            written = transactions.changed(
                 spot, self._fleet.entry(*spot), {numbers[0]: one}, at=wall, settings=look.aim.settings
             )
-            txn = steps.together([*wish.unchanged(base), DEPLOYMENT.unchanged(deployment)], [written])
+            txn = transactions.together([*wish.unchanged(base), DEPLOYMENT.unchanged(deployment)], [written])
             move = Move(source=source, target=target, why=why, at=wall)
             chosen = Reason(subject=target, why=why)
             decision = SliceDecision(chosen=(chosen,), fence=self._writing.fence(), at=wall)
             txn.then += [
                 DEPLOYMENT.put(msgspec.structs.replace(deployment.value, move=move), base=base),
-                steps.decided(decision, side.artifact),
+                transactions.decided(decision, side.artifact),
             ]
             with self._loading.reserved([target]):
                 said = Why(what="rebalanced", why=f"one instance moves from {source}: {why}", reasons=(chosen,))
@@ -191,8 +191,8 @@ class Rebalance:
         number, one = max(active, key=lambda found: found[0])
         why = f"{MOVED.removeprefix(LEAVING)}{move.target}: {move.why}"
         goes = told(msgspec.structs.replace(one, why=why), SliceState.DEACTIVATE)
-        written = steps.changed(spot, entry, {number: goes}, at=self._clock.wall(), settings={})
-        txn = steps.together([*wish.unchanged(base), DEPLOYMENT.unchanged(deployment)], [written])
+        written = transactions.changed(spot, entry, {number: goes}, at=self._clock.wall(), settings={})
+        txn = transactions.together([*wish.unchanged(base), DEPLOYMENT.unchanged(deployment)], [written])
         txn.then.append(DEPLOYMENT.put(self._ended(deployment.value), base=base))
         why = f"instance {number} leaves {move.source}: another one serves on {move.target}; {move.why}"
         await self._writing.write(base, DEPLOYMENT.fill(base=base), txn, Why(what="moved away", why=why, read=(entry,)))

@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
-from hostler.engine.deployments import control, discretion, document, shown
-from hostler.engine.deployments.judgement import comparisons, problems, written
-from hostler.engine.deployments.places import lines_of
-from hostler.engine.deployments.placing import Placing
+from hostler.engine.deployments import blueprint_file, redaction, rollout_control
+from hostler.engine.deployments import views as shown
+from hostler.engine.deployments.apply_preconditions import comparisons, problems, written
+from hostler.engine.deployments.dry_run_placement import Placing
 from hostler.engine.deployments.plan import about, slice_plan
-from hostler.engine.deployments.reading import Reading
+from hostler.engine.deployments.queries import Reading
+from hostler.engine.deployments.toml_lines import lines_of
 from hostler.engine.request import Written, check_limit
-from hostler.engine.turn import Turn
+from hostler.engine.serial_executor import Turn
 from hostler.errors import Conflict, HostlerError, Invalid, NotFound
 from hostler.keys.deployment import (
     BLUEPRINT,
@@ -27,7 +28,7 @@ from hostler.keys.deployment import (
     SLICE,
     endpoints_of,
 )
-from hostler.keys.part import check_part
+from hostler.keys.segment import check_part
 from hostler.kit.plural import counted
 from hostler.model.blueprint_api import (
     BlueprintFault,
@@ -49,10 +50,10 @@ if TYPE_CHECKING:
     import random
     from collections.abc import Iterable, Mapping, Sequence
 
-    from hostler.engine.deployments.judgement import Case
+    from hostler.engine.deployments.apply_preconditions import Case
+    from hostler.engine.idempotent_writer import Writer
     from hostler.engine.request import Caller, Request
     from hostler.engine.view import View
-    from hostler.engine.write import Writer
     from hostler.keys.entry import Entry
     from hostler.keys.key import Key
     from hostler.kit.clock import Clock
@@ -84,7 +85,7 @@ class BlueprintService:
 
     async def get(self, caller: Caller, name: str, *, stale: bool = False) -> BlueprintView:
         """One blueprint, and how far it is. `stale`: as this process saw it last."""
-        name = document.check_name(name)
+        name = blueprint_file.check_name(name)
         entry, owners, damage = await self._reading.present(name, stale=stale)
         if entry is None:
             raise NotFound(f"blueprint {name}: not found; look at the list of blueprints")
@@ -93,7 +94,7 @@ class BlueprintService:
 
     async def status(self, caller: Caller, name: str, *, stale: bool = False) -> BlueprintStatus:
         """How far it is, slice by slice; also what is left of one that was deleted."""
-        name = document.check_name(name)
+        name = blueprint_file.check_name(name)
         entry, owners, damage = await self._reading.present(name, stale=stale)
         if entry is None and not owners:
             raise NotFound(f"blueprint {name}: not found; look at the list of blueprints")
@@ -101,7 +102,7 @@ class BlueprintService:
             name, None if entry is None else entry.value, 0 if entry is None else entry.mod_revision, owners
         )
         status = shown.damaged(status, damage)
-        return status if caller.may_deploy else discretion.status(status)
+        return status if caller.may_deploy else redaction.status(status)
 
     async def list(
         self,
@@ -144,7 +145,7 @@ class BlueprintService:
     ) -> BlueprintHistory:
         """A page of what was applied, newest first."""
         check_limit(limit)
-        name = document.check_name(name)
+        name = blueprint_file.check_name(name)
         numbers, revision = await self._reading.numbers(name)
         if not numbers:
             raise NotFound(
@@ -158,11 +159,11 @@ class BlueprintService:
 
     async def revision(self, caller: Caller, name: str, number: int) -> RevisionView:
         """One that was applied, with all that it said."""
-        name = document.check_name(name)
+        name = blueprint_file.check_name(name)
         numbers, _ = await self._reading.numbers(name)
         one = await self._reading.revision(name, number, numbers)
         said = one.blueprint.slices
-        slices = said if caller.may_deploy else discretion.specs(said)
+        slices = said if caller.may_deploy else redaction.specs(said)
         return msgspec.structs.replace(_revision_view(one, numbers[-1]), slices=slices)
 
     async def plan(self, caller: Caller, name: str, wanted: Blueprint) -> BlueprintPlan:
@@ -171,8 +172,8 @@ class BlueprintService:
         It is for those who may apply it: whether something would change tells what is in environments.
         """
         caller.require_deploy()
-        name = document.check_name(name)
-        document.check(wanted, f"blueprint {name}")
+        name = blueprint_file.check_name(name)
+        blueprint_file.check(wanted, f"blueprint {name}")
         case = await self._reading.case(name, wanted)
         against = problems(case, wanted) or await self._missing(case, wanted)
         before = {spec.base: spec for spec in case.slices}
@@ -228,7 +229,7 @@ class BlueprintService:
             revision = self._view.slices.revision
         after = None if last is None else last.removeprefix(SLICE.prefix())
         views = map(shown.slice_view, found)
-        items = tuple(views if caller.may_deploy else map(discretion.slice_view, views))
+        items = tuple(views if caller.may_deploy else map(redaction.slice_view, views))
         return SlicePage(items=items, after=after, revision=revision)
 
     async def endpoints(
@@ -302,8 +303,8 @@ class BlueprintService:
         """It shall be like this. One that is so already stays as it is, unless a version of it was given up: then it is
         tried again. NotFound: an artifact is not in the repository. Conflict: a slice is another blueprint's."""
         request.caller.require_deploy()
-        name = document.check_name(name)
-        document.check(wanted, f"blueprint {name}")
+        name = blueprint_file.check_name(name)
+        blueprint_file.check(wanted, f"blueprint {name}")
         there: set[str] = set()
 
         async def attempt() -> Written[BlueprintView]:
@@ -315,7 +316,7 @@ class BlueprintService:
     async def rollback(self, request: Request, name: str, to: int = 0) -> Written[BlueprintView]:
         """What was applied as number `to` shall be again; 0: what was before, and said something else."""
         request.caller.require_deploy()
-        name = document.check_name(name)
+        name = blueprint_file.check_name(name)
         there: set[str] = set()
 
         async def attempt() -> Written[BlueprintView]:
@@ -338,7 +339,7 @@ class BlueprintService:
     async def delete(self, request: Request, name: str) -> Written[BlueprintView]:
         """It shall be gone, and its slices with it; its history stays. Conflict: others need one of its slices."""
         request.caller.require_deploy()
-        name = document.check_name(name)
+        name = blueprint_file.check_name(name)
 
         async def attempt() -> Written[BlueprintView]:
             case = await self._reading.case(name, None)
@@ -366,7 +367,7 @@ class BlueprintService:
         The leader carries it out. Conflict: it is not possible, or a rollout has gone on since it was `seen`.
         """
         request.caller.require_deploy()
-        name = document.check_name(name)
+        name = blueprint_file.check_name(name)
 
         async def attempt() -> Written[BlueprintStatus]:
             entry, owners, damage = await self._reading.present(name, stale=False)
@@ -378,7 +379,7 @@ class BlueprintService:
             at = self._clock.wall()
             changes: dict[str, Deployment] = {}
             for base, one in _orderable(name, verb, owners, selection, found).items():
-                after = control.ordered(
+                after = rollout_control.ordered(
                     verb, one.value, by=request.caller.name, at=at, everything=everything, force=force
                 )
                 if after is not one.value:
@@ -534,11 +535,11 @@ class BlueprintService:
 
 
 def _read(text: str, file: str) -> BlueprintRead:
-    if len(text) > document.LARGEST_SENT:
-        most = document.LARGEST_SENT // 1024
+    if len(text) > blueprint_file.LARGEST_SENT:
+        most = blueprint_file.LARGEST_SENT // 1024
         what = f"it has more than {most} KiB; a larger one is taken by: hostler blueprint apply FILE"
         return BlueprintRead(name="", slices=(), faults=(BlueprintFault(place="", line=0, what=what),))
-    found, faults = document.looked_through(text, file)
+    found, faults = blueprint_file.looked_through(text, file)
     return BlueprintRead(
         name="" if found is None else found.name,
         slices=() if found is None else found.blueprint.slices,
@@ -547,7 +548,7 @@ def _read(text: str, file: str) -> BlueprintRead:
     )
 
 
-def _with_lines(text: str, faults: Sequence[document.Fault]) -> tuple[BlueprintFault, ...]:
+def _with_lines(text: str, faults: Sequence[blueprint_file.Fault]) -> tuple[BlueprintFault, ...]:
     return tuple(
         BlueprintFault(place=fault.place, line=line, what=fault.what)
         for fault, line in zip(faults, lines_of(text, faults), strict=True)
@@ -608,7 +609,7 @@ def _orderable(
             against[base] = f"the leader has not begun revision {owners[base]} yet; try again in a moment"
         elif seen is not None and seen != now.changed_at:
             against[base] = f"it has gone on since you looked ({now.why}); look at it again"
-        elif why := control.refusal(verb, now):
+        elif why := rollout_control.refusal(verb, now):
             against[base] = why
     for base in _named(selection):
         if base in against:
@@ -628,7 +629,7 @@ def _needed(found: Iterable[Entry[Blueprint]]) -> set[str]:
 def _view_for(caller: Caller, name: str, said: Blueprint, status: BlueprintStatus) -> BlueprintView:
     if caller.may_deploy:
         return shown.blueprint_view(name, said, status)
-    return shown.blueprint_view(name, Blueprint(slices=discretion.specs(said.slices)), discretion.status(status))
+    return shown.blueprint_view(name, Blueprint(slices=redaction.specs(said.slices)), redaction.status(status))
 
 
 def _revision_view(one: BlueprintRevision, newest: int) -> RevisionView:

@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from hostler.engine.deployments.ground import has
+from hostler.engine.deployments.node_cache import has
 from hostler.kit.plural import counted
 from hostler.model.reason import Reason
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from hostler.engine.deployments.ground import Ground, Place, Site
-    from hostler.engine.deployments.roster import Roster
+    from hostler.engine.deployments.instance_index import Roster
+    from hostler.engine.deployments.node_cache import Ground, Place, Site
 
 CHUNK = 256
 """Nodes that are compared with each other by how much is on them, where they are alike otherwise."""

@@ -18,17 +18,17 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from hostler.engine.deployments import autoscale
-from hostler.engine.deployments.begin import begun, is_news, target
-from hostler.engine.deployments.control import NO_ORDERS
+from hostler.engine.deployments.batch_size import shares
 from hostler.engine.deployments.phases import PROVING, advanced, stages_of, weight_of
-from hostler.engine.deployments.share import shares
-from hostler.engine.deployments.side import Aim, Count, Look, Side, new_side, old_side
+from hostler.engine.deployments.rollout_control import NO_ORDERS
+from hostler.engine.deployments.rollout_start import begun, is_news, target
+from hostler.engine.deployments.version_set import Aim, Count, Look, Side, new_side, old_side
 from hostler.model.rollout import Deployment, Phase
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from hostler.engine.deployments.measured import Measured
+    from hostler.engine.deployments.call_metrics import Measured
     from hostler.model.deployment import SliceSettings, SliceSpec
     from hostler.model.rollout import Retries
 

@@ -10,14 +10,14 @@ from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from hostler.errors import Invalid
-from hostler.keys.part import check_new
+from hostler.keys.segment import check_new
 from hostler.kit.plural import counted
 from hostler.model.name import fold
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from hostler.engine.inventory.document import FullRack
+    from hostler.engine.inventory.inventory_file import FullRack
     from hostler.model.inventory import Capacity, Pdu, Port, Tor
 
 MOST_FEEDS = 2

@@ -15,7 +15,7 @@ from hostler.errors import Conflict, Unavailable, Uncertain
 from hostler.keys.deployment import SLICE
 from hostler.keys.inventory import BLADE, BLADE_FLOW, IN_RACKS, RACK, RACK_FLOW
 from hostler.keys.node import ALIVE, ARRIVAL, COMMAND, MEMBER, RETAINED
-from hostler.kit.together import run_together
+from hostler.kit.task_group import run_together
 from hostler.model.inventory import Condition
 from hostler.ports.store import MAX_OPERATIONS, Put
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     import random
     from collections.abc import Callable, Sequence
 
+    from hostler.engine.decision_recorder import Tracer
     from hostler.engine.service import Standing
-    from hostler.engine.tracing import Tracer
     from hostler.engine.view import View
     from hostler.keys.entry import Entry
     from hostler.keys.key import Key

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import UNSET, Struct, structs
 
-from hostler.engine.inventory.form import mebibytes, natural
+from hostler.engine.inventory.export import mebibytes, natural
 from hostler.keys.inventory import IN_RACKS, RACK, REGION, ZONE
 from hostler.model.inventory import Blade, Capacity, Hardware, Pdu, Port, Rack, Region, Tor, Zone
 from hostler.model.name import fold
@@ -19,7 +19,7 @@ from hostler.ports.store import PIECE_BYTES, Delete, Put, operation_size
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from hostler.engine.inventory.document import Inventory
+    from hostler.engine.inventory.inventory_file import Inventory
     from hostler.ports.store import Operation
 
 _KINDS: dict[type[Hardware], str] = {

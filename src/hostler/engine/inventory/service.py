@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from msgspec import UNSET, Struct, structs
 
-from hostler.engine.inventory.document import inventory_in
-from hostler.engine.inventory.form import document_of, inventory_from, read_document
-from hostler.engine.inventory.own import unchanged
+from hostler.engine.idempotent_writer import Beaten
+from hostler.engine.inventory.export import document_of, inventory_from, read_document
+from hostler.engine.inventory.inventory_file import inventory_in
+from hostler.engine.inventory.local_rack import unchanged
 from hostler.engine.inventory.plan import Step, batches, plan, settled
-from hostler.engine.inventory.reading import InventoryReader, missing
+from hostler.engine.inventory.queries import InventoryReader, missing
 from hostler.engine.request import Written
-from hostler.engine.turn import Turn
-from hostler.engine.write import Beaten
+from hostler.engine.serial_executor import Turn
 from hostler.errors import Conflict, Stale, TooLarge
 from hostler.keys.deployment import SLICE
 from hostler.keys.inventory import BLADE, IN_RACKS, MORE_PDUS, MORE_TORS, PDU, RACK, REGION, TOR, ZONE
@@ -40,10 +40,10 @@ from hostler.ports.store import Put
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from hostler.engine.inventory.document import Inventory
+    from hostler.engine.idempotent_writer import Writer
+    from hostler.engine.inventory.inventory_file import Inventory
     from hostler.engine.request import Caller, Request
     from hostler.engine.view import View
-    from hostler.engine.write import Writer
     from hostler.keys.entry import Entry
     from hostler.keys.key import Key
     from hostler.model.inventory import Hardware

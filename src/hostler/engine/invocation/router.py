@@ -10,10 +10,10 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from hostler.engine.invocation.measures import Measures
-from hostler.engine.invocation.route import Avoided
-from hostler.engine.invocation.routes import Routes
-from hostler.engine.invocation.why import Why
+from hostler.engine.invocation.call_metrics import Measures
+from hostler.engine.invocation.endpoint_cache import Routes
+from hostler.engine.invocation.load_balancer import Avoided
+from hostler.engine.invocation.no_endpoint import Why
 from hostler.errors import (
     Closed,
     DeadlinePassed,
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     import random
     from collections.abc import AsyncIterator, Callable, Collection
 
-    from hostler.engine.invocation.route import Instance, Place
+    from hostler.engine.invocation.load_balancer import Instance, Place
     from hostler.kit.clock import Clock
     from hostler.ports.calls import Items, Lines
     from hostler.ports.store import Store

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hostler.errors import Invalid, NotFound
-from hostler.keys.part import check_part
+from hostler.keys.segment import check_part
 from hostler.model.deployment import Callers
 from hostler.model.http_route import RouteTable
 from hostler.model.name import fold
@@ -13,7 +13,7 @@ from hostler.model.name import fold
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from hostler.engine.invocation.route import Instance
+    from hostler.engine.invocation.load_balancer import Instance
     from hostler.engine.invocation.router import Router
     from hostler.engine.request import Caller
     from hostler.engine.view import View

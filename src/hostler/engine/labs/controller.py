@@ -12,20 +12,20 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from hostler.engine.controllers.queue import Queue
-from hostler.engine.labs import steps, telling, wish
+from hostler.engine.labs import messages, state_machine, transactions
 from hostler.engine.labs.admission import Admission
+from hostler.engine.labs.catalogue import CATALOGUE, Offer
 from hostler.engine.labs.decide import Act, decide
-from hostler.engine.labs.fit import Fit, catalogue_problems
-from hostler.engine.labs.offer import CATALOGUE, Offer
-from hostler.engine.labs.shape import node_labels_of, shape_of
-from hostler.engine.labs.sight import Sight
+from hostler.engine.labs.feasibility import Fit, catalogue_problems
+from hostler.engine.labs.lab_cache import Sight
+from hostler.engine.labs.vm_template import node_labels_of, shape_of
 from hostler.engine.quotas import claim, counted, share
 from hostler.engine.service import leadership_of
 from hostler.errors import Closed, Conflict, QuotaExceeded, Refused, Unavailable, Uncertain
 from hostler.keys.lab import LAB
 from hostler.kit.backoff import Backoff
-from hostler.kit.fairness import Fairness
-from hostler.kit.together import run_together
+from hostler.kit.cooperative_yield import Fairness
+from hostler.kit.task_group import run_together
 from hostler.model.lab import ORG, LabCatalogue, LabEvent, lab_project
 from hostler.model.vm import MachineState
 
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
     import random
     from collections.abc import Callable, Sequence
 
-    from hostler.engine.controllers.steps import Txn
+    from hostler.engine.controllers.transactions import Txn
+    from hostler.engine.decision_recorder import Tracer
     from hostler.engine.labs.decide import Step
-    from hostler.engine.labs.steps import Pool, Seen
+    from hostler.engine.labs.transactions import Pool, Seen
     from hostler.engine.service import Standing
-    from hostler.engine.tracing import Tracer
     from hostler.engine.view import View
     from hostler.keys.entry import Entry
     from hostler.kit.clock import Clock
@@ -261,7 +261,7 @@ class LabController:
         entry, user = seen.entry, seen.user
         stray = next((stray for stray in seen.strays if not stray.value.deleting), None)
         if stray is not None:
-            return await self._write(seen, steps.deleted(entry, user, stray, None), "strays", None)
+            return await self._write(seen, transactions.deleted(entry, user, stray, None), "strays", None)
         if entry is None:
             return True
         record, lab = entry.value, entry.value.lab
@@ -270,15 +270,15 @@ class LabController:
         if step.act is Act.ADMIT and lab is not None:
             return await self._admit(seen, entry, lab, attempt)
         if step.act is Act.FORGET:
-            return await self._write(seen, steps.forgotten(entry), what, None)
+            return await self._write(seen, transactions.forgotten(entry), what, None)
         if step.act is Act.GONE and lab is not None:
-            return await self._write(seen, steps.gone(entry, new, lab.vm), what, new)
+            return await self._write(seen, transactions.gone(entry, new, lab.vm), what, new)
         if step.act is Act.WRITE:
-            return await self._write(seen, steps.rewritten(seen, entry, new), what, new)
+            return await self._write(seen, transactions.rewritten(seen, entry, new), what, new)
         if step.act is Act.DELETE and seen.vm is not None:
-            return await self._write(seen, steps.deleted(entry, user, seen.vm, step.record), what, step.record)
+            return await self._write(seen, transactions.deleted(entry, user, seen.vm, step.record), what, step.record)
         if step.act is Act.KEEP and lab is not None and seen.vm is not None:
-            return await self._write(seen, steps.kept(entry, lab, seen.vm), what, record)
+            return await self._write(seen, transactions.kept(entry, lab, seen.vm), what, record)
         self._look_again(step, seen)
         if lab is not None and seen.handle is not None and seen.handle.value.state is MachineState.PENDING:
             self._make_room(lab)
@@ -317,8 +317,8 @@ class LabController:
             return True  # the mirrors do not know of it yet, and will tell
         if not turn:
             why = self._admission.why_not(user, catalogue)
-            new = wish.put_off(record, self._admission.position(user), why, now) if why else record
-            return new is record or await self._write(seen, steps.rewritten(seen, entry, new), "put_off", new)
+            new = state_machine.put_off(record, self._admission.position(user), why, now) if why else record
+            return new is record or await self._write(seen, transactions.rewritten(seen, entry, new), "put_off", new)
         if template is None:
             return await self._fail(seen, entry, f"there is no lab {lab.lab_id} any more")
         try:
@@ -351,12 +351,14 @@ class LabController:
         if why := self._fit.never(spec, node_labels_of(template)):
             return await self._fail(seen, entry, f"no node can have it: {why}")
         vm = self._new_id()
-        new = wish.admitted(entry.value, vm, template, now)
+        new = state_machine.admitted(entry.value, vm, template, now)
         if new.lab is None:
             return True
         # Whoever has that name already (somebody made it by hand) must not be in the way for ever.
         name = f"lab-{lab.lab_id}-{lab.generation}" + (f"-{vm[:8]}" if attempt else "")
-        txn = steps.entered(entry, new, steps.created(seen.user, new.lab, template, spec, vm=vm, name=name, at=now))
+        txn = transactions.entered(
+            entry, new, transactions.created(seen.user, new.lab, template, spec, vm=vm, name=name, at=now)
+        )
         when, then = claim(await counted(self._store, ORG, lab_project(seen.user)), share(spec))
         txn.when += when
         txn.then += then
@@ -366,17 +368,17 @@ class LabController:
         """Give it a machine of the pool; None: there is none."""
         if self._pool is None or (found := await self._pool.claim(entry, template, now)) is None:
             return None
-        new, written = wish.admitted(entry.value, found.vm, template, now), False
+        new, written = state_machine.admitted(entry.value, found.vm, template, now), False
         try:
-            written = await self._write(seen, steps.claimed(entry, new, found), "claimed", new, found.read)
+            written = await self._write(seen, transactions.claimed(entry, new, found), "claimed", new, found.read)
         finally:
             self._pool.settled(found, written=written)
         return written
 
     async def _fail(self, seen: Seen, entry: Entry[LabUser], why: str) -> bool:
         """It will never have a machine."""
-        new = wish.stopping(entry.value, LabEvent.FAILED, why, self._clock.wall())
-        return await self._write(seen, steps.rewritten(seen, entry, new), "refused", new)
+        new = state_machine.stopping(entry.value, LabEvent.FAILED, why, self._clock.wall())
+        return await self._write(seen, transactions.rewritten(seen, entry, new), "refused", new)
 
     # Writing
 
@@ -401,12 +403,12 @@ class LabController:
             return
         node = "" if seen.handle is None else seen.handle.value.node
         silent = self._view.silences.get(node=node) if node else None
-        cause = telling.cause(seen, new, "" if silent is None else silent.value.trace)
+        cause = messages.cause(seen, new, "" if silent is None else silent.value.trace)
         self._tracer.add(
             txn.then,
             what=what,
             subject=LAB.fill(user=seen.user),
-            why=telling.why(what, None if seen.entry is None else seen.entry.value, new),
+            why=messages.why(what, None if seen.entry is None else seen.entry.value, new),
             read=[seen.entry, seen.vm, seen.handle, *seen.strays, *read],
             cause=cause,
             fence=0 if self._standing is None else self._standing.leadership.fence,

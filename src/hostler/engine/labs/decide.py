@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from hostler.engine.labs import wish
+from hostler.engine.labs import state_machine
 from hostler.model.lab import REDIS_DOOR, LabEvent, LabPhase
 from hostler.model.vm import MachineState, Power
 
@@ -85,20 +85,20 @@ def decide(
         return Step(Act.ADMIT)
     if lab.phase is LabPhase.STOPPING:
         if vm is None:
-            return Step(Act.GONE, wish.gone(record, now, catalogue))
+            return Step(Act.GONE, state_machine.gone(record, now, catalogue))
         if not vm.deleting:
             return Step(Act.DELETE)
-        new = record if handle is None else wish.seen(record, handle, now)
+        new = record if handle is None else state_machine.seen(record, handle, now)
         return NOTHING if new is record else Step(Act.WRITE, new)
     if handle is not None and vm is not None:
-        record = wish.seen(record, handle, now, silent=silent)
+        record = state_machine.seen(record, handle, now, silent=silent)
     left = _left_at(record.lab or lab, catalogue, since)
     why = _over(record.lab or lab, vm, handle, now if expires else None, never, left=left)
     if why is None:
         return _going_on(record, lab, vm, catalogue, now, left=left)
-    ending = wish.stopping(record, *why, now)
+    ending = state_machine.stopping(record, *why, now)
     if vm is None:
-        return Step(Act.GONE, wish.gone(ending, now, catalogue))
+        return Step(Act.GONE, state_machine.gone(ending, now, catalogue))
     return Step(Act.WRITE if vm.deleting else Act.DELETE, ending)
 
 
@@ -163,7 +163,7 @@ def _going_on(
     if not placed and lab.expires_at is not None:  # nobody is told of an end that moves on
         end, soon = lab.expires_at - lab.life / 2, None
     if soon is not None and now >= soon:
-        new = wish.warned(new, now)
+        new = state_machine.warned(new, now)
     if new.lab != old:
         return Step(Act.WRITE, new)
     times = [end, soon, left]

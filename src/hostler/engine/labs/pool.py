@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from hostler.engine.labs import stock
+from hostler.engine.labs import pool_decide
+from hostler.engine.labs.catalogue import Offer
 from hostler.engine.labs.decide import SPARE
-from hostler.engine.labs.fit import Fit
-from hostler.engine.labs.offer import Offer
-from hostler.engine.labs.shape import MACHINES_LABEL, labels_of
-from hostler.engine.labs.shelf import Shelf
-from hostler.engine.labs.steps import Claim
-from hostler.engine.labs.stock import Is, kind_of, kinds_of, project_of
-from hostler.engine.labs.telling import DROPPED
-from hostler.engine.labs.transfer import Owner, transfer
+from hostler.engine.labs.feasibility import Fit
+from hostler.engine.labs.messages import DROPPED
+from hostler.engine.labs.pool_cache import Shelf
+from hostler.engine.labs.pool_decide import Is, kind_of, kinds_of, project_of
+from hostler.engine.labs.transactions import Claim
+from hostler.engine.labs.vm_reassignment import Owner, transfer
+from hostler.engine.labs.vm_template import MACHINES_LABEL, labels_of
 from hostler.engine.leadership import check_guard
 from hostler.engine.quotas import claim as charge
 from hostler.engine.quotas import counted, share
@@ -37,10 +37,10 @@ if TYPE_CHECKING:
     import random
     from collections.abc import Callable, Sequence
 
+    from hostler.engine.decision_recorder import Tracer
     from hostler.engine.elections import Leadership
-    from hostler.engine.labs.stock import Kind, Stocked
+    from hostler.engine.labs.pool_decide import Kind, Stocked
     from hostler.engine.service import Standing
-    from hostler.engine.tracing import Tracer
     from hostler.engine.view import View
     from hostler.keys.entry import Entry
     from hostler.kit.clock import Clock
@@ -181,7 +181,7 @@ class LabPool:
         paused |= {project for project, kind in kinds.items() if self._is_crowded(kind)}
         members = self._view.members.entries.values() if kinds else ()  # all of them, each time: only if it matters
         nodes = sum(self._shelf.serves(entry.parts["node"]) for entry in members)
-        todo = stock.work(kinds, there, coming=self._shelf.coming(), most=PER_NODE * nodes, paused=paused)
+        todo = pool_decide.work(kinds, there, coming=self._shelf.coming(), most=PER_NODE * nodes, paused=paused)
         for one, why in todo.drop:
             if why in ("replaced", "no_room"):
                 self._pause(one.project)
@@ -252,7 +252,7 @@ class LabPool:
                 continue
             lab = wish.labels.get(LAB_LABEL, "")
             own = project_of(self._catalogue(), int(lab)) if lab.isdecimal() else ""
-            found = stock.in_the_way(there, beside, own)
+            found = pool_decide.in_the_way(there, beside, own)
             if found is not None:
                 self._evicted[provider] = now
                 await self._drop(found, "evicted")

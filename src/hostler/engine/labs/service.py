@@ -13,25 +13,25 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
-from hostler.engine.labs import wish
-from hostler.engine.labs.fit import problems_of
-from hostler.engine.labs.line import Line
-from hostler.engine.labs.right import check_change, check_seen, check_use, may_change, missing
+from hostler.engine.labs import state_machine
+from hostler.engine.labs.feasibility import problems_of
+from hostler.engine.labs.permissions import check_change, check_seen, check_use, may_change, missing
+from hostler.engine.labs.waiting_list import Line
 from hostler.engine.request import Written, check_limit
 from hostler.errors import Damaged, Forbidden, Invalid, NotFound
 from hostler.keys.lab import LAB, check_user
 from hostler.model.access import EVERYWHERE
 from hostler.model.lab import ORG, LabPhase, lab_project, lab_user
 from hostler.model.lab_api import LabAnswer, LabNewsPage, LabOffer, LabOffers, LabPage, LabView
-from hostler.model.line import check_line
+from hostler.model.text_line import check_line
 
 if TYPE_CHECKING:
     import random
     from collections.abc import Callable, Sequence
 
+    from hostler.engine.idempotent_writer import Writer
     from hostler.engine.request import Caller, Request
     from hostler.engine.view import View
-    from hostler.engine.write import Writer
     from hostler.keys.entry import Entry
     from hostler.kit.clock import Clock
     from hostler.model.lab import LabCatalogue, LabTemplate, LabUser
@@ -134,14 +134,17 @@ class LabService:
 
         def wished(record: LabUser | None, now: float) -> LabUser:
             catalogue, switch = self._catalogue(), self._switch
-            return wish.start(record, user, lab_id, catalogue=catalogue, now=now, switch=switch, own=own)
+            return state_machine.start(record, user, lab_id, catalogue=catalogue, now=now, switch=switch, own=own)
 
         return await self._asked(request, "lab.start", user, wished)
 
     async def stop(self, request: Request, user: str, lab_id: int | None = None) -> Written[LabAnswer]:
         """It shall be gone; with a lab id only if it is that lab. NotFound: there is none, and nothing is written."""
         return await self._asked(
-            request, "lab.stop", user, lambda record, now: wish.stop(_having(record, user), user, lab_id, now=now)
+            request,
+            "lab.stop",
+            user,
+            lambda record, now: state_machine.stop(_having(record, user), user, lab_id, now=now),
         )
 
     async def extend(
@@ -150,7 +153,7 @@ class LabService:
         """It shall live longer; with a lab id only if it is that lab. NotFound: as for `stop`."""
 
         def wished(record: LabUser | None, now: float) -> LabUser:
-            return wish.extend(_having(record, user), user, minutes, lab_id, now=now)
+            return state_machine.extend(_having(record, user), user, minutes, lab_id, now=now)
 
         check_change(request.caller, user)
         return await self._asked(request, "lab.extend", user, wished)
@@ -160,7 +163,10 @@ class LabService:
         check_change(request.caller, user)
         said = check_line(text.strip(), "message")
         return await self._asked(
-            request, "lab.message", user, lambda record, now: wish.message(_having(record, user), said, now=now)
+            request,
+            "lab.message",
+            user,
+            lambda record, now: state_machine.message(_having(record, user), said, now=now),
         )
 
     async def tell_opened(self, request: Request, user: str) -> None:
@@ -178,7 +184,7 @@ class LabService:
         template = None if lab is None else self._catalogue().find(lab.lab_id)
         if entry is None or template is None or not template.end_with_terminal:
             return
-        new = wish.attended(entry.value, generation, at, self._clock.wall())
+        new = state_machine.attended(entry.value, generation, at, self._clock.wall())
         if new is not entry.value:
             await LAB.replace(self._store, entry, new)
 

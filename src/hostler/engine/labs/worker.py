@@ -11,11 +11,11 @@ import asyncio
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from hostler.engine.labs.shift import Lapsed, Rules, Shift, Unreadable, record_of
+from hostler.engine.labs.queue_consumer import Lapsed, Rules, Shift, Unreadable, record_of
 from hostler.errors import Closed, Conflict, HostlerError, Invalid, LeaseGone, Refused, Unavailable, Uncertain
 from hostler.keys.lab import LAB, LAB_WORKER
 from hostler.kit.backoff import Backoff
-from hostler.kit.together import run_together
+from hostler.kit.task_group import run_together
 from hostler.model.lab import LabWorker as Present
 
 if TYPE_CHECKING:

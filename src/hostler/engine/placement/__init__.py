@@ -4,11 +4,10 @@
 is chosen, with the figures: docs/placement.md.
 """
 
-from hostler.engine.placement.choice import place
 from hostler.engine.placement.cluster import Cluster
+from hostler.engine.placement.explain import judge, objections
 from hostler.engine.placement.image import image_problems, not_run
-from hostler.engine.placement.judgement import judge, objections
-from hostler.engine.placement.wanted import (
+from hostler.engine.placement.request import (
     Decision,
     NodeState,
     Wanted,
@@ -17,6 +16,7 @@ from hostler.engine.placement.wanted import (
     wanted_of,
     wanted_of_command,
 )
+from hostler.engine.placement.select import place
 
 __all__ = [
     "Cluster",

@@ -5,17 +5,17 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from hostler.engine.placement.order import Block, Order
-from hostler.engine.placement.site import Sites
-from hostler.engine.placement.slot import Slot
-from hostler.engine.placement.tally import Project
+from hostler.engine.placement.affinity_index import Project
+from hostler.engine.placement.node_order import Block, Order
+from hostler.engine.placement.node_state import Slot
+from hostler.engine.placement.topology import Sites
 from hostler.errors import Invalid
 from hostler.model.inventory import Capacity
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from hostler.engine.placement.wanted import Decision, NodeState, Wanted
+    from hostler.engine.placement.request import Decision, NodeState, Wanted
 
 _REMEMBERED = 1_000
 

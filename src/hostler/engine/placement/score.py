@@ -11,14 +11,14 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, TypeAlias
 from zlib import crc32
 
-from hostler.engine.placement.slot import WEIGHTS
+from hostler.engine.placement.node_state import WEIGHTS
 from hostler.model.vm import Level
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from hostler.engine.placement.rule import Demand
-    from hostler.engine.placement.slot import Slot
+    from hostler.engine.placement.constraints import Demand
+    from hostler.engine.placement.node_state import Slot
 
 ROOM = 60.0
 WEIGHT_OF_NODE = WEIGHTS[Level.NODE]

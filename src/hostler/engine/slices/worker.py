@@ -6,10 +6,10 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
-from hostler.engine.agent.agenda import Agenda
+from hostler.engine.agent.work_queue import Agenda
 from hostler.engine.slices.decide import MAX_WHY, Do, Show, decide
-from hostler.engine.slices.known import Known, pause
-from hostler.engine.slices.ledger import Change, Outcome
+from hostler.engine.slices.instance_memory import Known, pause
+from hostler.engine.slices.status_writer import Change, Outcome
 from hostler.errors import Closed, HostlerError, Refused
 from hostler.keys.entry import Unreadable
 from hostler.model.deployment import SliceSettings, SliceState
@@ -18,12 +18,12 @@ from hostler.ports.slices import Life, Run
 if TYPE_CHECKING:
     import random
 
-    from hostler.engine.agent.plan import AgentPlan
+    from hostler.engine.agent.config import AgentPlan
     from hostler.engine.agent.session import Session
-    from hostler.engine.deployments.limits import Limits
+    from hostler.engine.deployments.timeouts import Limits
     from hostler.engine.slices.decide import Step
-    from hostler.engine.slices.ledger import Ledger
-    from hostler.engine.slices.sight import Sight
+    from hostler.engine.slices.running_cache import Sight
+    from hostler.engine.slices.status_writer import Ledger
     from hostler.kit.clock import Clock
     from hostler.model.deployment import SliceInstance
     from hostler.ports.slices import Running, Slices

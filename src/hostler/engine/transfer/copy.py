@@ -16,8 +16,8 @@ from hostler.engine.transfer.epoch import (
     mark_moved,
     service_source,
 )
-from hostler.engine.transfer.fill import MARKER, SYSTEM, Outcome, check_complete, fill
-from hostler.engine.transfer.walk import items
+from hostler.engine.transfer.import_keys import MARKER, SYSTEM, Outcome, check_complete, fill
+from hostler.engine.transfer.scan import items
 from hostler.errors import Refused
 from hostler.keys.access import TICKET
 from hostler.keys.deployment import ENDPOINT, ROUTER
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
 
     from hostler.engine.transfer.epoch import ServiceSource
-    from hostler.engine.transfer.fill import Progress
+    from hostler.engine.transfer.import_keys import Progress
     from hostler.ports.store import KeyValue, Operation, Store
 
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from hostler.engine.cluster_id import next_epoch
-from hostler.engine.transfer.fill import MARKER, SYSTEM, check_complete, new_token
-from hostler.engine.transfer.walk import items
+from hostler.engine.transfer.import_keys import MARKER, SYSTEM, check_complete, new_token
+from hostler.engine.transfer.scan import items
 from hostler.errors import Conflict, Refused
 from hostler.keys.node import ALIVE, CLUSTER, COMMAND, EPOCH, MEMBER
 from hostler.keys.replica import FENCE, LEADER, REPLICA
@@ -25,7 +25,7 @@ from hostler.ports.store import KeyValue, ModRevision, Operation, Put, RaisesRev
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
 
-    from hostler.engine.transfer.fill import Source
+    from hostler.engine.transfer.import_keys import Source
     from hostler.kit.clock import Clock
     from hostler.ports.store import Store
 

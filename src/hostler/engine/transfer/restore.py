@@ -14,7 +14,7 @@ from hostler.engine.transfer.epoch import (
     is_identity,
     service_source,
 )
-from hostler.engine.transfer.fill import SYSTEM, Outcome, Source, fill, new_token
+from hostler.engine.transfer.import_keys import SYSTEM, Outcome, Source, fill, new_token
 from hostler.keys.transfer import MOVED
 from hostler.model.node import Cluster, Epoch, EpochKind
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from hostler.engine.transfer.epoch import ServiceSource
-    from hostler.engine.transfer.fill import Progress
+    from hostler.engine.transfer.import_keys import Progress
     from hostler.kit.clock import Clock
     from hostler.ports.store import Operation, Store
 

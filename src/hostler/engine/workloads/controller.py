@@ -11,22 +11,22 @@ import functools
 import itertools
 from typing import TYPE_CHECKING
 
-from hostler.engine import word
+from hostler.engine import text
 from hostler.engine.controllers.queue import Queue
-from hostler.engine.controllers.rounds import Rounds
+from hostler.engine.controllers.resync import Rounds
 from hostler.engine.expectation import LAG
 from hostler.engine.quotas import Share, claim, counted, share
-from hostler.engine.workloads import machine, steps
+from hostler.engine.workloads import transactions, vm_template
 from hostler.engine.workloads.decide import BATCH, decide
-from hostler.engine.workloads.roll import Is
-from hostler.engine.workloads.steps import Held, New
+from hostler.engine.workloads.guarded_writer import Why, Writing
+from hostler.engine.workloads.instance_index import Is
 from hostler.engine.workloads.targets import Targets
-from hostler.engine.workloads.writing import Why, Writing
+from hostler.engine.workloads.transactions import Held, New
 from hostler.errors import QuotaExceeded, Unavailable, Uncertain
 from hostler.keys.inventory import INSTANCE, TARGET, WORKLOAD
 from hostler.kit.backoff import Backoff
-from hostler.kit.fairness import Fairness
-from hostler.kit.together import run_together
+from hostler.kit.cooperative_yield import Fairness
+from hostler.kit.task_group import run_together
 from hostler.model.reason import Reason
 from hostler.model.workload import instance_of, instance_parts
 from hostler.ports.store import MAX_REQUEST_BYTES
@@ -35,11 +35,11 @@ if TYPE_CHECKING:
     import random
     from collections.abc import Callable, Iterable, Sequence
 
+    from hostler.engine.decision_recorder import Tracer
     from hostler.engine.service import Standing
-    from hostler.engine.tracing import Tracer
     from hostler.engine.view import View
     from hostler.engine.workloads.decide import Plan
-    from hostler.engine.workloads.roll import Roll
+    from hostler.engine.workloads.instance_index import Roll
     from hostler.keys.entry import Entry
     from hostler.kit.clock import Clock
     from hostler.model.workload import Workload
@@ -170,7 +170,7 @@ class WorkloadController:
             return done
         if plan.over:
             why = Why(what="forgotten", why="nothing is left of it", read=(entry,))
-            return await self._writing.write(name, steps.forgotten(entry), why)
+            return await self._writing.write(name, transactions.forgotten(entry), why)
         done |= await self._tune(name, entry, plan.tune)
         done |= await self._make(name, entry, roll, plan)
         return done
@@ -181,15 +181,15 @@ class WorkloadController:
         """Instances without a machine."""
         lost = roll.by[Is.LOST]
         drop = [n for n in numbers if n not in lost or self._is_certain(name, instance_of(name, n))]
-        held, pieces = steps.cut(self._held(name, drop), lambda one: steps.dropped(entry, one))
+        held, pieces = transactions.cut(self._held(name, drop), lambda one: transactions.dropped(entry, one))
         why = "its machine is gone" if any(number in lost for number in drop) else "it has no machine"
-        told = Why(what="dropped", why=f"{word.instances(_numbers(held))}: {why}", read=(entry,), about=tuple(held))
-        return await self._writing.write(name, steps.together(name, entry, pieces), told)
+        told = Why(what="dropped", why=f"{text.instances(_numbers(held))}: {why}", read=(entry,), about=tuple(held))
+        return await self._writing.write(name, transactions.together(name, entry, pieces), told)
 
     async def _remove(self, name: str, entry: Entry[Workload] | None, roll: Roll, numbers: Sequence[int]) -> bool:
         # A record that is missing is no request: who deletes a workload marks it, and it goes after its instances.
-        remove = functools.partial(steps.removed, keep_disk=entry is None)
-        held, pieces = steps.cut(self._held(name, numbers), remove)
+        remove = functools.partial(transactions.removed, keep_disk=entry is None)
+        held, pieces = transactions.cut(self._held(name, numbers), remove)
         if entry is None:
             why = "the record of the workload is missing; their disks are retained (hostler vm retained list)"
         elif entry.value.deleting:
@@ -198,8 +198,8 @@ class WorkloadController:
             why = "replaced, for the workload has changed"
         else:
             why = f"{entry.value.instances} are wished for"
-        told = Why(what="removed", why=f"{word.instances(_numbers(held))}: {why}", read=(entry,), about=tuple(held))
-        return await self._writing.write(name, steps.together(name, entry, pieces), told)
+        told = Why(what="removed", why=f"{text.instances(_numbers(held))}: {why}", read=(entry,), about=tuple(held))
+        return await self._writing.write(name, transactions.together(name, entry, pieces), told)
 
     async def _remove_strays(self, name: str, roll: Roll) -> bool:
         done = False
@@ -212,7 +212,7 @@ class WorkloadController:
             self._tell(f"{why}; it is removed, and its disk retained")
             instance = self._view.instances.get(**ids)
             told = Why(what="strays", why=why, read=(vm, instance))
-            done |= await self._writing.write(name, steps.stray(vm, instance, ids), told)
+            done |= await self._writing.write(name, transactions.stray(vm, instance, ids), told)
         return done
 
     def _is_certain(self, name: str, what: str) -> bool:
@@ -235,11 +235,11 @@ class WorkloadController:
     # Changed in place
 
     async def _tune(self, name: str, entry: Entry[Workload], numbers: Sequence[int]) -> bool:
-        tune = machine.tune_of(entry.value)
-        held, pieces = steps.cut(self._held(name, numbers), lambda one: steps.tuned(one, tune))
-        why = f"{word.instances(_numbers(held))}: as the workload says"
+        tune = vm_template.tune_of(entry.value)
+        held, pieces = transactions.cut(self._held(name, numbers), lambda one: transactions.tuned(one, tune))
+        why = f"{text.instances(_numbers(held))}: as the workload says"
         told = Why(what="tuned", why=why, read=(entry,), about=tuple(held))
-        return await self._writing.write(name, steps.together(name, entry, pieces), told)
+        return await self._writing.write(name, transactions.together(name, entry, pieces), told)
 
     # More
 
@@ -250,9 +250,9 @@ class WorkloadController:
             return False
         workload, at, there = entry.value, self._clock.wall(), len(roll)
         coming = (self._new(name, workload, number, at) for number in numbers)
-        new, pieces = steps.cut(coming, lambda one: steps.made(name, entry, one, at))
+        new, pieces = transactions.cut(coming, lambda one: transactions.made(name, entry, one, at))
         org, project = workload.home
-        if (size := steps.size(pieces[0])) > MAX_REQUEST_BYTES - BESIDE:
+        if (size := transactions.size(pieces[0])) > MAX_REQUEST_BYTES - BESIDE:
             why = (
                 f"it takes {size} bytes, and {MAX_REQUEST_BYTES - BESIDE} can be written at once; shorten its user_data"
             )
@@ -270,16 +270,16 @@ class WorkloadController:
         else:
             full = Reason(subject=f"quota of {org}/{project}", why=refusal)
             return await self._refused(name, entry, numbers[0], full)
-        txn = steps.together(name, entry, pieces[: len(new)])
+        txn = transactions.together(name, entry, pieces[: len(new)])
         txn.when += when
         txn.then += then
-        why = f"{word.instances([one.number for one in new])}: {there} of {workload.instances} were there"
+        why = f"{text.instances([one.number for one in new])}: {there} of {workload.instances} were there"
         return await self._writing.write(name, txn, Why(what="made", why=why, read=(entry,)), new=new)
 
     def _new(self, name: str, workload: Workload, number: int, at: float) -> New:
         vm = self._new_id()
-        called = machine.name_of(workload, number, vm=vm if self._writing.is_taken(name, number) else "")
-        record = machine.made(workload, number, vm=vm, name=called, at=at)
+        called = vm_template.name_of(workload, number, vm=vm if self._writing.is_taken(name, number) else "")
+        record = vm_template.made(workload, number, vm=vm, name=called, at=at)
         return New(number, record, self._view.instances.get(workload=name, instance=str(number)))
 
     async def _refused(self, name: str, entry: Entry[Workload], number: int, reason: Reason) -> bool:
@@ -290,7 +290,7 @@ class WorkloadController:
         instance, target = self._view.instances.get(**ids), self._view.targets.get(**ids)
         if instance is not None and target is not None and target.value.reasons == (reason,):
             return False
-        txn = steps.waits(name, entry, number, instance, why=reason, at=self._clock.wall())
+        txn = transactions.waits(name, entry, number, instance, why=reason, at=self._clock.wall())
         told = Why(what="refused", why=reason.why, reasons=(reason,), read=(entry, instance, target))
         return await self._writing.write(name, txn, told)
 

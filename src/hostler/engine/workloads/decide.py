@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from hostler.engine.workloads.machine import tune_of
-from hostler.engine.workloads.roll import Is, total
+from hostler.engine.workloads.instance_index import Is, total
+from hostler.engine.workloads.vm_template import tune_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from hostler.engine.workloads.roll import Roll
-    from hostler.kit.numbers import Numbers
+    from hostler.engine.workloads.instance_index import Roll
+    from hostler.kit.interval_set import Numbers
     from hostler.model.workload import Workload
 
 BATCH = 20

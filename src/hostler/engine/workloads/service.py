@@ -13,13 +13,13 @@ import msgspec
 
 from hostler.engine.projects import Projects
 from hostler.engine.request import MAX_LIMIT, Written, check_limit
-from hostler.engine.vm_reading import shown_spec
-from hostler.engine.workloads import shown, wish
+from hostler.engine.vm_queries import shown_spec
+from hostler.engine.workloads import changes, views
 from hostler.engine.workloads.decide import can_have
-from hostler.engine.workloads.machine import same_template
+from hostler.engine.workloads.vm_template import same_template
 from hostler.errors import Conflict, Invalid, NotFound
 from hostler.keys.inventory import ACTUAL, INSTANCE, TARGET, WORKLOAD
-from hostler.keys.part import check_home, check_new, check_part
+from hostler.keys.segment import check_home, check_new, check_part
 from hostler.keys.vm import HANDLE, VM
 from hostler.model.name import fold
 from hostler.model.workload import instance_of
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     import random
     from collections.abc import Callable, Sequence
 
+    from hostler.engine.idempotent_writer import Writer
     from hostler.engine.request import Caller, Request
     from hostler.engine.view import View
-    from hostler.engine.workloads.roll import Roll
-    from hostler.engine.write import Writer
+    from hostler.engine.workloads.instance_index import Roll
     from hostler.keys.entry import Entry
     from hostler.kit.clock import Clock
     from hostler.model.workload import Target, Workload, WorkloadInstance
@@ -95,7 +95,7 @@ class WorkloadService:
     async def apply(self, request: Request, wanted: WorkloadApply) -> Written[WorkloadView]:
         """It shall be like this. One that is so already is left as it is. Conflict: its name is taken, or it goes."""
         request.caller.require(_RIGHT)
-        new = wish.wished(wanted, self._clock.wall())
+        new = changes.wished(wanted, self._clock.wall())
         if not request.caller.sees(*new.home):
             raise NotFound(f"project {'/'.join(new.home)}: not found; name one that you are a member of")
 
@@ -110,17 +110,17 @@ class WorkloadService:
                 if wanted.org or wanted.project:  # else its project is made for it alone
                     await self._projects.admit(request, *new.home)
                 return await self._enter(request, new)
-            return await self._change(request, entry, "workload.apply", lambda old: wish.applied(old, new, wanted))
+            return await self._change(request, entry, "workload.apply", lambda old: changes.applied(old, new, wanted))
 
         return await self._once(request, new.name, attempt)
 
     async def scale(self, request: Request, name: str, wanted: WorkloadScale) -> Written[WorkloadView]:
         """It shall have so many instances, or be switched on or off."""
-        return await self._asked(request, name, "workload.scale", lambda old: wish.scaled(old, wanted))
+        return await self._asked(request, name, "workload.scale", lambda old: changes.scaled(old, wanted))
 
     async def delete(self, request: Request, name: str) -> Written[WorkloadView]:
         """It shall be gone, and its machines with it. Asking again while it goes is fine."""
-        return await self._asked(request, name, "workload.delete", wish.deleted, status=ACCEPTED)
+        return await self._asked(request, name, "workload.delete", changes.deleted, status=ACCEPTED)
 
     # Inside: writing
 
@@ -210,16 +210,16 @@ class WorkloadService:
     async def _shown(self, caller: Caller, workload: Workload, revision: int) -> WorkloadView:
         name = fold(workload.name)
         roll = await self._roll(name)
-        number, why = shown.first_pending(roll), ""
+        number, why = views.first_pending(roll), ""
         if number is not None:
             instance = self._view.instances.get(workload=name, instance=str(number))
             target = self._view.targets.get(workload=name, instance=str(number))
             vm = None if instance is None else self._rolls.machine(instance_of(name, number), instance.value.vm)
             handle = None if vm is None else self._rolls.handle(vm)
-            why = shown.why_pending(
+            why = views.why_pending(
                 number, None if target is None else target.value, None if handle is None else handle.value
             )
-        view = shown.workload_view(workload, revision, roll, why_pending=why)
+        view = views.workload_view(workload, revision, roll, why_pending=why)
         return msgspec.structs.replace(view, spec=shown_spec(caller, *workload.home, view.spec))
 
     async def _roll(self, name: str) -> Roll:
@@ -284,12 +284,12 @@ class WorkloadService:
     def _one(
         self, workload: Workload, instance: Entry[WorkloadInstance], target: Target | None, vm: Any, handle: Any
     ) -> InstanceView:
-        return shown.instance_view(
+        return views.instance_view(
             workload,
-            shown.Seen(
+            views.Seen(
                 instance,
                 target=target,
-                actual=shown.actual_of(handle, instance.value.vm),
+                actual=views.actual_of(handle, instance.value.vm),
                 vm=vm,
                 handle=handle,
                 alive=handle is not None and bool(handle.node) and not self._rolls.is_silent(handle.node),

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from hostler.engine.controllers.queue import Queue
 from hostler.engine.expectation import LAG
-from hostler.engine.workloads import steps
-from hostler.engine.workloads.writing import Why
+from hostler.engine.workloads import transactions
+from hostler.engine.workloads.guarded_writer import Why
 from hostler.errors import Invalid
 from hostler.keys.inventory import TARGET
 from hostler.keys.node import COMMAND
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from hostler.engine.view import View
-    from hostler.engine.workloads.sight import Rolls
-    from hostler.engine.workloads.writing import Writing
+    from hostler.engine.workloads.guarded_writer import Writing
+    from hostler.engine.workloads.instance_cache import Rolls
     from hostler.keys.entry import Entry
     from hostler.kit.clock import Clock
     from hostler.model.node import VmCommand
@@ -91,15 +91,15 @@ class Targets:
         if index is None:
             if target is not None:
                 why = Why(what="untargeted", why="there is no such instance", read=(target,))
-                await self._writing.aim(steps.untargeted(target), target, why)
+                await self._writing.aim(transactions.untargeted(target), target, why)
             return
         vm, command = self._rolls.machine(instance, index.value.vm), self._command(index.value.vm)
         if target is None:
             why = Why(what="targeted", why="its target was missing", read=(index, vm))
-            await self._writing.aim(steps.targeted(index, None if vm is None else vm.value, at), index, why)
+            await self._writing.aim(transactions.targeted(index, None if vm is None else vm.value, at), index, why)
         elif command is not None and vm is not None and not vm.value.deleting:
             why = Why(what="targeted", why=f"its machine is on {command.parts['node']}", read=(command, target))
-            await self._writing.aim(steps.retargeted(index, target, vm.value, command, at), target, why)
+            await self._writing.aim(transactions.retargeted(index, target, vm.value, command, at), target, why)
 
     def _command(self, vm: str) -> Entry[VmCommand] | None:
         node = self._view.node_of.get(vm)

@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
+from hostler.engine.deployments.call_metrics import Measured
 from hostler.engine.deployments.controller import DeploymentController
-from hostler.engine.deployments.measured import Measured
-from hostler.engine.deployments.moves import moved
+from hostler.engine.deployments.state_machine import moved
 from hostler.entry.bench.deployments_bare import bound, noted_on
 from hostler.entry.bench.leading import leading
 from hostler.entry.bench.plane_fill import fill_nodes, node
@@ -31,7 +31,7 @@ from hostler.entry.bench.plane_row import Row
 from hostler.errors import Invalid, Missed, Unavailable, Uncertain
 from hostler.keys.deployment import BLUEPRINT, BLUEPRINT_HISTORY, ENDPOINT, SLICE, SLICE_OWNER
 from hostler.keys.node import ALIVE
-from hostler.kit.together import run_together
+from hostler.kit.task_group import run_together
 from hostler.model.deployment import Blueprint, Endpoint, SliceRecord, SliceSpec, SliceState
 from hostler.model.rollout import BlueprintRevision, SliceOwner
 from hostler.ports.store import Delete, ModRevision, Put
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     import random
     from collections.abc import AsyncIterator, Callable, Mapping
 
-    from hostler.engine.tracing import Tracer
+    from hostler.engine.decision_recorder import Tracer
     from hostler.engine.view import View
     from hostler.entry.bench.deployments_bare import Bound, Noted
     from hostler.kit.clock import Clock

@@ -11,8 +11,8 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 from hostler.entry.bench.invoke_worker import ARTIFACT, METHOD
-from hostler.entry.folder import DataFolder
-from hostler.entry.plane import Plane, first_admin
+from hostler.entry.control_plane import Plane, first_admin
+from hostler.entry.data_dir import DataFolder
 from hostler.entry.server.logs import configure
 from hostler.keys.deployment import ENDPOINT
 from hostler.model.deployment import Endpoint, SliceState

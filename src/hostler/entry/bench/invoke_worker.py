@@ -10,9 +10,9 @@ import sys
 from types import ModuleType
 from typing import Any
 
+from hostler.slices.call_context import Context
 from hostler.slices.calls import Calls
-from hostler.slices.current import Context
-from hostler.slices.declaring import method
+from hostler.slices.decorators import method
 from hostler.slices.module import SliceModule
 from hostler.slices.serving import Connection, Serving
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from hostler.entry.bench import labs_claim, labs_live, labs_queue, labs_sweep
-from hostler.entry.cli.target import path_url, redacted
+from hostler.entry.cli.store_option import path_url, redacted
 from hostler.errors import Invalid, NotFound, Unavailable
 from hostler.kit.plural import counted
 from hostler.wiring import open_store

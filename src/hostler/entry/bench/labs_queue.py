@@ -23,7 +23,7 @@ from hostler.entry.bench import labs_peers
 from hostler.entry.bench.labs_worker import PATIENCE, Pace, at_work, drained, left
 from hostler.entry.bench.plane_http import until
 from hostler.entry.bench.plane_row import Row
-from hostler.entry.cli.target import path_url
+from hostler.entry.cli.store_option import path_url
 from hostler.errors import Conflict, Unavailable
 from hostler.keys.lab import LabNames
 from hostler.model.lab import LabDecommission, LabRequest

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from hostler.engine.labs import steps, wish
+from hostler.engine.labs import state_machine, transactions
 from hostler.engine.labs.controller import LabController
 from hostler.engine.labs.projector import LabProjector
-from hostler.engine.labs.shape import shape_of
+from hostler.engine.labs.vm_template import shape_of
 from hostler.entry.bench.leading import led
 from hostler.entry.bench.plane_fill import written
 from hostler.entry.bench.plane_http import until
@@ -131,8 +131,8 @@ async def _mended(redis: Any, projector: LabProjector, users: list[str]) -> floa
 def _lab(user: str, catalogue: LabCatalogue) -> list[Operation]:
     """One that runs, as the parts would write it."""
     template, now, vm = catalogue.default, time.time(), uuid.uuid4().hex
-    record = wish.start(None, user, LAB_ID, catalogue=catalogue, now=now, switch=False)
-    record = wish.admitted(record, vm, template, now)
+    record = state_machine.start(None, user, LAB_ID, catalogue=catalogue, now=now, switch=False)
+    record = state_machine.admitted(record, vm, template, now)
     handle = VmHandle(
         id=vm,
         node="r0-0",
@@ -142,12 +142,12 @@ def _lab(user: str, catalogue: LabCatalogue) -> list[Operation]:
         readiness=Readiness(step=Step.AVAILABLE, since=now),
         seen_at=now,
     )
-    record = wish.seen(record, handle, now)
+    record = state_machine.seen(record, handle, now)
     for _ in range(AGED):
-        record = wish.start(record, user, LAB_ID, catalogue=catalogue, now=now, switch=False)
+        record = state_machine.start(record, user, LAB_ID, catalogue=catalogue, now=now, switch=False)
     assert record.lab is not None  # noqa: S101 - it has just begun
     name = f"lab-{LAB_ID}"
-    machine = steps.created(user, record.lab, template, shape_of(template, ()), vm=vm, name=name, at=now)
+    machine = transactions.created(user, record.lab, template, shape_of(template, ()), vm=vm, name=name, at=now)
     place: dict[str, Any] = {"org": machine.org, "project": user}
     return [
         LAB.put(record, user=user),

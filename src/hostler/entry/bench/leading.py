@@ -8,8 +8,8 @@ import uuid
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, TypeVar
 
+from hostler.engine.decision_recorder import Tracer
 from hostler.engine.elections import Elections
-from hostler.engine.tracing import Tracer
 from hostler.engine.view import View
 from hostler.errors import Conflict
 from hostler.keys.replica import LEADER

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from hostler.entry.bench import plane_create, plane_get, plane_help, plane_many, plane_place, plane_wake
-from hostler.entry.cli.target import path_url, redacted
+from hostler.entry.cli.store_option import path_url, redacted
 from hostler.errors import Invalid
 from hostler.keys.replica import FENCE, LEADER
 from hostler.wiring import open_store

@@ -9,7 +9,7 @@ from hostler.engine.request import HOSTLER, Request
 from hostler.entry.bench.measure import alternate
 from hostler.entry.bench.plane_row import Row
 from hostler.entry.bench.plane_shape import Recorder
-from hostler.entry.plane import Plane
+from hostler.entry.control_plane import Plane
 from hostler.keys.vm import VM
 from hostler.model.api import VmCreate
 from hostler.model.vm import VmSpec

@@ -12,7 +12,7 @@ from hostler.entry.bench.plane_http import get, lines
 from hostler.entry.bench.plane_process import replica, started, token_kept
 from hostler.entry.bench.plane_row import Row
 from hostler.entry.bench.plane_side import Side
-from hostler.entry.cli.target import path_url
+from hostler.entry.cli.store_option import path_url
 
 if TYPE_CHECKING:
     from collections.abc import Callable

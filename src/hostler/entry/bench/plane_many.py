@@ -12,7 +12,7 @@ from hostler.entry.bench.plane_fill import IN_PROJECT, ORG, fill, project_of
 from hostler.entry.bench.plane_http import get, lines, until
 from hostler.entry.bench.plane_process import replica, token_kept
 from hostler.entry.bench.plane_row import Row
-from hostler.entry.cli.target import path_url
+from hostler.entry.cli.store_option import path_url
 from hostler.errors import Unavailable
 from hostler.model.api import VmPage
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import random
     from collections.abc import AsyncIterator, Callable
 
-    from hostler.engine.tracing import Tracer
+    from hostler.engine.decision_recorder import Tracer
     from hostler.engine.view import View
     from hostler.entry.bench.plane_shape import Shape
     from hostler.kit.clock import Clock

@@ -11,7 +11,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 from hostler.engine.agent.agent import Agent
-from hostler.engine.agent.plan import AgentPlan
+from hostler.engine.agent.config import AgentPlan
 from hostler.engine.controllers.decision import ordered
 from hostler.entry.bench.plane_fill import machine
 from hostler.entry.bench.plane_http import until

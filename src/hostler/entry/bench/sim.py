@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from hostler.engine.inventory.document import inventory_in
+from hostler.engine.inventory.inventory_file import inventory_in
 from hostler.engine.placement import Cluster, NodeState, Wanted, place
 from hostler.entry.bench.plane_row import Row
 from hostler.model.inventory import Capacity
@@ -29,7 +29,7 @@ from hostler.sim.world import World, WorldPlan, run_world
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from hostler.engine.inventory.document import Inventory
+    from hostler.engine.inventory.inventory_file import Inventory
 
 IN_RACK = 40
 HOUR = 3600.0

@@ -21,7 +21,7 @@ from hostler.entry.cli.plane_options import (
     flags,
     insecure_option,
 )
-from hostler.entry.cli.target import complete
+from hostler.entry.cli.store_option import complete
 from hostler.entry.cli.value import accelerators
 from hostler.model.node_label import advertised
 

@@ -11,15 +11,15 @@ import click
 from hostler.entry.cli import listing, show
 from hostler.entry.cli.app import LazyGroup
 from hostler.entry.cli.failure import note
-from hostler.entry.cli.reach import chosen_server, reached, server_options
-from hostler.entry.cli.target import complete, opened, redacted, store_option
+from hostler.entry.cli.server_options import chosen_server, reached, server_options
+from hostler.entry.cli.store_option import complete, opened, redacted, store_option
 from hostler.errors import Damaged, HostlerError
 from hostler.kit.plural import counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from hostler.entry.cli.reach import Server
+    from hostler.entry.cli.server_options import Server
     from hostler.model.api import AuditElsewhere, AuditView
     from hostler.ports.audit_files import DayFile
 

@@ -18,7 +18,7 @@ from hostler.entry.cli.bench_machines import machines
 from hostler.entry.cli.bench_placement import placement
 from hostler.entry.cli.bench_plane import plane
 from hostler.entry.cli.bench_sim import sim
-from hostler.entry.cli.target import complete, path_url, redacted
+from hostler.entry.cli.store_option import complete, path_url, redacted
 from hostler.errors import Invalid
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def store(  # noqa: PLR0917
 
 def _beside(url: str | None) -> Path | None:
     """On the disk of the store that is measured, so that the disk is the same."""
-    from hostler.entry.cli.target import local_path
+    from hostler.entry.cli.store_option import local_path
 
     path = local_path(url) if url else None
     return None if path is None or not path.parent.is_dir() else path.parent

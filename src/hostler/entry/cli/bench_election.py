@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hostler.entry.cli.target import path_url
+from hostler.entry.cli.store_option import path_url
 from hostler.errors import Invalid, NotFound
 
 if TYPE_CHECKING:

@@ -51,7 +51,7 @@ def labs(  # noqa: PLR0917
     from hostler.entry.bench import labs as bench
     from hostler.entry.cli.bench_report import report
     from hostler.entry.cli.progress import Ticker
-    from hostler.entry.cli.target import complete
+    from hostler.entry.cli.store_option import complete
 
     if not redis and set(parts) - {"claim"}:
         raise Invalid("--redis: name an empty Redis, which is emptied; scripts/bench-labs starts one of its own")

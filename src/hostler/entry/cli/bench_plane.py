@@ -39,7 +39,7 @@ def plane(  # noqa: PLR0917
     from hostler.entry.bench import plane as bench
     from hostler.entry.cli.bench_report import report
     from hostler.entry.cli.progress import Ticker
-    from hostler.entry.cli.target import complete
+    from hostler.entry.cli.store_option import complete
 
     with tempfile.TemporaryDirectory(prefix="hostler-bench-") as folder, Ticker() as ticker:
         plan = bench.Plan(

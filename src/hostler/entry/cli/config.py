@@ -11,7 +11,7 @@ import click
 
 from hostler.entry.cli import show
 from hostler.entry.cli.app import LazyGroup
-from hostler.entry.cli.target import redacted
+from hostler.entry.cli.store_option import redacted
 
 COMMANDS = {"show": ("hostler.entry.cli.config", "show_", "Show each setting and where it came from.")}
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from hostler.entry.cli.plane_options import called
-from hostler.entry.cli.target import complete, path_url
+from hostler.entry.cli.store_option import complete, path_url
 
 
 @click.command()

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from hostler.entry.cli import show
-from hostler.entry.cli.target import complete, store_option
+from hostler.entry.cli.store_option import complete, store_option
 
 COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
 
@@ -23,8 +23,8 @@ def doctor(data: Path | None, store_url: str | None, output: str) -> None:
     """
     import msgspec
 
-    from hostler.entry.doctor import examine
-    from hostler.entry.finding import Level
+    from hostler.entry.doctor.examination import examine
+    from hostler.entry.doctor.result import Level
     from hostler.settings import load
 
     findings = complete(examine(load({"data": data, "store": store_url})))

@@ -11,7 +11,7 @@ import click
 from hostler.errors import HostlerError, NotFound
 
 if TYPE_CHECKING:
-    from hostler.entry.folder import DataFolder
+    from hostler.entry.data_dir import DataFolder
 
 ANSWERS_WITHIN = 3.0
 
@@ -23,8 +23,8 @@ def down(data: Path | None) -> None:
 
     Its machines run on, and the next up finds them; slices end with it, and the next up starts them.
     """
+    from hostler.entry.data_dir import DataFolder
     from hostler.entry.detach import ended
-    from hostler.entry.folder import DataFolder
     from hostler.settings import load
 
     folder = DataFolder(load({"data": data}).data)

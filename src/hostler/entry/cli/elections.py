@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hostler.entry.cli.target import local_path, redacted
+from hostler.entry.cli.store_option import local_path, redacted
 from hostler.errors import HostlerError, Invalid, NotFound
 
 if TYPE_CHECKING:

@@ -10,14 +10,14 @@ import click
 import msgspec
 
 from hostler.entry.cli import show, tree
-from hostler.entry.cli.reach import chosen_server, reached, server_options
-from hostler.entry.cli.target import complete
+from hostler.entry.cli.server_options import chosen_server, reached, server_options
+from hostler.entry.cli.store_option import complete
 from hostler.kit.plural import counted
 from hostler.model.trace_api import TracePage
 
 if TYPE_CHECKING:
     from hostler.client import Client
-    from hostler.entry.cli.reach import Server
+    from hostler.entry.cli.server_options import Server
     from hostler.model.api import EventView
     from hostler.model.trace_api import TraceView
 

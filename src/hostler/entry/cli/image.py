@@ -9,10 +9,10 @@ import click
 
 from hostler.entry.cli import show
 from hostler.entry.cli.app import LazyGroup
-from hostler.entry.cli.consent import ask_if_seen, yes_option
+from hostler.entry.cli.confirm import ask_if_seen, yes_option
 from hostler.entry.cli.failure import note
 from hostler.entry.cli.progress import Ticker
-from hostler.entry.cli.target import complete
+from hostler.entry.cli.store_option import complete
 from hostler.entry.cli.value import Duration, Mebibytes, size
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class Shelf(NamedTuple):
 
 def opened(data: Path | None) -> Shelf:
     """The images of the folder that was given, or of the one that the settings name."""
-    from hostler.entry.folder import DataFolder
+    from hostler.entry.data_dir import DataFolder
     from hostler.settings import load
     from hostler.wiring import open_images
 

@@ -9,10 +9,10 @@ import msgspec
 
 from hostler.entry.cli import show
 from hostler.entry.cli.app import LazyGroup
-from hostler.entry.cli.consent import ask, yes_option
+from hostler.entry.cli.confirm import ask, yes_option
 from hostler.entry.cli.rack import racks, runs, standing
-from hostler.entry.cli.reach import chosen_server, reached, read, server_options
-from hostler.entry.cli.target import complete
+from hostler.entry.cli.server_options import chosen_server, reached, read, server_options
+from hostler.entry.cli.store_option import complete
 from hostler.errors import Conflict, Invalid
 from hostler.kit.plural import counted
 from hostler.model.inventory import Condition
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from hostler.client import Client
-    from hostler.engine.inventory.document import Inventory
-    from hostler.entry.cli.reach import Server
+    from hostler.engine.inventory.inventory_file import Inventory
+    from hostler.entry.cli.server_options import Server
     from hostler.model.inventory_api import HardwareView, InventoryChange, InventoryDocument, InventoryPlan, RackView
 
 _HERE = "hostler.entry.cli.inventory"
@@ -69,7 +69,7 @@ def load(file: str, format_: str, plan_only: bool, yes: bool, output: str) -> No
     What FILE does not have is removed; a blade whose node has machines is not. Where FILE does not say `enabled` or
     `condition`, those stay as they are. The same file again changes nothing.
     """
-    from hostler.engine.inventory.form import api_document
+    from hostler.engine.inventory.export import api_document
 
     document = api_document(_checked(file, format_))
     complete(_load(chosen_server(), file, document, plan_only=plan_only, yes=yes, output=output))
@@ -103,7 +103,7 @@ async def _load(
 
 def _checked(file: str, format_: str) -> Inventory:
     """The inventory in a file. Everything that is wrong with it is told on a line of its own, and then Invalid."""
-    from hostler.engine.inventory.document import inventory_of_text
+    from hostler.engine.inventory.inventory_file import inventory_of_text
     from hostler.kit.yaml import LARGEST, Doubts
 
     name = "stdin" if file == "-" else file

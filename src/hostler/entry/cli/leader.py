@@ -12,8 +12,8 @@ import click
 from hostler.entry.cli import show
 from hostler.entry.cli.elections import opened_storage, storage_option
 from hostler.entry.cli.failure import note
-from hostler.entry.cli.reach import chosen_server, reached, server_options
-from hostler.entry.cli.target import chosen, complete
+from hostler.entry.cli.server_options import chosen_server, reached, server_options
+from hostler.entry.cli.store_option import chosen, complete
 from hostler.entry.cli.value import span
 from hostler.errors import Unavailable
 from hostler.settings import load
@@ -21,7 +21,7 @@ from hostler.settings import load
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from hostler.entry.cli.reach import Server
+    from hostler.entry.cli.server_options import Server
     from hostler.entry.leader import Holder, Scene
     from hostler.model.overview_api import ControlSeen, Overview, TakeoverView
     from hostler.model.replica import LeaderRecord, Takeover

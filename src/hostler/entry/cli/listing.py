@@ -8,7 +8,7 @@ import msgspec
 
 from hostler.entry.cli import show
 from hostler.entry.cli.failure import note
-from hostler.entry.cli.reach import read
+from hostler.entry.cli.server_options import read
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence

@@ -11,11 +11,11 @@ import msgspec
 
 from hostler.entry.cli import show
 from hostler.entry.cli.app import LazyGroup
-from hostler.entry.cli.consent import ask, ask_if_seen, check_can_ask, yes_option
+from hostler.entry.cli.confirm import ask, ask_if_seen, check_can_ask, yes_option
 from hostler.entry.cli.failure import NotYet, note
 from hostler.entry.cli.listing import all_of, show_all
-from hostler.entry.cli.reach import chosen_server, reached, read, server_options
-from hostler.entry.cli.target import complete
+from hostler.entry.cli.server_options import chosen_server, reached, read, server_options
+from hostler.entry.cli.store_option import complete
 from hostler.entry.cli.value import capacity, label_text, moment, span
 from hostler.entry.cli.vm.retained import given_up
 from hostler.entry.cli.vm.wait import Telling, wait_options
@@ -27,7 +27,7 @@ from hostler.model.node import DrainMode, Lifecycle
 
 if TYPE_CHECKING:
     from hostler.client import Client
-    from hostler.entry.cli.reach import Server
+    from hostler.entry.cli.server_options import Server
     from hostler.model.api import NodeView, VmView
     from hostler.model.retained_api import RetainedView
 

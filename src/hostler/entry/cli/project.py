@@ -9,12 +9,12 @@ import msgspec
 
 from hostler.entry.cli import show
 from hostler.entry.cli.app import LazyGroup
-from hostler.entry.cli.reach import chosen_server, org_option, reached, server_options
-from hostler.entry.cli.target import complete
+from hostler.entry.cli.server_options import chosen_server, org_option, reached, server_options
+from hostler.entry.cli.store_option import complete
 from hostler.entry.cli.value import moment
 
 if TYPE_CHECKING:
-    from hostler.entry.cli.reach import Server
+    from hostler.entry.cli.server_options import Server
 
 _HERE = "hostler.entry.cli.project"
 

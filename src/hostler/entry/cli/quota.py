@@ -9,13 +9,13 @@ import msgspec
 
 from hostler.entry.cli import show
 from hostler.entry.cli.app import LazyGroup
-from hostler.entry.cli.reach import chosen_server, project_options, reached, server_options
-from hostler.entry.cli.target import complete
+from hostler.entry.cli.server_options import chosen_server, project_options, reached, server_options
+from hostler.entry.cli.store_option import complete
 from hostler.entry.cli.value import Mebibytes, size
 from hostler.model.api import QuotaSet
 
 if TYPE_CHECKING:
-    from hostler.entry.cli.reach import Server
+    from hostler.entry.cli.server_options import Server
     from hostler.model.api import QuotaView
 
 _HERE = "hostler.entry.cli.quota"

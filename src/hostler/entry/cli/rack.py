@@ -10,8 +10,8 @@ import msgspec
 from hostler.entry.cli import show
 from hostler.entry.cli.app import LazyGroup
 from hostler.entry.cli.listing import all_of, show_all
-from hostler.entry.cli.reach import chosen_server, reached, read, server_options
-from hostler.entry.cli.target import complete
+from hostler.entry.cli.server_options import chosen_server, reached, read, server_options
+from hostler.entry.cli.store_option import complete
 from hostler.entry.cli.value import capacity, moment, size
 from hostler.kit.plural import counted
 from hostler.model.inventory import Condition
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from hostler.client import Client
-    from hostler.entry.cli.reach import Server
+    from hostler.entry.cli.server_options import Server
     from hostler.model.inventory import HardwareFlow
     from hostler.model.inventory_api import BladeView, FeedView, RackDetail, RackView
 

@@ -10,7 +10,7 @@ import click
 from hostler.entry.cli.elections import opened_storage
 from hostler.entry.cli.failure import tell
 from hostler.entry.cli.plane_options import plane_options
-from hostler.entry.cli.target import chosen, complete
+from hostler.entry.cli.store_option import chosen, complete
 
 MAX_ADDRESS = 255
 
@@ -72,8 +72,8 @@ def replica(
 
 
 def _demonstrate(store_url: str | None, address: str | None, ttl: float, replicas: int) -> int:
+    from hostler.entry.campaign import Plan
     from hostler.entry.replica import demonstrate
-    from hostler.entry.standing import Plan
 
     async def run() -> int:
         async with opened_storage(chosen(store_url), create=True) as storage:

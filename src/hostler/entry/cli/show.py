@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hostler.entry.cli import block
+from hostler.entry.cli import yaml_output
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -95,14 +95,14 @@ def value_block(value: bytes) -> str:
 def emit(data: object, output: str) -> None:
     """One document of plain data as JSON or YAML."""
     if output == "yaml":
-        click.echo(block.dump(data), nl=False)
+        click.echo(yaml_output.dump(data), nl=False)
     else:
         click.echo(json.dumps(data, indent=2, ensure_ascii=False))
 
 
 def document(data: object, output: str) -> str:
     """One of several documents that come one after the other: JSON on a line, or YAML."""
-    return "---\n" + block.dump(data) if output == "yaml" else as_json(data) + "\n"
+    return "---\n" + yaml_output.dump(data) if output == "yaml" else as_json(data) + "\n"
 
 
 def tell(line: str, data: object, output: str) -> None:

@@ -11,13 +11,13 @@ import msgspec
 from hostler.entry.cli import show
 from hostler.entry.cli.app import LazyGroup
 from hostler.entry.cli.failure import note
-from hostler.entry.cli.reach import chosen_server, reached, server_options
-from hostler.entry.cli.target import complete, store_option
+from hostler.entry.cli.server_options import chosen_server, reached, server_options
+from hostler.entry.cli.store_option import complete, store_option
 from hostler.entry.cli.value import Duration, moment
 from hostler.model.api import TokenCreate
 
 if TYPE_CHECKING:
-    from hostler.entry.cli.reach import Server
+    from hostler.entry.cli.server_options import Server
     from hostler.settings import Settings
 
 _HERE = "hostler.entry.cli.token"
@@ -110,9 +110,9 @@ def recover(data: Path | None, remove_password: bool, store_url: str | None) -> 
 
 
 async def _recover(settings: Settings, *, remove_password: bool) -> None:
-    from hostler.entry.cli.target import local_path, redacted
-    from hostler.entry.folder import DataFolder
-    from hostler.entry.plane import recovered_admin
+    from hostler.entry.cli.store_option import local_path, redacted
+    from hostler.entry.control_plane import recovered_admin
+    from hostler.entry.data_dir import DataFolder
     from hostler.errors import NotFound
 
     path = local_path(settings.store)

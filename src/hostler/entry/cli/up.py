@@ -11,7 +11,7 @@ from hostler.entry.cli import show
 from hostler.entry.cli.failure import one_line
 from hostler.entry.cli.plane_options import AGENT_LISTEN, called, plane_options
 from hostler.entry.cli.plane_options import flags as flag_options
-from hostler.entry.cli.target import complete
+from hostler.entry.cli.store_option import complete
 
 if TYPE_CHECKING:
     from hostler.entry.up import Ready
@@ -42,7 +42,7 @@ def up(
     It prints `ready http://…` once it serves. The first start makes the account `admin` and leaves its token in
     DATA/admin.token, where the other commands find it. Machines outlive it: the next start goes on with them.
     """
-    from hostler.entry.folder import DataFolder
+    from hostler.entry.data_dir import DataFolder
     from hostler.settings import load
 
     settings = load(flags)
@@ -58,8 +58,8 @@ def up(
 
 
 def _detached(settings: Settings, flags: dict[str, Any], switches: list[str]) -> int:
+    from hostler.entry.data_dir import DataFolder
     from hostler.entry.detach import detached
-    from hostler.entry.folder import DataFolder
     from hostler.settings.option import OPTIONS
 
     folder = DataFolder(settings.data)

@@ -11,16 +11,16 @@ from msgspec import UNSET
 
 from hostler.entry.cli import show
 from hostler.entry.cli.app import LazyGroup
-from hostler.entry.cli.consent import ask_if_seen, yes_option
-from hostler.entry.cli.reach import chosen_server, reached, server_options
-from hostler.entry.cli.target import complete
+from hostler.entry.cli.confirm import ask_if_seen, yes_option
+from hostler.entry.cli.server_options import chosen_server, reached, server_options
+from hostler.entry.cli.store_option import complete
 from hostler.entry.cli.value import moment
 from hostler.model.access import ROLES, Role
 from hostler.model.api import UserCreate, UserUpdate
 from hostler.model.name import fold
 
 if TYPE_CHECKING:
-    from hostler.entry.cli.reach import Server
+    from hostler.entry.cli.server_options import Server
     from hostler.model.api import UserView
     from hostler.model.inventory import Rights
 

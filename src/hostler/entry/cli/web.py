@@ -9,8 +9,8 @@ import webbrowser
 import click
 
 from hostler.entry.cli.failure import note
-from hostler.entry.cli.reach import Server, chosen_server, reached, server_options
-from hostler.entry.cli.target import complete
+from hostler.entry.cli.server_options import Server, chosen_server, reached, server_options
+from hostler.entry.cli.store_option import complete
 
 
 @click.command()

@@ -8,11 +8,11 @@ import click
 import msgspec
 
 from hostler.entry.cli import show, tree
-from hostler.entry.cli.reach import chosen_server, project_options, reached, server_options
-from hostler.entry.cli.target import complete
+from hostler.entry.cli.server_options import chosen_server, project_options, reached, server_options
+from hostler.entry.cli.store_option import complete
 
 if TYPE_CHECKING:
-    from hostler.entry.cli.reach import Server
+    from hostler.entry.cli.server_options import Server
     from hostler.model.trace_api import WhyView
 
 

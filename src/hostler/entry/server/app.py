@@ -21,11 +21,9 @@ import msgspec
 from hostler.engine.access.budget import Budget
 from hostler.engine.access.refusals import BUDGET, CREDENTIAL, RIGHT, SIGN_IN, Refusals
 from hostler.engine.request import Caller, Request
-from hostler.engine.turn import Turn
+from hostler.engine.serial_executor import Turn
 from hostler.entry.server import body as incoming
-from hostler.entry.server import browser
-from hostler.entry.server.answer import COMMON, body_of, refuse
-from hostler.entry.server.answer import send as send_answer
+from hostler.entry.server import browser_session
 from hostler.entry.server.authentication import (
     bearer_of,
     check_one,
@@ -42,11 +40,13 @@ from hostler.entry.server.openapi import document
 from hostler.entry.server.problem import INVALID, NOT_ALLOWED, NOT_FOUND, Refusal, tell
 from hostler.entry.server.protocol import CONNECTION
 from hostler.entry.server.proxy import Proxies
+from hostler.entry.server.response import COMMON, body_of, refuse
+from hostler.entry.server.response import send as send_answer
 from hostler.entry.server.route import Answer, Asked, Raw, Route, check_access
 from hostler.entry.server.services import ServerPlan, Services
-from hostler.entry.server.site import Site
+from hostler.entry.server.static_files import Site
 from hostler.entry.server.table import table
-from hostler.entry.terminal.keeper import Keeper
+from hostler.entry.terminal.sessions import Keeper
 from hostler.errors import Invalid, OverBudget, Unavailable
 from hostler.model.inventory import Rights
 from hostler.model.name import fold
@@ -294,8 +294,8 @@ class App:
     async def _met(self, raw: Raw) -> Caller:
         """Who asks, by the token in a header, or in a browser's cookie."""
         source = source_of(raw.scope)
-        if browser.has_cookie(raw):
-            return await browser.met(self._services, raw, source)
+        if browser_session.has_cookie(raw):
+            return await browser_session.met(self._services, raw, source)
         raw.token = token_of(raw.headers)
         return await self._services.users.meet(raw.token, source)
 

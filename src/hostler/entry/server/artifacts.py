@@ -12,10 +12,10 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 import msgspec
 
 from hostler.engine.tickets import ARTIFACTS as PEERS
-from hostler.entry.server.answer import COMMON
 from hostler.entry.server.body import Disconnected
 from hostler.entry.server.problem import MEDIA_TYPE, TIMEOUT, TOO_LARGE, Refusal
 from hostler.entry.server.protocol import cut
+from hostler.entry.server.response import COMMON
 from hostler.entry.server.route import AFTER, LIMIT, Access, Answer, Asked, Parameter, Route
 from hostler.errors import Invalid, Unavailable
 from hostler.model.artifact_api import ArtifactPage, ArtifactView

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hostler.engine.slices import printed
-from hostler.entry.server.answer import written
+from hostler.engine.slices import logs
+from hostler.entry.server.response import written
 from hostler.entry.server.route import AFTER, LIMIT, STALE, Access, Answer, Asked, Parameter, Route
 from hostler.errors import Invalid
 from hostler.model.blueprint_api import (
@@ -178,13 +178,13 @@ async def log(asked: Asked) -> Answer:
         asked.caller, asked.parts["artifact"], node=query["node"], instance=query["instance"]
     )
     after = query["after"] or ""
-    found = await printed.ask(asked.services.peers, node, artifact, instance, after)
+    found = await logs.ask(asked.services.peers, node, artifact, instance, after)
     return Answer(
         SliceLog(
             node=node,
             artifact=artifact,
             instance=found.instance,
-            text=printed.told(found, None if after else query["lines"]),
+            text=logs.told(found, None if after else query["lines"]),
             after=found.after,
             skipped=found.skipped,
         )

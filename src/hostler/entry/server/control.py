@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hostler.engine.access import ledger
+from hostler.engine.access import audit_queries
 from hostler.entry.server.events import streamed
 from hostler.entry.server.feed import KINDS
 from hostler.entry.server.route import AFTER, LIMIT, Access, Answer, Asked, Parameter, Route
@@ -62,10 +62,10 @@ async def replicas(asked: Asked) -> Answer:
 async def audit(asked: Asked) -> Answer:
     """What was written: to those who do not belong everywhere, only what concerns them."""
     query, services = asked.query, asked.services
-    wanted = ledger.Wanted(
+    wanted = audit_queries.Wanted(
         day=query["day"] or "", who=query["who"] or "", verb=query["verb"] or "", subject=query["subject"] or ""
     )
-    found = await ledger.page(
+    found = await audit_queries.page(
         services.store,
         asked.caller,
         services.view,

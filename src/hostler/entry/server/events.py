@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from hostler.entry.server.authentication import caller_of
 from hostler.entry.server.feed import KINDS, Numbering, item_of, position_of, revision_now, spelled, start_of
 from hostler.entry.server.logs import logger
-from hostler.entry.server.place import place_for
+from hostler.entry.server.stream_quota import place_for
 from hostler.errors import Closed, Compacted, HostlerError, Invalid, Missed, Unavailable
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
-from hostler.engine.deployments import discretion
-from hostler.entry.server.former import Former
+from hostler.engine.deployments import redaction
+from hostler.entry.server.previous_value import Former
 from hostler.errors import Closed, Compacted, HostlerError, Invalid, Missed, Unavailable, Uncertain
 from hostler.keys.deployment import ALERT, BLUEPRINT, DEPLOYMENT, ENDPOINT, SLICE
 from hostler.keys.inventory import BLADE, MORE_PDUS, MORE_TORS, PDU, RACK, REGION, TOR, WORKLOAD, ZONE
@@ -27,7 +27,7 @@ from hostler.keys.node import ALIVE, CLUSTER, MEMBER
 from hostler.keys.replica import LEADER
 from hostler.keys.vm import HANDLE, VM
 from hostler.kit.backoff import Backoff
-from hostler.kit.together import run_together
+from hostler.kit.task_group import run_together
 from hostler.model.access import HIDDEN
 from hostler.model.api import EventView
 from hostler.model.lab import ORG, lab_project
@@ -168,7 +168,7 @@ def _record(event: Event, kind: str) -> dict[str, Any] | None:
         return None
     try:
         if kind in _DISCREET:  # one text for all readers: it holds what everybody may know
-            record = discretion.plain(record)
+            record = redaction.plain(record)
         if kind in _SHAPED:
             return _without_user_data(record)
         if kind == "lab":

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from hostler.entry.server.docs_page import PAGE, SCRIPT, STYLE
 from hostler.entry.server.problem import UNAVAILABLE, Refusal
 from hostler.entry.server.route import Access, Answer, Asked, Route
-from hostler.entry.server.site import GUARDS, hashed, policy
+from hostler.entry.server.static_files import GUARDS, hashed, policy
 
 if TYPE_CHECKING:
     from hostler.entry.server.route import Handler

@@ -11,17 +11,17 @@ import asyncio
 import re
 from typing import TYPE_CHECKING, Any
 
-from hostler.entry.server.answer import COMMON
 from hostler.entry.server.body import Disconnected, query_texts
 from hostler.entry.server.problem import FORBIDDEN, NOT_ALLOWED, Refusal, tell
 from hostler.entry.server.protocol import cut
+from hostler.entry.server.response import COMMON
 from hostler.entry.server.route import Access, Answer, Asked, Parameter, Route
 from hostler.errors import HostlerError, Invalid, Unavailable
 from hostler.model.http_route import METHODS, RESERVED, decoded, merge_arguments
 from hostler.model.invoke_api import Arguments
 
 if TYPE_CHECKING:
-    from hostler.engine.invocation.route import Instance
+    from hostler.engine.invocation.load_balancer import Instance
     from hostler.engine.invocation.service import InvokeService
     from hostler.ports.calls import Items
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from msgspec import UNSET
 
-from hostler.entry.server.answer import written
 from hostler.entry.server.problem import LAB_REFUSED, Refusal
+from hostler.entry.server.response import written
 from hostler.entry.server.route import AFTER, LIMIT, STALE, Access, Answer, Asked, Parameter, Route
 from hostler.model.lab import LabEvent
 from hostler.model.lab_api import LabAnswer, LabExtend, LabMessage, LabNewsPage, LabOffers, LabPage, LabStart, LabView

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hostler.entry.server.answer import written
+from hostler.entry.server.response import written
 from hostler.entry.server.route import AFTER, LIMIT, STALE, Access, Answer, Asked, Parameter, Route
 from hostler.model.api import BrakeView, Drain, NodePage, NodeView
 

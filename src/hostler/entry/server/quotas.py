@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hostler.entry.server.answer import written
+from hostler.entry.server.response import written
 from hostler.entry.server.route import Access, Answer, Asked, Parameter, Route
 from hostler.entry.server.vms import PROJECT
 from hostler.model.api import ProjectCreate, ProjectList, ProjectView, QuotaSet, QuotaView

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from hostler.engine.inventory.pieces import decode_document
-from hostler.entry.server.answer import written
+from hostler.engine.inventory.streaming_json import decode_document
+from hostler.entry.server.response import written
 from hostler.entry.server.route import AFTER, LIMIT, STALE, Access, Answer, Asked, Parameter, Route
 from hostler.errors import NotFound
 from hostler.model.inventory_api import (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hostler.entry.server.answer import written
+from hostler.entry.server.response import written
 from hostler.entry.server.route import Access, Answer, Asked, Route
 from hostler.model.api import VmView
 from hostler.model.retained_api import RetainedPage, RetainedRestore, RetainedView

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from hostler.engine.request import Caller, Request
     from hostler.entry.server.feed import Feed
     from hostler.entry.server.services import ServerPlan, Services
-    from hostler.entry.terminal.keeper import Keeper
+    from hostler.entry.terminal.sessions import Keeper
     from hostler.keys.entry import Entry
     from hostler.model.access import Ticket
     from hostler.model.record import Record

@@ -12,17 +12,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
+    from hostler.engine.decision_history import TraceService
     from hostler.engine.deployments.service import BlueprintService
     from hostler.engine.inventory.service import InventoryService
+    from hostler.engine.invocation.metrics_feed import CallWatch
     from hostler.engine.invocation.service import InvokeService
-    from hostler.engine.invocation.watch import CallWatch
     from hostler.engine.labs.service import LabService
     from hostler.engine.nodes import NodeService
     from hostler.engine.overview import OverviewService
     from hostler.engine.quotas import QuotaService
     from hostler.engine.retained import RetainedService
     from hostler.engine.tickets import PeerTickets, Tickets
-    from hostler.engine.traces import TraceService
     from hostler.engine.users import UserService
     from hostler.engine.view import View
     from hostler.engine.vms import VmService

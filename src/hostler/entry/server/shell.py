@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING
 
 from hostler.entry.server.authentication import check_origin
 from hostler.entry.server.body import Disconnected
-from hostler.entry.server.doors import ONE, TICKET, machine_of, over
-from hostler.entry.server.hearing import Hearing, send, tell
-from hostler.entry.server.place import place_for
 from hostler.entry.server.problem import INVALID, Refusal
 from hostler.entry.server.route import Access, Answer, Route
+from hostler.entry.server.stream_quota import place_for
+from hostler.entry.server.vm_websockets import ONE, TICKET, machine_of, over
+from hostler.entry.server.websocket_input import Hearing, send, tell
 from hostler.entry.terminal import protocol
-from hostler.entry.terminal.outlook import Way
+from hostler.entry.terminal.lab_status import Way
 from hostler.entry.terminal.session import RATE, SIZE, first
 from hostler.entry.terminal.ssh import shell_in
 from hostler.errors import Forbidden, HostlerError, Unavailable

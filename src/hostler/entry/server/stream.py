@@ -11,7 +11,7 @@ import asyncio
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from hostler.entry.server.hearing import Hearing
+from hostler.entry.server.websocket_input import Hearing
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable

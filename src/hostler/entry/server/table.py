@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 from hostler.entry.server import (
     artifacts,
     blueprints,
-    browser,
+    browser_session,
     control,
-    doors,
     health,
     invoke,
     labs,
@@ -23,10 +22,11 @@ from hostler.entry.server import (
     terminal,
     traces,
     users,
+    vm_websockets,
     vms,
     workloads,
 )
-from hostler.entry.server.site import Site
+from hostler.entry.server.static_files import Site
 
 if TYPE_CHECKING:
     from hostler.entry.server.route import Handler, Route
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 API: tuple[Route, ...] = (
     *(
         *vms.ROUTES,
-        *doors.ROUTES,
+        *vm_websockets.ROUTES,
         *shell.ROUTES,
         *labs.ROUTES,
         *workloads.ROUTES,
@@ -47,7 +47,7 @@ API: tuple[Route, ...] = (
     *(
         *quotas.ROUTES,
         *users.ROUTES,
-        *browser.ROUTES,
+        *browser_session.ROUTES,
         *control.ROUTES,
         *overview.ROUTES,
         *traces.ROUTES,

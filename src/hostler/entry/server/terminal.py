@@ -10,17 +10,17 @@ import asyncio
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from hostler.engine.labs.right import check_use
+from hostler.engine.labs.permissions import check_use
 from hostler.engine.tickets import TERMINAL, worthless
-from hostler.entry.server.answer import written
 from hostler.entry.server.authentication import check_origin, digest_shown
 from hostler.entry.server.body import Disconnected
-from hostler.entry.server.doors import TICKET, over
-from hostler.entry.server.hearing import Hearing, send
 from hostler.entry.server.labs import USED
-from hostler.entry.server.place import place_for
 from hostler.entry.server.problem import INVALID, Refusal
+from hostler.entry.server.response import written
 from hostler.entry.server.route import Access, Parameter, Route
+from hostler.entry.server.stream_quota import place_for
+from hostler.entry.server.vm_websockets import TICKET, over
+from hostler.entry.server.websocket_input import Hearing, send
 from hostler.entry.terminal import protocol
 from hostler.entry.terminal.session import first
 from hostler.errors import Invalid, NotFound

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hostler.engine.traces import STEPS
+from hostler.engine.decision_history import STEPS
 from hostler.entry.server.route import AFTER, LIMIT, Access, Answer, Asked, Parameter, Route
 from hostler.model.trace_api import TracePage, WhyView
 

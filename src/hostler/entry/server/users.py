@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from hostler.entry.server.answer import written
-from hostler.entry.server.browser import cleared
+from hostler.entry.server.browser_session import cleared
+from hostler.entry.server.response import written
 from hostler.entry.server.route import AFTER, LIMIT, STALE, Access, Answer, Asked, Route
 from hostler.model.api import (
     Login,

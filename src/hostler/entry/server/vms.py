@@ -5,8 +5,8 @@ from __future__ import annotations
 import gzip
 from typing import TYPE_CHECKING
 
-from hostler.engine.vm_reading import VmQuery
-from hostler.entry.server.answer import body_of, likes_of, written
+from hostler.engine.vm_queries import VmQuery
+from hostler.entry.server.response import body_of, likes_of, written
 from hostler.entry.server.route import AFTER, LIMIT, STALE, Access, Answer, Asked, Parameter, Route
 from hostler.errors import Invalid
 from hostler.model.api import (

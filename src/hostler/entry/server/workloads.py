@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hostler.entry.server.answer import written
+from hostler.entry.server.response import written
 from hostler.entry.server.route import AFTER, LIMIT, STALE, Access, Answer, Asked, Route
 from hostler.errors import Invalid
 from hostler.model.name import fold

@@ -11,7 +11,7 @@ import asyncio
 from typing import TYPE_CHECKING, TypeVar
 
 from hostler.entry.terminal import protocol
-from hostler.entry.terminal.scroll import Place, Scroll
+from hostler.entry.terminal.scrollback import Place, Scroll
 from hostler.entry.terminal.ssh import shell_in
 from hostler.errors import Forbidden, HostlerError, NotFound, Refused
 from hostler.kit.backoff import Backoff
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     import asyncssh
 
-    from hostler.entry.terminal.outlook import Outlook, Way
+    from hostler.entry.terminal.lab_status import Outlook, Way
     from hostler.entry.terminal.ssh import Shell
     from hostler.kit.clock import Clock
     from hostler.model.lab import Lab

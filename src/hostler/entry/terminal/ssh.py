@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from hostler.entry.ssh import Bridge
-    from hostler.entry.terminal.outlook import Way
+    from hostler.entry.terminal.lab_status import Way
     from hostler.ports.machines import Channel
 
 TERM = "xterm-256color"

@@ -11,7 +11,7 @@ from hostler.model.name import fold
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from hostler.engine.inventory.document import Inventory
+    from hostler.engine.inventory.inventory_file import Inventory
     from hostler.model.inventory import Blade, Pdu, Rack, Tor
 
 

@@ -10,14 +10,14 @@ import msgspec
 from hostler.errors import Conflict, Invalid, NotFound
 from hostler.model.name import fold
 from hostler.sim.hardware import blade as blades
-from hostler.sim.hardware import switch, word
+from hostler.sim.hardware import event_names, switch
 from hostler.sim.hardware import tor as tors
+from hostler.sim.hardware.addressing import reached
 from hostler.sim.hardware.blade import BladeState, Due, Life, Supply, Timer
 from hostler.sim.hardware.cable import CableState
 from hostler.sim.hardware.change import IN_VAIN, Change
 from hostler.sim.hardware.event import Crash, Repair, Replace, Start, Stop
 from hostler.sim.hardware.pdu import PduState
-from hostler.sim.hardware.reach import reached
 from hostler.sim.hardware.switch import Ignored, Switch
 from hostler.sim.hardware.tor import TorState
 from hostler.sim.hardware.wiring import Wiring
@@ -90,7 +90,7 @@ class Racks:
             self._now = due
             state = self._states.get(address)
             if isinstance(state, BladeState):
-                self._step_blade(address, Due(epoch), _Because(word.due(state)), changes)
+                self._step_blade(address, Due(epoch), _Because(event_names.due(state)), changes)
         self._now = now
         return changes
 
@@ -173,7 +173,7 @@ class Racks:
         """What is wired to what. NotFound: no such rack."""
         found = self._wirings.get(fold(rack.partition("/")[0]))
         if found is None:
-            raise NotFound(f"rack {rack.partition('/')[0]}: no such rack; there are {word.some(self._wirings)}")
+            raise NotFound(f"rack {rack.partition('/')[0]}: no such rack; there are {event_names.some(self._wirings)}")
         return found
 
     def racks(self) -> tuple[str, ...]:
@@ -201,7 +201,9 @@ class Racks:
     def _find(self, address: str) -> tuple[Wiring, str]:
         wiring, folded = self.wiring(address), fold(address)
         if folded != wiring.plan.name and folded not in wiring.kinds:
-            raise NotFound(f"{address}: no such component; rack {wiring.plan.name} has {word.some(wiring.kinds)}")
+            raise NotFound(
+                f"{address}: no such component; rack {wiring.plan.name} has {event_names.some(wiring.kinds)}"
+            )
         return wiring, folded
 
     def _of(self, kind: type[StateT], address: str) -> StateT:
@@ -231,11 +233,11 @@ class Racks:
             raise RuntimeError(f"{address}: {event!r} was let through")
         after, ignored = tors.step(before, event) if isinstance(before, TorState) else switch.step(before, event)
         cable = wiring.cables.get(address)
-        if cable is not None and before.on is not after.on and word.is_command(event):
+        if cable is not None and before.on is not after.on and event_names.is_command(event):
             source = self._states[cable.source]
             if isinstance(source, Switch) and source.stuck:
                 after, ignored = before, (Ignored(f"{cable.source} is stuck"),)
-        why = word.of(event, wiring.kinds[address])
+        why = event_names.of(event, wiring.kinds[address])
         if ignored:
             why = f"{why}, {IN_VAIN}: {ignored[0].why}"
         elif after == before:
@@ -279,7 +281,7 @@ class Racks:
     def _do_to_blade(self, address: str, event: Event, cause: str, changes: list[Change]) -> None:
         if not isinstance(event, Crash | Start | Stop | Repair | Replace):
             raise RuntimeError(f"{address}: {event!r} was let through")
-        self._step_blade(address, event, _Because(word.of(event, "blade"), cause), changes)
+        self._step_blade(address, event, _Because(event_names.of(event, "blade"), cause), changes)
 
     def _step_blade(self, address: str, event: BladeEvent, because: _Because, changes: list[Change]) -> None:
         before = self.blade(address)

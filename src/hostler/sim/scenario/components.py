@@ -10,7 +10,7 @@ from hostler.model.node import node_id
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from hostler.engine.inventory.document import FullRack, Inventory
+    from hostler.engine.inventory.inventory_file import FullRack, Inventory
 
 KINDS = ("rack", "pdu", "tor", "blade", "power cable", "network cable", "replica")
 GROUPS = {

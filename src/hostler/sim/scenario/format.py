@@ -10,16 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from hostler.engine.inventory.document import Inventory, inventory_of
-from hostler.engine.workloads.document import workload_of
+from hostler.engine.inventory.inventory_file import Inventory, inventory_of
+from hostler.engine.workloads.workload_file import workload_of
 from hostler.errors import HostlerError, Invalid
 from hostler.kit.yaml import Doubts, Piece, read
 from hostler.model.name import fold
 from hostler.sim.fault import FAULTS
-from hostler.sim.scenario import moments
+from hostler.sim.scenario import timeline as moments
 from hostler.sim.scenario.components import GROUPS, Components
-from hostler.sim.scenario.scenario import INVARIANTS, LONGEST, SETTLE, Chance, Moment, Scenario
-from hostler.sim.scenario.wishes import (
+from hostler.sim.scenario.resources import (
     base_of,
     blueprint_name,
     blueprint_of,
@@ -29,6 +28,7 @@ from hostler.sim.scenario.wishes import (
     seconds,
     vms_of,
 )
+from hostler.sim.scenario.scenario import INVARIANTS, LONGEST, SETTLE, Chance, Moment, Scenario
 from hostler.sim.world import WorldPlan
 
 if TYPE_CHECKING:

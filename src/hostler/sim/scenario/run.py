@@ -8,20 +8,20 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from hostler.kit.processes import ProcessLoop
-from hostler.kit.virtual import run_virtual
+from hostler.kit.simulated_process import ProcessLoop
+from hostler.kit.virtual_loop import run_virtual
 from hostler.sim.invariants import Invariants, Verdict, Violation
-from hostler.sim.invariants_ends import Ends
-from hostler.sim.invariants_rollout import Rollouts
-from hostler.sim.invariants_wishes import lost, unshown
-from hostler.sim.scenario.chance import drawn
-from hostler.sim.scenario.play import Player, plan_of
+from hostler.sim.invariants.converged import lost, unshown
+from hostler.sim.invariants.lifetimes import Ends
+from hostler.sim.invariants.rollout import Rollouts
+from hostler.sim.scenario.draws import drawn
+from hostler.sim.scenario.player import Player, plan_of
 from hostler.sim.world import Parts, World
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from hostler.sim.invariants_wishes import Unmet
+    from hostler.sim.invariants.converged import Unmet
     from hostler.sim.log import LogEntry
     from hostler.sim.scenario.scenario import Moment, Scenario
 

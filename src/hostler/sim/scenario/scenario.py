@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from hostler.engine.inventory.document import Inventory
+from hostler.engine.inventory.inventory_file import Inventory
 from hostler.sim.fault import FaultBase, fields_of
 
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from hostler.model.lab import LabCatalogue
     from hostler.model.workload_api import WorkloadApply
     from hostler.sim.fault import Fault
-    from hostler.sim.scenario.act import Act, LabWish, VmWish
+    from hostler.sim.scenario.actions import Act, LabWish, VmWish
 
 LONGEST = 7 * 86400.0
 SETTLE = 120.0

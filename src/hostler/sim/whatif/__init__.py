@@ -7,7 +7,7 @@
 The store that was copied is not touched, and nobody it belongs to notices.
 """
 
-from hostler.sim.whatif.copied import Copied, copied
 from hostler.sim.whatif.question import Affected, Answer, Fate, Question, ask
+from hostler.sim.whatif.snapshot import Copied, copied
 
 __all__ = ["Affected", "Answer", "Copied", "Fate", "Question", "ask", "copied"]

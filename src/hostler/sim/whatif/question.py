@@ -13,21 +13,21 @@ from hostler.errors import Invalid, NotFound
 from hostler.keys.node import COMMAND
 from hostler.keys.vm import HANDLE, VM
 from hostler.kit.plural import counted
-from hostler.kit.processes import ProcessLoop
-from hostler.kit.virtual import run_virtual
+from hostler.kit.simulated_process import ProcessLoop
+from hostler.kit.virtual_loop import run_virtual
 from hostler.model.api import Drain
 from hostler.model.name import fold
 from hostler.model.vm import MachineState, Power, VmHandle
 from hostler.sim.fault import Fault  # noqa: TC001 - msgspec reads annotations at run time
-from hostler.sim.whatif.moves import SliceFate, SliceMoves
-from hostler.sim.whatif.scene import NOT_YET, furnish, world_plan
+from hostler.sim.whatif.slice_report import SliceFate, SliceMoves
+from hostler.sim.whatif.world_from_snapshot import NOT_YET, furnish, world_plan
 from hostler.sim.world import World
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from hostler.model.vm import VirtualMachine
-    from hostler.sim.whatif.copied import Copied
+    from hostler.sim.whatif.snapshot import Copied
     from hostler.sim.world import BladeHost
 
 QUIET = 75.0

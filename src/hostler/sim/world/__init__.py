@@ -24,8 +24,8 @@ Not here: decisions, scenarios, invariants. Nothing knows the real time, and for
 from __future__ import annotations
 
 from hostler.sim.world.blade import BladeHost
-from hostler.sim.world.parts import Making, Parts
-from hostler.sim.world.plan import BladePlan, WorldPlan
+from hostler.sim.world.config import BladePlan, WorldPlan
+from hostler.sim.world.factories import Making, Parts
 from hostler.sim.world.replica import Doors, ReplicaHost
 from hostler.sim.world.world import World, run_world
 

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 from hostler.drivers.machines.simulated import MachineFaults, Odds, SimulatedMachines
 from hostler.drivers.slices.simulated import SimulatedSlices
-from hostler.engine.agent.plan import AgentPlan
-from hostler.kit.processes import outside
-from hostler.kit.rated import ROUNDED
+from hostler.engine.agent.config import AgentPlan
+from hostler.kit.simulated_process import outside
+from hostler.kit.skewed_clock import ROUNDED
 from hostler.sim.world.disks import DiskPlace
+from hostler.sim.world.factories import Making
 from hostler.sim.world.host import Host, chance
-from hostler.sim.world.parts import Making
 from hostler.sim.world.peers import WorldPeers
 from hostler.sim.world.slices import WorldSlices, slice_times
 
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from hostler.drivers.machines.simulated.fault import Verb
     from hostler.ports.slices import Life as SliceLife
     from hostler.sim.world.condition import Conditions
+    from hostler.sim.world.config import BladePlan
     from hostler.sim.world.host import Life
-    from hostler.sim.world.plan import BladePlan
     from hostler.sim.world.world import World
 
 _ON_DISK: tuple[Verb, ...] = (

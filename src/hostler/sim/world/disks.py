@@ -9,7 +9,7 @@ from hostler.drivers.machines.simulated import MemoryPlace
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from hostler.drivers.machines.simulated.place import Kept, Row
+    from hostler.drivers.machines.simulated.host import Kept, Row
 
 
 class Disks:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hostler.kit.processes import outside
+from hostler.kit.simulated_process import outside
 from hostler.model.name import fold
 from hostler.sim.hardware import BladePlan as Loose
 from hostler.sim.hardware import BladeState, RackPlan, Racks, rack_plan
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Iterable, Sequence
 
-    from hostler.engine.inventory.document import Inventory
+    from hostler.engine.inventory.inventory_file import Inventory
     from hostler.sim.hardware import Change, Event
-    from hostler.sim.world.plan import BladePlan
+    from hostler.sim.world.config import BladePlan
     from hostler.sim.world.world import World
 
 

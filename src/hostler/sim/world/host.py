@@ -7,10 +7,10 @@ import random
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from hostler.errors import Unavailable
-from hostler.kit.rated import RatedClock
-from hostler.sim.wire import Weather
+from hostler.kit.skewed_clock import RatedClock
+from hostler.sim.faulty_link import Weather
 from hostler.sim.world.condition import FINE
-from hostler.sim.world.wire import WorldWire
+from hostler.sim.world.store_link import WorldWire
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
-from hostler.engine.deployments.moves import moved
+from hostler.engine.deployments.state_machine import moved
 from hostler.engine.slices.decide import WINDOW, Do, Memory, Show, decide
 from hostler.errors import Damaged, HostlerError
 from hostler.keys.deployment import ENDPOINT, SLICE
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from hostler.model.deployment import SliceInstance, SliceRecord
     from hostler.ports.store import Comparison, Event, Lease, Operation
     from hostler.sim.fault import SliceRefuses
+    from hostler.sim.world.fast_blade import LightBlade
     from hostler.sim.world.host import Life as Process
-    from hostler.sim.world.light import LightBlade
 
     Instance: TypeAlias = tuple[str, int]
 

@@ -8,23 +8,23 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from hostler.drivers.inbox.memory import MemoryBoard, MemoryInbox
+from hostler.engine.decision_history import TraceService
 from hostler.engine.deployments.service import BlueprintService
+from hostler.engine.idempotent_writer import Writer
 from hostler.engine.inventory.service import InventoryService
-from hostler.engine.killer import GRACE, overdue_at
 from hostler.engine.labs.service import LabService
 from hostler.engine.labs.worker import LabWorker
 from hostler.engine.nodes import NodeService
 from hostler.engine.quotas import QuotaService
 from hostler.engine.replica import ReplicaConfig
-from hostler.engine.traces import TraceService
+from hostler.engine.self_fencing import GRACE, overdue_at
 from hostler.engine.vms import VmService
 from hostler.engine.workloads.service import WorkloadService
-from hostler.engine.write import Writer
 from hostler.errors import Unavailable
 from hostler.model.lab import LabCatalogue
 from hostler.sim.world.artifacts import EveryArtifact
+from hostler.sim.world.factories import Making
 from hostler.sim.world.host import Host
-from hostler.sim.world.parts import Making
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

@@ -13,7 +13,7 @@ from hostler.sim.world.host import chance
 if TYPE_CHECKING:
     from hostler.drivers.slices.simulated import Verb
     from hostler.sim.world.blade import BladeHost
-    from hostler.sim.world.plan import WorldPlan
+    from hostler.sim.world.config import WorldPlan
 
 
 class WorldSlices(SlicePlace):

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from hostler.engine.deployments.measured import NOTHING, Measured
+from hostler.engine.deployments.call_metrics import NOTHING, Measured
 from hostler.model.deployment import base_of
 
 if TYPE_CHECKING:

@@ -10,22 +10,22 @@ from hostler.drivers.inbox.memory import MemoryDoor
 from hostler.drivers.store.memory import MemoryStore
 from hostler.engine.request import HOSTLER, Request
 from hostler.errors import Conflict, NotFound, Unavailable, Uncertain
-from hostler.kit.processes import ProcessLoop, outside
-from hostler.kit.virtual import VirtualClock, run_virtual
+from hostler.kit.simulated_process import ProcessLoop, outside
+from hostler.kit.virtual_loop import VirtualClock, run_virtual
 from hostler.model.name import fold
 from hostler.ports.store import Put, pieces
 from hostler.sim.hardware import Repair, Replace
 from hostler.sim.log import Log
 from hostler.sim.world.blade import BladeHost
-from hostler.sim.world.chronicle import Chronicle
+from hostler.sim.world.config import blade_plans
 from hostler.sim.world.disks import Disks
-from hostler.sim.world.electricity import RackPower
+from hostler.sim.world.event_log import Chronicle
+from hostler.sim.world.factories import Parts
+from hostler.sim.world.fast_blade import Exchange, LightBlade
 from hostler.sim.world.hardware import Hardware
 from hostler.sim.world.host import chance
 from hostler.sim.world.injection import Injection
-from hostler.sim.world.light import Exchange, LightBlade
-from hostler.sim.world.parts import Parts
-from hostler.sim.world.plan import blade_plans
+from hostler.sim.world.power import RackPower
 from hostler.sim.world.recovery import Recovery
 from hostler.sim.world.replica import ReplicaHost
 from hostler.sim.world.traffic import Traffic
@@ -34,15 +34,15 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
     from types import TracebackType
 
-    from hostler.engine.inventory.document import Inventory
+    from hostler.engine.inventory.inventory_file import Inventory
     from hostler.engine.request import Caller
     from hostler.ports.power import Power
     from hostler.sim.fault import Fault
     from hostler.sim.hardware import Change, Racks
     from hostler.sim.hardware import Event as HardwareEvent
     from hostler.sim.log import LogEntry
+    from hostler.sim.world.config import BladePlan, WorldPlan
     from hostler.sim.world.host import Host
-    from hostler.sim.world.plan import BladePlan, WorldPlan
     from hostler.sim.world.replica import Doors
 
 T = TypeVar("T")

@@ -39,7 +39,7 @@ JUST = 0.05
 """Seconds that a process may need to learn of an answer that has come."""
 BESIDE = 4
 """Claims that wait at once: each has several clients, and a leadership of two seconds needs quick answers."""
-_CHAPTERS = ("use", "loss", "fences", "closing", "doors")
+_CHAPTERS = ("basics", "loss", "fences", "closing", "validation")
 
 
 class ElectionClaim(msgspec.Struct, frozen=True):

@@ -6,7 +6,7 @@ import asyncio
 import json
 from typing import TYPE_CHECKING
 
-from hostler.kit.together import run_together
+from hostler.kit.task_group import run_together
 from hostler.testing.claim import loop_time
 
 from .claim import LONG, TTL, WITHIN, ElectionTrial, acquired, claim

@@ -23,7 +23,18 @@ if TYPE_CHECKING:
 
     Body = Callable[["MachineTrial"], Awaitable[None]]
 
-_CHAPTERS = ("use", "number", "fence", "interruption", "lifetime", "serial", "availability", "move", "mark", "retain")
+_CHAPTERS = (
+    "basics",
+    "numbered_operations",
+    "fence",
+    "interruption",
+    "lifetime",
+    "serial",
+    "availability",
+    "move",
+    "ownership",
+    "retain",
+)
 
 Save: TypeAlias = "Callable[[Machines, str, str], Awaitable[None]]"
 Show: TypeAlias = "Callable[[Machines, str], Awaitable[str]]"

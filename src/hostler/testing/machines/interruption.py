@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from hostler.model.vm import MachineState
-from hostler.testing.cut import cut, points
+from hostler.testing.interruption import cut, points
 from hostler.testing.machines.claim import claim, core
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from hostler.errors import NotFound, Refused
 from hostler.model.vm import MachineState
-from hostler.testing.cut import cut, points
+from hostler.testing.interruption import cut, points
 from hostler.testing.machines.claim import claim, refused
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     Body = Callable[["SliceTrial"], Awaitable[None]]
 
-_CHAPTERS = ("use", "ending", "lifetime", "interruption")
+_CHAPTERS = ("basics", "ending", "lifetime", "interruption")
 
 
 class OpenSlices(Slices, Protocol):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from hostler.ports.slices import Life
-from hostler.testing.cut import cut, points
+from hostler.testing.interruption import cut, points
 from hostler.testing.slices.claim import claim
 
 if TYPE_CHECKING:

@@ -32,7 +32,7 @@ _CHAPTERS = (
     "leases",
     "watches",
     "lagging",
-    "doors",
+    "validation",
     "lifetime",
 )
 

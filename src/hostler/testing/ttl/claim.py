@@ -29,7 +29,7 @@ LONG = 60.0
 POLL = 0.02
 ROUNDS = 1000
 """How often two clients race for each verb."""
-_CHAPTERS = ("use", "lives", "races", "watching", "lifetime")
+_CHAPTERS = ("basics", "expiry", "races", "watching", "lifetime")
 
 
 class TtlClaim(msgspec.Struct, frozen=True):

@@ -8,7 +8,7 @@ board     the records
 
 from __future__ import annotations
 
-from hostler.drivers.inbox.redis.board import RedisBoard
 from hostler.drivers.inbox.redis.inbox import RedisInbox
+from hostler.drivers.inbox.redis.lab_records import RedisBoard
 
 __all__ = ["RedisBoard", "RedisInbox"]

@@ -11,8 +11,8 @@ import msgspec
 from redis.exceptions import RedisError
 
 from hostler.drivers.inbox.redis import scripts
-from hostler.drivers.inbox.redis.bell import Bell
-from hostler.drivers.redis_link import ANSWERS
+from hostler.drivers.inbox.redis.blocking_wait import Bell
+from hostler.drivers.redis_client import ANSWERS
 from hostler.errors import Forbidden, Invalid
 from hostler.keys.lab import FIRST
 from hostler.ports.inbox import QUEUES, Taken
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import TracebackType
 
-    from hostler.drivers.redis_link import Answers, RedisLink, Words
+    from hostler.drivers.redis_client import Answers, RedisLink, Words
     from hostler.keys.lab import LabNames
     from hostler.ports.inbox import QueueName
 

@@ -25,9 +25,9 @@ from hcloud.servers import ServerCreatePublicNetwork
 from hcloud.ssh_keys import SSHKey
 
 from hostler.drivers.machines.hetzner import labels
+from hostler.drivers.machines.hetzner.api_types import action_of, bound_action_of, kind_of, server_of, snapshot_of
+from hostler.drivers.machines.hetzner.errors import LONGEST, Absent, Busy, is_limit, translated
 from hostler.drivers.machines.hetzner.threads import Threads
-from hostler.drivers.machines.hetzner.trouble import LONGEST, Absent, Busy, is_limit, translated
-from hostler.drivers.machines.hetzner.value import action_of, bound_action_of, kind_of, server_of, snapshot_of
 from hostler.errors import Closed, Forbidden, HostlerError, Refused, TooManyTries
 from hostler.kit.backoff import Backoff
 
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 
     import requests
 
+    from hostler.drivers.machines.hetzner.api_types import Action, Kind, Server, Snapshot
     from hostler.drivers.machines.hetzner.options import HetznerOptions
-    from hostler.drivers.machines.hetzner.value import Action, Kind, Server, Snapshot
     from hostler.kit.clock import Clock
 
 T = TypeVar("T")

@@ -16,18 +16,18 @@ from typing import TYPE_CHECKING, Self
 
 import msgspec
 
-from hostler.drivers.machines import request
+from hostler.drivers.machines import validation
 from hostler.drivers.machines.hetzner.api import AT_ONCE
+from hostler.drivers.machines.hetzner.context import Site
+from hostler.drivers.machines.hetzner.create import CREATING, Making
+from hostler.drivers.machines.hetzner.errors import Absent, Taken
 from hostler.drivers.machines.hetzner.labels import server_name, snapshot_labels
-from hostler.drivers.machines.hetzner.making import CREATING, Making
+from hostler.drivers.machines.hetzner.mapping import View
 from hostler.drivers.machines.hetzner.power import Power
 from hostler.drivers.machines.hetzner.readiness import Readinesses
-from hostler.drivers.machines.hetzner.site import Site
 from hostler.drivers.machines.hetzner.status import DELETING, OFF, RUNNING
-from hostler.drivers.machines.hetzner.trouble import Absent, Taken
-from hostler.drivers.machines.hetzner.view import View
 from hostler.drivers.machines.hetzner.watch import Watch
-from hostler.drivers.machines.qemu.door import Connection, Doorway
+from hostler.drivers.machines.qemu.channel import Connection, Doorway
 from hostler.errors import Closed, Forbidden, HostlerError, NotFound, Refused, Unavailable
 from hostler.kit.clock import SystemClock
 from hostler.kit.closing import Closing
@@ -38,9 +38,9 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
     from pathlib import Path
 
+    from hostler.drivers.machines.hetzner.api_types import Server
     from hostler.drivers.machines.hetzner.labels import Card
     from hostler.drivers.machines.hetzner.options import HetznerOptions
-    from hostler.drivers.machines.hetzner.value import Server
     from hostler.kit.clock import Clock
     from hostler.ports.machines import Channel, Machine, MachinePlan, RetainedMachine
 
@@ -123,7 +123,7 @@ class HetznerMachines(Closing):
         return Offer(capacity=self._options.capacity, facts=facts, refuses=refuses)
 
     async def create(self, plan: MachinePlan) -> Machine:
-        request.check_plan(plan, None)
+        validation.check_plan(plan, None)
         if plan.fenced:
             raise Refused(
                 f"machine {plan.label.vm!r}: a server of Hetzner Cloud does not stop by itself; do not fence it"
@@ -135,10 +135,10 @@ class HetznerMachines(Closing):
                 return await self._done(await self._created(plan))
 
     async def mark(self, plan: MachinePlan) -> Machine:
-        request.check_plan(plan, None)
+        validation.check_plan(plan, None)
         async with self._verb(plan.label.vm):
             server, card = await self._expected(plan.label.vm)
-            request.check_markable(card.label, plan.label)
+            validation.check_markable(card.label, plan.label)
             return await self._done(await self._marked(server, card, plan))
 
     async def start(self, vm: str) -> Machine:
@@ -152,7 +152,7 @@ class HetznerMachines(Closing):
             return await self._done(server)
 
     async def stop(self, vm: str, *, grace: float) -> Machine:
-        request.check_seconds("grace", grace)
+        validation.check_seconds("grace", grace)
         async with self._verb(vm):
             server, card = await self._expected(vm)
             if server.status not in (OFF, DELETING) and not card.life:
@@ -160,7 +160,7 @@ class HetznerMachines(Closing):
             return await self._done(server)
 
     async def reset(self, vm: str, number: int) -> Machine:
-        request.check_number(number)
+        validation.check_number(number)
         async with self._verb(vm):
             server, card = await self._expected(vm)
             if card.resets < number:
@@ -171,7 +171,7 @@ class HetznerMachines(Closing):
             return await self._done(server)
 
     async def delete(self, vm: str) -> None:
-        request.check_text("machine", vm)
+        validation.check_text("machine", vm)
         async with self._verb(vm):
             server = await self._settled(vm)
             card = None if server is None else self._site.card(server)
@@ -188,7 +188,7 @@ class HetznerMachines(Closing):
             self._watch.gone(vm)
 
     async def retain(self, vm: str, name: str) -> RetainedMachine | None:
-        request.check_text("retained machine", name)
+        validation.check_text("retained machine", name)
         async with self._verb(vm):
             server = await self._site.looks.server(server_name(vm))
             card = None if server is None else self._site.card(server)
@@ -222,8 +222,8 @@ class HetznerMachines(Closing):
         return found
 
     async def reinstate(self, name: str, plan: MachinePlan) -> Machine:
-        request.check_text("retained machine", name)
-        request.check_plan(plan, None)
+        validation.check_text("retained machine", name)
+        validation.check_plan(plan, None)
         vm = plan.label.vm
         async with self._keeping, self._verb(vm):
             found, server = await self._kept(name), await self._settled(vm)
@@ -246,7 +246,7 @@ class HetznerMachines(Closing):
             return await self._done(await self._site.api.rename(kept, server_name(vm), back.labels()))
 
     async def discard(self, name: str) -> None:
-        request.check_text("retained machine", name)
+        validation.check_text("retained machine", name)
         async with self._keeping:
             self._check_open()
             found = await self._kept(name)
@@ -259,7 +259,7 @@ class HetznerMachines(Closing):
 
     async def inspect(self, vm: str) -> Machine | None:
         self._check_open()
-        request.check_text("machine", vm)
+        validation.check_text("machine", vm)
         server = await self._server(vm)
         return None if server is None or self._site.card(server) is None else await self._view.machine(server)
 
@@ -269,7 +269,7 @@ class HetznerMachines(Closing):
         return await self._look() if recent is None else recent
 
     async def snapshot(self, vm: str, name: str) -> Machine:
-        request.check_text("snapshot", name)
+        validation.check_text("snapshot", name)
         async with self._verb(vm):
             server, card = await self._whole(vm)
             if card.restoring:
@@ -278,8 +278,8 @@ class HetznerMachines(Closing):
             return await self._looked(vm)
 
     async def restore(self, vm: str, name: str, number: int) -> Machine:
-        request.check_text("snapshot", name)
-        request.check_number(number)
+        validation.check_text("snapshot", name)
+        validation.check_number(number)
         async with self._verb(vm):
             server, card = await self._whole(vm)
             if card.restored >= number:
@@ -296,7 +296,7 @@ class HetznerMachines(Closing):
             return await self._looked(vm)
 
     async def drop_snapshot(self, vm: str, name: str) -> Machine:
-        request.check_text("snapshot", name)
+        validation.check_text("snapshot", name)
         async with self._verb(vm):
             _, card = await self._expected(vm)
             if card.restoring and card.restoring_to == name:
@@ -326,9 +326,9 @@ class HetznerMachines(Closing):
     async def hold(self, seconds: float, *, since: float | None = None) -> None:
         """Nothing here is fenced."""
         self._check_open()
-        request.check_finite("hold", seconds)
+        validation.check_finite("hold", seconds)
         if since is not None:
-            request.check_finite("since", since)
+            validation.check_finite("since", since)
 
     # Inside
 
@@ -408,7 +408,7 @@ class HetznerMachines(Closing):
     async def _verb(self, vm: str) -> AsyncIterator[None]:
         """Around a verb that changes a machine: one at a time."""
         self._check_open()
-        request.check_text("machine", vm)
+        validation.check_text("machine", vm)
         lock = self._locks.setdefault(vm, asyncio.Lock())
         try:
             async with lock:

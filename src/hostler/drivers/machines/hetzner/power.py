@@ -16,9 +16,9 @@ from hostler.kit.backoff import Backoff
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from hostler.drivers.machines.hetzner.api_types import Action, Server, Snapshot
+    from hostler.drivers.machines.hetzner.context import Site
     from hostler.drivers.machines.hetzner.labels import Card
-    from hostler.drivers.machines.hetzner.site import Site
-    from hostler.drivers.machines.hetzner.value import Action, Server, Snapshot
 
 AVAILABLE = "available"
 _log = logging.getLogger("hostler.machines")

@@ -16,7 +16,7 @@ from hostler.model.vm import Readiness, Step
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from hostler.drivers.machines.hetzner.kept import Kept
+    from hostler.drivers.machines.hetzner.local_state import Kept
     from hostler.drivers.machines.hetzner.options import HetznerOptions
     from hostler.kit.clock import Clock
     from hostler.model.vm import Access

@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from hostler.drivers.machines.qemu.child import end, ending_with_us
 from hostler.drivers.machines.qemu.command import BINARY, MACHINE, SANDBOX
 from hostler.drivers.machines.qemu.images.folder import link_file
-from hostler.drivers.machines.qemu.rights import Rights, accelerator_groups, environment, rights_for
+from hostler.drivers.machines.qemu.privileges import Rights, accelerator_groups, environment, rights_for
+from hostler.drivers.machines.qemu.subprocess import end, ending_with_us
 from hostler.errors import HostlerError, Unavailable
 
 if TYPE_CHECKING:

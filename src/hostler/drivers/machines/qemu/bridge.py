@@ -21,10 +21,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hostler.drivers.machines.qemu import firewall
-from hostler.drivers.machines.qemu.limits import ENDS_WITHIN, PACE
+from hostler.drivers.machines.qemu.cgroup import ENDS_WITHIN, PACE
+from hostler.drivers.machines.qemu.default_bridge import OwnBridge
 from hostler.drivers.machines.qemu.network import Attached
-from hostler.drivers.machines.qemu.own_bridge import OwnBridge
-from hostler.drivers.machines.qemu.rights import NET_ADMIN, has_capabilities
+from hostler.drivers.machines.qemu.privileges import NET_ADMIN, has_capabilities
 from hostler.errors import HostlerError, Invalid, Refused, Unavailable
 
 if TYPE_CHECKING:

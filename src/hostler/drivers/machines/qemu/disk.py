@@ -13,10 +13,10 @@ import struct
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from hostler.drivers.machines.qemu.child import end
-from hostler.drivers.machines.qemu.fresh import take
+from hostler.drivers.machines.qemu.file_handover import take
 from hostler.drivers.machines.qemu.images.qcow2 import MAGIC
-from hostler.drivers.machines.qemu.rights import environment
+from hostler.drivers.machines.qemu.privileges import environment
+from hostler.drivers.machines.qemu.subprocess import end
 from hostler.errors import Refused, Unavailable
 
 if TYPE_CHECKING:

@@ -17,19 +17,20 @@ from weakref import WeakValueDictionary
 
 import msgspec
 
-from hostler.drivers.machines import request
-from hostler.drivers.machines.log import MachineLog
-from hostler.drivers.machines.qemu import making, power, process, reading, retaining, snapshot
-from hostler.drivers.machines.qemu.door import Connection, Doorway
+from hostler.drivers.machines import validation
+from hostler.drivers.machines.qemu import create as making
+from hostler.drivers.machines.qemu import load, power, process, retaining, snapshot
+from hostler.drivers.machines.qemu.channel import Connection, Doorway
 from hostler.drivers.machines.qemu.folder import PlaceFolder, folder_name
 from hostler.drivers.machines.qemu.identity import KEY
 from hostler.drivers.machines.qemu.machine import QemuMachine
-from hostler.drivers.machines.qemu.moving import Moving
+from hostler.drivers.machines.qemu.migration.verbs import Moving
+from hostler.drivers.machines.qemu.node_context import GIB, Site, host_memory_mib
 from hostler.drivers.machines.qemu.options import QemuOptions
 from hostler.drivers.machines.qemu.retaining import Kept, Retaining
 from hostler.drivers.machines.qemu.seed import new_host_key
-from hostler.drivers.machines.qemu.site import GIB, Site, host_memory_mib
 from hostler.drivers.machines.qemu.state import Life
+from hostler.drivers.machines.serial_log import MachineLog
 from hostler.errors import Closed, Damaged, HostlerError, NotFound, Refused, Unavailable
 from hostler.kit.clock import SystemClock, boot_id
 from hostler.kit.closing import Closing
@@ -41,9 +42,9 @@ from hostler.ports.machines import Door, Offer
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
-    from hostler.drivers.machines.qemu.arrival import Arrival
     from hostler.drivers.machines.qemu.images.folder import ImageFolder
-    from hostler.drivers.machines.qemu.reading import Content
+    from hostler.drivers.machines.qemu.load import Content
+    from hostler.drivers.machines.qemu.migration.incoming import Arrival
     from hostler.kit.clock import Clock
     from hostler.model.image import Image
     from hostler.ports.images import Named
@@ -137,7 +138,7 @@ class QemuMachines(Closing, Moving, Retaining):
 
     def _read(self, site: Site) -> Content:
         making.sweep(self._folder)
-        content = reading.read(self._folder)
+        content = load.read(self._folder)
         for folder, record in content.machines:
             self._machines[record.vm] = QemuMachine(site, folder, record, self._lock(record.vm))
         self._broken = content.broken
@@ -199,7 +200,7 @@ class QemuMachines(Closing, Moving, Retaining):
 
     async def create(self, plan: MachinePlan) -> Machine:
         self._opened()
-        request.check_plan(plan, None)
+        validation.check_plan(plan, None)
         vm = plan.label.vm
         async with self._verb(vm) as site:
             machine = self._machines.get(vm)
@@ -236,7 +237,7 @@ class QemuMachines(Closing, Moving, Retaining):
         vm, key = plan.label.vm, new_host_key()
         record = msgspec.structs.replace(making.new_record(plan, self._next_number, image, key.public), **fields)
         self._next_number += 1
-        files = {KEY: key.private.encode(), reading.NUMBER: b"%d\n" % record.number}
+        files = {KEY: key.private.encode(), load.NUMBER: b"%d\n" % record.number}
         folder = making.new_folder(self._folder, record, files)
         machine = self._machines[vm] = QemuMachine(site, folder, record, self._lock(vm))
         return machine
@@ -267,7 +268,7 @@ class QemuMachines(Closing, Moving, Retaining):
 
     async def stop(self, vm: str, *, grace: float) -> Machine:
         self._opened()
-        request.check_seconds("grace", grace)
+        validation.check_seconds("grace", grace)
         async with self._verb(vm):
             machine = self._expected(vm)
             await power.stop(machine, grace)
@@ -275,7 +276,7 @@ class QemuMachines(Closing, Moving, Retaining):
 
     async def reset(self, vm: str, number: int) -> Machine:
         self._opened()
-        request.check_number(number)
+        validation.check_number(number)
         async with self._verb(vm):
             machine = self._expected(vm)
             await power.reset(machine, number)
@@ -289,7 +290,7 @@ class QemuMachines(Closing, Moving, Retaining):
 
     async def inspect(self, vm: str) -> Machine | None:
         self._opened()
-        request.check_text("machine", vm)
+        validation.check_text("machine", vm)
         machine = self._machines.get(vm)
         if machine is None:
             self._check_readable(vm)
@@ -302,7 +303,7 @@ class QemuMachines(Closing, Moving, Retaining):
 
     async def snapshot(self, vm: str, name: str) -> Machine:
         self._opened()
-        request.check_text("snapshot", name)
+        validation.check_text("snapshot", name)
         async with self._verb(vm):
             machine = self._here(vm)
             await snapshot.snapshot(machine, name)
@@ -310,8 +311,8 @@ class QemuMachines(Closing, Moving, Retaining):
 
     async def restore(self, vm: str, name: str, number: int) -> Machine:
         self._opened()
-        request.check_text("snapshot", name)
-        request.check_number(number)
+        validation.check_text("snapshot", name)
+        validation.check_number(number)
         async with self._verb(vm):
             machine = self._here(vm)
             await snapshot.restore(machine, name, number)
@@ -319,7 +320,7 @@ class QemuMachines(Closing, Moving, Retaining):
 
     async def drop_snapshot(self, vm: str, name: str) -> Machine:
         self._opened()
-        request.check_text("snapshot", name)
+        validation.check_text("snapshot", name)
         async with self._verb(vm):
             machine = self._expected(vm)
             await snapshot.drop_snapshot(machine, name)
@@ -347,10 +348,10 @@ class QemuMachines(Closing, Moving, Retaining):
 
     async def hold(self, seconds: float, *, since: float | None = None) -> None:
         site = self._opened()
-        request.check_finite("hold", seconds)
+        validation.check_finite("hold", seconds)
         asked = self.clock.now()
         if since is not None:
-            request.check_finite("since", since)
+            validation.check_finite("since", since)
             asked = min(asked, since)
         await site.hook("hold.done:before")
         self._folder.hold(asked + max(0.0, seconds))
@@ -372,7 +373,7 @@ class QemuMachines(Closing, Moving, Retaining):
     async def _verb(self, vm: str) -> AsyncIterator[Site]:
         """Around a verb that changes a machine: one at a time."""
         self._opened()
-        request.check_text("machine", vm)
+        validation.check_text("machine", vm)
         async with self._lock(vm):
             site = self._opened()
             self._check_readable(vm)

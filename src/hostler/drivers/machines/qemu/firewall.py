@@ -15,8 +15,8 @@ import shutil
 from ipaddress import IPv6Address
 from typing import TYPE_CHECKING
 
-from hostler.drivers.machines.qemu.child import end
-from hostler.drivers.machines.qemu.rights import NET_ADMIN, has_capabilities
+from hostler.drivers.machines.qemu.privileges import NET_ADMIN, has_capabilities
+from hostler.drivers.machines.qemu.subprocess import end
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -29,10 +29,10 @@ from typing import TYPE_CHECKING, Self
 
 import msgspec
 
-from hostler.drivers.machines.qemu import guard
+from hostler.drivers.machines.qemu import dead_mans_switch
 from hostler.errors import Closed, Damaged, Invalid, Unavailable
 from hostler.kit.clock import boot_id
-from hostler.kit.durable import sync_folder
+from hostler.kit.fsync import sync_folder
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -297,14 +297,14 @@ class PlaceFolder:
         """Let fenced machines run until then, on the clock that counts from the host's boot. The last one counts."""
         draft = self.path / ".hold"
         try:
-            draft.write_text(guard.hold_text(boot_id(), until), encoding="ascii")
+            draft.write_text(dead_mans_switch.hold_text(boot_id(), until), encoding="ascii")
             draft.replace(self.hold_path)  # no fsync: what a loss of power can take is of another boot, and void
         except OSError as error:
             raise _failed(self.hold_path, "cannot be written; the hold that was counts", error) from None
 
     def held(self, now: float) -> bool:
         """Whether fenced machines may run."""
-        until = guard.held_until(os.fspath(self.hold_path), boot_id())
+        until = dead_mans_switch.held_until(os.fspath(self.hold_path), boot_id())
         return until is not None and now < until
 
     def _take_lock(self) -> None:

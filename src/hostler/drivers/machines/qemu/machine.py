@@ -17,11 +17,11 @@ import msgspec
 
 from hostler.drivers.machines.qemu import process, state
 from hostler.drivers.machines.qemu.disk import Disk
-from hostler.drivers.machines.qemu.link import Link
 from hostler.drivers.machines.qemu.readiness import Ascent
 from hostler.drivers.machines.qemu.serial import LOG_BYTES, Serial
+from hostler.drivers.machines.qemu.sockets import Link
 from hostler.drivers.machines.qemu.state import Begun, MachineRecord
-from hostler.drivers.machines.qemu.view import access_of, detail_off, state_of, why_off
+from hostler.drivers.machines.qemu.status import access_of, detail_off, state_of, why_off
 from hostler.errors import HostlerError, NotFound, Unavailable
 from hostler.model.vm import MachineState, Readiness, Step
 from hostler.ports.machines import Machine
@@ -29,12 +29,12 @@ from hostler.ports.machines import Machine
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
-    from hostler.drivers.machines.qemu.finding import Run
     from hostler.drivers.machines.qemu.folder import MachineFolder
-    from hostler.drivers.machines.qemu.monitor import Monitor
-    from hostler.drivers.machines.qemu.rights import Rights
+    from hostler.drivers.machines.qemu.node_context import Site
+    from hostler.drivers.machines.qemu.pid_lookup import Run
+    from hostler.drivers.machines.qemu.privileges import Rights
+    from hostler.drivers.machines.qemu.qmp import Monitor
     from hostler.drivers.machines.qemu.serial import GuestChannel
-    from hostler.drivers.machines.qemu.site import Site
     from hostler.model.vm import Access
     from hostler.ports.machines import Channel
 

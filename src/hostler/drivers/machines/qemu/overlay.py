@@ -8,7 +8,7 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING
 
 from hostler.drivers.machines.qemu.disk import DISK
-from hostler.drivers.machines.qemu.whole import whole
+from hostler.drivers.machines.qemu.shielded import whole
 from hostler.errors import Unavailable
 
 if TYPE_CHECKING:

@@ -7,12 +7,12 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from hostler.drivers.machines.qemu.command import Boot
-from hostler.drivers.machines.qemu.departure import announce, close_gates, tell_time, undo
+from hostler.drivers.machines.qemu.launch import check_held, limit, spawn
 from hostler.drivers.machines.qemu.machine import SHUT_DOWN
+from hostler.drivers.machines.qemu.migration.outgoing import announce, close_gates, tell_time, undo
+from hostler.drivers.machines.qemu.restore_saved import start_warm, tell_who
 from hostler.drivers.machines.qemu.snapshot import disk_now, finish_restore
-from hostler.drivers.machines.qemu.spawning import check_held, limit, spawn
 from hostler.drivers.machines.qemu.state import Begun
-from hostler.drivers.machines.qemu.warming import start_warm, tell_who
 from hostler.errors import HostlerError, Refused, Uncertain
 
 if TYPE_CHECKING:

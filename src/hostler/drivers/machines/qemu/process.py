@@ -17,11 +17,11 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hostler.drivers.machines.qemu import guard
-from hostler.drivers.machines.qemu.finding import Found, Look, Run, believed, holders, of_user, readable, users_pids
+from hostler.drivers.machines.qemu import dead_mans_switch
 from hostler.drivers.machines.qemu.folder import ALIVE, GUEST_SOCKET, LOG, QMP_SOCKET, SERIAL_SOCKET
-from hostler.drivers.machines.qemu.rights import environment
-from hostler.drivers.machines.qemu.whole import whole
+from hostler.drivers.machines.qemu.pid_lookup import Found, Look, Run, believed, holders, of_user, readable, users_pids
+from hostler.drivers.machines.qemu.privileges import environment
+from hostler.drivers.machines.qemu.shielded import whole
 from hostler.errors import Conflict, Unavailable
 from hostler.kit.clock import boot_id
 
@@ -81,7 +81,7 @@ async def spawn(
             pid = _start(folder, wrap(list(argv)), [lock, *pass_fds])
             started = True
             return Run(pid=pid, start_time=Look.at(pid).start_time, boot_id=boot_id())
-        heard = _start_guard(folder, wrap([*guard.WITH_GUARD, *argv]), hold, lock=lock, pass_fds=pass_fds)
+        heard = _start_guard(folder, wrap([*dead_mans_switch.WITH_GUARD, *argv]), hold, lock=lock, pass_fds=pass_fds)
         started = True
     except OSError as error:
         raise Unavailable(f"machine {folder.name}: {argv[0]} cannot be run: {error.strerror}; see to it") from None
@@ -184,7 +184,7 @@ async def _reaped(folder: MachineFolder) -> None:
 
 # Starting
 
-_GUARD = (sys.executable, "-I", "-S", os.fspath(Path(guard.__file__).absolute()))
+_GUARD = (sys.executable, "-I", "-S", os.fspath(Path(dead_mans_switch.__file__).absolute()))
 
 
 async def _lock(folder: MachineFolder) -> int:
@@ -256,10 +256,12 @@ async def _reported(folder: MachineFolder, heard: int) -> Run:
             f"machine {folder.name}: its guard said nothing within {GUARD_WITHIN:g} s, so it was ended; try again"
         ) from None
     text = os.read(heard, 4096).decode(errors="replace")
-    if text == guard.NOT_HELD:
+    if text == dead_mans_switch.NOT_HELD:
         raise Unavailable(f"machine {folder.name}: it is fenced and not held, so it does not start; hold it first")
-    if text.startswith(guard.FAILED):
-        raise Unavailable(f"machine {folder.name}: it cannot be run: {text.removeprefix(guard.FAILED).strip()}")
+    if text.startswith(dead_mans_switch.FAILED):
+        raise Unavailable(
+            f"machine {folder.name}: it cannot be run: {text.removeprefix(dead_mans_switch.FAILED).strip()}"
+        )
     try:
         pid, start_time = map(int, text.split())
     except ValueError:

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from hostler.drivers.machines import request
+from hostler.drivers.machines import validation
 from hostler.drivers.machines.qemu import power, state
+from hostler.drivers.machines.qemu.load import number_of
 from hostler.drivers.machines.qemu.machine import QemuMachine
-from hostler.drivers.machines.qemu.reading import number_of
+from hostler.drivers.machines.qemu.shielded import whole
 from hostler.drivers.machines.qemu.state import Begun, Life
-from hostler.drivers.machines.qemu.whole import whole
 from hostler.errors import Damaged, NotFound, Refused
 from hostler.ports.machines import RetainedMachine
 
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from contextlib import AbstractAsyncContextManager
 
-    from hostler.drivers.machines.qemu.arrival import Arrival
     from hostler.drivers.machines.qemu.folder import MachineFolder, PlaceFolder
-    from hostler.drivers.machines.qemu.site import Site
+    from hostler.drivers.machines.qemu.migration.incoming import Arrival
+    from hostler.drivers.machines.qemu.node_context import Site
     from hostler.drivers.machines.qemu.state import MachineRecord
     from hostler.ports.machines import Machine, MachinePlan
 
@@ -82,7 +82,7 @@ class Retaining:
 
     async def retain(self, vm: str, name: str) -> RetainedMachine | None:
         self._opened()
-        request.check_text("retained machine", name)
+        validation.check_text("retained machine", name)
         async with self._verb(vm) as site, self._keeping:
             machine, kept = self._machines.get(vm), self._kept.get(name)
             if machine is None:
@@ -121,8 +121,8 @@ class Retaining:
 
     async def reinstate(self, name: str, plan: MachinePlan) -> Machine:
         self._opened()
-        request.check_text("retained machine", name)
-        request.check_plan(plan, None)
+        validation.check_text("retained machine", name)
+        validation.check_plan(plan, None)
         vm = plan.label.vm
         async with self._verb(vm) as site, self._keeping:
             machine, kept = self._machines.get(vm), self._kept.get(name)
@@ -147,7 +147,7 @@ class Retaining:
 
     async def discard(self, name: str) -> None:
         self._opened()
-        request.check_text("retained machine", name)
+        validation.check_text("retained machine", name)
         async with self._keeping:
             site, kept = self._opened(), self._kept.get(name)
             if kept is not None:

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Annotated
 
 from msgspec import Meta, field
 
-from hostler.drivers.machines.qemu.finding import Run  # noqa: TC001 - msgspec reads annotations at run time
 from hostler.drivers.machines.qemu.folder import MachineFolder
+from hostler.drivers.machines.qemu.pid_lookup import Run  # noqa: TC001 - msgspec reads annotations at run time
 from hostler.errors import Damaged, Invalid, Unavailable
-from hostler.kit.durable import sync_folder
+from hostler.kit.fsync import sync_folder
 from hostler.model.image import Image  # noqa: TC001 - as above
 from hostler.model.record import Record
 from hostler.model.vm import VmSpec  # noqa: TC001 - as above

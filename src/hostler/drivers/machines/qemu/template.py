@@ -8,16 +8,16 @@ import shutil
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
-from hostler.drivers.machines.qemu import acceleration, warm
-from hostler.drivers.machines.qemu.child import end, ending_with_us
+from hostler.drivers.machines.qemu import acceleration, saved_state
 from hostler.drivers.machines.qemu.disk import Disk
 from hostler.drivers.machines.qemu.folder import LOG, MachineFolder
 from hostler.drivers.machines.qemu.images.folder import LINKED
-from hostler.drivers.machines.qemu.migration import processor
-from hostler.drivers.machines.qemu.monitor import Monitor
-from hostler.drivers.machines.qemu.rights import environment, rights_for, users_here
+from hostler.drivers.machines.qemu.migration.protocol import processor
+from hostler.drivers.machines.qemu.node_context import qemu_version
+from hostler.drivers.machines.qemu.privileges import environment, rights_for, users_here
+from hostler.drivers.machines.qemu.qmp import Monitor
 from hostler.drivers.machines.qemu.serial import GuestChannel, Serial
-from hostler.drivers.machines.qemu.site import qemu_version
+from hostler.drivers.machines.qemu.subprocess import end, ending_with_us
 from hostler.errors import Refused, Unavailable
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def warmer(verdict: Path, *, accelerator: str | None = None, uids: str | None = 
 
     async def keep_warm(image: Image, files: Path, cpus: int, memory_mib: int, progress: Progress) -> None:
         known = accelerator or (await acceleration.verdict(verdict, files, uids=users_here(uids))).accelerator
-        shape = warm.Shape(
+        shape = saved_state.Shape(
             image=image,
             cpus=cpus,
             memory_mib=memory_mib,
@@ -54,7 +54,7 @@ def warmer(verdict: Path, *, accelerator: str | None = None, uids: str | None = 
     return keep_warm
 
 
-async def make(image: Path, shape: warm.Shape, *, uids: str | None = None, progress: Progress) -> None:
+async def make(image: Path, shape: saved_state.Shape, *, uids: str | None = None, progress: Progress) -> None:
     """Have a saved state of that shape for the image in that folder. Refused: its guest cannot be kept so.
 
     Unavailable: not now. Killed, it leaves no process; what it leaves of files the next one removes.
@@ -65,7 +65,7 @@ async def make(image: Path, shape: warm.Shape, *, uids: str | None = None, progr
     room = shutil.disk_usage(image).free // MIB
     if room < 2 * shape.memory_mib:
         raise Unavailable(f"{subject}: {room} MiB are free, and a saved state may take {shape.memory_mib}; make room")
-    with warm.making(image) as (folder, lock):
+    with saved_state.making(image) as (folder, lock):
         for name, link in LINKED.items():
             if name in shape.image.files:
                 (folder / link).hardlink_to(image / name)
@@ -75,16 +75,18 @@ async def make(image: Path, shape: warm.Shape, *, uids: str | None = None, progr
         await Disk(folder, shape.image.disk_format, wrap=rights.wrap).create(shape.image.disk_bytes)
         rights.own(folder)
         # It dies with us: nobody would find it again.
-        argv = rights.wrap(ending_with_us(warm.template_command(shape)), cpus=shape.cpus)
+        argv = rights.wrap(ending_with_us(saved_state.template_command(shape)), cpus=shape.cpus)
         async with _running(folder, argv, lock, subject) as process:
             await _Template(folder, shape, subject, progress, rights.uid).saved(process)
-        await asyncio.to_thread(warm.keep, image, shape, folder / STATE)
+        await asyncio.to_thread(saved_state.keep, image, shape, folder / STATE)
 
 
 class _Template:
     """The guest that is saved."""
 
-    def __init__(self, path: Path, shape: warm.Shape, subject: str, progress: Progress, group: int | None) -> None:
+    def __init__(
+        self, path: Path, shape: saved_state.Shape, subject: str, progress: Progress, group: int | None
+    ) -> None:
         self._path, self._shape, self._subject, self._progress, self._group = path, shape, subject, progress, group
         self._folder = folder = MachineFolder(path)
         self._monitor = Monitor(folder, event=lambda *_: None, closed=lambda: None)

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from hostler.drivers.machines.simulated.driver import SimulatedMachines
 from hostler.drivers.machines.simulated.fault import MachineFaults, Odds, faults_of
+from hostler.drivers.machines.simulated.host import MemoryPlace, Place
 from hostler.drivers.machines.simulated.journal import FilePlace, read_intervals
-from hostler.drivers.machines.simulated.place import MemoryPlace, Place
 
 __all__ = [
     "FilePlace",

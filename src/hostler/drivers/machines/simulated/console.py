@@ -8,15 +8,15 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Protocol, Self
 
-from hostler.drivers.machines.simulated import change
-from hostler.drivers.machines.simulated.place import switched_off
+from hostler.drivers.machines.simulated import transitions
+from hostler.drivers.machines.simulated.host import switched_off
 from hostler.kit.plural import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
 
-    from hostler.drivers.machines.simulated.place import Row
+    from hostler.drivers.machines.simulated.host import Row
     from hostler.kit.clock import Clock
 
 PROMPT = b"# "
@@ -123,7 +123,7 @@ class SimulatedConsole:
         if row is None or not line:
             return b""
         if word == b"save":
-            self._host.guest(self._vm, lambda row, _: change.saved(row, rest.decode(errors="replace")))
+            self._host.guest(self._vm, lambda row, _: transitions.saved(row, rest.decode(errors="replace")))
             return b"saved\r\n"
         if word == b"show":
             return row.disk.encode() + b"\r\n"

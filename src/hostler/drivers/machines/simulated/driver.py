@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Self
 
 import msgspec
 
-from hostler.drivers.machines.log import MachineLog
-from hostler.drivers.machines.simulated import change, request
+from hostler.drivers.machines.serial_log import MachineLog
+from hostler.drivers.machines.simulated import request, transitions
 from hostler.drivers.machines.simulated.console import SimulatedConsole, said
 from hostler.drivers.machines.simulated.fault import FaultSource, MachineFaults
+from hostler.drivers.machines.simulated.host import Row, closed, switched_off
 from hostler.drivers.machines.simulated.move import Moving, SimulatedArrival
-from hostler.drivers.machines.simulated.place import Row, closed, switched_off
 from hostler.errors import NotFound, Refused, Unavailable, Uncertain
 from hostler.kit.clock import SystemClock
 from hostler.kit.closing import Closing
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Sequence
 
     from hostler.drivers.machines.simulated.fault import Draw, Kind, Verb
-    from hostler.drivers.machines.simulated.place import Interval, Kept, Place
+    from hostler.drivers.machines.simulated.host import Interval, Kept, Place
     from hostler.kit.clock import Clock
     from hostler.ports.machines import Channel, MachinePlan
 
@@ -138,9 +138,9 @@ class SimulatedMachines(Closing, Moving):
                 return self._machine(row)
             if row is None or row.state is MachineState.CREATING:
                 disk = self._cloned_disk(plan)
-                await self._do("create", "begun", lambda _: [change.cloned(self._begun(plan), disk)])
+                await self._do("create", "begun", lambda _: [transitions.cloned(self._begun(plan), disk)])
                 await self._half(draw, "create")
-            await self._do("create", "done", lambda _: [change.shaped(self._expected(vm), plan)])
+            await self._do("create", "done", lambda _: [transitions.shaped(self._expected(vm), plan)])
             return self._machine(self._expected(vm))
 
     async def start(self, vm: str) -> Machine:
@@ -150,7 +150,7 @@ class SimulatedMachines(Closing, Moving):
                 return self._machine(row)
             self._check_arrived(row)
             if row.restoring is not None:
-                await self._do("start", "restored", lambda _: [change.restored(self._expected(vm))])
+                await self._do("start", "restored", lambda _: [transitions.restored(self._expected(vm))])
             if row.state is not MachineState.STARTING:
                 await self._do("start", "begun", lambda now: self._powered_on(vm, now))
             await self._half(draw, "start")
@@ -178,7 +178,7 @@ class SimulatedMachines(Closing, Moving):
         async with self._verb("reset", vm) as draw:
             if self._expected(vm).resets < number:
                 await self._half(draw, "reset")
-                await self._do("reset", "done", lambda _: [change.was_reset(self._expected(vm), number)])
+                await self._do("reset", "done", lambda _: [transitions.was_reset(self._expected(vm), number)])
             return self._machine(self._expected(vm))
 
     async def delete(self, vm: str) -> None:
@@ -186,7 +186,7 @@ class SimulatedMachines(Closing, Moving):
         async with self._verb("delete", vm) as draw:
             if self._row(vm) is None:
                 return
-            await self._do("delete", "begun", lambda now: [change.unmade(self._expected(vm), now)])
+            await self._do("delete", "begun", lambda now: [transitions.unmade(self._expected(vm), now)])
             await self._half(draw, "delete")
             await self._do("delete", "done", lambda _: [], gone=vm)
 
@@ -257,7 +257,7 @@ class SimulatedMachines(Closing, Moving):
                         f"machine {vm!r}: a restore was begun, its disk is not whole; restore or start it first"
                     )
                 await self._half(draw, "snapshot")
-                await self._do("snapshot", "done", lambda _: [change.with_snapshot(self._expected(vm), name)])
+                await self._do("snapshot", "done", lambda _: [transitions.with_snapshot(self._expected(vm), name)])
             return self._machine(self._expected(vm))
 
     async def restore(self, vm: str, name: str, number: int) -> Machine:
@@ -269,9 +269,11 @@ class SimulatedMachines(Closing, Moving):
                 return self._machine(row)
             if name not in row.snapshots:
                 raise Refused(f"machine {vm!r}: there is no snapshot {name!r}; it has {_names(row.snapshots)}")
-            await self._do("restore", "begun", lambda now: [change.restoring(self._expected(vm), now, name, number)])
+            await self._do(
+                "restore", "begun", lambda now: [transitions.restoring(self._expected(vm), now, name, number)]
+            )
             await self._half(draw, "restore")
-            await self._do("restore", "done", lambda _: [change.restored(self._expected(vm))])
+            await self._do("restore", "done", lambda _: [transitions.restored(self._expected(vm))])
             return self._machine(self._expected(vm))
 
     async def drop_snapshot(self, vm: str, name: str) -> Machine:
@@ -282,7 +284,9 @@ class SimulatedMachines(Closing, Moving):
                 if row.restoring is not None and row.restoring[0] == name:
                     raise Refused(f"machine {vm!r}: it is being restored to {name!r}; restore or start it first")
                 await self._half(draw, "drop_snapshot")
-                await self._do("drop_snapshot", "done", lambda _: [change.without_snapshot(self._expected(vm), name)])
+                await self._do(
+                    "drop_snapshot", "done", lambda _: [transitions.without_snapshot(self._expected(vm), name)]
+                )
             return self._machine(self._expected(vm))
 
     def channel(self, vm: str, door: Door) -> Channel:
@@ -449,7 +453,7 @@ class SimulatedMachines(Closing, Moving):
 
     def _put_off(self, vm: str, now: float) -> Row:
         row = self._expected(vm)
-        return switched_off(change.goes_on(row) if row.state in _HANDED else row, now)
+        return switched_off(transitions.goes_on(row) if row.state in _HANDED else row, now)
 
     def _keep(self, vm: str, name: str, now: float) -> Sequence[Row]:
         if name in self._place.contents.kept:
@@ -462,7 +466,7 @@ class SimulatedMachines(Closing, Moving):
         kept = self._place.contents.kept.get(name)
         if kept is None:
             raise Unavailable(f"machine {plan.label.vm!r}: what was retained as {name!r} went meanwhile; try again")
-        self._place.reinstate(name, change.reinstated(kept.row, plan))
+        self._place.reinstate(name, transitions.reinstated(kept.row, plan))
         return ()
 
     def _discard(self, name: str) -> Sequence[Row]:
@@ -472,7 +476,7 @@ class SimulatedMachines(Closing, Moving):
     def _begun(self, plan: MachinePlan) -> Row:
         row = self._row(plan.label.vm)
         contents = self._place.contents
-        begun = change.begun(plan, contents.next_number if row is None else row.number)
+        begun = transitions.begun(plan, contents.next_number if row is None else row.number)
         return _replace(begun, disk_id=f"{self._place.id}:{contents.changes}", disk_made_at=self.clock.wall())
 
     def _still_on(self, vm: str, state: MachineState) -> Sequence[Row]:
@@ -485,7 +489,7 @@ class SimulatedMachines(Closing, Moving):
         self._check_held(row, now)
         if row.state in _HANDED:
             resumed = row.memory
-            row = change.goes_on(row)
+            row = transitions.goes_on(row)
             if resumed:  # it goes on where it was: there is no boot, and nothing that could be interrupted
                 return [_replace(row, state=MachineState.RUNNING, detail="", on=now, ready=self.clock.wall())]
         off = [] if row.on is None else [switched_off(row, now)]  # a stop that was begun is finished first
@@ -521,7 +525,7 @@ class SimulatedMachines(Closing, Moving):
             spec=row.spec,
             fenced=row.fenced,
             tags=row.tags,
-            address=seen[1].address if seen else change.address(self._place.id, row.vm),
+            address=seen[1].address if seen else transitions.address(self._place.id, row.vm),
             detail=row.detail or being_restored,
             resets=row.resets,
             restored=row.restored,

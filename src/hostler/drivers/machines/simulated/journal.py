@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
-from hostler.drivers.machines.simulated.place import (
+from hostler.drivers.machines.simulated.host import (
     Contents,
     Deleted,
     Discarded,
@@ -40,7 +40,7 @@ from hostler.kit.clock import SystemClock, boot_id
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from hostler.drivers.machines.simulated.place import Step
+    from hostler.drivers.machines.simulated.host import Step
 
 GROWTH_BYTES = 16 * 2**20
 _BATCH = 1_000

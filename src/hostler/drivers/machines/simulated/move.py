@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Protocol, Self
 
 import msgspec
 
-from hostler.drivers.machines.simulated import change, request
-from hostler.drivers.machines.simulated.place import switched_off
+from hostler.drivers.machines.simulated import request, transitions
+from hostler.drivers.machines.simulated.host import switched_off
 from hostler.errors import Invalid, NotFound, Refused, Unavailable, Uncertain
 from hostler.model.vm import MachineState
 from hostler.ports.machines import Door
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from hostler.drivers.machines.simulated.fault import Draw, Verb
-    from hostler.drivers.machines.simulated.place import Place, Row
+    from hostler.drivers.machines.simulated.host import Place, Row
     from hostler.ports.machines import Channel, Machine, MachinePlan
 
 TAKEN = b"taken\n"
@@ -192,7 +192,7 @@ class Moving:
         async with self._verb("mark", vm) as draw:
             request.check_markable(self._expected(vm).label, plan.label)
             await self._half(draw, "mark")
-            await self._do("mark", "done", lambda _: [change.marked(self._expected(vm), plan)])
+            await self._do("mark", "done", lambda _: [transitions.marked(self._expected(vm), plan)])
             return self._machine(self._expected(vm))
 
     async def send(self, vm: str, number: int, connect: Callable[[Door], Channel], *, live: bool = True) -> Machine:
@@ -230,7 +230,7 @@ class Moving:
 
     def _expecting(self, plan: MachinePlan, number: int) -> Row:
         row = self._row(plan.label.vm)
-        begun = change.begun(plan, self._place.contents.next_number if row is None else row.number)
+        begun = transitions.begun(plan, self._place.contents.next_number if row is None else row.number)
         return _replace(begun, state=MachineState.ARRIVING, moved=number)
 
     def _check_sendable(self, row: Row, number: int, *, live: bool) -> None:

@@ -1,8 +1,8 @@
-"""What callers may ask for: the same of all machines (`hostler.drivers.machines.request`)."""
+"""What callers may ask for: the same of all machines (`hostler.drivers.machines.validation`)."""
 
 from __future__ import annotations
 
-from hostler.drivers.machines.request import (
+from hostler.drivers.machines.validation import (
     check_finite,
     check_markable,
     check_number,

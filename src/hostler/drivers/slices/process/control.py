@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from hostler.kit.frames import FrameError, frame, read_frame
-from hostler.ports.worker import FromWorker, Problem, State
+from hostler.ports.worker_protocol import FromWorker, Problem, State
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from hostler.ports.worker import Control as Question
+    from hostler.ports.worker_protocol import Control as Question
 
 SOCKET = "control.sock"
 MAX_ANSWER = 4 * 1024 * 1024

@@ -13,23 +13,23 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
+from hostler.drivers.slices.process.artifact_cache import Library
 from hostler.drivers.slices.process.instance import Instance, unknown
-from hostler.drivers.slices.process.library import Library
+from hostler.drivers.slices.process.instance_dir import Place, forget_logs, noted
 from hostler.drivers.slices.process.log import read_log
 from hostler.drivers.slices.process.packages import Packages
-from hostler.drivers.slices.process.place import Place, forget_logs, noted
-from hostler.drivers.slices.process.rights import Allowing
+from hostler.drivers.slices.process.privileges import Allowing
 from hostler.errors import Closed, Conflict, HostlerError, NotFound, Unavailable
 from hostler.kit.clock import SystemClock
 from hostler.ports.slices import Life, Run
-from hostler.ports.worker import Admit, Gateway, Order
+from hostler.ports.worker_protocol import Admit, Gateway, Order
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
     from contextlib import AbstractAsyncContextManager
     from typing import TypeAlias
 
-    from hostler.drivers.slices.process.place import Note
+    from hostler.drivers.slices.process.instance_dir import Note
     from hostler.kit.clock import Clock
     from hostler.ports.artifacts import Artifacts
     from hostler.ports.slices import Printed, Running

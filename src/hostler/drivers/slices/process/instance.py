@@ -11,27 +11,27 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import msgspec
 
-from hostler.drivers.machines.qemu.rights import environment
-from hostler.drivers.machines.qemu.whole import whole
+from hostler.drivers.machines.qemu.privileges import environment
+from hostler.drivers.machines.qemu.shielded import whole
+from hostler.drivers.slices.process.artifact_cache import LIB, PACKAGES
 from hostler.drivers.slices.process.control import Control, Declined, Silent
-from hostler.drivers.slices.process.library import LIB, PACKAGES
-from hostler.drivers.slices.process.place import TEMPORARY, WORK, Note
+from hostler.drivers.slices.process.instance_dir import TEMPORARY, WORK, Note
+from hostler.drivers.slices.process.privileges import release
 from hostler.drivers.slices.process.process import FAMILY, Process, cpu_seconds, end_family, end_user
-from hostler.drivers.slices.process.rights import release
 from hostler.errors import Refused, Unavailable
 from hostler.model.deployment import SliceSettings
 from hostler.ports.slices import LAST_WORDS, Life, Run, Running
-from hostler.ports.worker import GATEWAY, Activate, Deactivate, Look, Order, Quit, State
+from hostler.ports.worker_protocol import GATEWAY, Activate, Deactivate, Look, Order, Quit, State
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from hostler.drivers.slices.process.library import Held
-    from hostler.drivers.slices.process.place import Place
+    from hostler.drivers.slices.process.artifact_cache import Held
+    from hostler.drivers.slices.process.instance_dir import Place
+    from hostler.drivers.slices.process.privileges import Allowed, Allowing
     from hostler.drivers.slices.process.process import Mark
-    from hostler.drivers.slices.process.rights import Allowed, Allowing
-    from hostler.ports.worker import Control as Question
+    from hostler.ports.worker_protocol import Control as Question
 
 QUITS_WITHIN = 12.0
 """Seconds that a worker has to end by itself."""

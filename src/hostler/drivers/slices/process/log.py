@@ -1,6 +1,6 @@
 """What an instance printed, read back from the two files of its log while its process goes on writing them.
 
-The process begins the log anew when it is long, and what was in it is the older file then (`slices/printing.py`). A
+The process begins the log anew when it is long, and what was in it is the older file then (`slices/log_capture.py`). A
 place in the log is therefore told with the older file's time, which changes with it: `TIME.OFFSET`.
 """
 
@@ -12,10 +12,10 @@ import stat
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from hostler.drivers.slices.process.place import Place, name_of
+from hostler.drivers.slices.process.instance_dir import Place, name_of
 from hostler.errors import NotFound, Unavailable
 from hostler.ports.slices import MOST_PRINTED, Printed
-from hostler.ports.worker import MAX_LOG
+from hostler.ports.worker_protocol import MAX_LOG
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,8 +11,8 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hostler.drivers.machines.qemu.child import end
-from hostler.drivers.machines.qemu.rights import environment
+from hostler.drivers.machines.qemu.privileges import environment
+from hostler.drivers.machines.qemu.subprocess import end
 from hostler.errors import Refused, Unavailable
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import msgspec
 
-from hostler.drivers.machines.qemu.finding import Look, users_pids
+from hostler.drivers.machines.qemu.pid_lookup import Look, users_pids
 from hostler.kit.clock import boot_id
 
 if TYPE_CHECKING:

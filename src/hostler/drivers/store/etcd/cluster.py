@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import grpc
 from grpc.aio import Metadata
 
+from hostler.drivers.store.etcd.errors import Fate, fate, refusal, words_of
 from hostler.errors import Closed, Forbidden, HostlerError, Unavailable, Uncertain
 from hostler.kit.backoff import Backoff
 
@@ -19,12 +20,11 @@ from . import methods
 from . import rpc_pb2 as pb
 from .fullness import ADVICE, Fullness
 from .methods import AUTHENTICATE, STATUS, Kind, Method
-from .outcome import Fate, fate, refusal, words_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from .access import Access
+    from hostler.drivers.store.etcd.auth import Access
 
 Q = TypeVar("Q")
 R = TypeVar("R")

@@ -8,13 +8,13 @@ from urllib.parse import urlsplit
 
 import grpc.aio
 
+from hostler.drivers.store.etcd.errors import words_of
 from hostler.errors import HostlerError, Unavailable
 from hostler.ports.store import MemberStatus
 
 from . import rpc_pb2 as pb
 from .cluster import Endpoint
 from .methods import ALARM, DEFRAGMENT, MEMBER_LIST, STATUS
-from .outcome import words_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -7,7 +7,8 @@ import math
 import random
 from typing import TYPE_CHECKING, Self
 
-from hostler.drivers.store.hub import BACKLOG
+from hostler.drivers.store.etcd.auth import Access
+from hostler.drivers.store.watch_hub import BACKLOG
 from hostler.errors import Compacted, Forbidden, FutureRevision, Invalid
 from hostler.kit.closing import Closing
 from hostler.ports.store import (
@@ -29,7 +30,6 @@ from hostler.ports.store import (
 
 from . import codec, maintenance
 from . import rpc_pb2 as pb
-from .access import Access
 from .cluster import Cluster, CompactedRevision, LeaseExists
 from .fullness import alarms_of
 from .leasing import EtcdLease, KeepAlives

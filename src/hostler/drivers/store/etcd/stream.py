@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import grpc
 from grpc.aio import EOF  # type: ignore[attr-defined]  # missing in the stubs
 
+from hostler.drivers.store.etcd.errors import Fate, fate
 from hostler.errors import HostlerError
 from hostler.kit.backoff import Backoff
-
-from .outcome import Fate, fate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

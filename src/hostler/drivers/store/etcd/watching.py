@@ -12,7 +12,7 @@ import itertools
 from collections import deque
 from typing import TYPE_CHECKING, Self
 
-from hostler.drivers.store.hub import BACKLOG, EventQueue
+from hostler.drivers.store.watch_hub import BACKLOG, EventQueue
 from hostler.errors import Closed, Compacted, Forbidden, FutureRevision, Unavailable
 from hostler.ports.store import Event, check_prefix, check_revision
 

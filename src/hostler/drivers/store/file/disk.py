@@ -14,7 +14,7 @@ import os
 from typing import TYPE_CHECKING
 
 from hostler.errors import HostlerError, Invalid, Unavailable, Uncertain
-from hostler.kit.durable import sync_folder
+from hostler.kit.fsync import sync_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

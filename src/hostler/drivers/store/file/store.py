@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 from hostler.drivers.store.committer import Committer
 from hostler.drivers.store.deadline import HostTime
-from hostler.drivers.store.hub import BACKLOG, LocalWatch, WatchHub
+from hostler.drivers.store.watch_hub import BACKLOG, LocalWatch, WatchHub
 from hostler.errors import Compacted, HostlerError, Invalid, Unavailable
 from hostler.kit.clock import SystemClock
 from hostler.kit.closing import Closing
-from hostler.kit.fairness import Fairness
+from hostler.kit.cooperative_yield import Fairness
 from hostler.ports.store import (
     Delete,
     DeletePrefix,

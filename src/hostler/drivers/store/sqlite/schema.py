@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import apsw
 
 from hostler.errors import Closed, Damaged, HostlerError, Invalid, Unavailable, Uncertain
-from hostler.kit.durable import sync_file, sync_folder
+from hostler.kit.fsync import sync_file, sync_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

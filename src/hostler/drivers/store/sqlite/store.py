@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 import apsw
 
 from hostler.drivers.store.committer import Committer
-from hostler.drivers.store.hub import BACKLOG, WatchHub
+from hostler.drivers.store.watch_hub import BACKLOG, WatchHub
 from hostler.errors import Closed, Compacted, HostlerError, Invalid, Unavailable
 from hostler.kit.clock import SystemClock
 from hostler.kit.closing import Closing
-from hostler.kit.fairness import Fairness
+from hostler.kit.cooperative_yield import Fairness
 from hostler.ports.store import (
     Delete,
     DeletePrefix,
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Sequence
 
-    from hostler.drivers.store.hub import LocalWatch
+    from hostler.drivers.store.watch_hub import LocalWatch
     from hostler.kit.clock import Clock
     from hostler.ports.store import Comparison, Lease, Operation, Page
 

@@ -9,17 +9,17 @@ import click
 import msgspec
 
 from hostler.entry.cli import show
-from hostler.entry.cli.blueprint.telling import SIGNS, described, plan_lines, plan_sum, until
-from hostler.entry.cli.consent import ask_if_seen, can_ask, yes_option
-from hostler.entry.cli.reach import chosen_server, reached, server_options
-from hostler.entry.cli.target import complete
+from hostler.entry.cli.blueprint.render import SIGNS, described, plan_lines, plan_sum, until
+from hostler.entry.cli.confirm import ask_if_seen, can_ask, yes_option
+from hostler.entry.cli.server_options import chosen_server, reached, server_options
+from hostler.entry.cli.store_option import complete
 from hostler.entry.cli.vm.wait import wait_options
 from hostler.errors import Conflict, Invalid, NotFound
 from hostler.kit.plural import counted
 
 if TYPE_CHECKING:
     from hostler.client import Client
-    from hostler.entry.cli.reach import Server
+    from hostler.entry.cli.server_options import Server
     from hostler.model.blueprint_api import BlueprintPlan, BlueprintStatus
     from hostler.model.deployment import Blueprint
 
@@ -66,7 +66,7 @@ def plan(file: Path, name: str | None, output: str) -> None:
 @file_argument
 def validate(file: Path) -> None:
     """Check the blueprint in FILE, and ask no server."""
-    from hostler.engine.deployments.document import outside
+    from hostler.engine.deployments.blueprint_file import outside
 
     name, blueprint = _read(file)
     instances = sum(spec.instances for spec in blueprint.slices)
@@ -82,7 +82,7 @@ def _called(file: Path) -> str:
 
 def _read(file: Path) -> tuple[str, Blueprint]:
     """Name (empty: the file does not say it) and blueprint. What is wrong is told line by line, and then Invalid."""
-    from hostler.engine.deployments.document import LARGEST_FILE, read_blueprint
+    from hostler.engine.deployments.blueprint_file import LARGEST_FILE, read_blueprint
 
     try:
         with click.open_file(str(file), "rb") as opened:
@@ -104,7 +104,7 @@ def _read(file: Path) -> tuple[str, Blueprint]:
 
 
 def _named(file: Path, name: str | None) -> tuple[str, Blueprint]:
-    from hostler.engine.deployments.document import check_name
+    from hostler.engine.deployments.blueprint_file import check_name
 
     said, blueprint = _read(file)
     name = name or said or ("" if str(file) == "-" else file.stem)

@@ -8,16 +8,16 @@ import click
 import msgspec
 
 from hostler.entry.cli import show
-from hostler.entry.cli.blueprint.telling import version
+from hostler.entry.cli.blueprint.render import version
 from hostler.entry.cli.failure import note
 from hostler.entry.cli.listing import all_of, show_all
-from hostler.entry.cli.reach import chosen_server, reached, read, server_options
-from hostler.entry.cli.target import complete
+from hostler.entry.cli.server_options import chosen_server, reached, read, server_options
+from hostler.entry.cli.store_option import complete
 from hostler.entry.cli.value import moment
 from hostler.model.deployment import Blueprint, base_of
 
 if TYPE_CHECKING:
-    from hostler.entry.cli.reach import Server
+    from hostler.entry.cli.server_options import Server
     from hostler.model.blueprint_api import BlueprintView, RevisionView
 
 HEADS = ("NAME", "NUMBER", "PHASE", "READY", "SLICES", "DETAIL")
@@ -63,7 +63,7 @@ def get(name: str, number: int | None, output: str) -> None:
 
 
 async def _get(server: Server, name: str, number: int | None, output: str) -> None:
-    from hostler.engine.deployments.document import check_name, write_blueprint
+    from hostler.engine.deployments.blueprint_file import check_name, write_blueprint
 
     async with reached(server) as client:
         if number is None:

@@ -9,10 +9,10 @@ import click
 import msgspec
 
 from hostler.entry.cli import show
-from hostler.entry.cli.blueprint.telling import step, version
-from hostler.entry.cli.consent import ask_if_seen, yes_option
-from hostler.entry.cli.reach import chosen_server, reached, server_options
-from hostler.entry.cli.target import complete
+from hostler.entry.cli.blueprint.render import step, version
+from hostler.entry.cli.confirm import ask_if_seen, yes_option
+from hostler.entry.cli.server_options import chosen_server, reached, server_options
+from hostler.entry.cli.store_option import complete
 from hostler.errors import Conflict
 from hostler.model.blueprint_api import RolloutVerb
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from hostler.client import Client
-    from hostler.entry.cli.reach import Server
+    from hostler.entry.cli.server_options import Server
     from hostler.model.blueprint_api import BlueprintStatus, SliceStatus
 
 WITHIN = 10.0

@@ -9,16 +9,16 @@ import click
 import msgspec
 
 from hostler.entry.cli import show
-from hostler.entry.cli.blueprint.telling import described, ready, states, step, version
+from hostler.entry.cli.blueprint.render import described, ready, states, step, version
 from hostler.entry.cli.failure import note
-from hostler.entry.cli.reach import chosen_server, reached, read, server_options
-from hostler.entry.cli.target import complete
+from hostler.entry.cli.server_options import chosen_server, reached, read, server_options
+from hostler.entry.cli.store_option import complete
 from hostler.errors import NotFound, Unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from hostler.entry.cli.reach import Server
+    from hostler.entry.cli.server_options import Server
     from hostler.model.blueprint_api import BlueprintStatus, SliceStatus, VersionStatus
 
 LOOK_EVERY = 1.0

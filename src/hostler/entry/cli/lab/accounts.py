@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import click
 
 from hostler.entry.cli import show
-from hostler.entry.cli.reach import chosen_server, reached, server_options
-from hostler.entry.cli.target import complete
+from hostler.entry.cli.server_options import chosen_server, reached, server_options
+from hostler.entry.cli.store_option import complete
 from hostler.errors import Invalid, NotFound, Refused, Unavailable
 from hostler.kit.plural import counted
 from hostler.model.access import Role
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from hostler.client import Client
-    from hostler.entry.cli.reach import Server
+    from hostler.entry.cli.server_options import Server
 
 LETTERS = "abcdefghjkmnpqrstuvwxyz23456789"
 """What a person reads and types without a mistake: no 0 and o, no 1, i and l, no capitals."""

@@ -8,17 +8,17 @@ import click
 import msgspec
 
 from hostler.entry.cli import show
-from hostler.entry.cli.consent import ask_if_seen, yes_option
-from hostler.entry.cli.lab.telling import described, until
-from hostler.entry.cli.reach import chosen_server, reached, server_options
-from hostler.entry.cli.target import complete
+from hostler.entry.cli.confirm import ask_if_seen, yes_option
+from hostler.entry.cli.lab.render import described, until
+from hostler.entry.cli.server_options import chosen_server, reached, server_options
+from hostler.entry.cli.store_option import complete
 from hostler.entry.cli.value import moment
 from hostler.entry.cli.vm.wait import wait_options
 from hostler.model.lab import LabEvent
 from hostler.settings.quantity import seconds_of
 
 if TYPE_CHECKING:
-    from hostler.entry.cli.reach import Server
+    from hostler.entry.cli.server_options import Server
     from hostler.model.lab_api import LabAnswer, LabView
 
 LAB_ID = click.IntRange(min=1, max=2**31 - 1)

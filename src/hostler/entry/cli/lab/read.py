@@ -11,17 +11,17 @@ import msgspec
 
 from hostler.entry.cli import show
 from hostler.entry.cli.failure import note
-from hostler.entry.cli.lab.telling import described, left, news_line
+from hostler.entry.cli.lab.render import described, left, news_line
 from hostler.entry.cli.listing import all_of, show_all
-from hostler.entry.cli.reach import chosen_server, reached, read, server_options
-from hostler.entry.cli.target import complete
+from hostler.entry.cli.server_options import chosen_server, reached, read, server_options
+from hostler.entry.cli.store_option import complete
 from hostler.entry.cli.value import moment, natural, size, span
 from hostler.errors import NotFound, Unavailable
 from hostler.kit.plural import counted
 from hostler.model.lab import lab_project
 
 if TYPE_CHECKING:
-    from hostler.entry.cli.reach import Server
+    from hostler.entry.cli.server_options import Server
     from hostler.model.lab import LabNews
     from hostler.model.lab_api import LabOffer, LabView
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hostler.entry.cli.reach import chosen_server, reached, server_options
+from hostler.entry.cli.server_options import chosen_server, reached, server_options
 from hostler.entry.cli.vm.ssh import Login, Said, identity_options, run_there, run_to_its_code
 from hostler.errors import Unavailable
 from hostler.model.lab import ORG, lab_project
@@ -16,7 +16,7 @@ from hostler.settings import load
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from hostler.entry.cli.reach import Server
+    from hostler.entry.cli.server_options import Server
 
 
 @click.command(context_settings={"ignore_unknown_options": False})

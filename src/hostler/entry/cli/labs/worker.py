@@ -9,7 +9,7 @@ import click
 
 from hostler.entry.cli.failure import one_line
 from hostler.entry.cli.plane_options import DATA, FORMAT, LABS, LEVEL, REDIS, STORE, flags
-from hostler.entry.cli.target import complete
+from hostler.entry.cli.store_option import complete
 
 
 @click.command()

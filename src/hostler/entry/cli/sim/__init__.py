@@ -6,8 +6,8 @@ import click
 
 from hostler.entry.cli.app import LazyGroup
 
-_LIVE = "hostler.entry.cli.sim.live"
-_BREAK = "hostler.entry.cli.sim.breaking"
+_LIVE = "hostler.entry.cli.sim.control"
+_BREAK = "hostler.entry.cli.sim.faults"
 _LIBRARY = "hostler.entry.cli.sim.library"
 
 COMMANDS = {

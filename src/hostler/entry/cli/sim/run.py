@@ -19,11 +19,11 @@ from hostler.kit.plural import counted
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from hostler.entry.cli.sim.crew import Ran
+    from hostler.entry.cli.sim.parallel_runs import Ran
     from hostler.sim.log import LogEntry
+    from hostler.sim.scenario.minimize import Smallest
     from hostler.sim.scenario.run import Outcome
     from hostler.sim.scenario.scenario import Scenario
-    from hostler.sim.scenario.smallest import Smallest
 
 FAILED = 1
 MOST = 1_000_000
@@ -197,8 +197,8 @@ def _explained(
     """Show what led to it, and look for the shortest schedule that fails; None: it passed, or nobody wants that."""
     if outcome.passed:
         return None
+    from hostler.sim.scenario.minimize import smallest
     from hostler.sim.scenario.report import around, moment_lines
-    from hostler.sim.scenario.smallest import smallest
 
     first = outcome.violations[0]
     if asked.table:
@@ -255,7 +255,7 @@ def _plain(what: str, outcome: Outcome, smallest: Smallest | None) -> dict[str, 
 
 
 def _many(found: dict[str, Scenario], asked: _Asked) -> int:
-    from hostler.entry.cli.sim.crew import Run, crew
+    from hostler.entry.cli.sim.parallel_runs import Run, crew
 
     if asked.speed is not None or asked.log_file is not None:
         raise click.UsageError("--speed and --log are for one run")

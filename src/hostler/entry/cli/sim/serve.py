@@ -11,7 +11,7 @@ import click
 
 from hostler.entry.cli.failure import one_line
 from hostler.entry.cli.plane_options import CERT, FORMAT, KEY, LEVEL, LISTEN, called, flags, insecure_option
-from hostler.entry.cli.target import complete
+from hostler.entry.cli.store_option import complete
 from hostler.model.sim_api import RATES, Mode
 
 if TYPE_CHECKING:

@@ -10,12 +10,12 @@ import click
 import msgspec
 
 from hostler.entry.cli import show
-from hostler.entry.cli.reach import chosen_server, reached, server_options
-from hostler.entry.cli.target import complete
+from hostler.entry.cli.server_options import chosen_server, reached, server_options
+from hostler.entry.cli.store_option import complete
 from hostler.model.artifact_api import ArtifactView
 
 if TYPE_CHECKING:
-    from hostler.entry.cli.reach import Server
+    from hostler.entry.cli.server_options import Server
     from hostler.ports.artifacts import ArtifactInfo
 
 

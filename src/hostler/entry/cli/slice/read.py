@@ -10,14 +10,14 @@ import msgspec
 from hostler.entry.cli import show
 from hostler.entry.cli.failure import note
 from hostler.entry.cli.listing import PAGE, show_all
-from hostler.entry.cli.reach import chosen_server, reached, server_options
-from hostler.entry.cli.target import complete
+from hostler.entry.cli.server_options import chosen_server, reached, server_options
+from hostler.entry.cli.store_option import complete
 from hostler.entry.cli.value import moment
 from hostler.model.deployment import SliceState
 
 if TYPE_CHECKING:
     from hostler.client import Client
-    from hostler.entry.cli.reach import Server
+    from hostler.entry.cli.server_options import Server
     from hostler.model.artifact_api import ArtifactView
     from hostler.model.blueprint_api import SliceInstanceView, SliceView
 

@@ -155,7 +155,7 @@ def _marks(handler: Handler) -> str:
 
 async def _call(own: _Own, loaded: SliceModule, method: str, arguments: bytes) -> None:
     """Its results, each on a line."""
-    from hostler.slices import aside
+    from hostler.slices import threads
     from hostler.slices.signature import BadArguments
 
     handler = loaded.methods.get(method)
@@ -173,7 +173,7 @@ async def _call(own: _Own, loaded: SliceModule, method: str, arguments: bytes) -
             for item in handler.function(**asked):
                 _show(item)
         elif handler.in_thread:
-            _show(await asyncio.to_thread(aside.run, handler.function, **asked))
+            _show(await asyncio.to_thread(threads.run, handler.function, **asked))
         else:
             _show(await handler.function(**asked))
 

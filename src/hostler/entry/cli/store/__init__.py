@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from hostler.entry.cli.app import LazyGroup
-from hostler.entry.cli.target import store_option
+from hostler.entry.cli.store_option import store_option
 
 _READ = "hostler.entry.cli.store.read"
 _WRITE = "hostler.entry.cli.store.write"

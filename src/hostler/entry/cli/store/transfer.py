@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hostler.entry.cli.consent import ask
+from hostler.entry.cli.confirm import ask
 from hostler.entry.cli.failure import note
 from hostler.entry.cli.progress import Ticker
-from hostler.entry.cli.target import chosen, complete, opened, redacted, store_option
+from hostler.entry.cli.store_option import chosen, complete, opened, redacted, store_option
 from hostler.errors import Invalid
 from hostler.kit.plural import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from hostler.engine.transfer.fill import Outcome, Progress
+    from hostler.engine.transfer.import_keys import Outcome, Progress
     from hostler.ports.store import Store
 
 _LEASED = "Also take keys that are attached to a lease, as keys that stay; those of running processes never."
@@ -192,7 +192,7 @@ def restore(  # noqa: PLR0917
 
 
 async def _restore(url: str, file: Path, prefix: str, *, force: bool, save_to: Path | None) -> None:
-    from hostler.engine.transfer.fill import MARKER
+    from hostler.engine.transfer.import_keys import MARKER
     from hostler.engine.transfer.restore import restore as restore_store
     from hostler.entry.transfer.backup import Backup
 

@@ -7,11 +7,11 @@ from typing import IO, TYPE_CHECKING
 
 import click
 
-from hostler.engine.transfer.walk import pages
-from hostler.entry.cli.consent import ask
+from hostler.engine.transfer.scan import pages
+from hostler.entry.cli.confirm import ask
 from hostler.entry.cli.failure import note
 from hostler.entry.cli.show import safe
-from hostler.entry.cli.target import chosen, complete, opened, store_option
+from hostler.entry.cli.store_option import chosen, complete, opened, store_option
 from hostler.errors import Conflict, Invalid, NotFound
 from hostler.kit.plural import counted
 from hostler.ports.store import Get, ModRevision, Put, Version

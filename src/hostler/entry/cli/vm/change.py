@@ -9,10 +9,10 @@ import msgspec
 from msgspec import UNSET
 
 from hostler.entry.cli import show
-from hostler.entry.cli.consent import ask_if_seen, can_ask, yes_option
+from hostler.entry.cli.confirm import ask_if_seen, can_ask, yes_option
 from hostler.entry.cli.failure import note
-from hostler.entry.cli.reach import chosen_server, project_options, reached, server_options
-from hostler.entry.cli.target import complete
+from hostler.entry.cli.server_options import chosen_server, project_options, reached, server_options
+from hostler.entry.cli.store_option import complete
 from hostler.entry.cli.value import Duration, Mebibytes, labels
 from hostler.entry.cli.vm.wait import described, until_settled, wait_options
 from hostler.model.api import VmUpdate
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from hostler.client import Client
-    from hostler.entry.cli.reach import Server
+    from hostler.entry.cli.server_options import Server
     from hostler.model.api import VmCreate, VmView
 
 

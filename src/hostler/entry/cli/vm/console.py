@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING
 import click
 
 from hostler.entry.cli.failure import note
-from hostler.entry.cli.reach import chosen_server, project_options, reached, server_options
-from hostler.entry.cli.target import complete
-from hostler.entry.cli.vm.typed import read_into
+from hostler.entry.cli.server_options import chosen_server, project_options, reached, server_options
+from hostler.entry.cli.store_option import complete
+from hostler.entry.cli.vm.stdin import read_into
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from hostler.client import Channel
-    from hostler.entry.cli.reach import Server
+    from hostler.entry.cli.server_options import Server
 
 ESCAPE = b"\x1d"
 """Ctrl-]"""

@@ -9,8 +9,8 @@ import click
 
 from hostler.entry.cli import show
 from hostler.entry.cli.failure import note
-from hostler.entry.cli.reach import chosen_server, project_options, server_options
-from hostler.entry.cli.target import complete
+from hostler.entry.cli.server_options import chosen_server, project_options, server_options
+from hostler.entry.cli.store_option import complete
 from hostler.entry.cli.value import Duration, Mebibytes, accelerators, labels
 from hostler.errors import Invalid
 from hostler.model.api import VmCreate

@@ -9,8 +9,8 @@ import click
 
 from hostler.entry.cli import show
 from hostler.entry.cli.failure import NotYet, note
-from hostler.entry.cli.reach import chosen_server, project_options, reached, server_options
-from hostler.entry.cli.target import complete
+from hostler.entry.cli.server_options import chosen_server, project_options, reached, server_options
+from hostler.entry.cli.store_option import complete
 from hostler.entry.cli.value import Mebibytes
 from hostler.entry.cli.vm.change import ended
 from hostler.entry.cli.vm.wait import described, until_settled, wait_options
@@ -20,7 +20,7 @@ from hostler.model.vm import SnapshotState
 
 if TYPE_CHECKING:
     from hostler.client import Client
-    from hostler.entry.cli.reach import Server
+    from hostler.entry.cli.server_options import Server
     from hostler.model.api import VmView
 
 

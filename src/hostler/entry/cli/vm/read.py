@@ -13,8 +13,8 @@ import msgspec
 
 from hostler.entry.cli import show
 from hostler.entry.cli.listing import all_of, show_all
-from hostler.entry.cli.reach import chosen_server, project_options, reached, read, server_options
-from hostler.entry.cli.target import complete
+from hostler.entry.cli.server_options import chosen_server, project_options, reached, read, server_options
+from hostler.entry.cli.store_option import complete
 from hostler.entry.cli.value import label_text, labels, moment, size, span
 from hostler.entry.cli.vm.wait import ready
 from hostler.errors import Unavailable
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from hostler.client import Client
-    from hostler.entry.cli.reach import Server
+    from hostler.entry.cli.server_options import Server
     from hostler.model.api import VmView, Why
     from hostler.model.vm import VmSpec
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from hostler.entry.cli.failure import BROKEN_PIPE, note
 from hostler.entry.cli.vm.console import raw_terminal
-from hostler.entry.cli.vm.typed import read_into
+from hostler.entry.cli.vm.stdin import read_into
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -9,16 +9,16 @@ import msgspec
 
 from hostler.entry.cli import show
 from hostler.entry.cli.app import LazyGroup
-from hostler.entry.cli.consent import ask_if_seen, yes_option
-from hostler.entry.cli.reach import chosen_server, project_options, reached, read, server_options
-from hostler.entry.cli.target import complete
+from hostler.entry.cli.confirm import ask_if_seen, yes_option
+from hostler.entry.cli.server_options import chosen_server, project_options, reached, read, server_options
+from hostler.entry.cli.store_option import complete
 from hostler.entry.cli.value import moment
 from hostler.entry.cli.vm.change import changed
 from hostler.entry.cli.vm.wait import wait_options
 
 if TYPE_CHECKING:
     from hostler.client import Client
-    from hostler.entry.cli.reach import Server
+    from hostler.entry.cli.server_options import Server
     from hostler.model.api import VmView
 
 _HERE = "hostler.entry.cli.vm.snapshot"

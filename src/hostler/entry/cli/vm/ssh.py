@@ -11,15 +11,15 @@ import click
 import msgspec
 
 from hostler.entry.cli.failure import tell_failure
-from hostler.entry.cli.reach import chosen_server, project_options, reached, server_options
-from hostler.entry.cli.target import complete
+from hostler.entry.cli.server_options import chosen_server, project_options, reached, server_options
+from hostler.entry.cli.store_option import complete
 from hostler.errors import HostlerError, Unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
     from hostler.client import Client
-    from hostler.entry.cli.reach import Server
+    from hostler.entry.cli.server_options import Server
     from hostler.model.api import VmView
 
 

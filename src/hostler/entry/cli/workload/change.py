@@ -10,15 +10,15 @@ import click
 import msgspec
 
 from hostler.entry.cli import show
-from hostler.entry.cli.consent import ask_if_seen, yes_option
-from hostler.entry.cli.reach import chosen_server, reached, server_options
-from hostler.entry.cli.target import complete
+from hostler.entry.cli.confirm import ask_if_seen, yes_option
+from hostler.entry.cli.server_options import chosen_server, reached, server_options
+from hostler.entry.cli.store_option import complete
 from hostler.entry.cli.vm.wait import wait_options
-from hostler.entry.cli.workload.telling import described, until
+from hostler.entry.cli.workload.render import described, until
 from hostler.errors import Invalid
 
 if TYPE_CHECKING:
-    from hostler.entry.cli.reach import Server
+    from hostler.entry.cli.server_options import Server
     from hostler.model.workload_api import WorkloadApply, WorkloadView
 
 
@@ -37,7 +37,7 @@ def apply(file: Path, waiting: bool, within: float, output: str) -> None:
 
 
 def _read(file: Path) -> WorkloadApply:
-    from hostler.engine.workloads.document import read_workload
+    from hostler.engine.workloads.workload_file import read_workload
 
     try:
         text = sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()

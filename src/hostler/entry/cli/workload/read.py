@@ -12,17 +12,17 @@ import msgspec
 from hostler.entry.cli import show
 from hostler.entry.cli.failure import note
 from hostler.entry.cli.listing import all_of, show_all
-from hostler.entry.cli.reach import chosen_server, reached, read, server_options
-from hostler.entry.cli.target import complete
+from hostler.entry.cli.server_options import chosen_server, reached, read, server_options
+from hostler.entry.cli.store_option import complete
 from hostler.entry.cli.value import moment, size
-from hostler.entry.cli.workload.telling import described, ready_of
+from hostler.entry.cli.workload.render import described, ready_of
 from hostler.errors import NotFound, Unavailable
 from hostler.kit.plural import counted
 from hostler.model.api import Phase
 
 if TYPE_CHECKING:
     from hostler.client import Client
-    from hostler.entry.cli.reach import Server
+    from hostler.entry.cli.server_options import Server
     from hostler.model.vm import Affinity, VmSpec
     from hostler.model.workload_api import InstanceView, WorkloadView
 

@@ -12,7 +12,7 @@ import msgspec
 
 from hostler.drivers.machines.qemu.images.check import check, check_kernel
 from hostler.drivers.machines.qemu.images.download import checked_url, download, shown
-from hostler.drivers.machines.qemu.images.part import held_part
+from hostler.drivers.machines.qemu.images.partial_download import held_part
 from hostler.drivers.machines.qemu.images.transfer import copied, open_source, packed_by, unpacked
 from hostler.errors import Invalid, Refused
 from hostler.model.image import Probe, Seeding
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from hostler.drivers.machines.qemu.images.folder import ImageFolder
-    from hostler.drivers.machines.qemu.images.place import Scratch
+    from hostler.drivers.machines.qemu.images.layout import Scratch
     from hostler.ports.images import Named, Progress
 
 MAX_BYTES = 64 * 2**30

@@ -20,20 +20,20 @@ import tarfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hostler.drivers.machines.qemu.child import end, ending_with_us
 from hostler.drivers.machines.qemu.images import debian, kernel
 from hostler.drivers.machines.qemu.images.build_tiny import KERNEL
 from hostler.drivers.machines.qemu.images.cpio import Archive
+from hostler.drivers.machines.qemu.images.layout import as_subordinate_root
 from hostler.drivers.machines.qemu.images.packages import Packages
-from hostler.drivers.machines.qemu.images.place import as_subordinate_root
+from hostler.drivers.machines.qemu.subprocess import end, ending_with_us
 from hostler.errors import Refused, Unavailable
 from hostler.model.image import Probe, Seeding
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from hostler.drivers.machines.qemu.images.layout import Scratch
     from hostler.drivers.machines.qemu.images.packages import Package
-    from hostler.drivers.machines.qemu.images.place import Scratch
     from hostler.ports.images import Progress
 
 RECIPE = 2

@@ -15,7 +15,7 @@ import shutil
 import time
 from typing import TYPE_CHECKING, Any
 
-from hostler.drivers.machines.qemu.images import elf, kernel, system
+from hostler.drivers.machines.qemu.images import elf, initrd, kernel
 from hostler.drivers.machines.qemu.images.packages import Packages, run
 from hostler.errors import Refused
 from hostler.model.image import Probe, Seeding
@@ -60,7 +60,7 @@ async def build_tiny(into: Path, progress: Progress, *, cache: Path) -> dict[str
         progress("unpack", 0, None)
         of_kernel, *of_others = await asyncio.gather(
             packages.files(image, _WANTED_OF_KERNEL),
-            *(packages.files(package, _WANTED, system.LIBRARY) for package in others),
+            *(packages.files(package, _WANTED, initrd.LIBRARY) for package in others),
         )
     files = {path: content for part in of_others for path, content in part.items()}
     progress("system", 0, None)
@@ -75,7 +75,7 @@ async def build_tiny(into: Path, progress: Progress, *, cache: Path) -> dict[str
         "disk_format": "qcow2",
         "disk_bytes": DISK_BYTES,
         "append": APPEND,
-        "user": system.USER,
+        "user": initrd.USER,
         "seeding": Seeding.FIRMWARE,
         "probe": Probe.SSH,
         "warm": True,
@@ -92,7 +92,7 @@ def _write_kernel(into: Path, files: Mapping[str, bytes]) -> None:
 
 
 def _write_system(into: Path, files: Mapping[str, bytes], of_kernel: Mapping[str, bytes], applets: list[str]) -> None:
-    _write(into / "initrd", system.initrd(files, of_kernel, applets))
+    _write(into / "initrd", initrd.initrd(files, of_kernel, applets))
 
 
 def _write(path: Path, content: bytes) -> None:
@@ -104,7 +104,7 @@ async def _applets(into: Path, files: Mapping[str, bytes]) -> list[str]:
     """The names that busybox goes by, as it says itself."""
     path = into / "busybox"
     try:
-        await asyncio.to_thread(_put_program, path, system.executable(files, "busybox"))
+        await asyncio.to_thread(_put_program, path, initrd.executable(files, "busybox"))
         status, output, _ = await run(str(path), "--list")
     except OSError as error:
         raise Refused(f"tiny image: {error.strerror}: build it on a machine with an x86-64 processor") from None
@@ -144,8 +144,8 @@ async def _do(what: str, *argv: str, env: dict[str, str] | None = None) -> None:
 def _put_tools(folder: Path, files: Mapping[str, bytes]) -> Path:
     """Debian's mke2fs with its own libraries, so that the host's matter nothing; the loader that starts it."""
     folder.mkdir(mode=0o700)
-    tool = system.executable(files, "mke2fs")
-    for name, content in {**system.libraries_of(files, [tool]), "mke2fs": tool}.items():
+    tool = initrd.executable(files, "mke2fs")
+    for name, content in {**initrd.libraries_of(files, [tool]), "mke2fs": tool}.items():
         _put_program(folder / name, content)
     return folder / (elf.interpreter(tool) or "").rsplit("/", 1)[-1]
 

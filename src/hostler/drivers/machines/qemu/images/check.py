@@ -14,9 +14,9 @@ from typing import IO, TYPE_CHECKING
 
 import msgspec
 
-from hostler.drivers.machines.qemu.child import end
 from hostler.drivers.machines.qemu.images import qcow2
-from hostler.drivers.machines.qemu.rights import environment
+from hostler.drivers.machines.qemu.privileges import environment
+from hostler.drivers.machines.qemu.subprocess import end
 from hostler.errors import Refused, Unavailable
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from hostler.drivers.machines.qemu.images.transfer import too_large
 from hostler.errors import Invalid, NotFound, Refused, Unavailable
 
 if TYPE_CHECKING:
-    from hostler.drivers.machines.qemu.images.part import Part
+    from hostler.drivers.machines.qemu.images.partial_download import Part
     from hostler.ports.images import Progress
 
 CONNECT_WITHIN = 30.0

@@ -18,17 +18,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from hostler.drivers.machines.qemu.images.place import (
-    Place,
-    Scratch,
-    checked_name,
-    sha256_of,
-    translated,
-)
+from hostler.drivers.machines.qemu.images.layout import Place, Scratch, checked_name, sha256_of, translated
 from hostler.drivers.machines.qemu.images.usage import Usage, Users, statuses_in
 from hostler.errors import Damaged, Invalid, NotFound, Refused, Unavailable
 from hostler.kit.clock import Clock, SystemClock
-from hostler.kit.durable import sync_file, sync_folder
+from hostler.kit.fsync import sync_file, sync_folder
 from hostler.model.image import Image
 from hostler.ports.images import Named
 

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from hostler.drivers.machines.qemu.child import end
-from hostler.drivers.machines.qemu.images.place import sha256_of
+from hostler.drivers.machines.qemu.images.layout import sha256_of
+from hostler.drivers.machines.qemu.subprocess import end
 from hostler.errors import HostlerError, Refused, Unavailable
 
 if TYPE_CHECKING:

@@ -1,0 +1,234 @@
+"""How a server comes to be, and how one that is off takes another shape."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from hostler.drivers.machines.hetzner import server_type
+from hostler.drivers.machines.hetzner.errors import Absent, Full, Unfit, is_full
+from hostler.drivers.machines.hetzner.labels import Card, of_vm, packed_key, server_name
+from hostler.drivers.machines.hetzner.status import OFF, RUNNING
+from hostler.drivers.machines.qemu.seed import Identity, hostname_of, new_host_key, nocloud_files
+from hostler.errors import Refused, Unavailable, Uncertain
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hostler.drivers.machines.hetzner.api_types import Action, Kind, Server
+    from hostler.drivers.machines.hetzner.context import Site
+    from hostler.model.vm import VmSpec
+    from hostler.ports.machines import MachinePlan
+
+CREATING = "creating"
+USER_DATA_BYTES = 32 * 1024
+_NO_MAC = "52:54:00:00:00:00"
+_TOLD_ONCE = ("user_data", "network_config", "ssh_keys", "origin")
+replace = msgspec.structs.replace
+
+
+class Making:
+    """Makes servers whole."""
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._firewall: int | None = None
+        self._kinds: tuple[float, Sequence[Kind]] | None = None
+
+    async def kinds(self, *, anew: bool = False) -> Sequence[Kind]:
+        """The server types, as they were some time ago; `anew`: as they are."""
+        now = self._site.clock.now()
+        if anew or self._kinds is None or now - self._kinds[0] > self._site.options.pace.types_for:
+            self._kinds = now, await self._site.api.kinds()
+        return self._kinds[1]
+
+    async def make(self, plan: MachinePlan) -> Server:
+        """A server of that plan, off and whole. Taken: there is one of its name after all; look at it."""
+        vm, site = plan.label.vm, self._site
+        candidates = server_type.fitting(plan.spec, await self.kinds(), site.options)
+        image = await self._image(plan)
+        firewall = await self._firewall_id()
+        key = new_host_key()
+        user = plan.spec.user or site.options.user
+        user_data = self._user_data(plan, user, key.private)
+        card = Card(
+            label=plan.label,
+            tags=plan.tags,
+            life=CREATING,
+            spec=site.kept.keep(vm, plan.spec),
+            shape=(plan.spec.cpus, plan.spec.memory_mib, plan.spec.disk_gib),
+            image=plan.spec.image or site.options.image,
+            user=user,
+            host_key=packed_key(key.public),
+        )
+        tried: list[str] = []
+        refused = True
+        for kind, location in server_type.tries(candidates, site.options):
+            try:
+                server, going = await site.api.create(
+                    server_name(vm),
+                    kind=kind,
+                    location=location,
+                    image=image,
+                    user_data=user_data,
+                    labels=card.labels(),
+                    firewall=firewall,
+                )
+            except (Full, Unfit) as error:
+                tried.append(f"{kind}{f' in {location}' * bool(location)}: {error}")
+                if isinstance(error, Unfit):
+                    self._kinds = None  # what was believed of it is not so any more
+                else:
+                    refused = False
+                continue
+            except Absent as error:
+                self._firewall = None  # another one may have its name by now
+                raise Refused(f"machine {vm!r}: {error}; see its image, hcloud_ssh_key and hcloud_firewall") from None
+            failed = await self._failed(going, vm)
+            if failed is None:
+                return await self._whole(server, card)
+            await site.destroy(server)
+            if not is_full(failed.code):
+                raise Unavailable(f"machine {vm!r}: its server could not be made: {failed.message}; try again")
+            tried.append(f"{kind}{f' in {location}' * bool(location)}: {failed.message}")
+            refused = False
+        if tried and refused:
+            raise Refused(
+                f"machine {vm!r}: Hetzner Cloud makes none of it; tried {'; '.join(tried)}; name others in"
+                " hcloud_server_type and hcloud_location"
+            )
+        raise Unavailable(
+            f"machine {vm!r}: Hetzner Cloud has no room for it at present; tried {'; '.join(tried) or 'nothing'};"
+            " name more in hcloud_server_type and hcloud_location, or try again later"
+        )
+
+    async def finish(self, server: Server, card: Card) -> Server | None:
+        """Of one whose making was cut off: let it be whole; None: it cannot be, and is gone."""
+        going = [action for action in await self._site.api.actions_of(server) if action.command == "create_server"]
+        if not going or await self._failed(going, card.label.vm) is not None:
+            await self._site.destroy(server)
+            return None
+        return await self._whole(server, card)
+
+    async def reshape(self, server: Server, card: Card, plan: MachinePlan) -> Server:
+        """Let one that is off be as planned. Refused: that cannot be."""
+        site, spec = self._site, self._site.kept.spec_of(card)
+        if plan.spec != spec:
+            self._check_reshape(card, spec, plan)
+            server = await self._resized(server, plan)
+        wanted = replace(
+            card,
+            label=plan.label,
+            tags=plan.tags,
+            shape=(plan.spec.cpus, plan.spec.memory_mib, plan.spec.disk_gib),
+            spec=site.kept.keep(card.key, plan.spec),
+        )
+        if wanted != card:
+            server = await site.relabel(server, wanted)
+        site.kept.forget(card.key, but=wanted.spec)
+        return server
+
+    # Inside
+
+    async def _whole(self, server: Server, card: Card) -> Server:
+        """Say that nothing is missing any more, once it is off."""
+        patience = self._site.options.pace.patience
+        try:
+            seen = await self._site.goings.became(server.name, _has_settled, within=patience)
+        except TimeoutError:
+            raise Uncertain(f"server {server.name}: it was made, and is not off after {patience:g} s") from None
+        if seen is None:
+            raise Unavailable(f"server {server.name}: somebody has deleted it meanwhile; inspect the machine")
+        return await self._site.relabel(seen, replace(card, life=""))
+
+    async def _failed(self, going: Sequence[Action], vm: str) -> Action | None:
+        """The first that failed, once all have ended."""
+        ended = [await self._site.goings.ended(action, f"machine {vm!r}") for action in going]
+        return next((action for action in ended if action.failed), None)
+
+    def _check_reshape(self, card: Card, spec: VmSpec, plan: MachinePlan) -> None:
+        vm, options = plan.label.vm, self._site.options
+        if plan.spec.image != spec.image and (plan.spec.image or options.image) != card.image:
+            raise Refused(
+                f"machine {vm!r}: it stands on the image {card.image!r}, and cannot be put on"
+                f" {plan.spec.image or options.image!r}; make another machine"
+            )
+        if plan.spec.user != spec.user and (plan.spec.user or options.user) != card.user:
+            raise Refused(f"machine {vm!r}: one logs into it as {card.user!r}; for another user make another machine")
+        known = self._site.kept.spec(card.key, card.spec) is not None
+        for name in _TOLD_ONCE:
+            if known and getattr(plan.spec, name) != getattr(spec, name):
+                raise Refused(
+                    f"machine {vm!r}: its {name} went to Hetzner Cloud when it was made, and cannot be another now;"
+                    " make another machine"
+                )
+
+    async def _resized(self, server: Server, plan: MachinePlan) -> Server:
+        site, spec, vm = self._site, plan.spec, plan.label.vm
+        kinds = server_type.fitting(spec, await self.kinds(), site.options)
+        grows = spec.disk_gib > server.disk_gib
+        tried: list[str] = []
+        for kind in kinds:
+            if kind.disk_gib < server.disk_gib or not kind.is_in(server.location):
+                continue  # a disk never shrinks, and a server stays where it is
+            if kind.name == server.type and not grows:
+                return server
+            try:
+                going = await site.api.act(server, "change_type", server_type=kind.name, upgrade_disk=grows)
+            except (Full, Unfit) as error:
+                tried.append(f"{kind.name}: {error}")
+                continue
+            ended = await site.goings.ended(going, f"machine {vm!r}")
+            if not ended.failed:
+                return server
+            tried.append(f"{kind.name}: {ended.message}")
+        if not tried:
+            raise Refused(
+                f"machine {vm!r}: no server type that is large enough can be had in {server.location or 'its location'}"
+                f" with a disk of {server.disk_gib} GiB or more; ask for another shape"
+            )
+        raise Unavailable(f"machine {vm!r}: it cannot have its new shape at present: {'; '.join(tried)}; try again")
+
+    async def _image(self, plan: MachinePlan) -> str | int:
+        origin = plan.spec.origin
+        if origin is None:
+            image = plan.spec.image or self._site.options.image
+            return int(image) if image.isdecimal() else image
+        server = await self._site.looks.server(server_name(origin.vm))
+        card = None if server is None else self._site.card(server)
+        for snapshot in await self._site.api.snapshots(of_vm(origin.vm if card is None else card.key)):
+            if snapshot.name == origin.snapshot and snapshot.status == "available":
+                return snapshot.id
+        raise Refused(
+            f"machine {plan.label.vm!r}: its origin, snapshot {origin.snapshot!r} of {origin.vm!r}, is not there;"
+            " delete this one, and clone another"
+        )
+
+    async def _firewall_id(self) -> int | None:
+        name = self._site.options.firewall
+        if name and self._firewall is None:
+            self._firewall = await self._site.api.firewall(name)
+        return self._firewall
+
+    def _user_data(self, plan: MachinePlan, user: str, host_key: str) -> str:
+        identity = Identity(
+            instance=server_name(plan.label.vm),
+            hostname=hostname_of(plan.name, plan.label.vm),
+            user=user,
+            host_key=host_key,
+            ssh_keys=plan.spec.ssh_keys,
+            user_data=plan.spec.user_data or self._site.options.cloud_init,
+            mac=_NO_MAC,
+        )
+        text = nocloud_files(identity)["user-data"].decode()
+        if len(text.encode()) > USER_DATA_BYTES:
+            raise Refused(
+                f"machine {plan.label.vm!r}: its user-data and keys take {len(text.encode())} bytes, and Hetzner Cloud"
+                f" takes {USER_DATA_BYTES}; let it fetch what it needs"
+            )
+        return text
+
+
+def _has_settled(server: Server | None) -> bool:
+    return server is None or server.status in (OFF, RUNNING)

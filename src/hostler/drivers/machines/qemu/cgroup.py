@@ -1,0 +1,274 @@
+"""What one machine's process may use: memory, a share of the CPUs, threads.
+
+By a control group of its own where we may make one, else by its niceness, which is a share of the CPUs only. Groups are
+made below the one we are in, so that whatever limits us limits the machines, and only if that is the top of its tree or
+was handed over to us: somebody else who made it, to watch or to end us, would lose sight of what we move. (In a version
+2 tree a group that has processes has no children that count: there it is the group above.)
+
+The memory limit is a net for a process that ran wild, not a measure of the guest: that has what `-m` gives it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import hashlib
+import math
+import os
+import re
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from hostler.drivers.machines.qemu.privileges import THREADS, has_capabilities
+
+if TYPE_CHECKING:
+    from collections.abc import Container
+
+USED = ("memory", "cpu", "pids")
+OVERHEAD_MIB = 1280
+"""Of QEMU beside the guest's memory: translated code up to 1 GiB, devices, buffers of a snapshot."""
+USUAL_SHARE = 100
+NICE_STEP = 1.25
+"""By how much one step of niceness changes a share of the CPUs."""
+SYS_NICE = 23
+TRIES = 3
+_GROUP = re.compile(r"(hostler-[0-9a-f]{12})-([0-9]+)")
+ENDS_WITHIN, PACE = 2.0, 0.02
+"""Seconds that a process that has ended may still be seen, and between two looks."""
+
+
+class Shape(msgspec.Struct, frozen=True):
+    """What is limited."""
+
+    memory_mib: int
+    cpus: int = 1
+    share: int = USUAL_SHARE
+
+
+class Base(msgspec.Struct, frozen=True):
+    """A control group below which those of our machines are."""
+
+    path: str
+    version: int
+    controllers: tuple[str, ...]
+
+
+class Limits:
+    """Of the machines of one place. `folder`: the place's, where it is kept which groups were used."""
+
+    def __init__(self, folder: Path, place: str, *, proc: Path = Path("/proc"), within: Path = Path("/")) -> None:
+        self._kept = folder / "cgroups"
+        self.name = f"hostler-{hashlib.sha256(place.encode()).hexdigest()[:12]}"
+        self._proc, self._within = proc, within
+        self.bases: tuple[Base, ...] = ()
+        self._remembering = threading.Lock()  # machines are limited in threads, several at once
+
+    @property
+    def about(self) -> str:
+        """For the node's facts."""
+        if not self.bases:
+            return "nice"
+        controllers = sorted({name for base in self.bases for name in base.controllers}, key=USED.index)
+        cpu = "" if "cpu" in controllers else "; nice"
+        return f"cgroup v{self.bases[0].version}: {', '.join(controllers)}{cpu}"
+
+    async def open(self) -> None:
+        """Find out what can be limited here."""
+        await asyncio.to_thread(self._open)
+
+    async def apply(self, number: int, pid: int, shape: Shape) -> None:
+        """Limit the process of machine `number`; again, if its shape or our own group changed. Never fails it."""
+        await asyncio.to_thread(self._apply, number, pid, shape)
+
+    async def release(self, number: int) -> None:
+        """Take the groups of a machine away whose process has ended."""
+        end = time.monotonic() + ENDS_WITHIN
+        while await asyncio.to_thread(self._remove, {f"{self.name}-{number}"}):
+            if time.monotonic() > end:
+                return
+            await asyncio.sleep(PACE)  # what a process has open is closed before it has left its group
+
+    async def reclaim(self, kept: Container[int]) -> None:
+        """Take away what earlier processes left of machines that are not among `kept`, and of places that may be gone.
+
+        A group that has a process in it cannot be taken away. One that is about to get one is made again (`apply`).
+        """
+        await asyncio.to_thread(self._reclaim, kept)
+
+    def _open(self) -> None:
+        found = [base for base in bases(self._proc, self._within) if self._is_usable(base)]
+        self.bases = tuple(found)
+
+    def _is_usable(self, base: Base) -> bool:
+        trial = Path(base.path) / f"{self.name}-trial-{os.getpid()}"
+        try:
+            trial.mkdir()
+        except OSError:
+            return False
+        with suppress(OSError):
+            trial.rmdir()
+        return True
+
+    def _apply(self, number: int, pid: int, shape: Shape) -> None:
+        done = {name for base in self.bases if self._enter(base, number, pid, shape) for name in base.controllers}
+        if "cpu" not in done:
+            self._be_nice(pid, shape.share)
+
+    def _enter(self, base: Base, number: int, pid: int, shape: Shape) -> bool:
+        self._remember(base.path)
+        group = Path(base.path) / f"{self.name}-{number}"
+        for _ in range(TRIES):
+            try:
+                group.mkdir(exist_ok=True)
+                for file, value in settings_of(base, shape).items():
+                    (group / file).write_text(value, encoding="ascii")
+                (group / "cgroup.procs").write_text(str(pid), encoding="ascii")
+            except OSError as error:
+                if error.errno in (errno.ENOENT, errno.ENODEV):  # somebody took it for a leftover
+                    continue
+                break  # the machine runs, with less to hold it
+            return True
+        with suppress(OSError):
+            group.rmdir()
+        return False
+
+    def _be_nice(self, pid: int, share: int) -> None:
+        nice = nice_of(share, may_raise=has_capabilities(SYS_NICE))
+        with suppress(OSError):  # where sessions compete as such, it is the session's that counts
+            (self._proc / str(pid) / "autogroup").write_text(str(nice), encoding="ascii")
+        seen: set[int] = set()
+        while tasks := self._tasks(pid) - seen:  # a thread has its maker's: once no new one comes, all have it
+            seen |= tasks
+            for task in tasks:
+                with suppress(OSError):
+                    os.setpriority(os.PRIO_PROCESS, task, nice)
+
+    def _tasks(self, pid: int) -> set[int]:
+        try:
+            return {int(name) for name in os.listdir(self._proc / str(pid) / "task")}
+        except OSError:
+            return set()
+
+    def remembered(self) -> list[str]:
+        try:
+            return self._kept.read_text(encoding="utf-8").splitlines()
+        except OSError:
+            return []
+
+    def _remember(self, path: str) -> None:
+        with self._remembering:
+            known = self.remembered()
+            if path not in known:
+                fresh = self._kept.with_suffix(".new")
+                fresh.write_text("".join(f"{line}\n" for line in [*known, path]), encoding="utf-8")
+                fresh.replace(self._kept)
+
+    def _reclaim(self, kept: Container[int]) -> None:
+        for path in {*self.remembered(), *(base.path for base in self.bases)}:
+            with suppress(OSError):  # that group is gone, and with it all that was below
+                found = [match for match in map(_GROUP.fullmatch, os.listdir(path)) if match]
+                self._remove({match[0] for match in found if match[1] != self.name or int(match[2]) not in kept})
+
+    def _remove(self, names: set[str]) -> bool:
+        """Whether one is left, for there is a process in it."""
+        left = False
+        for path in {*self.remembered(), *(base.path for base in self.bases)}:
+            for name in names:
+                try:
+                    (Path(path) / name).rmdir()
+                except OSError as error:
+                    left = left or error.errno == errno.EBUSY
+        return left
+
+
+def settings_of(base: Base, shape: Shape) -> dict[str, str]:
+    """What is written where in the group of one machine."""
+    memory = str((shape.memory_mib + shape.memory_mib // 16 + OVERHEAD_MIB) * 2**20)
+    pids = str(THREADS + shape.cpus)
+    if base.version == 2:
+        every = {
+            "memory": ("memory.max", memory),
+            "cpu": ("cpu.weight", str(min(max(shape.share, 1), 10_000))),
+            "pids": ("pids.max", pids),
+        }
+    else:
+        every = {
+            "memory": ("memory.limit_in_bytes", memory),
+            "cpu": ("cpu.shares", str(min(max(shape.share * 1024 // USUAL_SHARE, 2), 262_144))),
+            "pids": ("pids.max", pids),
+        }
+    return dict(every[name] for name in base.controllers)
+
+
+def nice_of(share: int, *, may_raise: bool) -> int:
+    """The niceness whose share of the CPUs is nearest."""
+    nice = round(-math.log(share / USUAL_SHARE) / math.log(NICE_STEP))
+    return min(max(nice, -15 if may_raise else 0), 19)
+
+
+def bases(proc: Path, within: Path) -> list[Base]:
+    """Where groups can be made for what is `USED`, as far as the tables of the kernel tell."""
+    try:
+        own = [line.split(":", 2) for line in (proc / "self/cgroup").read_text(encoding="utf-8").splitlines()]
+        mounts = [line.split() for line in (proc / "self/mountinfo").read_text(encoding="utf-8").splitlines()]
+    except OSError:
+        return []
+    paths = {name: path for _, names, path in own for name in names.split(",")}
+    found: list[Base] = []
+    for mount in mounts:
+        kind = mount[mount.index("-") + 1]
+        if kind == "cgroup":
+            names = tuple(name for name in USED if name in mount[-1].split(",") and name in paths)
+            group = Path(_below(mount, paths[names[0]], within)) if names else None
+            if group is not None and (group == Path(_below(mount, mount[3], within)) or _is_handed_over(group)):
+                found.append(Base(str(group), 1, names))
+        elif kind == "cgroup2" and "" in paths:
+            base = _unified(Path(_below(mount, paths[""], within)))
+            found += [base] if base is not None else []
+    found.sort(key=lambda base: (base.version, base.path))
+    counted: set[str] = set()
+    kept = []
+    for base in found:  # a hierarchy may be mounted twice
+        if fresh := tuple(name for name in base.controllers if name not in counted):
+            counted.update(fresh)
+            kept.append(Base(base.path, base.version, fresh))
+    return kept
+
+
+def _below(mount: list[str], path: str, within: Path) -> str:
+    """Where the group is that the kernel calls `path`: mounts may show a part of the tree only."""
+    shown, at = mount[3], mount[4].encode().decode("unicode_escape")
+    inside = path[len(shown) :] if shown != "/" and path.startswith(shown) else path
+    return str(within / at.lstrip("/") / inside.lstrip("/"))
+
+
+def _unified(own: Path) -> Base | None:
+    """The nearest group of a version 2 tree whose children can be limited: ours if it has no processes, or above."""
+    for group in (own, own.parent):
+        if group is not own and not _is_handed_over(group):
+            break
+        with suppress(OSError):
+            there = (group / "cgroup.controllers").read_text(encoding="ascii").split()
+            names = tuple(name for name in USED if name in there)
+            control = group / "cgroup.subtree_control"
+            if not names:
+                continue
+            if not set(names) <= set(control.read_text(encoding="ascii").split()):
+                control.write_text(" ".join(f"+{name}" for name in names), encoding="ascii")
+            return Base(str(group), 2, names)
+    return None
+
+
+def _is_handed_over(group: Path) -> bool:
+    """Whether somebody (systemd, with Delegate=yes) gave it to us to divide."""
+    if os.geteuid() != 0:
+        return os.access(group / "cgroup.procs", os.W_OK) and os.access(group, os.W_OK)
+    for name in ("trusted.delegate", "user.delegate"):
+        with suppress(OSError):
+            return os.getxattr(group, name) == b"1"
+    return False

@@ -1,0 +1,94 @@
+"""A machine's process: run, and connected to. Called with the machine's lock held."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING
+
+from hostler.drivers.machines.qemu import acceleration, process
+from hostler.drivers.machines.qemu.cgroup import Shape
+from hostler.drivers.machines.qemu.command import Boot, Wiring, command
+from hostler.drivers.machines.qemu.identity import lay_seed
+from hostler.drivers.machines.qemu.network import port_was_taken
+from hostler.drivers.machines.qemu.shielded import whole
+from hostler.drivers.machines.qemu.state import Begun
+from hostler.errors import HostlerError, Unavailable, Uncertain
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hostler.drivers.machines.qemu.machine import QemuMachine
+
+PORTS_TRIED = 5
+
+
+async def spawn(machine: QemuMachine, boot: Boot, *, within: float, descriptors: Sequence[int] = ()) -> None:
+    """Run QEMU, which inherits the descriptors, and be connected to it. Uncertain: it ended, or does not answer."""
+    site = machine.site
+    await machine.leave_none()
+    taken = site.ports_of_others(machine.vm)
+    accelerator = await site.accelerator(machine.folder.path)
+    for _ in range(PORTS_TRIED):
+        record = machine.record
+        attached = await site.network.attach(record.number, record.mac, port=record.port or 0, taken=taken)
+        try:
+            machine.change(port=attached.port, host=attached.host)
+            wiring = Wiring(accelerator=accelerator, netdev=attached.netdev, **lay_seed(machine, attached))
+            machine.rights.own(machine.folder.path)
+            await site.hook("start.spawned:before")
+            run = await process.spawn(
+                machine.folder,
+                command(machine.record, wiring, boot),
+                wrap=partial(acceleration.with_device(machine.rights, accelerator).wrap, cpus=record.spec.cpus),
+                hold=site.folder.hold_path if record.fenced else None,
+                pass_fds=(*attached.descriptors, *descriptors),
+            )
+        except BaseException:
+            with suppress(Unavailable):
+                machine.look()  # it could not be ended, either
+            raise
+        finally:
+            site.network.started(attached)
+        machine.lives()
+        machine.change(run=run, ran=True)
+        await site.hook("start.spawned:after")
+        try:
+            await _limited_and_attached(machine, within)
+        except (HostlerError, TimeoutError):
+            await machine.off(within=0)
+            said = machine.folder.said()
+            check_held(machine)
+            if not (attached.forwarded and port_was_taken(said)):
+                raise Uncertain(
+                    f"machine {machine.vm!r}: it did not start: {said or 'no answer'}; inspect it"
+                ) from None
+            taken.add(attached.port)
+            machine.change(begun=Begun.STARTING, failed=False, detail="")
+        else:
+            return
+    raise Unavailable(f"machine {machine.vm!r}: each of {PORTS_TRIED} ports was taken by somebody else; try again")
+
+
+async def _limited_and_attached(machine: QemuMachine, within: float) -> None:
+    """Both at once: entering a control group takes the kernel tens of milliseconds, and QEMU as many to start."""
+    limiting = asyncio.create_task(limit(machine), name=f"machine {machine.vm}: limits")
+    try:
+        await machine.attach(within=within)
+    finally:
+        await whole(limiting)  # or a group would be made of a machine that is off
+
+
+async def limit(machine: QemuMachine) -> None:
+    """Hold a process to the machine's shape; again, where who started it may have been killed before."""
+    record = machine.record
+    if record.run is not None:
+        shape = Shape(record.spec.memory_mib, record.spec.cpus, record.spec.cpu_share)
+        await machine.site.limits.apply(record.number, record.run.pid, shape)
+
+
+def check_held(machine: QemuMachine) -> None:
+    """Unavailable: it is fenced, and may not run now."""
+    if machine.record.fenced and not machine.site.held():
+        raise Unavailable(f"machine {machine.vm!r}: it is fenced and not held, so it does not start; hold it first")

@@ -1,0 +1,130 @@
+"""The verbs by which machines are handed over, to another place or owner; the rest of the driver is in `driver`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hostler.drivers.machines import validation
+from hostler.drivers.machines.qemu.migration import send as sending
+from hostler.drivers.machines.qemu.migration.incoming import Arrival, DiskDoor, StateDoor
+from hostler.drivers.machines.qemu.state import Begun, Life
+from hostler.errors import Refused, Unavailable
+from hostler.ports.machines import Door
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import AbstractAsyncContextManager
+    from typing import Any
+
+    from hostler.drivers.machines.qemu.machine import QemuMachine
+    from hostler.drivers.machines.qemu.node_context import Site
+    from hostler.model.image import Image
+    from hostler.ports.machines import Channel, Machine, MachinePlan
+
+
+class Moving:
+    """What it needs of the driver stands first."""
+
+    _machines: dict[str, QemuMachine]
+    _arrivals: dict[str, Arrival]
+    """Of machines that arrive, what this process has heard of it."""
+
+    def _opened(self) -> Site:
+        raise NotImplementedError
+
+    def _verb(self, vm: str) -> AbstractAsyncContextManager[Site]:
+        raise NotImplementedError
+
+    def _expected(self, vm: str) -> QemuMachine:
+        raise NotImplementedError
+
+    def _whole(self, vm: str) -> QemuMachine:
+        raise NotImplementedError
+
+    def _image(self, plan: MachinePlan) -> Image:
+        raise NotImplementedError
+
+    def _begin(self, site: Site, plan: MachinePlan, image: Image, **fields: Any) -> QemuMachine:
+        raise NotImplementedError
+
+    async def _destroy(self, machine: QemuMachine) -> None:
+        raise NotImplementedError
+
+    @property
+    def moves(self) -> bool:
+        return True
+
+    async def receive(self, plan: MachinePlan, number: int) -> Machine:
+        self._opened()
+        validation.check_plan(plan, None)
+        validation.check_number(number)
+        vm = plan.label.vm
+        async with self._verb(vm) as site:
+            machine = self._machines.get(vm)
+            if machine is not None and machine.record.life is Life.DELETING:
+                await self._destroy(machine)
+                machine = None
+            if machine is not None and (not machine.record.arriving or machine.record.label != plan.label):
+                raise Refused(f"machine {vm!r}: one of that name stands here, {machine.state}; delete it first")
+            if machine is None or not self._is_present(machine, number):
+                machine = await self._expect(site, plan, number, machine)
+            return machine.seen()
+
+    async def mark(self, plan: MachinePlan) -> Machine:
+        self._opened()
+        validation.check_plan(plan, None)
+        async with self._verb(plan.label.vm) as site:
+            machine = self._expected(plan.label.vm)
+            validation.check_markable(machine.record.label, plan.label)
+            await site.hook("mark.done:before")
+            machine.change(label=plan.label, marks=plan.tags)
+            await site.hook("mark.done:after")
+            return machine.seen()
+
+    async def send(self, vm: str, number: int, connect: Callable[[Door], Channel], *, live: bool = True) -> Machine:
+        self._opened()
+        validation.check_number(number)
+        async with self._verb(vm):
+            machine = self._whole(vm)
+            await sending.send(machine, number, connect, live=live)
+            return machine.seen()
+
+    def _is_present(self, machine: QemuMachine, number: int) -> bool:
+        """What is whole is never thrown away as long as it is that move: it may have been handed over by now."""
+        if machine.record.moved != number:
+            return False
+        arrival = self._arrivals.get(machine.vm)
+        return machine.record.arrived or (arrival is not None and arrival.machine is machine and arrival.is_of_use)
+
+    async def _expect(self, site: Site, plan: MachinePlan, number: int, old: QemuMachine | None) -> QemuMachine:
+        image = self._image(plan)
+        site.check_room(plan.label.vm)
+        if old is not None:
+            await self._destroy(old)
+        await site.hook("receive.begun:before")
+        machine = self._begin(site, plan, image, life=Life.WHOLE, arriving=True, moved=number)
+        await site.hook("receive.begun:after")
+        self._arrivals[machine.vm] = Arrival(machine)
+        return machine
+
+    def _arrival_door(self, vm: str, door: Door) -> Channel:
+        self._opened()
+        machine = self._expected(vm)
+        arrival = self._arrivals.get(vm)
+        if arrival is None or arrival.machine is not machine or not machine.record.arriving:
+            raise Unavailable(f"machine {vm!r}: it is not expected here at present; let it be received first")
+        return StateDoor(arrival) if door is Door.ARRIVAL_STATE else DiskDoor(arrival)
+
+    async def _settle_move(self, machine: QemuMachine) -> None:
+        """What the death of an agent cut off: half of one that arrives is of no use; one that was being sent stays."""
+        record = machine.record
+        if record.arriving and not record.arrived:
+            await machine.off(within=0)
+        elif record.departing and record.begun is Begun.NOTHING:
+            await sending.take_back(machine)
+
+    def _here(self, vm: str) -> QemuMachine:
+        machine = self._whole(vm)
+        if machine.record.arriving or machine.record.departed:
+            raise Refused(f"machine {vm!r}: it is handed over from place to place; start or stop it first")
+        return machine

@@ -1,0 +1,211 @@
+"""What the machines of a node share: their place, its clock and network, what can be had there and what is left."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import shutil
+from typing import TYPE_CHECKING
+
+from hostler.drivers.machines.qemu import acceleration
+from hostler.drivers.machines.qemu.cgroup import Limits
+from hostler.drivers.machines.qemu.command import BINARY
+from hostler.drivers.machines.qemu.migration.protocol import Place, processor
+from hostler.drivers.machines.qemu.network import network_of
+from hostler.drivers.machines.qemu.privileges import Rights, environment, rights_for, users_here
+from hostler.drivers.machines.qemu.state import Fit
+from hostler.errors import Closed, Unavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Container, Mapping
+    from pathlib import Path
+
+    from hostler.drivers.machines.qemu.folder import PlaceFolder
+    from hostler.drivers.machines.qemu.images.folder import ImageFolder
+    from hostler.drivers.machines.qemu.machine import QemuMachine
+    from hostler.drivers.machines.qemu.options import QemuOptions
+    from hostler.kit.clock import Clock
+    from hostler.model.vm import VmSpec
+
+GIB, MIB = 2**30, 2**20
+TIDY_EVERY = 5.0
+"""Seconds between two looks at what grows: a guest can make its QEMU complain as often as it likes."""
+SOME_ROOM = 32 * MIB
+"""With so much free a guest that is paused for want of room may try again."""
+
+
+class Site:
+    """Of one place, while it is open."""
+
+    def __init__(
+        self,
+        folder: PlaceFolder,
+        images: ImageFolder,
+        options: QemuOptions,
+        *,
+        clock: Clock,
+        step: Callable[[str], Awaitable[None]] | None,
+        tell: Callable[[str], None],
+    ) -> None:
+        self.folder, self.images, self.options, self.clock, self.tell = folder, images, options, clock, tell
+        self._uids = users_here(options.uids)
+        self.network = network_of(
+            *(options.network, options.prefix6),
+            place=folder.id,
+            uids=self._uids,
+            folder=folder.path,
+            data=options.data,
+        )
+        self.limits = Limits(folder.path, folder.id)
+        self._step = step
+        self._version = ""
+        self._probing = asyncio.Lock()
+        self._opened = self.closed = False
+        self._tidying: asyncio.Task[None] | None = None
+        self.machines: Mapping[str, QemuMachine] = {}
+        """By name; the driver's."""
+
+    @property
+    def place(self) -> str:
+        return self.folder.id
+
+    async def open(self, numbers: Container[int], *, is_all: bool = True) -> None:
+        """Set up what belongs to all machines; take away what is left of machines that are not there any more.
+
+        `is_all`: whether these are the numbers of all that are there. If not, nothing is taken away.
+        """
+        await self.network.open()
+        await self.limits.open()
+        if is_all:
+            await self.network.reclaim(numbers)
+            await self.limits.reclaim(numbers)
+        self._opened = True
+        self._tidying = asyncio.create_task(self._tidy(), name="machines: tidying")
+
+    async def aclose(self, *, empty: bool) -> None:
+        """Leave; `empty`: there is no machine any more, as far as was seen."""
+        if self._tidying is not None:
+            self._tidying.cancel()
+            await asyncio.gather(self._tidying, return_exceptions=True)
+        await self.network.aclose(empty=empty and self._opened)
+
+    async def _tidy(self) -> None:
+        while True:
+            await self.clock.sleep(TIDY_EVERY)
+            for machine in list(self.machines.values()):
+                if machine.alive:
+                    machine.folder.cut_log()
+
+    async def release(self, number: int) -> None:
+        """Take away what a machine that is off had beside its files."""
+        await self.network.detach(number)
+        await self.limits.release(number)
+
+    async def hook(self, name: str) -> None:
+        """A step is about to be taken, or was."""
+        if self._step is not None:
+            await self._step(name)
+
+    def check_open(self) -> None:
+        """Closed: the driver was closed under a verb, and the place may be another's."""
+        if self.closed:
+            raise Closed("machines: the driver was closed meanwhile; open it again")
+
+    def ports_of_others(self, vm: str) -> set[int]:
+        """Those that other machines have, or had and shall have again."""
+        return {port for name, other in self.machines.items() if name != vm and (port := other.record.port)}
+
+    def rights(self, folder: Path, number: int) -> Rights:
+        """Of a machine's processes. What its guest runs with adds to that (`acceleration.with_device`)."""
+        return rights_for(folder, self.place, number, self._uids)
+
+    def held(self) -> bool:
+        """Whether fenced machines may run."""
+        return self.folder.held(self.clock.now())
+
+    # What can be had
+
+    def known_accelerator(self) -> str | None:
+        if self.options.accelerator:
+            return self.options.accelerator
+        known = acceleration.remembered(self.images.path, uids=self._uids)
+        return None if known is None else known.accelerator
+
+    def known_acceleration(self) -> str:
+        """For people."""
+        if self.options.accelerator:
+            return f"{self.options.accelerator}: as it was told"
+        known = acceleration.remembered(self.images.path, uids=self._uids)
+        return "not tried yet" if known is None else f"{known.accelerator}: {known.why}"
+
+    async def accelerator(self, files: Path) -> str:
+        """What guests run with: what was found, or is found now with the kernel in that folder."""
+        async with self._probing:
+            known = self.known_accelerator()
+            if known is None:
+                known = (await acceleration.verdict(self.images.path, files, uids=self._uids)).accelerator
+            return known
+
+    async def version(self) -> str:
+        """Of QEMU. Unavailable: there is none."""
+        if not self._version:
+            self._version = await qemu_version()
+        return self._version
+
+    async def here(self, accelerator: str = "") -> Place:
+        """What matters to memory that is saved here, or shall be loaded; with that accelerator, or the known one."""
+        accelerator = accelerator or self.known_accelerator() or "tcg"
+        return Place(
+            accelerator=accelerator,
+            version=await self.version(),
+            processor=processor(accelerator),
+            network=self.network.kind,
+        )
+
+    async def fit(self, spec: VmSpec) -> Fit:
+        """What memory that is saved now fits."""
+        here = await self.here()
+        return Fit(cpus=spec.cpus, memory_mib=spec.memory_mib, accelerator=here.accelerator, version=here.version)
+
+    # What is left
+
+    def pressure(self) -> str:
+        """Why nothing new is begun; empty: there is room."""
+        usage = shutil.disk_usage(self.folder.path)
+        reserve = min(self.options.reserve_gib * GIB, self.options.reserve_share * usage.total)
+        if usage.free >= reserve:
+            return ""
+        return (
+            f"the disk of {self.folder.path} is almost full: {usage.free / MIB:.0f} MiB are free, and the last"
+            f" {reserve / MIB:.0f} MiB are kept for machines that are there"
+        )
+
+    def check_room(self, vm: str) -> None:
+        """Unavailable: nothing new is begun now."""
+        if why := self.pressure():
+            raise Unavailable(f"machine {vm!r}: {why}; make room and try again")
+
+    def has_some_room(self) -> bool:
+        return shutil.disk_usage(self.folder.path).free >= SOME_ROOM
+
+
+async def qemu_version() -> str:
+    """Unavailable: there is no QEMU."""
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *(BINARY, "--version"),
+            env=environment(),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+        )
+    except OSError as error:
+        raise Unavailable(f"{BINARY}: cannot be run: {error.strerror}; install qemu-system-x86 and try again") from None
+    said = (await process.communicate())[0].decode(errors="replace")
+    found = re.search(r"version (\S+)", said)
+    return found[1] if found else "unknown"
+
+
+def host_memory_mib() -> int:
+    """All that this host has."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // MIB

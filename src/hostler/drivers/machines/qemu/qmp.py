@@ -1,0 +1,295 @@
+"""QMP: QEMU's control socket. What it is told, and what it tells.
+
+A client of our own, over one socket and without tasks. The usual one (qemu.qmp) keeps every event it ever heard, and a
+guest can cause events without end; it waits without limit when it closes a connection that QEMU does not read; and it
+needs three tasks for each machine.
+
+A command whose answer does not come may have been done: Uncertain, or Unavailable if it only asks. Nothing of the
+arguments is ever in an error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import secrets
+import socket
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from hostler.drivers.machines.qemu.folder import QMP_SOCKET
+from hostler.drivers.machines.qemu.socket_io import Throttle, reach
+from hostler.errors import HostlerError, NotFound, Refused, Unavailable, Uncertain
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from hostler.drivers.machines.qemu.folder import MachineFolder
+
+ANSWERS_WITHIN = 30.0
+MESSAGE_BYTES = 8 * 2**20
+"""Of one answer at most."""
+READ_RATE = 4 * 2**20
+"""Bytes in a second: a QEMU that a guest has taken over does not keep us from the others."""
+WAITING_BYTES = 2**20
+"""That QEMU has not read yet, at most."""
+JOBS = "hostler-"
+"""What the names of our jobs begin with."""
+_LOOK_EVERY = 1.0
+_log = logging.getLogger("hostler.qemu")
+_encoder, _decoder = msgspec.json.Encoder(), msgspec.json.Decoder(dict[str, Any])
+
+
+class Monitor:
+    """The connection to one machine's QEMU. There is one for each process, and no second client beside it."""
+
+    def __init__(
+        self, folder: MachineFolder, *, event: Callable[[str, dict[str, Any]], None], closed: Callable[[], None]
+    ) -> None:
+        """`event` is called with what QEMU tells; `closed` once, when QEMU hung up."""
+        self._folder, self._event, self._closed = folder, event, closed
+        self._wire: _Wire | None = None
+        self._numbers = itertools.count(1)
+        self._waiting: dict[int, asyncio.Future[dict[str, Any] | None]] = {}
+        """For an answer, by its number; None: QEMU hung up."""
+        self._job_moved = asyncio.Event()
+
+    @property
+    def connected(self) -> bool:
+        return self._wire is not None
+
+    async def connect(self, within: float = ANSWERS_WITHIN) -> None:
+        """Be connected. Unavailable: its process has ended, or does not answer in time."""
+        if self._wire is not None:
+            return
+        loop = asyncio.get_running_loop()
+        until = loop.time() + within
+        connection = await reach(self._folder, QMP_SOCKET, within=within)
+        wire = _Wire(self, connection)
+        try:
+            await loop.create_connection(lambda: wire, sock=connection)
+            async with asyncio.timeout_at(until):
+                await wire.greeted
+            self._wire = wire
+            await self.execute("qmp_capabilities", within=max(0.001, until - loop.time()))
+        except BaseException as error:
+            self._wire = None
+            lost = wire.lost
+            wire.abort()
+            connection.close()
+            if lost and isinstance(error, Uncertain | OSError):
+                why = self._folder.said() or "it left no word"
+                raise Unavailable(f"{self.subject}: QEMU hung up before it greeted: {why}") from None
+            if isinstance(error, TimeoutError | Uncertain):
+                raise Unavailable(
+                    f"{self.subject}: QEMU does not greet within {within:g} s; it hangs, or somebody else is connected"
+                    f" to its {QMP_SOCKET}"
+                ) from None
+            if isinstance(error, OSError):
+                raise Unavailable(f"{self.subject}: {QMP_SOCKET}: {error.strerror or error}") from None
+            raise
+
+    async def execute(
+        self,
+        command: str,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        within: float = ANSWERS_WITHIN,
+        fds: Sequence[int] = (),
+    ) -> Any:
+        """Have it done; what QEMU returns. `fds` go along with it, as `getfd` wants them.
+
+        Refused, NotFound: QEMU says so. Unavailable: it was not asked, or it was only asked. Uncertain: no answer came.
+        """
+        wire = self._wire
+        if wire is None:
+            raise Unavailable(f"{self.subject}: {command}: QEMU is not connected; inspect it and try again")
+        number = next(self._numbers)
+        answer = self._waiting[number] = asyncio.get_running_loop().create_future()
+        message = {"execute": command, "id": number} | ({"arguments": arguments} if arguments else {})
+        try:
+            if not wire.send(_encoder.encode(message) + b"\n", fds):
+                raise Unavailable(f"{self.subject}: {command}: QEMU does not read what it is told; see its process")
+            async with asyncio.timeout(within):
+                found = await answer
+        except TimeoutError:
+            raise self._silence(command, f"no answer within {within:g} s") from None
+        finally:
+            self._waiting.pop(number, None)
+        if found is None:
+            if command == "quit":
+                return {}
+            raise self._silence(command, "QEMU hung up before it answered")
+        if "error" in found:
+            raise self._refusal(command, found["error"])
+        return found.get("return")
+
+    async def job(self, command: str, arguments: Mapping[str, Any], within: float) -> None:
+        """Have a job done that takes its time. Refused: it failed, as QEMU says. Uncertain: it goes on, or might."""
+        name = f"{JOBS}{secrets.token_hex(8)}"
+        loop = asyncio.get_running_loop()
+        until = loop.time() + within
+        await self.execute(command, {**arguments, "job-id": name}, within=within)
+        try:
+            async with asyncio.timeout_at(until):
+                error = await self._concluded(name)
+        except TimeoutError:
+            raise Uncertain(f"{self.subject}: {command}: not done within {within:g} s; it may go on") from None
+        except Unavailable as lost:  # of a look at the job, which was begun
+            raise Uncertain(str(lost)) from None
+        if error:
+            raise Refused(f"{self.subject}: {command}: {error}")
+
+    async def settle_jobs(self, *, within: float) -> None:
+        """Until no job of ours is there that a call which was cut off left. Unavailable: one still goes on."""
+        try:
+            async with asyncio.timeout(within):
+                for found in await self.execute("query-jobs", within=within):
+                    if str(found["id"]).startswith(JOBS):
+                        await self._concluded(found["id"])
+        except TimeoutError:
+            raise Unavailable(f"{self.subject}: a job still goes on after {within:g} s; try again later") from None
+
+    async def aclose(self) -> None:
+        """Hang up, at once, whether or not QEMU reads. Who still waits for an answer is told that none comes."""
+        wire, self._wire = self._wire, None
+        if wire is not None:
+            wire.abort()
+            self._hung_up()
+            await asyncio.sleep(0)  # the loop lets go of the socket in its next turn
+
+    # What the wire tells
+
+    def heard(self, message: dict[str, Any]) -> None:
+        if "event" in message:
+            name, data = str(message["event"]), message.get("data")
+            if name == "JOB_STATUS_CHANGE":
+                self._job_moved.set()
+            try:
+                self._event(name, data if isinstance(data, dict) else {})
+            except Exception:  # noqa: BLE001 - nobody else would take it, and the connection goes on
+                _log.exception("%s: what QEMU told of %s could not be taken in", self.subject, name)
+            return
+        answer = self._waiting.pop(message.get("id", 0), None)
+        if answer is not None and not answer.done():  # else who asked has gone
+            answer.set_result(message)
+
+    def lost(self, wire: _Wire) -> None:
+        if self._wire is wire:
+            self._wire = None
+            self._hung_up()
+            self._closed()
+
+    def _hung_up(self) -> None:
+        for answer in self._waiting.values():
+            if not answer.done():
+                answer.set_result(None)
+        self._waiting.clear()
+        self._job_moved.set()
+
+    # Inside
+
+    @property
+    def subject(self) -> str:
+        return f"machine {self._folder.name}"
+
+    def _silence(self, command: str, why: str) -> HostlerError:
+        if command.startswith("query-"):
+            return Unavailable(f"{self.subject}: {command}: {why}; try again")
+        return Uncertain(f"{self.subject}: {command}: {why}; inspect it")
+
+    def _refusal(self, command: str, error: Any) -> Refused:
+        known = error if isinstance(error, dict) else {}
+        kind = NotFound if known.get("class") == "DeviceNotFound" else Refused
+        return kind(f"{self.subject}: {command}: {known.get('desc', 'refused')}")
+
+    async def _concluded(self, name: str) -> str:
+        """What went wrong, once the job is over; empty: nothing. The job is gone then."""
+        while True:
+            self._job_moved.clear()
+            job = next((found for found in await self.execute("query-jobs") if found["id"] == name), None)
+            if job is None:
+                return "it was dismissed by somebody else"
+            if job["status"] == "concluded":
+                await self.execute("job-dismiss", {"id": name})
+                return str(job.get("error") or "")
+            try:
+                async with asyncio.timeout(_LOOK_EVERY):
+                    await self._job_moved.wait()
+            except TimeoutError:
+                pass
+
+
+class _Wire(asyncio.Protocol):
+    """Lines of JSON, both ways."""
+
+    def __init__(self, monitor: Monitor, connection: socket.socket) -> None:
+        self._monitor, self._connection = monitor, connection
+        self._transport: asyncio.Transport | None = None
+        self._held = bytearray()
+        self.lost = False
+        self._throttle = Throttle(READ_RATE, MESSAGE_BYTES)
+        self.greeted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def send(self, line: bytes, fds: Sequence[int]) -> bool:
+        """Whether it is under way."""
+        transport = self._transport
+        if transport is None or transport.is_closing() or transport.get_write_buffer_size() > WAITING_BYTES:
+            return False
+        if not fds:
+            transport.write(line)
+            return True
+        if transport.get_write_buffer_size():
+            return False
+        try:
+            sent = socket.send_fds(self._connection, [line], list(fds))
+        except OSError:
+            return False
+        transport.write(line[sent:])
+        return True
+
+    def abort(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+        self.greeted.cancel()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport  # type: ignore[assignment]
+
+    def data_received(self, data: bytes) -> None:
+        if self._transport is not None:
+            self._throttle.took(self._transport, len(data))
+        self._held += data
+        *lines, rest = self._held.split(b"\n")
+        self._held = rest
+        if len(rest) > MESSAGE_BYTES:
+            self._broken()
+            return
+        for line in lines:
+            if line.strip():
+                try:
+                    message = _decoder.decode(line)
+                except msgspec.MsgspecError:
+                    self._broken()
+                    return
+                if "QMP" not in message:
+                    self._monitor.heard(message)
+                elif not self.greeted.done():
+                    self.greeted.set_result(None)
+
+    def _broken(self) -> None:
+        """What talks there is no QEMU that is well."""
+        _log.warning("%s: what its QEMU says is not QMP; hung up", self._monitor.subject)
+        self._held.clear()
+        if self._transport is not None:
+            self._transport.abort()
+
+    def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002 - the protocol's
+        self._transport = None
+        self.lost = True
+        self._throttle.stop()
+        if not self.greeted.done():
+            self.greeted.set_exception(ConnectionResetError())
+        self._monitor.lost(self)

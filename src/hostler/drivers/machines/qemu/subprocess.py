@@ -1,0 +1,44 @@
+"""The end of a program that we started by asyncio, by us or with us."""
+
+from __future__ import annotations
+
+import os
+import signal
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from hostler.drivers.machines.qemu.shielded import whole
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Sequence
+
+
+def ending_with_us(argv: Sequence[str], by: signal.Signals = signal.SIGKILL) -> list[str]:
+    """Return the command that runs `argv` and gets that signal when this process ends. Put changes of user before it.
+
+    The kernel is told by the new process. If this one has ended by then, nothing is run: it is not the parent any more.
+    """
+    still_ours = '[ "$PPID" = "$0" ] || exit 1; exec "$@"'
+    return [
+        "setpriv",
+        f"--pdeathsig={by.name.removeprefix('SIG')}",
+        "--",
+        "sh",
+        "-c",
+        still_ours,
+        f"{os.getpid()}",
+        *argv,
+    ]
+
+
+async def end(process: asyncio.subprocess.Process, by: signal.Signals = signal.SIGKILL) -> None:
+    """Have it ended, and wait for that, however often who waits is cancelled. Repeatable.
+
+    Not by `process.kill()`: before Python 3.13 that one looks first whether the process has ended, and whoever looks
+    takes its status from the event loop, which then warns of an unknown child and makes up a status (CPython 87744).
+    """
+    if process.returncode is None:
+        with suppress(ProcessLookupError):
+            os.kill(process.pid, by)
+        await whole(process.wait())

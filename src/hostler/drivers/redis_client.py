@@ -1,0 +1,267 @@
+"""Connections to a Redis server: one command at a time on each, nothing repeated blindly, and what its answers mean.
+
+A write without an answer is Uncertain, and may even be done later: the server reads what a broken connection left
+behind. A link that is `fenced` ends that connection at the server before it sends anything else, so that what is read
+after an Uncertain is the last word.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from redis.asyncio import Connection, SSLConnection
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import (
+    AuthenticationError,
+    ConnectionError,  # noqa: A004
+    InvalidResponse,
+    RedisError,
+    ResponseError,
+)
+
+from hostler.drivers.deadline import Calls
+from hostler.errors import Forbidden, HostlerError, Invalid, Refused, Unavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from hostler.drivers.deadline import Call
+
+CONNECTIONS = 16
+"""At most so many at once; further calls wait their turn."""
+
+Answers: TypeAlias = "Mapping[str, tuple[type[HostlerError], str]]"
+Words: TypeAlias = "str | bytes | int | float"
+
+ANSWERS: Answers = {
+    "NOAUTH": (Forbidden, "the server wants a password; put it into the URL"),
+    "WRONGPASS": (Forbidden, "wrong user or password; correct them in the URL"),
+    "NOPERM": (Forbidden, "the user has no right to this; give it the commands and keys that are needed"),
+    "WRONGTYPE": (Invalid, "the key holds something else; remove it"),
+    "MOVED": (Refused, "the server is part of a cluster and another node holds the key; name that node in the URL"),
+    "CROSSSLOT": (Refused, "the server is part of a cluster; use one without cluster mode"),
+    "READONLY": (Unavailable, "the server is a read-only replica; name the primary, or wait until it is one"),
+    "LOADING": (Unavailable, "the server is still loading its data; try later"),
+    "OOM": (Unavailable, "the server is out of memory; free some"),
+    "MISCONF": (Unavailable, "the server cannot save to its disk; an operator must look"),
+    "BUSY": (Unavailable, "the server is busy with somebody's script; try later"),
+    "NOREPLICAS": (Unavailable, "the server has too few replicas; try later"),
+    "MASTERDOWN": (Unavailable, "the server has lost its primary; try later"),
+    "UNBLOCKED": (Unavailable, "the server stopped waiting because its role changed; try later"),
+    "CLUSTERDOWN": (Unavailable, "the cluster is down; try later"),
+    "TRYAGAIN": (Unavailable, "the key is being moved; try later"),
+    "ASK": (Unavailable, "the key is being moved; try later"),
+}
+"""What the server may say instead of doing it, by the first word. Nothing was written then."""
+
+
+def _reason(error: Exception) -> str:
+    """Why there is no connection, without the address, which whoever reads it has."""
+    found = re.fullmatch(r"Error (-?\d+) connecting to \S+ (.*?)\.?", str(error))
+    if found is None:
+        return str(error)
+    number, text = int(found[1]), found[2]
+    if "SSL" in text:  # it has numbers of its own
+        return text
+    return (os.strerror(number) if number > 0 else text).lower()
+
+
+class RedisLink:
+    """Connects when first used, and again after it lost the server."""
+
+    def __init__(
+        self,
+        host: str,
+        port: int = 6379,
+        *,
+        db: int = 0,
+        user: str | None = None,
+        password: str | None = None,
+        tls: bool = False,
+        ca: str | None = None,
+        cert: str | None = None,
+        key: str | None = None,
+        timeout: float = 5.0,
+        opener: str = "open_ttl_storage",
+        fenced: bool = False,
+    ) -> None:
+        self.name, self.db, self.timeout = f"redis {host}:{port}", db, timeout
+        self.calls = Calls(self.name, timeout, opener=opener)
+        self.answers: Answers = ANSWERS
+        self._options: dict[str, Any] = {
+            "host": host,
+            "port": port,
+            "db": db,
+            "username": user,
+            "password": password,
+            "client_name": "hostler",
+            "protocol": 2,
+            "driver_info": None,
+            "socket_keepalive": True,
+            # The deadline of a call is the only one, and nothing is repeated: the client's defaults do otherwise.
+            "socket_timeout": None,
+            "socket_connect_timeout": timeout,
+            "retry": Retry(NoBackoff(), 0),
+        }
+        self._kind: type[Connection] = Connection
+        if tls:
+            self._kind = SSLConnection
+            self._options |= {"ssl_ca_certs": ca, "ssl_certfile": cert, "ssl_keyfile": key}
+        self._fenced = fenced
+        self._turns = asyncio.Semaphore(CONNECTIONS)
+        self._idle: list[Connection] = []
+        self._known: dict[Connection, tuple[bytes, int]] = {}
+        """Of each connection: the run of the server, and its number there."""
+        self._unanswered: list[tuple[bytes, int]] = []
+        """Connections over which something was sent that the server may still do."""
+        self._settling = asyncio.Lock()
+
+    async def aclose(self) -> None:
+        """End every call and connection. Twice is fine."""
+        await self.calls.shut()
+        while self._idle:
+            await self.drop(self._idle.pop())
+
+    async def ask(self, call: Call, *command: Words) -> Any:
+        """The server's answer. A connection that did not give one is not used again."""
+        async with self._turns:
+            while (connection := await self._idle_one()) is not None:
+                try:
+                    return await self._exchange(call, connection, *command)
+                except Unavailable as error:
+                    if not isinstance(error.__cause__, RedisError | OSError) or said(error.__cause__):
+                        raise
+                    # A read, over a connection that broke while nobody looked: ask again over another.
+            return await self._exchange(call, await self._new_one(call), *command)
+
+    async def connect(self) -> Connection:
+        """A connection of the caller's own, who ends it with `drop`. Raises what the client raises."""
+        connection = self._kind(**self._options)
+        try:
+            await connection.connect()  # type: ignore[no-untyped-call]
+        except BaseException:
+            await self.drop(connection)
+            raise
+        return connection
+
+    async def drop(self, connection: Connection) -> None:
+        """End a connection, whatever its state."""
+        self._known.pop(connection, None)
+        with suppress(RedisError, OSError):
+            await connection.disconnect(nowait=True)
+
+    def trouble(self, subject: str, error: Exception) -> HostlerError:
+        """What it means that nothing could be sent."""
+        if said(error):
+            return refusal(subject, error, self.answers)
+        if isinstance(error, InvalidResponse):
+            return Refused(f"{subject}: what answers there is no Redis server ({error}); correct the URL")
+        return Unavailable(f"{subject}: cannot connect ({_reason(error)}); nothing was written, try later")
+
+    # Inside
+
+    async def _exchange(self, call: Call, connection: Connection, *command: Words) -> Any:
+        answered = False
+        try:
+            await self._settle(connection)
+            call.sent = True
+            await connection.send_command(*command)
+            answer = await connection.read_response()
+            answered = True
+        except (RedisError, OSError) as error:
+            answered = said(error)
+            if answered:
+                raise refusal(call.subject, error, self.answers) from error
+            raise call.lost(f"the connection broke ({error})") from error
+        finally:
+            if answered and connection.is_connected:
+                self._idle.append(connection)
+            else:
+                if call.sent and call.writes and not answered and connection in self._known:
+                    self._unanswered.append(self._known[connection])
+                await self.drop(connection)
+        return answer
+
+    async def _settle(self, connection: Connection) -> None:
+        """See to it that nothing which was sent before is done from now on."""
+        if not self._unanswered:
+            return
+        async with self._settling:
+            while self._unanswered:
+                run, number = self._unanswered[0]
+                # Another run of the server, or another server, has not read what that connection left.
+                if self._known.get(connection, (b"", 0))[0] == run:
+                    await self._told(connection, "CLIENT", "KILL", "ID", number)
+                self._unanswered.pop(0)
+
+    async def _told(self, connection: Connection, *command: Words) -> Any:
+        """An answer that matters only if there is one: a user may have no right to it."""
+        await connection.send_command(*command)
+        try:
+            return await connection.read_response()
+        except ResponseError:
+            return None
+
+    async def _idle_one(self) -> Connection | None:
+        """A connection that the server has not closed meanwhile."""
+        while self._idle:
+            connection = self._idle.pop()
+            with suppress(RedisError, OSError):
+                if _stands(connection) and not await connection.can_read():
+                    return connection
+            await self.drop(connection)
+        return None
+
+    async def _new_one(self, call: Call) -> Connection:
+        try:
+            connection = await self.connect()
+        except (RedisError, OSError) as error:
+            raise self.trouble(call.subject, error) from error
+        if self._fenced:
+            await self._know(call, connection)
+        return connection
+
+    async def _know(self, call: Call, connection: Connection) -> None:
+        try:
+            number = await self._told(connection, "CLIENT", "ID")
+            info = await self._told(connection, "INFO", "server")
+        except (RedisError, OSError) as error:
+            await self.drop(connection)
+            raise self.trouble(call.subject, error) from error
+        except BaseException:
+            await self.drop(connection)
+            raise
+        run = re.search(rb"run_id:(\w+)", info or b"")
+        if run and number:
+            self._known[connection] = (run[1], number)
+
+
+def said(error: Exception) -> bool:
+    """Whether the server said it, rather than the connection."""
+    return isinstance(error, ResponseError) or getattr(error, "status_code", None) is not None
+
+
+def refusal(subject: str, error: Exception, answers: Answers = ANSWERS) -> HostlerError:
+    """What the server said instead of doing it."""
+    text = str(error)
+    word = getattr(error, "status_code", None) or text.split(" ", 1)[0].rstrip(":")
+    if word == "ERR" or word not in answers:
+        # Older servers put what a command said into what its script says.
+        word = next((known for known in answers if re.search(rf"\b{known}\b", text)), word)
+    if isinstance(error, AuthenticationError) and word not in answers:
+        word = "WRONGPASS"
+    kind, words = answers.get(word, (Refused, "the server refused it"))
+    if kind is Refused and isinstance(error, ConnectionError):
+        kind, words = Unavailable, "the server takes no more connections; try later"
+    return kind(f"{subject}: {words} ({text})")
+
+
+def _stands(connection: Connection) -> bool:
+    """Whether it was not reset meanwhile: the client itself finds that out only when it writes."""
+    reader, writer = connection._reader, connection._writer
+    return reader is not None and reader.exception() is None and writer is not None and not writer.is_closing()

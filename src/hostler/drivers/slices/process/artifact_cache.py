@@ -1,0 +1,149 @@
+"""Artifacts that were fetched, unpacked: one folder for each file, whichever instances use it.
+
+    artifacts/{sha256}/lib        what is imported
+                      /packages   what it requires beside itself
+    artifacts/names/{…}.json      which artifact is which
+
+A version of an artifact never changes. So one that is here needs no look at the repository: instances are started again
+while nobody can reach that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import secrets
+import shutil
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from hostler.drivers.artifacts.wheel import unpack
+from hostler.drivers.machines.qemu.shielded import whole
+from hostler.errors import Refused, Unavailable
+from hostler.ports.artifacts import ArtifactInfo
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from pathlib import Path
+
+    from hostler.drivers.slices.process.packages import Packages
+    from hostler.ports.artifacts import Artifacts
+
+LIB, PACKAGES = "lib", "packages"
+_CHUNK = 1024 * 1024
+
+
+class Held(msgspec.Struct, frozen=True):
+    """One that is here."""
+
+    info: ArtifactInfo
+    folder: Path
+
+
+class Library:
+    """Those of one node."""
+
+    def __init__(self, root: Path, artifacts: Artifacts, packages: Packages) -> None:
+        self._root, self._artifacts, self._packages = root, artifacts, packages
+        self._turns: dict[str, asyncio.Lock] = {}
+        self._changing = asyncio.Lock()
+        """Of who adds or takes away: what is just being added is not taken away."""
+
+    def open(self) -> None:
+        """Whatever an earlier process did not end is taken away."""
+        (self._root / "names").mkdir(parents=True, exist_ok=True)
+        self._root.chmod(0o711)
+        for path in self._root.glob(".new-*"):
+            shutil.rmtree(path, ignore_errors=True)
+
+    async def hold(self, artifact: str) -> Held:
+        """Have it here. Errors as of `Artifacts`; Refused: it cannot be used here, and why."""
+        async with self._turns.setdefault(artifact, asyncio.Lock()):
+            async with self._changing:
+                held = await whole(asyncio.to_thread(self._held, artifact))
+            return held if held is not None else await self._fetch(artifact)
+
+    async def release(self, used: Callable[[], Iterable[str]]) -> None:
+        """Take away what is not of these artifacts."""
+        async with self._changing:
+            await whole(asyncio.to_thread(self._release, set(used())))
+
+    def _held(self, artifact: str) -> Held | None:
+        try:
+            info = msgspec.json.decode(self._note(artifact).read_bytes(), type=ArtifactInfo)
+        except (OSError, msgspec.DecodeError):
+            return None
+        folder = self._root / _folder_name(info)
+        return Held(info, folder) if info.artifact == artifact and (folder / LIB).is_dir() else None
+
+    async def _fetch(self, artifact: str) -> Held:
+        fresh = self._root / f".new-{secrets.token_hex(6)}"
+        fresh.mkdir(mode=0o700)
+        try:
+            info = await self._artifacts.fetch(artifact, fresh)
+            await asyncio.to_thread(_unpack, info, fresh)
+            if info.requires:
+                await self._packages.install(artifact, info.requires, fresh / PACKAGES)
+            async with self._changing:
+                return await whole(asyncio.to_thread(self._keep, info, fresh))
+        except OSError as error:
+            raise Unavailable(f"artifact {artifact}: {error.strerror or error}; see to the node's disk") from None
+        finally:
+            await asyncio.to_thread(shutil.rmtree, fresh, ignore_errors=True)
+
+    def _keep(self, info: ArtifactInfo, fresh: Path) -> Held:
+        folder = self._root / _folder_name(info)
+        for path in (fresh, *fresh.rglob("*")):  # whoever runs it may read it, and only we may write it
+            path.chmod(0o755 if path.is_dir() else 0o644)
+        with suppress(OSError):  # another artifact is of the same file
+            fresh.rename(folder)
+        if not (folder / LIB).is_dir():
+            raise Unavailable(f"{folder}: cannot be made; see to the node's disk")
+        note = self._note(info.artifact)
+        new = note.with_suffix(".new")
+        new.write_bytes(msgspec.json.encode(info))
+        new.replace(note)
+        return Held(info, folder)
+
+    def _release(self, used: set[str]) -> None:
+        kept = {"names"}
+        for note in (self._root / "names").iterdir():
+            with suppress(OSError, msgspec.DecodeError):
+                info = msgspec.json.decode(note.read_bytes(), type=ArtifactInfo)
+                if info.artifact in used:
+                    kept.add(_folder_name(info))
+                else:
+                    note.unlink(missing_ok=True)
+        for folder in self._root.iterdir():
+            if folder.name not in kept and not folder.name.startswith(".new-"):
+                shutil.rmtree(folder, ignore_errors=True)
+
+    def _note(self, artifact: str) -> Path:
+        return self._root / "names" / f"{hashlib.sha256(artifact.encode()).hexdigest()[:32]}.json"
+
+
+def _folder_name(info: ArtifactInfo) -> str:
+    """Of two modules with the same text each has its own: they are imported by their names."""
+    return info.sha256 if info.file.endswith(".whl") else f"{info.sha256}-{info.module}"
+
+
+def _unpack(info: ArtifactInfo, fresh: Path) -> None:
+    file = fresh / info.file
+    digest = hashlib.sha256()
+    with open(os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as found:
+        while chunk := found.read(_CHUNK):
+            digest.update(chunk)
+    if digest.hexdigest() != info.sha256:
+        raise Refused(
+            f"artifact {info.artifact}: the SHA-256 of {info.file} is {digest.hexdigest()}, and not {info.sha256}, as"
+            " was published; publish it anew, as another version"
+        )
+    if file.suffix == ".whl":
+        unpack(file, fresh / LIB)
+        file.unlink()
+    else:
+        (fresh / LIB).mkdir()
+        file.rename(fresh / LIB / file.name)

@@ -1,0 +1,207 @@
+"""The folder of an instance, and what stands there for the next agent."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import socket
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from hostler.drivers.slices.process.control import SOCKET
+from hostler.drivers.slices.process.process import Mark, held_deleted
+from hostler.errors import Unavailable
+from hostler.ports.worker_protocol import MAX_LOG
+
+if TYPE_CHECKING:
+    from hostler.ports.slices import Run
+
+NOTE = "run.json"
+WORK = "work"
+TEMPORARY = "tmp"
+"""What /tmp is for a process that is confined."""
+MOST_FILES = 100_000
+KEPT_LOGS = 200
+"""Files of the logs of instances that are gone."""
+LAST_WORDS = 400
+_LOG = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+_ODD = re.compile(r"[^A-Za-z0-9._+-]")
+
+
+class Note(msgspec.Struct, frozen=True, kw_only=True):
+    """What is written down of a process. Settings are not: the worker knows them, and they may be secret."""
+
+    artifact: str
+    instance: int
+    template: int
+    process: Mark
+    uid: int | None = None
+    groups: tuple[str, ...] = ()
+    """Control groups of its own."""
+    family: str = ""
+    """What all that it starts has in its environment."""
+    output: int = -1
+    """Its descriptor of the pipe into which it prints."""
+    confined: bool = False
+    """Whether the process stands for one in namespaces of its own."""
+    about: str = ""
+    """As whom it runs, and what holds it."""
+
+
+def name_of(run_id: str) -> str:
+    """Of its folder: short, and of no two instances the same."""
+    return f"{_ODD.sub('_', run_id)[-60:]}.{hashlib.sha256(run_id.encode()).hexdigest()[:12]}"
+
+
+class Place:
+    """Of one instance."""
+
+    def __init__(self, root: Path, run_id: str) -> None:
+        self.name = name_of(run_id)
+        self.folder = root / "runs" / self.name
+        self.log = root / "logs" / f"{self.name}.log"
+        self.older = self.log.with_suffix(".1")
+        """What was in the log before it became too long."""
+
+    @classmethod
+    def of(cls, root: Path, run: Run) -> Place:
+        return cls(root, run.id)
+
+    def make(self, uid: int | None) -> None:
+        """An empty one. Unavailable: it cannot be made."""
+        try:
+            self.remove()
+            self.log.parent.mkdir(mode=0o700, exist_ok=True)
+            for name in (WORK, TEMPORARY):
+                (self.folder / name).mkdir(parents=True, mode=0o700)
+                if uid is not None:
+                    os.chown(self.folder / name, uid, uid)
+            self.folder.chmod(0o711 if uid is not None else 0o700)
+        except OSError as error:
+            raise Unavailable(f"{self.folder}: cannot be made: {error.strerror}; see to the disk") from None
+
+    def too_large(self, disk_mib: int, pid: int | None = None) -> str:
+        """Why its folders hold too much; empty: they do not. Files count that were deleted and that `pid` has open."""
+        most, size, files = disk_mib * 2**20, 0, 0
+        folders = [str(self.folder / WORK), str(self.folder / TEMPORARY)]
+        if pid is not None:
+            with suppress(OSError):
+                size = held_deleted(pid, os.stat(folders[0]).st_dev)
+        while folders:
+            folder = folders.pop()
+            try:
+                with os.scandir(folder) as entries:
+                    for entry in entries:
+                        files += 1
+                        with suppress(OSError):
+                            size += entry.stat(follow_symlinks=False).st_blocks * 512
+                            if entry.is_dir(follow_symlinks=False):
+                                folders.append(entry.path)
+                        if files > MOST_FILES:
+                            return f"its folders hold more than {MOST_FILES:,} files"
+            except PermissionError:
+                shown = os.path.relpath(folder, self.folder)
+                return f"what its folder {shown!r} holds cannot be read, and so not be limited; leave it readable"
+            except OSError:
+                continue  # it has gone while we looked
+            if size > most:
+                return f"its folders hold more than {disk_mib:,} MiB, which slice_disk_mib allows"
+        return ""
+
+    def listen(self) -> socket.socket:
+        """The socket that its worker is asked on, which the worker gets."""
+        descriptor = os.open(self.folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        door = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            door.bind(f"/proc/self/fd/{descriptor}/{SOCKET}")
+            (self.folder / SOCKET).chmod(0o600)
+            door.listen(16)
+        except OSError as error:
+            door.close()
+            raise Unavailable(f"{self.folder}: no socket can be made there: {error.strerror}") from None
+        finally:
+            os.close(descriptor)
+        return door
+
+    def open_logs(self) -> tuple[int, int]:
+        """The log and what was before, which the worker gets. Unavailable: they cannot be opened."""
+        found: list[int] = []
+        try:
+            found.append(os.open(self.log, _LOG, 0o600))
+            found.append(os.open(self.older, _LOG, 0o600))
+        except OSError as error:
+            for descriptor in found:
+                os.close(descriptor)
+            raise Unavailable(f"{self.log}: cannot be written: {error.strerror}; see to the disk") from None
+        return found[0], found[1]
+
+    def append(self, text: bytes) -> None:
+        """What a worker printed, and did not come to write. Its log does not become too long."""
+        with suppress(OSError), self.log.open("ab") as file:
+            if file.tell() + len(text) > MAX_LOG:
+                file.truncate(0)
+            file.write(text[-MAX_LOG:])
+
+    def write(self, note: Note) -> None:
+        fresh = self.folder / f"{NOTE}.new"
+        try:
+            with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+                file.write(msgspec.json.encode(note))
+            fresh.replace(self.folder / NOTE)
+        except OSError as error:
+            raise Unavailable(f"{fresh}: cannot be written: {error.strerror}; see to the disk") from None
+
+    def remove(self) -> None:
+        if self.folder.exists():
+            _remove(self.folder)
+
+    def last_words(self) -> str:
+        """The last line of its log; empty: there is none."""
+        text = b""
+        for path in (self.older, self.log):  # a line may be in both
+            with suppress(OSError), path.open("rb") as file:
+                size = file.seek(0, os.SEEK_END)
+                file.seek(max(0, size - 4096))
+                text += file.read()
+        lines = [line.strip() for line in text.decode(errors="replace").splitlines()]
+        return next((line[:LAST_WORDS] for line in reversed(lines) if line), "")
+
+
+def noted(root: Path) -> list[Note]:
+    """What stands in all folders; folders in which nothing stands go."""
+    found = []
+    for folder in sorted((root / "runs").iterdir()):
+        try:
+            note = msgspec.json.decode((folder / NOTE).read_bytes(), type=Note)
+            if name_of(f"{note.artifact}#{note.instance}") == folder.name:
+                found.append(note)
+                continue
+        except (OSError, msgspec.DecodeError):
+            pass  # who wrote it was ended before: its process never got its order, and has ended too
+        _remove(folder)
+    return found
+
+
+def forget_logs(root: Path, kept: set[str]) -> None:
+    """All but the latest of those that are gone; `kept`: those that are not."""
+    with suppress(OSError):
+        logs = [path for path in (root / "logs").iterdir() if path.name.rpartition(".")[0] not in kept]
+        for path in sorted(logs, key=lambda path: path.stat().st_mtime)[:-KEPT_LOGS]:
+            path.unlink(missing_ok=True)
+
+
+def _remove(folder: Path) -> None:
+    """Remove a folder of a slice whose processes have ended, also what it made unreadable for its own user: us."""
+    folders = [str(folder)] if os.geteuid() != 0 else []
+    while folders:
+        one = folders.pop()
+        with suppress(OSError):
+            Path(one).chmod(0o700)
+            with os.scandir(one) as entries:
+                folders += (entry.path for entry in entries if entry.is_dir(follow_symlinks=False))
+    shutil.rmtree(folder, ignore_errors=True)

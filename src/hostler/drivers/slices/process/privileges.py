@@ -1,0 +1,387 @@
+"""As whom a slice's process runs, and what it may use.
+
+As with guests (`machines/qemu/rights.py`): where we may change users, each process has one of its own. There its code
+must be readable for others: where our Python is not, the system's of the same version runs it; where that cannot
+either, it runs as we do, without capabilities, and that is told.
+
+Where we are not root, a process runs as we do, in namespaces of its own in which our files are not there
+(`hostler.slices.confinement`). Where such namespaces cannot be made, it is refused, unless `slice_users` is `owner`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import os
+import resource
+import shutil
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from hostler.drivers.machines.qemu.cgroup import bases
+from hostler.drivers.machines.qemu.privileges import Rights, environment, has_capabilities, pick_uid
+from hostler.drivers.machines.qemu.subprocess import end
+from hostler.drivers.slices.process.process import children_of
+from hostler.errors import Refused
+from hostler.ports.worker_protocol import Confinement
+
+if TYPE_CHECKING:
+    from collections.abc import Container, Sequence
+
+    from hostler.drivers.machines.qemu.cgroup import Base
+    from hostler.model.deployment import SliceSettings
+
+PROBE_WITHIN = 20.0
+_IS_CONFINED = "confined"
+PERIOD = 100_000
+"""Microseconds over which a share of the processors is counted."""
+_PATHS = "import sys; sys.path += [p for p in sys.argv[1].split(':') if p not in sys.path];"
+_CONFINED = " from hostler.slices.confinement import enter; enter(sys.argv[3]);"
+_MAIN = " from hostler.slices.worker import main; main()"
+WORKER = _PATHS + _MAIN
+CONFINED_WORKER = _PATHS + _CONFINED + _MAIN
+_CONFINED_PROBE = _PATHS + _CONFINED + f" print({_IS_CONFINED!r})"
+_NAMESPACES = ("--mount", "--pid", "--ipc", "--fork", "--kill-child=KILL")
+_FIRST = 'exec 2>/dev/null; "$@" 2>&1; exit $?'
+"""The first process: it reaps, and ends with 128 and the signal where one ended the worker, about which it is silent.
+
+It keeps its rights, which the worker cannot get at: it has none, and the first process ignores its signals.
+"""
+_OWN_NAMESPACE = ("--user", "--map-current-user", "--keep-caps")
+_TAG = sys.implementation.cache_tag
+_PROBE = WORKER.replace("main()", "print(sys.implementation.cache_tag, sys.version, sys.prefix, sys.base_prefix)")
+"""Python looks for what belongs to it, and takes another's where it is not let in: that would not be the same one."""
+_SYSTEM = f"/usr/bin/python{sys.version_info.major}.{sys.version_info.minor}"
+_NO_CAPABILITIES = ("--inh-caps=-all", "--ambient-caps=-all", "--bounding-set=-all")
+_SETPCAP = 8
+_GROUP = "hostler-slice-"
+_OPTIONAL = ("memory.swap.max", "memory.memsw.limit_in_bytes")
+"""Files that are not there where the kernel does not count swapping."""
+_LET_IN = (
+    f"install {_SYSTEM} if it is not there, and let other users read Hostler (o+rx on every folder from / down to it);"
+    " or let them run its own Python, too"
+)
+_BE_ROOT = "run the agent as root, with the right to change users, where these are mapped"
+_UNCONFINED = (
+    "it would run as the agent does, and could read its data folder, the administrator's token included: namespaces of"
+    " users cannot be made here"
+)
+_CONFINE = (
+    "run the agent as root, or allow namespaces (sysctl user.max_user_namespaces, kernel.unprivileged_userns_clone,"
+    " kernel.apparmor_restrict_unprivileged_userns; containers mostly forbid them),"
+    ' or set slice_users = "owner" if you trust every slice like the agent'
+)
+_AS_OWNER = "it runs as the agent does, and can read its data folder"
+_SEES_ALL = "it sees other processes: namespaces cannot be made here"
+_answers: dict[tuple[str, ...], bytes | None] = {}
+_log = logging.getLogger("hostler.agent")
+
+
+class Allowed(msgspec.Struct, frozen=True, kw_only=True):
+    """What one process gets."""
+
+    argv: tuple[str, ...]
+    """Of a process that is confined: without its confinement, which is the last argument."""
+    confinement: Confinement | None = None
+    """Still without the folders of the instance."""
+    uid: int | None = None
+    groups: tuple[str, ...] = ()
+    """Control groups that it is to be put into."""
+    memory_mib: int | None = None
+    """That a control group is to hold it to."""
+    about: tuple[str, ...] = ()
+    """What holds it, and what could not be done, for whoever asks."""
+
+
+class Allowing:
+    """Of the slices of one place. `uids`: whom they may be; None: they run as we do, unless that is `required`.
+
+    `owner`: they may run as we do also where nothing keeps them from our files, `hidden` among them. `disk_mib`: the
+    most that one file of theirs may have.
+    """
+
+    def __init__(
+        self,
+        place: str,
+        python: str,
+        uids: range | None,
+        *,
+        required: bool = False,
+        owner: bool = False,
+        hidden: Path | None = None,
+        disk_mib: int | None = None,
+    ) -> None:
+        self._place, self._uids, self._required = place, uids, required
+        self._owner, self._hidden, self._disk_mib = owner, hidden, disk_mib
+        self._is_confined = False
+        self._python: tuple[str, ...] = (python, "-I")
+        self._drop: tuple[str, ...] = ()
+        self._bases: tuple[Base, ...] | None = None
+        self._can_wrap = shutil.which("prlimit") is not None and shutil.which("setpriv") is not None
+        self._why_not = ""
+        self.advice = _BE_ROOT if uids is None else _LET_IN
+        """What to do, so that they have users of their own."""
+        self._is_probed = False
+        self._turn = asyncio.Lock()
+        self._paths = ":".join(dict.fromkeys(_parent(name) for name in ("hostler", "msgspec")))
+
+    async def allow(self, run_id: str, settings: SliceSettings, taken: Container[int | None]) -> Allowed:
+        """For the process of that instance. Unavailable: no user is free. Refused: it needs one, and cannot have it."""
+        why_not = await self.why_not()
+        if self._required and self._uids is None:
+            why = why_not.partition(": ")[2] or "the agent is not root"
+            raise Refused(f"{run_id}: it needs a user of its own, and {why}; {self.advice}, or set slice_users to auto")
+        if self._uids is None and os.geteuid() != 0 and not self._is_confined and not self._owner:
+            raise Refused(f"{run_id}: {_UNCONFINED}; {_CONFINE}")
+        return await asyncio.to_thread(self._allow, run_id, settings, taken)
+
+    async def why_not_confined(self) -> tuple[str, str]:
+        """Why slices that run as the agent does could read its files, and what to do; empty: they could not."""
+        await self.why_not()
+        return ("", "") if self._is_confined or os.geteuid() == 0 else (_UNCONFINED, _CONFINE)
+
+    async def why_not(self) -> str:
+        """Why slices have no users of their own here, though we are root; empty: they have, or we are not."""
+        async with self._turn:
+            if not self._is_probed:
+                await self._probe()
+                self._bases = await asyncio.to_thread(_usable)
+                self._is_probed = True
+                if self._why_not and not self._required:
+                    _log.warning("slices: %s; %s", self._why_not.replace("it runs", "they run", 1), self.advice)
+        return self._why_not
+
+    def enter(self, allowed: Allowed, pid: int) -> str:
+        """Put the process where it is limited; it must not have begun. What holds it, for whoever asks."""
+        why = ""
+        for group in allowed.groups:
+            try:
+                todo = [pid]
+                for one in todo:  # first itself: what it starts from then on is there as well
+                    (Path(group) / "cgroup.procs").write_text(str(one), encoding="ascii")
+                    todo += children_of(one)
+            except OSError as error:
+                why = f"{group} did not take it: {error.strerror}"
+        return "; ".join(_instead(said, allowed, pid, why) if why else said for said in allowed.about)
+
+    def _allow(self, run_id: str, settings: SliceSettings, taken: Container[int | None]) -> Allowed:
+        uid = None
+        if self._uids is not None:
+            uid = pick_uid(f"{self._place}/{run_id}", 0, self._uids, taken=taken)
+        groups, held = self._groups(run_id, settings)
+        about = [self._why_not] if self._why_not else []
+        if not self._is_confined:
+            about += [_AS_OWNER] if self._uids is None and not self._why_not else []
+            about += [_SEES_ALL] if uid is not None else []
+        code = CONFINED_WORKER if self._is_confined else WORKER
+        argv = self._wrapped([*self._python, "-u", "-c", code, self._paths, run_id], uid)
+        if self._disk_mib is not None and self._can_wrap:
+            argv[1:1] = [f"--fsize={self._disk_mib * 2**20}"]
+        memory = settings.memory_mib
+        if memory is not None:
+            if "memory" in held:
+                about.append(f"memory: {memory} MiB{_BY_GROUP}")
+            elif self._can_wrap:
+                argv[1:1] = [f"--data={memory * 2**20}"]
+                about.append(_by_prlimit(memory))
+            else:
+                about.append("memory: cannot be limited here")
+        if settings.cpus is not None:
+            about.append(f"cpus: {settings.cpus:g}{_BY_GROUP}" if "cpu" in held else "cpus: cannot be limited here")
+        return Allowed(
+            argv=tuple(argv),
+            confinement=self._confinement(uid) if self._is_confined else None,
+            uid=uid,
+            groups=groups,
+            memory_mib=memory if "memory" in held else None,
+            about=tuple(about),
+        )
+
+    def _wrapped(self, argv: Sequence[str], uid: int | None) -> list[str]:
+        if not self._can_wrap:
+            return list(argv)
+        found = Rights(uid=uid).wrap(argv)
+        if self._is_confined:
+            return _in_namespaces(found, argv, own=uid is None)
+        if uid is None and self._drop:
+            at = found.index("--no-new-privs") + 1
+            found[at:at] = self._drop
+        return found
+
+    def _confinement(self, uid: int | None) -> Confinement:
+        folders = (*self._paths.split(":"), sys.prefix, sys.base_prefix, str(Path(self._python[0]).parent))
+        return Confinement(
+            own_root=uid is None,
+            readable=tuple(dict.fromkeys(folders)),
+            hidden="" if self._hidden is None else str(self._hidden.absolute()),
+            uid=uid,
+        )
+
+    async def _can_confine(self) -> bool:
+        """Whether namespaces can be made here as they are needed."""
+        if not self._can_wrap or shutil.which("unshare") is None:
+            return False
+        uid = None if self._uids is None else self._uids[-1]
+        plan = msgspec.json.encode(self._confinement(uid)).decode()
+        argv = [*self._python, "-c", _CONFINED_PROBE, self._paths, "-", plan]
+        wrapped = _in_namespaces(Rights(uid=uid).wrap(argv), argv, own=uid is None)
+        return (await _said(wrapped) or b"").decode().strip() == _IS_CONFINED
+
+    def _groups(self, run_id: str, settings: SliceSettings) -> tuple[tuple[str, ...], set[str]]:
+        name = f"{_GROUP}{hashlib.sha256(f'{self._place}/{run_id}'.encode()).hexdigest()[:16]}"
+        made: list[str] = []
+        held: set[str] = set()
+        for base in self._bases or ():
+            wanted = limits_of(base, settings)
+            group = Path(base.path) / name
+            if not wanted:
+                continue
+            try:
+                group.mkdir(exist_ok=True)
+                for file, value in wanted.items():
+                    with suppress(*((OSError,) if file in _OPTIONAL else ())):
+                        (group / file).write_text(value, encoding="ascii")
+            except OSError:
+                release((str(group),))
+                continue
+            made.append(str(group))
+            held.update(name for name in ("memory", "cpu") if any(file.startswith(name) for file in wanted))
+        return tuple(made), held
+
+    async def _probe(self) -> None:
+        """By which Python a user of its own can run Hostler; if by none, how to run it as we are."""
+        if self._uids is None and os.geteuid() != 0:
+            self._is_confined = await self._can_confine()
+            return
+        probe = ("-c", _PROBE, self._paths)
+        ours = await _said([*self._python, *probe])
+        why = "there is no prlimit and setpriv here"
+        if self._uids is None:
+            why = "users cannot be changed here"
+        elif self._can_wrap:
+            # Without `site`, so that of the system's packages none comes before ours.
+            for python in dict.fromkeys((self._python, (_SYSTEM, "-I", "-S"))):
+                theirs = await _said(Rights(uid=self._uids[-1]).wrap([*python, *probe]))
+                is_same = theirs == ours if python is self._python else f"{_TAG} ".encode() in (theirs or b"")[:20]
+                if theirs is not None and is_same:
+                    self._python = python
+                    self._is_confined = await self._can_confine()
+                    return
+            why = f"other users can run neither {self._python[0]} nor {_SYSTEM} with what Hostler needs"
+        self._uids = None
+        if self._can_wrap and has_capabilities(_SETPCAP):
+            self._drop = _NO_CAPABILITIES
+            if ours is None or await _said(self._wrapped([*self._python, *probe], None)) != ours:
+                self._drop = ()
+        how = "without capabilities" if self._drop else "with all of its capabilities"
+        self._why_not = f"it runs as the agent does, {how}: {why}"
+
+
+def _in_namespaces(wrapped: Sequence[str], argv: Sequence[str], *, own: bool) -> list[str]:
+    """The command in namespaces: with one of users of its own, or else made by root, who gives that up inside."""
+    at = wrapped.index("setpriv")
+    unshare = ("setpriv", "--no-new-privs", "--", "unshare", *_OWN_NAMESPACE) if own else ("unshare",)
+    return [*wrapped[:at], *unshare, *_NAMESPACES, "--", "sh", "-c", _FIRST, "sh", *argv]
+
+
+async def _said(argv: Sequence[str]) -> bytes | None:
+    """What a program says within a while; None: it failed. It is asked once, however many nodes this process runs."""
+    command = tuple(argv)
+    if command not in _answers:
+        _answers[command] = await _asked(command)
+    return _answers[command]
+
+
+async def _asked(argv: Sequence[str]) -> bytes | None:
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *argv,
+            cwd="/",
+            env=environment(),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+        )
+    except OSError:
+        return None
+    said = b""
+    try:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(PROBE_WITHIN):
+                said, _ = await process.communicate()
+    finally:
+        await end(process)
+    return said if process.returncode == 0 else None
+
+
+_BY_GROUP = " by a control group"
+
+
+def _by_prlimit(memory_mib: int) -> str:
+    return f"memory: {memory_mib} MiB by prlimit, for each of its processes"
+
+
+def _instead(said: str, allowed: Allowed, pid: int, why: str) -> str:
+    """What is so where not every control group took the process."""
+    if not said.endswith(_BY_GROUP):
+        return said
+    what, memory = said.partition(":")[0], allowed.memory_mib
+    if what == "memory" and memory is not None:
+        with suppress(OSError, ValueError):
+            resource.prlimit(pid, resource.RLIMIT_DATA, (memory * 2**20, memory * 2**20))
+            return _by_prlimit(memory)
+    return f"{what}: cannot be limited here: {why}"
+
+
+def limits_of(base: Base, settings: SliceSettings) -> dict[str, str]:
+    """What is written where in a group of its own."""
+    found: dict[str, str] = {}
+    second = base.version == 2
+    if settings.memory_mib is not None and "memory" in base.controllers:
+        most = str(settings.memory_mib * 2**20)
+        found |= (
+            {"memory.max": most, "memory.swap.max": "0"}
+            if second
+            else {"memory.limit_in_bytes": most, "memory.memsw.limit_in_bytes": most}
+        )
+    if settings.cpus is not None and "cpu" in base.controllers:
+        quota = max(1000, int(settings.cpus * PERIOD))
+        found |= (
+            {"cpu.max": f"{quota} {PERIOD}"}
+            if second
+            else {
+                "cpu.cfs_period_us": str(PERIOD),
+                "cpu.cfs_quota_us": str(quota),
+            }
+        )
+    return found
+
+
+def release(groups: Sequence[str]) -> None:
+    """Take groups away whose process has ended."""
+    for group in groups:
+        if Path(group).name.startswith(_GROUP):
+            with suppress(OSError):
+                Path(group).rmdir()
+
+
+def _usable() -> tuple[Base, ...]:
+    found = []
+    for base in bases(Path("/proc"), Path("/")):
+        trial = Path(base.path) / f"{_GROUP}trial-{os.getpid()}"
+        with suppress(OSError):
+            trial.mkdir()
+            trial.rmdir()
+            found.append(base)
+    return tuple(found)
+
+
+def _parent(package: str) -> str:
+    """The folder that a package is imported from."""
+    file = sys.modules[package].__file__
+    return str(Path(file or ".").absolute().parent.parent)

@@ -1,0 +1,272 @@
+"""Handing a machine to another node, and taking one.
+
+The agent that has the machine decides when it is the other's: in one transaction, after the driver said that the other
+place has all of it. Before that, anything may fail, and the machine goes on here. From the instant that transaction is
+sent until its outcome is known, the machine runs nowhere: nothing but the store can tell whose it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+from typing import TYPE_CHECKING, Any, Self
+
+import msgspec
+
+from hostler.engine.agent.status_reporter import PATIENCE, actual
+from hostler.errors import Closed, HostlerError, NotFound, Refused, Unavailable, Uncertain
+from hostler.keys.node import ALIVE, ARRIVAL, COMMAND, MEMBER
+from hostler.keys.vm import HANDLE
+from hostler.kit.backoff import Backoff
+from hostler.model.vm import MachineState
+from hostler.ports.machines import Label, MachinePlan
+from hostler.ports.store import Delete, Get, KeyValue, ModRevision
+
+if TYPE_CHECKING:
+    import random
+    from types import TracebackType
+
+    from hostler.engine.agent.session import Session
+    from hostler.engine.agent.status_reporter import Known
+    from hostler.keys.entry import Entry
+    from hostler.kit.clock import Clock
+    from hostler.model.node import Arrival, Departure, NodeRecord, VmCommand
+    from hostler.model.vm import VmHandle, VmSpec
+    from hostler.ports.machines import Channel, Door, Machine, Machines
+    from hostler.ports.peers import Peers
+    from hostler.ports.store import Comparison, Operation, Store
+
+READY_WITHIN = 60.0
+"""Seconds that the other node has to open its doors."""
+OPEN_WITHIN = 5.0
+"""Seconds for its other doors once one was open: those that are not were closed again, and stay so."""
+_TRIES = 3
+_RUNNING_SHAPE = ("cpus", "memory_mib", "disk_gib", "image")
+"""What a machine must have there as it has it here, to go on as it runs."""
+
+
+_WATCHED = ("departing", "deleting", "power", "restore")
+"""Fields of a command; when one of them changes, its machine is not sent on."""
+
+
+class Nobody:
+    """Peers of an agent that knows none."""
+
+    def channel(self, node: str, vm: str, door: Door) -> Channel:
+        raise Unavailable(f"node {node}: this agent was given no way to other nodes (door {door} of {vm})")
+
+
+class Given(enum.Enum):
+    """What became of a handover."""
+
+    OVER = enum.auto()
+    """The machine is the other node's."""
+    KEPT = enum.auto()
+    """It certainly is not, and this try will not make it so."""
+    UNKNOWN = enum.auto()
+
+
+class Handovers:
+    """Of one node."""
+
+    def __init__(
+        self,
+        store: Store,
+        machines: Machines,
+        session: Session,
+        peers: Peers | None,
+        *,
+        node: str,
+        clock: Clock,
+        rng: random.Random,
+    ) -> None:
+        self._store, self._machines, self._session, self._node = store, machines, session, node
+        self._peers: Peers = peers or Nobody()
+        self._clock, self._rng = clock, rng
+        self._sending: dict[str, tuple[asyncio.Task[Machine], VmCommand]] = {}
+
+    # Away
+
+    async def expected(self, vm: str, departing: Departure) -> Entry[Arrival] | None:
+        """What the other node was told, if it still is of this departure."""
+        async with asyncio.timeout(PATIENCE):
+            arrival = await ARRIVAL.get(self._store, node=departing.to, vm=vm)
+        return arrival if arrival is not None and arrival.value.number == departing.number else None
+
+    def heed(self, vm: str, command: VmCommand | None) -> None:
+        """The command is new: a machine that shall be elsewhere, off or gone is not sent on."""
+        if vm in self._sending:
+            task, old = self._sending[vm]
+            if command is None or any(getattr(command, name) != getattr(old, name) for name in _WATCHED):
+                task.cancel()
+
+    async def send(self, command: VmCommand, departing: Departure, *, live: bool) -> Machine:
+        """Until the other place has all of it. Unavailable also: the command has changed meanwhile."""
+        vm = command.vm
+        opened: set[Door] = set()
+
+        def connect(door: Door) -> Channel:
+            return _Patient(self._peers, departing.to, vm, door, opened, clock=self._clock, rng=self._rng)
+
+        task = asyncio.create_task(
+            self._machines.send(vm, departing.number, connect, live=live), name=f"machine {vm}: sending"
+        )
+        self._sending[vm] = task, command
+        try:
+            await asyncio.wait((task,))
+        finally:
+            del self._sending[vm]
+            task.cancel()
+            await asyncio.wait((task,))
+        if task.cancelled():
+            raise Unavailable("something else was asked for meanwhile")
+        return task.result()
+
+    async def give(self, known: Known, entry: Entry[VmCommand], arrival: Entry[Arrival]) -> Given:
+        """Make the machine the other node's, in one transaction."""
+        command, handle, departing = entry.value, known.handle, entry.value.departing
+        if departing is None or handle is None or handle.node != self._node:
+            return Given.KEPT
+        to, vm = departing.to, command.vm
+        ids: dict[str, Any] = {"org": command.org, "project": command.project, "vm": vm}
+        handed = _handed(handle, departing, at=self._clock.wall())
+        then: list[Operation] = [
+            Delete(entry.key),
+            Delete(arrival.key),
+            COMMAND.put(_theirs(arrival.value.command, command, handle, departing), node=to, vm=vm),
+            HANDLE.put(handed, **ids),
+            *actual(command, handed),
+        ]
+        for _ in range(_TRIES):
+            try:
+                async with asyncio.timeout(PATIENCE):
+                    target = await MEMBER.get(self._store, node=to)
+                if target is None or target.value.place != arrival.value.place:
+                    return Given.KEPT  # what was sent is not where that node has its machines
+                when = [self._session.guard(), COMMAND.unchanged(entry), ARRIVAL.unchanged(arrival)]
+                when += [ModRevision(HANDLE.fill(**ids)) == known.handle_revision]
+                when += [ALIVE.exists(node=to), MEMBER.unchanged(target)]
+            except (HostlerError, TimeoutError):
+                return Given.KEPT
+            given, again = await self._given(when, then, target)
+            if not again:
+                return given
+        return Given.KEPT
+
+    async def _given(
+        self, when: list[Comparison], then: list[Operation], target: Entry[NodeRecord]
+    ) -> tuple[Given, bool]:
+        """What became of it, and whether the other node's record alone stood in its way."""
+        try:
+            async with asyncio.timeout(PATIENCE):
+                result = await self._store.txn(when, then, [Get(target.key)])
+        except (Uncertain, TimeoutError):
+            return Given.UNKNOWN, False
+        except HostlerError:
+            return Given.KEPT, False
+        if result.succeeded:
+            return Given.OVER, False
+        found = result.responses[0]
+        return Given.KEPT, isinstance(found, KeyValue) and found.mod_revision != target.mod_revision
+
+    # Here
+
+    async def receive(self, entry: Entry[Arrival]) -> None:
+        """Make room for what comes; what can never come is said, so that the leader gives up."""
+        arrival, command = entry.value, entry.value.command
+        label = Label(command.org, command.project, command.vm, self._session.cluster, self._node)
+        plan = MachinePlan(label=label, spec=command.spec, name=command.name, fenced=command.fenced, tags=command.tags)
+        try:
+            await self._machines.receive(plan, arrival.number)
+        except (Closed, NotFound):
+            raise
+        except Refused as error:
+            await self.refuse(entry, str(error))
+
+    async def refuse(self, entry: Entry[Arrival], why: str) -> None:
+        """Say why it cannot come here."""
+        if entry.value.refused != why:
+            refused = msgspec.structs.replace(entry.value, refused=why)
+            put = ARRIVAL.put(refused, node=self._node, vm=entry.value.command.vm)
+            async with asyncio.timeout(PATIENCE):
+                await self._store.txn([self._session.guard(), ARRIVAL.unchanged(entry)], [put])
+
+
+def not_live(seen: Machine, spec: VmSpec) -> str:
+    """Why a machine that runs cannot go on as it runs where it will have this shape; empty: it can."""
+    other = [name for name in _RUNNING_SHAPE if getattr(seen.spec, name) != getattr(spec, name)]
+    if not other:
+        return ""
+    return f"it runs with another {', '.join(other)} than is asked for; restart it first, or allow to stop it"
+
+
+def _theirs(first: VmCommand, command: VmCommand, handle: VmHandle, departing: Departure) -> VmCommand:
+    """The command of the node that has it now: what has been taken of it meanwhile stayed behind, too.
+
+    It says with which number the machine came: that is no leftover, whatever becomes of it later.
+    """
+    lost = {*first.lost, *command.lost, *handle.snapshots}
+    kept = tuple(name for name in first.snapshots if name in lost)
+    return msgspec.structs.replace(first, lost=kept, arrived=departing.number)
+
+
+def _handed(handle: VmHandle, departing: Departure, *, at: float) -> VmHandle:
+    """The handle of a machine that is the other node's, which has not spoken yet."""
+    return msgspec.structs.replace(
+        handle,
+        node=departing.to,
+        machine="",
+        state=MachineState.ARRIVING,
+        address="",
+        detail="",
+        at_next_boot=(),
+        moved=max(handle.moved, departing.wish),
+        attempt=departing.number,
+        unmoved="",
+        readiness=None,
+        access=None,
+        failures=0,
+        seen_at=at,
+    )
+
+
+class _Patient:
+    """A door of a machine that arrives, which may not be open yet. `opened`: those that have been."""
+
+    def __init__(
+        self, peers: Peers, node: str, vm: str, door: Door, opened: set[Door], *, clock: Clock, rng: random.Random
+    ) -> None:
+        self._peers, self._node, self._vm, self._door, self._opened = peers, node, vm, door, opened
+        self._clock, self._rng = clock, rng
+        self._inner: Channel | None = None
+
+    async def __aenter__(self) -> Self:
+        within = OPEN_WITHIN if self._opened else READY_WITHIN
+        until = self._clock.now() + within
+        backoff = Backoff(0.05, 2.0, rng=self._rng)
+        while True:
+            try:
+                inner = self._peers.channel(self._node, self._vm, self._door)
+                self._inner = await inner.__aenter__()
+            except (Unavailable, NotFound) as error:
+                pause = backoff.next()
+                if self._clock.now() + pause > until:
+                    why = f"node {self._node} was not ready within {within:g} s ({error})"
+                    raise Unavailable(why) from None
+                await self._clock.sleep(pause)
+            else:
+                self._opened.add(self._door)
+                return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._inner is not None:
+            await self._inner.__aexit__(kind, error, traceback)
+
+    async def read(self) -> bytes:
+        return b"" if self._inner is None else await self._inner.read()
+
+    async def write(self, data: bytes) -> None:
+        if self._inner is not None:
+            await self._inner.write(data)

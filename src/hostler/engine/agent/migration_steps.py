@@ -1,0 +1,101 @@
+"""What a worker does about machines that depart or arrive."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hostler.engine.agent.decide import Going
+from hostler.engine.agent.migration import Given, not_live
+from hostler.errors import Closed, HostlerError, NotFound, Refused, Unavailable, Uncertain
+from hostler.model.vm import MachineState
+
+if TYPE_CHECKING:
+    from hostler.engine.agent.migration import Handovers
+    from hostler.engine.agent.status_reporter import Known
+    from hostler.keys.entry import Entry
+    from hostler.model.node import Arrival, Departure, VmCommand
+    from hostler.ports.machines import Machine
+
+_OFF = (MachineState.STOPPED, MachineState.FAILED)
+
+
+def going(command: VmCommand, known: Known, seen: Machine | None, node: str) -> Going:
+    """What is known of a departure: whether to go on with it, and whether a machine that departed may go on here.
+
+    A handover compares the command that it was made under and the handle that stood: so it is certain that none happens
+    once either of them has changed. Where neither has, only who did it knows, and only if it was told the outcome.
+    """
+    departing, handle = command.departing, known.handle
+    ours = handle is not None and handle.node == node
+    if seen is None or departing is None or handle is None:
+        return Going(stays=departing is None)
+    over = handle.attempt >= departing.number
+    sends = ours and not over and not known.has_given_up(departing)
+    if departing.number != seen.moved:
+        return Going(sends=sends, cold=known.cold == departing.number)
+    certain = over or (known.has_given_up(departing) and known.doubt != departing.number)
+    return Going(sends=sends, cold=known.cold == departing.number, stays=ours and certain)
+
+
+def is_stray(command: VmCommand, seen: Machine) -> bool:
+    """Whether what arrives here is of a move that was given up, while the machine is to be made here anew.
+
+    Only the command can tell: it was written when the machine was handed over, or when it was certain that it is
+    nowhere. Numbers in the handle go on, with every later move that is given up.
+    """
+    return seen.state is MachineState.ARRIVING and command.arrived == 0
+
+
+async def leave(handovers: Handovers, known: Known, entry: Entry[VmCommand], seen: Machine) -> bool:
+    """Hand it over; True: it is the other node's. Otherwise it is known by then whether that was given up."""
+    command, departing = entry.value, entry.value.departing
+    if departing is None:
+        return False
+    if seen.state is not MachineState.DEPARTED:
+        known.sent = departing.number
+    elif known.sent != departing.number:
+        known.doubt = departing.number  # whoever let it depart may have handed it over
+    try:
+        arrival = await handovers.expected(command.vm, departing)
+    except (HostlerError, TimeoutError) as error:
+        raise Unavailable(f"the store does not say whether node {departing.to} expects it: {error}") from None
+    if arrival is None:
+        known.gives_up(departing, "that node does not expect it; ask again")
+        return False
+    if not await _sent(handovers, known, entry, arrival, seen):
+        return False
+    given = await handovers.give(known, entry, arrival)
+    if given is Given.UNKNOWN:
+        known.doubt = departing.number
+        known.read = False
+        raise Uncertain("the store gave no answer to the handover; it is asked what became of it")
+    if given is Given.KEPT:
+        known.gives_up(departing, "that node, or what is wished for, changed before it could be handed over; ask again")
+    return given is Given.OVER
+
+
+async def _sent(
+    handovers: Handovers, known: Known, entry: Entry[VmCommand], arrival: Entry[Arrival], seen: Machine
+) -> bool:
+    departing = entry.value.departing
+    if departing is None:
+        return False
+    runs = seen.state not in (*_OFF, MachineState.DEPARTED)
+    why = not_live(seen, arrival.value.command.spec) if runs else ""
+    try:
+        if why:
+            raise Refused(why)
+        await handovers.send(entry.value, departing, live=seen.state not in _OFF)
+    except HostlerError as error:
+        known.read = False  # it took a while
+        _not_sent(known, departing, error, runs=runs)
+        return False
+    return True
+
+
+def _not_sent(known: Known, departing: Departure, error: HostlerError, *, runs: bool) -> None:
+    refused = isinstance(error, Refused) and not isinstance(error, NotFound | Closed)
+    if refused and runs and departing.stop and known.cold != departing.number:
+        known.cold = departing.number
+    else:
+        known.gives_up(departing, str(error))

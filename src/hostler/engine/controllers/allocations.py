@@ -1,0 +1,175 @@
+"""Who takes how much room where: the cluster as placement sees it, from the mirrors and from the leader's own writes.
+
+An own decision counts from the instant it is made, long before the mirrors know of it, so that many at once never give
+the same room away twice. It is taken back if its transaction failed.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from hostler.engine.placement import Cluster, node_state, wanted_of_command
+from hostler.keys.node import COMMAND
+from hostler.keys.vm import VM
+from hostler.kit.cooperative_yield import Fairness
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from hostler.engine.placement import NodeState, Wanted
+    from hostler.engine.view import View
+    from hostler.model.node import NodeRecord
+
+VMS = VM.prefix()
+
+
+class _Own(msgspec.Struct):
+    """A decision of our own: in flight, or written at `revision`."""
+
+    name: str
+    revision: int | None = None
+
+
+def on_its_way(vm: str) -> str:
+    """Under this id room is kept for a machine that is on its way."""
+    return f"{vm} on its way"
+
+
+class Books:
+    """`freed` is called when there may be room that was not there before."""
+
+    def __init__(self, view: View, freed: Callable[[], None]) -> None:
+        self._view, self._freed = view, freed
+        self.cluster = Cluster()
+        self._own: dict[str, _Own] = {}
+        self._names: dict[str, str] = {}  # org/project/vm by the machine's id
+        self._expected: dict[str, int] = {}  # own departures, by the machine: in flight (0) or written
+
+    async def load(self) -> None:
+        """Begin from what the view holds. Changes that come meanwhile have to be told, as always."""
+        view, fairness = self._view, Fairness()
+        self.cluster = Cluster(self._state(entry.parts["node"], entry.value) for entry in view.members.entries.values())
+        self._own.clear()
+        self._names.clear()
+        for vm in tuple(view.node_of):
+            self.sync(vm)
+            await fairness.share()
+        self._expected.clear()
+        for entry in tuple(view.arrivals.entries.values()):
+            self.sync_arrival(entry.parts["vm"])
+
+    def name_of(self, vm: str) -> str | None:
+        """`org/project/vm` of a machine that takes room."""
+        return self._names.get(vm)
+
+    def sync_node(self, node: str) -> None:
+        """The node's record or heartbeat has changed, or what the inventory says of it."""
+        member = self._view.members.get(node=node)
+        if member is None:
+            self.cluster.remove_node(node)
+            return
+        state = self._state(node, member.value)
+        before = self.cluster.slots.get(node)
+        if before is None or before.state != state:
+            self.cluster.put_node(state)
+            self._freed()
+
+    def _state(self, node: str, record: NodeRecord) -> NodeState:
+        inventory = self._view.inventory
+        blade = inventory.blade(node)
+        return node_state(
+            record,
+            self._view.alive.get(node=node) is not None,
+            objection=inventory.objection(node),
+            wiring=inventory.wiring(node),
+            capacity=None if blade is None else blade.capacity,
+            labels={} if blade is None else blade.labels,
+        )
+
+    def sync(self, vm: str) -> None:
+        """The machine's command or wish has changed."""
+        own = self._own.get(vm)
+        if own is not None:
+            if own.revision is None or self._view.commands.revision < own.revision:
+                return  # what we decided is newer
+            del self._own[vm]
+        node = self._view.node_of.get(vm)
+        if node is None:
+            self._names.pop(vm, None)
+            if self.cluster.node_of(vm) is not None:
+                self.cluster.free(vm)
+                self._freed()
+            return
+        entry = self._view.commands.entries.get(COMMAND.fill(node=node, vm=vm))
+        if entry is None:
+            return
+        command = entry.value
+        name = self._names[vm] = f"{command.org}/{command.project}/{command.vm}"
+        wish = self._view.vms.entries.get(VMS + name)
+        self.cluster.use(vm, node, wanted_of_command(command, None if wish is None else wish.value))
+
+    def sync_arrival(self, vm: str) -> None:
+        """Whether a node expects the machine has changed: there it takes room, too, until it has come or will not."""
+        own = self._expected.get(vm)
+        if own is not None:
+            if own == 0 or self._view.arrivals.revision < own:
+                return
+            del self._expected[vm]
+        arrivals = self._view.arrivals_of(vm)
+        if not arrivals:
+            if self.cluster.node_of(on_its_way(vm)) is not None:
+                self.cluster.free(on_its_way(vm))
+                self._freed()
+            return
+        command = arrivals[0].value.command
+        wish = self._view.vms.entries.get(f"{VMS}{command.org}/{command.project}/{command.vm}")
+        self._expect(wanted_of_command(command, None if wish is None else wish.value), arrivals[0].parts["node"])
+
+    def _expect(self, wanted: Wanted, node: str) -> None:
+        """Rules count there from now on, too: otherwise two that must be apart could be sent to the same node."""
+        kept = msgspec.structs.replace(wanted, vm=on_its_way(wanted.vm))
+        self.cluster.use(kept.vm, node, kept)
+
+    @contextmanager
+    def alone(self, vm: str) -> Iterator[Cluster]:
+        """The cluster, to choose a node for that machine: what is kept for it on its way is not in its own way."""
+        if self.cluster.node_of(on_its_way(vm)) is None:
+            yield self.cluster
+            return
+        with self.cluster.without(on_its_way(vm)):
+            yield self.cluster
+
+    # Own decisions
+
+    def expect(self, node: str, wanted: Wanted) -> None:
+        """A machine departs there: the room is taken from now on. `expected` has to follow."""
+        self._expected[wanted.vm] = 0
+        self._expect(wanted, node)
+
+    def expected(self, vm: str, revision: int | None) -> None:
+        """It was written in this revision; None: it was not, and what the mirror says counts again."""
+        if revision is None:
+            self._expected.pop(vm, None)
+        elif vm in self._expected:
+            self._expected[vm] = revision
+        self.sync_arrival(vm)
+
+    def reserve(self, vm: str, node: str, wanted: Wanted) -> None:
+        """The room is taken from now on. `keep` or `cancel` has to follow."""
+        self._own[vm] = _Own("")
+        self.cluster.use(vm, node, wanted)
+
+    def keep(self, vm: str, revision: int) -> None:
+        """It was written in this revision."""
+        own = self._own.get(vm)
+        if own is not None:
+            own.revision = revision
+            self.sync(vm)
+
+    def cancel(self, vm: str) -> None:
+        """It was not written: what the mirror says counts again."""
+        if self._own.pop(vm, None) is not None:
+            self.sync(vm)

@@ -1,0 +1,55 @@
+"""Letting machines depart to another node: whether that one has room for them, and the room that is kept meanwhile."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hostler.engine.controllers import migration
+from hostler.engine.controllers.transactions import departed
+from hostler.engine.placement import objections, wanted_of
+
+if TYPE_CHECKING:
+    from hostler.engine.controllers.allocations import Books
+    from hostler.engine.controllers.snapshot import Seen
+    from hostler.engine.controllers.transactions import Leader, Txn
+    from hostler.engine.view import View
+    from hostler.keys.entry import Entry
+    from hostler.model.node import NodeRecord
+    from hostler.model.vm import VirtualMachine
+
+
+class Moves:
+    """What a leader knows about where machines could go."""
+
+    def __init__(self, view: View, books: Books) -> None:
+        self._view, self._books = view, books
+
+    def against(self, seen: Seen, vm: VirtualMachine, to: str) -> str:
+        """Why the machine cannot go there; empty: it can."""
+        target = self._view.members.get(node=to)
+        source = None if seen.member is None else seen.member.value
+        why = migration.unfit(vm, source, to, None if target is None else target.value)
+        if why is None and to in seen.foreign:
+            why = f"move to {to}: that node has another machine of the same id"
+        if why is not None:
+            return why
+        with self._books.alone(vm.id) as cluster:
+            found = objections(wanted_of(vm), cluster, to)
+        return f"move to {to}: {'; '.join(found)}" if found else ""
+
+    def begun(self, seen: Seen, to: str, leader: Leader, *, wish: int = 0, stop: bool = False) -> Txn | None:
+        """The transaction that lets it go there. None: there is no such node, or no such machine."""
+        target = self._view.members.get(node=to)
+        return None if target is None else departed(seen, target, wish=wish, stop=stop, leader=leader)
+
+    def takers(self, node: str, record: NodeRecord) -> frozenset[str]:
+        """Nodes that a machine of this one cannot be handed to."""
+        return frozenset(
+            entry.parts["node"]
+            for entry in self._view.members.entries.values()
+            if not _hands(record, entry) or entry.parts["node"] == node
+        )
+
+
+def _hands(record: NodeRecord, other: Entry[NodeRecord]) -> bool:
+    return record.moves and other.value.moves and other.value.driver == record.driver

@@ -1,0 +1,226 @@
+"""Nodes that fall silent and come back: each is told once, by whichever leader sees it, and who shares its fate.
+
+A pdu or a tor that fails takes several nodes with it: what most of the silent ones have in common is told with each.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from hostler.engine.decision_recorder import id_of
+from hostler.keys.node import ALIVE, MEMBER
+from hostler.keys.trace import SILENT
+from hostler.model.node import Lifecycle
+from hostler.model.trace import Silent
+from hostler.ports.store import Delete, ModRevision
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
+    from hostler.engine.controllers.heartbeat_monitor import Silence
+    from hostler.engine.decision_recorder import Tracer
+    from hostler.engine.view import View
+    from hostler.keys.entry import Entry
+    from hostler.kit.clock import Clock
+    from hostler.model.node import NodeRecord
+    from hostler.ports.store import Comparison, Operation
+
+SETTLE = 4.0
+"""Seconds of silence after which it is told, at most: leases that nobody renews any more end one after the other, and
+others that fall silent for the same reason have done so by then."""
+LOOK_EVERY = 1.0
+"""Seconds between two looks at who is silent: many may fall silent at once."""
+NAMED = 3
+"""Nodes that are named, of those that share something."""
+_LEAVING = (Lifecycle.SHUTTING_DOWN, Lifecycle.DECOMMISSIONED)
+
+
+class News(msgspec.Struct, frozen=True):
+    """A transaction that tells of it; the leader's guard is to be added."""
+
+    what: str
+    when: list[Comparison]
+    then: list[Operation]
+    silence: str = ""
+    """The id of the trace that tells of one."""
+
+
+class Absences:
+    """What a leader tells of its nodes' silence, at the latest `within` seconds after it began."""
+
+    def __init__(self, view: View, silence: Silence, tracer: Tracer, *, clock: Clock, within: float = SETTLE) -> None:
+        self._view, self._silence, self._tracer, self._clock = view, silence, tracer, clock
+        self._within = min(SETTLE, within)
+        self._common = Common(view, silence, clock=clock)
+
+    def listen(self) -> list[Callable[[], None]]:
+        """From now on. What is returned ends it."""
+        return self._common.listen()
+
+    def wait(self, member: Entry[NodeRecord]) -> float:
+        """Seconds until there may be something to tell of a silent node; 0.0: nothing, or now."""
+        told = self._view.silences.get(node=member.parts["node"])
+        if not self._tracer.kept or member.value.lifecycle in _LEAVING or _is_told(told, member):
+            return 0.0
+        return max(0.0, self._settled(member) - self._silence.lasted(member))
+
+    def news(self, member: Entry[NodeRecord], *, alive: bool, fence: int) -> News | None:
+        """What is to be told of the node now; None: nothing."""
+        if not self._tracer.kept:
+            return None
+        node = member.parts["node"]
+        told = self._view.silences.get(node=node)
+        if alive:
+            return None if told is None else self._returned(node, member, told, fence)
+        lasted = self._silence.lasted(member)
+        if _is_told(told, member) or member.value.lifecycle in _LEAVING or lasted < self._settled(member):
+            return None
+        return self._fell_silent(node, member, told, lasted, fence)
+
+    def cause(self, node: str) -> str:
+        """The id of the trace that tells of its silence; empty: there is none."""
+        told = self._view.silences.get(node=node)
+        return "" if told is None else told.value.trace
+
+    def _settled(self, member: Entry[NodeRecord]) -> float:
+        """Seconds of silence before it is told; in any case before machines are taken from there."""
+        fencing_time = member.value.fencing_time
+        return min(self._within, fencing_time / 2) if fencing_time > 0 else self._within
+
+    def _fell_silent(
+        self, node: str, member: Entry[NodeRecord], told: Entry[Silent] | None, lasted: float, fence: int
+    ) -> News:
+        why = f"it fell silent: no heartbeat came before its lease ended, {lasted:.0f} s ago"
+        if others := self._common.with_node(member):
+            why = f"{why}; {others}"
+        trace = self._tracer.put(what="silent", subject=member.key, why=why, fence=fence)
+        at = self._clock.wall()
+        record = Silent(registered_at=member.value.registered_at, trace=id_of(trace), at=at)
+        when = [MEMBER.unchanged(member), ALIVE.absent(node=node), self._as_seen(node, told)]
+        return News("silent", when, [SILENT.put(record, node=node), trace], silence=record.trace)
+
+    def _as_seen(self, node: str, told: Entry[Silent] | None) -> Comparison:
+        """What stands there is what was seen; one that nobody can read is written over."""
+        key = SILENT.fill(node=node)
+        unreadable = self._view.silences.unreadable.get(key)
+        if told is None and unreadable is not None:
+            return ModRevision(key) == unreadable.kv.mod_revision
+        return SILENT.absent(node=node) if told is None else SILENT.unchanged(told)
+
+    def _returned(self, node: str, member: Entry[NodeRecord], told: Entry[Silent], fence: int) -> News:
+        then: list[Operation] = [Delete(told.key)]
+        self._tracer.add(
+            then,
+            what="returned",
+            subject=member.key,
+            why=f"it gives signs of life again, {max(0.0, self._clock.wall() - told.value.at):.0f} s later",
+            read=[told],
+            cause=told.value.trace,
+            fence=fence,
+        )
+        return News("returned", [ALIVE.exists(node=node), SILENT.unchanged(told)], then)
+
+
+def _is_told(told: Entry[Silent] | None, member: Entry[NodeRecord]) -> bool:
+    """Whether that silence was told of, and not one before the node came and went unseen."""
+    return told is not None and told.value.registered_at == member.value.registered_at
+
+
+class Common:
+    """What silent nodes have in common. How many hang on each pdu, tor and rack is counted as nodes come and go."""
+
+    def __init__(self, view: View, silence: Silence, *, clock: Clock) -> None:
+        self._view, self._silence, self._clock = view, silence, clock
+        self._hanging: dict[str, list[str]] = {}  # what each node hangs on
+        self._all: dict[str, int] = {}  # nodes that hang on it
+        self._looked_at: float | None = None
+        self._silent: dict[str, list[str]] = {}  # nodes, by what they hang on
+
+    def listen(self) -> list[Callable[[], None]]:
+        """Count all, and follow the mirrors from now on. What is returned ends it."""
+        self._hanging, self._all = {}, {}
+        for entry in self._view.members.entries.values():
+            self._note(entry.parts["node"])
+        return [
+            self._view.members.listen(lambda key: self._note(MEMBER.parse(key)["node"])),
+            self._view.inventory.listen(self._note),
+        ]
+
+    def with_node(self, member: Entry[NodeRecord]) -> str:
+        """Which other silent nodes share something with this one, and what; if none does, what it hangs on itself."""
+        self._look()
+        own, best, parts = member.parts["node"], (0.0, 0), self._parts(member)
+        found = f"it hangs on {', '.join(parts)}" if parts else ""
+        for part in parts:
+            others = [node for node in self._silent.get(part, ()) if node != own]
+            share = (len(others) + 1) / max(self._all.get(part, 0), len(others) + 1)
+            if others and (share, len(others)) > best:
+                best, found = (share, len(others)), _said(others, part, self._all.get(part, 0))
+        return found
+
+    def _look(self) -> None:
+        now = self._clock.now()
+        if self._looked_at is not None and now - self._looked_at < LOOK_EVERY:
+            return
+        self._looked_at, self._silent = now, {}
+        for node in sorted(self._silence.nodes()):
+            for part in self._hanging.get(node, ()):
+                self._silent.setdefault(part, []).append(node)
+
+    def _note(self, node: str) -> None:
+        """Its record has changed, or what the inventory says of it."""
+        for part in self._hanging.pop(node, ()):
+            self._all[part] -= 1
+            if not self._all[part]:
+                del self._all[part]
+        member = self._view.members.get(node=node)
+        if member is not None and member.value.lifecycle not in _LEAVING:
+            self._hanging[node] = self._parts(member)
+            for part in self._hanging[node]:
+                self._all[part] = self._all.get(part, 0) + 1
+
+    def _parts(self, member: Entry[NodeRecord]) -> list[str]:
+        return _parts(self._view, member)
+
+
+def _parts(view: View, member: Entry[NodeRecord]) -> list[str]:
+    """What it hangs on, the smallest first: who shares a pdu shares the rack, too."""
+    wiring, record = view.inventory.wiring(member.parts["node"]), member.value
+    rack, pdus, tors = (record.rack, record.pdus, record.tors) if wiring is None else wiring
+    parts = [f"pdu {pdu}" for pdu in pdus] + [f"tor {tor}" for tor in tors]
+    return parts + ([f"rack {rack}"] if rack else [])
+
+
+def common_cause(view: View, nodes: Collection[str]) -> str:
+    """Name what most of these nodes have in common: a pdu, tor or rack, and the store endpoint of their agents."""
+    all_: dict[str, int] = {}
+    own: dict[str, int] = {}
+    endpoints: dict[str, int] = {}
+    for member in view.members.entries.values():
+        for part in _parts(view, member):
+            all_[part] = all_.get(part, 0) + 1
+            if member.parts["node"] in nodes:
+                own[part] = own.get(part, 0) + 1
+        if member.parts["node"] in nodes and member.value.store:
+            endpoints[member.value.store] = endpoints.get(member.value.store, 0) + 1
+    found = []
+    part = max(own, key=lambda part: (own[part], own[part] / all_[part]), default="")
+    if part and 2 * own[part] > len(nodes):
+        found.append(f"{_so_many(own[part], nodes)} on {part} ({own[part]} of its {all_[part]} nodes)")
+    endpoint = max(endpoints, key=lambda one: endpoints[one], default="")
+    if endpoint and 2 * endpoints[endpoint] > len(nodes):
+        found.append(f"{_so_many(endpoints[endpoint], nodes)} agents of store endpoint {endpoint}")
+    return ", ".join(found) or "with no pdu, tor, rack or store endpoint that most of them share"
+
+
+def _so_many(count: int, of: Collection[str]) -> str:
+    return "all of them" if count == len(of) else f"{count} of them"
+
+
+def _said(others: list[str], part: str, of: int) -> str:
+    names = ", ".join(others[:NAMED])
+    more = f" and {len(others) - NAMED} more" if len(others) > NAMED else ""
+    verb = "shares" if len(others) == 1 else "share"
+    return f"so did {names}{more}, which {verb} {part} ({len(others) + 1} of its {max(of, len(others) + 1)} nodes)"

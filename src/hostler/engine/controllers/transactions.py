@@ -1,0 +1,287 @@
+"""Steps as transactions: what each compares, and what it writes. Pure.
+
+Every one carries the leader's guard and the revisions of all it was decided from. Where a machine stands for an
+instance of a workload, the instance's target says what the command says, or its absence, from that transaction on.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+
+from hostler.engine.controllers import migration
+from hostler.engine.controllers.decision import Act, ordered, to_reinstate, told, unplaced
+from hostler.keys.inventory import INSTANCE, TARGET
+from hostler.keys.node import ALIVE, ARRIVAL, COMMAND, MEMBER, RETAINED, RETAINED_REQUEST
+from hostler.keys.vm import HANDLE, VM
+from hostler.model.reason import Reason
+from hostler.model.workload import Target, instance_parts
+from hostler.ports.store import Comparison, Delete, Operation, Put
+
+if TYPE_CHECKING:
+    from hostler.engine.controllers.decision import Step
+    from hostler.engine.controllers.snapshot import Seen
+    from hostler.engine.placement import Decision
+    from hostler.keys.entry import Entry
+    from hostler.model.node import NodeRecord, VmCommand
+    from hostler.model.vm import VirtualMachine, VmHandle
+
+T = TypeVar("T")
+
+FEW = 4
+"""Reasons that stand in a target, the strongest ones; all of them stand in the command, or in the handle."""
+
+
+class Leader(msgspec.Struct, frozen=True):
+    """In whose name is written."""
+
+    guard: Comparison
+    fence: int
+
+
+class Txn(msgspec.Struct):
+    """A transaction in the making."""
+
+    when: list[Comparison]
+    then: list[Operation]
+
+
+def written(step: Step, seen: Seen, leader: Leader, at: float) -> Txn:
+    """The transaction of any step but PLACE. For FORGET, name and quota are still to be added."""
+    txn = Txn([leader.guard, *compared(seen)], [])
+    command, vm = seen.command, seen.vm
+    if step.act is Act.SWEEP:
+        txn.then += _gone(seen, wish=False)
+        _not_expected(seen, txn)
+    elif step.act in (Act.FORGET, Act.FORGET_LOST):
+        txn.then += _gone(seen, wish=True)
+        _not_expected(seen, txn)
+        if step.act is Act.FORGET_LOST:
+            txn.when += _silent(seen)
+    elif step.act is Act.STAY and command is not None and seen.handle is not None:
+        txn.then += [
+            _command(command, msgspec.structs.replace(command.value, departing=None), leader),
+            _handle(seen, migration.stayed(seen.handle.value, command.value.departing, step.why, at=at)),
+        ]
+        _not_expected(seen, txn)
+    elif step.act in (Act.RELEASE, Act.TAKE) and vm is not None and command is not None:
+        lost = step.act is Act.TAKE
+        if lost:
+            txn.when += _silent(seen)
+        why = f"node {seen.node} was lost" if lost else f"moved away from node {seen.node}"
+        txn.then += [Delete(command.key), _pending(seen, vm.value, why, at, lost=lost)]
+        _aim(txn, vm.value, None, nowhere(seen.node, why), at=at)
+        _not_expected(seen, txn)
+    elif step.act is Act.INSTRUCT and command is not None and vm is not None and step.command is not None:
+        # Where it becomes fenced, or is to go, the handle matters, which its agent may be writing.
+        goes = step.command.deleting and not vm.value.deleting
+        if step.command.fenced == command.value.fenced and not goes:
+            txn.when = [leader.guard, VM.unchanged(vm), COMMAND.unchanged(command)]
+        txn.then.append(_command(command, step.command, leader))
+        _aim(txn, vm.value, seen.node, step.command.reasons, at=at, command=step.command)
+        if step.command.departing is None:
+            _not_expected(seen, txn)
+    elif step.act is Act.ADOPT and vm is not None and command is not None:
+        # The command is written anew, so that its agent tells again what it sees.
+        driver = "" if seen.member is None else seen.member.value.driver
+        record = told(vm.value, _value(seen.handle), node=seen.node, driver=driver, at=at)
+        record = msgspec.structs.replace(record, attempt=max(record.attempt, command.value.arrived or 0))
+        txn.then += [_command(command, command.value, leader), _handle(seen, record)]
+        _aim(txn, vm.value, seen.node, command.value.reasons, at=at, command=command.value)
+    elif step.act is Act.TELL_AGAIN and vm is not None and seen.handle is not None and seen.member is not None:
+        # An agent that found no command has retained the machine: it puts it back.
+        again = ordered(vm.value, seen.handle.value, fence=leader.fence, reasons=(), reinstate="")
+        again = msgspec.structs.replace(again, fenced=False, arrived=None)  # who knows how it was made
+        txn.when += [COMMAND.absent(node=seen.node, vm=vm.value.id), _record(seen), ALIVE.exists(node=seen.node)]
+        # The node's record is written as it is: whoever has just found it without commands cannot forget it then.
+        same = Put(seen.member.key, MEMBER.encode(seen.member.value))
+        txn.then += [COMMAND.put(again, node=seen.node, vm=vm.value.id), same]
+        _aim(txn, vm.value, seen.node, nowhere(seen.node, "its machine may be there: told again"), at=at)
+    elif step.act is Act.UNPLACE and vm is not None:
+        txn.when += [COMMAND.absent(node=seen.node, vm=vm.value.id), *_member(seen)]
+        why = f"node {seen.node} was never told, or has forgotten"
+        txn.then.append(_pending(seen, vm.value, why, at, lost=True))
+        _aim(txn, vm.value, None, nowhere(seen.node, why), at=at)
+    return txn
+
+
+def placed(
+    seen: Seen, vm: Entry[VirtualMachine], member: Entry[NodeRecord], decision: Decision, *, leader: Leader, at: float
+) -> Txn:
+    """A node was found: tell it, if it is as it was when it was chosen, and lives."""
+    node = member.parts["node"]
+    handle = _value(seen.handle)
+    wanted = to_reinstate(vm.value, handle)
+    taken_from = "" if handle is None else handle.taken_from
+    reinstate = wanted.name if wanted is not None else "" if taken_from == node else None
+    command = ordered(vm.value, handle, fence=leader.fence, reasons=decision.reasons, reinstate=reinstate)
+    record = told(
+        vm.value,
+        handle,
+        node=node,
+        driver=member.value.driver,
+        at=at,
+        new_disk=bool(taken_from) and reinstate is None,
+    )
+    txn = Txn(
+        [
+            leader.guard,
+            *compared(seen),
+            COMMAND.absent(node=node, vm=vm.value.id),
+            MEMBER.unchanged(member),
+            ALIVE.exists(node=node),
+        ],
+        [COMMAND.put(command, node=node, vm=vm.value.id), _handle(seen, record)],
+    )
+    if wanted is not None:  # and its deletion was not asked for
+        ids = {"node": wanted.node, "name": wanted.name}
+        txn.when += [RETAINED.exists(**ids), RETAINED_REQUEST.absent(**ids)]
+    _aim(txn, vm.value, node, decision.reasons, at=at)
+    return txn
+
+
+def departed(seen: Seen, target: Entry[NodeRecord], *, wish: int, stop: bool, leader: Leader) -> Txn | None:
+    """Tell both nodes that the machine goes from one to the other; None: it is nowhere."""
+    vm, handle, command = seen.vm, seen.handle, seen.command
+    if vm is None or handle is None or command is None:
+        return None
+    to, id_ = target.parts["node"], vm.value.id
+    first = ordered(vm.value, handle.value, fence=leader.fence, reasons=())
+    leaving = migration.begun(command.value, handle.value, to, wish=wish, stop=stop)
+    if leaving.departing is None:
+        return None
+    expected = migration.arrival(
+        first, command.value, handle.value, leaving.departing, source=seen.node, place=target.value.place
+    )
+    when = [leader.guard, *compared(seen), COMMAND.absent(node=to, vm=id_), ARRIVAL.absent(node=to, vm=id_)]
+    when += [MEMBER.unchanged(target), ALIVE.exists(node=to)]
+    return Txn(when, [ARRIVAL.put(expected, node=to, vm=id_), _command(command, leaving, leader)])
+
+
+def not_moved(seen: Seen, why: str, *, leader: Leader, at: float) -> Txn | None:
+    """The move that was asked for is over; None: it is nowhere."""
+    if seen.vm is None or seen.handle is None:
+        return None
+    record = migration.settled(seen.vm.value, seen.handle.value, why, at=at)
+    return Txn([leader.guard, *compared(seen)], [_handle(seen, record)])
+
+
+def not_expected(seen: Seen, leader: Leader) -> Txn:
+    """Nodes expect what does not come to them: they are told so."""
+    when = [leader.guard, *compared(seen), *(ARRIVAL.unchanged(entry) for entry in seen.strays)]
+    return Txn(when, [Delete(entry.key) for entry in seen.strays])
+
+
+def pending(seen: Seen, vm: Entry[VirtualMachine], decision: Decision, leader: Leader, at: float) -> Txn:
+    """No node will do: say why."""
+    handle = unplaced(vm.value, _value(seen.handle), None, node="", why="", at=at)
+    handle = msgspec.structs.replace(handle, detail=decision.summary, reasons=decision.reasons)
+    txn = Txn([leader.guard, *compared(seen)], [_handle(seen, handle)])
+    _aim(txn, vm.value, None, decision.reasons or nowhere(vm.value.name, decision.summary), at=at)
+    return txn
+
+
+def trimmed(seen: Seen, leader: Leader) -> Txn:
+    """More than one node was told: those that the handle does not name were told wrongly."""
+    when = [leader.guard, *compared(seen), *(COMMAND.unchanged(entry) for entry in seen.extra)]
+    return Txn(when, [Delete(entry.key) for entry in seen.extra])
+
+
+# Parts
+
+
+def aimed(
+    vm: VirtualMachine, node: str | None, reasons: tuple[Reason, ...], *, at: float, command: VmCommand | None = None
+) -> Target:
+    """The target of the instance that the machine stands for. With a `command` it says what that says."""
+    return Target(
+        node=node,
+        power=vm.power if command is None else command.power,
+        vm=vm.id,
+        generation=vm.generation if command is None else command.generation,
+        reasons=reasons[:FEW],
+        decided_at=at,
+    )
+
+
+def nowhere(subject: str, why: str) -> tuple[Reason, ...]:
+    """One reason, as targets have them."""
+    return (Reason(subject=subject, why=why),)
+
+
+def _aim(
+    txn: Txn,
+    vm: VirtualMachine,
+    node: str | None,
+    reasons: tuple[Reason, ...],
+    *,
+    at: float,
+    command: VmCommand | None = None,
+) -> None:
+    """Write the target of the instance, if it is one's and stays. An instance that is not there gets no target."""
+    ids = instance_parts(vm.instance)
+    if ids is not None and not vm.deleting:
+        txn.when.append(INSTANCE.exists(**ids))
+        txn.then.append(TARGET.put(aimed(vm, node, reasons, at=at, command=command), **ids))
+
+
+def compared(seen: Seen) -> list[Comparison]:
+    """Wish, handle and command are as they were seen."""
+    ids = seen.ids
+    when = [VM.absent(**ids) if seen.vm is None else VM.unchanged(seen.vm)]
+    when.append(HANDLE.absent(**ids) if seen.handle is None else HANDLE.unchanged(seen.handle))
+    if seen.command is not None:
+        when.append(COMMAND.unchanged(seen.command))
+    return when
+
+
+def _not_expected(seen: Seen, txn: Txn) -> None:
+    """No node expects the machine any more, as far as that was seen."""
+    if seen.to and seen.arrival is None:
+        txn.when.append(ARRIVAL.absent(node=seen.to, vm=seen.ids["vm"]))
+    txn.when += [ARRIVAL.unchanged(entry) for entry in seen.arrivals]
+    txn.then += [Delete(entry.key) for entry in seen.arrivals]
+
+
+def _record(seen: Seen) -> Comparison:
+    return MEMBER.absent(node=seen.node) if seen.member is None else MEMBER.unchanged(seen.member)
+
+
+def _member(seen: Seen) -> list[Comparison]:
+    return _silent(seen) if seen.alive is None else [_record(seen)]
+
+
+def _silent(seen: Seen) -> list[Comparison]:
+    return [_record(seen), ALIVE.absent(node=seen.node)]
+
+
+def _gone(seen: Seen, *, wish: bool) -> list[Operation]:
+    """Delete what there is of it."""
+    entries: list[Entry[VirtualMachine] | Entry[VmHandle] | Entry[VmCommand] | None] = [seen.handle, seen.command]
+    if wish:
+        entries.append(seen.vm)
+    return [Delete(entry.key) for entry in (*entries, *seen.extra) if entry is not None]
+
+
+def _pending(seen: Seen, vm: VirtualMachine, why: str, at: float, *, lost: bool) -> Operation:
+    record = unplaced(vm, _value(seen.handle), _value(seen.command), node=seen.node, why=why, at=at, lost=lost)
+    return _handle(seen, record)
+
+
+def _handle(seen: Seen, record: VmHandle) -> Operation:
+    return Put(HANDLE.prefix() + seen.name, HANDLE.encode(record))
+
+
+def _command(entry: Entry[VmCommand], record: VmCommand, leader: Leader) -> Operation:
+    return Put(entry.key, COMMAND.encode(msgspec.structs.replace(record, fence=leader.fence)))
+
+
+def _value(entry: Entry[T] | None) -> T | None:
+    return None if entry is None else entry.value
+
+
+def changed(vm: Entry[VirtualMachine], **changes: Any) -> Put:
+    """The machine's next wish."""
+    new = msgspec.structs.replace(vm.value, generation=vm.value.generation + 1, **changes)
+    return Put(vm.key, VM.encode(new))

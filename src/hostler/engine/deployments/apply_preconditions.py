@@ -1,0 +1,132 @@
+"""What an apply is judged by, what stands against it, and what must still be so when it is written. Pure.
+
+Two applies that are fine alone, and not together, must not both pass: each compares the blueprints that it depends on,
+also through others. Who takes a slice away that others need must know that they do: therefore whoever needs a slice of
+another blueprint writes its owner anew, as it is, and whoever takes it away compares that nobody did.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from hostler.engine.deployments import blueprint_file
+from hostler.errors import Conflict, HostlerError, Invalid
+from hostler.keys.deployment import BLUEPRINT, BLUEPRINT_HISTORY, SLICE_OWNER
+from hostler.model.rollout import SliceOwner
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from hostler.keys.entry import Entry
+    from hostler.model.deployment import Blueprint, SliceSpec
+    from hostler.model.rollout import BlueprintRevision
+    from hostler.ports.store import Comparison, Operation
+
+
+class Case(msgspec.Struct, frozen=True, kw_only=True):
+    """What was read of a blueprint, and of all that it touches."""
+
+    name: str
+    entry: Entry[Blueprint] | None
+    number: int
+    """The last that was used; 0: none was."""
+    oldest: int
+    """The oldest revision that is kept, if there are as many as may be; 0: there are fewer."""
+    owners: Mapping[str, Entry[SliceOwner]]
+    """Of the slices that it names, named or needs; those that nobody has are missing."""
+    others: Mapping[str, Entry[Blueprint]]
+    """The other blueprints, where it matters what they say."""
+    damage: str = ""
+    """Why what stands cannot be read; `entry` says what was applied last then, at the revision that stands."""
+
+    @property
+    def slices(self) -> tuple[SliceSpec, ...]:
+        """What it says now."""
+        return () if self.entry is None else self.entry.value.slices
+
+    @property
+    def revision(self) -> int:
+        """0: it is not there."""
+        return 0 if self.entry is None else self.entry.mod_revision
+
+    @property
+    def own(self) -> dict[str, int]:
+        """The slices that are its own, with the number that last named each."""
+        return {base: one.value.number for base, one in self.owners.items() if one.value.blueprint == self.name}
+
+
+def problems(case: Case, wanted: Blueprint | None) -> list[HostlerError]:
+    """What stands against an apply (None: a deletion) beside what can be seen from the blueprint alone."""
+    name = case.name
+    others = {other: entry.value for other, entry in case.others.items()}
+    new = [] if wanted is None else [spec.base for spec in wanted.slices]
+    found: list[HostlerError] = []
+    for number, base in enumerate(new):
+        owner = case.owners.get(base)
+        if owner is not None and owner.value.blueprint != name:
+            found.append(
+                Conflict(f"blueprint {name}: slices[{number}].artifact: {_taken(base, owner.value.blueprint)}")
+            )
+    if wanted is not None:
+        found += [Invalid(f"blueprint {name}: {fault}") for fault in blueprint_file.linked(name, wanted, others)]
+    if wanted is not None and not found:  # another program wrote a blueprint, and nobody has taken it up
+        found += [
+            Conflict(
+                f"blueprint {name}: {place}: {base} is nobody's yet; apply the blueprint that has it, and try again"
+            )
+            for base, place in blueprint_file.outside(wanted).items()
+            if base not in case.owners
+        ]
+    gone = [spec.base for spec in case.slices if spec.base not in new]
+    found += [
+        Conflict(f"blueprint {name}: {base} is needed by {by} of blueprint {other}; change that first")
+        for base, other, by in blueprint_file.dependents(gone, others)
+    ]
+    return found
+
+
+def _taken(base: str, by: str) -> str:
+    return f"{base} is a slice of blueprint {by}; take it out there, and wait until it is gone"
+
+
+def comparisons(case: Case, wanted: Blueprint | None, number: int) -> list[Comparison]:
+    """What must still be so."""
+    new = [] if wanted is None else [spec.base for spec in wanted.slices]
+    old = [spec.base for spec in case.slices]
+    when = [
+        BLUEPRINT.absent(blueprint=case.name) if case.entry is None else BLUEPRINT.unchanged(case.entry),
+        BLUEPRINT_HISTORY.absent(blueprint=case.name, number=number),
+    ]
+    # What it has and keeps stays its own as long as the blueprint is unchanged.
+    touched = [base for base in (*new, *old) if base not in old or base not in new or base not in case.owners]
+    if wanted is not None:
+        others = {other: one.value for other, one in case.others.items()}
+        when += [BLUEPRINT.unchanged(case.others[other]) for other in blueprint_file.reached(wanted, others)]
+        touched += blueprint_file.outside(wanted)
+    for base in dict.fromkeys(touched):
+        owner = case.owners.get(base)
+        when.append(SLICE_OWNER.absent(base=base) if owner is None else SLICE_OWNER.unchanged(owner))
+    return when
+
+
+def written(case: Case, wanted: Blueprint | None, record: BlueprintRevision) -> list[Operation]:
+    """What an apply (None: a deletion) writes: the blueprint, its revision, and whose its slices are."""
+    name, number = case.name, record.number
+    then: list[Operation] = [
+        BLUEPRINT.delete(blueprint=name) if wanted is None else BLUEPRINT.put(wanted, blueprint=name),
+        BLUEPRINT_HISTORY.put(record, blueprint=name, number=number),
+    ]
+    if wanted is not None:
+        owner = SliceOwner(blueprint=name, number=number)
+        then += [SLICE_OWNER.put(owner, base=spec.base) for spec in wanted.slices]
+        then += touches(case, wanted)
+    if case.oldest:
+        then.append(BLUEPRINT_HISTORY.delete(blueprint=name, number=case.oldest))
+    return then
+
+
+def touches(case: Case, wanted: Blueprint) -> list[Operation]:
+    """By which the owners of what it needs learn that it is needed."""
+    return [SLICE_OWNER.put(case.owners[base].value, base=base) for base in blueprint_file.outside(wanted)]

@@ -1,0 +1,138 @@
+"""How many instances each side shall have in a phase, and how many ready ones may go now. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hostler.engine.deployments.phases import PROVING, first_batch, is_kept_long_enough, trial
+from hostler.engine.deployments.rollout_control import needs_approval
+from hostler.engine.deployments.version_set import Look, new_side, old_side
+from hostler.model.rollout import Phase
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from hostler.engine.deployments.version_set import Side
+    from hostler.model.rollout import Deployment
+
+
+def shares(before: Deployment | None, now: Deployment, look: Look) -> tuple[dict[Side, int], dict[Side, int]]:
+    """What is wanted of each side, and what of its ready instances may go.
+
+    `before`: the record as it stands. Routers know no other, so a side may go freely only if that one gives it no call.
+    """
+    wants = _split(before, now, look) if _is_split(now) else _followed(now, look)
+    free = [side for side in look.counts if _gets_none(side, before, now)]
+    spare = {side: look.counts[side].ready for side in free}
+    # Only what gets calls before and after counts: what will get them has yet to be told of.
+    serving = [side for side in look.counts if _gets_some(side, before) and _gets_some(side, now)]
+    floor = look.floor(now.strategy if now.phase in _UNDER_WAY else look.spec.strategy)
+    ready = sum(look.counts[side].ready for side in serving)
+    if now.phase in PROVING and new_side(now) in serving:
+        ready -= look.of(new_side(now)).fresh  # no old one goes for what may be gone the next moment
+    budget = max(0, ready - floor)
+    for side in sorted(serving, key=lambda side: (*_last(side, now), side)):
+        count = look.counts[side]
+        unready = count.there - count.ready
+        kept = wants.get(side, 0)
+        may_go = min(budget, count.ready, max(0, count.there - kept - unready))
+        budget -= may_go
+        spare[side] = may_go
+    old, waited_for = old_side(now), _waited_for(now, look)
+    if old is not None and waited_for:
+        wants[old] = max(wants.get(old, 0), waited_for + look.of(old).ready - spare.get(old, 0))
+    return wants, {side: number for side, number in spare.items() if number}
+
+
+_UNDER_WAY = frozenset({Phase.ROLLING, Phase.CANARY, Phase.STANDBY, Phase.KEEPING, Phase.BACKING_OUT})
+_SPLIT = frozenset({Phase.CANARY, Phase.STANDBY, Phase.KEEPING})
+
+
+def _is_split(now: Deployment) -> bool:
+    return now.phase in _SPLIT and bool(now.previous)
+
+
+def _split(before: Deployment | None, now: Deployment, look: Look) -> dict[Side, int]:
+    """Canary and blue-green: the old version is there in full beside the new one, until that has all calls."""
+    new, old = new_side(now), old_side(now)
+    if old is None:
+        return {new: look.wished}
+    if now.phase is Phase.KEEPING:
+        kept = 0 if is_kept_long_enough(now, look) else min(look.wished, look.of(old).there)
+        return {new: look.wished, old: kept}
+    if now.phase is Phase.CANARY and now.weights.get(new.artifact) == 100:
+        return {new: look.wished, old: 0 if _gets_none(old, before, now) else look.wished}
+    ought = trial(now, look.wished) if now.phase is Phase.CANARY else look.wished
+    if before is None or not before.weights:
+        # Routers must know that it gets no call before there is any of it.
+        ought = min(ought, look.of(new).there)
+    return {old: look.wished, new: ought}
+
+
+def _followed(now: Deployment, look: Look) -> dict[Side, int]:
+    """One side is on its way to the number wished for, and what else there is goes, as far as it may."""
+    new, old = new_side(now), old_side(now)
+    goes_back = old is not None and now.phase in {Phase.BACKING_OUT, Phase.FAILED}
+    goal = old if old is not None and goes_back else new
+    going = list(look.others(goal))
+    if now.phase is Phase.FAILED and old is None:
+        return {goal: min(look.wished, look.of(goal).there)}
+    wants: dict[Side, int] = {goal: look.wished}
+    if now.phase not in {Phase.ROLLING, Phase.BACKING_OUT}:
+        return wants
+    there = look.of(goal).there
+    if now.weights and now.phase is Phase.ROLLING and old is not None:
+        # What was overtaken goes first: this one gets no call yet.
+        return {goal: min(there, look.wished), old: look.of(old).there}
+    surge = look.surge(now.strategy)
+    if now.control.paused and now.phase is Phase.ROLLING and old is not None:
+        # As many of each as there are, and together as many as are wished for.
+        kept = min(there, look.wished)
+        rest = look.wished - kept
+        left = look.of(old).there
+        room = max(0, look.wished + surge - there - sum(count.there for _, count in going))
+        return {goal: kept, old: max(min(left, rest + surge), min(rest, left + room))}
+    room = look.wished + surge - sum(count.there for _, count in going)
+    wants[goal] = max(min(there, look.wished), min(look.wished, room))
+    if now.phase is Phase.ROLLING and old is not None and needs_approval(now):
+        batch = first_batch(now, look)
+        wants[goal] = max(min(there, look.wished), min(wants[goal], batch))
+        wants[old] = min(
+            look.wished if surge else look.wished - batch,
+            look.of(old).there + max(0, room - max(there, wants[goal])),
+        )
+    return wants
+
+
+def _waited_for(now: Deployment, look: Look) -> int:
+    """Instances of the old version that are not ready, and stay until it is their turn: they may be ready at once.
+
+    Where none can be placed they go first, for theirs may be the place that is missing.
+    """
+    old = old_side(now)
+    if old is None or now.phase is not Phase.ROLLING or not look.placeable:
+        return 0
+    new, rest = look.of(new_side(now)), look.of(old)
+    there = rest.there + sum(count.there for _, count in look.others(old))
+    may_go = there - look.floor(now.strategy) - (new.there - new.ready)
+    return max(0, rest.there - rest.ready - max(0, may_go))
+
+
+def _last(side: Side, now: Deployment) -> tuple[bool, bool]:
+    """What was overtaken goes before what one might go back to, and that before what is wished for."""
+    goes_back = now.phase in {Phase.BACKING_OUT, Phase.FAILED} and bool(now.previous)
+    goal, rest = (old_side(now), new_side(now)) if goes_back else (new_side(now), old_side(now))
+    return side == goal, side == rest
+
+
+def _weight(side: Side, weights: Mapping[str, int]) -> int:
+    return weights.get(side.artifact, 0)
+
+
+def _gets_none(side: Side, before: Deployment | None, now: Deployment) -> bool:
+    return not _gets_some(side, before) and not _gets_some(side, now)
+
+
+def _gets_some(side: Side, deployment: Deployment | None) -> bool:
+    """Whether calls go to the side: without weights they go to all."""
+    return deployment is None or not deployment.weights or _weight(side, deployment.weights) > 0

@@ -1,0 +1,309 @@
+"""The instances of one slice, counted: by version, settings and state, by node, rack, pdu and tor."""
+
+from __future__ import annotations
+
+import enum
+import heapq
+from typing import TYPE_CHECKING
+
+from hostler.engine.deployments.instance_ages import Ages
+from hostler.engine.deployments.state_machine import LEAVING
+from hostler.engine.deployments.version_set import Count, Side
+from hostler.model.deployment import SliceState
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from hostler.engine.deployments.node_cache import Place
+    from hostler.model.deployment import SliceInstance
+
+
+class Is(enum.IntEnum):
+    """What an instance is. Up to DOWN it is there, from DEACTIVATE on it leaves."""
+
+    LOAD = 0
+    LOADING = 1
+    LOADED = 2
+    ACTIVATE = 3
+    ACTIVATING = 4
+    ACTIVE = 5
+    """And ready."""
+    DOWN = 6
+    """ACTIVE, and not ready."""
+    DEACTIVATE = 7
+    DEACTIVATING = 8
+    LEFT = 9
+    """LOADED, and on its way out."""
+    UNLOAD = 10
+    UNLOADING = 11
+    FAILED = 12
+
+
+UNDER_WAY = tuple(kind for kind in Is if kind not in (Is.LOADED, Is.ACTIVE, Is.DOWN, Is.LEFT, Is.FAILED))
+_KINDS: dict[SliceState, int] = {state: int(Is[state.name]) for state in SliceState}
+_LOADED, _ACTIVE, _DOWN, _LEFT, _FAILED = map(int, (Is.LOADED, Is.ACTIVE, Is.DOWN, Is.LEFT, Is.FAILED))
+_UNLOADING = int(Is.UNLOADING)
+_THERE = _DOWN + 1
+
+
+def kind_of(one: SliceInstance) -> int:
+    """What an instance is, as an `Is`."""
+    kind = _KINDS.get(one.state, _UNLOADING)  # an unknown one does not serve, and only its node acts on it
+    if kind == _ACTIVE:
+        return kind if one.ready else _DOWN
+    return _LEFT if kind == _LOADED and one.why.startswith(LEAVING) else kind
+
+
+class Numbers:
+    """The numbers of one artifact's instances: unique in the cluster, the lowest free one is taken."""
+
+    __slots__ = ("_free", "_out", "_top", "_used", "doubled")
+
+    def __init__(self) -> None:
+        self._used: dict[int, int] = {}  # by how many: more than one only if somebody meddled
+        self._out: set[int] = set()  # taken, and not given back
+        self.doubled: dict[int, None] = {}
+        """Those that more than one instance has."""
+        self._free: list[tuple[int, int]] = []  # from, to; may name such as are used again
+        self._top = 0
+
+    def __len__(self) -> int:
+        return len(self._used)
+
+    def __bool__(self) -> bool:
+        """Whether any is used, or taken."""
+        return bool(self._used or self._out)
+
+    def is_out(self) -> bool:
+        """Whether any is taken, and not given back."""
+        return bool(self._out)
+
+    def use(self, number: int) -> None:
+        """There is an instance of this number."""
+        times = self._used[number] = self._used.get(number, 0) + 1
+        if times > 1:
+            self.doubled[number] = None
+        self._reach(number)
+
+    def drop(self, number: int) -> None:
+        """There is one fewer of this number."""
+        left = self._used[number] - 1
+        if left:
+            self._used[number] = left
+        else:
+            del self._used[number]
+            if number not in self._out:
+                heapq.heappush(self._free, (number, number))
+        if left < 2:
+            self.doubled.pop(number, None)
+
+    def take(self, count: int) -> list[int]:
+        """The lowest free ones. They are nobody else's until they are given back."""
+        found: list[int] = []
+        while len(found) < count and self._free:
+            start, end = heapq.heappop(self._free)
+            while start <= end and len(found) < count:
+                if start not in self._used and start not in self._out:
+                    self._out.add(start)
+                    found.append(start)
+                start += 1
+            if start <= end:
+                heapq.heappush(self._free, (start, end))
+        while len(found) < count:
+            self._top += 1
+            self._out.add(self._top)
+            found.append(self._top)
+        return found
+
+    def give_back(self, number: int) -> None:
+        """One that was taken is free after all, unless it is used."""
+        self._out.discard(number)
+        self._reach(number)
+        if number not in self._used:
+            heapq.heappush(self._free, (number, number))
+
+    def _reach(self, number: int) -> None:
+        """Up to this one all that are neither used nor taken are named as free."""
+        if number > self._top:
+            if number > self._top + 1:
+                heapq.heappush(self._free, (self._top + 1, number - 1))
+            self._top = number
+
+
+class Party:
+    """The instances of one side, by what they are and where: `nodes[kind]` has how many by node."""
+
+    __slots__ = ("nodes", "side", "totals")
+
+    def __init__(self, side: Side) -> None:
+        self.side = side
+        self.totals = [0] * len(Is)
+        self.nodes: list[dict[str, int]] = [{} for _ in Is]
+
+    def count(self, fresh: int = 0) -> Count:
+        """As strategies want to know it. `fresh`: of those that are ready, such as have just become so."""
+        totals = self.totals
+        return Count(
+            there=sum(totals[:_THERE]),
+            ready=totals[_ACTIVE],
+            fresh=min(fresh, totals[_ACTIVE]),
+            leaving=sum(totals[_THERE:_FAILED]),
+            failed=totals[_FAILED],
+        )
+
+    def there_on(self, node: str) -> int:
+        """Instances on the node that are not leaving."""
+        return sum(nodes.get(node, 0) for nodes in self.nodes[:_THERE])
+
+
+class Roster:
+    """All versions of one slice."""
+
+    __slots__ = ("ages", "levels", "numbers", "on", "parties", "pdus", "racks", "ready", "tors")
+
+    def __init__(self) -> None:
+        self.parties: dict[tuple[str, int], Party] = {}
+        """By artifact and template; those of which there is any."""
+        self.on: dict[str, int] = {}
+        """Instances that are not leaving, by node."""
+        self.levels: dict[Place, dict[int, dict[str, None]]] = {}
+        """Nodes that have any, by place and by how many; who came first is first."""
+        self.racks: dict[str, int] = {}
+        self.pdus: dict[str, int] = {}
+        self.tors: dict[str, int] = {}
+        self.numbers: dict[str, Numbers] = {}
+        """By artifact."""
+        self.ready = 0
+        """Instances of any side that serve."""
+        self.ages = Ages()
+        """Of those that serve."""
+
+    def __bool__(self) -> bool:
+        return bool(self.parties)
+
+    def counts(self, now: float = 0.0, min_ready: float = 0.0) -> dict[Side, Count]:
+        """By side. Such as have been active for less than `min_ready` are fresh."""
+        ages = self.ages
+        return {party.side: party.count(ages.fresh(side, now, min_ready)) for side, party in self.parties.items()}
+
+    def party(self, side: Side) -> Party:
+        """Of a side, also of one of which there is nothing; that one is not kept."""
+        return self.parties.get((side.artifact, side.template)) or Party(side)
+
+    def numbers_of(self, artifact: str) -> Numbers:
+        """To take some."""
+        numbers = self.numbers.get(artifact)
+        if numbers is None:
+            numbers = self.numbers[artifact] = Numbers()
+        return numbers
+
+    def give_back(self, artifact: str, numbers: Iterable[int]) -> None:
+        """These were taken; those that are not used are free again."""
+        given = self.numbers_of(artifact)
+        for number in numbers:
+            given.give_back(number)
+        self._tidy(artifact)
+
+    def is_planned(self) -> bool:
+        """Whether numbers of it are taken: what is to be loaded is not there yet."""
+        return any(numbers.is_out() for numbers in self.numbers.values())
+
+    def is_under_way(self) -> bool:
+        """Whether any instance is between two states of rest."""
+        return any(party.totals[kind] for party in self.parties.values() for kind in UNDER_WAY)
+
+    def is_down(self) -> bool:
+        """Whether any instance is active, and not ready."""
+        return any(party.totals[_DOWN] for party in self.parties.values())
+
+    # As it changes
+
+    def add(  # noqa: PLR0917  (where, and what)
+        self, node: str, place: Place, artifact: str, number: int, template: int, kind: int
+    ) -> None:
+        """An instance is there."""
+        self.numbers_of(artifact).use(number)
+        self._count(node, artifact, template, kind)
+        if kind < _THERE:
+            self.settle(node, place, 1)
+
+    def remove(  # noqa: PLR0917  (where, and what)
+        self, node: str, place: Place, artifact: str, number: int, template: int, kind: int
+    ) -> None:
+        """An instance is gone."""
+        self.numbers[artifact].drop(number)
+        self._discount(node, artifact, template, kind)
+        if kind < _THERE:
+            self.settle(node, place, -1)
+
+    def change(
+        self, node: str, place: Place, artifact: str, old: tuple[int, int], new: tuple[int, int]
+    ) -> None:  # (template, kind)
+        """An instance is something else now."""
+        self._discount(node, artifact, *old)
+        self._count(node, artifact, *new)
+        if (old[1] < _THERE) != (new[1] < _THERE):
+            self.settle(node, place, 1 if new[1] < _THERE else -1)
+
+    def settle(self, node: str, place: Place, more: int) -> None:
+        """So many more instances that are not leaving are on the node."""
+        before = self.on.get(node, 0)
+        after = before + more
+        levels = self.levels.setdefault(place, {})
+        if before:
+            same = levels[before]
+            del same[node]
+            if not same:
+                del levels[before]
+        if after:
+            self.on[node] = after
+            levels.setdefault(after, {})[node] = None
+        else:
+            self.on.pop(node, None)
+            if not levels:
+                del self.levels[place]
+        _more(self.racks, place.rack, more)
+        for pdu in place.pdus:
+            _more(self.pdus, pdu, more)
+        for tor in place.tors:
+            _more(self.tors, tor, more)
+
+    def _count(self, node: str, artifact: str, template: int, kind: int) -> None:
+        party = self.parties.get((artifact, template))
+        if party is None:
+            party = self.parties[artifact, template] = Party(Side(artifact, template))
+        party.totals[kind] += 1
+        nodes = party.nodes[kind]
+        nodes[node] = nodes.get(node, 0) + 1
+        if kind == _ACTIVE:
+            self.ready += 1
+
+    def _discount(self, node: str, artifact: str, template: int, kind: int) -> None:
+        party = self.parties[artifact, template]
+        party.totals[kind] -= 1
+        nodes = party.nodes[kind]
+        left = nodes[node] - 1
+        if left:
+            nodes[node] = left
+        else:
+            del nodes[node]
+        if kind == _ACTIVE:
+            self.ready -= 1
+        if not any(party.totals):
+            del self.parties[artifact, template]
+            self._tidy(artifact)
+
+    def _tidy(self, artifact: str) -> None:
+        """Nothing is kept of an artifact of which there is nothing."""
+        if not self.numbers[artifact]:
+            del self.numbers[artifact]
+
+
+def _more(counts: dict[str, int], name: str, more: int) -> None:
+    if not name:
+        return
+    left = counts.get(name, 0) + more
+    if left:
+        counts[name] = left
+    else:
+        counts.pop(name, None)

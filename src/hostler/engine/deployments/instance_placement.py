@@ -1,0 +1,159 @@
+"""New instances: which nodes, which numbers, and why. What is chosen counts from then on, before the mirrors know."""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
+
+from hostler.engine import text
+from hostler.engine.deployments import spread
+from hostler.engine.deployments.node_cache import SILENT, UNKNOWN, has
+from hostler.kit.plural import counted
+from hostler.model.deployment import SliceInstance, SliceState
+from hostler.model.reason import Reason
+from hostler.model.rollout import SliceDecision
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from hostler.engine.deployments import transactions
+    from hostler.engine.deployments.decide import Spot
+    from hostler.engine.deployments.guarded_writer import Writing
+    from hostler.engine.deployments.version_set import Side
+    from hostler.engine.view import View
+    from hostler.kit.clock import Clock
+    from hostler.model.deployment import SliceSpec
+
+AVOIDED = 300.0
+"""Seconds for which a node is tried last after a failure there."""
+
+
+class Loads:
+    """New instances of one look: where, which numbers, and why."""
+
+    def __init__(self, changes: dict[Spot, dict[int, SliceInstance]]) -> None:
+        self.changes = changes
+        self.nodes: list[str] = []
+        self.numbers: dict[str, list[int]] = {}
+        self.reasons: dict[Spot, Reason] = {}
+        self.decisions: dict[str, SliceDecision] = {}
+
+    def of(self, batch: Sequence[transactions.Written]) -> list[tuple[str, SliceDecision]]:
+        """The decisions that these keys come of."""
+        found = []
+        for artifact, decision in self.decisions.items():
+            nodes = (one.key.split("/")[-2] for one in batch if one.key.endswith(f"/{artifact}"))
+            chosen = tuple(self.reasons[node, artifact] for node in nodes if (node, artifact) in self.reasons)
+            if chosen or decision.waiting:
+                found.append((artifact, replace(decision, chosen=chosen)))
+        return found
+
+
+class Loading:
+    """For one leadership."""
+
+    def __init__(self, view: View, writing: Writing, *, clock: Clock) -> None:
+        self._view, self._fleet, self._writing, self._clock = view, view.fleet, writing, clock
+        self._fitting: dict[str, tuple[object, ...]] = {}  # for what all nodes of a slice were found to have its labels
+
+        self._muted: dict[str, float] = {}  # nodes that leave commands where they are, and until when they get no more
+
+    def mute(self, node: str) -> None:
+        """It does not take up what it is told: it is told to load nothing more for a while."""
+        self._muted[node] = self._clock.now() + AVOIDED
+
+    def forget(self, base: str) -> None:
+        """Nothing is left of it."""
+        self._fitting.pop(base, None)
+
+    def left(self, base: str, spec: SliceSpec | None) -> Mapping[str, None]:
+        """Nodes that its instances shall leave: such as are drained, and such as have not the labels (any more)."""
+        ground, on = self._fleet.ground, self._fleet.roster(base).on
+        if spec is None or not spec.node_labels:
+            return ground.leaving
+        seen = (spec.node_labels, ground.relabelled, len(on))
+        if self._fitting.get(base) == seen:
+            return ground.leaving
+        unfit = [node for node in on if not has(ground.site(node), spec.node_labels)]
+        if not unfit:
+            self._fitting[base] = seen
+            return ground.leaving
+        return {**ground.leaving, **{node: None for node in unfit if ground.site(node).kind not in {SILENT, UNKNOWN}}}
+
+    def place(self, base: str, spec: SliceSpec, side: Side, count: int, loads: Loads) -> None:
+        """Choose nodes and numbers for new instances."""
+        fleet, artifact = self._fleet, side.artifact
+        roster, now = fleet.planned(base), self._clock.wall()
+        said: dict[str, Mapping[str, Any]] = {"labels": spec.node_labels, "failed": self._failed_on(artifact, now)}
+        damaged, muted = self._view.slices.unreadable, self._silenced()
+        barred = (lambda node: node in muted or not fleet.is_readable(node, artifact)) if damaged or muted else _nobody
+        same = roster.party(side).there_on if len(roster.parties) > 1 else _nobody
+        choices = spread.assign(count, roster, fleet.ground, barred=barred, same=same, **said)
+        numbers = roster.numbers_of(artifact).take(len(choices))
+        loads.numbers.setdefault(artifact, []).extend(numbers)
+        by_node: dict[str, list[int]] = {}
+        for choice, number in zip(choices, numbers):
+            one = SliceInstance(state=SliceState.LOAD, template=side.template, why=choice.why)
+            loads.changes.setdefault((choice.node, artifact), {})[number] = one
+            by_node.setdefault(choice.node, []).append(number)
+        whys = {choice.node: choice.why for choice in reversed(choices)}
+        loads.nodes += [choice.node for choice in choices]
+        for node, of in by_node.items():
+            loads.reasons[node, artifact] = Reason(subject=node, why=f"{text.instances(of)}: {whys[node]}")
+        loads.decisions[artifact] = SliceDecision(
+            chosen=(),
+            passed_over=spread.passed_over(list(by_node), roster, fleet.ground, barred=muted, **said),
+            waiting=count - len(choices),
+            fence=self._writing.fence(),
+            at=now,
+        )
+
+    def _silenced(self) -> dict[str, str]:
+        """Nodes that get no more for now, and why."""
+        if self._muted:
+            now = self._clock.now()
+            self._muted = {node: until for node, until in self._muted.items() if until > now}
+        return dict.fromkeys(self._muted, "it left undone what it was told for too long")
+
+    def avoided(self, artifact: str) -> frozenset[str]:
+        """Nodes on which nothing is put that has a choice: it failed there lately, or they leave commands undone."""
+        unreadable = (node for node in self._fleet.nodes() if not self._fleet.is_readable(node, artifact))
+        damaged = unreadable if self._view.slices.unreadable else ()
+        return frozenset((*self._failed_on(artifact, self._clock.wall()), *self._silenced(), *damaged))
+
+    def _failed_on(self, artifact: str, now: float) -> dict[str, int]:
+        entry = self._view.retries.get(artifact=artifact) if self._view.retries.entries else None
+        return {} if entry is None or now - entry.value.at > AVOIDED else entry.value.nodes
+
+    def stays(self, base: str, spec: SliceSpec, count: int, why: str) -> SliceDecision:
+        """Why instances are still on nodes that are to be left."""
+        roster, ground = self._fleet.roster(base), self._fleet.ground
+        reasons = spread.passed_over((), roster, ground, labels=spec.node_labels, failed={})
+        where = "that are drained or lack labels" if spec.node_labels else "that are drained"
+        said = f"{counted(count, 'instance')} on nodes {where}: {why}"
+        return SliceDecision(
+            chosen=(),
+            passed_over=(Reason(subject=spec.artifact, why=said), *reasons),
+            waiting=count,
+            fence=self._writing.fence(),
+            at=self._clock.wall(),
+        )
+
+    @contextmanager
+    def reserved(self, nodes: Sequence[str]) -> Iterator[None]:
+        """Meanwhile these count as having one more each: other slices are placed at the same time."""
+        counts, ground = Counter(nodes), self._fleet.ground
+        for node, count in counts.items():
+            ground.add(node, count)
+        try:
+            yield
+        finally:
+            for node, count in counts.items():
+                ground.add(node, -count)
+
+
+def _nobody(_: str) -> bool:
+    return False

@@ -1,0 +1,227 @@
+"""The nodes that slices can be on, by where they hang and by how much is on them, kept as they change.
+
+Nodes that hang on the same rack, pdus and tors make one place. Looking for the next node costs as much as there are
+places, and not as there are nodes.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hostler.keys.node import ALIVE, MEMBER
+from hostler.model.name import fold
+from hostler.model.node import Lifecycle
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from hostler.engine.inventory.topology_cache import Wiring
+    from hostler.engine.view import View
+    from hostler.model.node import NodeRecord
+
+LEAVES = (Lifecycle.DRAINING, Lifecycle.DECOMMISSIONED)
+SILENT, UNKNOWN = "silent", "unknown"
+_LIFE = {
+    Lifecycle.JOINING: "it is still joining",
+    Lifecycle.DRAINING: "it is being drained",
+    Lifecycle.DECOMMISSIONED: "it is decommissioned",
+    Lifecycle.SHUTTING_DOWN: "it is shutting down",
+}
+_KINDS = {
+    UNKNOWN: "they are not registered",
+    SILENT: "they give no sign of life",
+    Lifecycle.JOINING: "they are still joining",
+    Lifecycle.DRAINING: "they are being drained",
+    Lifecycle.DECOMMISSIONED: "they are decommissioned",
+    Lifecycle.SHUTTING_DOWN: "they are shutting down",
+    "inventory": "the inventory objects",
+}
+
+
+class Place:
+    """Nodes that fail together: on the same rack, pdus and tors."""
+
+    __slots__ = ("by_total", "order", "others", "pdus", "rack", "tors")
+
+    def __init__(self, order: int, rack: str, pdus: tuple[str, ...], tors: tuple[str, ...]) -> None:
+        self.order, self.rack, self.pdus, self.tors = order, rack, pdus, tors
+        self.by_total: dict[int, dict[str, None]] = {}
+        """Nodes that take slices, by how many instances of any slice are on them; who came first is first."""
+        self.others = 0
+        """Nodes that take none."""
+
+    def free(self, levels: Mapping[int, Mapping[str, None]]) -> bool:
+        """Whether a node that takes slices may have none of one that is on so many (`Roster.levels`) of its nodes."""
+        there = sum(map(len, self.by_total.values())) + self.others
+        return there > sum(map(len, levels.values()))
+
+
+class Site:
+    """One node."""
+
+    __slots__ = ("kind", "labels", "leaves", "node", "place", "total", "why")
+
+    def __init__(self, node: str, place: Place) -> None:
+        self.node, self.place = node, place
+        self.total = 0
+        """Instances on it, also such as are about to be told to it."""
+        self.labels: Mapping[str, str] = {}
+        self.kind, self.why = UNKNOWN, "it is not registered"
+        """What stands against it; empty: it takes slices."""
+        self.leaves = False
+        """It lives, and what is on it shall go elsewhere."""
+
+
+class Ground:
+    """All nodes. Follows the view once it is told to (`follow`)."""
+
+    def __init__(self, view: View) -> None:
+        self._view = view
+        self.sites: dict[str, Site] = {}
+        self.places: dict[tuple[str, tuple[str, ...], tuple[str, ...]], Place] = {}
+        self.objections: dict[str, dict[str, None]] = {}
+        """Nodes that take none, by kind of objection."""
+        self.leaving: dict[str, None] = {}
+        self.relabelled = 0
+        """How often a node's labels have changed."""
+        self.taking = 0
+        """How many nodes take slices."""
+        self.moved: Callable[[str, Place], None] = lambda _node, _before: None
+        """Called when a node came to hang elsewhere."""
+        self._listeners: list[Callable[[str], None]] = []
+
+    def follow(self) -> None:
+        """Hear of every node from now on."""
+        self._view.members.listen(lambda key: self.look(MEMBER.parse(key)["node"]))
+        self._view.alive.listen(lambda key: self.look(ALIVE.parse(key)["node"]))
+        self._view.inventory.listen(self.look)
+
+    def listen(self, changed: Callable[[str], None]) -> Callable[[], None]:
+        """Call `changed(node)` when a node began or ceased to take slices, or to leave, or has other labels.
+
+        What is returned ends it.
+        """
+        self._listeners = [*self._listeners, changed]
+
+        def end() -> None:
+            self._listeners = [other for other in self._listeners if other is not changed]
+
+        return end
+
+    def site(self, node: str) -> Site:
+        """Of a node, also of one that nobody knows."""
+        site = self.sites.get(node)
+        if site is None:
+            site = self.sites[node] = Site(node, self._place("", (), ()))
+            site.place.others += 1
+            self.objections.setdefault(site.kind, {})[node] = None
+        return site
+
+    def is_alive(self, node: str) -> bool:
+        """Whether the node gives a sign of life."""
+        return self._view.alive.get(node=node) is not None
+
+    def add(self, node: str, instances: int) -> None:
+        """So many more (or fewer) instances are on it."""
+        site = self.site(node)
+        if not site.kind:
+            self._leave(site)
+        site.total += instances
+        if not site.kind:
+            site.place.by_total.setdefault(site.total, {})[node] = None
+
+    def look(self, node: str) -> None:
+        """Learn anew what is said of a node."""
+        view, member = self._view, self._view.members.get(node=node)
+        self.know(
+            node,
+            None if member is None else member.value,
+            alive=self.is_alive(node),
+            objection=view.inventory.objection(node),
+            wiring=view.inventory.wiring(node),
+        )
+
+    def know(
+        self, node: str, record: NodeRecord | None, *, alive: bool, objection: str = "", wiring: Wiring | None = None
+    ) -> None:
+        """What is said of a node now."""
+        site = self.site(node)
+        kind, why = _objection(record, alive, objection)
+        leaves = alive and record is not None and record.lifecycle in LEAVES
+        before = site.place
+        place = self._hangs(record, wiring)
+        news = (kind == "") != (site.kind == "") or leaves != site.leaves
+        if not site.kind:
+            self._leave(site)
+            self.taking -= 1
+        else:
+            self.objections[site.kind].pop(node, None)
+            before.others -= 1
+        site.kind, site.why, site.leaves, site.place = kind, why, leaves, place
+        labels = {} if record is None else record.labels
+        if labels != site.labels:
+            site.labels = labels
+            self.relabelled += 1
+            news = True
+        if not kind:
+            place.by_total.setdefault(site.total, {})[node] = None
+            self.taking += 1
+        else:
+            self.objections.setdefault(kind, {})[node] = None
+            place.others += 1
+        if leaves:
+            self.leaving[node] = None
+        else:
+            self.leaving.pop(node, None)
+        if place is not before:
+            self.moved(node, before)
+        if news:
+            for changed in self._listeners:
+                changed(node)
+
+    def takes(self, labels: Mapping[str, str]) -> bool:
+        """Whether any node takes a slice that wants these labels."""
+        if not labels:
+            return self.taking > 0
+        return any(not site.kind and has(site, labels) for site in self.sites.values())
+
+    def said(self, kind: str) -> str:
+        """What stands against all nodes of this kind."""
+        return _KINDS.get(kind, kind)
+
+    # Inside
+
+    def _leave(self, site: Site) -> None:
+        same = site.place.by_total[site.total]
+        del same[site.node]
+        if not same:
+            del site.place.by_total[site.total]
+
+    def _hangs(self, record: NodeRecord | None, wiring: Wiring | None) -> Place:
+        if wiring is not None:
+            return self._place(*wiring)
+        if record is None:
+            return self._place("", (), ())
+        return self._place(fold(record.rack or ""), record.pdus, record.tors)
+
+    def _place(self, rack: str, pdus: tuple[str, ...], tors: tuple[str, ...]) -> Place:
+        place = self.places.get((rack, pdus, tors))
+        if place is None:
+            place = self.places[rack, pdus, tors] = Place(len(self.places), rack, pdus, tors)
+        return place
+
+
+def has(site: Site, labels: Mapping[str, str]) -> bool:
+    """Whether the node has all of these."""
+    return all(site.labels.get(name) == value for name, value in labels.items())
+
+
+def _objection(record: NodeRecord | None, alive: bool, objection: str) -> tuple[str, str]:
+    """Its kind, and in words."""
+    if record is None:
+        return UNKNOWN, "it is not registered"
+    if not alive:
+        return SILENT, "it gives no sign of life"
+    if record.lifecycle is not Lifecycle.ON_DUTY:
+        return record.lifecycle, _LIFE.get(record.lifecycle, f"its lifecycle is {record.lifecycle.words}")
+    return ("inventory", objection) if objection else ("", "")

@@ -1,0 +1,195 @@
+"""All slices that the mirror holds, indexed one change at a time from when they are first asked for."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from msgspec import UNSET
+
+from hostler.engine.deployments.instance_index import Is, Roster, kind_of
+from hostler.engine.deployments.node_cache import Ground, has
+from hostler.engine.deployments.state_machine import since
+from hostler.keys.deployment import SLICE
+from hostler.kit.cooperative_yield import Fairness
+from hostler.model.deployment import SliceState, base_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from hostler.engine.deployments.node_cache import Place, Site
+    from hostler.engine.view import View
+    from hostler.keys.entry import Entry
+    from hostler.model.deployment import SliceRecord
+
+SLICES = SLICE.prefix()
+_NOTHING = Roster()
+_ACTIVE = int(Is.ACTIVE)
+
+
+class Fleet:
+    """One per process: `View.fleet`. What it says of a slice is to be looked at, not changed."""
+
+    def __init__(self, view: View) -> None:
+        self._view = view
+        self.ground = Ground(view)
+        self._rosters: dict[str, Roster] = {}
+        self._on: dict[str, dict[str, None]] = {}  # artifacts by node, also those whose record cannot be read
+        self._known: dict[str, SliceRecord] = {}
+        self.hollow: dict[str, None] = {}
+        """Keys that say that there is no instance: nobody but who wrote them by hand would."""
+        self._listeners: list[Callable[[str, str], None]] = []
+        self._loading = asyncio.Lock()
+        self._loaded = self._listening = False
+        self.ground.moved = self._hung_elsewhere
+
+    async def load(self) -> None:
+        """Take what the mirrors hold, if that was not done yet, and follow them from then on."""
+        async with self._loading:
+            if not self._listening:  # first, for reading it all takes a while
+                self._listening = True
+                self.ground.follow()
+                self._view.slices.listen(self._changed)
+            if not self._loaded:
+                fairness = Fairness()
+                for entry in tuple(self._view.members.entries.values()):
+                    self.ground.look(entry.parts["node"])
+                    await fairness.share()
+                for key in (*self._view.slices.entries, *self._view.slices.unreadable):
+                    self._changed(key)
+                    await fairness.share()
+                self._loaded = True
+
+    def listen(self, changed: Callable[[str, str], None]) -> Callable[[], None]:
+        """Call `changed(base, node)` when anything of a slice on a node has changed. What is returned ends it."""
+        self._listeners = [*self._listeners, changed]
+
+        def end() -> None:
+            self._listeners = [other for other in self._listeners if other is not changed]
+
+        return end
+
+    def roster(self, base: str) -> Roster:
+        """The instances of `group:name`."""
+        return self._rosters.get(base, _NOTHING)
+
+    def crowded(self, base: str, labels: Mapping[str, str]) -> tuple[str, str] | None:
+        """The node that has all of two or more instances, and another one that takes slices; None: it is not so."""
+        on = self.roster(base).on
+        node = next(iter(on), "")
+        if len(on) != 1 or on[node] < 2:
+            return None
+        sites = self.ground.sites.values()
+        others = (one.node for one in sites if one.node != node and not one.kind and has(one, labels))
+        other = next(others, None)
+        return None if other is None else (node, other)
+
+    def planned(self, base: str) -> Roster:
+        """The same, to take numbers from; it is kept, though there is nothing yet."""
+        return self._rosters.setdefault(base, Roster())
+
+    def forget(self, base: str) -> None:
+        """Nothing is planned for it any more."""
+        roster = self._rosters.get(base)
+        if roster is not None and not roster and not roster.is_planned():
+            del self._rosters[base]
+
+    def bases(self) -> list[str]:
+        """Slices of which there is anything."""
+        return list(self._rosters)
+
+    def nodes(self) -> list[str]:
+        """Nodes that have anything."""
+        return list(self._on)
+
+    def on(self, node: str) -> Iterable[str]:
+        """The artifacts that have a key on the node."""
+        return tuple(self._on.get(node, ()))
+
+    def count_on(self, node: str) -> int:
+        """How many artifacts have a key on the node, also such as cannot be read."""
+        return len(self._on.get(node, ()))
+
+    def entry(self, node: str, artifact: str) -> Entry[SliceRecord] | None:
+        """The record, as the mirror has it."""
+        return self._view.slices.entries.get(f"{SLICES}{node}/{artifact}")
+
+    def is_readable(self, node: str, artifact: str) -> bool:
+        """Whether the record is absent, or can be read."""
+        return f"{SLICES}{node}/{artifact}" not in self._view.slices.unreadable
+
+    def site(self, node: str) -> Site:
+        """What is known of a node."""
+        return self.ground.site(node)
+
+    # News
+
+    def _changed(self, key: str) -> None:
+        entry = self._view.slices.entries.get(key)
+        new = None if entry is None else entry.value
+        old = self._known.get(key)
+        node, _, artifact = key[len(SLICES) :].partition("/")
+        if new is not None and not new.instances and new.instances is not UNSET:
+            self.hollow[key] = None
+        elif self.hollow:
+            self.hollow.pop(key, None)
+        if new is None:
+            if key in self._view.slices.unreadable:  # what was known of it still counts
+                self._on.setdefault(node, {})[artifact] = None
+                return
+            self._known.pop(key, None)
+            self._forget(node, artifact)
+        else:
+            self._known[key] = new
+            if old is None:
+                self._on.setdefault(node, {})[artifact] = None
+        base = base_of(artifact)
+        if new is not old:
+            self._compare(base, node, artifact, old, new)
+        for changed in self._listeners:
+            changed(base, node)
+
+    def _compare(self, base: str, node: str, artifact: str, old: SliceRecord | None, new: SliceRecord | None) -> None:
+        roster = self._rosters.get(base)
+        if roster is None:
+            roster = self._rosters[base] = Roster()
+        place = self.ground.site(node).place
+        before = {} if old is None else old.each()
+        after = {} if new is None else new.each()
+        more = 0
+        for number, one in after.items():
+            kind, was = kind_of(one), before.get(number)
+            if was is None:
+                roster.add(node, place, artifact, number, one.template, kind)
+                more += 1
+            elif was is not one:
+                now, then = (one.template, kind), (was.template, kind_of(was))
+                if now != then:
+                    roster.change(node, place, artifact, then, now)
+            if kind == _ACTIVE and new is not None:
+                roster.ages.add((artifact, one.template), since(new, one))
+        for number, was in before.items():
+            if old is not None and was.state is SliceState.ACTIVE and was.ready:
+                roster.ages.drop((artifact, was.template), since(old, was))
+            if number not in after:
+                roster.remove(node, place, artifact, number, was.template, kind_of(was))
+                more -= 1
+        if more:
+            self.ground.add(node, more)
+        self.forget(base)
+
+    def _forget(self, node: str, artifact: str) -> None:
+        on = self._on.get(node)
+        if on is not None:
+            on.pop(artifact, None)
+            if not on:
+                del self._on[node]
+
+    def _hung_elsewhere(self, node: str, before: Place) -> None:
+        place = self.ground.site(node).place
+        for base in dict.fromkeys(base_of(artifact) for artifact in self._on.get(node, ())):
+            roster = self._rosters.get(base)
+            count = 0 if roster is None else roster.on.get(node, 0)
+            if roster is not None and count:
+                roster.settle(node, before, -count)
+                roster.settle(node, place, count)

@@ -1,0 +1,228 @@
+"""Steps as transactions: what each compares, and what it writes. Pure; guard and trace are added when it is sent."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from hostler.engine.controllers.transactions import Txn
+from hostler.engine.deployments.state_machine import moved
+from hostler.keys.deployment import ALERT, BLUEPRINT, DEPLOYMENT, ENDPOINT, RETRIES, SLICE, SLICE_DECISION, SLICE_OWNER
+from hostler.keys.node import ALIVE
+from hostler.model.rollout import Retries
+from hostler.ports.store import PIECE_BYTES, Delete, DeletePrefix, ModRevision, Put
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from hostler.engine.deployments.decide import Spot
+    from hostler.keys.entry import Entry
+    from hostler.model.deployment import Blueprint, SliceInstance, SliceRecord, SliceSettings
+    from hostler.model.rollout import Deployment, SliceDecision, SliceOwner
+    from hostler.ports.store import Comparison, Operation
+
+BATCH = 100
+"""Slice keys in one transaction."""
+GIVE_UP = 5
+"""Failures in a row after which a deployment that is under way is given up."""
+FIRST_PAUSE, LAST_PAUSE = 1.0, 300.0
+REMEMBERED = 100
+"""Nodes whose failures are kept."""
+_SLICES = SLICE.prefix()
+
+
+class Wish(msgspec.Struct, frozen=True):
+    """Where a slice is wished for."""
+
+    owner: Entry[SliceOwner] | None = None
+    blueprint: Entry[Blueprint] | None = None
+    name: str = ""
+    """Of the blueprint."""
+    number: int = 0
+
+    def unchanged(self, base: str) -> list[Comparison]:
+        """It is as it was read."""
+        when = [SLICE_OWNER.absent(base=base) if self.owner is None else SLICE_OWNER.unchanged(self.owner)]
+        if self.blueprint is not None:
+            when.append(BLUEPRINT.unchanged(self.blueprint))
+        elif self.name:
+            when.append(BLUEPRINT.absent(blueprint=self.name))
+        return when
+
+
+class Written(msgspec.Struct, frozen=True):
+    """A slice key as it will be."""
+
+    key: str
+    entry: Entry[SliceRecord] | None
+    value: bytes | None
+
+    @property
+    def when(self) -> Comparison:
+        """It is as it was read."""
+        return ModRevision(self.key) == (0 if self.entry is None else self.entry.mod_revision)
+
+    @property
+    def then(self) -> Operation:
+        """What is written."""
+        return Delete(self.key) if self.value is None else Put(self.key, self.value)
+
+
+def slice_key(spot: Spot) -> str:
+    """The key of an artifact on a node; both are as they stand in keys."""
+    return f"{_SLICES}{spot[0]}/{spot[1]}"
+
+
+def changed(
+    spot: Spot,
+    entry: Entry[SliceRecord] | None,
+    changes: Mapping[int, SliceInstance],
+    *,
+    at: float,
+    settings: Mapping[int, SliceSettings],
+) -> Written:
+    """One slice key after these moves. Invalid: one is not legal."""
+    record = moved(None if entry is None else entry.value, changes, at=at, settings=settings)
+    return Written(slice_key(spot), entry, None if record is None else SLICE.encode(record))
+
+
+def batches(written: Iterable[Written], most: int) -> Iterator[list[Written]]:
+    """As many at a time as fit into one transaction."""
+    batch: list[Written] = []
+    size = 0
+    for one in written:
+        bytes_ = len(one.value or b"") + len(one.key)
+        if batch and (len(batch) >= most or size + bytes_ > PIECE_BYTES):
+            yield batch
+            batch, size = [], 0
+        batch.append(one)
+        size += bytes_
+    if batch:
+        yield batch
+
+
+def together(when: Sequence[Comparison], batch: Sequence[Written]) -> Txn:
+    """All of them."""
+    return Txn([*when, *(one.when for one in batch)], [one.then for one in batch])
+
+
+def deployed(
+    base: str, wish: Wish, old: Entry[Deployment] | None, new: Deployment, retries: Iterable[Entry[Retries]]
+) -> Txn:
+    """How far it is. What the blueprint says anew is tried as if nothing had failed before (`retries`)."""
+    txn = Txn(wish.unchanged(base), [DEPLOYMENT.put(new, base=base)])
+    txn.when.append(DEPLOYMENT.absent(base=base) if old is None else DEPLOYMENT.unchanged(old))
+    if old is not None:
+        txn.then += [Delete(entry.key) for entry in retries]
+    return txn
+
+
+def forgotten(base: str, wish: Wish, old: Entry[Deployment] | None) -> Txn:
+    """Nothing is left of it, and nobody wishes for it."""
+    txn = Txn(wish.unchanged(base), [])
+    txn.when.append(DEPLOYMENT.absent(base=base) if old is None else DEPLOYMENT.unchanged(old))
+    if old is not None:
+        txn.then.append(Delete(old.key))
+    if wish.owner is not None:
+        txn.then.append(Delete(wish.owner.key))
+    if txn.then:
+        txn.then += [DeletePrefix(of_base(family.prefix(), base)) for family in (RETRIES, SLICE_DECISION)]
+        txn.then.append(DeletePrefix(ALERT.prefix(base=base)))
+    return txn
+
+
+def of_base(prefix: str, base: str) -> str:
+    """What the keys of all versions begin with."""
+    return f"{prefix}{base}:"
+
+
+def counted(
+    artifact: str, old: Entry[Retries] | None, where: Sequence[tuple[str, str]], *, under_way: bool, at: float
+) -> Txn:
+    """So many failures more, and no new instance for a while."""
+    before = Retries() if old is None else old.value
+    # What fails before the pause is over was loaded before it: that is one try, however many instances it had.
+    is_next = at >= before.not_before
+    failures = before.failures + (1 if is_next else 0)
+    nodes = dict(before.nodes) if at - before.at < LAST_PAUSE else {}
+    for node, _ in where:
+        nodes[node] = nodes.get(node, 0) + 1
+    record = Retries(
+        failures=failures,
+        total=before.total + len(where),
+        not_before=at + pause(failures) if is_next else before.not_before,
+        nodes=dict(list(nodes.items())[-REMEMBERED:]),
+        given_up=before.given_up or (under_way and failures >= GIVE_UP),
+        why=f"{where[-1][0]}: {where[-1][1] or 'it failed'}",
+        at=at,
+    )
+    return Txn([_same(artifact, old)], [RETRIES.put(record, artifact=artifact)])
+
+
+def pause(failures: int) -> float:
+    """Seconds before the next try, after so many failures in a row."""
+    return min(LAST_PAUSE, FIRST_PAUSE * 2.0 ** min(failures - 1, 30))
+
+
+def recovered(artifact: str, old: Entry[Retries]) -> Txn:
+    """One became active: the failures before it do not count any more."""
+    record = msgspec.structs.replace(old.value, failures=0, not_before=0.0)
+    return Txn([RETRIES.unchanged(old)], [RETRIES.put(record, artifact=artifact)])
+
+
+def of_now(artifact: str, old: Entry[Retries], at: float) -> Txn:
+    """Failures that a leader counted whose clock was ahead: they are of now, and the pause begins now."""
+    record = msgspec.structs.replace(old.value, at=at, not_before=at + pause(old.value.failures))
+    return Txn([RETRIES.unchanged(old)], [RETRIES.put(record, artifact=artifact)])
+
+
+def decided(decision: SliceDecision, artifact: str) -> Operation:
+    """The last placement, with its reasons."""
+    return SLICE_DECISION.put(decision, artifact=artifact)
+
+
+def withdrawn(written: Sequence[Written], changes: Mapping[str, Iterable[int]]) -> list[Operation]:
+    """The endpoints of these instances, by slice key, are gone."""
+    return [
+        ENDPOINT.delete(artifact=one.key.rpartition("/")[2], method=method, instance=number)
+        for one in written
+        if one.entry is not None
+        for number in changes[one.key]
+        for method in one.entry.value.methods
+    ]
+
+
+def buried(node: str, entries: Iterable[Entry[SliceRecord]], most: int) -> Iterator[Txn]:
+    """What was on a dead node is gone: of each slice first its endpoints, then itself. Up to `most` writes each."""
+    txn = Txn([ALIVE.absent(node=node)], [])
+    for entry in entries:
+        artifact = entry.key.rpartition("/")[2]
+        goes: list[Operation] = [
+            ENDPOINT.delete(artifact=artifact, method=method, instance=number)
+            for number in entry.value.each()
+            for method in entry.value.methods
+        ]
+        goes.append(Delete(entry.key))
+        if txn.then and len(txn.then) + len(goes) > most:
+            yield txn
+            txn = Txn([ALIVE.absent(node=node)], [])
+        txn.when.append(SLICE.unchanged(entry))
+        while len(goes) > most:
+            txn.then, goes = goes[:most], goes[most:]
+            yield txn
+            txn = Txn([ALIVE.absent(node=node), SLICE.unchanged(entry)], [])
+        txn.then += goes
+    if txn.then:
+        yield txn
+
+
+def buried_unread(node: str, artifacts: Sequence[str], most: int) -> Iterator[Txn]:
+    """Of a dead node also what nobody can read goes. Its endpoints lapsed with it."""
+    for first in range(0, len(artifacts), most):
+        keys = [slice_key((node, artifact)) for artifact in artifacts[first : first + most]]
+        yield Txn([ALIVE.absent(node=node)], [Delete(key) for key in keys])
+
+
+def _same(artifact: str, old: Entry[Retries] | None) -> Comparison:
+    return RETRIES.absent(artifact=artifact) if old is None else RETRIES.unchanged(old)

@@ -1,0 +1,313 @@
+"""What happened, read from the store: the audit and the traces, newest first, by id, and by revision.
+
+Both stand in order of time, each by the clock of whoever wrote it. So what happened in a revision is found by halving:
+of what stands after an instant, the first is older or newer than that. Clocks may differ a little; where the order is
+not quite that of the revisions, the neighbours are looked at, too.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hostler.engine.history_entry import OF_AUDIT, Happening, instant_of, is_reported, made_of, of_report
+from hostler.engine.idempotent_writer import instants
+from hostler.errors import Compacted, Invalid
+from hostler.keys.access import AUDIT
+from hostler.keys.node import EPOCH
+from hostler.keys.trace import TRACE
+from hostler.kit.cooperative_yield import Fairness
+from hostler.model.trace_api import Sort
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, AsyncIterator, Iterable
+
+    from hostler.kit.clock import Clock
+    from hostler.model.node import Epoch
+    from hostler.ports.store import KeyValue, Page, Store
+
+PAGE = 500
+FEW = 64
+"""That are read at once where one is looked for."""
+SKEW = 5.0
+"""Seconds by which clocks of replicas may differ, for what is found by its revision."""
+AHEAD = 86400.0
+"""Seconds by which a clock may be ahead of ours, for what is listed."""
+NARROW = 0.001
+_LAST = 253402300799.0
+"""The last second that a key can spell: 9999-12-31."""
+
+
+class Line:
+    """The audit, or the traces."""
+
+    def __init__(self, store: Store, prefix: str) -> None:
+        self._store, self._prefix = store, prefix
+        self._first: KeyValue | None = None
+
+    async def first(self) -> KeyValue | None:
+        """The oldest that is kept."""
+        if self._first is None:
+            items = (await self._store.range(self._prefix, limit=1, keys_only=True)).items
+            self._first = items[0] if items else None
+        return self._first
+
+    async def back(self, end: float, *, ahead: float = 0.0) -> AsyncGenerator[list[KeyValue], None]:
+        """Everything before the instant `end`, newest first, in lists of no certain length.
+
+        `ahead`: so many of the last seconds are still to come, and only clocks ahead of ours wrote there.
+        """
+        first = await self.first()
+        if first is None:
+            return
+        floor = instant_of(first.key) or 0.0
+        high, width = end, 2.0
+        while high > floor:
+            # What clocks ahead of ours wrote, if anything, is no large part of it.
+            to_come = ahead if high == end else 0.0
+            low = max(high - to_come - width, floor - 1.0)
+            found = await self._between(low, high, at_most=2 * PAGE if width > NARROW and not to_come else None)
+            if found is None:
+                width /= 8
+                continue
+            if found:
+                yield found[::-1]
+            high = low
+            if len(found) < PAGE // 4:
+                width *= 8
+
+    async def _between(self, low: float, high: float, *, at_most: int | None) -> list[KeyValue] | None:
+        """What was written from `low` on and before `high`; None: that is more than `at_most`."""
+        after, end = self._key(low), self._key(high)
+        found: list[KeyValue] = []
+        more = True
+        while more:
+            page = await self._store.range(self._prefix, after=after, limit=PAGE)
+            inside = [kv for kv in page.items if kv.key < end]
+            found += inside
+            more = page.more and len(inside) == len(page.items)
+            if more:
+                after = page.items[-1].key
+            if at_most is not None and (len(found) > at_most or (more and len(found) == at_most)):
+                return None
+        return found
+
+    async def find(self, revision: int, near: float) -> tuple[KeyValue | None, list[KeyValue]]:
+        """What was written in that revision, some time before `near` or a little later; and all that was read."""
+        first = await self.first()
+        seen: list[KeyValue] = []
+        if first is None or first.create_revision > revision:
+            return None, seen
+        floor = (instant_of(first.key) or 0.0) - 1.0
+        low, high = await self._bracketed(revision, near, floor)
+        cursor = self._key(low)
+        for _ in range(64):
+            page = await self._page(cursor)
+            seen += page.items
+            if any(kv.create_revision == revision for kv in page.items):
+                break
+            if not page.more or page.items[-1].create_revision > revision:
+                seen += await self._neighbours(cursor)
+                break
+            cursor = page.items[-1].key
+            low = max(low, instant_of(cursor) or low)
+            middle = (low + high) / 2
+            if high - low > NARROW:
+                after = await self._page(self._key(middle), 1)
+                if after.items and after.items[0].create_revision <= revision:
+                    cursor, low = self._key(middle), middle
+                else:
+                    high = middle
+        return next((kv for kv in seen if kv.create_revision == revision), None), seen
+
+    async def _bracketed(self, revision: int, near: float, floor: float) -> tuple[float, float]:
+        """Two instants between which it was written, if it was: the steps back grow."""
+        low, high, step = near, near + SKEW, 1.0
+        while low > floor:
+            after = await self._page(self._key(low), 1)
+            if after.items and after.items[0].create_revision <= revision:
+                return low, high
+            low, high, step = max(floor, low - step), min(high, low + SKEW), step * 8
+        return floor, high
+
+    async def _neighbours(self, cursor: str) -> list[KeyValue]:
+        """What stands shortly before and after: another clock may have put it there."""
+        at = instant_of(cursor)
+        if at is None:
+            return []
+        found: list[KeyValue] = []
+        after, end = self._key(at - SKEW), self._key(at + SKEW)
+        for _ in range(4):
+            page = await self._page(after, 4 * FEW)
+            found += page.items
+            if not page.more or page.items[-1].key > end:
+                break
+            after = page.items[-1].key
+        return found
+
+    async def _page(self, after: str, limit: int = FEW) -> Page:
+        return await self._store.range(self._prefix, after=after, limit=limit)
+
+    def _key(self, at: float) -> str:
+        return self._prefix + "/".join(instants(min(max(at, 0.0), _LAST)))
+
+
+class Annals:
+    """Made for one question: what was read for it is not read twice."""
+
+    def __init__(self, store: Store, *, clock: Clock) -> None:
+        self._store, self._clock = store, clock
+        self._traces, self._audit = Line(store, TRACE.prefix()), Line(store, AUDIT.prefix())
+        self._known: dict[int, Happening] = {}
+        self._missing: set[int] = set()
+        self._filed: dict[str, Happening] = {}
+        self._covered: tuple[int, int] | None = None
+        self.unreadable = 0
+        self.border = 0
+        """What has this revision or a lower one was written by a copy or restore: its revision tells nothing."""
+        self.epoch: Epoch | None = None
+        """How the store came to be, if it was copied or restored."""
+
+    async def find_border(self) -> None:
+        """Learn where the history of this store begins. To be called first."""
+        begun = (await EPOCH.list(self._store, strict=False)).entries
+        if begun:
+            newest = max(begun, key=lambda entry: entry.mod_revision)
+            self.border, self.epoch = newest.mod_revision, newest.value
+
+    def add(self, filed: Iterable[Happening]) -> None:
+        """Know lines of the audit that are in files, and no longer in the store."""
+        for happening in filed:
+            self._filed[happening.id] = happening
+            if happening.revision > self.border:
+                self._known.setdefault(happening.revision, happening)
+
+    def order(self, happening: Happening) -> tuple[int, float]:
+        """Greater for what happened later: by revision, and before the border by the clock."""
+        return (happening.revision, 0.0) if happening.revision > self.border else (self.border, happening.at or 0.0)
+
+    def _is_later(self, one: KeyValue, other: KeyValue) -> bool:
+        if max(one.create_revision, other.create_revision) > self.border:
+            return one.create_revision > other.create_revision
+        return (instant_of(one.key) or 0.0) > (instant_of(other.key) or 0.0)
+
+    async def back(self, end: float | None = None) -> AsyncGenerator[Happening | None, None]:
+        """Everything that happened before `end`, newest first; None stands for what nobody can read.
+
+        A write of the leader's that is also in the audit comes once, as the decision that it is.
+        """
+        ahead = AHEAD if end is None else 0.0
+        end = self._clock.wall() + AHEAD if end is None else end
+        traces = _Reader(self._traces.back(end, ahead=ahead), self.border)
+        audit = _Reader(self._audit.back(end, ahead=ahead), self.border)
+        fairness = Fairness()
+        while True:
+            await fairness.share()
+            one, other = await traces.peek(), await audit.peek()
+            if one is None and other is None:
+                return
+            if one is None or (other is not None and self._is_later(other, one)):
+                yield self._read(audit.take())
+                continue
+            if other is not None and other.create_revision == one.create_revision > self.border:
+                audit.take()
+            yield self._read(traces.take())
+
+    async def at(self, revision: int, near: float | None = None) -> Happening | None:
+        """What happened in that revision, before `near` or little later; None: nobody wrote it down, or no longer."""
+        if revision in self._known:
+            return self._known[revision]
+        if revision <= self.border or revision in self._missing or self._is_covered(revision):
+            return None
+        near = self._clock.wall() if near is None else near
+        for line in (self._traces, self._audit):
+            kv, seen = await line.find(revision, near)
+            for other in seen:
+                if other.create_revision not in self._known:
+                    self._read(other)
+            if kv is not None and revision in self._known:
+                return self._known[revision]
+        self._missing.add(revision)
+        return None
+
+    async def get(self, id_: str) -> Happening | None:
+        """By its id; None: there is none, or it is no longer kept."""
+        if id_ in self._filed:
+            return self._filed[id_]
+        family, tail = (AUDIT, id_.removeprefix(OF_AUDIT)) if id_.startswith(OF_AUDIT) else (TRACE, id_)
+        key = family.prefix() + tail
+        try:
+            kv = await self._store.get(key) if family.match(key) is not None else None
+        except Invalid:
+            return None
+        return None if kv is None else self._read(kv)
+
+    async def report(self, key: str, revision: int) -> Happening | None:
+        """What somebody who leaves no trace wrote there in that revision; None: nobody such did, or it is forgotten.
+
+        Only for revisions in which nothing else is known to have happened.
+        """
+        if not is_reported(key) or revision <= self.border:
+            return None
+        try:
+            kv = await self._store.get(key, revision=revision)
+        except (Compacted, Invalid):
+            kv = None
+        if kv is not None and kv.mod_revision != revision:
+            return None  # somebody forged it
+        return None if kv is None and await self._is_forgotten(revision) else of_report(key, revision, kv)
+
+    async def before(self, key: str, revision: int) -> int:
+        """The revision that the key had before that one; 0: it was not there, or the store has forgotten."""
+        try:
+            kv = await self._store.get(key, revision=revision - 1) if revision > self.border + 1 else None
+        except (Compacted, Invalid):
+            return 0
+        return 0 if kv is None else kv.mod_revision
+
+    # Inside
+
+    async def _is_forgotten(self, revision: int) -> bool:
+        """Whether it is so long ago that a trace of it would have gone."""
+        first = await self._traces.first()
+        return first is None or revision < first.create_revision
+
+    def cover(self, newest: int, oldest: int) -> None:
+        """All that was written down in these revisions was read: what is not known did not happen."""
+        self._covered = (oldest, newest)
+
+    def _is_covered(self, revision: int) -> bool:
+        return self._covered is not None and self._covered[0] <= revision <= self._covered[1]
+
+    def _read(self, kv: KeyValue) -> Happening | None:
+        happening = made_of(kv)
+        if happening is None:
+            self.unreadable += 1
+            return None
+        if happening.revision <= self.border:
+            return happening  # it shares its revision with what has nothing to do with it
+        known = self._known.get(happening.revision)
+        if known is None or known.sort is not Sort.DECISION:
+            self._known[happening.revision] = happening
+        return happening
+
+
+class _Reader:
+    """One line, one by one, in order of the revisions as far as they are known."""
+
+    def __init__(self, lists: AsyncIterator[list[KeyValue]], border: int) -> None:
+        self._lists, self._border = lists, border
+        self._waiting: list[KeyValue] = []  # the next is the last
+
+    async def peek(self) -> KeyValue | None:
+        """The next; None: there is none."""
+        while not self._waiting:
+            try:
+                found = await anext(self._lists)
+            except StopAsyncIteration:
+                return None
+            self._waiting = sorted(found, key=lambda kv: (max(kv.create_revision, self._border), kv.key))
+        return self._waiting[-1]
+
+    def take(self) -> KeyValue:
+        """That which `peek` has told."""
+        return self._waiting.pop()

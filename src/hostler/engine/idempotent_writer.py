@@ -1,0 +1,297 @@
+"""The one way in which services write: with its audit, and so that it can be repeated without being done twice.
+
+A write is one transaction. With it go a record of who did it, and, if the caller gave an Idempotency-Key, the answer:
+the same request with the same key is answered from there for a day.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+
+from hostler.engine.request import Written
+from hostler.errors import Conflict, KeyReused, LeaseGone, Refused, Unavailable, Uncertain
+from hostler.keys.access import ANSWERED, AUDIT
+from hostler.keys.segment import check_part
+from hostler.kit.backoff import Backoff
+from hostler.model.access import Answered, Audit
+from hostler.model.record import Record
+from hostler.ports.store import Put, Version
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from hostler.engine.request import Request
+    from hostler.kit.clock import Clock
+    from hostler.ports.store import Comparison, Lease, Operation, Response, Store, TxnResult
+
+R = TypeVar("R", bound=Record)
+T = TypeVar("T")
+
+KEPT = 25 * 3600.0
+"""Seconds that a lease of answers lives; the last answer that is attached to it is kept for an hour less."""
+ROTATED = 3600.0
+LEASE_LOAD = 5_000
+"""Answers on one lease at most: when it ends they are deleted in one transaction."""
+RETRIES = 3
+_LOOKS = (0.0, 0.05, 0.2)
+"""Pauses before each look for a write whose answer was lost."""
+
+
+class Beaten(Conflict):
+    """A comparison did not hold; nothing was written. `responses` are those of the other branch."""
+
+    def __init__(self, message: str, responses: tuple[Response, ...]) -> None:
+        super().__init__(message)
+        self.responses = responses
+
+
+class Replayed(msgspec.Struct, frozen=True):
+    """The answer that a request was given before."""
+
+    status: int
+    body: str
+    """JSON; empty: there was none."""
+    revision: int
+
+    def written(self, kind: type[R]) -> Written[R]:
+        """As a service answers. For requests whose answer is a `kind`."""
+        value = kind.decode(self.body.encode())
+        return Written(value, getattr(value, "revision", self.revision), self.status, replayed=True)
+
+
+class Writer:
+    """One per process. `healthy` says whether the store can be reached: while it cannot, writes are refused at once."""
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        clock: Clock,
+        new_id: Callable[[], str],
+        healthy: Callable[[], bool] = lambda: True,
+        rng: random.Random | None = None,
+    ) -> None:
+        self._store, self._clock, self._new_id, self._healthy, self._rng = store, clock, new_id, healthy, rng
+        self._lease: Lease | None = None
+        self._lease_end = 0.0
+        self._lease_load = 0
+        self._granting = asyncio.Lock()
+
+    async def commit(  # noqa: PLR0917 - who, what, on what, and the transaction, as a sentence says it
+        self,
+        request: Request,
+        verb: str,
+        subject: str,
+        before: int,
+        when: Sequence[Comparison],
+        then: Sequence[Operation],
+        *,
+        status: int,
+        answer: Record | None = None,
+        otherwise: Sequence[Operation] = (),
+        name: str = "",
+    ) -> int:
+        """Do `then` if `when` holds, with audit and answer; the revision in which it happened.
+
+        `subject` is the key that is written, `before` the revision it had, `name` what people call it, where the key
+        does not say it. A `revision` of 0 in the answer stands for
+        the one in which this happens. Beaten: nothing was written; it has the responses to `otherwise`.
+        Uncertain: only where the store could not say afterwards, either, whether it was written.
+        """
+        self.check_healthy()
+        audit = self._audit(request, verb, subject, before, name)
+        try:
+            result = await self._send(when, [*then, audit], otherwise, _answered(request, status, answer))
+        except Uncertain as uncertain:
+            return await self._looked_up(audit.key, uncertain)
+        if not result.succeeded:
+            raise Beaten(f"{subject}: changed meanwhile; read it again", result.responses)
+        return result.revision
+
+    async def remember(
+        self,
+        request: Request,
+        when: Sequence[Comparison],
+        then: Sequence[Operation] = (),
+        *,
+        status: int,
+        answer: Record,
+    ) -> None:
+        """Keep the answer to a request that had nothing to change, and do `then`, which must be done all the same.
+
+        Without an Idempotency-Key and `then` nothing happens. Beaten: `when` does not hold. Unavailable: `then` may
+        not be done.
+        """
+        if request.key is None and not then:
+            return
+        self.check_healthy()
+        try:
+            result = await self._send(when, then, (), _answered(request, status, answer))
+        except Uncertain:
+            if then:
+                raise Unavailable("store: no answer; nothing was changed, try again") from None
+            return  # nothing but the memory of it may be missing
+        if not result.succeeded:
+            raise Beaten("request: what it was about changed meanwhile; read it again", ())
+
+    async def replay(self, request: Request) -> Replayed | None:
+        """What this request was answered before; None: it is new. KeyReused: its key stands for another request."""
+        if request.key is None:
+            return None
+        found = await ANSWERED.get(self._store, **_place(request))
+        if found is None:
+            return None
+        if found.value.fingerprint != request.fingerprint:
+            raise KeyReused(
+                f"Idempotency-Key {request.key!r}: it was used for another request; take a new key for each request"
+            )
+        return Replayed(found.value.status, _dated(found.value.body, found.mod_revision), found.mod_revision)
+
+    async def once(
+        self, request: Request, kind: type[R], do: Callable[[], Awaitable[Written[R]]], *, ask_first: bool = True
+    ) -> Written[R]:
+        """`do()`, unless this request was answered before: then that answer.
+
+        Not `ask_first`: for a `do` that always comes to a transaction with `commit`, which notices by itself.
+        Unavailable: the store is known to be out of reach; it is not even asked.
+        """
+        self.check_healthy()
+        if request.key is None:
+            return await do()
+        if ask_first and (found := await self.replay(request)) is not None:
+            return found.written(kind)
+        try:
+            return await do()
+        except (Conflict, Refused):  # because it was done already, perhaps
+            if (found := await self.replay(request)) is not None:
+                return found.written(kind)
+            raise
+
+    async def retried(
+        self,
+        subject: str,
+        do: Callable[[], Awaitable[T]],
+        *,
+        rng: random.Random | None = None,
+        conflict: Callable[[Beaten], Conflict] | None = None,
+    ) -> T:
+        """`do()`, which reads and then commits; again when it was beaten, at most `RETRIES` times. Then Conflict.
+
+        `conflict` makes that error, where the general words would be wrong.
+        """
+        backoff = Backoff(0.01, 0.5, 3.0, rng=rng or self._rng)
+        for _ in range(RETRIES):
+            try:
+                return await do()
+            except Beaten:
+                await self._clock.sleep(backoff.next())
+        try:
+            return await do()
+        except Beaten as beaten:
+            if conflict is not None:
+                raise conflict(beaten) from None
+            raise Conflict(f"{subject}: others kept writing it; nothing was written, try again in a moment") from None
+
+    def check_healthy(self) -> None:
+        """Unavailable: the store is known to be out of reach, so nothing is sent to it."""
+        if not self._healthy():
+            raise Unavailable("store: out of reach; nothing was written, try again in a moment")
+
+    # Inside
+
+    def _audit(self, request: Request, verb: str, subject: str, before: int, name: str) -> Put:
+        wall = self._clock.wall()
+        day, instant = instants(wall)
+        caller = request.caller
+        record = Audit(
+            who=caller.name, verb=verb, subject=subject, before=before, at=wall, source=caller.source, name=name
+        )
+        return AUDIT.put(record, day=day, write=f"{instant}-{self._new_id()}")
+
+    async def _send(
+        self,
+        when: Sequence[Comparison],
+        then: Sequence[Operation],
+        otherwise: Sequence[Operation],
+        answered: Put | None,
+    ) -> TxnResult:
+        if answered is None:
+            return await self._store.txn(when, then, otherwise)
+        when = [*when, Version(answered.key) == 0]
+        lease = await self._leased()
+        try:
+            return await self._store.txn(when, [*then, Put(answered.key, answered.value, lease)], otherwise)
+        except LeaseGone:  # a store that was restored, or somebody revoked it: nothing was written
+            if self._lease is lease:
+                self._lease = None
+            lease = await self._leased()
+            return await self._store.txn(when, [*then, Put(answered.key, answered.value, lease)], otherwise)
+
+    async def _leased(self) -> Lease:
+        async with self._granting:
+            if self._lease is None or self._clock.now() >= self._lease_end or self._lease_load >= LEASE_LOAD:
+                end = self._clock.now() + ROTATED
+                try:
+                    self._lease = await self._store.grant(KEPT)
+                except Uncertain:
+                    raise Unavailable("store: no answer; nothing was written, try again") from None
+                self._lease_end, self._lease_load = end, 0
+            self._lease_load += 1
+            return self._lease
+
+    async def _looked_up(self, audit: str, uncertain: Uncertain) -> int:
+        """The revision of a write of which it is not known whether it was made.
+
+        Uncertain: it is not there, and may still come. Unavailable: it was not made, and what the store said.
+        """
+        for pause in _LOOKS:
+            if pause:
+                await self._clock.sleep(pause)
+            if not self._healthy():  # each look would take as long as the write did, in vain
+                break
+            try:
+                found = await self._store.get(audit)
+            except Unavailable:
+                continue
+            if found is not None:
+                return found.create_revision
+            if uncertain.answered:
+                raise Unavailable(f"store: nothing was written; {uncertain}") from None
+        raise Uncertain("store: the answer was lost, it may be written; repeat it with the same Idempotency-Key")
+
+
+def _place(request: Request) -> dict[str, Any]:
+    """Where the answer is kept: out of reach of an account that comes later under the same name."""
+    key = check_part(request.key or "", "Idempotency-Key")
+    return {"user": request.caller.name, "life": request.caller.life, "request": key}
+
+
+def _answered(request: Request, status: int, answer: Record | None) -> Put | None:
+    if request.key is None:
+        return None
+    body = "" if answer is None else answer.encode().decode()
+    record = Answered(fingerprint=request.fingerprint, status=status, body=body)
+    return ANSWERED.put(record, **_place(request))
+
+
+def instants(wall: float) -> tuple[str, str]:
+    """Day and time of an instant, as the keys of the audit have them: in order of time."""
+    moment = time.gmtime(wall)
+    micros = int(wall % 1 * 1_000_000)
+    return time.strftime("%Y-%m-%d", moment), f"{time.strftime('%H:%M:%S', moment)}.{micros:06d}"
+
+
+def _dated(body: str, revision: int) -> str:
+    """The answer with the revision in which it was kept, where it names none of its own."""
+    if not body:
+        return body
+    fields = msgspec.json.decode(body.encode(), type=dict[str, msgspec.Raw])
+    if fields.get("revision") != msgspec.Raw(b"0"):
+        return body
+    fields["revision"] = msgspec.Raw(str(revision).encode())
+    return msgspec.json.encode(fields).decode()

@@ -1,0 +1,202 @@
+"""The whole floor from afar: every blade in one word, made of what this process knows.
+
+Everybody sees the same floor. A rack is made once, and again when something in it has changed; whoever asks meanwhile
+gets what was made.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from hostler.engine.inventory.export import natural
+from hostler.errors import Invalid
+from hostler.keys.inventory import BLADE, IN_RACKS, MORE_PDUS, MORE_TORS, PDU, RACK, TOR
+from hostler.keys.node import ALIVE, COMMAND, MEMBER
+from hostler.kit.cooperative_yield import Fairness
+from hostler.model.inventory import Condition
+from hostler.model.inventory_api import FloorFeed, FloorRack, FloorView, Standing
+from hostler.model.name import fold
+from hostler.model.node import Lifecycle
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from hostler.engine.view import View
+    from hostler.keys.entry import Entry
+    from hostler.keys.key import Key
+    from hostler.keys.mirror import Mirror
+    from hostler.model.inventory import Blade, Pdu, Rack, Tor
+
+AT_ONCE = 200
+"""Racks that may be asked for by name."""
+_BY_LIFECYCLE = {
+    Lifecycle.JOINING: Standing.JOINING,
+    Lifecycle.DRAINING: Standing.DRAINING,
+    Lifecycle.DECOMMISSIONED: Standing.DRAINED,
+    Lifecycle.SHUTTING_DOWN: Standing.LEFT,
+}
+
+
+class Floor:
+    """One per process."""
+
+    def __init__(self, view: View) -> None:
+        self._view = view
+        self._making = asyncio.Lock()
+        self._listening = False
+        self._racks: dict[str, FloorRack] = {}  # as long as nothing in them has changed
+        self._whole: FloorView | None = None
+        self._made_of: tuple[int, ...] = ()
+        self._begun = self._made = 0  # how often the whole was begun, and which of these it is
+        self._fairness = Fairness()
+
+    async def whole(self) -> FloorView:
+        """Everything, as it is now or was at some instant after this was called."""
+        self._listen()
+        before = self._begun
+        if self._whole is None or self._made_of != self._known():
+            async with self._making:
+                # Who waited takes what was begun after they asked, for it may change all the time.
+                if self._whole is None or (self._made <= before and self._made_of != self._known()):
+                    self._begun += 1
+                    number, known = self._begun, self._known()
+                    self._whole = await self._make()
+                    self._made, self._made_of = number, known
+        return self._whole
+
+    async def some(self, names: Iterable[str]) -> FloorView:
+        """These racks, as far as they are there, and no other nodes. Invalid: they are too many."""
+        self._listen()
+        wanted = tuple({fold(name): None for name in names})
+        if len(wanted) > AT_ONCE:
+            raise Invalid(f"query racks: these are {len(wanted)}, at most {AT_ONCE} at once; ask for fewer, or for all")
+        async with self._making:
+            return self._view_of(await self._each([RACK.fill(rack=name) for name in wanted]))
+
+    # Inside
+
+    async def _make(self) -> FloorView:
+        view = self._view
+        racks = await self._each(tuple(view.inventory.racks.entries))
+        nodes: list[tuple[tuple[Any, ...], str]] = []
+        for member in tuple(view.members.entries.values()):
+            node = member.parts["node"]
+            if view.inventory.blade(node) is None:
+                nodes.append((natural(node), node))
+            await self._fairness.share()
+        states: list[Standing] = []
+        names = [node for _, node in sorted(nodes)]
+        for node in names:
+            states.append(standing(view, node))
+            await self._fairness.share()
+        return self._view_of(racks, names, states)
+
+    async def _each(self, keys: Sequence[str]) -> list[FloorRack]:
+        found: list[tuple[tuple[Any, ...], FloorRack]] = []
+        for key in keys:
+            entry = self._view.inventory.racks.entries.get(key)
+            if entry is not None:
+                name = entry.parts["rack"]
+                made = self._racks.get(name)
+                if made is None:
+                    made = self._racks[name] = floor_rack(self._view, entry)
+                found.append((place(entry), made))
+            await self._fairness.share()
+        found.sort(key=lambda one: one[0])
+        return [rack for _, rack in found]
+
+    def _view_of(
+        self, racks: Sequence[FloorRack], nodes: Sequence[str] = (), states: Sequence[Standing] = ()
+    ) -> FloorView:
+        return FloorView(
+            racks=tuple(racks),
+            nodes=tuple(nodes),
+            states=tuple(states),
+            vms=tuple(map(self._view.count_on, nodes)),
+            revision=min(mirror.revision for mirror in self._view.inventory.mirrors.values()),
+        )
+
+    def _known(self) -> tuple[int, ...]:
+        view = self._view
+        of: tuple[Mirror[Any], ...] = (view.members, view.alive, view.commands, *view.inventory.mirrors.values())
+        return tuple(mirror.revision for mirror in of)
+
+    # News
+
+    def _listen(self) -> None:
+        """From the first time that somebody asks."""
+        if self._listening:
+            return
+        self._listening = True
+        view, seen = self._view, self._view.inventory
+        view.members.listen(lambda key: self._node_changed(MEMBER.parse(key)["node"]))
+        view.alive.listen(lambda key: self._node_changed(ALIVE.parse(key)["node"]))
+        view.commands.listen(lambda key: self._node_changed(COMMAND.parse(key)["node"]))
+        seen.parts.listen(lambda key: self._forget((IN_RACKS.match(key) or {}).get("rack", "")))
+        seen.racks.listen(lambda key: self._forget(RACK.parse(key)["rack"]))
+        seen.regions.listen(lambda _: self._racks.clear())
+        seen.zones.listen(lambda _: self._racks.clear())
+
+    def _node_changed(self, node: str) -> None:
+        self._forget(node.partition("-")[0])
+
+    def _forget(self, rack: str) -> None:
+        self._racks.pop(rack, None)
+
+
+def standing(view: View, node: str, blade: Blade | None = None) -> Standing:
+    """Of a node, and of the blade that it is, if it is one."""
+    if blade is not None and blade.condition is Condition.OUT_FOR_REPAIR:
+        return Standing.OUT_FOR_REPAIR
+    member = view.members.get(node=node)
+    if member is None:
+        return Standing.NO_NODE
+    record = member.value
+    found = _BY_LIFECYCLE.get(record.lifecycle, None if record.lifecycle.is_known else Standing.OUT_OF_USE)
+    if view.alive.get(node=node) is None:
+        if record.off is not None:
+            return Standing.OFF
+        return found if found in (Standing.DRAINED, Standing.LEFT) else Standing.SILENT
+    if found is not None:
+        return found
+    return Standing.OUT_OF_USE if record.refuses or view.inventory.objection(node) else Standing.ON_DUTY
+
+
+def place(entry: Entry[Rack]) -> tuple[Any, ...]:
+    """By which racks are sorted: as one walks past them."""
+    record = entry.value
+    return (not record.region, natural(record.region), natural(record.zone), natural(record.name))
+
+
+def floor_rack(view: View, entry: Entry[Rack]) -> FloorRack:
+    """One rack."""
+    record, rack = entry.value, entry.parts["rack"]
+    parts = view.inventory.parts.entries
+    found = [parts.get(BLADE.fill(rack=rack, blade=name)) for name in view.inventory.blades_of(rack)]
+    blades = sorted((blade for blade in found if blade is not None), key=lambda blade: natural(blade.value.name))
+    nodes = [f"{rack}-{blade.parts['blade']}" for blade in blades]
+    return FloorRack(
+        name=record.name,
+        region=record.region,
+        zone=record.zone,
+        location=record.location,
+        enabled=record.enabled,
+        condition=record.condition,
+        objection=view.inventory.above(record),
+        pdus=_feeds(view, rack, PDU, MORE_PDUS),
+        tors=_feeds(view, rack, TOR, MORE_TORS),
+        blades=tuple(blade.value.name for blade in blades),
+        states=tuple(standing(view, node, blade.value) for node, blade in zip(nodes, blades, strict=True)),
+        vms=tuple(map(view.count_on, nodes)),
+    )
+
+
+def _feeds(view: View, rack: str, first: Key[Pdu] | Key[Tor], more: Key[Pdu] | Key[Tor]) -> tuple[FloorFeed, ...]:
+    keys = (first.fill(rack=rack), more.fill(rack=rack, n=2))
+    found = (view.inventory.parts.entries.get(key) for key in keys)
+    return tuple(
+        FloorFeed(name=entry.value.name, enabled=entry.value.enabled, condition=entry.value.condition)
+        for entry in found
+        if entry is not None
+    )

@@ -1,0 +1,81 @@
+"""Whether any node could have a machine, were it empty, on duty and alive: one that none could have waits in vain."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from hostler.engine.labs.vm_template import shape_of
+from hostler.engine.placement import Cluster, Wanted, image_problems, node_state, place
+from hostler.model.lab import LabCatalogue
+from hostler.model.node import Lifecycle
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from hostler.engine.view import View
+    from hostler.model.lab import LabTemplate
+    from hostler.model.node import NodeRecord
+    from hostler.model.vm import VmSpec
+
+
+_NEVER_SET = LabCatalogue()
+
+
+def problems_of(template: LabTemplate, records: Iterable[NodeRecord]) -> tuple[str, ...]:
+    """Return what is wrong with a lab of the catalogue on the nodes that could have it."""
+    provider = template.provider
+    return image_problems(shape_of(template, ()), [one for one in records if not provider or one.driver == provider])
+
+
+def catalogue_problems(catalogue: LabCatalogue, records: Iterable[NodeRecord]) -> tuple[str, ...]:
+    """Return what is wrong with the labs of a catalogue, each with the lab that it is about.
+
+    Nothing of the catalogue that stands where labs were never set up.
+    """
+    if catalogue == _NEVER_SET:
+        return ()
+    nodes = tuple(records)
+    labs = {f"lab {name}": template for name, template in (catalogue.labs or {}).items()}
+    labs = labs or {"every lab": catalogue.default}
+    return tuple(f"{lab}: {why}" for lab, template in labs.items() for why in problems_of(template, nodes))
+
+
+class Fit:
+    """Follows the nodes' records. What was found is kept until one of them changes."""
+
+    def __init__(self, view: View) -> None:
+        self._members = view.members
+        self._nodes: Cluster | None = None
+        self._found: dict[object, str] = {}
+
+    def listen(self, changed: Callable[[], None]) -> Callable[[], None]:
+        """From now on; `changed`: it may be another answer now. What is returned ends it."""
+
+        def forget(_: str) -> None:
+            self._nodes = None
+            self._found.clear()
+            changed()
+
+        return self._members.listen(forget)
+
+    def never(self, spec: VmSpec, node_labels: Mapping[str, str]) -> str:
+        """Why no node could ever have it; empty: one could, or there is none yet."""
+        shape = (spec.cpus, spec.memory_mib, spec.disk_gib, spec.image, tuple(sorted(node_labels.items())))
+        if shape not in self._found:
+            self._found[shape] = self._looked(spec, node_labels)
+        return self._found[shape]
+
+    def _looked(self, spec: VmSpec, node_labels: Mapping[str, str]) -> str:
+        if self._nodes is None:
+            records = [entry.value for entry in self._members.entries.values()]
+            there = [record for record in records if record.lifecycle is not Lifecycle.DECOMMISSIONED]
+            states = (node_state(record, alive=True) for record in there)
+            self._nodes = Cluster(
+                msgspec.structs.replace(state, on_duty=True, why_not="", refuses="") for state in states
+            )
+        if not len(self._nodes):
+            return ""
+        decision = place(Wanted(vm="", project="", spec=spec, node_labels=node_labels), self._nodes)
+        return decision.summary.removeprefix("no node will do: ") if decision.node is None else ""

@@ -1,0 +1,175 @@
+"""What the leader knows of the labs: from the mirrors, from the store, and of what it wrote itself."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from hostler.engine.labs.node_cache import Ground
+from hostler.engine.labs.transactions import Seen
+from hostler.engine.leadership import check_guard
+from hostler.errors import Damaged
+from hostler.keys.lab import LAB
+from hostler.keys.vm import HANDLE, VM
+from hostler.model.lab import LAB_LABEL, ORG, lab_project, lab_user
+from hostler.ports.store import Get
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hostler.engine.controllers.transactions import Txn
+    from hostler.engine.view import View
+    from hostler.keys.entry import Entry
+    from hostler.keys.key import Key
+    from hostler.kit.clock import Clock
+    from hostler.model.lab import LabUser
+    from hostler.model.vm import VirtualMachine, VmHandle
+    from hostler.ports.store import Comparison, KeyValue, Store
+
+_LABS, _VMS, _HANDLES = LAB.prefix(), VM.prefix(org=ORG), HANDLE.prefix(org=ORG)
+
+
+class Sight:
+    """Made for one leadership."""
+
+    def __init__(self, store: Store, view: View, *, clock: Clock) -> None:
+        self._store, self._view = store, view
+        self._ground = Ground(view, clock=clock)
+        self._machines: dict[str, dict[str, None]] = {}  # keys of all machines of org `labs`, by user
+        self._wrote: dict[str, tuple[int, int]] = {}  # of lab and machine: revisions that we wrote
+
+    def listen(self, changed: Callable[[str], None]) -> list[Callable[[], None]]:
+        """From now on: whose lab, machine or handle changed. What is returned ends it."""
+        for key in self._view.vms.entries:
+            self._index(key)
+
+        def vm_changed(key: str) -> None:
+            if self._index(key):
+                changed(_user(key, _VMS))
+
+        def handle_changed(key: str) -> None:
+            if key.startswith(_HANDLES):
+                changed(_user(key, _HANDLES))
+
+        return [
+            self._view.labs.listen(lambda key: changed(lab_user(key.removeprefix(_LABS)))),
+            self._view.vms.listen(vm_changed),
+            self._view.handles.listen(handle_changed),
+            *self._ground.listen(handle_changed),
+        ]
+
+    def users(self) -> list[str]:
+        """All who have a record, or a machine of a lab."""
+        return list(
+            dict.fromkeys((*(lab_user(key.removeprefix(_LABS)) for key in self._view.labs.entries), *self._machines))
+        )
+
+    def has_machine(self, user: str) -> bool:
+        """Whether the user has any machine of org `labs`."""
+        return user in self._machines
+
+    def of(self, user: str) -> Seen:
+        """As the mirrors have it."""
+        view = self._view
+        project = lab_project(user)
+        key = _LABS + project
+        entry = view.labs.entries.get(key)
+        keys = self._machines.get(user)
+        if key in view.labs.unreadable or (view.vms.unreadable and _any_unreadable(view, keys)):
+            return Seen(user, entry, unreadable=True)
+        id_ = _machine_of(entry)
+        own = f"{_VMS}{project}/{id_}"
+        return self._seen(
+            user,
+            entry,
+            view.vms.entries.get(own) if id_ else None,
+            view.handles.entries.get(f"{_HANDLES}{project}/{id_}") if id_ else None,
+            self._strays(user, own) if keys and (len(keys) > 1 or own not in keys) else (),
+        )
+
+    async def read(self, user: str, guard: Comparison) -> Seen:
+        """As it stands in the store now; others of the user's machines as the mirrors have them.
+
+        LeadershipLost: the guard no longer holds.
+        """
+        mirrored = self._view.labs.get(user=user)
+        id_ = _machine_of(mirrored)
+        while True:
+            place: dict[str, Any] = {"org": ORG, "project": lab_project(user), "vm": id_}
+            reads = [Get(guard.key), LAB.get_op(user=user)]
+            if id_:
+                reads += [VM.get_op(**place), HANDLE.get_op(**place)]
+            found: list[Any] = list((await self._store.txn([], reads)).responses)
+            check_guard(guard, found[0])
+            try:
+                entry = _entry(LAB, found[1])
+                if _machine_of(entry) == id_:
+                    vm, handle = (_entry(VM, found[2]), _entry(HANDLE, found[3])) if id_ else (None, None)
+                    return self._seen(user, entry, vm, handle, self._strays(user, f"{_VMS}{lab_project(user)}/{id_}"))
+            except Damaged:
+                return Seen(user, None, unreadable=True)
+            id_ = _machine_of(entry)
+
+    # What we wrote
+
+    def wrote(self, user: str, revision: int, txn: Txn) -> None:
+        """The mirrors may not know of it yet."""
+        keys = [getattr(operation, "key", "") for operation in txn.then]
+        lab, vm = (any(key.startswith(prefix) for key in keys) for prefix in (_LABS, _VMS))
+        self._wrote[user] = (revision if lab else 0, revision if vm else 0)
+
+    def is_behind(self, user: str) -> bool:
+        """Whether the mirrors do not know yet what we wrote ourselves."""
+        wrote = self._wrote.get(user)
+        if wrote is None:
+            return False
+        if self._view.labs.revision < wrote[0] or self._view.vms.revision < wrote[1]:
+            return True
+        del self._wrote[user]
+        return False
+
+    # Inside
+
+    def _seen(
+        self,
+        user: str,
+        entry: Entry[LabUser] | None,
+        vm: Entry[VirtualMachine] | None,
+        handle: Entry[VmHandle] | None,
+        strays: tuple[Entry[VirtualMachine], ...],
+    ) -> Seen:
+        left = None if handle is None else self._ground.silent_in(handle.value.node)
+        return Seen(user, entry, vm, handle, strays, silent=left == 0.0, silent_in=left or None)
+
+    def _index(self, key: str) -> bool:
+        """Whether it is of org `labs`."""
+        if not key.startswith(_VMS):
+            return False
+        user = _user(key, _VMS)
+        if key in self._view.vms.entries or key in self._view.vms.unreadable:
+            self._machines.setdefault(user, {})[key] = None
+        elif (keys := self._machines.get(user)) is not None:
+            keys.pop(key, None)
+            if not keys:
+                del self._machines[user]
+        return True
+
+    def _strays(self, user: str, own: str) -> tuple[Entry[VirtualMachine], ...]:
+        entries = self._view.vms.entries
+        others = [entries[key] for key in self._machines.get(user, ()) if key != own and key in entries]
+        return tuple(entry for entry in others if LAB_LABEL in entry.value.labels)
+
+
+def _machine_of(entry: Entry[LabUser] | None) -> str:
+    return "" if entry is None or entry.value.lab is None else entry.value.lab.vm
+
+
+def _any_unreadable(view: View, keys: dict[str, None] | None) -> bool:
+    return any(key in view.vms.unreadable for key in keys or ())
+
+
+def _user(key: str, prefix: str) -> str:
+    return lab_user(key[len(prefix) : key.rindex("/")])
+
+
+def _entry(key: Key[Any], kv: KeyValue | None) -> Any:
+    return None if kv is None else key.entry(kv)

@@ -1,0 +1,188 @@
+"""The machines of the pool, as the mirrors have them, and what this leader has just done with them.
+
+What is remembered here only spares failing writes: every write compares what it was decided from.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hostler.engine.labs import pool_decide
+from hostler.engine.labs.pool_decide import Is, Stocked, is_alike, is_available
+from hostler.engine.labs.vm_reassignment import Held, unfit
+from hostler.keys.vm import HANDLE, VM
+from hostler.model.lab import ORG, POOL_ORG
+from hostler.model.node import Lifecycle
+from hostler.model.vm import MachineState
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from hostler.engine.labs.pool_decide import Kind
+    from hostler.engine.view import View
+    from hostler.keys.entry import Entry
+    from hostler.kit.clock import Clock
+    from hostler.model.vm import VirtualMachine, VmHandle
+
+OWN = 10.0
+"""Seconds after which a machine that was asked for, and of which nobody heard, was not made."""
+_VMS, _HANDLES, _LABS = VM.prefix(org=POOL_ORG), HANDLE.prefix(org=POOL_ORG), HANDLE.prefix(org=ORG)
+
+
+class Shelf:
+    """Made for one leadership. `changed` is called on news."""
+
+    def __init__(self, view: View, *, clock: Clock, changed: Callable[[], None], came: Callable[[str], None]) -> None:
+        """`came`: a machine of this project has become ready."""
+        self._view, self._clock, self._changed, self._came = view, clock, changed, came
+        self._machines: dict[str, dict[str, None]] = {}  # keys, by project
+        self._pending: dict[str, None] = {}  # handles of labs that found no room
+        self._given: set[str] = set()
+        self._unlucky: dict[str, float] = {}  # who could not be handed over, and when
+        self._since: dict[str, float] = {}  # since when it could not be handed out
+        self._own: dict[str, float] = {}  # made, and not in the mirror; until when that is believed
+        self._dropped: set[str] = set()
+
+    def listen(self) -> list[Callable[[], None]]:
+        """From now on. What is returned ends it."""
+        view = self._view
+        ends = [view.vms.listen(self._vm_changed), view.handles.listen(self._handle_changed)]
+        for key in view.vms.entries:
+            self._vm_changed(key)
+        for key in view.handles.entries:
+            self._handle_changed(key)
+        return ends
+
+    # What there is
+
+    def pick(self, kind: Kind) -> Held | None:
+        """One that can be handed out: the oldest, of those that nobody failed to take over."""
+        ready: list[tuple[float, float, str, Held]] = []
+        for entry in self._entries(kind.project):
+            held = self._held(entry)
+            vm = entry.value
+            if held is not None and vm.id not in self._dropped and is_alike(vm, kind) and self._is_ready(held):
+                ready.append((self._unlucky.get(vm.id, 0.0), vm.created_at, vm.id, held))
+        return min(ready, key=lambda one: one[:3])[3] if ready else None
+
+    def stock(self, kinds: Mapping[str, Kind]) -> list[Stocked]:
+        """All that were not handed out."""
+        return [
+            Stocked(entry, self._judged(entry, kinds.get(project)))
+            for project in self._machines
+            for entry in self._entries(project)
+        ]
+
+    def coming(self) -> int:
+        """How many were asked for, and are not in stock yet."""
+        now = self._clock.now()
+        self._own = {vm: until for vm, until in self._own.items() if until > now}
+        return len(self._own)
+
+    def waiting(self) -> Iterator[VirtualMachine]:
+        """Machines of labs that no node has room for."""
+        for key in self._pending:
+            entry = self._view.vms.entries.get(VM.prefix() + key.removeprefix(HANDLE.prefix()))
+            if entry is not None and not entry.value.deleting:
+                yield entry.value
+
+    def serves(self, node: str) -> bool:
+        """Whether the node lives, and takes machines."""
+        member = self._view.members.get(node=node)
+        on_duty = member is not None and member.value.lifecycle is Lifecycle.ON_DUTY
+        return on_duty and self._view.alive.get(node=node) is not None
+
+    # What was done
+
+    def give(self, vm: str) -> None:
+        """It is offered to somebody."""
+        self._given.add(vm)
+
+    def take_back(self, vm: str) -> None:
+        """It was not taken over: others come first now."""
+        if vm in self._given:
+            self._given.discard(vm)
+            self._unlucky[vm] = self._clock.now()
+
+    def is_given(self, vm: str) -> bool:
+        return vm in self._given
+
+    def made(self, vm: str, *, certain: bool = True) -> None:
+        """It was asked for; or, not `certain`, it was not."""
+        if certain:
+            self._own[vm] = self._clock.now() + OWN
+        else:
+            self._own.pop(vm, None)
+
+    def dropped(self, vm: str, *, certain: bool = True) -> None:
+        """It was wished away; or, not `certain`, it may not have been."""
+        if certain:
+            self._dropped.add(vm)
+        else:
+            self._dropped.discard(vm)
+
+    # Inside
+
+    def _entries(self, project: str) -> Iterator[Entry[VirtualMachine]]:
+        for key in self._machines.get(project, ()):
+            entry = self._view.vms.entries.get(key)
+            if entry is not None and entry.value.id not in self._given:
+                yield entry
+
+    def _handle(self, vm: Entry[VirtualMachine]) -> Entry[VmHandle] | None:
+        return self._view.handles.entries.get(HANDLE.prefix() + vm.key.removeprefix(VM.prefix()))
+
+    def _held(self, vm: Entry[VirtualMachine]) -> Held | None:
+        handle = self._handle(vm)
+        node = "" if handle is None else handle.value.node
+        command = self._view.commands.get(node=node, vm=vm.value.id) if node else None
+        return None if handle is None or command is None else Held(vm, handle, command)
+
+    def _is_ready(self, held: Held) -> bool:
+        return is_available(held.handle.value) and self.serves(held.handle.value.node) and not unfit(held)
+
+    def _judged(self, entry: Entry[VirtualMachine], kind: Kind | None) -> Is:
+        vm, now = entry.value, self._clock.now()
+        if vm.id in self._dropped:
+            return Is.GOING
+        held, handle = self._held(entry), self._handle(entry)
+        ready = held is not None and self._is_ready(held)
+        waited = 0.0
+        if not ready:
+            waited = now - self._since.setdefault(vm.id, now)
+        elif self._since.pop(vm.id, None) is not None:
+            self._came(vm.project)
+        node = "" if handle is None else handle.value.node
+        away = bool(node) and self._view.alive.get(node=node) is None
+        return pool_decide.judged(
+            vm, None if handle is None else handle.value, kind, ready=ready, away=away, waited=waited
+        )
+
+    def _vm_changed(self, key: str) -> None:
+        if not key.startswith(_VMS):
+            return
+        parts = VM.parse(key)
+        project, vm = parts["project"], parts["vm"]
+        entry = self._view.vms.entries.get(key)
+        self._own.pop(vm, None)
+        if entry is None or entry.value.deleting:
+            self._dropped.discard(vm)
+        if entry is not None:
+            self._machines.setdefault(project, {})[key] = None
+        else:
+            self._machines.get(project, {}).pop(key, None)
+            self._given.discard(vm)
+            self._unlucky.pop(vm, None)
+            self._since.pop(vm, None)
+        self._changed()
+
+    def _handle_changed(self, key: str) -> None:
+        if key.startswith(_HANDLES):
+            self._changed()
+        elif key.startswith(_LABS):
+            entry = self._view.handles.entries.get(key)
+            if entry is not None and entry.value.state is MachineState.PENDING:
+                self._pending[key] = None
+                self._changed()
+            else:
+                self._pending.pop(key, None)

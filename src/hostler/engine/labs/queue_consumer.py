@@ -1,0 +1,467 @@
+"""A worker's time at the queues, from when it is present in the store until it is not.
+
+Each request is one transaction: the change of its user's record, and with it the token of the request, so that one that
+is delivered again is known. The transaction compares the worker's presence: once that is gone nothing is written any
+more, and whoever finds it gone may give away what was held. A request is acknowledged after that transaction, never
+before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, TypeAlias
+
+import msgspec
+from msgspec import UNSET
+
+from hostler.engine.labs import state_machine
+from hostler.errors import Closed, Damaged, Invalid, Refused, Unavailable, Uncertain
+from hostler.keys.lab import LAB, check_user, user_of_request
+from hostler.kit.backoff import Backoff
+from hostler.kit.task_group import run_together
+from hostler.model.lab import REDIS_DOOR, LabDecommission, LabRequest
+from hostler.ports.inbox import BRACKETS, Taken
+from hostler.ports.store import CreateRevision, Get, KeyValue
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Callable, Iterable, Sequence
+
+    from hostler.keys.entry import Entry
+    from hostler.keys.mirror import Mirror
+    from hostler.kit.clock import Clock
+    from hostler.model.lab import LabCatalogue, LabUser
+    from hostler.ports.inbox import Inbox, QueueName
+    from hostler.ports.store import Store
+
+    Change: TypeAlias = Callable[[LabUser | None, float], LabUser]
+
+TAKE_WITHIN = 2.0
+FIRST_RETRY, LAST_RETRY = 0.05, 2.0
+MOST_WAITING = 32
+"""Times its width that a worker holds where most of it waits for a rate limit."""
+LOOK_AGAIN = 0.05
+"""Seconds between two looks at whether a request of the other queue was worked."""
+REMEMBERED = 16_384
+"""Tokens of requests that were settled: an answer that was on its way for long may still bring them."""
+
+
+class Lapsed(Exception):
+    """Somebody else may have what was held."""
+
+
+class Unreadable(Exception):
+    """What stands in the store of this user cannot be read: somebody must look at it."""
+
+
+class Understood(msgspec.Struct, frozen=True):
+    """What a request says."""
+
+    user: str
+    lab_id: int | None
+    """Of a stop: None means whichever there is."""
+    change: Change
+    """What it makes of the user's record."""
+    is_for_after: Callable[[LabUser | None], bool]
+    """Whether a request of the user that waits in the other queue has to be worked first, as the record is now."""
+
+
+class Rules(msgspec.Struct, frozen=True):
+    """What requests are judged by.
+
+    The two queues have no common order, so when both hold a request of one user, what the user has now decides: a stop
+    that names the lab that is there, or none, goes before the start of another lab; a stop that names the lab of the
+    start, after it. So a front end that switches labs without waiting ends with the new lab.
+    """
+
+    catalogue: Callable[[], LabCatalogue]
+    switch: bool = False
+    limits: dict[QueueName, float] = {}
+    """By queue: seconds between two requests of one user that are worked. What comes meanwhile waits, and of the
+    requests that wait the last stands for those before it. None is dropped for the limit's sake."""
+
+    def left(self, taken: Taken, record: LabUser | None, now: float) -> float:
+        """Seconds until a request may be worked."""
+        limit = self.limits.get(taken.queue, 0.0)
+        last = None if record is None else record.worked_at.get(taken.queue)
+        return 0.0 if last is None else min(limit, last + limit - now)  # clocks of workers differ
+
+    def is_superseded(self, taken: Taken, by: bytes) -> bool:
+        """Whether a later request of the user supersedes this one.
+
+        The last start does, unless there is no such lab; of stops only one that ends what this one would end.
+        """
+        try:
+            earlier, later = self.understood(taken), self.understood(Taken(taken.queue, "", by))
+        except Refused:
+            return False
+        if taken.queue == "provision":
+            return later.lab_id is not None and self.catalogue().find(later.lab_id) is not None
+        return later.lab_id in (None, earlier.lab_id)
+
+    def judged(self, taken: Taken) -> tuple[Understood | None, str | None]:
+        """What a request says, and why it goes to the dead letters; None: it does not.
+
+        If a request cannot be understood but names a user, the user gets an event.
+        """
+        try:
+            return self.understood(taken), None
+        except Refused as error:
+            why = str(error)
+        user = None if _is_nested(taken) else user_of_request(taken.raw)
+        if user is None:
+            return None, why
+        return Understood(
+            user,
+            None,
+            lambda record, now: state_machine.not_understood(record, user, taken.queue, why, now=now),
+            lambda _: False,
+        ), why
+
+    def understood(self, taken: Taken) -> Understood:
+        """What a request says. Invalid: it cannot be understood."""
+        if _is_nested(taken):
+            raise Invalid(f"request with over {BRACKETS} brackets: it may be nested deeper than is looked into")
+        if taken.queue == "provision":
+            start = LabRequest.decode(taken.raw)
+            user, lab_id = check_user(start.webuserid), start.lab_id
+            return Understood(
+                user,
+                lab_id,
+                lambda record, now: state_machine.start(
+                    record, user, lab_id, catalogue=self.catalogue(), now=now, switch=self.switch, door=REDIS_DOOR
+                ),
+                lambda record: state_machine.is_for_after_a_stop(
+                    record, lab_id, catalogue=self.catalogue(), switch=self.switch
+                ),
+            )
+        stop = LabDecommission.decode(taken.raw)
+        user, only = check_user(stop.webuserid), None if stop.lab_id is UNSET else stop.lab_id
+        return Understood(
+            user,
+            only,
+            lambda record, now: state_machine.stop(record, user, only, now=now),
+            lambda record: state_machine.is_for_after_a_start(record, only),
+        )
+
+
+class Shift:
+    """`presence` is the key that must still be of the revision `since` whenever something is written."""
+
+    def __init__(
+        self,
+        store: Store,
+        inbox: Inbox,
+        labs: Mirror[LabUser],
+        rules: Rules,
+        *,
+        worker: str,
+        presence: str,
+        since: int,
+        clock: Clock,
+        rng: random.Random,
+        tell: Callable[[str], None],
+        counters: dict[str, int],
+        width: int,
+    ) -> None:
+        self._store, self._inbox, self._labs, self._rules = store, inbox, labs, rules
+        self._worker, self._presence, self._since = worker, presence, since
+        self._clock, self._rng, self._tell, self._counters, self._width = clock, rng, tell, counters, width
+        self._waiting = 0  # of those that are held: they wait for a rate limit
+        self._least = max(1, width // 4)  # room before more is taken: each time is a round trip
+        self._held: dict[str, Taken] = {}  # by token: in work, or waiting to be settled
+        self._done: dict[str, str | None] = {}  # by token: why it is buried; None: it is worked
+        self._settled: dict[str, None] = {}
+        self._works: dict[asyncio.Task[None], None] = {}  # in the order they were begun
+        self._finished, self._room, self._fatal = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self._stored = asyncio.Event()
+        """Not set while the store is out of reach: then others, who may reach it, shall have the requests."""
+        self._stored.set()
+        self._error: BaseException | None = None
+        self._refusal = ""  # of the store, as it was told
+        self.took = False
+        """Whether it was ever let at the queues."""
+
+    @property
+    def held(self) -> int:
+        """How many requests it holds."""
+        return len(self._held)
+
+    async def run(self) -> None:
+        """Until cancelled. Lapsed: it is present no more. Closed: store or inbox were closed."""
+        try:
+            await run_together(
+                f"lab worker {self._worker}",
+                {"takes": self._taking(), "settles": self._settling(), "fails": self._failing()},
+            )
+        finally:
+            works = list(self._works)
+            for work in works:
+                work.cancel()
+            await asyncio.gather(*works, return_exceptions=True)
+
+    async def look(self) -> None:
+        """See what the worker holds, and go on with it: after answers that were lost, and now and then."""
+        before = list(self._done)  # what is taken and worked meanwhile may be missing in the answer
+        held = {taken.token: taken for taken in await self._inbox.held(self._worker)}
+        for token in before:
+            if token not in held:
+                self._settle(token)
+        for token, taken in held.items():
+            if token in self._settled:  # it is back, as after a restart that lost the latest
+                self._held[token], self._done[token] = taken, None
+                self._finished.set()
+        self._accept(held.values())
+
+    # Taking
+
+    async def _taking(self) -> None:
+        backoff = self._backoff()
+        while True:
+            while self._free() < self._least:
+                self._room.clear()
+                await self._room.wait()
+            await self._stored.wait()
+            try:
+                taken = await self._inbox.take(self._worker, limit=self._free(), within=TAKE_WITHIN)
+            except (Unavailable, Uncertain):
+                await self._out_of_reach(backoff)
+            else:
+                backoff.reset()
+                self.took = True
+                self._accept(taken)
+
+    def _free(self) -> int:
+        """How many more requests it may take."""
+        return min(self._width - len(self._held) + self._waiting, MOST_WAITING * self._width - len(self._held))
+
+    def _accept(self, taken: Iterable[Taken]) -> None:
+        for one in taken:
+            if one.token in self._held or one.token in self._settled:
+                continue
+            self._held[one.token] = one
+            self._counters["taken"] += 1
+            work = asyncio.create_task(self._work(one), name=f"lab request {one.token}")
+            self._works[work] = None
+            work.add_done_callback(lambda done: self._works.pop(done, None))
+
+    # Working
+
+    async def _work(self, taken: Taken) -> None:
+        """Until it is written, or cannot be."""
+        request, reason = self._rules.judged(taken)
+        if request is not None:
+            try:
+                await self._written(
+                    taken, request, is_limited=reason is None and self._rules.limits.get(taken.queue, 0) > 0
+                )
+            except (Lapsed, Closed) as error:
+                self._fail(error)
+                return
+            except Unreadable as error:
+                reason = reason or str(error)
+        self._done[taken.token] = reason
+        self._finished.set()
+
+    async def _written(self, taken: Taken, request: Understood, *, is_limited: bool) -> None:
+        backoff: Backoff | None = None
+        user = request.user
+        base, known = self._labs.get(user=user), True
+        while True:
+            try:
+                if not known:
+                    base, known = record_of(await self._store.get(LAB.fill(user=user))), True
+                while not self._was_worked(taken, base):
+                    turn = await self._turn(taken, request, base, is_limited=is_limited)
+                    if turn is None:
+                        self._counters["coalesced"] += 1
+                        return
+                    if not turn:
+                        base = record_of(await self._store.get(LAB.fill(user=user)))
+                        continue
+                    written, base = await self._attempt(taken, user, request.change, base, is_limited=is_limited)
+                    if written:
+                        break
+                self._answered()
+                return
+            except (Lapsed, Unreadable):
+                self._answered()
+                raise
+            except Closed:
+                raise
+            except (Unavailable, Uncertain):
+                self._stored.clear()
+            except Refused as error:  # the store takes nothing from us, as without the right to: the request is good
+                self._stored.clear()
+                self._tell_once(str(error))
+            except Exception as error:  # noqa: BLE001 - told, and tried again: nothing that was taken is dropped
+                self._tell(f"lab request of {user}: {type(error).__name__}: {error}; it will be tried again")
+            known = False
+            backoff = backoff or self._backoff()
+            await self._clock.sleep(backoff.next())
+
+    async def _turn(
+        self, taken: Taken, request: Understood, base: Entry[LabUser] | None, *, is_limited: bool
+    ) -> bool | None:
+        """Whether it is its turn. False: it waited, so read the record again. None: a later request supersedes it."""
+        record = None if base is None else base.value
+        if is_limited:
+            left = self._rules.left(taken, record, self._clock.wall())
+            if left > 0:
+                await self._hold(left)
+                return False
+            if await self._is_superseded(taken, request.user):
+                return None
+        return not (request.is_for_after(record) and await self._put_off(taken, request.user))
+
+    async def _hold(self, seconds: float) -> None:
+        """Wait without taking up room for other requests."""
+        self._waiting += 1
+        self._room.set()
+        try:
+            await self._clock.sleep(seconds)
+        finally:
+            self._waiting -= 1
+
+    async def _is_superseded(self, taken: Taken, user: str) -> bool:
+        """Whether a later request of the user, which is in the queue, supersedes it: then nothing is lost."""
+        while True:
+            try:
+                later = await self._inbox.behind(taken.queue, user)
+            except (Unavailable, Uncertain):
+                self._counters["outages"] += 1
+                await self._clock.sleep(LAST_RETRY)
+            else:
+                return any(self._rules.is_superseded(taken, raw) for raw in later)
+
+    async def _put_off(self, taken: Taken, user: str) -> bool:
+        """Let the user's request of the other queue be worked first. False: there is none."""
+        other: QueueName = "decommission" if taken.queue == "provision" else "provision"
+        try:
+            found = await self._inbox.take_of(self._worker, other, user)
+        except (Unavailable, Uncertain):  # what it took all the same is found by `look`
+            self._counters["outages"] += 1
+            await self._clock.sleep(LAST_RETRY)
+            return True
+        if found is False:
+            return False
+        if isinstance(found, Taken):
+            self._accept([found])
+        await self._clock.sleep(LOOK_AGAIN)
+        return True
+
+    async def _attempt(
+        self, taken: Taken, user: str, change: Change, base: Entry[LabUser] | None, *, is_limited: bool
+    ) -> tuple[bool, Entry[LabUser] | None]:
+        """Whether it was written; if not, what stands there instead."""
+        now = self._clock.wall()
+        record = change(None if base is None else base.value, now)
+        put = LAB.put(state_machine.worked(record, taken.queue, taken.token, at=now if is_limited else None), user=user)
+        result = await self._store.txn(
+            [
+                CreateRevision(self._presence) == self._since,
+                LAB.absent(user=user) if base is None else LAB.unchanged(base),
+            ],
+            [put],
+            [Get(self._presence), Get(put.key)],
+        )
+        if result.succeeded:
+            return True, None
+        presence, found = result.responses
+        if not isinstance(presence, KeyValue) or presence.create_revision != self._since:
+            raise Lapsed
+        return False, record_of(found if isinstance(found, KeyValue) else None)
+
+    def _answered(self) -> None:
+        """The store did."""
+        self._stored.set()
+        self._refusal = ""
+
+    def _tell_once(self, refusal: str) -> None:
+        if refusal != self._refusal:
+            self._refusal = refusal
+            self._tell(f"lab worker {self._worker}: {refusal}; what was taken is held until the store takes it")
+
+    def _was_worked(self, taken: Taken, base: Entry[LabUser] | None) -> bool:
+        return base is not None and base.value.worked.get(taken.queue) == taken.token
+
+    # Settling
+
+    async def _settling(self) -> None:
+        """Acknowledge all that is worked at once, again and again; what comes next of the same users is taken on."""
+        backoff = self._backoff()
+        while True:
+            await self._finished.wait()
+            self._finished.clear()
+            try:
+                await self._acknowledge()
+                backoff.reset()
+            except (Unavailable, Uncertain):
+                self._finished.set()
+                await self._out_of_reach(backoff)
+
+    async def _acknowledge(self) -> None:
+        worked = [self._held[token] for token, reason in self._done.items() if reason is None]
+        buried = [(self._held[token], reason) for token, reason in self._done.items() if reason is not None]
+        if worked:
+            following = await self._inbox.acknowledge(self._worker, worked)
+            self._settled_all(worked, following)
+        for taken, reason in buried:
+            following = await self._inbox.bury(self._worker, taken, reason, self._clock.wall())
+            self._settled_all([taken], following)
+
+    def _settled_all(self, settled: Sequence[Taken], following: Sequence[Taken]) -> None:
+        for taken in settled:
+            self._settle(taken.token)
+        self._accept(following)
+
+    def _settle(self, token: str) -> None:
+        """The inbox has it no more."""
+        if token not in self._done:
+            return
+        reason = self._done.pop(token)
+        self._held.pop(token, None)
+        if token not in self._settled:
+            self._counters["worked" if reason is None else "buried"] += 1
+        self._settled[token] = None
+        if len(self._settled) > REMEMBERED:
+            del self._settled[next(iter(self._settled))]
+        self._room.set()
+
+    # Failing
+
+    async def _out_of_reach(self, backoff: Backoff) -> None:
+        """The inbox did not answer: wait, until it tells what is held."""
+        self._counters["outages"] += 1
+        while True:
+            await self._clock.sleep(backoff.next())
+            try:
+                await self.look()
+                return
+            except (Unavailable, Uncertain):
+                continue
+
+    def _fail(self, error: BaseException) -> None:
+        self._error = self._error or error
+        self._fatal.set()
+
+    async def _failing(self) -> None:
+        await self._fatal.wait()
+        if self._error is not None:
+            raise self._error
+
+    def _backoff(self) -> Backoff:
+        return Backoff(FIRST_RETRY, LAST_RETRY, rng=self._rng)
+
+
+def _is_nested(taken: Taken) -> bool:
+    """Whether it may be nested deeper than is looked into."""
+    return taken.raw.count(b"[") + taken.raw.count(b"{") > BRACKETS
+
+
+def record_of(kv: KeyValue | None) -> Entry[LabUser] | None:
+    """A user's record as it stands in the store. Unreadable: it holds none; whatever else is wrong is the store's."""
+    try:
+        return None if kv is None else LAB.entry(kv)
+    except Damaged as error:
+        raise Unreadable(str(error)) from None

@@ -1,0 +1,132 @@
+"""A machine that becomes another project's, in one transaction: it runs on, and nobody makes, moves or removes it.
+
+    VM, NAME, HANDLE   go from the one project to the other; the id stays
+    COMMAND            stays where it is, and names the other project from now on
+    QUOTA              of both, where there is one
+
+The command is what keeps the machine: it is never away, so its agent and every sweep find it commanded all the time.
+Whoever has decided anything from the records as they were before compares one of them, and each of them has changed.
+So it does not matter in which order others learn of it.
+
+Only a machine that is at rest changes hands: it was told all that is wished for, and goes nowhere.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from hostler.engine.controllers.decision import tags_of
+from hostler.engine.controllers.migration import wished
+from hostler.engine.controllers.snapshot import named
+from hostler.engine.quotas import Bound, quota_transfer, share
+from hostler.errors import Conflict
+from hostler.keys.node import COMMAND
+from hostler.keys.vm import HANDLE, LOCK, NAME, VM
+from hostler.model.vm import MachineState, VirtualMachine
+from hostler.ports.store import Delete, Put, Value
+
+if TYPE_CHECKING:
+    from hostler.engine.quotas import Pieces
+    from hostler.keys.entry import Entry
+    from hostler.model.node import VmCommand
+    from hostler.model.vm import VmHandle
+    from hostler.ports.store import Comparison, Operation, Store
+
+_AT_REST = (MachineState.RUNNING, MachineState.STOPPED)
+
+
+class Held(msgspec.Struct, frozen=True):
+    """A machine and its records, as they were read; each may be of another instant."""
+
+    vm: Entry[VirtualMachine]
+    handle: Entry[VmHandle]
+    command: Entry[VmCommand]
+
+
+class Owner(msgspec.Struct, frozen=True, kw_only=True):
+    """Who gets it, and what it is there."""
+
+    org: str
+    project: str
+    name: str
+    labels: dict[str, str]
+    expires_at: float | None = None
+
+
+def unfit(held: Held) -> str:
+    """Why it cannot change hands now; empty: it can."""
+    vm, handle, command = held.vm.value, held.handle.value, held.command.value
+    why = ""
+    if vm.deleting or command.deleting:
+        why = "it is being deleted"
+    elif named(command) != f"{vm.org}/{vm.project}/{vm.id}" or handle.node != held.command.parts["node"]:
+        why = "its node has just changed"
+    elif handle.state not in _AT_REST:
+        why = f"it is {handle.state}"
+    elif command.departing is not None or wished(vm, handle):
+        why = "it is being moved"
+    elif command.generation != vm.generation:
+        why = "its node was not told yet what is wished for"
+    return why
+
+
+async def transfer(store: Store, held: Held, to: Owner, *, fence: int) -> Pieces:
+    """What the transaction compares and writes; the leader's guard, whose `fence` it is, is to be added.
+
+    Conflict: it cannot change hands now. QuotaExceeded: who gets it may have no more. Unavailable, Uncertain: the
+    quotas could not be read.
+    """
+    if why := unfit(held):
+        raise Conflict(f"vm {held.vm.value.name}: {why}; it cannot be given to {to.org}/{to.project} now")
+    when, then = moved(held, to, fence=fence)
+    vm, size = held.vm.value, share(held.vm.value.spec)
+    compared, written = await quota_transfer(store, Bound(vm.org, vm.project), Bound(to.org, to.project), size)
+    return [*when, *compared], [*then, *written]
+
+
+def moved(held: Held, to: Owner, *, fence: int) -> Pieces:
+    """The same, without the quotas. Pure."""
+    old = held.vm.value
+    new = msgspec.structs.replace(
+        old,
+        org=to.org,
+        project=to.project,
+        name=to.name,
+        labels=to.labels,
+        expires_at=to.expires_at,
+        generation=old.generation + 1,
+    )
+    command = msgspec.structs.replace(
+        held.command.value,
+        org=new.org,
+        project=new.project,
+        name=new.name,
+        tags=tags_of(new),
+        generation=new.generation,
+        fence=fence,
+    )
+    before: dict[str, Any] = {"org": old.org, "project": old.project}
+    after: dict[str, Any] = {"org": new.org, "project": new.project}
+    name = NAME.fill(name=old.name, **before)
+    when: list[Comparison] = [
+        VM.unchanged(held.vm),
+        HANDLE.unchanged(held.handle),
+        COMMAND.unchanged(held.command),
+        LOCK.absent(vm=old.id, **before),
+        Value(name) == NAME.encode(old.id),
+        VM.absent(vm=old.id, **after),
+        HANDLE.absent(vm=old.id, **after),
+        NAME.absent(name=new.name, **after),
+    ]
+    then: list[Operation] = [
+        Delete(held.vm.key),
+        Delete(held.handle.key),
+        Delete(name),
+        VM.put(new, vm=new.id, **after),
+        HANDLE.put(held.handle.value, vm=new.id, **after),
+        NAME.put(new.id, name=new.name, **after),
+        Put(held.command.key, COMMAND.encode(command)),
+    ]
+    return when, then

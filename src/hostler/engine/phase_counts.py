@@ -1,0 +1,255 @@
+"""How many machines and labs are in which phase: in all, in each org and in each project.
+
+It is kept up one change at a time from when it is first asked for: a hundred thousand machines are counted once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from hostler.engine.phase import phase
+from hostler.keys.lab import LAB
+from hostler.keys.node import ALIVE
+from hostler.keys.vm import HANDLE, VM
+from hostler.kit.cooperative_yield import Fairness
+from hostler.model.access import EVERYWHERE
+from hostler.model.api import Phase
+from hostler.model.lab import ORG, LabEvent, lab_project
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from hostler.engine.request import Caller
+    from hostler.engine.view import View
+    from hostler.keys.entry import Entry
+    from hostler.kit.clock import Clock
+    from hostler.model.lab import LabUser
+    from hostler.model.vm import VirtualMachine
+
+WATCHED = (Phase.FAILED, Phase.SILENT, Phase.PAUSED, Phase.PENDING)
+"""Phases whose machines are known by name."""
+REFUSALS = (LabEvent.REFUSED, LabEvent.FAILED)
+LOOKED_AT = 2_000
+"""Machines of one phase that are gone through for those who do not see all of them."""
+_VMS, _HANDLES, _LABS = VM.prefix(), HANDLE.prefix(), LAB.prefix()
+
+
+class Tally:
+    """Counts by scope (`*`, `org`, `org/project`) and phase."""
+
+    def __init__(self) -> None:
+        self._counts: dict[str, dict[str, int]] = {}
+        self._known: dict[str, tuple[str, str, str]] = {}  # by key: org, project, phase
+
+    def phase_of(self, key: str) -> str | None:
+        """As it was counted last."""
+        found = self._known.get(key)
+        return None if found is None else found[2]
+
+    def set(self, key: str, org: str, project: str, now: str | None) -> None:
+        """It is in this phase now; None: it is in none."""
+        before = self._known.get(key)
+        if before is not None:
+            if before[2] == now:
+                return
+            self._add(before, -1)
+            del self._known[key]
+        if now is not None:
+            self._known[key] = found = (org, project, now)
+            self._add(found, 1)
+
+    def keys(self) -> Iterator[str]:
+        """All that are counted."""
+        return iter(tuple(self._known))
+
+    def seen_by(self, caller: Caller) -> dict[str, int]:
+        """By phase, of what the caller sees."""
+        found: dict[str, int] = {}
+        for scope in _scopes(caller.memberships):
+            for name, count in self._counts.get(scope, {}).items():
+                found[name] = found.get(name, 0) + count
+        return found
+
+    def _add(self, of: tuple[str, str, str], change: int) -> None:
+        org, project, name = of
+        for scope in (EVERYWHERE, org, f"{org}/{project}"):
+            counts = self._counts.setdefault(scope, {})
+            counts[name] = counts.get(name, 0) + change
+            if not counts[name]:
+                del counts[name]
+                if not counts:
+                    del self._counts[scope]
+
+
+class Census:
+    """One per process."""
+
+    def __init__(self, view: View, *, clock: Clock) -> None:
+        self._view, self._clock = view, clock
+        self._loading = asyncio.Lock()
+        self._loaded = self._listening = False
+        self._vms, self._labs = Tally(), Tally()
+        self._on: dict[str, dict[str, None]] = {}  # what is after a machine's prefix, by the key of its node's life
+        self._node: dict[str, str] = {}  # the other way round
+        self._since: dict[Phase, dict[str, float]] = {name: {} for name in WATCHED}
+        self._pending: list[tuple[float, str]] = []  # since when, oldest first; some are it no more
+        self._long: dict[str, float] = {}  # those that are, since before `waited` was last asked
+        self._waits = Tally()
+        self._refused: dict[str, None] = {}  # keys of labs whose last news is that there is none
+
+    async def load(self) -> None:
+        """Count what the mirrors hold, if that was not done yet, and follow them from then on."""
+        async with self._loading:
+            if not self._listening:  # first, for counting it all takes a while
+                self._listening = True
+                self._view.vms.listen(self._vm_changed)
+                self._view.handles.listen(self._handle_changed)
+                self._view.alive.listen(self._node_changed)
+                self._view.labs.listen(self._lab_changed)
+            if not self._loaded:
+                fairness = Fairness()
+                for key in tuple(self._view.vms.entries):
+                    self._look(key[len(_VMS) :], loading=True)
+                    await fairness.share()
+                for key in tuple(self._view.labs.entries):
+                    self._lab_changed(key)
+                    await fairness.share()
+                self._loaded = True
+
+    def vms(self, caller: Caller) -> dict[str, int]:
+        """Machines by phase."""
+        return self._vms.seen_by(caller)
+
+    def labs(self, caller: Caller) -> dict[str, int]:
+        """Labs by phase."""
+        return self._labs.seen_by(caller)
+
+    def machines_in(self, caller: Caller, name: Phase, few: int) -> list[tuple[Entry[VirtualMachine], str, float]]:
+        """Some that the caller sees and that are in one of the `WATCHED` phases: each with why, and since when."""
+        return self._some(caller, self._since[name], few)
+
+    async def waited(self, before: float) -> None:
+        """Find those that have been pending since before that instant: `waiting` tells of them."""
+        fairness = Fairness()
+        while self._pending and self._pending[0][0] <= before:
+            since, tail = heapq.heappop(self._pending)
+            vm = self._view.vms.entries.get(_VMS + tail)
+            if vm is not None and self._since[Phase.PENDING].get(tail) == since:
+                self._long[tail] = since
+                self._waits.set(tail, vm.value.org, vm.value.project, Phase.PENDING.value)
+            await fairness.share()
+
+    def waiting(self, caller: Caller, few: int) -> tuple[int, list[tuple[Entry[VirtualMachine], str, float]]]:
+        """How many these are of what the caller sees, and some of them: each with why, and since when."""
+        count = self._waits.seen_by(caller).get(Phase.PENDING.value, 0)
+        return count, self._some(caller, self._long, few) if count else []
+
+    def _some(self, caller: Caller, of: dict[str, float], few: int) -> list[tuple[Entry[VirtualMachine], str, float]]:
+        found: list[tuple[Entry[VirtualMachine], str, float]] = []
+        for number, (tail, since) in enumerate(of.items()):
+            if len(found) == few or number == LOOKED_AT:
+                break
+            vm = self._view.vms.entries.get(_VMS + tail)
+            if vm is not None and caller.sees(vm.value.org, vm.value.project):
+                handle = self._view.handles.entries.get(_HANDLES + tail)
+                found.append((vm, "" if handle is None else handle.value.detail, since))
+        return found
+
+    def refusals(self, caller: Caller, after: float) -> list[Entry[LabUser]]:
+        """Users that the caller sees whose last news is that they got no lab, since that instant."""
+        found = []
+        for key in tuple(self._refused):
+            entry = self._view.labs.entries.get(key)
+            if entry is None or entry.value.news[-1].at < after:
+                continue
+            if caller.sees(ORG, lab_project(entry.value.user)):
+                found.append(entry)
+        return found
+
+    # News
+
+    def _vm_changed(self, key: str) -> None:
+        self._look(key[len(_VMS) :])
+
+    def _handle_changed(self, key: str) -> None:
+        self._look(key[len(_HANDLES) :])
+
+    def _node_changed(self, key: str) -> None:
+        for tail in tuple(self._on.get(key, ())):
+            self._look(tail)
+
+    def _lab_changed(self, key: str) -> None:
+        entry = self._view.labs.entries.get(key)
+        record = None if entry is None else entry.value
+        lab = None if record is None else record.lab
+        self._labs.set(key, ORG, key[len(_LABS) :], None if lab is None else lab.phase.value)
+        refused = record is not None and lab is None and bool(record.news) and record.news[-1].event in REFUSALS
+        if refused:
+            self._refused[key] = None
+        else:
+            self._refused.pop(key, None)
+
+    def _look(self, tail: str, *, loading: bool = False) -> None:
+        """One machine, as it is now."""
+        view = self._view
+        vm = view.vms.entries.get(_VMS + tail)
+        entry = view.handles.entries.get(_HANDLES + tail)
+        handle = None if entry is None else entry.value
+        node = "" if vm is None or handle is None or not handle.node else _life(handle.node)
+        self._place(tail, node)
+        before = self._vms.phase_of(tail)
+        if vm is None:
+            self._vms.set(tail, "", "", None)
+            self._watch(tail, before, None, 0.0)
+            return
+        now = phase(vm.value, handle, node in view.alive.entries)
+        self._vms.set(tail, vm.value.org, vm.value.project, now.value)
+        if before != now.value:
+            seen_at = vm.value.created_at if handle is None else handle.seen_at
+            self._watch(tail, before, now, seen_at if loading else self._clock.wall())
+
+    def _watch(self, tail: str, before: str | None, now: Phase | None, at: float) -> None:
+        if before in WATCHED:
+            self._since[Phase(before)].pop(tail, None)
+        if self._long.pop(tail, None) is not None:
+            self._waits.set(tail, "", "", None)
+        if now in WATCHED:
+            self._since[now][tail] = at
+        if now is Phase.PENDING:
+            pending = self._since[Phase.PENDING]
+            if len(self._pending) > 2 * len(pending) + LOOKED_AT:  # nobody asks, and most are it no more
+                self._pending = [(since, one) for one, since in pending.items() if one not in self._long]
+                heapq.heapify(self._pending)
+            else:
+                heapq.heappush(self._pending, (at, tail))
+
+    def _place(self, tail: str, node: str) -> None:
+        before = self._node.get(tail, "")
+        if before == node:
+            return
+        if before:
+            on: dict[str, Any] = self._on[before]
+            del on[tail]
+            if not on:
+                del self._on[before]
+            del self._node[tail]
+        if node:
+            self._on.setdefault(node, {})[tail] = None
+            self._node[tail] = node
+
+
+@lru_cache(maxsize=20_000)
+def _life(node: str) -> str:
+    """The key that stands while the node gives signs of life."""
+    return ALIVE.fill(node=node)
+
+
+def _scopes(memberships: Sequence[str]) -> list[str]:
+    """Each of them once: what is in an org that is there as a whole is in it already."""
+    if EVERYWHERE in memberships:
+        return [EVERYWHERE]
+    mine = set(memberships)
+    return [one for one in sorted(mine) if "/" not in one or one.partition("/")[0] not in mine]

@@ -1,0 +1,217 @@
+"""What one machine demands of a node, looked up once so that each node is quickly checked."""
+
+from __future__ import annotations
+
+from operator import attrgetter
+from typing import TYPE_CHECKING
+
+from hostler.engine.placement.affinity_index import Tally
+from hostler.engine.text import SHORT, clipped
+from hostler.model.node_label import ARCH, VOLUME, YES, accelerators_of, architecture
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from hostler.engine.placement.affinity_index import Project, Selector
+    from hostler.engine.placement.cluster import Cluster
+    from hostler.engine.placement.node_state import Slot
+    from hostler.engine.placement.request import Wanted
+    from hostler.model.vm import Affinity, Level
+
+_NOBODY = Tally()
+
+
+class Rule:
+    """Together with one of some machines on a level, or apart from all of them.
+
+    Two nodes of which it is not known whether they share a rack (or pdu, or tor) are neither together nor apart.
+    """
+
+    def __init__(self, others: Tally, level: Level, who: str, *, together: bool) -> None:
+        self.together, self.level, self.others = together, level, others
+        not_known = f"may share a {level} with {who}: that is not known"
+        self._broken = f"shares no {level} with {who}" if together else f"shares a {level} with {who}"
+        self._not_known = self._broken if together else not_known
+        self.who = who
+        self._examples: dict[str, str] | None = None
+
+    def broken_by(self, slot: Slot) -> str | None:
+        """None: the node keeps the rule. The text speaks of many nodes at once, so it names no machine."""
+        others = self.others
+        if not others.vms:
+            return None
+        shared = self._shared(slot)
+        if self.together:
+            return None if shared is not None else self._broken
+        if shared is not None:
+            return self._broken
+        if self.level in slot.unknown or self.level in others.unknown or not self.level.is_known:
+            return self._not_known
+        return None
+
+    def explained(self, slot: Slot) -> str:
+        """What the node means for the rule, with the name of a machine."""
+        if not self.others.vms:
+            return f"there is not yet {self.who} to be with: any node will do" if self.together else ""
+        shared = self._shared(slot)
+        if shared is None:
+            return self.broken_by(slot) or f"shares no {self.level} with {self.who}"
+        which = f"{clipped(self._example(shared))} ({self.who}), which is on {shared} too"
+        return f"with {which}" if self.together else f"must be apart from {which}"
+
+    def _shared(self, slot: Slot) -> str | None:
+        counts = self.others.counts
+        for domain in slot.at.get(self.level, ()):
+            if domain in counts:
+                return domain
+        own = f"node {slot.node}"  # who shares the node shares all, known or not
+        return own if own in counts else None
+
+    def _example(self, domain: str) -> str:
+        if self._examples is None:
+            self._examples = {}
+            for vm in sorted(self.others.vms, reverse=True):
+                slot = self.others.vms[vm]
+                for name, _ in slot.domains:
+                    self._examples[name] = slot.vms[vm].name or vm
+        return self._examples[domain]
+
+
+class Demand:
+    """A wanted machine, with the rules that concern it."""
+
+    __slots__ = (
+        "accelerators",
+        "check",
+        "cpus",
+        "disk",
+        "image",
+        "labels",
+        "memory",
+        "neighbours",
+        "plain",
+        "preferred",
+        "required",
+        "shape",
+        "wanted",
+    )
+
+    def __init__(self, wanted: Wanted, cluster: Cluster) -> None:
+        self.wanted = wanted
+        spec = wanted.spec
+        self.cpus, self.memory, self.disk = spec.cpus, spec.memory_mib, spec.disk_gib
+        self.shape = cluster.shape(self.cpus, self.memory, self.disk)
+        self.labels = _lacking(wanted) if wanted.node_labels or spec.arch or spec.volumes else ()
+        self.accelerators = tuple(sorted(spec.accelerators.items())) if spec.accelerators else ()
+        self.image = spec.image
+        project = cluster.projects.get(wanted.project)
+        self.neighbours = _NOBODY if project is None else project.all
+        self.required: Sequence[Rule] = ()
+        self.preferred: Sequence[Rule] = ()
+        if wanted.affinity or (project is not None and project.guards):
+            self._rules(project)
+        picky = self.required or self.labels or self.accelerators or wanted.exclude
+        self.plain = not (picky or (wanted.fenced and cluster.unfenced))
+        """Only room counts, and what a node says of itself."""
+        self.check: Callable[[Slot], str | None] | None = (
+            None if self.plain and not cluster.particular else self.refused_by
+        )
+
+    def _rules(self, project: Project | None) -> None:
+        wanted, required, preferred = self.wanted, list[Rule](), list[Rule]()
+        for rule in wanted.affinity:
+            others = _NOBODY if project is None else project.with_labels(rule.labels)
+            made = Rule(others, rule.level, labelled(rule), together=rule.together)
+            (required if rule.required else preferred).append(made)
+        for (selector, level), owners in sorted(project.guards.items(), key=_by_name) if project is not None else ():
+            if wanted.labels.items() >= selector:
+                who = "a machine whose own rule it would break"
+                required.append(Rule(owners, level, who, together=False))
+        self.required, self.preferred = required, preferred
+
+    def refused_by(self, slot: Slot) -> str | None:
+        """The first thing but room that is against a node on duty. It does not name the node."""
+        wanted = self.wanted
+        for name, value, lacking in self.labels:
+            if slot.labels.get(name) != value:
+                return lacking
+        for kind, count in self.accelerators:
+            if free_accelerators(slot, kind) < count:
+                return f"too few free accelerators of kind {kind}: {count} wanted"
+        if slot.node in wanted.exclude:
+            return "excluded"
+        if wanted.fenced and (slot.state is None or not slot.state.fences):
+            return "cannot fence machines"
+        if slot.particular and (why := self.declined_by(slot)) is not None:
+            return why
+        for rule in self.required:
+            if (why := rule.broken_by(slot)) is not None:
+                return why
+        return None
+
+    def declined_by(self, slot: Slot) -> str | None:
+        """What the node says of itself against this machine, and what to do about it."""
+        state = slot.state
+        if state is None:
+            return None
+        if state.refuses:
+            return clipped(f"taking no more machines: {state.refuses}", 2 * SHORT)
+        if state.images is None or self.wanted.tied:
+            return None
+        there = self.image in state.images if self.image else bool(state.images)
+        return None if there else _no_image(self.image)
+
+    def missing(self, slot: Slot) -> tuple[tuple[str, int, int], ...]:
+        """What there is too little of: of what, how much is wanted, how much is free."""
+        found = []
+        if slot.cpus < self.cpus:
+            found.append(("cpus", self.cpus, slot.cpus))
+        if slot.memory < self.memory:
+            found.append(("MiB of memory", self.memory, slot.memory))
+        if slot.disk < self.disk:
+            found.append(("GiB of disk", self.disk, slot.disk))
+        return tuple(found)
+
+    def most(self, slots: list[Slot]) -> tuple[tuple[str, int, int], ...]:
+        """The same of nodes that lack the same: how much the roomiest has of each."""
+        get = {"cpus": attrgetter("cpus"), "MiB of memory": attrgetter("memory"), "GiB of disk": attrgetter("disk")}
+        return tuple((what, want, max(map(get[what], slots))) for what, want, _ in self.missing(slots[0]))
+
+
+def _lacking(wanted: Wanted) -> Sequence[tuple[str, str, str]]:
+    """The labels that a node must have, and what is said of one that has not."""
+    spec = wanted.spec
+    found = [
+        (name, value, wanted.tied if wanted.tied and name == "node" else clipped(f"not labelled {name}={value}"))
+        for name, value in wanted.node_labels.items()
+    ]
+    if spec.arch:
+        found.append((ARCH, architecture(spec.arch), f"not of architecture {architecture(spec.arch)}"))
+    return [*found, *((VOLUME + name, YES, f"without volume {name}") for name in spec.volumes)]
+
+
+def free_accelerators(slot: Slot, kind: str) -> int:
+    """Those that the node has, less those of its machines."""
+    return accelerators_of(slot.labels, kind) - sum(each.spec.accelerators.get(kind, 0) for each in slot.vms.values())
+
+
+def _no_image(image: str) -> str:
+    if not image:
+        return "without any image; add or build one there (hostler image)"
+    return f"without image {clipped(image)!r}; add it there (hostler image add), or name another"
+
+
+def labelled(rule: Affinity) -> str:
+    """Whom a rule means."""
+    return f"a machine labelled {joined(rule.labels)}" if rule.labels else "a machine of the project"
+
+
+def joined(labels: Mapping[str, str]) -> str:
+    """Labels as people write them."""
+    return clipped(", ".join(f"{name}={value}" for name, value in sorted(labels.items())))
+
+
+def _by_name(guard: tuple[tuple[Selector, Level], Tally]) -> tuple[list[tuple[str, str]], str]:
+    """An order that does not depend on who came first."""
+    (selector, level), _ = guard
+    return sorted(selector), level

@@ -1,0 +1,138 @@
+"""One node, with what is free on it and what it shares with others."""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+from typing import TYPE_CHECKING, TypeAlias
+from zlib import crc32
+
+from hostler.engine.placement.topology import Site
+from hostler.model.vm import Level
+
+if TYPE_CHECKING:
+    from hostler.engine.placement.request import NodeState, Wanted
+    from hostler.model.vm import VmSpec
+
+Position: TypeAlias = int
+"""Where a node stands in the order: how full it is, then by a hash of its name (so that neighbours are mixed). One
+number for both: it is compared more often than anything else. The hash is long enough that no two have the same."""
+_FULL = 1 << 53
+
+WEIGHTS = {Level.NODE: 0.4, Level.RACK: 0.3, Level.PDU: 0.15, Level.TOR: 0.15}
+"""What standing together on each level counts against spread."""
+
+_NOWHERE = Site(())
+
+
+class Slot:
+    """A node. Without `state` it is not known (yet, or any more), but machines stand on it.
+
+    `cpus`, `memory` and `disk` are what is free; below zero if more was put on it than it has. `fit` is what was last
+    asked of it: a shape, and the share that stays free then. Whoever scores keeps it there.
+    """
+
+    __slots__ = (
+        "at",
+        "capacity",
+        "cpus",
+        "disk",
+        "domains",
+        "fit",
+        "host",
+        "labels",
+        "memory",
+        "node",
+        "on_duty",
+        "own",
+        "particular",
+        "position",
+        "rack",
+        "salt",
+        "site",
+        "state",
+        "tie",
+        "unfenced",
+        "unknown",
+        "vms",
+        "whole_host",
+    )
+
+    def __init__(self, node: str) -> None:
+        self.node = node
+        self.own = f"{Level.NODE} {node}"
+        """As a domain."""
+        self.salt = node.encode()
+        self.tie = crc32(self.salt) << 64 | int.from_bytes(blake2b(self.salt, digest_size=8).digest())
+        self.site = _NOWHERE
+        self.vms: dict[str, Wanted] = {}
+        self.cpus = self.memory = self.disk = 0
+        self.capacity = (0, 0, 0)
+        self.position: Position = 0
+        self.fit: tuple[object, float] = (None, 0.0)
+        self.know(None)
+
+    def know(self, state: NodeState | None) -> None:
+        """What the node says of itself."""
+        before = self.capacity
+        self.state = state
+        self.capacity = (0, 0, 0)
+        self.rack: str | None = None
+        self.labels: dict[str, str] = {"node": self.node}
+        self.on_duty = state is not None and state.on_duty
+        self.particular = state is not None and (state.images is not None or bool(state.refuses))
+        """Not every machine that there is room for will do."""
+        self.unfenced = state is not None and not state.fences
+        self.host = "" if state is None else state.host
+        self.whole_host = state is not None and state.whole_host
+        rack: tuple[str, ...] = ()
+        pdus: tuple[str, ...] = ()
+        tors: tuple[str, ...] = ()
+        if state is not None:
+            self.capacity = (state.capacity.cpus, state.capacity.memory_mib, state.capacity.disk_gib)
+            self.rack = state.rack
+            rack = () if state.rack is None else (state.rack,)
+            self.labels = {**state.labels, **({} if state.rack is None else {"rack": state.rack}), "node": self.node}
+            pdus, tors = tuple(dict.fromkeys(state.pdus)), tuple(dict.fromkeys(state.tors))
+        self.cpus += self.capacity[0] - before[0]
+        self.memory += self.capacity[1] - before[1]
+        self.disk += self.capacity[2] - before[2]
+        names = {Level.NODE: (self.node,), Level.RACK: rack, Level.PDU: pdus, Level.TOR: tors}
+        self.at = {level: tuple(f"{level} {name}" for name in names[level]) for level in names}
+        """By level, what it is part of; nothing: not known."""
+        self.domains = tuple((name, WEIGHTS[level] / len(all_)) for level, all_ in self.at.items() for name in all_)
+        self.unknown = tuple(level for level, all_ in self.at.items() if not all_)
+        self.locate()
+
+    def burden(self, cpus: int, memory: int) -> None:
+        """Less is free, because of machines on other nodes of its host. Disks are counted by node: each has its own."""
+        self.cpus -= cpus
+        self.memory -= memory
+        self.locate()
+
+    def take(self, spec: VmSpec) -> None:
+        """Less is free."""
+        self.cpus -= spec.cpus
+        self.memory -= spec.memory_mib
+        self.disk -= spec.disk_gib
+        self.locate()
+
+    def give(self, spec: VmSpec) -> None:
+        """More is free."""
+        self.cpus += spec.cpus
+        self.memory += spec.memory_mib
+        self.disk += spec.disk_gib
+        self.locate()
+
+    def locate(self) -> None:
+        """Say where it stands in the order: by what is scarcest on it."""
+        cpus, memory, disk = self.capacity
+        load = 1.0 - self.cpus / cpus if cpus else 1.0
+        other = 1.0 - self.memory / memory if memory else 1.0
+        if other > load:  # noqa: PLR1730 - max() takes twice as long
+            load = other
+        if disk:
+            other = 1.0 - self.disk / disk
+            if other > load:  # noqa: PLR1730
+                load = other
+        self.position = int(load * _FULL) << 96 | self.tie
+        self.fit = (None, 0.0)

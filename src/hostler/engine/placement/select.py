@@ -1,0 +1,163 @@
+"""Choosing a node."""
+
+from __future__ import annotations
+
+from heapq import nsmallest
+from itertools import compress
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from hostler.engine.placement import reason_text
+from hostler.engine.placement.constraints import Demand
+from hostler.engine.placement.node_order import NAMES, Walk
+from hostler.engine.placement.request import Decision
+from hostler.engine.placement.score import ranked
+from hostler.model.reason import Reason
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from hostler.engine.placement.cluster import Cluster
+    from hostler.engine.placement.node_state import Slot
+    from hostler.engine.placement.request import Wanted
+    from hostler.engine.placement.score import Scored
+
+SMALL = 32
+"""Nodes up to which each is looked at and has a reason of its own."""
+RUNNERS_UP = 3
+"""Those that are named, in larger clusters."""
+_GROUPS = 10
+_TOLD = 3
+
+
+def place(wanted: Wanted, cluster: Cluster) -> Decision:
+    """The node for a machine; None exactly if no node will do. The cluster is as before: `use` it to make it so.
+
+    A machine that has a node already is placed as if it had none.
+    """
+    if cluster.node_of(wanted.vm) is not None:
+        with cluster.without(wanted.vm):
+            return _decide(wanted, cluster)
+    return _decide(wanted, cluster)
+
+
+def _decide(wanted: Wanted, cluster: Cluster) -> Decision:
+    demand = Demand(wanted, cluster)
+    if len(cluster) <= SMALL:
+        return _among_few(demand, cluster)
+    if cluster.refusals and demand.plain and (known := cluster.refusals.get(_shape(demand))) is not None:
+        return known
+    walk = Walk(demand.cpus, demand.memory, demand.disk, demand.check)
+    blocks = cluster.blocks({name: value for name, value, _ in demand.labels})
+    walk.over(blocks)
+    if walk.found:
+        return _taken(ranked(demand, walk.found), walk, cluster, blocks is not cluster.order.blocks)
+    refused = _refused(demand, cluster.known())
+    if demand.plain:
+        cluster.remember(_shape(demand), refused)
+    return refused
+
+
+def _shape(demand: Demand) -> tuple[object, ...]:
+    return (demand.cpus, demand.memory, demand.disk, demand.image)
+
+
+def _among_few(demand: Demand, cluster: Cluster) -> Decision:
+    """Look at every node."""
+    check = demand.refused_by
+    fitting = [slot for slot in cluster.order if not demand.missing(slot) and check(slot) is None]
+    rest = sorted((slot for slot in cluster.known() if slot not in fitting), key=lambda slot: slot.node)
+    scored = ranked(demand, fitting)
+    reasons = [reason_text.runner_up(one) for one in scored]
+    if scored:
+        reasons[0] = reason_text.chosen(scored[0])
+    reasons += [Reason(subject=slot.node, why="; ".join(reason_text.against(demand, slot))) for slot in rest]
+    kept = reason_text.bounded(reasons, nodes=True)
+    if not scored:
+        return Decision(node=None, score=0.0, reasons=kept, summary=_refused(demand, rest).summary)
+    best = scored[0]
+    summary = f"node {best[3].node}: score {best[0]:.1f}, the best of {len(scored)} that will do, of {len(cluster)}"
+    return Decision(node=best[3].node, score=best[0], reasons=kept, summary=summary)
+
+
+def _taken(scored: list[Scored], walk: Walk, cluster: Cluster, labelled: bool) -> Decision:
+    """A choice among those that were found."""
+    best, known, on_duty = scored[0], len(cluster), len(cluster.order)
+    return Decision(
+        node=best[3].node, score=best[0], tell=lambda: _why_taken(scored, walk, known, on_duty, labelled=labelled)
+    )
+
+
+def _why_taken(
+    scored: list[Scored], walk: Walk, known: int, on_duty: int, *, labelled: bool
+) -> tuple[tuple[Reason, ...], str]:
+    """In words, honest about those that were not looked at. Of the cluster it takes nothing that could change."""
+    best = scored[0]
+    reasons = [reason_text.chosen(best), *map(reason_text.runner_up, scored[1 : 1 + RUNNERS_UP])]
+    lower = scored[1 + RUNNERS_UP :]
+    if lower:
+        names = [one[3].node for one in lower[:NAMES]]
+        reasons.append(reason_text.group(f"fit: score {lower[0][0]:.1f} or less", len(lower), names))
+    looked_at = walk.fitting
+    for why, (count, names) in walk.refused.items():
+        reasons.append(reason_text.group(why, count, names))
+        looked_at += count
+    if walk.fitting > len(scored):
+        reasons.append(reason_text.group("fit, but not scored: no emptier than these", walk.fitting - len(scored), ()))
+    if on_duty > looked_at:
+        why = "not looked at: not labelled so, or no emptier" if labelled else "not looked at: no emptier than these"
+        reasons.append(reason_text.group(why, on_duty - looked_at, ()))
+    if known > on_duty:
+        reasons.append(reason_text.group("not on duty", known - on_duty, ()))
+    summary = f"node {best[3].node}: score {best[0]:.1f}, the best of {len(scored)} that were scored, of {known:,}"
+    return reason_text.bounded(reasons), summary
+
+
+class _Group(Struct, frozen=True):
+    """Nodes that will not do for the same reason."""
+
+    said: str
+    slots: list[Slot]
+
+    def reason(self, demand: Demand, *, full: bool) -> Reason:
+        """In words; `full`: there is too little of something, so say how much the roomiest has."""
+        why = self.said
+        if full:
+            most = [f"{max(0, free):,} of {want:,} {what}" for what, want, free in demand.most(self.slots)]
+            why = f"{why}: {', '.join(most)} free at most"
+        return reason_text.group(why, len(self.slots), nsmallest(NAMES, (slot.node for slot in self.slots)))
+
+
+def _groups(demand: Demand, slots: Iterable[Slot]) -> tuple[list[_Group], list[_Group]]:
+    """Nodes of which none will do, by the reason: what is wrong otherwise, and what is full.
+
+    A node that is wrong otherwise does not count as full.
+    """
+    otherwise: dict[str, list[Slot]] = {}
+    full: dict[tuple[bool, bool, bool], list[Slot]] = {}
+    cpus, memory, disk, check = demand.cpus, demand.memory, demand.disk, demand.check
+    for slot in slots:
+        if not slot.on_duty:
+            otherwise.setdefault(reason_text.off_duty(slot), []).append(slot)
+        elif check is not None and (refused := check(slot)) is not None:
+            otherwise.setdefault(refused, []).append(slot)
+        else:
+            full.setdefault((slot.cpus < cpus, slot.memory < memory, slot.disk < disk), []).append(slot)
+    short = ("too few cpus", "too little memory", "too little disk")
+    said = {lacks: " and ".join(compress(short, lacks)) for lacks in full}
+    return [_Group(*item) for item in otherwise.items()], [_Group(said[lacks], found) for lacks, found in full.items()]
+
+
+def _refused(demand: Demand, slots: Iterable[Slot]) -> Decision:
+    """No node will do; why, the most frequent reason first."""
+    otherwise, full = _groups(demand, slots)
+    groups = sorted(otherwise + full, key=lambda group: (-len(group.slots), group.said))
+    reasons = [group.reason(demand, full=group in full) for group in groups[:_GROUPS]]
+    rest = sum(len(group.slots) for group in groups[_GROUPS:])
+    if rest:
+        reasons.append(reason_text.group("for other reasons", rest, ()))
+    told = "; ".join(reason_text.sentence(len(group.slots), group.said) for group in groups[:_TOLD])
+    more = "; and others" if len(groups) > _TOLD else ""
+    summary = f"no node will do: {told}{more}" if groups else "no node will do: there is none"
+    return Decision(node=None, score=0.0, reasons=reason_text.bounded(reasons), summary=summary)

@@ -1,0 +1,204 @@
+"""The slices of one node, kept as the leader commands them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random as random_
+from typing import TYPE_CHECKING
+
+from hostler.engine.deployments.timeouts import AT_REST, Limits
+from hostler.engine.slices.running_cache import Sight
+from hostler.engine.slices.status_writer import Ledger
+from hostler.engine.slices.worker import UNLISTED, Workers
+from hostler.errors import HostlerError
+from hostler.keys.deployment import ROUTER, SLICE
+from hostler.keys.entry import Unreadable
+from hostler.keys.mirror import Mirror
+from hostler.kit.task_group import run_together
+from hostler.model.deployment import SliceState
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Mapping
+
+    from hostler.engine.agent.config import AgentPlan
+    from hostler.engine.agent.session import Session
+    from hostler.kit.clock import Clock
+    from hostler.model.deployment import SliceInstance, SliceRecord
+    from hostler.ports.slices import Slices
+    from hostler.ports.store import Store
+
+TOKENS = 0.05
+"""Seconds for which tokens that come and go are gathered before the driver is told."""
+_NONE: Mapping[int, SliceInstance] = {}
+_log = logging.getLogger("hostler.agent")
+
+
+class SliceKeeper:
+    """Run by the node's agent, under its session. Made once, run once; what runs is left running when it ends."""
+
+    def __init__(
+        self,
+        store: Store,
+        slices: Slices,
+        plan: AgentPlan,
+        session: Session,
+        *,
+        clock: Clock,
+        rng: random.Random | None = None,
+        limits: Limits | None = None,
+    ) -> None:
+        rng = rng or random_.Random()  # noqa: S311 - spreads retries; guards nothing
+        self._driver, self._plan, self._session, self._clock = slices, plan, session, clock
+        self.slices = Mirror(store, SLICE, clock=clock, rng=rng, node=plan.node)
+        self.routers = Mirror(store, ROUTER, clock=clock, rng=rng)
+        self.ledger = Ledger(
+            store, session, self.slices, node=plan.node, clock=clock, learned=self._compare, wrote=self._wrote
+        )
+        self.sight = Sight(slices, clock=clock, news=self._news)
+        self.workers = Workers(
+            slices, plan, session, self.ledger, self.sight, clock=clock, rng=rng, limits=limits or Limits()
+        )
+        self._agenda = self.workers.agenda
+        self._last: dict[str, Mapping[int, SliceInstance]] = {}
+        self._number = 0
+        self._prepared = False
+        self._token_news = asyncio.Event()
+        self._look_now = asyncio.Event()
+        self._tokens: frozenset[str] | None = None
+        self.slices.listen(self._compare)
+        self.routers.listen(lambda _: self._token_news.set())
+        slices.listen(self._changed_itself)
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        parts = {
+            "keys": self.slices.run(),
+            "routers": self.routers.run(),
+            "agenda": self._agenda.run(),
+            "admit": self._admit(),
+            "look": self._look(),
+            "sweep": self._sweep(),
+        }
+        try:
+            await run_together(f"slices {self._plan.node}", parts)
+        finally:
+            await self._agenda.aclose()
+            await self.ledger.aclose()
+
+    async def prepare(self) -> None:
+        """After each registration of the node, before anything is done under it: know what stands.
+
+        The first time everything that is on its way was left so by an earlier process of the agent.
+        """
+        await self.slices.refresh()
+        if self._prepared:
+            return
+        self._prepared = True
+        for key, entry in self.slices.entries.items():
+            artifact = SLICE.parse(key)["artifact"]
+            for number, one in entry.value.each().items():
+                self.workers.inherited[f"{artifact}#{number}"] = one.state
+
+    def session_changed(self) -> None:
+        """The session may act, or may not, or it is another: endpoints hang on its lease."""
+        if not self._prepared or not self._session.may_act():
+            return
+        if self._session.number != self._number:
+            self._number = self._session.number
+            self.sight.doubt()
+            self._look_now.set()
+            for name, known in self.workers.known.items():
+                if known.state is SliceState.ACTIVE:
+                    self._agenda.kick(name)
+        if self.workers.parked:
+            parked, self.workers.parked = self.workers.parked, {}
+            for name in parked:
+                self._agenda.kick(name)
+
+    @property
+    def instances(self) -> int:
+        """How many there are on this node, as the store says."""
+        return sum(len(entry.value.each()) for entry in self.slices.entries.values())
+
+    # Inside
+
+    def _compare(self, key: str) -> None:
+        """Have those instances of a key looked at that are not as they were."""
+        entry = self.ledger.look(key)
+        if isinstance(entry, Unreadable):
+            return
+        old = self._last.get(key, _NONE)
+        new = _NONE if entry is None else entry.value.each()
+        self._wrote(key, None if entry is None else entry.value)
+        changed = [number for number, one in new.items() if not _same(old.get(number), one)]
+        changed += [number for number in old if number not in new]
+        if changed:
+            artifact = SLICE.parse(key)["artifact"]
+            for number in changed:
+                self._agenda.kick(f"{artifact}#{number}")
+
+    def _wrote(self, key: str, record: SliceRecord | None) -> None:
+        if record is None:
+            self._last.pop(key, None)
+        else:
+            self._last[key] = record.each()
+
+    def _news(self, name: str) -> None:
+        self._agenda.kick(name)
+
+    def _changed_itself(self, name: str) -> None:
+        self.sight.doubt()
+        self._agenda.kick(name)
+
+    async def _look(self) -> None:
+        """In each session, see what runs: also what has no key, and so is nobody's."""
+        while True:
+            await self._look_now.wait()
+            self._look_now.clear()
+            try:
+                await self.sight.fresh()
+            except HostlerError as error:
+                _log.warning("node %s: its slices cannot be listed: %s", self._plan.node, error)
+                await self._clock.sleep(UNLISTED)
+                self._look_now.set()
+
+    async def _sweep(self) -> None:
+        """In case that news were lost."""
+        while True:
+            await self._clock.sleep(self._plan.sweep_every)
+            self.sight.doubt()
+            self._look_now.set()
+            for key in tuple(self.slices.entries):
+                entry = self.ledger.look(key)
+                if entry is None or isinstance(entry, Unreadable):
+                    continue
+                artifact = SLICE.parse(key)["artifact"]
+                for number, one in entry.value.each().items():
+                    name = f"{artifact}#{number}"
+                    if one.state not in AT_REST and not self._agenda.has(name):
+                        self._agenda.kick(name)
+
+    async def _admit(self) -> None:
+        """Tell the driver whose calls to take, whenever that changed."""
+        await self.routers.ready()
+        while True:
+            self._token_news.clear()
+            tokens = frozenset(entry.value.token_sha256 for entry in self.routers.entries.values())
+            if tokens != self._tokens:
+                self._tokens = tokens
+                self._driver.admit(tokens)
+            await self._token_news.wait()
+            await self._clock.sleep(TOKENS)
+
+
+def _same(one: SliceInstance | None, other: SliceInstance) -> bool:
+    """Apart from how long it has been so."""
+    return one is other or (
+        one is not None
+        and one.state is other.state
+        and one.template == other.template
+        and one.ready == other.ready
+        and one.restarts == other.restarts
+    )

@@ -1,0 +1,383 @@
+"""The node's slice keys: what stands there, and what is written of their instances and endpoints.
+
+Instances of one key that move at the same moment are written in one transaction. Every write compares the revision of
+the key and that the node is this session's; endpoints are written under both, and on the session's lease.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import logging
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from hostler.engine.deployments.state_machine import moved
+from hostler.engine.slices.decide import Show
+from hostler.errors import Conflict, Damaged, HostlerError, LeaseGone, Unavailable, Uncertain
+from hostler.keys.deployment import ENDPOINT, SLICE
+from hostler.keys.entry import Unreadable
+from hostler.keys.node import ALIVE
+from hostler.model.deployment import Endpoint, SliceState, may_move
+from hostler.ports.store import Delete, Get, KeyValue, ModRevision, Put
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from hostler.engine.agent.session import Session
+    from hostler.keys.entry import Entry
+    from hostler.keys.mirror import Mirror
+    from hostler.kit.clock import Clock
+    from hostler.model.deployment import SliceInstance, SliceRecord
+    from hostler.ports.slices import Running
+    from hostler.ports.store import Comparison, Operation, Store, TxnResult
+
+PATIENCE = 5.0
+"""Seconds that one question to the store may take."""
+PACE = 0.05
+"""Seconds between two transactions on one key, so that what comes in a stream is written in a few."""
+MOST = 120
+"""Operations of one transaction."""
+_log = logging.getLogger("hostler.agent")
+
+
+class Outcome(enum.StrEnum):
+    """What became of a write."""
+
+    WRITTEN = "written"
+    STALE = "stale"
+    """The key is not as it was read, or may not be; what stands there is known now."""
+    AWAY = "away"
+    """The store does not answer, or the session is over."""
+
+
+class Change:
+    """What one instance wants written."""
+
+    __slots__ = ("done", "new", "number", "running", "seen", "session", "show")
+
+    def __init__(
+        self,
+        number: int,
+        seen: SliceInstance,
+        new: SliceInstance | None,
+        *,
+        show: Show = Show.KEEP,
+        running: Running | None = None,
+    ) -> None:
+        self.number, self.seen, self.new = number, seen, new
+        self.show, self.running = show, running
+        self.session = 0
+        """The session under which it was written."""
+        self.done: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+
+    def settle(self, outcome: Outcome) -> None:
+        if not self.done.done():
+            self.done.set_result(outcome)
+
+
+class Ledger:
+    """Knows what stands, its own writes included, before the mirror does."""
+
+    def __init__(
+        self,
+        store: Store,
+        session: Session,
+        mirror: Mirror[SliceRecord],
+        *,
+        node: str,
+        clock: Clock,
+        learned: Callable[[str], None],
+        wrote: Callable[[str, SliceRecord | None], None],
+    ) -> None:
+        """`learned(key)`: what stands there was read, before the mirror told. `wrote`: it was written here."""
+        self._store, self._session, self._mirror = store, session, mirror
+        self._learned, self._wrote = learned, wrote
+        self._node, self._clock = node, clock
+        self._own: dict[str, tuple[int, Entry[SliceRecord] | Unreadable | None]] = {}
+        self._pages: dict[str, _Page] = {}
+        self.transactions = 0
+        """That were written."""
+
+    def key(self, artifact: str) -> str:
+        return SLICE.fill(node=self._node, artifact=artifact)
+
+    def look(self, key: str) -> Entry[SliceRecord] | Unreadable | None:
+        """What stands there, as far as this node knows."""
+        own = self._own.get(key)
+        if own is not None:
+            if own[0] > self._mirror.revision:
+                return own[1]
+            del self._own[key]
+        return self._mirror.entries.get(key) or self._mirror.unreadable.get(key)
+
+    async def write(self, key: str, change: Change) -> Outcome:
+        """Write it, with what others want written of the same key."""
+        page = self._pages.get(key)
+        if page is None:
+            page = self._pages[key] = _Page()
+        page.waiting.append(change)
+        if page.task is None:
+            page.task = asyncio.create_task(self._flush(key, page), name=f"slice key {key}")
+        return await change.done
+
+    async def withdraw(self, artifact: str, instance: int, methods: Iterable[str]) -> None:
+        """Delete the endpoints of an instance without a key, as far as they are this node's.
+
+        Its number may have been given to an instance elsewhere. HostlerError: some may stand still.
+        """
+        number = self._session.number
+        keys = [ENDPOINT.fill(artifact=artifact, method=name, instance=instance) for name in methods]
+        for first in range(0, len(keys), MOST // 2):
+            piece = keys[first : first + MOST // 2]
+            found = (await self._asked([], [Get(key) for key in piece])).responses
+            own = [kv for kv in found if isinstance(kv, KeyValue) and self._is_own(kv)]
+            if not own:
+                continue
+            when = [self._session.guard(), *(ModRevision(kv.key) == kv.mod_revision for kv in own)]
+            result = await self._asked(when, [Delete(kv.key) for kv in own], [ALIVE.get_op(node=self._node)])
+            if not result.succeeded:
+                if not self._session.is_own(result.responses[0]):  # type: ignore[arg-type]
+                    self._session.ended(number)
+                raise Conflict(f"endpoints of {artifact}#{instance}: they have just changed; they are read again")
+
+    async def aclose(self) -> None:
+        """Write nothing more."""
+        tasks = [page.task for page in self._pages.values() if page.task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    # Inside
+
+    def _is_own(self, kv: KeyValue) -> bool:
+        try:
+            return ENDPOINT.entry(kv).value.node_id == self._node
+        except Damaged:
+            return False
+
+    async def _asked(
+        self, when: list[Comparison], then: list[Operation], otherwise: Sequence[Operation] = ()
+    ) -> TxnResult:
+        if not self._session.open:
+            raise Unavailable(f"node {self._node}: it has no session now")
+        try:
+            async with asyncio.timeout(PATIENCE):
+                return await self._store.txn(when, then, otherwise)
+        except TimeoutError:
+            raise Unavailable(f"the store did not answer within {PATIENCE:g} s") from None
+
+    async def _flush(self, key: str, page: _Page) -> None:
+        try:
+            while page.waiting:
+                pause = page.next_at - self._clock.now()
+                if pause > 0:
+                    await self._clock.sleep(pause)
+                page.next_at = self._clock.now() + PACE
+                changes, page.waiting = page.waiting, []
+                page.busy = changes
+                while changes:
+                    changes = await self._written(key, changes)
+                page.busy = []
+        except HostlerError as error:  # one that no write raises unless the program is wrong
+            _log.error("%s: it could not be written", key, exc_info=error)
+        finally:
+            page.task = None
+            for change in (*page.busy, *page.waiting):
+                change.settle(Outcome.AWAY)
+            page.busy, page.waiting = [], []
+            if key not in self._mirror.entries and not page.waiting:
+                self._pages.pop(key, None)
+
+    async def _written(self, key: str, changes: list[Change]) -> list[Change]:
+        """One transaction; what did not fit into it."""
+        entry = self.look(key)
+        if entry is None or isinstance(entry, Unreadable):
+            return _settled(changes, Outcome.STALE)
+        each = entry.value.each()
+        if not self._session.open:
+            return _settled(changes, Outcome.AWAY)
+        lease, number, guard = self._session.lease, self._session.number, self._session.guard()
+        now: list[Change] = []
+        rest: list[Change] = []
+        operations: list[Operation] = []
+        for change in changes:
+            if not _fits(each.get(change.number), change):
+                change.settle(Outcome.STALE)
+                continue
+            shown = self._shown(entry, change, lease)
+            if now and len(operations) + len(shown) >= MOST:
+                rest.append(change)
+                continue
+            now.append(change)
+            operations += shown
+        if not now:
+            return rest
+        record = self._record(entry.value, now)
+        if len(operations) >= MOST:  # one instance with that many methods: they come first, or go first
+            entry = await self._piecemeal(entry, record, operations)
+            if entry is None:
+                _settled(now, Outcome.STALE)
+                return rest
+            operations = []
+        if record != entry.value:
+            head = Delete(entry.key) if record is None else Put(entry.key, SLICE.encode(record))
+            operations = [head, *operations]
+        outcome = await self._txn(entry, record, operations, [guard], number) if operations else Outcome.WRITTEN
+        for change in now:
+            change.session = number
+            change.settle(outcome)
+        return rest
+
+    def _record(self, record: SliceRecord, changes: list[Change]) -> SliceRecord | None:
+        names = dict.fromkeys(record.methods)
+        for change in changes:
+            if change.show is Show.PUT and change.running is not None:
+                names.update((method.name, None) for method in change.running.methods)
+        methods = record.methods if len(names) == len(record.methods) else tuple(names)
+        new = {change.number: change.new for change in changes if change.new != change.seen}
+        if not new and methods == record.methods:
+            return record
+        return moved(record, new, at=self._clock.wall(), methods=methods)
+
+    def _shown(self, entry: Entry[SliceRecord], change: Change, lease: int | None) -> list[Operation]:
+        artifact, running = entry.parts["artifact"], change.running
+        if change.show is Show.DROP:
+            # Mostly the same; but another program may have written the record anew, without them.
+            known = () if running is None else tuple(method.name for method in running.methods)
+            return [
+                ENDPOINT.delete(artifact=artifact, method=name, instance=change.number)
+                for name in dict.fromkeys((*entry.value.methods, *known))
+            ]
+        if change.show is Show.KEEP or running is None:
+            return []
+        return [
+            ENDPOINT.put(
+                Endpoint(
+                    node_id=self._node,
+                    instance=change.number,
+                    state=SliceState.ACTIVE,
+                    address=running.address,
+                    idempotent=method.idempotent,
+                    streams=method.streams,
+                ),
+                lease=lease,
+                artifact=artifact,
+                method=method.name,
+                instance=change.number,
+            )
+            for method in running.methods
+        ]
+
+    async def _piecemeal(
+        self, entry: Entry[SliceRecord], record: SliceRecord | None, operations: list[Operation]
+    ) -> Entry[SliceRecord] | None:
+        """Endpoints before the state that they go with; None: that did not come to its end.
+
+        What they are called stands in the record before the first of them does.
+        """
+        number = self._session.number
+        named = entry.value
+        if record is not None and record.methods != named.methods:
+            named = msgspec.structs.replace(named, methods=record.methods)
+        for first in range(0, len(operations), MOST - 1):
+            piece = operations[first : first + MOST - 1]
+            if named is not entry.value and named != entry.value:
+                piece = [Put(entry.key, SLICE.encode(named)), *piece]
+            if not self._session.open:
+                return None
+            if await self._txn(entry, named, piece, [self._session.guard()], number) is not Outcome.WRITTEN:
+                return None
+            found = self.look(entry.key)
+            if found is None or isinstance(found, Unreadable) or found.value != named:
+                return None
+            entry = found
+        return entry
+
+    async def _txn(
+        self,
+        entry: Entry[SliceRecord],
+        record: SliceRecord | None,
+        operations: list[Operation],
+        when: list[Comparison],
+        number: int,
+    ) -> Outcome:
+        key = entry.key
+        otherwise = [Get(key), ALIVE.get_op(node=self._node)]
+        try:
+            async with asyncio.timeout(PATIENCE):
+                result = await self._store.txn([*when, SLICE.unchanged(entry)], operations, otherwise)
+        except LeaseGone:
+            self._session.ended(number)
+            return Outcome.AWAY
+        except (Uncertain, TimeoutError):
+            return await self._read(key)
+        except HostlerError as error:
+            _log.info("%s: could not be written: %s", key, error)
+            return Outcome.AWAY
+        if not result.succeeded:
+            self._learn(key, result.responses[0], result.revision)  # type: ignore[arg-type]
+            if not self._session.is_own(result.responses[1]):  # type: ignore[arg-type]
+                self._session.ended(number)
+                return Outcome.AWAY
+            return Outcome.STALE
+        self.transactions += 1
+        self._wrote(key, record)
+        if record is None:
+            self._own[key] = result.revision, None
+        elif record != entry.value:
+            written = msgspec.structs.replace(
+                entry, value=record, mod_revision=result.revision, version=entry.version + 1
+            )
+            self._own[key] = result.revision, written
+        return Outcome.WRITTEN
+
+    async def _read(self, key: str) -> Outcome:
+        """The answer was lost: what stands there counts."""
+        try:
+            async with asyncio.timeout(PATIENCE):
+                result = await self._store.txn([], [Get(key)])  # with the revision at which it is not there
+        except (HostlerError, TimeoutError):
+            return Outcome.AWAY
+        self._learn(key, result.responses[0], result.revision)  # type: ignore[arg-type]
+        return Outcome.STALE
+
+    def _learn(self, key: str, kv: KeyValue | None, revision: int) -> None:
+        if kv is None:
+            self._own[key] = revision, None
+        else:
+            try:
+                self._own[key] = kv.mod_revision, SLICE.entry(kv)
+            except Damaged as error:
+                self._own[key] = kv.mod_revision, Unreadable(error, SLICE.parse(key), kv)
+        self._learned(key)
+
+
+class _Page:
+    """What waits to be written of one key."""
+
+    __slots__ = ("busy", "next_at", "task", "waiting")
+
+    def __init__(self) -> None:
+        self.waiting: list[Change] = []
+        self.busy: list[Change] = []
+        self.next_at = 0.0
+        self.task: asyncio.Task[None] | None = None
+
+
+def _fits(instance: SliceInstance | None, change: Change) -> bool:
+    """Whether the instance is still as it was when the change was decided, and may become what it says."""
+    seen, new = change.seen, change.new
+    if instance is None or (instance.state, instance.template) != (seen.state, seen.template):
+        return False
+    if (instance.ready, instance.restarts) != (seen.ready, seen.restarts):
+        return False
+    state = None if new is None else new.state
+    return state is seen.state or may_move(seen.state, state)
+
+
+def _settled(changes: list[Change], outcome: Outcome) -> list[Change]:
+    for change in changes:
+        change.settle(outcome)
+    return []

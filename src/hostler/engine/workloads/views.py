@@ -1,0 +1,179 @@
+"""What callers are told of workloads and their instances. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hostler.engine import phase as phases
+from hostler.engine.workloads.decide import decide, least_ready
+from hostler.engine.workloads.instance_cache import is_ready
+from hostler.engine.workloads.instance_index import Is, total
+from hostler.kit.plural import counted
+from hostler.model.api import Phase
+from hostler.model.vm import MachineState
+from hostler.model.workload import Actual
+from hostler.model.workload_api import InstanceView, WorkloadPhase, WorkloadView
+
+if TYPE_CHECKING:
+    from hostler.engine.workloads.instance_index import Roll
+    from hostler.keys.entry import Entry
+    from hostler.model.vm import VirtualMachine, VmHandle
+    from hostler.model.workload import Target, Workload, WorkloadInstance
+
+
+def workload_view(workload: Workload, revision: int, roll: Roll, *, why_pending: str = "") -> WorkloadView:
+    """A workload. `why_pending`: of the first instance that has no node, or no machine."""
+    kept = roll.count(Is.KEPT)
+    ready = total(roll.groups(ready=True))
+    updated = total(
+        [*roll.groups(ready=True, template=workload.template), *roll.groups(ready=False, template=workload.template)]
+    )
+    leaving = roll.count(Is.LEAVING) + roll.count(Is.AWAY)
+    waiting = roll.count(Is.WAITING)
+    made = kept + waiting + roll.count(Is.BLIND)
+    pending = len(roll.pending) + waiting
+    plan = decide(workload, roll)
+    calm = plan.is_empty and not leaving and not roll.strays
+    settled = calm and not workload.deleting and made == ready == workload.instances
+    org, project = workload.home
+    now = _phase(workload, settled=settled, pending=pending, older=kept - updated)
+    return WorkloadView(
+        name=workload.name,
+        org=org,
+        project=project,
+        enabled=workload.enabled,
+        instances=workload.instances,
+        spec=workload.spec,
+        affinity=workload.affinity,
+        node_labels=workload.node_labels,
+        on_node_loss=workload.loss,
+        restart=workload.restart,
+        rollout=workload.rollout,
+        labels=workload.labels,
+        phase=now,
+        detail=_detail(now, workload, roll, why_pending, made=made, updated=updated)
+        + _held_back(workload, roll, older=kept - updated, moves=bool(plan.remove or leaving)),
+        made=made,
+        ready=ready,
+        updated=updated,
+        pending=pending,
+        leaving=leaving,
+        settled=settled,
+        template=workload.template,
+        generation=workload.generation,
+        created_at=workload.created_at,
+        revision=revision,
+    )
+
+
+def _phase(workload: Workload, *, settled: bool, pending: int, older: int) -> WorkloadPhase:
+    if workload.deleting:
+        return WorkloadPhase.DELETING
+    if settled:
+        return WorkloadPhase.READY if workload.enabled else WorkloadPhase.OFF
+    if pending:
+        return WorkloadPhase.PENDING
+    return WorkloadPhase.UPDATING if older else WorkloadPhase.CHANGING
+
+
+def _detail(phase: WorkloadPhase, workload: Workload, roll: Roll, why_pending: str, *, made: int, updated: int) -> str:
+    if phase is WorkloadPhase.DELETING:
+        return counted(len(roll), "instance is left", "instances are left")
+    if phase is WorkloadPhase.PENDING:
+        missing = workload.instances - made
+        more = f"; {missing} more {'is' if missing == 1 else 'are'} not made for that reason"
+        return why_pending + (more if missing > 0 else "")
+    if phase is WorkloadPhase.UPDATING:
+        return f"{updated} of {workload.instances} are of the newest template"
+    return ""
+
+
+def _held_back(workload: Workload, roll: Roll, *, older: int, moves: bool) -> str:
+    """Why older instances are not replaced now."""
+    if workload.deleting or not older or moves:
+        return ""
+    return f"; {older} of an older template stay, for at least {least_ready(workload, roll)} shall serve"
+
+
+def first_pending(roll: Roll) -> int | None:
+    """An instance that tells why some are pending."""
+    return next(iter(roll.by[Is.WAITING]), None) or next(iter(roll.pending), None)
+
+
+def why_pending(number: int, target: Target | None, handle: VmHandle | None) -> str:
+    """Why an instance has no node, in a sentence."""
+    return f"instance {number}: {_nowhere(target, handle) or 'nobody has decided anything about it yet'}"
+
+
+def _nowhere(target: Target | None, handle: VmHandle | None) -> str:
+    """The leader's own sentence, if it has said one; else the first reason."""
+    if handle is not None and handle.state is MachineState.PENDING and handle.detail:
+        return handle.detail
+    return target.reasons[0].why if target is not None and target.reasons else ""
+
+
+class Seen:
+    """What is known of one instance."""
+
+    __slots__ = ("actual", "alive", "handle", "instance", "target", "vm")
+
+    def __init__(
+        self,
+        instance: Entry[WorkloadInstance],
+        *,
+        target: Target | None,
+        actual: Actual | None,
+        vm: VirtualMachine | None,
+        handle: VmHandle | None,
+        alive: bool,
+    ) -> None:
+        """`alive`: the node that the handle names gives signs of life."""
+        self.instance, self.target, self.actual = instance, target, actual
+        self.vm, self.handle, self.alive = vm, handle, alive
+
+
+def instance_view(workload: Workload, seen: Seen) -> InstanceView:
+    """An instance."""
+    record, vm, handle, target = seen.instance.value, seen.vm, seen.handle, seen.target
+    now = Phase.PENDING if vm is None else phases.phase(vm, handle, seen.alive)
+    ready = vm is not None and handle is not None and seen.alive and not vm.deleting and is_ready(vm, handle)
+    node = None if target is None else target.node
+    return InstanceView(
+        instance=record.instance,
+        vm=record.vm,
+        name="" if vm is None else vm.name,
+        phase=now,
+        node=node,
+        template=record.template,
+        updated=record.template == workload.template,
+        ready=ready,
+        leaving=record.leaving or (vm is not None and vm.deleting),
+        detail=_instance_detail(seen, now),
+        reasons=() if target is None else target.reasons,
+        target=target,
+        actual=seen.actual,
+        created_at=record.created_at,
+    )
+
+
+def _instance_detail(seen: Seen, now: Phase) -> str:
+    target, handle = seen.target, seen.handle
+    if now is Phase.SILENT and handle is not None:
+        return f"node {handle.node} gives no sign of life; what runs there is not known"
+    if now is Phase.PENDING:
+        return _nowhere(target, handle)
+    return "" if handle is None else handle.detail
+
+
+def actual_of(handle: VmHandle | None, vm: str) -> Actual | None:
+    """What its agent reported last, where only the handle is at hand: both say the same."""
+    if handle is None or not handle.node:
+        return None
+    return Actual(
+        node=handle.node,
+        state=handle.state,
+        vm=vm,
+        generation=handle.generation,
+        detail=handle.detail,
+        seen_at=handle.seen_at,
+    )

@@ -1,0 +1,197 @@
+"""Which server a command asks, and as whom.
+
+The server: --server, else HOSTLER_SERVER, else the `hostler up` of the data folder, else the replica of this machine,
+where the settings name a cluster. The token: --token-file, --token,
+HOSTLER_TOKEN, HOSTLER_TOKEN_FILE, else the administrator's token of the data folder, which is shown to that folder's
+own server and to no other.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from hostler.entry.cli.failure import note
+from hostler.entry.cli.value import span
+from hostler.entry.data_dir import DataFolder
+from hostler.errors import Invalid, NotFound, Unauthenticated, Unavailable
+from hostler.kit.host import WILDCARDS
+from hostler.model.access import DEFAULT
+from hostler.settings import load
+from hostler.settings.value import CLUSTERS, split_address
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+
+    from hostler.client import Client
+    from hostler.settings import Settings
+
+T = TypeVar("T")
+
+
+def server_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """`--server`, `--token`, `--token-file` and `--data`; read them with `chosen_server`, from the context."""
+    for option in reversed(
+        (
+            click.option("--server", metavar="URL", expose_value=False, callback=_keep, help=_SERVER_HELP),
+            click.option("--token", metavar="TOKEN", expose_value=False, callback=_keep, help=_TOKEN_HELP),
+            click.option(
+                "--token-file",
+                type=click.Path(dir_okay=False, path_type=Path),
+                expose_value=False,
+                callback=_keep,
+                help="The file that the token is in.  [env: HOSTLER_TOKEN_FILE]",
+            ),
+            click.option(
+                "--ca",
+                metavar="FILE",
+                expose_value=False,
+                callback=_keep,
+                help="Whose certificates to trust (PEM).  [env: HOSTLER_CA]",
+            ),
+            click.option(
+                "--insecure",
+                is_flag=True,
+                expose_value=False,
+                callback=_keep,
+                help="Send the token to another machine although everybody on the way can read it.",
+            ),
+            click.option(
+                "--data",
+                type=click.Path(file_okay=False, path_type=Path),
+                expose_value=False,
+                callback=_keep,
+                help="The data folder of the hostler up to ask.  [env: HOSTLER_DATA]",
+            ),
+        )
+    ):
+        command = option(command)
+    return command
+
+
+_SERVER_HELP = (
+    "The server to ask, or several with commas between them, tried in order; otherwise the hostler up of the data"
+    " folder.  [env: HOSTLER_SERVER]"
+)
+_TOKEN_HELP = "The token; others on this machine can see it here: prefer the variable or a file.  [env: HOSTLER_TOKEN]"  # noqa: S105
+
+
+def org_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """`--org`."""
+    option = click.option("--org", default=DEFAULT, envvar="HOSTLER_ORG", show_default=True, show_envvar=True)
+    return option(command)
+
+
+def project_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """`--org` and `--project`."""
+    project = click.option("--project", default=DEFAULT, envvar="HOSTLER_PROJECT", show_default=True, show_envvar=True)
+    return org_option(project(command))
+
+
+def _keep(ctx: click.Context, parameter: click.Parameter, value: Any) -> Any:
+    if value is not None:
+        ctx.meta[f"hostler.{parameter.name}"] = value
+    return value
+
+
+class Server:
+    """Where to ask, as whom, and where both were found."""
+
+    def __init__(self, url: str, token: str, url_from: str, token_from: str) -> None:
+        self.url, self.token, self.url_from, self.token_from = url, token, url_from, token_from
+
+
+def chosen_server() -> Server:
+    """The server and the token. NotFound: no server is known. Unauthenticated: there is no token for it."""
+    given = click.get_current_context().meta
+    settings = load({"data": given.get("hostler.data")})
+    folder = DataFolder(settings.data)
+    own = folder.read(folder.server_file)
+    url, url_from = given.get("hostler.server"), "--server"
+    if url is None:
+        url, url_from = os.environ.get("HOSTLER_SERVER") or None, "HOSTLER_SERVER"
+    if url is None:
+        url, url_from = own, str(folder.server_file)
+    if url is None:
+        url, url_from = _own_replica(settings), "listen"
+        if settings.tls_cert is not None:  # else another program could take the port of a replica that does not run
+            own = url
+    if url is None:
+        raise NotFound(
+            f"server: none is known, and no hostler up runs in {folder.path}; start it with hostler up,"
+            " or name a server with --server or HOSTLER_SERVER"
+        )
+    url = url.rstrip("/")
+    for one in url.split(","):
+        if not one.strip().startswith(("http://", "https://")):
+            raise Invalid(f"{url_from} {one!r}: must be http://host:port or https://host:port")
+    token, token_from = _token(given, folder if url == own else None)
+    return Server(url, token, url_from, token_from)
+
+
+def _own_replica(settings: Settings) -> str | None:
+    """Where the replica of this machine serves, by the settings; None: they are not those of a machine with one."""
+    if settings.store.partition("://")[0] not in CLUSTERS:
+        return None
+    host, port = split_address(settings.listen)
+    host = WILDCARDS.get(host, host)
+    place = f"[{host}]" if ":" in host else host
+    return f"{'http' if settings.tls_cert is None else 'https'}://{place}:{port}" if port else None
+
+
+def _token(given: dict[str, Any], folder: DataFolder | None) -> tuple[str, str]:
+    file = given.get("hostler.token_file")
+    if file is not None:
+        return _from_file(file), str(file)
+    for found, name in ((given.get("hostler.token"), "--token"), (os.environ.get("HOSTLER_TOKEN"), "HOSTLER_TOKEN")):
+        if found:
+            return found, name
+    named = os.environ.get("HOSTLER_TOKEN_FILE")
+    if named:
+        return _from_file(Path(named)), "HOSTLER_TOKEN_FILE"
+    if folder is not None and (token := folder.read(folder.token_file)) is not None:
+        return token, str(folder.token_file)
+    raise Unauthenticated("token: none is known for this server; set HOSTLER_TOKEN, or name a file with --token-file")
+
+
+def _from_file(path: Path) -> str:
+    try:
+        token = path.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not UTF-8"
+        raise Invalid(f"token file {path}: cannot be read: {reason}; name another file") from None
+    if not token:
+        raise Invalid(f"token file {path}: it is empty; put the token into it")
+    return token
+
+
+@asynccontextmanager
+async def reached(server: Server) -> AsyncIterator[Client]:
+    """The open client."""
+    from hostler.client import Client
+
+    given = click.get_current_context().meta
+    insecure, ca = bool(given.get("hostler.insecure")), given.get("hostler.ca") or os.environ.get("HOSTLER_CA") or None
+    try:
+        client = Client(server.url, server.token, ca=ca, insecure=insecure, on_slowed=note)
+    except Invalid as error:
+        raise Invalid(str(error).replace("say insecure=True", "say --insecure")) from None
+    async with client:
+        yield client
+
+
+async def read(client: Client, asked: Callable[[bool], Awaitable[T]]) -> T:
+    """What `asked(stale)` answers: fresh; or, while the store is out of reach, as it was when it was last seen."""
+    try:
+        return await asked(False)
+    except Unavailable as error:
+        try:
+            answer = await asked(True)
+        except Unavailable:
+            raise error from None
+    note(f"note: the store is out of reach; this is what was known {span(client.stale_for)} ago")
+    return answer

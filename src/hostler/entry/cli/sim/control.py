@@ -1,0 +1,210 @@
+"""`hostler sim status`, `mode`, `step` and `log`: on a simulation that runs."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+import msgspec
+
+from hostler.entry.cli import show
+from hostler.entry.cli.server_options import chosen_server, reached, server_options
+from hostler.entry.cli.store_option import complete
+from hostler.entry.cli.value import Duration, moment, span
+from hostler.errors import Conflict, Refused
+from hostler.kit.plural import counted
+from hostler.model.sim_api import MOST_EVENTS, MOST_SECONDS, RATES, Mode
+
+if TYPE_CHECKING:
+    from hostler.client import Client
+    from hostler.entry.cli.server_options import Server
+    from hostler.model.sim_api import SimLogEntry, SimView
+
+LOOK_EVERY = 0.2
+FOLLOW_EVERY = 0.5
+
+
+@click.command()
+@show.output_option
+@server_options
+def status(output: str) -> None:
+    """Show how time goes, what is broken, and what should be done about it."""
+    complete(_status(chosen_server(), output))
+
+
+async def _status(server: Server, output: str) -> None:
+    async with reached(server) as client:
+        view = await client.sim.get()
+    if output != "table":
+        show.emit(msgspec.to_builtins(view), output)
+        return
+    leader = next((replica.name for replica in view.replicas if replica.leads), "nobody")
+    running = sum(replica.runs for replica in view.replicas)
+    rows = [
+        ("SCENARIO", f"{view.name}, seed {view.seed}"),
+        ("TIME", f"{instant(view.now)}   ({moment(view.wall)})"),
+        ("MODE", f"{paced(view)}, epoch {view.epoch}"),
+        ("NEXT", _next(view)),
+        ("LEADER", f"{leader}; {running} of {counted(len(view.replicas), 'replica runs', 'replicas run')}"),
+        ("TIMELINE", f"{view.timeline} to come" if view.timeline else ""),
+        ("REPAIRS", "by themselves where commands are enough" if view.auto_repair else "by hand"),
+        ("RACKS", "\n".join(f"{rack.name}: {rack.working} of {_blades(rack.blades)}" for rack in view.racks)),
+        ("AMISS", "\n".join(f"{each.component}: {each.state}" for rack in view.racks for each in rack.amiss)),
+        ("FAULTS", "\n".join(f"{fault.id}: {fault.text}" for fault in view.faults)),
+        ("PROPOSED", "\n".join(f"{each.id}: {each.text} ({each.reason})" for each in view.proposals)),
+        ("FAILURES", "\n".join(view.failures)),
+    ]
+    show.pairs([(name, "\n".join(map(show.safe, text.split("\n")))) for name, text in rows if text])
+
+
+def _blades(number: int) -> str:
+    return counted(number, "blade works", "blades work")
+
+
+def instant(at: float) -> str:
+    """Virtual time since the beginning."""
+    return f"{at:.3f} s" if at < 60 else f"{at:.3f} s = {span(at)}"
+
+
+def paced(view: SimView) -> str:
+    """How time goes, in words."""
+    if view.mode is Mode.MANUAL:
+        waiting = f"; {counted(len(view.steps), 'step')} under way" if view.steps else ""
+        return f"manual{waiting}"
+    most = "at most " if view.mode is Mode.NO_WAIT else ""
+    return f"{view.mode.value}, {most}{view.rate:g} seconds a second"
+
+
+def _next(view: SimView) -> str:
+    if view.next_at is None:
+        return "nothing is due, ever"
+    return f"something is due {f'in {view.next_at - view.now:.3f} s' if view.next_at > view.now else 'now'}"
+
+
+@click.command()
+@click.argument("mode", type=click.Choice([mode.value for mode in Mode]))
+@click.option("--rate", type=click.FloatRange(*RATES), help="Virtual seconds for each real one; of no_wait at most.")
+@server_options
+def mode(mode: str, rate: float | None) -> None:
+    """Let time stand still (manual), go by the clock (measured), or jump to what is due next (no_wait)."""
+    complete(_mode(chosen_server(), Mode(mode), rate))
+
+
+async def _mode(server: Server, mode: Mode, rate: float | None) -> None:
+    async with reached(server) as client:
+        view = await client.sim.get()
+        view = await client.sim.set_mode(mode, rate=rate, epoch=view.epoch)
+    click.echo(f"{paced(view)}, from {instant(view.now)} on")
+
+
+@click.command()
+@click.argument("duration", type=Duration(), required=False)
+@click.option(
+    "--events", type=click.IntRange(1, MOST_EVENTS), metavar="N", help="By so many instants at which something is due."
+)
+@server_options
+def step(duration: float | None, events: int | None) -> None:
+    """Let time go on for DURATION (30, 30s, 5m, 1h), in mode manual; by one event if nothing is named."""
+    if duration is not None and events is not None:
+        raise click.UsageError("how far? give a duration or --events, not both")
+    if duration is not None and duration > MOST_SECONDS:
+        raise click.BadParameter(f"at most {span(MOST_SECONDS)} at once; step again")
+    if duration is None and events is None:
+        events = 1
+    complete(_step(chosen_server(), duration, events))
+
+
+async def _step(server: Server, seconds: float | None, events: int | None) -> None:
+    async with reached(server) as client:
+        before = await client.sim.get()
+        done = await client.sim.step(seconds, events=events, epoch=before.epoch)
+        now = done.now if done.done else await _finished(client, done.id, done.epoch)
+        news = await _news(client, before.log)
+    for entry in news:
+        click.echo(line(entry))
+    click.echo(f"{instant(now)}, {now - before.now:g} s later")
+
+
+async def _finished(client: Client, id_: int, epoch: int) -> float:
+    """Until the step is done; the instant. Conflict: it was dropped."""
+    while True:
+        view = await client.sim.get()
+        if view.epoch != epoch:
+            raise Conflict(f"step: the mode was changed to {view.mode.value} at {view.now:g} s, before it was done")
+        if all(step.id != id_ for step in view.steps):
+            return view.now
+        await asyncio.sleep(LOOK_EVERY)
+
+
+async def _news(client: Client, after: int, most: int = 50) -> list[SimLogEntry]:
+    """What happened since, if it is not too much to read."""
+    page = await client.sim.log(after=after, limit=most, last=True)
+    if page.items and page.items[0].number > after + 1:
+        before = counted(page.items[0].number - after - 1, "entry", "entries")
+        click.echo(f"… {before} before; hostler sim log shows all")
+    return list(page.items)
+
+
+@click.command()
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+@click.option("--overwrite", is_flag=True, help="Replace a simulation that was saved there before.")
+@server_options
+def save(file: Path, overwrite: bool) -> None:
+    """Save the simulation to a file that `hostler sim serve --resume FILE` goes on from.
+
+    The file holds every write to the simulated control plane; only its owner can read it.
+    """
+    from hostler.sim.journal import load, read
+    from hostler.sim.journal import save as save_file
+
+    if file.exists() or file.is_symlink():
+        if not overwrite:
+            raise Refused(f"{file}: it exists; name another file, or give --overwrite")
+        load(file)  # only a simulation makes room for another
+    data = complete(_state(chosen_server())).encode()
+    header = read(data, "the answer").header
+    save_file(file, data)
+    click.echo(f"{file}: saved at {instant(header.place.at)}")
+
+
+async def _state(server: Server) -> str:
+    async with reached(server) as client:
+        return (await client.sim.state()).file
+
+
+@click.command()
+@click.option("-n", "--lines", type=click.IntRange(1, 1000), default=50, show_default=True, help="The newest so many.")
+@click.option("-f", "--follow", is_flag=True, help="Go on as more happens.")
+@show.output_option
+@server_options
+def log(lines: int, follow: bool, output: str) -> None:
+    """Show what happened, oldest first."""
+    if follow and output != "table":
+        raise click.UsageError("--follow goes with the table only; leave -o out")
+    complete(_log(chosen_server(), lines, follow, output))
+
+
+async def _log(server: Server, lines: int, follow: bool, output: str) -> None:
+    async with reached(server) as client:
+        page = await client.sim.log(limit=lines, last=True)
+        if output != "table":
+            show.emit(msgspec.to_builtins(page.items), output)
+            return
+        last = page.total
+        for entry in page.items:
+            click.echo(line(entry))
+        while follow:
+            await asyncio.sleep(FOLLOW_EVERY)
+            page = await client.sim.log(after=last, limit=1000)
+            for entry in page.items:
+                click.echo(line(entry))
+                last = entry.number
+
+
+def line(entry: SimLogEntry) -> str:
+    """An entry of the log for people."""
+    cause = f"   ← {entry.cause}" if entry.cause else ""
+    told = f"{entry.component}: {entry.text}" if entry.text else entry.component
+    return show.safe(f"{entry.at:12.3f}  {entry.what:<9} {told}{cause}")

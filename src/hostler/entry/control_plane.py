@@ -1,0 +1,547 @@
+"""What every process with a door is made of: the view of the store, the services, the controllers, the server.
+
+`up`, `replica` and `agent` are put together from these parts; nothing here decides anything.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import ipaddress
+import os
+import random
+import secrets
+import uuid
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Self
+
+import msgspec
+
+from hostler.engine.access.budget import BudgetPlan
+from hostler.engine.controllers.brake import Brake
+from hostler.engine.controllers.compaction import Compaction
+from hostler.engine.controllers.janitor import Janitor
+from hostler.engine.controllers.machines import MachineController
+from hostler.engine.controllers.nodes import NodeController
+from hostler.engine.decision_history import TraceService
+from hostler.engine.decision_recorder import Tracer
+from hostler.engine.deployments.controller import DeploymentController
+from hostler.engine.deployments.service import BlueprintService
+from hostler.engine.deployments.timeouts import Limits
+from hostler.engine.idempotent_writer import Writer
+from hostler.engine.inventory.flow_controller import FlowController
+from hostler.engine.inventory.service import InventoryService
+from hostler.engine.invocation.metrics_collector import Collector
+from hostler.engine.invocation.metrics_feed import CallWatch
+from hostler.engine.invocation.no_endpoint import Why
+from hostler.engine.invocation.service import InvokeService
+from hostler.engine.labs.service import LabService
+from hostler.engine.nodes import NodeService
+from hostler.engine.overview import OverviewService
+from hostler.engine.quotas import QuotaService, quota_release
+from hostler.engine.retained import RetainedService
+from hostler.engine.tickets import PeerTickets, Tickets
+from hostler.engine.users import UserService
+from hostler.engine.view import WRITE_EVERY, View
+from hostler.engine.vms import VmService
+from hostler.engine.workloads.controller import WorkloadController
+from hostler.engine.workloads.service import WorkloadService
+from hostler.entry.backend import opened_backend
+from hostler.entry.inventory_reader import read_aside
+from hostler.entry.labs import Counting, catalogue_in_use, lab_controllers, lab_keys, opened_door, own_catalogue
+from hostler.entry.open_files import api_limits
+from hostler.entry.peers import ProcessPeers
+from hostler.entry.router_process import Calling
+from hostler.entry.server.app import build
+from hostler.entry.server.logs import logger
+from hostler.entry.server.serve import Server
+from hostler.entry.server.services import ServerPlan, Services
+from hostler.entry.shared_artifacts import SharedArtifacts, open_shared
+from hostler.errors import Invalid
+from hostler.keys.namespaced import maintained
+from hostler.kit.clock import SystemClock
+from hostler.kit.host import WILDCARDS
+from hostler.settings.value import split_address
+from hostler.wiring import open_audit_files, open_hasher, open_power
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+    from types import TracebackType
+
+    from hostler.engine.service import Service
+    from hostler.engine.store_guard import StoreGuard
+    from hostler.entry.data_dir import DataFolder
+    from hostler.entry.labs import LabDoor
+    from hostler.kit.clock import Clock
+    from hostler.ports.artifacts import Artifacts
+    from hostler.ports.hasher import Hasher
+    from hostler.ports.peers import Doors
+    from hostler.ports.power import Power
+    from hostler.ports.store import Store
+    from hostler.settings import Settings
+    from hostler.sim.simulation import Simulation
+
+OPEN_METRICS = {"token": False, "nearby": None, "everybody": True}
+
+
+def new_id() -> str:
+    """An id that nothing else has."""
+    return uuid.uuid4().hex
+
+
+def new_secret() -> str:
+    """256 random bits, as text."""
+    return secrets.token_urlsafe(32)
+
+
+def peer_tickets(store: Store, clock: Clock, *, by: str) -> PeerTickets:
+    """Tickets by which this process is let in by others, and lets others in."""
+    return PeerTickets(store, clock=clock, secret=new_secret, by=by)
+
+
+def check_listen(settings: Settings) -> tuple[str, int]:
+    """Host and port of the API. Invalid: others could reach it, and read what is sent there."""
+    return check_address(settings, settings.listen, "listen")
+
+
+def check_address(settings: Settings, address: str, what: str) -> tuple[str, int]:
+    """Host and port to listen on; as for the API."""
+    host, port = split_address(address)
+    try:
+        private = ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        private = host == "localhost"
+    if not (private or settings.insecure or settings.tls_cert is not None):
+        raise Invalid(
+            f"{what} {address}: others could read tokens on their way there; set tls_cert and tls_key,"
+            " listen on 127.0.0.1, or force it with --insecure"
+        )
+    return host, port
+
+
+def local_url(server: Server, host: str) -> str:
+    """Where a command on this machine finds the server."""
+    return server.url.replace(host, WILDCARDS[host], 1) if host in WILDCARDS else server.url
+
+
+def _metrics(settings: Settings) -> str:
+    """Who may read the figures. Guests of QEMU come from this very machine, unless root keeps them from it."""
+    if settings.metrics != "auto":
+        return settings.metrics
+    return "token" if settings.machines == "qemu" and os.geteuid() != 0 else "nearby"
+
+
+class Plane:
+    """The view and the services over an open store; an async context manager that keeps the view up meanwhile."""
+
+    def __init__(
+        self,
+        store: Store,
+        settings: Settings,
+        *,
+        clock: Clock | None = None,
+        leads: Callable[[], bool] = lambda: False,
+        machines_of: Callable[[str], Doors | None] = lambda _: None,
+        counters: Callable[[], Mapping[str, float]] = dict,
+        sim: Simulation | None = None,
+        local: Collection[str] = (),
+        artifacts: Artifacts | None = None,
+        guard: StoreGuard | None = None,
+        address: str | None = None,
+        stopping: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """`local`: the nodes of this very process, by their folded names; it may grow. `artifacts`: the repository; if
+        there is none, the one of the settings. `guard`: what tells that the store became another one. `address`:
+        where others reach the API, `HOST:PORT`; None: where it listens. `stopping`: whether it was asked to end."""
+        self.store, self.settings = store, settings
+        self.holder = new_id()
+        """The holder id under which this process stands for leadership; locks of machines name it."""
+        self.clock: Clock = clock or SystemClock()
+        self._rng = random.Random()  # noqa: S311 - spreads retries; guards nothing
+        # Simulated nodes are never switched off.
+        self._power = None if sim is not None else _power(settings)
+        self._hasher = open_hasher()
+        self.view = View(store, clock=self.clock, rng=self._rng, write_every=WRITE_EVERY)
+        self.view.calendar.own = local
+        writer = Writer(store, clock=self.clock, new_id=new_id, healthy=self.view.healthy, rng=self._rng)
+        self.users = _users(store, writer, self.view, self.clock, self._hasher)
+        self.peer_tickets = peer_tickets(store, self.clock, by="replica")
+        self._own_catalogue = own_catalogue(settings)
+        self._catalogue = catalogue_in_use(settings, self._own_catalogue, self.view.catalogues)
+        self._door: LabDoor | None = None
+        self._lab_keys: tuple[str, ...] = ()
+        self._controllers: Sequence[Counting] = ()
+        self._more_counters = counters
+        self._address = address
+        if artifacts is None:
+            artifacts = open_shared(store, settings, self.peer_tickets, clock=self.clock, url=self.api_url)
+        self._audit_files = open_audit_files(settings.data) if sim is None else None
+        self.calling = Calling(
+            store,
+            clock=self.clock,
+            rng=self._rng,
+            name=new_id(),
+            token=new_secret(),
+            host=settings.slice_listen,
+            local=local,
+            why=Why(store, self.view),
+            routers=self.view.routers,
+        )
+        self._watch = CallWatch(self.view, self.calling.questions, clock=self.clock, rng=self._rng)
+        blueprints = BlueprintService(store, writer, self.view, artifacts, clock=self.clock, rng=self._rng)
+        vms = VmService(
+            store,
+            writer,
+            self.view,
+            clock=self.clock,
+            rng=self._rng,
+            new_id=new_id,
+            lock_ttl=settings.lock_ttl,
+            holder=lambda: self.holder,
+        )
+        self.services = Services(
+            store=store,
+            view=self.view,
+            vms=vms,
+            retained=RetainedService(
+                store,
+                writer,
+                self.view,
+                vms,
+                clock=self.clock,
+                new_id=new_id,
+                retention=settings.retention,
+            ),
+            labs=LabService(
+                store,
+                writer,
+                self.view,
+                catalogue=self._catalogue,
+                clock=self.clock,
+                rng=self._rng,
+                switch=settings.lab_switch,
+            ),
+            workloads=WorkloadService(store, writer, self.view, clock=self.clock, rng=self._rng),
+            blueprints=blueprints,
+            nodes=NodeService(store, writer, self.view, clock=self.clock),
+            inventory=InventoryService(store, writer, self.view, read=read_aside, aside=True),
+            quotas=QuotaService(store, writer),
+            users=self.users,
+            tickets=Tickets(store, writer, clock=self.clock, secret=new_secret),
+            traces=TraceService(store, self.view, clock=self.clock, files=self._audit_files),
+            overview=OverviewService(store, self.view, blueprints, clock=self.clock),
+            peers=ProcessPeers(store, self.peer_tickets, machines_of),
+            artifacts=artifacts,
+            own_artifacts=artifacts.own if isinstance(artifacts, SharedArtifacts) else None,
+            peer_tickets=self.peer_tickets,
+            audit_files=self._audit_files,
+            clock=self.clock,
+            stopping=stopping,
+            leads=leads,
+            counters=self._counters,
+            calls=InvokeService(self.calling.router, self.view) if sim is None else None,
+            watch=self._watch if sim is None else None,
+            sim=sim,
+        )
+        self._viewing: asyncio.Task[None] | None = None
+        self._copying: asyncio.Task[None] | None = None
+        self._guard = guard
+        self._guarding: asyncio.Task[None] | None = None
+        self._server: Server | None = None
+
+    async def __aenter__(self) -> Self:
+        self._viewing = asyncio.create_task(self.view.run(), name="view")
+        ready = asyncio.create_task(self.view.ready(), name="view: ready")
+        try:
+            await asyncio.wait((self._viewing, ready), return_when=asyncio.FIRST_COMPLETED)
+            if self._viewing.done():
+                self._viewing.result()
+            if self.services.calls is not None:
+                await self.calling.__aenter__()
+            if isinstance(self.services.artifacts, SharedArtifacts):
+                self._copying = asyncio.create_task(self.services.artifacts.keep_copies(), name="artifacts: copies")
+            if self._guard is not None:
+                self._guarding = asyncio.create_task(self._guard.run(), name="store guard")
+            gc.collect()
+            gc.freeze()  # what was read stays: a full collection would walk all of it, and everybody would wait
+        except BaseException:
+            await self.__aexit__(None, None, None)
+            raise
+        finally:
+            ready.cancel()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self._watch.aclose()
+        await self.calling.__aexit__(None, None, None)
+        running = [task for task in (self._copying, self._viewing, self._guarding) if task is not None]
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+        await self._hasher.aclose()
+
+    async def failed(self) -> Exception:
+        """What ended the view, or why the store must not be worked on; neither ends by itself."""
+        if self._viewing is None:
+            raise RuntimeError("plane: it was not entered")
+        running = [task for task in (self._guarding, self._viewing) if task is not None]
+        done, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+        ended = next(task for task in running if task in done)
+        error = None if ended.cancelled() else ended.exception()
+        return error if isinstance(error, Exception) else RuntimeError("the view of the store ended by itself")
+
+    def api_url(self) -> str:
+        """Where other processes of the control plane reach the API, with its certificate; empty: it is not known."""
+        if self._server is None:
+            return ""
+        scheme, _, rest = self._server.pinned_url.partition("://")
+        listens, mark, pin = rest.partition("#")
+        host, _ = split_address(self.settings.listen)
+        reached = self._address or ("" if host in WILDCARDS else listens)
+        return f"{scheme}://{reached}{mark}{pin}" if reached else ""
+
+    @asynccontextmanager
+    async def served(self) -> AsyncIterator[Server]:
+        """The API, where the settings say."""
+        host, port = check_listen(self.settings)
+        cert, key = self.settings.tls_cert, self.settings.tls_key
+        plan = ServerPlan(
+            open_metrics=OPEN_METRICS[_metrics(self.settings)],
+            lab_key=self.settings.lab_key,
+            trusted_proxies=self.settings.trusted_proxies,
+            budget=budget_of(self.settings),
+        )
+        app, wall = build(self.services, plan), self.clock.wall
+        rate = None if self.services.sim is None else self.services.sim.rate
+        async with Server(
+            app,
+            host=host,
+            port=port,
+            cert=cert,
+            key=key,
+            wall=wall,
+            rate=rate,
+            limits=api_limits(self.settings),
+            trusted_proxies=self.settings.trusted_proxies,
+        ) as server:
+            self._server = server
+            yield server
+
+    @asynccontextmanager
+    async def lab_door(self, tell: Callable[[str], None]) -> AsyncIterator[asyncio.Task[None] | None]:
+        """The door of labs to Redis, if the settings name one; the task of the worker that takes requests there.
+
+        Controllers that are made meanwhile show labs there.
+        """
+        self._lab_keys = await asyncio.to_thread(lab_keys, self.settings, tell)
+        async with opened_door(
+            self.store,
+            self.settings,
+            self.view.labs,
+            self._catalogue,
+            clock=self.clock,
+            rng=self._rng,
+            new_id=new_id,
+            tell=tell,
+        ) as self._door:
+            yield None if self._door is None else self._door.task
+
+    def controllers(self) -> Sequence[Service]:
+        """New ones for one leadership: what a leader has seen and counted is nothing to the next."""
+        log = logger(part="controllers")
+        settings = self.settings
+        brake = Brake(
+            self.store,
+            self.view,
+            clock=self.clock,
+            rng=self._rng,
+            share=settings.brake_share,
+            window=settings.brake_window,
+            fence_every=settings.fence_every,
+            tracer=self._tracer("brake"),
+            tell=log.warning,
+        )
+        machines = MachineController(
+            self.store,
+            self.view,
+            clock=self.clock,
+            rng=self._rng,
+            brake=brake,
+            release=quota_release,
+            tracer=self._tracer("machines"),
+            tell=log.info,
+        )
+        nodes = NodeController(
+            self.store,
+            self.view,
+            clock=self.clock,
+            rng=self._rng,
+            brake=brake,
+            power=self._power,
+            power_grace=settings.power_grace,
+            tracer=self._tracer("nodes"),
+            tell=log.info,
+        )
+        flows = FlowController(
+            self.store,
+            self.view,
+            clock=self.clock,
+            rng=self._rng,
+            burn_in=settings.burn_in,
+            tracer=self._tracer("hardware"),
+            tell=log.info,
+        )
+        janitor = Janitor(
+            self.store,
+            self.view,
+            clock=self.clock,
+            rng=self._rng,
+            new_id=new_id,
+            audit_kept=self.settings.audit_days * 86400.0,
+            traces_kept=self.settings.trace_days * 86400.0,
+            retention=self.settings.retention,
+            most_audit=self.settings.audit_lines,
+            most_traces=self.settings.trace_lines,
+            files=self._audit_files,
+            tracer=self._tracer("janitor"),
+            tell=log.info,
+        )
+        workloads = WorkloadController(
+            self.store,
+            self.view,
+            clock=self.clock,
+            rng=self._rng,
+            new_id=new_id,
+            tracer=self._tracer("workloads"),
+            tell=log.info,
+        )
+        labs = lab_controllers(
+            self.store,
+            self.view,
+            None if self._door is None else self._door.board,
+            catalogue=self._own_catalogue,
+            keys=self._lab_keys,
+            clock=self.clock,
+            rng=self._rng,
+            new_id=new_id,
+            tracer=self._tracer("labs"),
+            tell=log.info,
+        )
+        measures = Collector(self.view, self.calling.questions, clock=self.clock, rng=self._rng)
+        deployments = DeploymentController(
+            self.store,
+            self.view,
+            clock=self.clock,
+            rng=self._rng,
+            measured=measures.measured,
+            limits=slice_limits(self.settings),
+            tracer=self._tracer("deployments"),
+            tell=log.info,
+        )
+        upkeep = self._compaction(log.info)
+        self._controllers = measures, brake, machines, nodes, flows, workloads, janitor, *upkeep, *labs, deployments
+        return self._controllers
+
+    def _compaction(self, tell: Callable[[str], None]) -> Sequence[Compaction]:
+        """What forgets history, where the store does not do so by itself."""
+        kept = maintained(self.store)
+        if kept is None or not self.settings.store_history:
+            return ()
+        age, revisions = self.settings.store_history, self.settings.store_revisions
+        return (Compaction(self.store, kept, clock=self.clock, age=age, revisions=revisions, tell=tell),)
+
+    def _tracer(self, actor: str) -> Tracer:
+        """By which a controller tells of its decisions."""
+        return Tracer(self.clock, new_id, actor, kept=self.settings.trace_days > 0)
+
+    def _counters(self) -> Mapping[str, float]:
+        found: dict[str, float] = {**self._more_counters(), **self.calling.counters()}
+        for controller in self._controllers:
+            name = controller.name.replace("-", "_")
+            found |= {f"{name}_{what}": number for what, number in controller.counters.items()}
+        if self._door is not None:
+            found |= self._door.counters()
+        if self._server is not None and self._server.connections is not None:
+            counts = msgspec.structs.asdict(self._server.connections.counts)
+            found |= {f"connections_{what}": float(number) for what, number in counts.items()}
+        return found
+
+
+def budget_of(settings: Settings) -> BudgetPlan:
+    """Return how many requests accounts and addresses may make."""
+    return BudgetPlan(**{name: float(getattr(settings, name)) for name in BudgetPlan.__struct_fields__})
+
+
+def slice_limits(settings: Settings) -> Limits:
+    """How long the steps of a slice may take."""
+    return Limits(
+        loading=settings.slice_loading_limit,
+        activating=settings.slice_activating_limit,
+        deactivating=settings.slice_deactivating_limit,
+        unloading=settings.slice_unloading_limit,
+        min_ready=settings.slice_min_ready,
+        rebalance_every=None if settings.slice_rebalance == "never" else Limits().rebalance_every,
+    )
+
+
+def _power(settings: Settings) -> Power | None:
+    """What switches nodes off. Invalid: it cannot be opened as the settings say it."""
+    return open_power(
+        settings.power_command,
+        settings.power,
+        timeout=settings.power_timeout,
+        tell=lambda line: logger(part="controllers").info(line),
+    )
+
+
+def _users(store: Store, writer: Writer, view: View, clock: Clock, hasher: Hasher) -> UserService:
+    return UserService(
+        store,
+        writer,
+        view,
+        clock=clock,
+        new_id=new_id,
+        secret=new_secret,
+        hasher=hasher,
+    )
+
+
+async def first_admin(users: UserService, folder: DataFolder) -> str | None:
+    """The token of the first administrator, who is made if there is nobody at all; it is kept in the folder, too.
+
+    It is there before the account is: so this process can be killed at any instant, and nobody is locked out.
+    """
+    kept: list[str] = []
+
+    def keep(token: str) -> None:
+        try:
+            folder.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            folder.write(folder.token_file, token)
+        except OSError as error:
+            raise Invalid(
+                f"{folder.token_file}: cannot be written: {error.strerror}; the first administrator's token is kept"
+                " there, so give --data a folder of your own"
+            ) from None
+        kept.append(token)
+
+    token = await users.first_admin(keep)
+    found = folder.read(folder.token_file)
+    if token is not None and found != token:  # another one that starts here wrote its own
+        folder.write(folder.token_file, token)
+    elif token is None and kept and found == kept[0]:
+        folder.token_file.unlink(missing_ok=True)
+    return token
+
+
+async def recovered_admin(settings: Settings, *, remove_password: bool = False) -> str:
+    """A new token of the administrator, straight on the store."""
+    clock, hasher = SystemClock(), open_hasher()
+    try:
+        async with opened_backend(settings, clock, lambda _: None) as store:
+            writer = Writer(store, clock=clock, new_id=new_id)
+            users = _users(store, writer, View(store, clock=clock), clock, hasher)
+            return await users.recover_admin(remove_password=remove_password)
+    finally:
+        await hasher.aclose()

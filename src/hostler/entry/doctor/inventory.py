@@ -1,0 +1,71 @@
+"""What `hostler doctor` says of the inventory: what does not fit together in it, and nodes that it does not know."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hostler.engine.inventory.check import rack_faults
+from hostler.engine.inventory.export import inventory_from, natural
+from hostler.engine.inventory.plan import rack_of
+from hostler.entry.doctor.result import Finding, Level
+from hostler.keys.inventory import RACK, ZONE
+from hostler.kit.plural import counted
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from hostler.engine.inventory.check import Fault
+    from hostler.engine.inventory.inventory_file import Inventory
+    from hostler.engine.view import View
+    from hostler.model.inventory import Hardware
+
+MOST = 20
+"""Lines of one kind."""
+_FILE = "correct the file and load it again: hostler inventory show -o yaml, hostler inventory load FILE"
+
+
+def inventory(view: View) -> list[Finding]:
+    """Nothing where there is no inventory."""
+    mirrors = view.inventory.mirrors.values()
+    records: dict[str, Hardware] = {key: entry.value for mirror in mirrors for key, entry in mirror.entries.items()}
+    if not records:
+        return []
+    whole = inventory_from(records)
+    found: list[Finding] = []
+    for lines, advice in (
+        (_unlisted(view), "add its blade to the inventory, or stop its agent and hostler node remove it"),
+        (_homeless(records), _FILE),
+        (_wrong(whole), _FILE),
+    ):
+        told = list(lines)
+        found += [Finding("inventory", Level.WARN, line, advice) for line in told[:MOST]]
+        if len(told) > MOST:
+            found.append(Finding("inventory", Level.WARN, f"{len(told) - MOST} more such", advice))
+    racks, blades = len(whole.racks), sum(len(full.blades) for full in whole.racks)
+    return found or [Finding("inventory", Level.OK, f"{counted(racks, 'rack')}, {counted(blades, 'blade')}")]
+
+
+def _unlisted(view: View) -> Iterator[str]:
+    for node in sorted(view.inventory.unlisted(), key=natural):
+        yield f"node {node} is not in the inventory, though its rack is: it takes no machines"
+
+
+def _homeless(records: dict[str, Hardware]) -> Iterator[str]:
+    """What stands in something that is not there."""
+    racks = {rack for key in records if (rack := rack_of(key)) and RACK.fill(rack=rack) not in records}
+    for rack in sorted(racks, key=natural):
+        yield f"rack {rack} has no record, though there are things in it"
+    for full in inventory_from(records).racks:
+        top = full.rack
+        if top.zone and ZONE.fill(region=top.region, zone=top.zone) not in records:
+            yield f"rack {top.name} is in zone {top.region}/{top.zone}, which has no record"
+
+
+def _wrong(whole: Inventory) -> Iterator[str]:
+    for full in whole.racks:
+        for fault in rack_faults(full):
+            yield f"rack {full.rack.name}: {_path(fault)}: {fault.what}"
+
+
+def _path(fault: Fault) -> str:
+    return "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in fault.path).removeprefix(".")

@@ -1,0 +1,113 @@
+"""A process that calls slices: its router, its record in the store, and the door at which it tells what it measured."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, Self
+
+from hostler.engine.invocation.registration import Registration
+from hostler.engine.invocation.router import Router
+from hostler.entry.server.logs import logger
+from hostler.keys.deployment import ROUTER
+from hostler.keys.mirror import Mirror
+from hostler.kit.task_group import run_together
+from hostler.model.rollout import RouterRecord
+from hostler.wiring.calls import open_lines, open_questions, telling
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Collection
+    from types import TracebackType
+
+    from hostler.engine.invocation.no_endpoint import Why
+    from hostler.kit.clock import Clock
+    from hostler.ports.store import Store
+
+
+class Calling:
+    """An async context manager: calls can be made from entering to leaving."""
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        clock: Clock,
+        rng: random.Random,
+        name: str,
+        token: str,
+        host: str,
+        node: str = "",
+        local: Collection[str] = (),
+        why: Why | None = None,
+        routers: Mirror[RouterRecord] | None = None,
+    ) -> None:
+        """`name` and `token` are this process's alone; `host`: where the leader asks; `local`: nodes of this machine.
+
+        `routers`: all of them, where somebody follows them already.
+        """
+        self._store, self._clock, self._rng = store, clock, rng
+        self._name, self._token, self._host, self._node = name, token, host, node
+        self._lines = open_lines(token, caller=name)
+        self.questions = open_questions(token)
+        self.router = Router(store, self._lines, clock=clock, rng=rng, local=local, why=why)
+        self._follows = routers is None
+        self._routers = routers or Mirror(store, ROUTER, clock=clock, rng=rng)
+        self._admitted: frozenset[str] = frozenset()
+        self._routers.listen(self._changed)
+        self._stack = AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        async with AsyncExitStack() as stack:
+            stack.push_async_callback(self._lines.aclose)
+            stack.push_async_callback(self.questions.aclose)
+            listener = await stack.enter_async_context(
+                telling(self._host, lambda after: self.router.measures.told(self._name, after), self._is_admitted)
+            )
+            record = RouterRecord(
+                router=self._name,
+                token_sha256=hashlib.sha256(self._token.encode()).hexdigest(),
+                address=listener.address,
+                node=self._node,
+                started_at=self._clock.wall(),
+            )
+            registration = Registration(self._store, record, clock=self._clock, rng=self._rng)
+            works = {"router": self.router.run(), "registration": registration.run()}
+            if self._follows:
+                works["routers"] = self._routers.run()
+            running = asyncio.create_task(run_together("calls", works), name="calls")
+            running.add_done_callback(_tell)
+            stack.push_async_callback(_ended, running)
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self._stack.aclose()
+
+    def counters(self) -> dict[str, float]:
+        """For `/metrics`."""
+        return {f"invoke_{name}": number for name, number in self.router.counters.items()}
+
+    # Inside
+
+    def _changed(self, key: str) -> None:  # noqa: ARG002 - they are few
+        self._admitted = frozenset()
+
+    def _is_admitted(self, token_sha256: str) -> bool:
+        if not self._admitted:
+            self._admitted = frozenset(entry.value.token_sha256 for entry in self._routers.entries.values())
+        return token_sha256 in self._admitted
+
+
+def _tell(task: asyncio.Task[None]) -> None:
+    """It does not end by itself."""
+    if not task.cancelled() and task.exception() is not None:
+        logger(part="calls").error("calls of slices have ended", exc_info=task.exception())
+
+
+async def _ended(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.wait((task,))

@@ -1,0 +1,216 @@
+"""The page's own files: read into memory at the first request, and given as they are.
+
+Only what was found in the folder then has an address, so no address leads out of it. The page itself is one file with a
+nonce of its own in each answer; all others have their contents' hash in their names, or are small, and may be kept.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import secrets
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+import hostler
+from hostler.entry.server.response import likes_of
+from hostler.entry.server.route import Access, Answer, Route
+from hostler.errors import NotFound
+
+if TYPE_CHECKING:
+    from hostler.entry.server.route import Asked, Handler
+
+MEDIA = {
+    ".css": b"text/css; charset=utf-8",
+    ".html": b"text/html; charset=utf-8",
+    ".js": b"text/javascript; charset=utf-8",
+    ".json": b"application/json",
+    ".md": b"text/markdown; charset=utf-8",
+    ".png": b"image/png",
+    ".svg": b"image/svg+xml",
+    ".txt": b"text/plain; charset=utf-8",
+    ".woff2": b"font/woff2",
+}
+"""What is given, by the ends of names; nothing else is."""
+PACKED = {b"br": ".br", b"gzip": ".gz"}
+"""The best first."""
+INDEX = "index.html"
+ASSETS = "assets"
+NONCE = b"__NONCE__"
+YEAR = b"public, max-age=31536000, immutable"
+ASK_AGAIN = b"no-cache"
+GUARDS = (
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+    (
+        b"permissions-policy",
+        b"camera=(), display-capture=(), geolocation=(), hid=(), microphone=(), midi=(), payment=(), serial=(), usb=()",
+    ),
+)
+"""Headers of every page."""
+_OF_FILES = (
+    *GUARDS[:2],
+    (b"content-security-policy", b"default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'"),
+    (b"vary", b"accept-encoding"),
+)
+_CLOSED = b"img-src 'self' data:; font-src 'self'; connect-src 'self'"
+_FRAME = b"base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+_STYLE = """
+:root { color-scheme: light dark }
+body { font: 16px/1.5 system-ui, sans-serif; max-width: 40rem; margin: 3rem auto; padding: 0 1rem }
+code { font: 14px ui-monospace, monospace }
+"""
+NOT_BUILT = f"""<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><title>Hostler</title><link rel="icon" href="data:,">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<style>{_STYLE}</style></head><body><main>
+<h1>Hostler</h1>
+<p>The server runs. Its web page was not built, so there is nothing to show here.</p>
+<p>Build it where Hostler was checked out, with Node.js: <code>make web</code>. Then reload this page.</p>
+<p>The API is there all the same: see <a href="/docs">/docs</a>, and <code>hostler --help</code>.</p>
+</main></body></html>
+""".encode()
+
+
+def hashed(text: bytes) -> bytes:
+    """A script or style of ours as a policy names it."""
+    return b"'sha256-" + base64.b64encode(hashlib.sha256(text).digest()) + b"'"
+
+
+def policy(*, script: bytes, style: bytes) -> tuple[bytes, bytes]:
+    """The header that says what a page may load, and do: of this server only, and no more than it needs."""
+    text = b"default-src 'none'; script-src %b; style-src %b; %b; %b" % (script, style, _CLOSED, _FRAME)
+    return b"content-security-policy", text
+
+
+class File(msgspec.Struct, frozen=True):
+    """A file as it was found, with what was packed of it beforehand."""
+
+    media: bytes
+    data: bytes
+    tag: bytes
+    packed: dict[bytes, bytes]
+    """By the name of the encoding."""
+
+
+class Site:
+    """The files of one folder. While there is no page among them it is looked at again for each request."""
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self._folder = folder or Path(hostler.__file__).parent / "site"
+        self._files: dict[str, File] = {}
+        self._reading = asyncio.Lock()
+
+    async def page(self, asked: Asked) -> Answer:  # noqa: ARG002 - every handler takes it
+        """`/`: with a nonce of its own, so never the same twice.
+
+        And without an ETag: a 304 would have the browser use its kept page, whose nonce was used before.
+        """
+        file = await self._found(INDEX)
+        if file is None:
+            style = hashed(_STYLE.encode())
+            return _page(NOT_BUILT, policy(script=b"'none'", style=style))
+        nonce = base64.urlsafe_b64encode(secrets.token_bytes(18))
+        style = b"'self' 'nonce-%b'" % nonce
+        return _page(file.data.replace(NONCE, nonce), policy(script=b"'self'", style=style))
+
+    async def asset(self, asked: Asked) -> Answer:
+        """A file whose name changes with its contents."""
+        return await self._given(asked, f"{ASSETS}/{asked.parts['file']}", YEAR)
+
+    async def beside(self, asked: Asked) -> Answer:
+        """A file beside the page."""
+        return await self._given(asked, asked.route.path[1:], ASK_AGAIN)
+
+    def routes(self) -> tuple[Route, ...]:
+        """All of them. They are no part of the API."""
+        return (
+            _route("/", "site.page", "The page", self.page),
+            _route(f"/{ASSETS}/{{file}}", "site.asset", "Its scripts and styles", self.asset),
+            _route("/favicon.svg", "site.icon", "Its icon", self.beside),
+            _route("/licences.txt", "site.licences", "Whose work it stands on", self.beside),
+        )
+
+    # Inside
+
+    async def _given(self, asked: Asked, name: str, kept: bytes) -> Answer:
+        file = await self._found(name)
+        if file is None:
+            raise NotFound(f"file {name[:80]!r}: the page has none such; reload the page, for it may be an older one")
+        headers = asked.raw.headers
+        encoding, data, tag = _chosen(file, headers.get(b"accept-encoding", b""))
+        more = [*_OF_FILES, (b"cache-control", kept), (b"etag", tag)]
+        if _knows(headers.get(b"if-none-match", b""), tag):
+            return Answer(headers=tuple(more), status=304)
+        if encoding:
+            more.append((b"content-encoding", encoding))
+        return Answer(text=data, media=file.media, headers=tuple(more))
+
+    async def _found(self, name: str) -> File | None:
+        if INDEX not in self._files:
+            async with self._reading:
+                if INDEX not in self._files:
+                    self._files = await asyncio.to_thread(_read, self._folder)
+        return self._files.get(name)
+
+
+def _route(path: str, name: str, summary: str, handler: Handler) -> Route:
+    return Route(
+        method="GET",
+        path=path,
+        name=name,
+        summary=summary,
+        handler=handler,
+        access=Access.ANYONE,
+        also=(304,),
+        media="text/html",
+        listed=False,
+    )
+
+
+def _page(text: bytes, allowed: tuple[bytes, bytes]) -> Answer:
+    return Answer(text=text, media=MEDIA[".html"], headers=(allowed, *GUARDS, (b"cache-control", ASK_AGAIN)))
+
+
+def _read(folder: Path) -> dict[str, File]:
+    """Everything in the folder and in its `assets`. One that is not there, or is just being built, has nothing."""
+    found: dict[str, File] = {}
+    try:
+        for place, start in ((folder, ""), (folder / ASSETS, f"{ASSETS}/")):
+            for path in sorted(place.iterdir()):
+                if path.suffix in MEDIA and path.is_file():
+                    found[start + path.name] = _file(path)
+    except FileNotFoundError:
+        return {}
+    return found
+
+
+def _file(path: Path) -> File:
+    data = path.read_bytes()
+    packed = {}
+    for encoding, end in PACKED.items():
+        beside = path.with_name(path.name + end)
+        if beside.is_file():
+            packed[encoding] = beside.read_bytes()
+    return File(MEDIA[path.suffix], data, hashlib.sha256(data).hexdigest()[:32].encode(), packed)
+
+
+def _chosen(file: File, accepted: bytes) -> tuple[bytes, bytes, bytes]:
+    """The encoding, what it is in that, and its tag: the caller's favourite, or ours among those it likes alike."""
+    likes = likes_of(accepted)
+    anything = likes.get(b"*", 0.0)
+    best, most = b"", 0.0
+    for encoding in file.packed:
+        liked = likes.get(encoding, anything)
+        if liked > most:
+            best, most = encoding, liked
+    if not best:
+        return b"", file.data, b'"%b"' % file.tag
+    return best, file.packed[best], b'"%b-%b"' % (file.tag, best)
+
+
+def _knows(tags: bytes, tag: bytes) -> bool:
+    return any(known.strip().removeprefix(b"W/") in (tag, b"*") for known in tags.split(b","))

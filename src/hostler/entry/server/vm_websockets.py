@@ -1,0 +1,158 @@
+"""Doors of a machine as WebSockets, messages of bytes both ways: its serial port, and the SSH server inside it.
+
+Who comes with a token in a header goes in; so does who comes with a ticket in the URL, once. Either way it lasts only
+while the token counts that was shown, or that the ticket was issued for, and has the right.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+from hostler.engine.tickets import worthless
+from hostler.entry.server.authentication import check_origin, digest_shown
+from hostler.entry.server.problem import INVALID, Refusal
+from hostler.entry.server.response import written
+from hostler.entry.server.route import Answer, Parameter, Route, check_access
+from hostler.entry.server.stream import GOING_AWAY, NO_LONGER, joined
+from hostler.entry.server.stream_quota import place_for
+from hostler.errors import HostlerError, Unavailable
+from hostler.model.api import TicketRequest, TicketView, VmLog
+from hostler.ports.machines import Door
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hostler.engine.request import Caller
+    from hostler.entry.server.route import Asked, Handler
+    from hostler.model.api import VmView
+
+LOOK_EVERY = 1.0
+"""Seconds between two looks at the token."""
+ONE = "/v1/orgs/{org}/projects/{project}/vms/{vm}"
+TAIL = Parameter("tail", "Bytes at most, from the end.", "integer", minimum=1, maximum=256 * 1024, default=64 * 1024)
+LOG_WITHIN = 15.0
+"""Seconds for which an agent may take its time with a log."""
+TICKET = Parameter("ticket", "In place of a token, for browsers: counts once, within 30 s (`POST …/tickets`).")
+
+
+def _opened(door: Door) -> Handler:
+    async def opened(asked: Asked) -> Answer | None:
+        """The door, until one side ends it; a plain GET is told that it needs a WebSocket."""
+        check_origin(asked.raw.headers)
+        vm = await machine_of(asked)
+        if asked.raw.scope["type"] != "websocket":
+            raise Refusal(INVALID, f"{door}: it speaks WebSocket (version 13) only; ask for an upgrade to websocket")
+        if vm.node is None:
+            raise Unavailable(f"{door} of {vm.name}: no node has it yet; wait until one has")
+        with place_for(asked, door):
+            if asked.raw.ticket is not None:
+                await asked.services.tickets.use(asked.raw.ticket, asked.caller)
+            async with asked.services.peers.channel(vm.node, vm.id, door) as channel:
+                await asked.services.vms.tell_opened(asked.request, vm, door)
+                await asked.raw.send({"type": "websocket.accept"})
+                await joined(asked.raw, channel, over(asked))
+        return None
+
+    return opened
+
+
+async def _logged(asked: Asked) -> Answer:
+    """What came out of its serial port last."""
+    vm = await machine_of(asked)
+    if vm.node is None:  # it was nowhere yet, so it has said nothing
+        return Answer(VmLog(text=""))
+    tail: int = asked.query["tail"]
+    said = b""
+    try:
+        async with asyncio.timeout(LOG_WITHIN), asked.services.peers.channel(vm.node, vm.id, Door.LOG) as channel:
+            while piece := await channel.read():
+                said = (said + piece)[-tail:]
+    except TimeoutError:
+        raise Unavailable(f"log of {vm.name}: its node {vm.node} did not answer in time; try again") from None
+    return Answer(VmLog(text=said.decode(errors="replace")))
+
+
+async def machine_of(asked: Asked) -> VmView:
+    """The machine, which is the ticket's if there is one."""
+    parts = asked.parts
+    vm = await asked.services.vms.get(asked.caller, parts["org"], parts["project"], parts["vm"])
+    shown = asked.raw.ticket
+    if shown is not None and (shown.value.org, shown.value.project, shown.value.vm) != (vm.org, vm.project, vm.id):
+        raise worthless()
+    return vm
+
+
+async def over(asked: Asked, check: Callable[[Caller], object] = lambda _: None) -> int:
+    """Until the server closes, or the token no longer counts, or lost the right: the code that says so.
+
+    `check` raises where the route alone does not say what the caller may do.
+    """
+    digest = digest_shown(asked.raw)
+    while not asked.feed.closing:
+        await asyncio.sleep(LOOK_EVERY)
+        try:
+            caller = asked.services.users.holder(digest, asked.source)
+            check_access(asked.route, caller, asked.parts)
+            check(caller)
+        except HostlerError:
+            return NO_LONGER
+    return GOING_AWAY
+
+
+async def _issued(asked: Asked) -> Answer:
+    """A ticket for one door of the machine."""
+    parts, door = asked.parts, asked.body.door
+    vm = await asked.services.vms.get(asked.caller, parts["org"], parts["project"], parts["vm"])
+    path = f"/v1/orgs/{quote(vm.org, safe='')}/projects/{quote(vm.project, safe='')}/vms/{quote(vm.id, safe='')}"
+    return written(
+        await asked.services.tickets.issue(asked.request, vm, door, digest_shown(asked.raw), f"{path}/{door}")
+    )
+
+
+def _door(door: Door, summary: str) -> Route:
+    return Route(
+        method="GET",
+        path=f"{ONE}/{door}",
+        name=f"vm.{door}",
+        summary=summary,
+        handler=_opened(door),
+        access="modify_workloads",
+        status=101,
+        errors=(400,),
+        query=(TICKET,),
+        door=door,
+        about="A plain GET is refused with 400; with 503 while the machine has no node, or its node cannot be reached.",
+    )
+
+
+ROUTES: tuple[Route, ...] = (
+    Route(
+        method="POST",
+        path=f"{ONE}/tickets",
+        name="vm.ticket",
+        summary="A ticket that opens one door of a machine, once, within 30 s",
+        handler=_issued,
+        access="modify_workloads",
+        status=201,
+        body=TicketRequest,
+        answer=TicketView,
+        idempotent=False,
+        about="What it opens closes when the token ends with which it was asked for.",
+    ),
+    Route(
+        method="GET",
+        path=f"{ONE}/log",
+        name="vm.log",
+        costly=True,
+        summary="What came out of its serial port last",
+        handler=_logged,
+        access="modify_workloads",
+        answer=VmLog,
+        query=(TAIL,),
+        about="Also of a machine that is off. It is whatever the guest likes: show it as text.",
+    ),
+    _door(Door.CONSOLE, "Its serial port, as a WebSocket of binary messages"),
+    _door(Door.SSH, "A connection to the SSH server inside, as a WebSocket of binary messages"),
+)

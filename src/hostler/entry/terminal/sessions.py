@@ -1,0 +1,212 @@
+"""All terminals of a server: one per user, so many at most, and all of them ended with the server."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from hostler.entry.lab_key import terminal_key
+from hostler.entry.server.logs import logger
+from hostler.entry.terminal import protocol
+from hostler.entry.terminal.lab_status import Outlook
+from hostler.entry.terminal.session import Terminal
+from hostler.errors import Conflict, HostlerError, NotFound, Unavailable
+from hostler.model.lab import LabPhase
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from pathlib import Path
+
+    import asyncssh
+
+    from hostler.engine.view import View
+    from hostler.entry.terminal.session import Screen
+    from hostler.kit.clock import Clock
+    from hostler.ports.peers import Peers
+    from hostler.ports.store import Store
+
+
+NOTE_EVERY = 60.0
+"""Seconds between two notes that a terminal is open: much less than a lab goes on without one."""
+NOTE_AGAIN = 1.0
+"""Seconds after which a note is tried again."""
+GOODBYE = 2.0
+"""Seconds that the last notes may take when the server closes."""
+
+
+class Keeper:
+    """One per server. `key` is where the private key is with which terminals log in; None: there are none here.
+
+    `grace`: seconds for which a shell outlives the connection of who used it. `most`: how many there are at once.
+    `attend`: called with user, generation and time when a browser connects or leaves, and once a minute meanwhile.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        view: View,
+        peers: Peers,
+        *,
+        key: Path | None,
+        clock: Clock,
+        grace: float,
+        most: int,
+        attend: Callable[[str, int, float], Awaitable[None]] | None = None,
+    ) -> None:
+        self._outlook = Outlook(store, view, clock=clock)
+        self._peers, self._path, self._clock, self._grace, self._most = peers, key, clock, grace, most
+        self._key: tuple[asyncssh.SSHKey, str] | None = None
+        self._terminals: dict[str, Terminal] = {}
+        self._lives: dict[Terminal, asyncio.Task[None]] = {}
+        self._deaf: Callable[[], None] | None = None
+        self._closing = False
+        self._attend, self._moved = attend, asyncio.Event()
+        self._unnoted: dict[tuple[str, int], float] = {}  # when a terminal of this lab was last open
+        self._noting: asyncio.Task[None] | None = None
+        self._log = logger(part="terminals")
+
+    def __len__(self) -> int:
+        return len(self._lives)
+
+    async def enter(self, user: str, tell: Callable[[], Awaitable[None]], *, everything: bool = False) -> Screen:
+        """To the user's terminal, which is made if there is none; whoever is there has to leave.
+
+        `tell` comes first, once it is known that there is a lab: if that raises, whoever is there stays. NotFound: the
+        user has no lab. Unavailable: there are too many terminals, or none here.
+        """
+        if self._path is None:
+            raise Unavailable("terminal: this server has no key to log into labs with; set lab_key")
+        lab = await self._outlook.fresh(user)
+        if lab is None and self._outlook.readable(user):
+            self.end(user, protocol.NO_LAB, "the lab is gone; the terminal ends with it")
+            raise NotFound(f"lab of {user}: there is none; start one first")
+        if user not in self._terminals:
+            self._check_room()
+        await tell()
+        generation = None if lab is None or (lab.phase is LabPhase.STOPPING and lab.again) else lab.generation
+        there = self._terminals.get(user)
+        if there is not None and (there.code is not None or generation not in (None, there.generation or generation)):
+            self.end(user, protocol.NO_LAB, "another lab has taken the place of this one; the terminal ends with it")
+            there = None
+        if there is None:
+            there = self._made(user, generation)
+        return there.enter(everything=everything)
+
+    async def key(self) -> asyncssh.SSHKey:
+        """With which the server logs in. Unavailable: it has none."""
+        return (await self._keys())[0]
+
+    async def public_key(self) -> str:
+        """What machines have to let in; empty: the server has no key."""
+        return "" if self._path is None else (await self._keys())[1]
+
+    def end(self, user: str, code: int, why: str) -> None:
+        """End the user's terminal and its shell, if there is one."""
+        terminal = self._terminals.pop(user, None)
+        if terminal is not None:
+            terminal.end(code, protocol.info(why))
+            self._lives[terminal].cancel()
+
+    def close(self) -> None:
+        """End all of them, soon."""
+        self._closing = True
+        if self._deaf is not None:
+            self._deaf()
+            self._deaf = None
+        for user in list(self._terminals):
+            self.end(user, protocol.GOING_AWAY, "the server closes")
+
+    async def aclose(self) -> None:
+        """End all of them, and wait for that."""
+        self.close()
+        if self._lives:
+            await asyncio.wait(list(self._lives.values()))
+        if self._noting is not None:
+            self._noting.cancel()
+            await asyncio.wait((self._noting,))
+            with suppress(TimeoutError):
+                async with asyncio.timeout(GOODBYE):
+                    await self._note()
+
+    # Inside
+
+    def _check_room(self) -> None:
+        if self._closing or len(self._lives) >= self._most:
+            raise Unavailable(f"terminal: this server has {len(self._lives)}, and takes no more now; try again later")
+
+    def _made(self, user: str, generation: int | None) -> Terminal:
+        self._check_room()
+        if self._deaf is None:
+            self._deaf = self._outlook.listen(self._changed)
+        if self._noting is None and self._attend is not None:
+            self._noting = asyncio.create_task(self._note_all(), name="terminals: which are open")
+        terminal = Terminal(
+            user,
+            generation,
+            self._outlook,
+            self._peers,
+            self.key,
+            clock=self._clock,
+            grace=self._grace,
+            moved=self._has_moved,
+        )
+        self._terminals[user] = terminal
+        life = asyncio.create_task(terminal.run(), name=f"terminal of {user}")
+        self._lives[terminal] = life
+        life.add_done_callback(lambda ended: self._over(terminal, ended))
+        return terminal
+
+    def _over(self, terminal: Terminal, life: asyncio.Task[None]) -> None:
+        del self._lives[terminal]
+        if self._terminals.get(terminal.user) is terminal:
+            del self._terminals[terminal.user]
+        error = None if life.cancelled() else life.exception()
+        if error is not None:
+            self._log.error("terminal failed", user=terminal.user, exc_info=error)
+
+    # Which terminals are open
+
+    def _has_moved(self, terminal: Terminal) -> None:
+        """A browser connected or left."""
+        if self._attend is not None and terminal.generation is not None:
+            self._unnoted[terminal.user, terminal.generation] = self._clock.wall()
+            self._moved.set()
+
+    async def _note_all(self) -> None:
+        while True:
+            self._moved.clear()
+            for terminal in self._lives:
+                if terminal.is_attended:
+                    self._has_moved(terminal)
+            await self._note()
+            self._moved.clear()
+            wait = NOTE_AGAIN if self._unnoted else NOTE_EVERY
+            with suppress(TimeoutError):
+                async with asyncio.timeout(wait):
+                    await self._moved.wait()
+
+    async def _note(self) -> None:
+        for (user, generation), at in list(self._unnoted.items()):
+            try:
+                if self._attend is not None:
+                    await self._attend(user, generation, at)
+            except Conflict:
+                continue
+            except HostlerError as error:
+                self._log.warning("terminal not noted", user=user, reason=str(error))
+                continue
+            if self._unnoted.get((user, generation)) == at:
+                del self._unnoted[user, generation]
+
+    def _changed(self, user: str) -> None:
+        terminal = self._terminals.get(user)
+        if terminal is not None:
+            terminal.changed.set()
+
+    async def _keys(self) -> tuple[asyncssh.SSHKey, str]:
+        if self._path is None:
+            raise Unavailable("terminal: this server has no key to log in with; set lab_key")
+        if self._key is None:
+            self._key = await asyncio.to_thread(terminal_key, self._path)
+        return self._key

@@ -1,0 +1,77 @@
+"""Processes inside one event loop: each can be stopped for a while, as by SIGSTOP, or ended, as by SIGKILL."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from contextvars import ContextVar, copy_context
+from typing import TYPE_CHECKING, Any
+
+from hostler.kit.virtual_loop import VirtualLoop
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+    from contextvars import Context
+
+PROCESS: ContextVar[str | None] = ContextVar("PROCESS", default=None)
+"""Whose code runs. Tasks, timers and callbacks inherit it from who made them; None is the world outside."""
+
+
+class ProcessLoop(VirtualLoop):
+    """Knows which process each callback belongs to, and runs none of a process that is stopped."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self._suspended: dict[str, list[asyncio.Handle]] = {}
+        # In the order they were made: sets of tasks have another order in each run.
+        self._tasks: defaultdict[str, dict[asyncio.Task[Any], None]] = defaultdict(dict)
+        self.set_task_factory(self._made)
+
+    def launch(self, process: str, main: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Run `main`, and whatever it starts, as that process."""
+        return self.create_task(main, name=process, context=_as(process))
+
+    def suspend(self, process: str) -> None:
+        """Let nothing of it run."""
+        self._suspended.setdefault(process, [])
+
+    def wake(self, process: str) -> None:
+        """Let it run again: all that became due meanwhile is due now."""
+        for handle in self._suspended.pop(process, ()):
+            self._ready.append(handle)
+
+    def kill(self, process: str) -> None:
+        """Cancel all of it. Its connections must be dead before, so that what it still does while it is cancelled
+        reaches nobody."""
+        self.wake(process)
+        for task in list(self._tasks[process]):
+            task.cancel()
+
+    def _admitted(self, handles: list[asyncio.Handle]) -> list[asyncio.Handle]:
+        if not self._suspended:
+            return handles
+        admitted: list[asyncio.Handle] = []
+        for handle in handles:
+            kept = self._suspended.get(handle._context.get(PROCESS) or "")  # type: ignore[attr-defined]
+            (admitted if kept is None else kept).append(handle)
+        return admitted
+
+    def _made(self, loop: Any, work: Any, context: Context | None = None) -> asyncio.Task[Any]:
+        task: asyncio.Task[Any] = asyncio.Task(work, loop=loop, context=context)
+        process = context.get(PROCESS) if context is not None else PROCESS.get()
+        if process is not None:
+            tasks = self._tasks[process]
+            tasks[task] = None
+            task.add_done_callback(lambda done: tasks.pop(done, None))
+        return task
+
+
+def outside() -> Context:
+    """The context of what belongs to no process: the network and the storage."""
+    return _as(None)
+
+
+def _as(process: str | None) -> Context:
+    context = copy_context()
+    context.run(PROCESS.set, process)
+    return context

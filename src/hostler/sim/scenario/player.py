@@ -1,0 +1,154 @@
+"""A scenario, played in a world: its wishes, then its moments one after the other, then calm."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from hostler.errors import HostlerError
+from hostler.sim.fault import FaultBase
+from hostler.sim.invariants.blueprints import unmet_blueprints
+from hostler.sim.invariants.converged import Unmet, unmet, unmet_now
+from hostler.sim.scenario import actions
+from hostler.sim.scenario.action_runner import Hands
+from hostler.sim.world import WorldPlan
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from hostler.sim.scenario.actions import Act
+    from hostler.sim.scenario.scenario import Moment, Scenario
+    from hostler.sim.world import World
+
+LOOK_EVERY = 1.0
+"""Seconds between two looks at whether all is as it was wished for; there is nothing to see while nothing changes."""
+AGAIN_EVERY = 10.0
+"""Seconds after which it is looked at though nothing has changed: places change without the store."""
+REPAIR_EVERY = 5.0
+
+
+def plan_of(scenario: Scenario) -> WorldPlan:
+    """The world that a scenario plays in."""
+    asked = [moment.what for moment in scenario.timeline]
+    return WorldPlan(
+        inventory=scenario.inventory,
+        replicas=scenario.replicas,
+        labs=bool(scenario.labs) or any(isinstance(what, actions.LabStart) for what in asked),
+        catalogue=scenario.catalogue,
+        slices=bool(scenario.blueprints) or any(isinstance(what, actions.ApplyBlueprint) for what in asked),
+        **scenario.settings,
+    )
+
+
+class Player:
+    """Plays one scenario in one world. `wrong` hears what was not answered as it should be, `missed` what was expected
+    and is not so."""
+
+    def __init__(
+        self,
+        world: World,
+        scenario: Scenario,
+        moments: Sequence[Moment],
+        *,
+        wrong: Callable[[str, str], None] = lambda _, __: None,
+        missed: Callable[[Unmet], None] = lambda _: None,
+    ) -> None:
+        self._world, self._scenario, self._moments = world, scenario, moments
+        self._wrong, self._missed = wrong, missed
+        self.hands = Hands(world, scenario.inventory, within=scenario.length + scenario.settle)
+        self.asked = 0
+        self._asking: dict[asyncio.Task[None], str] = {}
+
+    async def play(self, coming: Callable[[int], None] = lambda _: None) -> None:
+        """Until the scenario's length is over. `coming` is told how many moments are still to come."""
+        world = self._world
+        for what, text in self._wishes():
+            self._ask(what, text)
+        for number, moment in enumerate(self._moments):
+            coming(len(self._moments) - number)
+            await world.sleep(moment.at - world.clock.now())
+            self._happen(moment)
+        coming(0)
+        await world.sleep(self._scenario.length - world.clock.now())
+
+    async def settle(self) -> list[Unmet]:
+        """Lift every fault, repair what is broken, and wait until all is as it was wished for: what is not, in time."""
+        world = self._world
+        end = world.clock.now() + self._scenario.settle
+        for id_ in tuple(world.faults):
+            world.lift(id_)
+        repair_at = look_at = world.clock.now()
+        seen = -1
+        left: list[Unmet] = []
+        pending = self._scenario.pending
+        while True:
+            now = world.clock.now()
+            if now >= repair_at:
+                self.hands.repair()
+                repair_at = now + REPAIR_EVERY
+            if world.chronicle.revision != seen or now >= look_at or now >= end:
+                seen, look_at = world.chronicle.revision, now + AGAIN_EVERY
+                found = [*await unmet(world), *await self.hands.asked.unmet()]
+                left = _judged(found, pending) + await unmet_blueprints(world, self._scenario.given_up)
+                if (not left and not self._asking) or now >= end:
+                    break
+            await world.sleep(LOOK_EVERY)
+        for task, text in self._asking.items():
+            task.cancel()
+            self._wrong(text, "it was not answered")
+        await asyncio.gather(*self._asking, return_exceptions=True)
+        return left
+
+    def _wishes(self) -> Iterator[tuple[Act, str]]:
+        """What is wished for at the beginning."""
+        scenario = self._scenario
+        for workload in scenario.workloads:
+            yield actions.Apply(workload=workload), f"apply workload {workload.name}"
+        for vms in scenario.vms:
+            yield actions.CreateVm(vms=vms), f"create vm {vms.names[0]}"
+        for name, blueprint in scenario.blueprints.items():
+            yield actions.ApplyBlueprint(name=name, blueprint=blueprint), f"apply blueprint {name}"
+        for labs in scenario.labs:
+            yield actions.LabStart(labs=labs), f"start lab of {labs.users[0]}"
+
+    def _happen(self, moment: Moment) -> None:
+        what: Any = moment.what
+        if not isinstance(what, FaultBase):
+            self._ask(what, moment.told)
+            return
+        try:
+            self._world.inject(what)  # type: ignore[arg-type]
+        except HostlerError as error:  # what was there when the file was read may be gone by now
+            self._world.log.add("fault", what.on or what.name, f"nothing to happen to: {error}")
+
+    def _ask(self, what: Act, text: str) -> None:
+        self.asked += 1
+        self._world.log.add("asked", text, "as refused" if what.refused else "")
+        task = self._world.spawn(self._answered(what, text), f"act: {text}")
+        self._asking[task] = text
+        task.add_done_callback(lambda done: self._asking.pop(done, None))
+
+    async def _answered(self, what: Act, text: str) -> None:
+        try:
+            if isinstance(what, actions.Expect):
+                found = _judged(await unmet_now(self._world), what.pending)
+                for wish in [*found, *await unmet_blueprints(self._world, what.given_up)]:
+                    self._missed(wish)
+            else:
+                await self.hands.do(what)
+        except HostlerError as error:
+            self._world.log.add("refused", text, str(error))
+            if not what.refused:
+                self._wrong(text, f"{type(error).__name__}: {error}")
+        else:
+            self._world.log.add("done", text, "")
+            if what.refused:
+                self._wrong(text, "it was done, and should have been refused")
+
+
+def _judged(found: list[Unmet], pending: int) -> list[Unmet]:
+    """Without what waits for room, if as many do as shall."""
+    waiting = sum(wish.waits for wish in found)
+    if waiting == pending:
+        return [wish for wish in found if not wish.waits]
+    return [Unmet("the world", f"{waiting} wait for room, {pending} should"), *found] if pending else found

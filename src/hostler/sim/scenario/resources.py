@@ -1,0 +1,212 @@
+"""Machines and labs as a scenario's file has them; workloads are as in `engine.workloads.document`."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, TypeVar
+
+import msgspec
+
+from hostler.engine.deployments.blueprint_file import faults
+from hostler.errors import Invalid
+from hostler.keys.lab import check_user
+from hostler.kit.yaml import Piece
+from hostler.model.api import MAX_NAME, VmCreate
+from hostler.model.deployment import Blueprint
+from hostler.model.lab import LabCatalogue
+from hostler.model.rollout import BLUEPRINT_NAME
+from hostler.model.vm import Affinity, Level, OnNodeLoss, Power, VmSpec
+from hostler.settings.quantity import mebibytes_of, seconds_of
+from hostler.sim.scenario.actions import LabWish, VmWish
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+T = TypeVar("T")
+
+ORG, PROJECT = "acme", "shop"
+MOST = 100_000
+SMALL = 256
+"""MiB of memory of a machine that says nothing else."""
+_SHAPE = ("cpus", "memory", "disk")
+_PLACING = ("affinity", "on_node_loss", "labels", "node_labels")
+_STEP = re.compile(r"\.([^.\[\]`]+)|\[(\d+)\]")
+
+
+def seconds(piece: Piece, *, least: float = 0.0, most: float = 7 * 86400.0) -> float:
+    """A duration: seconds, or `90s`, `5m`, `1h30m`."""
+    value = piece.value
+    try:
+        found = seconds_of(value) if not isinstance(value, float) else value
+    except ValueError as error:
+        piece.doubt(str(error))
+        return least
+    if not least <= found <= most:
+        piece.doubt(f"must be from {least:g} to {most:g} seconds")
+        return least
+    return found
+
+
+def converted(piece: Piece, kind: type[T], otherwise: T) -> T:
+    """A record. What is wrong is told where it stands; then it is `otherwise`."""
+    try:
+        return msgspec.convert(piece.plain(), kind)
+    except msgspec.ValidationError as error:
+        what, _, path = str(error).partition(" - at `$")
+        where = piece
+        for name, number in _STEP.findall(path):
+            inside = where.node.value
+            if isinstance(inside, dict) and name in inside:
+                where = Piece(inside[name], where.place.field(name, inside[name].key_line), where.doubts)
+            elif isinstance(inside, list) and number:
+                where = where.items()[int(number)]
+        where.doubt(what[:1].lower() + what[1:])
+        return otherwise
+
+
+def name_in(piece: Piece, fields: Mapping[str, Piece], field: str = "name", most: int = MAX_NAME) -> str:
+    """The name that must be there."""
+    return fields[field].text(least=1, most=most) if field in fields else piece.missing(field)
+
+
+def vms_of(piece: Piece) -> VmWish:
+    """One of `vms`: one machine, or `count` of them called NAME-1, NAME-2, …"""
+    fields = piece.fields("name", "count", "org", "project", "power", "expires", *_SHAPE, *_PLACING)
+    name = name_in(piece, fields, most=MAX_NAME - 7)
+    names = numbered(fields, name)
+    labels = _labels(fields, "labels")
+    return VmWish(
+        org=fields["org"].text(least=1, most=255) if "org" in fields else ORG,
+        project=fields["project"].text(least=1, most=255) if "project" in fields else PROJECT,
+        names=names,
+        wanted=VmCreate(
+            name=names[0] or "?",
+            spec=_spec(fields),
+            power=Power(_choice(fields, "power", Power.ON, Power.OFF)),
+            labels=labels,
+            on_node_loss=OnNodeLoss(
+                _choice(fields, "on_node_loss", OnNodeLoss.RECREATE, OnNodeLoss.FENCE, OnNodeLoss.WAIT)
+            ),
+            affinity=_affinity(fields, labels),
+            node_labels=_labels(fields, "node_labels"),
+            expires_in=seconds(fields["expires"], least=1.0) if "expires" in fields else None,
+        ),
+    )
+
+
+def vm_names(piece: Piece, fields: Mapping[str, Piece]) -> tuple[str, str, tuple[str, ...]]:
+    """Machines that are named only: org, project and names."""
+    return (
+        fields["org"].text(least=1, most=255) if "org" in fields else ORG,
+        fields["project"].text(least=1, most=255) if "project" in fields else PROJECT,
+        numbered(fields, name_in(piece, fields)),
+    )
+
+
+def labs_of(piece: Piece, fields: Mapping[str, Piece] | None = None) -> LabWish:
+    """One of `labs`: a user with a lab, or `count` of them called USER-1, USER-2, …"""
+    fields = piece.fields("user", "count", "lab") if fields is None else fields
+    return LabWish(users=users_of(piece, fields), lab_id=fields["lab"].whole(least=1) if "lab" in fields else 1)
+
+
+def users_of(piece: Piece, fields: Mapping[str, Piece]) -> tuple[str, ...]:
+    """Users of labs."""
+    user = name_in(piece, fields, "user", most=200)
+    try:
+        check_user(user or "nobody")
+    except Invalid as error:
+        fields["user"].doubt(str(error))
+    return numbered(fields, user)
+
+
+def catalogue_of(piece: Piece) -> LabCatalogue:
+    """`catalogue`: what labs are made of. Durations are seconds."""
+    return converted(piece, LabCatalogue, LabCatalogue())
+
+
+def blueprint_of(piece: Piece) -> Blueprint:
+    """One of `blueprints`, as `hostler blueprint apply` takes it. What it needs of others is looked at when it is
+    applied."""
+    nothing = Blueprint(slices=())
+    found = converted(piece, Blueprint, nothing)
+    if found is not nothing:
+        for fault in faults(found):
+            piece.doubt(fault.what, field=fault.place)
+    return found
+
+
+def blueprint_name(piece: Piece, name: str) -> str:
+    """The name of a blueprint."""
+    if re.search(BLUEPRINT_NAME, name) is None:
+        piece.doubt("a blueprint's name is of a-z, 0-9 and . _ -, at most 63 characters")
+    return name
+
+
+def base_of(piece: Piece) -> str:
+    """`group:name`, whatever the version."""
+    text = piece.text(least=1)
+    if text.count(":") != 1:
+        piece.doubt("must be group:name")
+    return text
+
+
+def numbered(fields: Mapping[str, Piece], name: str) -> tuple[str, ...]:
+    """NAME; with a `count` NAME-1, NAME-2, …"""
+    if "count" not in fields:
+        return (name,)
+    return tuple(f"{name}-{number}" for number in range(1, fields["count"].whole(least=1, most=MOST) + 1))
+
+
+def _spec(fields: Mapping[str, Piece]) -> VmSpec:
+    return VmSpec(
+        cpus=fields["cpus"].whole(least=1, most=4096) if "cpus" in fields else 1,
+        memory_mib=_mebibytes(fields["memory"], least=1) if "memory" in fields else SMALL,
+        disk_gib=_mebibytes(fields["disk"]) // 1024 if "disk" in fields else 0,
+    )
+
+
+def _mebibytes(piece: Piece, *, least: int = 0) -> int:
+    try:
+        found = mebibytes_of(piece.value)
+    except ValueError as error:
+        piece.doubt(str(error))
+        return least
+    if not least <= found <= 2**30:
+        piece.doubt(f"must be from {least}MiB to 1PiB")
+        return least
+    return found
+
+
+def _affinity(fields: Mapping[str, Piece], own: dict[str, str]) -> tuple[Affinity, ...]:
+    """Rules; one without labels is about machines that have the same labels as this one."""
+    if "affinity" not in fields:
+        return ()
+    found = []
+    for piece in fields["affinity"].items():
+        inside = piece.fields("together", "level", "labels", "required")
+        for field in ("together", "level"):
+            if field not in inside:
+                piece.missing(field)
+        found.append(
+            Affinity(
+                together=inside["together"].flag() if "together" in inside else False,
+                level=_level(inside),
+                labels=_labels(inside, "labels") or own,
+                required=inside["required"].flag() if "required" in inside else True,
+            )
+        )
+    return tuple(found)
+
+
+def _level(fields: Mapping[str, Piece]) -> Level:
+    return Level(_choice(fields, "level", *Level))
+
+
+def _labels(fields: Mapping[str, Piece], name: str) -> dict[str, str]:
+    if name not in fields:
+        return {}
+    return {label: piece.text(most=255) for label, piece in fields[name].fields().items()}
+
+
+def _choice(fields: Mapping[str, Piece], name: str, *options: str) -> str:
+    return fields[name].choice(*options) if name in fields else options[0]

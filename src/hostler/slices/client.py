@@ -1,0 +1,223 @@
+"""Calls of other slices, through the node's agent: it knows where they are."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+
+from hostler.kit.frames import MAX_FRAME
+from hostler.ports.calls import (
+    NOT_STARTED,
+    Call,
+    CallFailed,
+    Cancel,
+    Denied,
+    End,
+    Failed,
+    Fault,
+    FromWorker,
+    Hello,
+    Item,
+    Result,
+    Welcome,
+)
+from hostler.slices.call_context import context
+from hostler.slices.framing import Framed
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, AsyncIterator, Coroutine
+
+T = TypeVar("T")
+CONNECT_WITHIN = 10.0
+AHEAD = 256
+"""Results of a stream that are held for who reads slowly."""
+_decode = msgspec.msgpack.Decoder(FromWorker).decode
+_encode = msgspec.msgpack.Encoder().encode
+_line: Line | None = None
+
+
+async def call(target: str, method: str, /, **arguments: Any) -> Any:
+    """Call a method of another slice: `group:name`, or `group:name:version` for that version only.
+
+    What is left of this call's time is what the other one has. CallFailed: it failed, and how.
+    """
+    async with aclosing(_through(target, method, arguments)) as answers:
+        async for kind, value in answers:
+            if kind is Result:
+                return value
+            break
+    raise TypeError(f"call: {method} of {target} streams its results; use stream()")
+
+
+async def stream(target: str, method: str, /, **arguments: Any) -> AsyncIterator[Any]:
+    """Call a method of another slice that streams; of one that does not, its one result."""
+    async with aclosing(_through(target, method, arguments, alone=True)) as answers:
+        async for kind, value in answers:
+            if kind is not End:
+                yield value
+
+
+def wait(work: Coroutine[Any, Any, T]) -> T:
+    """In a method that is no coroutine: `wait(call(…))`."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        pass
+    else:
+        work.close()
+        raise RuntimeError("wait: this is a coroutine already; write await")
+    if _line is None:
+        return asyncio.run(work)
+    return asyncio.run_coroutine_threadsafe(work, _line.loop).result()
+
+
+def connect(line: Line | None) -> None:
+    """What `call` goes through."""
+    global _line  # noqa: PLW0603 - a process is one instance
+    _line = line
+
+
+async def _through(
+    target: str, method: str, arguments: dict[str, Any], *, alone: bool = False
+) -> AsyncGenerator[tuple[type[Result | Item | End], Any], None]:
+    if _line is None:
+        raise RuntimeError(f"call {target} {method}: this is no worker, and nobody is there to take it")
+    here = context()
+    left = here.left
+    if left is not None and left <= 0:
+        raise CallFailed(Fault.DEADLINE, f"{target} {method}: there is no time left for it", started=False)
+    encoded = msgspec.json.encode(arguments)
+    if len(encoded) + 1024 > MAX_FRAME:
+        raise CallFailed(Fault.TOO_LARGE, f"{target} {method}: {len(encoded)} bytes of arguments", started=False)
+    asked = Call(0, method, encoded, left, here.trace, target)
+    async with aclosing(_line.ask(asked, alone=alone)) as answers:
+        async for answer in answers:
+            if isinstance(answer, End):
+                yield End, None
+            else:
+                yield type(answer), msgspec.json.decode(answer.value)
+
+
+class Line:
+    """The connection to the agent, made when it is needed."""
+
+    def __init__(self, path: str, token: str, caller: str) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.token = token
+        self._path, self._caller = path, caller
+        self._connection: _Outgoing | None = None
+        self._connecting = asyncio.Lock()
+
+    async def ask(self, call: Call, *, alone: bool = False) -> AsyncGenerator[Result | Item | End, None]:
+        """Send it, and yield what is answered. CallFailed: it failed, or the connection did.
+
+        `alone`: on a connection of its own, which waits for who reads slowly.
+        """
+        connection = await (self._new(alone=True) if alone else self._connected())
+        number, is_over = 0, False
+        try:
+            number, answers = connection.begin(call)
+            while not is_over:
+                answer = await answers.get()
+                connection.taken(answers)
+                if isinstance(answer, CallFailed):
+                    is_over = True
+                    raise answer
+                is_over = not isinstance(answer, Item)
+                yield answer
+        finally:
+            if number:
+                connection.finish(number, cancel=not is_over)
+            if alone:
+                connection.close()
+
+    async def _connected(self) -> _Outgoing:
+        async with self._connecting:
+            if self._connection is None or not self._connection.is_open:
+                self._connection = await self._new()
+            return self._connection
+
+    async def _new(self, *, alone: bool = False) -> _Outgoing:
+        try:
+            async with asyncio.timeout(CONNECT_WITHIN):
+                _, connection = await self.loop.create_unix_connection(lambda: _Outgoing(alone=alone), self._path)
+                await connection.welcomed(Hello(self.token, self._caller))
+        except (OSError, TimeoutError) as error:
+            why = getattr(error, "strerror", None) or "it does not answer"
+            raise CallFailed(None, f"the node's agent: {why}", started=False) from None
+        return connection
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.cut()
+
+
+class _Outgoing(Framed):
+    """One such connection: of all calls, which always hears; or of one stream, which hears while that is read."""
+
+    def __init__(self, *, alone: bool) -> None:
+        super().__init__()
+        self._alone = alone
+        self._greeting: asyncio.Future[None] = self._loop.create_future()
+        self._asked: dict[int, asyncio.Queue[Result | Item | End | CallFailed]] = {}
+        self._last = 0
+
+    async def welcomed(self, hello: Hello) -> None:
+        """Say who calls. CallFailed: it is not welcome."""
+        self.send(_encode(hello))
+        try:
+            await self._greeting
+        except BaseException:
+            self.cut()
+            raise
+
+    def begin(self, call: Call) -> tuple[int, asyncio.Queue[Result | Item | End | CallFailed]]:
+        self._last += 1
+        encoded = _encode(msgspec.structs.replace(call, id=self._last))
+        answers = self._asked[self._last] = asyncio.Queue()
+        if not self.is_open:
+            answers.put_nowait(CallFailed(None, "the node's agent: the connection ended", started=False))
+        self.send(encoded)
+        return self._last, answers
+
+    def finish(self, number: int, *, cancel: bool) -> None:
+        self._asked.pop(number, None)
+        if cancel:
+            self.send(_encode(Cancel(number)))
+
+    def heard(self, payload: bytes) -> None:
+        try:
+            message = _decode(payload)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            self.cut()
+            return
+        if isinstance(message, Welcome | Denied):
+            if isinstance(message, Denied) and not self._greeting.done():
+                self._greeting.set_exception(CallFailed(None, f"the node's agent: {message.why}", started=False))
+            elif not self._greeting.done():
+                self._greeting.set_result(None)
+            return
+        answers = self._asked.get(message.id)
+        if answers is None:
+            return
+        if isinstance(message, Failed):
+            started = message.fault not in NOT_STARTED
+            answers.put_nowait(CallFailed(message.fault, message.message, started=started, error=message.error))
+        else:
+            answers.put_nowait(message)
+            if self._alone and answers.qsize() >= AHEAD:  # others wait for the answers of a shared one
+                self.listen(on=False)
+
+    def taken(self, answers: asyncio.Queue[Result | Item | End | CallFailed]) -> None:
+        """Somebody reads."""
+        if answers.qsize() == AHEAD // 2:
+            self.listen(on=True)
+
+    def lost(self) -> None:
+        if not self._greeting.done():
+            self._greeting.set_exception(CallFailed(None, "the node's agent ended the connection", started=False))
+        for answers in self._asked.values():
+            answers.put_nowait(CallFailed(None, "the node's agent ended before the answer came", started=True))

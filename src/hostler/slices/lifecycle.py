@@ -1,0 +1,189 @@
+"""The life of an instance: loaded, active, ended. Each step is taken once, however often it is asked for."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from hostler.ports.slices import Life
+from hostler.ports.worker_protocol import State
+from hostler.slices.error_text import MAX_TOLD, log_raised, named
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hostler.ports.worker_protocol import Order
+    from hostler.slices.calls import Calls
+    from hostler.slices.module import SliceModule
+
+UNWELL_AFTER = 3
+"""Looks in a row at which it was not healthy, after which it counts as ended."""
+LAST_WORDS = 1.0
+"""Seconds for calls that were told to stop."""
+_LOG = logging.getLogger("hostler.slices")
+
+
+class NotDone(Exception):
+    """A step failed, and will however often it is tried."""
+
+
+class Instance:
+    """One, and what it does by itself. `changed` is called when it does."""
+
+    def __init__(
+        self, order: Order, module: SliceModule, calls: Calls, address: str, changed: Callable[[], None]
+    ) -> None:
+        self._order, self._module, self._calls, self._address = order, module, calls, address
+        self._changed = changed
+        self._life, self._detail = Life.LOADED, ""
+        self._is_started = False
+        self._turn = asyncio.Lock()
+        self._watching: asyncio.Task[str] | None = None
+        self._activating: asyncio.Task[None] | None = None
+
+    def state(self, number: int = 0) -> State:
+        """How it is."""
+        return State(
+            number,
+            self._order.artifact,
+            self._order.instance,
+            self._order.template,
+            self._order.settings,
+            self._life,
+            tuple(handler.method for handler in self._module.methods.values()),
+            self._address,
+            self._detail,
+            self._calls.in_flight,
+        )
+
+    async def activate(self) -> None:
+        """NotDone: it cannot be."""
+        if self._activating is None:
+            self._activating = asyncio.create_task(self._activate(), name="activating")
+            self._activating.add_done_callback(self._activated)
+        try:
+            await asyncio.shield(self._activating)
+        except asyncio.CancelledError:
+            raise NotDone("it was ended while it was being started") from None
+
+    async def end(self, grace: float) -> None:
+        """Be inactive, for good: whatever is under way ends. NotDone: `stop` raised."""
+        if self._activating is not None:
+            self._activating.cancel()
+        if self._life is Life.ACTIVE or self._is_started:
+            await self.deactivate(grace)
+
+    def _activated(self, _done: asyncio.Task[None]) -> None:
+        self._activating = None
+
+    async def _activate(self) -> None:
+        async with self._turn:
+            if self._life is Life.ACTIVE:
+                return
+            if self._life is Life.ENDED:
+                raise NotDone(f"it has ended: {self._detail}")
+            self._detail = "start is being called"
+            try:
+                await self._hook("start")
+                self._is_started = True
+                await self._until_healthy()
+            except NotDone as error:
+                self._detail = str(error)
+                await self._stop_quietly()
+                raise
+            self._life, self._detail = Life.ACTIVE, ""
+            self._calls.is_active = True
+            self._watching = asyncio.create_task(self._watch(), name="healthy")
+            self._watching.add_done_callback(self._watched)
+
+    async def deactivate(self, grace: float) -> None:
+        """NotDone: `stop` raised; it is inactive all the same."""
+        self._calls.is_active, self._calls.why_not = False, "it is being stopped"
+        async with self._turn:
+            self._calls.is_active = False  # an activation may have come before
+            if not self._is_started:
+                self._calls.why_not = "it was not started yet" if self._life is Life.LOADED else self._detail
+                return
+            if self._watching is not None:
+                self._watching.cancel()
+                self._watching = None
+            if not await self._calls.drained(grace):
+                self._calls.stop_all(f"the instance was stopped, and gave calls {grace:g} s to end")
+                await self._calls.drained(LAST_WORDS)
+            if self._life is Life.ACTIVE:
+                self._life = Life.LOADED
+            self._calls.why_not = "it was stopped"
+            self._is_started = False
+            await self._hook("stop")
+
+    async def _hook(self, name: str) -> object:
+        try:
+            return await self._module.run_hook(name)
+        except BaseException as error:  # whatever the slice raises
+            if isinstance(error, asyncio.CancelledError) and _is_being_cancelled():
+                raise
+            log_raised(_LOG, name, error)
+            raise NotDone(f"{name} raised {named(error)}") from None
+
+    async def _stop_quietly(self) -> None:
+        if self._is_started:
+            self._is_started = False
+            with suppress(NotDone):  # it is in the log, and what failed first is what is told
+                await self._hook("stop")
+
+    async def _until_healthy(self) -> None:
+        pause = 0.05
+        self._detail = "it was started and is not healthy yet"
+        try:
+            async with asyncio.timeout(self._order.healthy_within):
+                while why := await self._unwell():
+                    self._detail = f"it was started and is not healthy yet: {why}"
+                    await asyncio.sleep(pause)
+                    pause = min(1.0, pause * 1.5)
+        except TimeoutError:
+            raise NotDone(f"{self._detail.replace(' yet', '', 1)}, after {self._order.healthy_within:g} s") from None
+
+    async def _watch(self) -> str:
+        """Until it is not well; why."""
+        failed = 0
+        while failed < UNWELL_AFTER:
+            await asyncio.sleep(self._order.healthy_every)
+            try:
+                async with asyncio.timeout(2 * self._order.healthy_every):
+                    why = await self._unwell()
+            except TimeoutError:
+                why = f"healthy has not answered within {2 * self._order.healthy_every:g} s"
+            failed = failed + 1 if why else 0
+        return why
+
+    def _watched(self, done: asyncio.Task[str]) -> None:
+        """However that ended: one whose health nobody looks at counts as unwell, unless it is being stopped."""
+        if done is not self._watching:
+            return
+        error = asyncio.CancelledError() if done.cancelled() else done.exception()
+        why = done.result() if error is None else f"nobody asks any more, for the asking ended by {named(error)}"
+        _LOG.error("it is not well: %s", why)
+        self._life, self._detail = Life.ENDED, f"it is not well: {why}"
+        self._calls.is_active, self._calls.why_not = False, self._detail
+        self._changed()
+
+    async def _unwell(self) -> str:
+        """Why; empty: it is well. Returning nothing is as good as True, and so is to have no such hook."""
+        if why := self._calls.held_up():
+            return why
+        try:
+            found = await self._hook("healthy")
+        except NotDone as error:
+            return str(error)
+        try:
+            return "" if found is None or found else f"healthy returned {found!r}"[:MAX_TOLD]
+        except BaseException as error:  # noqa: BLE001 - whatever a value of the slice's own types does
+            return f"what healthy returned raised {named(error)}"
+
+
+def _is_being_cancelled() -> bool:
+    """Whether it is this very task that is to end, and not what a hook waited for."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

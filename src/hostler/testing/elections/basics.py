@@ -1,0 +1,155 @@
+"""Claims: one leads, the others do not, and the record tells who."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+from hostler.keys.replica import FENCE, LEADER
+from hostler.testing.claim import loop_time
+from hostler.testing.elections.claim import LONG, TTL, WITHIN, ElectionTrial, acquired, claim
+
+
+@claim()
+async def a_free_key_is_acquired_and_its_record_tells_who_leads(t: ElectionTrial) -> None:
+    elections, _ = await t.elections(holder="a process")
+    leadership = await elections.acquire(t.key, "10.0.0.7", ttl=LONG)
+    assert leadership is not None
+    assert leadership.held
+    assert leadership.lost is None
+    assert await t.record() == {"address": "10.0.0.7", "holder": "a process", "fence": leadership.fence}
+    assert await t.counter() == leadership.fence > 0
+
+
+@claim()
+async def a_replica_key_has_its_counter_in_the_family_of_counters(t: ElectionTrial) -> None:
+    number = random.randrange(10**6, 10**9)
+    key = t.own_key(f"sysvvm/1/{number}")
+    assert key == LEADER.fill(n=number)
+    elections, _ = await t.elections()
+    leadership = await acquired(elections, key)
+    assert FENCE.fill(n=number) == f"sysvvm/2/{number}"
+    assert await t.storage.get(f"sysvvm/2/{number}") == str(leadership.fence)
+    assert (await t.record(key) or {}).keys() == {"address", "holder", "fence"}
+
+
+@claim()
+async def a_key_held_by_another_is_not_acquired(t: ElectionTrial) -> None:
+    leadership, _, _ = await t.leader()
+    before = await t.storage.get(t.key)
+    other, _ = await t.elections()
+    assert await other.acquire(t.key, "10.0.0.2", ttl=LONG) is None
+    assert await t.storage.get(t.key) == before
+    assert await t.counter() == leadership.fence
+    assert leadership.held
+
+
+@claim()
+async def a_key_held_by_oneself_is_not_acquired_again(t: ElectionTrial) -> None:
+    leadership, elections, _ = await t.leader()
+    assert await elections.acquire(t.key, "10.0.0.1", ttl=LONG) is None
+    assert leadership.held
+
+
+@claim()
+async def of_many_who_ask_at_once_one_acquires(t: ElectionTrial) -> None:
+    crowd = [(await t.elections())[0] for _ in range(6)]
+    got = await asyncio.gather(*(elections.acquire(t.key, "10.0.0.1", ttl=LONG) for elections in crowd))
+    leaders = [leadership for leadership in got if leadership is not None]
+    assert len(leaders) == 1
+    record = await t.record()
+    assert record is not None
+    assert record["fence"] == leaders[0].fence
+
+
+@claim()
+async def who_asks_twice_at_once_gets_one_leadership(t: ElectionTrial) -> None:
+    elections, _ = await t.elections()
+    got = await asyncio.gather(*(elections.acquire(t.key, "10.0.0.1", ttl=LONG) for _ in range(3)))
+    assert len([leadership for leadership in got if leadership is not None]) == 1
+
+
+@claim()
+async def two_processes_with_one_address_are_told_apart(t: ElectionTrial) -> None:
+    first, _ = await t.elections()
+    second, _ = await t.elections()
+    assert first.holder != second.holder
+    await acquired(first, t.key, value="10.0.0.1")
+    assert await second.acquire(t.key, "10.0.0.1", ttl=LONG) is None
+    await second.release(t.key)
+    record = await t.record()
+    assert record is not None
+    assert record["holder"] == first.holder
+
+
+@claim()
+async def keys_are_led_apart(t: ElectionTrial) -> None:
+    one, two = t.another_key("one"), t.another_key("two")
+    elections, _ = await t.elections()
+    other, _ = await t.elections()
+    first, second = await acquired(elections, one), await acquired(other, two)
+    both = await acquired(elections, t.key)
+    await elections.release(one)
+    assert not first.held
+    assert second.held
+    assert both.held
+
+
+@claim()
+async def a_released_key_is_free_at_once(t: ElectionTrial) -> None:
+    leadership, elections, _ = await t.leader()
+    waiter = asyncio.create_task(leadership.wait_lost())
+    await elections.release(t.key)
+    began = loop_time()
+    await asyncio.wait_for(waiter, WITHIN)
+    t.on_time(loop_time() - began, 0.1, since=began, what="being told of a release")
+    assert not leadership.held
+    assert leadership.released
+    assert await t.storage.get(t.key) is None
+    other, _ = await t.elections()
+    assert await other.acquire(t.key, "10.0.0.2", ttl=LONG) is not None
+
+
+@claim()
+async def who_released_may_acquire_again(t: ElectionTrial) -> None:
+    first, elections, _ = await t.leader()
+    await elections.release(t.key)
+    second = await elections.acquire(t.key, "10.0.0.1", ttl=LONG)
+    assert second is not None
+    assert second.held
+    assert not first.held
+
+
+@claim()
+async def releasing_what_is_not_held_changes_nothing(t: ElectionTrial) -> None:
+    elections, _ = await t.elections()
+    await elections.release(t.key)
+    leadership, _, _ = await t.leader()
+    before = await t.storage.get(t.key)
+    await elections.release(t.key)
+    assert await t.storage.get(t.key) == before
+    assert leadership.held
+
+
+@claim()
+async def releasing_twice_is_releasing_once(t: ElectionTrial) -> None:
+    leadership, elections, _ = await t.leader()
+    await asyncio.gather(leadership.release(), elections.release(t.key), leadership.release())
+    successor, _, _ = await t.leader()
+    await leadership.release()
+    await elections.release(t.key)
+    assert successor.held
+    assert await t.storage.get(t.key) == successor.record
+
+
+@claim(waits=True)
+async def a_leader_leads_for_as_long_as_it_likes(t: ElectionTrial) -> None:
+    leadership, _, storage = await t.leader(ttl=TTL)
+    other, _ = await t.elections()
+    for _ in range(12):
+        await asyncio.sleep(TTL / 4)
+        found = await t.storage.get(t.key)
+        taken = await other.acquire(t.key, "10.0.0.2", ttl=LONG)
+        t.must_stand(leadership, storage)
+        assert found == leadership.record
+        assert taken is None, "two lead"
