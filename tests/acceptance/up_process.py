@@ -47,6 +47,10 @@ class ForkedServer(ServerProcess):
             )
 
 
+STAND_BY = {"HOSTLER_ACQUISITION_TIMEOUT": "0"}
+"""Replicas of tests stand by without a limit: on a busy machine a test may take longer than the default of 120 s."""
+
+
 class HostlerProcess(ForkedServer):
     """One of our own processes, forked; `environ` beside what this process has.
 
@@ -64,11 +68,12 @@ class HostlerProcess(ForkedServer):
         script: Path | None = None,
     ) -> None:
         log = folder / f"{arguments[0]}-{len(list(folder.glob('*.out')))}.out"
+        environ = STAND_BY | (environ or {})
         if before:
-            set_in = ["env", *(f"{name}={value}" for name, value in (environ or {}).items())]
+            set_in = ["env", *(f"{name}={value}" for name, value in environ.items())]
             ServerProcess.__init__(self, [*before, *set_in, *PROGRAM, *map(str, arguments)], log)
         else:
-            super().__init__(arguments, log, environ=os.environ | (environ or {}), network=network, script=script)
+            super().__init__(arguments, log, environ=os.environ | environ, network=network, script=script)
 
     @property
     def code(self) -> int | None:

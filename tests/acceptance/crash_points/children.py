@@ -41,7 +41,12 @@ class Launcher:
         return self._server.pid
 
     def start(self, role: str, heard: Callable[[Child, dict[str, Any]], None], **flags: object) -> Child:
-        """Fork a replica or an agent with these settings. `heard` is called with each of its messages."""
+        """Fork a replica or an agent with these settings. `heard` is called with each of its messages.
+
+        A replica stands by without a limit, because a story may take longer than the default of 120 s.
+        """
+        if role == "replica":
+            flags.setdefault("acquisition_timeout", "0")
         return Child(role, self._server.fork({"role": role, **flags}), heard)
 
 

@@ -62,7 +62,18 @@ class ReplicaProcess(ForkedServer):
         arguments: Sequence[str] = (),
     ) -> None:
         self.address = address
-        own = ["replica", "--demonstration", "--store", url, "--ttl", f"{ttl:g}", "--address", address, *arguments]
+        own = [
+            "replica",
+            "--demonstration",
+            "--store",
+            url,
+            "--ttl",
+            f"{ttl:g}",
+            "--address",
+            address,
+            "--wait",
+            *arguments,
+        ]
         log = folder / f"{address.replace(':', '-')}-{len(list(folder.glob('*.log')))}.log"
         if before:
             ServerProcess.__init__(self, [*before, *PROGRAM, *own], log)
