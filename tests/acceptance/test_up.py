@@ -65,9 +65,9 @@ def scene(tmp_path: Path) -> Iterator[Scene]:
 # Five minutes from zero
 
 
-async def test_the_program_of_the_readme_does_what_it_says(scene: Scene) -> None:
-    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
-    program = next(code for code in re.findall(r"```python\n(.*?)```", readme, re.DOTALL) if "hostler.Client" in code)
+async def test_the_program_of_the_tour_does_what_it_says(scene: Scene) -> None:
+    tour = (Path(__file__).parents[2] / "docs" / "tour.md").read_text(encoding="utf-8")
+    program = next(code for code in re.findall(r"```python\n(.*?)```", tour, re.DOTALL) if "hostler.Client" in code)
     url = await scene.up().url()
     program = program.replace('Path.home() / ".local/state/hostler"', f"Path({str(scene.data)!r})")
     program = program.replace("http://127.0.0.1:7070", url)

@@ -1,4 +1,4 @@
-"""What docs/labs.md and the README say of `labs.toml` is so."""
+"""What docs/labs.md and docs/tour.md say of `labs.toml` is so."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def test_the_class_of_the_guide_is_the_one_whose_image_is_kept_warm(tmp_path: Pa
     assert template.warm == 2
 
 
-def test_the_catalogue_of_the_readme_can_be_loaded(tmp_path: Path) -> None:
-    (text,) = [text for text in examples(ROOT / "README.md") if "[labs." in text]
+def test_the_catalogue_of_the_tour_can_be_loaded(tmp_path: Path) -> None:
+    (text,) = [text for text in examples(ROOT / "docs/tour.md") if "[labs." in text]
     assert set(loaded(tmp_path, text).labs or ()) == {"5"}
 
 
