@@ -182,7 +182,7 @@ async def test_a_blueprint_is_planned_applied_and_seen_to_converge(  # noqa: PLR
     await page.get_by_role("textbox", name="Arguments").fill('{"name": "Ada"}')
     await page.get_by_role("button", name="Call", exact=True).click()
     await expect(page.get_by_text('"Hello 1.0.0, Ada"')).to_be_visible()
-    await page.get_by_role("tab", name="Change").click()
+    await page.get_by_role("tab", name="Settings").click()
     await expect(page.get_by_role("textbox", name="Blueprint")).to_have_value(RIGHT_SHOWN)
 
 
@@ -235,7 +235,7 @@ async def test_a_canary_is_seen_with_its_gate_and_comes_back_by_itself_or_by_the
             await expect(verdict, within=10).to_contain_text("Passed: ")
             await expect(page.get_by_text("ready, 1 of 1 instance ready"), within=10).to_be_visible()
 
-            await page.get_by_role("tab", name="Change").click()
+            await page.get_by_role("tab", name="Settings").click()
             await change(page, "3.0.0", "[{ weight = 50, hold = 20 }]")
             back = page.get_by_text("calls failed, and at most 1.00% may. 2.0.0 serves.")
             await expect(back, within=10).to_be_visible()
@@ -246,7 +246,7 @@ async def test_a_canary_is_seen_with_its_gate_and_comes_back_by_itself_or_by_the
         await page.get_by_role("button", name="Roll back", exact=True).click()
         dialog = page.get_by_role("dialog")
         await dialog.get_by_role("combobox", name="Revision", exact=True).select_option("1")
-        await expect(dialog.get_by_role("region", name="Plan")).to_contain_text("rolling, whatever its strategy says")
+        await expect(dialog.get_by_role("region", name="Plan")).to_contain_text("rolling, regardless of its strategy")
         await expect(dialog.get_by_label("From revision 3 to revision 1")).to_contain_text("− type")
         await dialog.get_by_role("button", name="Roll back to revision 1").click()
         await expect(page.get_by_text("of 2 instances ready"), within=10).to_be_visible()
@@ -334,7 +334,7 @@ async def test_revisions_are_compared_a_blueprint_is_deleted_by_its_name_and_tex
     )
     await dialog.get_by_role("button", name="Close").click()
     # Somebody else is faster than who looks at a plan: what was planned is not what would happen any more.
-    await page.get_by_role("tab", name="Change").click()
+    await page.get_by_role("tab", name="Settings").click()
     await page.get_by_role("textbox", name="Blueprint").fill('[[slices]]\nartifact = "org:cart:3"\ninstances = 2\n')
     await page.get_by_role("button", name="Show the plan").click()
     await expect(page.get_by_role("region", name="Plan")).to_contain_text("2 → 3")

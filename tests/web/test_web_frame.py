@@ -211,7 +211,7 @@ async def test_at_360_pixels_the_frame_leaves_room_for_the_page(
     await enter(page, cheap_plane, "ann", at="#/events?view=why")
     top = await page.evaluate("document.querySelector('main').getBoundingClientRect().top")
     assert top <= 100, "header and navigation take too much"
-    for role, name in (("link", "Events"), ("tab", "Why something is so"), ("button", "Sign out")):
+    for role, name in (("link", "Events"), ("tab", "Explain"), ("button", "Sign out")):
         await expect(page.get_by_role(role, name=name, exact=True)).to_be_in_viewport(ratio=0.9)
     await narrow(page)
 
@@ -228,7 +228,7 @@ async def test_the_theme_is_kept_and_is_the_systems_until_chosen(page: Page, che
     await page.reload()
     await expect(page.get_by_role("combobox", name="Colours")).to_have_value("light")
     assert await page.evaluate(ground) == light
-    await page.get_by_role("combobox", name="Colours").select_option("As the system")
+    await page.get_by_role("combobox", name="Colours").select_option("System default")
     assert await page.evaluate(ground) == dark
 
 

@@ -89,7 +89,7 @@ async def test_a_student_starts_and_stops_a_lab_while_the_teacher_looks_on(
     await plane.user("tom", "member", "labs")
     teacher, ada, bob = await new_page(), await new_page(), await new_page()
     await enter(teacher, plane, "tom", "#/labs")
-    await expect(teacher.get_by_role("heading", name="Nobody has a lab now")).to_be_visible()
+    await expect(teacher.get_by_role("heading", name="No labs")).to_be_visible()
 
     # Who has a lab and nothing else is there right away.
     await sign_in(ada, plane, "ada")
@@ -141,7 +141,7 @@ async def test_a_student_starts_and_stops_a_lab_while_the_teacher_looks_on(
     await bob.get_by_role("button", name="Stop", exact=True).click()
     await bob.get_by_role("button", name="Stop it").click()
     await expect(bob.get_by_role("button", name="Start Processes")).to_be_visible()
-    await expect(teacher.get_by_role("heading", name="Nobody has a lab now")).to_be_visible()
+    await expect(teacher.get_by_role("heading", name="No labs")).to_be_visible()
     audit = (await plane.call("GET", "/v1/audit?limit=100"))["items"]
     seen = [(one["who"], one["verb"]) for one in audit if one["verb"].startswith("lab.")]
     wanted = [
@@ -198,7 +198,7 @@ async def test_the_terminal_of_a_lab_is_in_the_page_and_a_teacher_takes_it_over_
 
         await enter(teacher, plane, "tom", "#/labs/ann")
         await teacher.get_by_role("button", name="Open the terminal…").click()
-        await expect(teacher.get_by_role("dialog")).to_contain_text("it is taken over with the shell in it")
+        await expect(teacher.get_by_role("dialog")).to_contain_text("you take it over with its shell")
         await teacher.get_by_role("button", name="Open it").click()
         await expect(teacher.locator(".xterm-rows")).to_contain_text("shell 1 is here")
         await expect(terminal).to_contain_text("opened elsewhere")

@@ -302,7 +302,7 @@ async def test_what_is_taken_out_of_use_is_asked_for_and_seen_at_once(
     await expect(key(page, "Drained")).to_contain_text("1")
     await page.goto(f"{cheap_plane.url}/#/racks/r1/b3")
     facts = aside(page).locator("dl").first
-    await expect(facts).to_contain_text("Drained, gives signs of life")
+    await expect(facts).to_contain_text("Drained, reachable")
     await aside(page).get_by_role("tab", name="Why").click()
     await expect(aside(page).get_by_text("node r1-b3 is drained")).to_be_visible()
     await expect(aside(page).get_by_text("since")).to_have_count(0)

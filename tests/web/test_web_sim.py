@@ -176,7 +176,7 @@ async def test_time_goes_by_itself_jumps_and_a_killed_node_heals(page: Page, wor
     async with asyncio.timeout(pace.patience(5)):  # it is taken from there first, and placed then
         while await place(world, name) in {None, "", home}:
             await asyncio.sleep(0.05)
-    await time(page).get_by_role("button", name="Stands still").click()
+    await time(page).get_by_role("button", name="Paused").click()
     await time(page).get_by_role("spinbutton", name="Jump ahead by").fill("2")
     await time(page).get_by_label("Unit").select_option("hours")
     before = float((await world.call("GET", "/v1/sim"))["now"])
@@ -196,7 +196,7 @@ async def test_who_has_no_rights_sees_time_and_faults_and_moves_nothing(
     await expect(time(page)).to_contain_text("Moving time takes the right step_time")
     side = page.get_by_role("region", name="What is selected")
     await expect(side).to_contain_text("power r1/pdu1")
-    for name in ("Break it", "Lift", "Repair", "+10 s", "Stands still"):
+    for name in ("Break it", "Lift", "Repair", "+10 s", "Paused"):
         await expect(page.get_by_role("button", name=name)).to_have_count(0)
     expect_trouble("403")
     told = await page.evaluate(

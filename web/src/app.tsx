@@ -47,7 +47,7 @@ export function App() {
   useEffect(() => {
     if (astray) go(to("labs"), true);
   }, [astray]);
-  if (user === undefined) return <Busy>Looking who you are</Busy>;
+  if (user === undefined) return <Busy>Signing in</Busy>;
   if (user === null || route.value.page === "sign-in") return <SignIn />;
   if (astray) return null;
   return (
@@ -89,7 +89,7 @@ function Top() {
             value={theme.value}
             onChange={(event) => (theme.value = event.currentTarget.value as Theme)}
           >
-            <option value="system">As the system</option>
+            <option value="system">System default</option>
             <option value="light">Light</option>
             <option value="dark">Dark</option>
           </select>

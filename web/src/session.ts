@@ -89,7 +89,7 @@ async function swapped(refused: Problem): Promise<Problem> {
   await resume();
   const now = me.value;
   if (!before || !now) return refused;
-  const detail = before.name === now.name ? "You have signed in anew since this page was opened." : openedAs(before, now);
+  const detail = before.name === now.name ? "You have signed in again since this page was opened." : openedAs(before, now);
   return new Problem(refused.status, refused.type, refused.title, `${detail} Nothing was done.`, "Do it again if you still mean it");
 }
 

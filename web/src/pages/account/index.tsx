@@ -49,7 +49,7 @@ function Session({ user }: { user: User }) {
       <label class="account-colours">
         Colours{" "}
         <select value={theme.value} onChange={(event) => (theme.value = event.currentTarget.value as Theme)}>
-          <option value="system">As the system</option>
+          <option value="system">System default</option>
           <option value="light">Light</option>
           <option value="dark">Dark</option>
         </select>

@@ -52,7 +52,7 @@ export default function Page() {
             <strong>The audit is for those who have the right manage_accounts, and you have not.</strong>
           </p>
           <p>
-            Ask somebody who has it. What happened to what you see is among the <a href={to("events")}>events</a>.
+            Ask an account manager. Changes to objects that you can see are listed under <a href={to("events")}>events</a>.
           </p>
         </div>
       )}
@@ -134,7 +134,7 @@ function Lines({ wanted }: { wanted: Wanted }) {
           ))}
         </Table>
       ) : (
-        <Empty title={older === null ? "No line is like that" : "None among the newest"}>
+        <Empty title={older === null ? "No line matches" : "None among the newest"}>
           <p>{older === null ? "Ask for less above. What was written long ago may be in files on another machine: hostler audit names it." : "There are older ones that were not looked at yet."}</p>
         </Empty>
       )}

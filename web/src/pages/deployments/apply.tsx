@@ -9,7 +9,7 @@ import { Difference, Plan, Refused } from "./plan";
 import type { BlueprintPlan, BlueprintRead, BlueprintView, Fault, SliceSpec } from "./types";
 import { asToml } from "./words";
 
-const EXAMPLE = `# Which slices shall run, and how many of each. First push the artifact: hostler slice push
+const EXAMPLE = `# The slices to run, and the number of instances of each. Push the artifact first: hostler slice push
 [[slices]]
 artifact = "org.example:greeting:1.0.0"
 instances = 3

@@ -59,7 +59,7 @@ export function One({ name }: { name: string }) {
   }
   const { status, view } = found;
   const tabs: [string, string][] = [["now", "Slices"]];
-  if (view && deploys.value) tabs.push(["change", "Change"]);
+  if (view && deploys.value) tabs.push(["change", "Settings"]);
   tabs.push(["history", "History"]);
   if (view && callable(view)) tabs.push(["call", "Call"]);
   return (
@@ -149,7 +149,7 @@ async function removeShown(view: BlueprintView, path: string): Promise<void> {
     text: (
       <>
         <p>
-          {count(view.instances, "instance")} of {count(view.slices.length, "slice")} take no more calls, end what is under way, and go. The history of {view.name} stays: it can be
+          {count(view.instances, "instance")} of {count(view.slices.length, "slice")} take no new calls, finish the calls in progress, and are removed. The history of {view.name} stays: it can be
           rolled back to.
         </p>
         {others > 0 && <p>Where another blueprint needs one of its slices, it is refused.</p>}

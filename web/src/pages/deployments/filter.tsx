@@ -39,7 +39,7 @@ export function Filtered({ phases, hint, shown, whole, one, children }: Filtered
         children
       ) : (
         <Empty title={`No ${one} is like that`}>
-          <p>Take something out of what you search for.</p>
+          <p>Remove a search term.</p>
           <Button onClick={() => setQuery({ q: "", phase: "" })}>Show all {one}s</Button>
         </Empty>
       )}

@@ -68,7 +68,7 @@ function First() {
   return (
     <Empty title="No blueprint yet">
       <p>
-        A blueprint says which slices shall run, in which version and how many of each. Hostler puts them onto nodes, replaces what dies, and changes
+        A blueprint names the slices to run, with the version and the number of instances of each. Hostler puts them onto nodes, replaces what dies, and changes
         versions without a gap.
       </p>
       {deploys.value ? (

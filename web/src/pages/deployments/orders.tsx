@@ -50,7 +50,7 @@ export function Orders({ blueprint, slice }: { blueprint: string; slice: SliceSt
 async function order(blueprint: string, slice: SliceStatus, going: Rollout, what: Order, force = false): Promise<void> {
   const version = versionOf(slice.artifact);
   if (what === "abort") {
-    const text = `${version} gets no more calls, and goes. ${versionOf(slice.previous)} serves. The blueprint stays as it is: applying it again tries again.`;
+    const text = `${version} receives no new calls and is removed. ${versionOf(slice.previous)} serves. The blueprint stays as it is: applying it again tries again.`;
     if (!(await confirm({ title: `Take ${version} back`, text, action: "Abort", danger: true }))) return;
   }
   if (force && !(await confirm({ title: `Promote ${version} all the same`, text: going.refused, action: "Promote", danger: true }))) return;

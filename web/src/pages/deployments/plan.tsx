@@ -39,7 +39,7 @@ export function Plan({ plan, rolls }: { plan: BlueprintPlan; rolls?: boolean }) 
       </p>
       <ul class="deployments-plan">
         {plan.slices.map((one) => (
-          <OfSlice key={one.base} plan={one} how={rolls && one.what === "upgrade" ? "rolling, whatever its strategy says" : one.how} />
+          <OfSlice key={one.base} plan={one} how={rolls && one.what === "upgrade" ? "rolling, regardless of its strategy" : one.how} />
         ))}
       </ul>
       {plan.notes.map((note) => (

@@ -54,7 +54,7 @@ export function Slice({ blueprint, slice, on, endpoints, measured }: SliceProps)
         <dd class="mono">{slice.artifact || "none any more"}</dd>
         {goingOn(slice) && (
           <>
-            <dt>Going on</dt>
+            <dt>Rollout</dt>
             <dd>{goingOn(slice)}</dd>
           </>
         )}

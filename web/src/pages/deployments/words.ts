@@ -57,9 +57,9 @@ export function goingOn(slice: SliceStatus): string {
     case "rolling":
       return `rolling to ${version}: ${wanted?.ready ?? 0}/${slice.wished}${slice.phase === "waiting" ? `; held: ${slice.detail}` : ""}`;
     case "standby":
-      return `${version} comes up beside ${versionOf(slice.previous)}: ${wanted?.ready ?? 0}/${slice.wished}`;
+      return `${version} starts alongside ${versionOf(slice.previous)}: ${wanted?.ready ?? 0}/${slice.wished}`;
     case "keeping":
-      return `${version} serves, ${versionOf(slice.previous)} is kept for a while`;
+      return `${version} serves, ${versionOf(slice.previous)} is kept until the rollout ends`;
     case "backing_out":
       return `rolling back: ${slice.detail}`;
     case "starting":

@@ -116,7 +116,7 @@ function One({ workload, reload }: { workload: Workload; reload: () => Promise<v
       const text = `${count(fewer, "machine")} with the highest numbers, and their disks, are removed.`;
       if (!(await confirm({ title: `Scale ${workload.name} down to ${instances}`, text, action: `Remove ${count(fewer, "machine")}`, danger: true }))) return;
     }
-    await change({ instances }, `${workload.name} shall have ${count(instances, "instance")}.`);
+    await change({ instances }, `${workload.name}: ${count(instances, "instance")} requested.`);
   };
   const turn = async (): Promise<void> => {
     const text = `All ${count(workload.instances, "machine")} are switched off. They stay, with their disks.`;

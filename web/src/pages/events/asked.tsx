@@ -41,7 +41,7 @@ export function Asked() {
         </section>
       ) : (
         <Empty title="Ask about anything">
-          <p>Why is a machine where it is, why does a node rest, why has a deployment not ended: name it, and see what led to it, down to whoever wished for it.</p>
+          <p>Why does a machine run on its node, why is a node idle, why is a rollout not finished? Name an object and see every decision that led to its state, down to the request.</p>
           <p>
             From a terminal: <code>hostler why vm/NAME</code>
           </p>

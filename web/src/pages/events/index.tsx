@@ -7,9 +7,9 @@ import { Past } from "./past";
 import "./events.css";
 
 const TABS = [
-  ["live", "As it happens"],
-  ["past", "What was decided"],
-  ["why", "Why something is so"],
+  ["live", "Live"],
+  ["past", "Decisions"],
+  ["why", "Explain"],
 ] as const;
 
 export default function Page() {

@@ -42,7 +42,7 @@ export function Follow() {
         <VirtualTable label="Events, newest first" rows={rows} columns={COLUMNS} keyOf={(one) => String(one.id)} onOpen={setOpened} />
       ) : (
         <Empty title={read && !heard.length ? "Nothing has happened yet" : heard.length ? "None of them is like that" : "Listening"}>
-          <p>{heard.length ? "Ask for less above, or wait: new events come by themselves." : "Whatever changes shows up here by itself: create a machine, for example."}</p>
+          <p>{heard.length ? "Ask for less above, or wait: new events come by themselves." : "Changes appear here as they happen: create a machine, for example."}</p>
           <p>
             From a terminal: <code>hostler events</code>
           </p>

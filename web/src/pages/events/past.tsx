@@ -50,8 +50,8 @@ function Traces({ object }: { object: string }) {
   if (!found) return <Busy>Reading what was decided</Busy>;
   if (!found.length && after === null) {
     return (
-      <Empty title="Nothing was decided or wished for that is still kept">
-        <p>Decisions are kept for some days, and what was wished for with the audit.</p>
+      <Empty title="No decisions or requests in this period">
+        <p>Decisions are kept for some days; requests are kept with the audit log.</p>
         <p>
           From a terminal: <code>hostler events --tree</code>
         </p>

@@ -19,8 +19,8 @@ export const GROUPS: readonly (readonly [name: string, title: string, kinds: rea
 ];
 
 export const KIND_WORDS: Record<string, string> = {
-  vm: "machine, wish",
-  handle: "machine, seen",
+  vm: "machine spec",
+  handle: "machine status",
   alive: "sign of life",
   leader: "leadership",
 };
@@ -35,7 +35,7 @@ const GONE: Record<string, string> = {
   vm: "is deleted",
   handle: "is gone from its node",
   alive: "gives no sign of life any more",
-  leader: "is free: nobody leads",
+  leader: "no leader",
   node: "is forgotten",
   endpoint: "can no longer be called",
   lab: "is forgotten",
@@ -74,7 +74,7 @@ export function happened(change: Change): string {
   const record = fields(change.record);
   switch (change.kind) {
     case "vm":
-      return record["deleting"] ? "shall be deleted" : `shall be ${record["power"] === "off" ? "off" : "on"}`;
+      return record["deleting"] ? "is to be deleted" : `power: ${record["power"] === "off" ? "off" : "on"}`;
     case "handle":
       return `${lower(record["state"])}${onNode(record)}${because(record)}`;
     case "lab":
@@ -94,7 +94,7 @@ export function happened(change: Change): string {
     case "endpoint":
       return `can be called on ${text(record["node-id"]) || text(record["node"]) || text(record["address"])}: ${change.subject.split("/").slice(1).join(", instance ")}`;
     case "workload":
-      return `shall have ${count(Number(record["instances"] ?? 0), "instance")}`;
+      return `${count(Number(record["instances"] ?? 0), "instance")} requested`;
     default:
       return `${record["enabled"] === false ? "disabled" : "enabled"}${text(record["condition"]) ? `, ${lower(record["condition"])}` : ""}`;
   }

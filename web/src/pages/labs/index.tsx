@@ -26,7 +26,7 @@ function None() {
     <>
       <Head title="Labs" />
       <Empty title="There is no lab for your account">
-        <p>Somebody who manages accounts can give you one:</p>
+        <p>An account manager can give you one:</p>
         <code>hostler user update {name} {members}</code>
       </Empty>
     </>

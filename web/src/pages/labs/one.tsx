@@ -78,7 +78,7 @@ export function One({ user }: { user: string }) {
 function takesOver(user: string): Promise<boolean> {
   return confirm({
     title: `Open the terminal of ${user}?`,
-    text: `There is one at a time. If ${user} has it open, it is taken over with the shell in it, and ${user} is told so. They have to connect again to have it back.`,
+    text: `A lab has one terminal. If ${user} has it open, you take it over with its shell, and ${user} sees a message. ${user} has to connect again to take it back.`,
     action: "Open it",
   });
 }

@@ -61,7 +61,7 @@ function Choice({ user, offers, ended, reload }: { user: string; offers: Offers;
         </p>
       )}
       {!mayUse(user) && <p class="note">You see the lab of {user}. To start it takes the account of {user}, or the right modify_workloads.</p>}
-      <p>A lab is a machine of your own, for a while. Start one, and a terminal opens in this page.</p>
+      <p>A lab is your own machine for a limited time. Start one, and a terminal opens on this page.</p>
       <ul class="grid labs-cards" aria-label="Labs that there are">
         {offers.items.map((offer) => (
           <Card key={offer.labId} offer={offer} offers={offers} may={mayUse(user)} begin={(labId) => attempt(async () => { await start(user, labId); await reload(); })} />

@@ -96,7 +96,7 @@ export function Teacher() {
             {shown.length ? (
               <VirtualTable label="Labs" rows={shown} columns={columns(teaches ? { chosen, toggle } : null)} keyOf={(lab) => lab.user} onOpen={(lab) => (location.hash = to("labs", [lab.user]))} />
             ) : (
-              <Empty title="No lab is like that">
+              <Empty title="No lab matches">
                 <Button onClick={() => setQuery({ search: "", state: "", lab: "" })}>Show all</Button>
               </Empty>
             )}
@@ -173,7 +173,7 @@ function Catalogue({ offers }: { offers: Offers }) {
       <p class="soft">
         In all {all} {offers.running === 1 && offers.at_once === null ? "has" : "have"} a machine, {offers.waiting} {offers.waiting === 1 ? "waits" : "wait"}.
       </p>
-      <Table caption="Labs of the catalogue" head={["Lab", "Made of", "Lives", ["With a machine", "number"], ["Waiting", "number"], ["Ready ahead", "number"]]}>
+      <Table caption="Labs of the catalogue" head={["Lab", "Made of", "Lives", ["With a machine", "number"], ["Waiting", "number"], ["Warm", "number"]]}>
         {offers.items.map((offer) => (
           <tr key={offer.labId}>
             <td>{offer.labId === null ? "Any number" : numbered({ labId: offer.labId, title: offer.template.title })}</td>
@@ -213,10 +213,10 @@ function Off() {
 
 function Nobody({ teaches, begin }: { teaches: boolean; begin: () => void }) {
   return (
-    <Empty title="Nobody has a lab now">
+    <Empty title="No labs">
       <p>Students who sign in start their own. An account for one:</p>
       <code>hostler user create ada --role viewer --member labs/ada --password</code>
-      {teaches && <Button onClick={begin}>Start one for somebody</Button>}
+      {teaches && <Button onClick={begin}>Start one for a user</Button>}
     </Empty>
   );
 }

@@ -38,7 +38,7 @@ export default function Page() {
     return (
       <>
         <Head title="Overview" />
-        {problem ? <Failure error={problem} again={load} /> : <Busy>Reading how it all stands</Busy>}
+        {problem ? <Failure error={problem} again={load} /> : <Busy>Loading the overview</Busy>}
       </>
     );
   }
@@ -82,14 +82,14 @@ function Rate() {
   );
 }
 
-// What needs a look
+// Needs attention
 
 function Attention({ seen, skew }: { seen: Overview; skew: number }) {
   const alarms = ofTheControlPlane(seen);
   const calm = !alarms.length && !seen.attention.length;
   return (
     <section aria-labelledby="overview-look" class={calm ? "note good" : "note bad"}>
-      <h2 id="overview-look">{calm ? "Nothing needs a look" : "What needs a look"}</h2>
+      <h2 id="overview-look">{calm ? "All healthy" : "Needs attention"}</h2>
       {!calm && (
         <ul class="overview-concerns" aria-live="polite">
           {alarms.map((words) => (
@@ -111,7 +111,7 @@ function ofTheControlPlane({ store, control, ready }: Overview): string[] {
     const silent = store.silent_for === null ? "" : ` for ${span(store.silent_for)}`;
     return [`The store has not answered${silent}. Nothing can be written, and what you see may be old. Look at the store.`];
   }
-  if (control && !control.leader) return ["Nobody leads: wishes are taken, and nothing is done about them. Start a replica: hostler replica."];
+  if (control && !control.leader) return ["No leader: requests are accepted, but no controller acts on them. Start a replica: hostler replica --wait."];
   if (!store.writable) return [`The store takes no writes: ${store.problem}.`];
   return ready ? [] : ["This replica has not read all of the store yet."];
 }
@@ -126,10 +126,10 @@ const WORRIES: Record<string, [words: (n: number) => string, list: string]> = {
   "store-filling": [() => "The store is filling up", to("overview")],
   "store-refuses": [() => "The store takes no writes", to("overview")],
   "vms-failed": [(n) => (n === 1 ? "1 machine has failed" : `${n.toLocaleString("en")} machines have failed`), to("vms", [], { phase: "failed" })],
-  "vms-silent": [(n) => `${count(n, "machine")} may or may not run: no sign of life from where ${n === 1 ? "it is" : "they are"}`, to("vms", [], { phase: "silent" })],
+  "vms-silent": [(n) => `${count(n, "machine")} may or may not run: ${n === 1 ? "its node is" : "their nodes are"} unreachable`, to("vms", [], { phase: "silent" })],
   "vms-paused": [(n) => `${count(n, "machine")} ${n === 1 ? "is" : "are"} paused: no room for what ${n === 1 ? "it writes" : "they write"}`, to("vms", [], { phase: "paused" })],
   "vms-waiting": [(n) => `${count(n, "machine")} ${n === 1 ? "waits" : "wait"} for a node`, to("vms", [], { phase: "pending" })],
-  "nodes-silent": [(n) => `${count(n, "node")} ${n === 1 ? "gives" : "give"} no sign of life`, to("racks", [], { state: "silent" })],
+  "nodes-silent": [(n) => `${count(n, "node")} ${n === 1 ? "is" : "are"} unreachable`, to("racks", [], { state: "silent" })],
   "blueprints-failed": [(n) => (n === 1 ? "1 deployment was given up" : `${n} deployments were given up`), to("deployments", [], { phase: "failed" })],
   "blueprints-waiting": [(n) => (n === 1 ? "1 deployment is stuck" : `${n} deployments are stuck`), to("deployments", [], { phase: "waiting" })],
   "clock-in-doubt": [() => "The leader's clock is in doubt: machines, disks, labs, tokens and audit do not expire", to("events")],
@@ -185,7 +185,7 @@ function First({ seen }: { seen: Overview }) {
   if (!can("modify_workloads")) {
     return (
       <Empty title={everywhere.value ? "There is no machine yet" : "There is no machine that you see"}>
-        <p>You may look, and not create: ask somebody who manages accounts for the right to change workloads.</p>
+        <p>Your account can read but not create: ask an account manager for the right modify_workloads.</p>
       </Empty>
     );
   }
@@ -210,7 +210,7 @@ function Figures({ seen }: { seen: Overview }) {
     <div class="grid overview-figures">
       <Figure title="Nodes" page="racks" list={(state) => to("racks", [], { state: LEFT.has(state) ? "left" : state })} counts={seen.nodes} known={NODES} none="none has joined" />
       <Figure title="Machines" page="vms" list={(phase) => to("vms", [], { phase })} counts={seen.vms} known={VMS} none={everywhere.value ? "none yet" : NONE_SEEN} />
-      <Figure title="Labs" page="labs" list={(phase) => to("labs", [], { state: phase === "running" ? "ready" : phase })} counts={seen.labs} known={LABS} none={everywhere.value ? "nobody has one" : NONE_SEEN} />
+      <Figure title="Labs" page="labs" list={(phase) => to("labs", [], { state: phase === "running" ? "ready" : phase })} counts={seen.labs} known={LABS} none={everywhere.value ? "no labs" : NONE_SEEN} />
       <Figure title="Deployments" page="deployments" list={(phase) => to("deployments", [], { phase })} counts={seen.blueprints} known={BLUEPRINTS} none="no blueprint was applied" />
     </div>
   );
@@ -296,7 +296,7 @@ function Control({ seen, skew }: { seen: Overview; skew: number }) {
           <Leads leader={control.leader} ready={seen.ready} skew={skew} simulation={seen.simulation} />
         ) : (
           <p>
-            <State look="bad">Nobody leads</State>
+            <State look="bad">No leader</State>
           </p>
         )}
       </section>
@@ -396,7 +396,7 @@ function Replicas({ of, skew }: { of: Replica[]; skew: number }) {
 }
 
 const FEWER = 5;
-const BEFORE = { none: "nobody is known to have led before", released: "given up in good order", silent: "it fell silent" };
+const BEFORE = { none: "no earlier leader is known", released: "released", silent: "became unreachable" };
 
 function History({ of, skew }: { of: Takeover[]; skew: number }) {
   const [all, setAll] = useState(false);

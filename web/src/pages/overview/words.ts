@@ -18,7 +18,7 @@ export const NODES: readonly Row[] = [
 
 export const VMS: readonly Row[] = [
   ["failed", "failed", "bad"],
-  ["silent", "on silent nodes", "bad"],
+  ["silent", "on unreachable nodes", "bad"],
   ["paused", "paused", "bad"],
   ["unknown", "in a state that this release does not know", "warn"],
   ["pending", "waiting for a node", "warn"],

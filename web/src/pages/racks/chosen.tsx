@@ -385,8 +385,8 @@ function NodeFacts({ node, since }: { node: Node; since: number | null }) {
             since <When at={since} />
           </>
         )}
-        , {node.alive ? "gives signs of life" : "silent"}
-        {node.off && ` (${node.off.by} stands for it that it is off)`}
+        , {node.alive ? "reachable" : "unreachable"}
+        {node.off && ` (${node.off.by} confirmed that it is off)`}
       </dd>
       {part("Processors", used.cpus, capacity.cpus, `${used.cpus} of ${capacity.cpus}`)}
       {part("Memory", used.memory_mib, capacity.memory_mib, `${mib(used.memory_mib)} of ${mib(capacity.memory_mib)}`)}
@@ -580,7 +580,7 @@ function Step({ of }: { of: Trace }) {
 }
 
 function Reasons({ known, there }: { known: Known | null; there: boolean }) {
-  if (!there) return <p class="soft">Nobody has decided anything about it: no agent has registered for this blade.</p>;
+  if (!there) return <p class="soft">No decision yet: no agent has registered for this blade.</p>;
   if (!known) return <Busy>Asking why</Busy>;
   const { why } = known;
   if (!why) return null;

@@ -24,7 +24,7 @@ const RATES = [
   ["3600", "an hour each second"],
 ] as const;
 const MODES: readonly (readonly [Mode, string])[] = [
-  ["manual", "Stands still"],
+  ["manual", "Paused"],
   ["measured", "By the clock"],
   ["no_wait", "Does not wait"],
 ];
@@ -63,7 +63,7 @@ export function TimeBar() {
 }
 
 function told(view: Sim): string {
-  if (view.mode === "manual") return "Time stands still.";
+  if (view.mode === "manual") return "Time is paused.";
   return view.mode === "measured" ? `Time goes ${view.rate} times as fast as the clock.` : "Time does not wait.";
 }
 
@@ -83,7 +83,7 @@ function Moving({ view }: { view: Sim }) {
         </div>
         {view.mode === "measured" && <Select label="Rate" value={String(view.rate)} onChange={(value) => void change("measured", Number(value))} options={rates} />}
       </div>
-      {view.mode === "manual" ? <Steps view={view} /> : <p class="soft small">Let it stand still to go step by step.</p>}
+      {view.mode === "manual" ? <Steps view={view} /> : <p class="soft small">Pause time to go step by step.</p>}
     </div>
   );
 }

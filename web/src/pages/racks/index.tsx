@@ -25,7 +25,7 @@ export default function Page() {
       <Head title={loading ? "Load an inventory" : "Racks"} crumbs={loading ? <a href={to("racks")}>Racks</a> : null}>
         {!loading && (known?.racks.length ?? 0) > 0 && <HeadActions />}
       </Head>
-      {loading ? <Loading /> : known ? <Standing racks={known.racks} simulation={known.simulation} /> : failed.value ? <Failure error={failed.value} /> : <Busy>Walking over the floor</Busy>}
+      {loading ? <Loading /> : known ? <Standing racks={known.racks} simulation={known.simulation} /> : failed.value ? <Failure error={failed.value} /> : <Busy>Loading racks</Busy>}
     </div>
   );
 }

@@ -38,7 +38,7 @@ export function Story() {
         </div>
       ) : (
         <Empty title="Nothing was broken yet">
-          <p>Choose a pdu, a tor, a blade or a rack in the picture, break it, and let time go on. What follows from it is told here, each thing under its reason.</p>
+          <p>Choose a PDU, a ToR, a blade or a rack in the picture, break it, and let time advance. The consequences appear here, each under its reason.</p>
           <p class="soft small">
             From a terminal: <code>hostler sim fault power {firstPdu()}</code>
           </p>

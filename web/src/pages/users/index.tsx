@@ -27,7 +27,7 @@ function NotAllowed() {
           <strong>Accounts are for those who have the right manage_accounts, and you have not.</strong>
         </p>
         <p>
-          Ask somebody who has it. What concerns you alone is at <a href={to("account")}>your account</a>.
+          Ask an account manager. Your own settings are at <a href={to("account")}>your account</a>.
         </p>
       </div>
     </>

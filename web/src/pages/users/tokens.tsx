@@ -79,12 +79,12 @@ function List({ user, own, tokens, again }: { user: string; own: boolean; tokens
     const subject = token.name ? `${what} “${token.name}”` : `${what} ${token.id}`;
     const sure = await confirm({
       title: `Revoke the ${subject} of ${user}?`,
-      text: isThis(token) ? "It is the one that this page goes by: you will be signed out." : "Whatever uses it is refused from then on. It cannot be brought back.",
+      text: isThis(token) ? "This page uses it: you will be signed out." : "Programs that use it are refused from now on. This cannot be undone.",
       action: "Revoke",
       danger: true,
     });
     if (!sure) return;
-    await attempt(() => del(at`/v1/users/${user}/tokens/${token.id}`), `The ${subject} counts no more.`);
+    await attempt(() => del(at`/v1/users/${user}/tokens/${token.id}`), `The ${subject} was revoked.`);
     if (isThis(token)) await resume();
     else await again();
   };
@@ -128,7 +128,7 @@ function Issue({ user, onClose }: { user: string; onClose: () => void }) {
     return (
       <Dialog title={`The new token of ${user}`} onClose={onClose} stays>
         <div class="stack">
-          <p>It is told this once. Keep it where only its user reads it: whoever has it acts as {user}.</p>
+          <p>The token is shown only once. Keep it where only its user can read it: everyone who has it acts as {user}.</p>
           <Copy text={issued.token} label="Copy" />
           <p class="soft">
             The command line takes it from <code>HOSTLER_TOKEN</code>, programs send it as <code>Authorization: Bearer …</code>.

@@ -8,7 +8,7 @@ export type Rights = Record<Right, boolean>;
 export const RIGHTS: readonly (readonly [Right, string, string])[] = [
   ["modify_workloads", "Work with machines", "Create, change, start, stop, move and delete them, and open their consoles. With membership * also deploy."],
   ["modify_inventory", "Change the inventory", "Load and change racks; drain, activate and forget nodes. For members of everything."],
-  ["perform_repairs", "Repair", "Confirm that a silent node is off. For members of everything."],
+  ["perform_repairs", "Repair", "Confirm that an unreachable node is off. For members of everything."],
   ["inject_faults", "Break things", "Break simulated hardware. For members of everything."],
   ["step_time", "Move time", "Step and run simulated time. For members of everything."],
   ["manage_accounts", "Manage accounts", "Make, change and delete accounts and their tokens, create projects, read the audit; as a member of everything set quotas."],
@@ -61,7 +61,7 @@ export function wrongMembership(me: User, text: string): string | null {
 /** Why `me` can do nothing to this account; null: can. */
 export function untouchable(me: User, user: User): string | null {
   const missing = lacking(me.rights, user.rights);
-  return missing.length ? `It may do what you may not (${missing.join(", ")}). Ask somebody who has these rights.` : null;
+  return missing.length ? `It may do what you may not (${missing.join(", ")}). Ask an account manager who has these rights.` : null;
 }
 
 export const PROTECTED = "It is protected: it can be neither disabled nor deleted, and loses neither rights nor memberships.";

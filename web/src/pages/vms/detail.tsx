@@ -22,9 +22,9 @@ export interface One {
 }
 
 const ON_NODE_LOSS = {
-  wait: "it waits for its node, and keeps its disk",
-  fence: "it stops, and returns with its disk when the node is back",
-  recreate: "it stops, and starts elsewhere with a new disk from its image",
+  wait: "wait for the node; the disk stays there",
+  fence: "stop; start again with its disk when the node is back",
+  recreate: "stop; start on another node with a new disk from its image",
 };
 
 export function Detail({ org, project, vm }: { org: string; project: string; vm: string }) {
@@ -121,8 +121,8 @@ function tabsFor(): (readonly [string, string])[] {
     ...(changes ? ([["terminal", "Terminal"], ["log", "Console log"]] as const) : []),
     ["snapshots", "Snapshots"],
     ["placement", "Placement"],
-    ["history", "What happened"],
-    ...(changes ? ([["change", "Change"]] as const) : []),
+    ["history", "Events"],
+    ...(changes ? ([["change", "Settings"]] as const) : []),
   ];
 }
 
@@ -229,10 +229,10 @@ function Overview(one: One) {
           </dd>
           <dt>Image</dt>
           <dd>{vm.spec.origin ? `clone of ${vm.spec.origin.vm} at ${vm.spec.origin.snapshot}` : vm.spec.image || "the default"}</dd>
-          <dt>Shall be</dt>
+          <dt>Power</dt>
           <dd>
             {vm.power}
-            {vm.settled ? ", and is so" : ", and is not there yet"}
+            {vm.settled ? "" : " (in progress)"}
           </dd>
           <dt>Labels</dt>
           <dd>{labelsText(vm.labels) || "none"}</dd>
@@ -242,7 +242,7 @@ function Overview(one: One) {
           </dd>
           <dt>Expires</dt>
           <dd>{vm.expires_at ? <Left at={vm.expires_at} over="now" /> : "never"}</dd>
-          <dt>If its node is unreachable</dt>
+          <dt>On node loss</dt>
           <dd>{ON_NODE_LOSS[vm.on_node_loss]}</dd>
           {vm.disk_since > 0 && (
             <>
@@ -277,21 +277,21 @@ function Overview(one: One) {
 }
 
 const STEP_WORDS: Record<string, string> = {
-  pending: "A node is looked for",
-  placed: "A node was told",
-  creating: "Its disk is made",
-  starting: "It is switched on",
-  booting: "Its guest boots",
-  network: "Its network comes up",
-  ssh: "Its SSH server comes up",
-  available: "It is available",
-  running: "It runs",
-  stopping: "It shuts down",
-  stopped: "It is off",
-  failed: "It failed",
-  deleting: "It is taken away",
-  arriving: "It arrives on another node",
-  departed: "It was handed over",
+  pending: "Scheduling",
+  placed: "Scheduled",
+  creating: "Disk ready",
+  starting: "Starting",
+  booting: "Booting",
+  network: "Network",
+  ssh: "SSH server",
+  available: "Available",
+  running: "Running",
+  stopping: "Shutting down",
+  stopped: "Off",
+  failed: "Failed",
+  deleting: "Deleting",
+  arriving: "Migrating to another node",
+  departed: "Migrated",
 };
 
 /** In this order, if nothing comes in between. */
@@ -304,8 +304,8 @@ const stepOf = (vm: Vm): string => (vm.phase === "running" && vm.readiness ? vm.
 
 function headOf(vm: Vm): string {
   if (vm.available) return "Ready";
-  const heads: Partial<Record<string, string>> = { running: "Running", stopped: "Off", failed: "Failed", paused: "Paused", silent: "Not heard of" };
-  return heads[stepOf(vm)] ?? "On its way";
+  const heads: Partial<Record<string, string>> = { running: "Running", stopped: "Off", failed: "Failed", paused: "Paused", silent: "Unreachable" };
+  return heads[stepOf(vm)] ?? "In progress";
 }
 
 /** What it went through, with times, as far as this page saw it; where it is, and what comes. */
@@ -317,7 +317,7 @@ function Way({ vm }: { vm: Vm }) {
   const last = gone.at(-1)?.name ?? now;
   const arrived = lookOfStep(last) !== "busy" && last !== "pending";
   const steps: StepShown[] = [
-    { name: "Wished for", state: "done", note: <Ago at={vm.created_at} /> },
+    { name: "Requested", state: "done", note: <Ago at={vm.created_at} /> },
     ...gone.map((step, i): StepShown => {
       const under = i === gone.length - 1 && !arrived;
       const after = step.at - vm.created_at;

@@ -9,7 +9,7 @@ export function labelsOf(text: string): Labels | string {
     const at = pair.indexOf("=");
     if (at < 1) return `“${pair}”: write name=value, several with a comma in between.`;
     const name = pair.slice(0, at).trim();
-    if (name in found) return `“${name}” is there twice.`;
+    if (name in found) return `“${name}” is given twice.`;
     found[name] = pair.slice(at + 1).trim();
   }
   return found;

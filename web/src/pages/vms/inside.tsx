@@ -30,7 +30,7 @@ export function TerminalTab({ vm, path }: One) {
         value={door}
         onChange={choose}
         options={[["console", "Serial port"], ["shell", "Shell by SSH"]]}
-        hint={door === "console" ? "Its console: everybody who is here hears it and may type. Images decide what is there: the tiny one has a shell, others ask for a password." : "The server logs in for you, if the machine lets its key in."}
+        hint={door === "console" ? "The serial console: everyone who has it open sees the same output and can type. The tiny image has a shell; other images ask for a password." : "The server logs in for you, if the machine lets its key in."}
       />
       {door === "console" ? (
         <Terminal key="console" protocol="bytes" label={`Serial port of ${vm.name}`} open={open("console")} shut="It did not open: the machine may be off, or its node cannot be reached." />

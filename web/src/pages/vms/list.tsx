@@ -55,8 +55,8 @@ export function List() {
           <Counted rows={rows} shown={shown.length} busy={busy} />
           {changes && marked.size > 0 && <Marked rows={rows} marked={marked} clear={() => setMarked(new Set())} />}
           {shown.length === 0 && !busy && !rows.reading.value ? (
-            <Empty title="No machine is like that">
-              <p>Take something out of what you search for.</p>
+            <Empty title="No machine matches">
+              <p>Remove a search term.</p>
               <a class="button" href={to("vms")}>
                 Show all machines
               </a>
@@ -235,7 +235,7 @@ function columnsFor(changes: boolean, marked: ReadonlySet<string>, setMarked: (n
 
 type Verb = "start" | "stop" | "delete";
 const SAID: Record<Verb, [string, string]> = {
-  start: ["Start", "They shall run."],
+  start: ["Start", "The machines are started."],
   stop: ["Stop", "Each is asked to shut down, and switched off if it does not."],
   delete: ["Delete", "The machines, their disks and their snapshots are destroyed. That cannot be undone."],
 };

@@ -15,11 +15,11 @@ export function PlacementTab({ vm, path }: One) {
     void load();
   }, [path, vm.node, vm.phase]);
   if (failure) return <Failure error={failure} again={load} />;
-  if (!why) return <Busy>Asking what placement thinks of each node</Busy>;
+  if (!why) return <Busy>Loading placement</Busy>;
   return (
     <div class="stack">
       <section class="panel" aria-labelledby="vms-decided">
-        <h2 id="vms-decided">As it was decided</h2>
+        <h2 id="vms-decided">Decision</h2>
         {why.decided.length === 0 ? (
           <p class="soft">Nothing was decided yet, or it is no longer kept.</p>
         ) : (
@@ -33,7 +33,7 @@ export function PlacementTab({ vm, path }: One) {
         )}
       </section>
       <section aria-labelledby="vms-verdicts">
-        <h2 id="vms-verdicts">As each node would be judged now</h2>
+        <h2 id="vms-verdicts">Nodes now</h2>
         {why.nodes.length === 0 ? (
           <Empty title="There is no node">
             <p>Machines need one: start an agent, or hostler up.</p>
@@ -85,12 +85,12 @@ export function HistoryTab({ vm }: One) {
   return (
     <div class="stack">
       <section class="panel" aria-labelledby="vms-led">
-        <h2 id="vms-led">What led to how it is</h2>
-        <p>It {told.why.state || "is there"}{told.why.since ? <> since <Clock at={told.why.since} /></> : ""}.</p>
+        <h2 id="vms-led">Causes</h2>
+        <p>It {told.why.state || "exists"}{told.why.since ? <> since <Clock at={told.why.since} /></> : ""}.</p>
         {told.why.steps.length ? <Tree label="What led to it" branches={told.why.steps.map(branch)} /> : <p class="soft">Nothing of it is kept.</p>}
       </section>
       <section class="panel" aria-labelledby="vms-all">
-        <h2 id="vms-all">Everything that is known of it</h2>
+        <h2 id="vms-all">All decisions</h2>
         {told.traces.length ? <Tree label="What happened" branches={grown(told.traces)} /> : <p class="soft">Nothing is kept.</p>}
         <p>
           <a href={to("events", [], { view: "why", object })}>More in Events</a>

@@ -96,7 +96,7 @@ export function Shape({ vm, path, reload }: One) {
         {clashes.length > 0 && (
           <div class="note warn stack" role="alert">
             <p>
-              <strong>This was changed by somebody else since you began. Which shall it be?</strong>
+              <strong>Another user changed this record after you opened it. Which values do you want to keep?</strong>
             </p>
             <ul>
               {clashes.map((name) => (
