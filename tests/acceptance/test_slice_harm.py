@@ -304,7 +304,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 sys.path[:0] = sys.argv[3:4] + sys.argv[5:]
 from slicing import TOKENS, call, publish
-from hostler.drivers.slices.process import rights
+from hostler.drivers.slices.process import privileges
 from hostler.drivers.slices.process.driver import ProcessSlices
 from hostler.errors import Refused
 from hostler.model.deployment import SliceSettings
@@ -362,9 +362,9 @@ async def main(root):
             await asyncio.sleep(0.05)
         assert "its folder 'work/sealed' holds cannot be read" in seen.detail, seen
         await slices.unload(run)
-    rights._NAMESPACES = ("--no-such-option",)
+    privileges._NAMESPACES = ("--no-such-option",)
     for owner in (False, True):
-        rights._answers.clear()
+        privileges._answers.clear()
         async with ProcessSlices(root / "slices", artifacts, python=sys.executable, as_owner=owner) as slices:
             slices.admit(TOKENS)
             try:

@@ -172,7 +172,9 @@ def test_an_interrupt_ends_all_of_it_and_says_how_far_it_was(files: Path) -> Non
         while len(workers) < 2 and time.monotonic() < end:
             with suppress(FileNotFoundError, ProcessLookupError):  # one that has ended since it was listed
                 workers = {
-                    pid for pid in children(process.pid) if "sim.crew" in Path(f"/proc/{pid}/cmdline").read_text()
+                    pid
+                    for pid in children(process.pid)
+                    if "sim.parallel_runs" in Path(f"/proc/{pid}/cmdline").read_text()
                 }
             time.sleep(0.05)
         assert len(workers) == 2

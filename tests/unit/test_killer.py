@@ -39,12 +39,12 @@ START = 10.0
 PROGRAM = """
 import asyncio, os, sys, time
 from hostler import Replica, ReplicaConfig, open_ttl_storage
-from hostler.engine import killer
+from hostler.engine import self_fencing
 from hostler.testing import BreakableTtlStorage
 
 TTL = {ttl}
 RECORD = os.open({record!r}, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-kill = killer._kill
+kill = self_fencing._kill
 
 def now():
     return time.clock_gettime(time.CLOCK_BOOTTIME)
@@ -54,10 +54,10 @@ def say(what, at=None):
 
 def decide(overdue):
     say("decided")
-    say("due", min(map(killer.overdue_at, overdue)))
+    say("due", min(map(self_fencing.overdue_at, overdue)))
     kill(overdue)
 
-killer._kill = decide
+self_fencing._kill = decide
 
 async def tick():
     longest, before = 0.1, now()

@@ -184,7 +184,7 @@ AGENT = """
 import asyncio, sys
 from pathlib import Path
 import msgspec
-from hostler.drivers.machines.qemu import finding, process
+from hostler.drivers.machines.qemu import pid_lookup, process
 from hostler.drivers.machines.qemu.folder import MachineFolder
 
 async def main(path, hold, *argv):
@@ -229,7 +229,7 @@ async def test_it_outlives_its_agent_and_the_next_one_finds_hears_and_ends_it(
 
 KILLED_IN_BETWEEN = """
 import asyncio, os, signal, subprocess, sys
-from hostler.drivers.machines.qemu import finding, process
+from hostler.drivers.machines.qemu import pid_lookup, process
 
 class Popen:
     def __init__(self, argv, cwd, pass_fds, **_):
