@@ -185,7 +185,7 @@ async def test_two_hosts_on_one_cluster_need_names_of_their_own(company: Company
     await well("vm", "create", "web", "--wait", HOSTLER_DATA=str(company.folder / "one"))
     first.kill()
     second = up("two")
-    await second.says("waiting for its lease to lapse")
+    await second.says("waiting for its lease to expire")
     await second.says("node local-1 has machines at another place")
     second.kill()
     third = up("two", "--rack", "attic")

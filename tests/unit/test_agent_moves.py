@@ -189,7 +189,7 @@ def test_a_node_says_why_it_cannot_take_a_machine() -> None:
 
         async def refused() -> bool:
             arrival = await ARRIVAL.get(it.bare, node="b", vm="v")
-            return arrival is not None and "belongs to somebody else" in arrival.value.refused
+            return arrival is not None and "belongs to another owner" in arrival.value.refused
 
         await it.until(refused)
         assert await b.machine() is not None

@@ -965,7 +965,7 @@ def test_an_agent_logs_an_outage_of_its_store_and_what_that_stopped(
 
     staged(play)
     (stopped,) = [line for line in caplog.messages if "stopped by itself" in line]
-    assert stopped.startswith("machine fenced on node a: stopped by itself, for the store has not answered for 3")
+    assert stopped.startswith("machine fenced on node a: stopped by itself, because the store has not answered for 3")
     said = [line for line in caplog.messages if "the store does not answer" in line or "the store answers" in line]
     assert len(said) == 2
     assert "the store does not answer (" in said[0]
