@@ -208,7 +208,7 @@ def test_what_is_stopped_or_deleted_meanwhile_is_not_sent_on() -> None:
         await asyncio.sleep(5.0)
         await it.change(power=Power.OFF)
         handle = await it.reaches("v", STOPPED, node="a", attempt=1)
-        assert "asked for meanwhile" in handle.unmoved
+        assert "requested in the meantime" in handle.unmoved
         assert (await rows(it, a))[0].state is STOPPED
 
     staged(play)

@@ -180,7 +180,7 @@ class Workers:
             known.seen = seen
             _log.warning(
                 "machine %s on node %s: stopped by itself, because the store has not answered for %.0f s (on_node_loss)"
-                "; it starts again when the store answers",
+                "; it starts again once the store is reachable",
                 *(vm, self._plan.node, since),
             )
 
