@@ -598,7 +598,7 @@ def test_a_door_that_refuses_is_told_of_once_and_tried_again_and_again() -> None
         await asyncio.sleep(120.0)
         assert not task.done()
         assert 4 < tries < 20
-        assert warned == ["lab worker: take of worker-1: it is no list; remove it; it goes on once that is mended"]
+        assert warned == ["lab worker: take of worker-1: it is no list; remove it; it continues once that is fixed"]
         scene.fault = None
         await scene.until(lambda: worker.counters["worked"] == 1)
         await scene.until(lambda: len(warned) > 1)

@@ -68,11 +68,11 @@ def decide(workload: Workload | None, roll: Roll, *, most: int = BATCH) -> Plan:
         )
     plan = _going(workload, roll, most)
     leaving = set(plan.remove)
-    wished = tune_of(workload)
+    requested = tune_of(workload)
     mistuned = (
         number
         for tune, numbers in roll.tunes.items()
-        if tune != wished
+        if tune != requested
         for number in numbers.above(0)
         if number not in leaving
     )
@@ -87,22 +87,22 @@ def least_ready(workload: Workload, roll: Roll) -> int:
 
 def can_have(workload: Workload, roll: Roll) -> int:
     """Return how many of the requested instances are possible; during a rollout, at least as many as before it."""
-    wished, barred = workload.instances, len(roll.pending)
+    requested, barred = workload.instances, len(roll.pending)
     if roll.count(Is.WAITING):  # it stands for all instances without a VM
         there = roll.count(Is.KEPT) + roll.count(Is.LEAVING) + roll.count(Is.BLIND) + roll.count(Is.LOST)
-        barred += max(0, wished - there)
+        barred += max(0, requested - there)
     older = any(template != workload.template for template, _ in roll.kept)
-    return min(wished, max(0, wished - barred, workload.had if older else 0))
+    return min(requested, max(0, requested - barred, workload.had if older else 0))
 
 
 def _coming(workload: Workload, roll: Roll, plan: Plan, most: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return the numbers of new instances, and of waiting instances that get a VM."""
-    wished, current = workload.instances, workload.template
+    requested, current = workload.instances, workload.template
     # A LOST instance may only not be in the cache yet: it is replaced once it is certainly gone.
     unclear = roll.count(Is.BLIND) + roll.count(Is.LOST)
     new = total(roll.groups(ready=False, template=current)) + total(roll.groups(ready=True, template=current))
-    room = wished + workload.rollout.max_surge - roll.count(Is.KEPT) - unclear - roll.count(Is.LEAVING)
-    missing = wished - new - unclear
+    room = requested + workload.rollout.max_surge - roll.count(Is.KEPT) - unclear - roll.count(Is.LEAVING)
+    missing = requested - new - unclear
     waiting = [number for number in roll.by[Is.WAITING] if number not in plan.drop]
     if waiting:  # they stand for all further instances, and go first
         return (), _first(waiting, min(most, room, missing))
@@ -111,11 +111,11 @@ def _coming(workload: Workload, roll: Roll, plan: Plan, most: int) -> tuple[tupl
 
 def _going(workload: Workload, roll: Roll, most: int) -> Plan:
     """Plan the removal of surplus instances, and of older ones as far as the rollout allows."""
-    wished, current = workload.instances, workload.template
+    requested, current = workload.instances, workload.template
     drop = _first(roll.by[Is.LOST], most)
     unready, ready = (roll.groups(ready=is_ready, template=current) for is_ready in (False, True))
     waiting, new_ready = roll.count(Is.WAITING), total(ready)
-    surplus = max(0, waiting + total(unready) + new_ready + roll.count(Is.BLIND) - wished)
+    surplus = max(0, waiting + total(unready) + new_ready + roll.count(Is.BLIND) - requested)
     # First instances without a VM, then those that do not serve; of each the highest numbers.
     without = min(surplus, waiting)
     drop += _first(roll.by[Is.WAITING].below(), min(without, most - len(drop)))

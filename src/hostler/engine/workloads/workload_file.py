@@ -68,9 +68,9 @@ def workload_of(top: Piece) -> WorkloadApply:
 
 def _spec(top: Piece, fields: Mapping[str, Piece]) -> VmSpec:
     """Parse the spec, which is under `spec` or at the top level."""
-    beside = [name for name in _SHAPE if name in fields]
+    at_top = [name for name in _SHAPE if name in fields]
     if "spec" in fields:
-        for name in beside:
+        for name in at_top:
             fields[name].doubt("is next to spec; put it into spec")
         top, fields = fields["spec"], fields["spec"].fields(*_SHAPE)
     memory = _size(top, fields, "memory", "memory_mib", 1)
