@@ -510,7 +510,7 @@ def test_who_lost_its_lease_begins_anew_under_another_name() -> None:
         assert scene.worker.counters["shifts"] == 2
         assert await scene.events() == ["requested"]
         assert name not in scene.door.workers
-        assert "begins anew" in scene.said[0]
+        assert "registers again" in scene.said[0]
 
     play(story)
 

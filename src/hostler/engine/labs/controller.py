@@ -53,7 +53,7 @@ TRIES = 4
 """Consecutive decisions for one user, each from newer records, before it has to wait."""
 LAG = 1.0
 REST = 30.0
-"""Seconds before the next try for a lab that was refused a VM for a reason of its own."""
+"""Seconds before the next try for a lab that was refused a VM for a reason outside the lab."""
 DOUBT = 10.0
 """Seconds until the next check of a lab that has expired by a clock that is in doubt."""
 

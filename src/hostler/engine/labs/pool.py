@@ -240,31 +240,31 @@ class LabPool:
 
     async def _make_way(self) -> None:
         """Remove VMs for labs that no node has room for, one at a time, until there is enough room."""
-        waiting = (wish for wish in self._shelf.waiting() if not self._fit.never(wish.spec, wish.node_labels))
-        wishes = {_provider(wish.node_labels): wish for wish in waiting}
-        for provider, wish in wishes.items():
+        waiting = (lab_vm for lab_vm in self._shelf.waiting() if not self._fit.never(lab_vm.spec, lab_vm.node_labels))
+        lab_vms = {_provider(lab_vm.node_labels): lab_vm for lab_vm in waiting}
+        for provider, lab_vm in lab_vms.items():
             now = self._clock.now()
             self._crowded[provider] = now + CROWDED
             there = self._shelf.stock(self._kinds())
-            beside = {one.vm.value.id for one in there if self._stands_where(one, wish)}
-            going = any(one.condition is Is.GOING and one.vm.value.id in beside for one in there)
+            competing = {one.vm.value.id for one in there if self._competes_with(one, lab_vm)}
+            going = any(one.condition is Is.GOING and one.vm.value.id in competing for one in there)
             if going or now < self._evicted.get(provider, -TAKEN) + TAKEN:
                 continue
-            lab = wish.labels.get(LAB_LABEL, "")
+            lab = lab_vm.labels.get(LAB_LABEL, "")
             own = project_of(self._catalogue(), int(lab)) if lab.isdecimal() else ""
-            found = pool_decide.in_the_way(there, beside, own)
+            found = pool_decide.in_the_way(there, competing, own)
             if found is not None:
                 self._evicted[provider] = now
                 await self._drop(found, "evicted")
 
-    def _stands_where(self, one: Stocked, wish: VirtualMachine) -> bool:
+    def _competes_with(self, one: Stocked, lab_vm: VirtualMachine) -> bool:
         """Return whether a pool VM uses, or will use, room on a reachable node that the lab's VM could use."""
         node = self._view.node_of.get(one.vm.value.id)
         if node is None:
-            return one.vm.value.node_labels == wish.node_labels
+            return one.vm.value.node_labels == lab_vm.node_labels
         member = self._view.members.get(node=node)
         labels = {} if member is None else member.value.labels
-        provider = _provider(wish.node_labels)
+        provider = _provider(lab_vm.node_labels)
         return self._view.alive.get(node=node) is not None and provider in ("", labels.get(MACHINES_LABEL))
 
     def _is_crowded(self, kind: Kind) -> bool:

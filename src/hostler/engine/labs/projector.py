@@ -209,21 +209,21 @@ class LabProjector:
                 self._mark(user)
 
     async def _repeated(self, do: Callable[[], Awaitable[None]]) -> None:
-        backoff, well = Backoff(FIRST_RETRY, LAST_RETRY, rng=self._rng), True
+        backoff, healthy = Backoff(FIRST_RETRY, LAST_RETRY, rng=self._rng), True
         while True:
             try:
                 await do()
             except Exception as error:  # noqa: BLE001 - whatever it is, the leader continues, and it is tried again
                 self._count("failures", 1)
-                if well:
+                if healthy:
                     what = str(error) if isinstance(error, HostlerError) else f"{type(error).__name__}: {error}"
                     self._tell(f"lab records: {what}; they are published again once it is back")
-                well = False
+                healthy = False
                 await self._clock.sleep(backoff.next())
             else:
-                if not well:
+                if not healthy:
                     self._tell("lab records: published again")
-                well = True
+                healthy = True
                 backoff.reset()
 
     def _count(self, what: str, number: int) -> None:

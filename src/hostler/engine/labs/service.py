@@ -132,11 +132,11 @@ class LabService:
         """
         own = not may_change(request.caller)
 
-        def wished(record: LabUser | None, now: float) -> LabUser:
+        def change(record: LabUser | None, now: float) -> LabUser:
             catalogue, switch = self._catalogue(), self._switch
             return state_machine.start(record, user, lab_id, catalogue=catalogue, now=now, switch=switch, own=own)
 
-        return await self._asked(request, "lab.start", user, wished)
+        return await self._asked(request, "lab.start", user, change)
 
     async def stop(self, request: Request, user: str, lab_id: int | None = None) -> Written[LabAnswer]:
         """Stop a lab; with a lab id, only that lab. Raise NotFound, writing nothing, if there is no lab."""
@@ -152,11 +152,11 @@ class LabService:
     ) -> Written[LabAnswer]:
         """Extend a lab; with a lab id, only that lab. Raise NotFound as in `stop`."""
 
-        def wished(record: LabUser | None, now: float) -> LabUser:
+        def change(record: LabUser | None, now: float) -> LabUser:
             return state_machine.extend(_having(record, user), user, minutes, lab_id, now=now)
 
         check_change(request.caller, user)
-        return await self._asked(request, "lab.extend", user, wished)
+        return await self._asked(request, "lab.extend", user, change)
 
     async def message(self, request: Request, user: str, text: str) -> Written[LabAnswer]:
         """Send a message to the user, as an event and at the terminal. Raise NotFound as in `stop`."""
@@ -191,14 +191,14 @@ class LabService:
     # Internals
 
     async def _asked(
-        self, request: Request, verb: str, user: str, wished: Callable[[LabUser | None, float], LabUser]
+        self, request: Request, verb: str, user: str, change: Callable[[LabUser | None, float], LabUser]
     ) -> Written[LabAnswer]:
         check_use(request.caller, user)
 
         async def attempt() -> Written[LabAnswer]:
             entry = await LAB.get(self._store, user=user)
             request.check_match(f"lab of {user}", 0 if entry is None else entry.mod_revision)
-            record = wished(None if entry is None else entry.value, self._clock.wall())
+            record = change(None if entry is None else entry.value, self._clock.wall())
             put = LAB.put(record, user=user)
             answer = LabAnswer(news=record.events[-1], lab=self._shown(record, 0))
             revision = await self._writer.commit(
