@@ -186,7 +186,7 @@ async def test_two_hosts_on_one_cluster_need_names_of_their_own(company: Company
     first.kill()
     second = up("two")
     await second.says("waiting for its lease to expire")
-    await second.says("node local-1 has machines at another place")
+    await second.says("node local-1 has machines in other storage")
     second.kill()
     third = up("two", "--rack", "attic")
     await third.url()

@@ -238,8 +238,8 @@ def test_who_has_other_machines_leaves_a_node_alone_that_may_have_some_elsewhere
         assert not b.agent.state().registered
         assert await it.alive() is None, "the operator can still say that it is off"
         assert b.agent.state().waits_for == (
-            f"node A has machines at another place ({a.place.id}); start its agent there, or, if that one is off,"
-            " say so: hostler node confirm-off A"
+            f"node A has machines in other storage ({a.place.id}); start its agent there, or, if that host is off,"
+            " confirm it: hostler node confirm-off A"
         )
         assert other.intervals("v", it.clock.now()) == []
         await it.remove()  # as the leader does once it is confirmed that the node is off

@@ -463,7 +463,7 @@ def test_decisions_leave_traces_with_their_reasons() -> None:
         await scene.scale(1)
         traces = [entry.value for entry in (await TRACE.list(scene.raw)).entries]
         assert [(trace.what, trace.why) for trace in traces] == [
-            ("made", "instances 1, 2, 3: 0 of 3 were there"),
+            ("made", "instances 1, 2, 3: 0 of 3 existed"),
             ("removed", "instances 3, 2: 1 are requested"),
         ]
         assert {trace.subject for trace in traces} == {WORKLOAD.fill(workload="web")}

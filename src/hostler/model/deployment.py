@@ -329,7 +329,7 @@ class SliceInstance(Record, frozen=True, kw_only=True, omit_defaults=True):
     why: str = ""
     """Why it failed, or why it was placed here."""
     ready: bool = True
-    """False: it is ACTIVE, but its process ended and is restarting. It has no endpoints meanwhile."""
+    """False: it is ACTIVE, but its process ended and is restarting. It has no endpoints until then."""
     restarts: int = 0
     """Number of automatic restarts of its process."""
 

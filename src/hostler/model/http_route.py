@@ -86,7 +86,7 @@ def parse_route(text: str) -> RoutePattern:
     if twice := next((name for name in names if names.count(name) > 1), ""):
         raise Invalid(f"parameter {twice} is named twice; name it once")
     if RESERVED in names:
-        raise Invalid(f"parameter {RESERVED}: the caller sets the time of the call with it; name it otherwise")
+        raise Invalid(f"parameter {RESERVED}: the caller sets the time of the call with it; use another name")
     return RoutePattern(verb, segments, {one.name: one for one in found})
 
 

@@ -295,7 +295,7 @@ class LabTemplate(Record, frozen=True, kw_only=True):
     warm: Annotated[int, Meta(ge=0, le=1000)] = 0
     """Size of the warm pool."""
     end_with_terminal: bool = False
-    """The lab ends when its last terminal has been closed for longer than a terminal can be resumed."""
+    """The lab ends when its last terminal has been closed for as long as a terminal can be resumed."""
 
 
 class LabCatalogue(Record, frozen=True, kw_only=True):

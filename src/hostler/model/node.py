@@ -144,7 +144,7 @@ class ClockDispute(Record, frozen=True, kw_only=True):
 
 
 class Departure(Record, frozen=True, kw_only=True):
-    """Migrate the VM to another node. The agent that completes it writes the target's command and deletes this one."""
+    """Migrate the VM to another node. The agent that completes it writes the target's command and deletes its own."""
 
     to: Id
     number: int
@@ -195,7 +195,7 @@ class VmCommand(Record, frozen=True, kw_only=True):
     """Fence of the leader that wrote it."""
     departing: Departure | None = None
     arrived: int | None = None
-    """The number of the migration that brought the VM here; 0: it was created here; None: no longer known."""
+    """The number of the migration that brought the VM here; 0: it was to be created here; None: no longer known."""
     reasons: tuple[Reason, ...] = ()
     """Why this node was chosen."""
 

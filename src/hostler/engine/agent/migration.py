@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 READY_WITHIN = 60.0
 """Seconds for the target node to open its first channel."""
 OPEN_WITHIN = 5.0
-"""Seconds for further channels once one was open. A channel that is not open by then stays closed."""
+"""Seconds for further channels once one was open. A closed one was then closed again, and stays closed."""
 _TRIES = 3
 _RUNNING_SHAPE = ("cpus", "memory_mib", "disk_gib", "image")
 """Fields that must be equal on the target for a live migration."""

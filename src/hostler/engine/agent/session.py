@@ -212,7 +212,7 @@ class Session:
                     return sent
             else:
                 self._wait(
-                    f"agent {alive.value.holder} has the node, with machines in another place"
+                    f"agent {alive.value.holder} holds the node, with machines in other storage"
                     f" ({alive.value.place or 'unknown'}); waiting for its lease to expire"
                 )
             await self._clock.sleep(pause.next())
@@ -270,8 +270,8 @@ class Session:
             and await has_machines(self._store, node, self._within)
         ):
             self._wait(
-                f"node {member.value.node} has machines at another place ({member.value.place}); start its agent there,"
-                f" or, if that one is off, say so: hostler node confirm-off {member.value.node}"
+                f"node {member.value.node} has machines in other storage ({member.value.place}); start its agent there,"
+                f" or, if that host is off, confirm it: hostler node confirm-off {member.value.node}"
             )
             return False
         lease = await self._within(self._store.grant(self._plan.node_ttl))

@@ -202,7 +202,7 @@ class Workers:
             self._try_telling_later(vm, known)
         self.agenda.later(vm, next_at)
 
-    # Deciding
+    # Decide
 
     def _met(self, vm: str, entry: Entry[VmCommand]) -> Known:
         known = self.known.get(vm)
@@ -278,7 +278,7 @@ class Workers:
             known.settled = restore.number
             known.note = f"restore to {restore.snapshot}: that snapshot is not on this node; nothing was restored"
 
-    # Doing
+    # Execute
 
     async def _tell_and_do(
         self, vm: str, known: Known, entry: Entry[VmCommand], seen: Machine | None, step: Step

@@ -204,6 +204,6 @@ class LabWorker:
         found = await self._store.get(LAB.fill(user=request.user))
         try:
             entry = record_of(found)
-        except Unreadable:  # the same
+        except Unreadable:  # the next worker will dead-letter it, too
             return False
         return entry is not None and entry.value.worked.get(taken.queue) == taken.token

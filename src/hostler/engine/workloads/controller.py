@@ -273,7 +273,7 @@ class WorkloadController:
         txn = transactions.together(name, entry, pieces[: len(new)])
         txn.when += when
         txn.then += then
-        why = f"{text.instances([one.number for one in new])}: {there} of {workload.instances} were there"
+        why = f"{text.instances([one.number for one in new])}: {there} of {workload.instances} existed"
         return await self._writing.write(name, txn, Why(what="made", why=why, read=(entry,)), new=new)
 
     def _new(self, name: str, workload: Workload, number: int, at: float) -> New:
@@ -283,7 +283,7 @@ class WorkloadController:
         return New(number, record, self._view.instances.get(workload=name, instance=str(number)))
 
     async def _refused(self, name: str, entry: Entry[Workload], number: int, reason: Reason) -> bool:
-        """Record on one instance why no more VMs can be created. It stands for all further instances."""
+        """Record on one instance why no more VMs can be created. It represents all further instances."""
         self._resting[name] = (self._clock.now() + REST, entry.mod_revision, _machines(self._rolls.roll(name)))
         self._queue.add(name, after=REST)
         ids = {"workload": name, "instance": str(number)}

@@ -88,7 +88,7 @@ def least_ready(workload: Workload, roll: Roll) -> int:
 def can_have(workload: Workload, roll: Roll) -> int:
     """Return how many of the requested instances are possible; during a rollout, at least as many as before it."""
     requested, barred = workload.instances, len(roll.pending)
-    if roll.count(Is.WAITING):  # it stands for all instances without a VM
+    if roll.count(Is.WAITING):  # it represents all instances without a VM
         there = roll.count(Is.KEPT) + roll.count(Is.LEAVING) + roll.count(Is.BLIND) + roll.count(Is.LOST)
         barred += max(0, requested - there)
     older = any(template != workload.template for template, _ in roll.kept)
@@ -104,7 +104,7 @@ def _coming(workload: Workload, roll: Roll, plan: Plan, most: int) -> tuple[tupl
     room = requested + workload.rollout.max_surge - roll.count(Is.KEPT) - unclear - roll.count(Is.LEAVING)
     missing = requested - new - unclear
     waiting = [number for number in roll.by[Is.WAITING] if number not in plan.drop]
-    if waiting:  # they stand for all further instances, and go first
+    if waiting:  # they represent all further instances, and go first
         return (), _first(waiting, min(most, room, missing))
     return _first(roll.taken.free(1), min(most, room, missing - roll.count(Is.WAITING))), ()
 
